@@ -1,0 +1,355 @@
+"""What a config may say: the signature is the schema.
+
+The keys of a config are the parameters of ``experiment``. A block with a ``name`` (model, reducer, ...) is a union: its
+other keys are the parameters of the function that the name stands for. Annotations give types and ranges, defaults
+give defaults, and a parameter without a default is a key that must be given.
+"""
+
+import contextlib
+import difflib
+import importlib
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from ml_collections import ConfigDict, config_dict
+
+from workers.lift import Lanes, Lift
+
+Parameters = dict[str, inspect.Parameter]
+Count = Annotated[int, "[1, inf)"]
+Duration = Annotated[float, "(0, inf)"]
+
+VARIANTS = ("", "smoke")
+
+
+class ConfigError(ValueError):
+    """A value that the user gave is refused; one line: key, value, what is allowed."""
+
+
+def data(
+    *,
+    name: str,
+    dir: str = "",
+    augment: Literal["none", "crop_flip"] = "none",
+    placement: Literal["auto", "device", "stream"] = "auto",
+):
+    """The ``data`` block: a data set by name, ``digits`` or any TFDS image classification set.
+
+    Args:
+      name: the data set.
+      dir: folder of prepared TFDS sets; by default ``TFDS_DATA_DIR``, then TFDS's own.
+      augment: what is done to training images, on the device.
+      placement: ``device`` keeps the training set on every device, ``stream`` sends batch by batch.
+    """
+
+
+# block -> (module with lookup and GIVEN) for unions, or a function for a block whose keys do not depend on its name.
+BLOCKS: dict[str, str | Callable] = {
+    "data": data,
+    "model": "models",
+    "optimizer": "optim.optimizers",
+    "reducer": "reducers",
+    "schedule": "optim.schedules",
+    "task": "models.tasks",
+}
+
+
+def experiment(
+    *,
+    model: Mapping,
+    data: Mapping,
+    optimizer: Mapping,
+    schedule: Mapping = types.MappingProxyType({"name": "constant"}),
+    reducer: Mapping = types.MappingProxyType({"name": "mean"}),
+    task: Mapping = types.MappingProxyType({"name": "classification"}),
+    seed: Annotated[int, "[0, 4294967295]"] = 0,
+    num_workers: Count = 8,
+    batch_size_per_worker: Count = 32,
+    train_steps: Count | None = None,
+    train_epochs: Duration | None = None,
+    log_every_steps: Count | None = None,
+    log_every_epochs: Duration | None = None,
+    eval_every_steps: Count | None = None,
+    eval_every_epochs: Duration | None = None,
+    checkpoint_every_steps: Count | None = None,
+    checkpoint_every_epochs: Duration | None = None,
+    reducer_on: Literal["gradients", "updates"] = "gradients",
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none",
+    clip_norm: Annotated[float, "(0, inf)"] | None = None,
+    ema_decay: Annotated[float, "[0, 1)"] | None = None,
+    lift: Lift = "pmap",
+    lanes: Lanes = "auto",
+    keep_checkpoints: Count = 2,
+    eval_batch_size: Count = 1000,
+) -> ConfigDict:
+    """The whole experiment, as a ConfigDict; durations as steps or as epochs, exactly one of the two.
+
+    Args:
+      model: block; the network.
+      data: block; the data set.
+      optimizer: block; any optax optimizer, with ``learning_rate`` the peak rate.
+      schedule: block; the learning rate as a factor of its peak.
+      reducer: block; how the workers' gradients become one.
+      task: block; the loss.
+      seed: of parameters, order of examples, dropout and augmentation.
+      num_workers: W, independent of the hardware.
+      batch_size_per_worker: B, examples of one worker and step.
+      train_steps: length of the run; an epoch is one pass over the training set.
+      train_epochs: the same in epochs.
+      log_every_steps: between records of training.
+      log_every_epochs: the same in epochs.
+      eval_every_steps: between evaluations on the test set; the last step is always evaluated.
+      eval_every_epochs: the same in epochs.
+      checkpoint_every_steps: between checkpoints; the last step is always saved.
+      checkpoint_every_epochs: the same in epochs.
+      reducer_on: reduce gradients, then one optimizer step; or updates, of optimizers local to each worker.
+      learning_rate_scaling: factor on the rate: 1, W or the root of W.
+      clip_norm: largest global norm of a worker's gradient, before the reduction.
+      ema_decay: of the moving average of the parameters that is evaluated; none evaluates the parameters.
+      lift: how devices are mapped.
+      lanes: how the gradient half goes over the workers of one device.
+      keep_checkpoints: how many of the last ones to keep, the best one aside.
+      eval_batch_size: examples per call when evaluating, over all devices.
+
+    >>> experiment(model={"name": "mlp"}, data={"name": "digits"}, optimizer={"name": "sgd"}).num_workers
+    8
+    """
+    return ConfigDict({k: dict(v) if isinstance(v, Mapping) else v for k, v in locals().items()})
+
+
+def shrink(config: ConfigDict, variant: str) -> ConfigDict:
+    """Applies a variant's name: "" changes nothing, "smoke" makes seconds of any config, on the built-in data."""
+    if variant not in VARIANTS:
+        raise ConfigError(f"variant={variant!r}: allowed: smoke")
+    if variant == "smoke":
+        with config.ignore_type():
+            config.data.update(name="digits", dir="")
+            config.update(num_workers=min(config.num_workers, 8), batch_size_per_worker=4)
+            for key in [key for key in config.schedule if key.endswith("_epochs")]:
+                del config.schedule[key]
+                config.schedule[twin(key)] = 1
+            for key in ("train", "log_every", "eval_every", "checkpoint_every"):
+                config.update({f"{key}_steps": 4 if key == "train" else 2, f"{key}_epochs": None})
+    return config
+
+
+def constructor(block: str, name: Any) -> tuple[Callable, frozenset[str]]:
+    """Returns what a block's name stands for, and the parameters that are not config keys."""
+    registry = BLOCKS[block]
+    if callable(registry):
+        return registry, frozenset()
+    module = importlib.import_module(registry)
+    if not isinstance(name, str):
+        raise ConfigError(f"config.{block}.name={name!r}: must be the name of a {block}")
+    try:
+        return module.lookup(name), module.GIVEN
+    except ValueError as error:
+        raise ConfigError(f"config.{block}.{error}") from None
+
+
+def parameters(function: Callable, *, given: frozenset[str] = frozenset()) -> Parameters:
+    """Returns the parameters of ``function`` that are config keys."""
+    return {
+        p.name: p
+        for p in inspect.signature(function, eval_str=True).parameters.values()
+        if p.name not in given and p.name != "name" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    }
+
+
+def block_parameters(block: str, name: Any) -> Parameters:
+    function, given = constructor(block, name)
+    return parameters(function, given=given)
+
+
+def complete(config: ConfigDict, *, promised: Collection[str] = ()) -> ConfigDict:
+    """Returns the config with every key of its schema: defaults filled in, optional keys as typed placeholders.
+
+    Args:
+      config: a config as a file has it.
+      promised: dotted keys that will be set after this, and so may be missing.
+
+    Raises:
+      ConfigError: for a key that the schema lacks, or a key without a default that is missing.
+    """
+    top = parameters(experiment)
+    filled = _complete(config, {k: p for k, p in top.items() if k not in BLOCKS}, "config", allowed=top)
+    for block in BLOCKS:
+        if block not in config:
+            default = top[block].default
+            if default is inspect.Parameter.empty:
+                raise ConfigError(f"config.{block}: missing; it must be a block with a name")
+            config = ConfigDict({**config, block: dict(default)})
+        if not isinstance(config[block], ConfigDict):
+            raise ConfigError(f"config.{block}={config[block]!r}: must be a block, such as {{'name': ...}}")
+        name = config[block].get("name")
+        if name is None:
+            raise ConfigError(f"config.{block}.name: missing")
+        will_come = {key.removeprefix(f"{block}.") for key in promised}
+        filled[block] = _complete(config[block], block_parameters(block, name), f"config.{block}", promised=will_come)
+        filled[block]["name"] = name
+    return ConfigDict(filled)
+
+
+def _complete(
+    given: Mapping,
+    schema: Parameters,
+    where: str,
+    *,
+    allowed: Mapping | None = None,
+    promised: Collection[str] = (),
+) -> dict[str, Any]:
+    for key in given:
+        if key not in (allowed or schema) and not (allowed is None and key == "name"):
+            raise ConfigError(unknown(f"{where}.{key}", [f"{where}.{k}" for k in (allowed or schema)]))
+    filled = {}
+    for key, parameter in schema.items():
+        value = given.get(key, parameter.default)
+        if value is inspect.Parameter.empty and key not in promised:
+            raise ConfigError(f"{where}.{key}: missing; must be {describe(parameter.annotation)}")
+        if value is inspect.Parameter.empty:
+            filled[key] = config_dict.placeholder(plain_type(parameter.annotation))
+            continue
+        if plain_type(parameter.annotation) is float and type(value) is int:
+            value = float(value)
+        if is_optional(parameter.annotation):
+            reference = config_dict.placeholder(plain_type(parameter.annotation))
+            if value is not None and matches(parameter.annotation, value):
+                reference.set(value)
+                value = None
+            filled[key] = reference if value is None else value
+        else:
+            filled[key] = value
+    return filled
+
+
+def validate(config: ConfigDict) -> None:
+    """Checks every value of a complete config, and that of each duration exactly one form is given.
+
+    Raises:
+      ConfigError: one line with the key, the value and what is allowed.
+    """
+    top = parameters(experiment)
+    for key, parameter in top.items():
+        schema = block_parameters(key, config[key].name) if key in BLOCKS else {key: parameter}
+        holder, where = (config[key], f"config.{key}") if key in BLOCKS else (config, "config")
+        for name, p in schema.items():
+            if not matches(p.annotation, holder[name]):
+                raise ConfigError(f"{where}.{name}={holder[name]!r}: must be {describe(p.annotation)}")
+    for steps in (key for key in top if key.endswith("_steps")):
+        epochs = twin(steps)
+        given = [k for k in (steps, epochs) if config[k] is not None]
+        if len(given) != 1:
+            values = ", ".join(f"config.{k}={config[k]!r}" for k in (steps, epochs))
+            raise ConfigError(f"{values}: give exactly one of the two")
+
+
+def twin(key: str) -> str | None:
+    """Returns the other form of a duration: ``train_steps`` for ``train_epochs``, None for other keys."""
+    for one, other in (("_steps", "_epochs"), ("_epochs", "_steps")):
+        if key.endswith(one):
+            return key.removesuffix(one) + other
+    return None
+
+
+@contextlib.contextmanager
+def in_block(block: str) -> Iterator[None]:
+    """Puts "config.block." before what a constructor says of a value that it refuses."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"config.{block}.{str(error).removeprefix(block + '.')}") from None
+
+
+def unknown(path: str, allowed: list[str]) -> str:
+    """The message for a key that does not exist."""
+    close = difflib.get_close_matches(path, allowed, n=1)
+    names = ", ".join(sorted(a.rpartition(".")[2] for a in allowed)) or "none"
+    return f"{path}: unknown key; " + (f"did you mean {close[0]}?" if close else f"allowed: {names}")
+
+
+def matches(annotation: Any, value: Any) -> bool:
+    """Tells whether a value has the type that the annotation names, and lies in its range.
+
+    A range is a string in interval notation inside ``Annotated``; numbers must be finite.
+
+    >>> matches(Annotated[float, "[0, 1)"], 1.0), matches(int | None, None), matches(tuple[int, ...], (1, 2.5))
+    (False, True, False)
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        inside = all(_in_interval(interval, value) for interval in arguments[1:] if isinstance(interval, str))
+        return matches(arguments[0], value) and inside
+    if origin in (typing.Union, types.UnionType):
+        return any(matches(option, value) for option in arguments)
+    if origin is Literal:
+        return any(value == option and type(value) is type(option) for option in arguments)
+    if origin is tuple:
+        if not isinstance(value, tuple | list):
+            return False
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return all(matches(arguments[0], item) for item in value)
+        return len(arguments) == len(value) and all(map(matches, arguments, value))
+    if annotation is None or annotation is type(None):
+        return value is None
+    if annotation is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    if annotation is int:
+        return type(value) is int
+    if annotation in (bool, str):
+        return type(value) is annotation
+    if origin in (dict, Mapping) or annotation in (dict, Mapping) or (inspect.isclass(origin) and origin is Mapping):
+        return isinstance(value, Mapping | ConfigDict)
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _in_interval(interval: str, value: Any) -> bool:
+    if value is None or isinstance(value, str | tuple | list):
+        return True  # of the wrong type, or optional: for the other checks to tell
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    above = value >= low if interval[0] == "[" else value > low
+    below = value <= high if interval[-1] == "]" else value < high
+    return above and below
+
+
+def describe(annotation: Any) -> str:
+    """Says in words what ``matches`` allows.
+
+    >>> describe(Annotated[int, "[1, inf)"] | None)
+    'int in [1, inf) or None'
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return " in ".join([describe(arguments[0]), *(a for a in arguments[1:] if isinstance(a, str))])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(describe, arguments))
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, arguments))
+    if origin is tuple:
+        inner = [a for a in arguments if a is not Ellipsis]
+        return f"a tuple of {', '.join(map(describe, inner))}"
+    if annotation in (None, type(None)):
+        return "None"
+    return {float: "a finite float"}.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def is_optional(annotation: Any) -> bool:
+    options = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, types.UnionType) else ()
+    return type(None) in options or annotation in (None, type(None))
+
+
+def plain_type(annotation: Any) -> type:
+    """Returns the Python type that a flag's text is parsed to: the first one that the annotation names."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return plain_type(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return plain_type(next(a for a in arguments if a is not type(None)))
+    if origin is Literal:
+        return type(arguments[0])
+    if origin is not None:
+        return origin if inspect.isclass(origin) else object
+    return annotation if annotation in (int, float, bool, str, tuple) else object

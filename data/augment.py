@@ -1,0 +1,79 @@
+"""What is done to a worker's images on the device: random augmentation of bytes, then normalisation to floats."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+Augmentation = Callable[[jax.Array, jax.Array], jax.Array]
+"""(key, images [B, H, W, C] uint8) -> images of the same shape and type; all randomness comes from the key."""
+
+CROP_PADDING = 4  # pixels on each side
+
+
+def normalise(images: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
+    """Returns ``(images - mean) / std`` per channel.
+
+    Args:
+      images: [..., C] uint8.
+      mean: [C] mean of each channel over the training images, in units of a pixel value (0 to 255).
+      std: [C] standard deviation, likewise.
+
+    Returns:
+      [..., C] float32.
+
+    >>> normalise(jnp.full((1, 2, 2, 1), 30, jnp.uint8), jnp.array([10.0]), jnp.array([5.0])).ravel()
+    Array([4., 4., 4., 4.], dtype=float32)
+    """
+    per_channel = (1,) * (images.ndim - 1) + (-1,)
+    mean, std = (jnp.asarray(x, jnp.float32).reshape(per_channel) for x in (mean, std))
+    return (images.astype(jnp.float32) - mean) / std
+
+
+def unchanged(key: jax.Array, images: jax.Array) -> jax.Array:
+    """Returns the images as they are."""
+    del key
+    return images
+
+
+def crop_flip(key: jax.Array, images: jax.Array) -> jax.Array:
+    """Pads each image by 4 zero pixels, crops it back at a random place, and mirrors every other one at random.
+
+    The standard augmentation of CIFAR. Each image has its own offsets, uniform over the 9 x 9 possible, and is mirrored
+    left to right with probability 1/2.
+
+    Args:
+      key: random key of this worker and draw.
+      images: [B, H, W, C] uint8.
+
+    Returns:
+      [B, H, W, C] uint8.
+
+    Reference: He et al. 2016, Deep Residual Learning for Image Recognition, section 4.2.
+    """
+    batch, height, width, _ = images.shape
+    offset_key, flip_key = jax.random.split(key)
+    offsets = jax.random.randint(offset_key, (batch, 2), 0, 2 * CROP_PADDING + 1)  # [B, 2]: down, right
+    flips = jax.random.bernoulli(flip_key, 0.5, (batch, 1))
+    sides = (CROP_PADDING, CROP_PADDING)
+    padded = jnp.pad(images, ((0, 0), sides, sides, (0, 0)))
+    # Crop and mirror are one gather: much faster than a slice per image.
+    rows = offsets[:, :1] + jnp.arange(height)[None, :]  # [B, H]
+    columns = jnp.arange(width)[None, :]
+    columns = jnp.where(flips, width - 1 - columns, columns) + offsets[:, 1:]  # [B, W]
+    which = jnp.arange(batch)[:, None, None]
+    return padded.at[which, rows[:, :, None], columns[:, None, :]].get(mode="promise_in_bounds")
+
+
+AUGMENTATIONS: dict[str, Augmentation] = {"crop_flip": crop_flip, "none": unchanged}
+
+
+def lookup(name: str) -> Augmentation:
+    """Returns the augmentation called ``name``.
+
+    Raises:
+      ValueError: if there is none of that name; says which there are.
+    """
+    if name not in AUGMENTATIONS:
+        raise ValueError(f"data.augment={name!r}: must be one of {', '.join(AUGMENTATIONS)}")
+    return AUGMENTATIONS[name]

@@ -1,0 +1,98 @@
+"""Prepares a TFDS image classification set for reading without TensorFlow: ``python -m data.prepare mnist``.
+
+It downloads and converts with TFDS itself. Most sets need TensorFlow for that, once; where it is missing, the command
+that makes it available in an environment of its own is shown.
+"""
+
+import argparse
+import importlib.util
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import NoReturn
+
+from data import tfds_sets
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:  # one line, as for all that the user gets wrong
+        raise ValueError(message)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prepares one set; returns the exit code, 2 for whatever stopped it (said in one line on stderr)."""
+    parser = _Parser(prog="python -m data.prepare", description="Prepares a TFDS image classification set.")
+    parser.add_argument("name", help="for example mnist, fashion_mnist, cifar10, svhn_cropped")
+    parser.add_argument("--dir", default="", help="folder of prepared sets (default: TFDS_DATA_DIR, then TFDS's own)")
+    try:
+        arguments = parser.parse_args(argv)
+        print(prepare(arguments.name, directory=arguments.dir))
+    except ValueError as error:
+        print(f"data.prepare: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def prepare(name: str, *, directory: str = "") -> str:
+    """Prepares a set where it is not prepared yet; returns what to tell the user.
+
+    Raises:
+      ValueError: if it cannot be done: says why, and what to do where TensorFlow is missing.
+    """
+    if name == "digits":
+        return "digits: nothing to prepare, it comes with scikit-learn"
+    folder = _folder(directory)
+    builder = tfds_sets.find(name, directory=folder, file_format="array_record")
+    if tfds_sets.is_prepared(builder):
+        return f"{name}: already prepared in {builder.data_dir} ({_describe(name, folder)})"
+    if _needs_tensorflow(builder):
+        raise ValueError(_without_tensorflow(name, folder))
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # a warning for each of many retries says nothing new
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # network, disk, checksums, manual downloads: TFDS has no common type
+        if isinstance(error, ImportError) and "tensorflow" in str(error):
+            raise ValueError(_without_tensorflow(name, folder)) from error
+        raise ValueError(f"{name}: cannot be prepared in {folder}: {tfds_sets.reason(error)}") from error
+    return f"{name}: prepared in {builder.data_dir} ({_describe(name, folder)})"
+
+
+def _folder(directory: str) -> str:
+    """Returns the folder to prepare into. One that does not exist will be made, if what is to hold it is a folder."""
+    folder = os.path.abspath(os.path.expanduser(directory or os.environ.get("TFDS_DATA_DIR", "")))
+    if not directory and not os.environ.get("TFDS_DATA_DIR"):
+        return tfds_sets.data_directory("")
+    holder = folder
+    while not os.path.lexists(holder):
+        holder = os.path.dirname(holder)
+    tfds_sets.data_directory(holder)
+    return folder
+
+
+def _describe(name: str, folder: str) -> str:
+    prepared = tfds_sets.open_set(name, directory=folder)
+    return f"{prepared.num_examples('train')} + {prepared.num_examples('test')} images of {prepared.image_shape}"
+
+
+def _needs_tensorflow(builder) -> bool:
+    """Tells, before anything is downloaded, whether the set's own code will ask for a TensorFlow that is not there."""
+    return importlib.util.find_spec("tensorflow") is None and hasattr(sys.modules[type(builder).__module__], "tf")
+
+
+def _without_tensorflow(name: str, folder: str) -> str:
+    version = metadata.version("tensorflow-datasets")
+    code = "import sys, tensorflow_datasets as tfds; "
+    code += 'tfds.builder(sys.argv[1], data_dir=sys.argv[2], file_format="array_record").download_and_prepare()'
+    return (
+        f"{name}: preparing it needs TensorFlow, which is not installed here; training does not. Prepare it with\n"
+        f"    python3 -m venv tfds-env && tfds-env/bin/pip install "
+        f"tensorflow-cpu tensorflow-datasets=={version} importlib_resources\n"
+        f"    tfds-env/bin/python -c {shlex.quote(code)} {shlex.quote(name)} {shlex.quote(folder)}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""Image classification sets that TFDS has prepared on disk, read without TensorFlow."""
+
+import difflib
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Builder = Any  # tfds.core.DatasetBuilder; TFDS's own types say less than they should
+NAME = re.compile(r"\w+(/[\w.-]+)?(:[\d.*]+)?")  # set[/config][:version]; a namespace would reach for the network
+EXAMPLES_PER_CHUNK = 512
+
+
+class Prepared(NamedTuple):
+    """A set that was opened and found fit; nothing of it is decoded yet."""
+
+    name: str
+    builder: Builder
+    image_shape: tuple[int, int, int]  # H, W, C
+    num_classes: int
+    splits: dict[str, str]  # "train", "test" -> the split's name in TFDS
+
+    def num_examples(self, split: str) -> int:
+        return self.builder.info.splits[self.splits[split]].num_examples
+
+
+def data_directory(directory: str) -> str:
+    """Returns the folder of prepared sets: as named by argument, else by TFDS_DATA_DIR, else TFDS's own default.
+
+    Raises:
+      ValueError: if it was named and is not a folder that can be read.
+    """
+    path = directory or os.environ.get("TFDS_DATA_DIR", "")
+    if not path:
+        return os.path.join(os.path.expanduser("~"), "tensorflow_datasets")
+    path = os.path.expanduser(path)
+    try:
+        os.scandir(path).close()
+    except (OSError, ValueError) as error:  # ValueError: a null byte
+        source = f"data.dir={directory!r}" if directory else f"data.dir='' stands for TFDS_DATA_DIR={path!r}"
+        raise ValueError(f"{source}: must be a folder that can be read ({reason(error)})") from None
+    return path
+
+
+def find(name: str, *, directory: str, **builder_options) -> Builder:
+    """Returns TFDS's builder of an image classification set, whether or not that set is prepared.
+
+    Raises:
+      ValueError: if there is no such set, or its examples are not images with one label each.
+    """
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.registered import DatasetNotFoundError
+
+    key = f"data.name={name!r}"
+    try:
+        if not NAME.fullmatch(name):
+            raise DatasetNotFoundError
+        builder = tfds.builder(name, data_dir=directory, **builder_options)
+    except DatasetNotFoundError:
+        known = ["digits", *tfds.list_builders(with_community_datasets=False)]
+        close = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "try digits, mnist, fashion_mnist, cifar10, ..."
+        raise ValueError(f"{key}: not a known data set; {hint}") from None
+    except Exception as error:  # damaged files, a version or config that does not exist: TFDS has no common type
+        told = reason(error)
+        told = told.partition('}": ')[2] or told  # without TFDS's preamble, the call as we made it
+        raise ValueError(f"{key}: cannot be opened in {directory}: {told}") from None
+    problem = _unfit(builder.info.features)
+    if problem:
+        raise ValueError(f"{key}: not an image classification set: {problem}")
+    return builder
+
+
+def _unfit(features: Any) -> str:
+    """Returns what keeps these features from being an image of one size and a label; "" if nothing does."""
+    names = list(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
+    if "image" not in names or "label" not in names:
+        return f"its examples have {', '.join(names)}; needed are image and label"
+    image, label = features["image"], features["label"]
+    kinds = type(image).__name__, type(label).__name__
+    if kinds != ("Image", "ClassLabel"):
+        return f"image and label are {' and '.join(kinds)}; needed are Image and ClassLabel"
+    if len(image.shape) != 3 or None in image.shape:
+        return f"its images differ in size {image.shape}; needed is one size"
+    if image.np_dtype != np.uint8:
+        return f"its images are {np.dtype(image.np_dtype).name}; needed are uint8"
+    return "" if label.num_classes else "its number of classes is not known"
+
+
+def open_set(name: str, *, directory: str = "") -> Prepared:
+    """Opens a prepared set and looks at all that can be seen without decoding.
+
+    Raises:
+      ValueError: one line; the folder, the name, or what is prepared there is not fit.
+    """
+    path = data_directory(directory)
+    builder = find(name, directory=path)
+    key, prepare = f"data.name={name!r}", f"`python -m data.prepare {name}`"
+    if directory:
+        prepare = f"`python -m data.prepare {name} --dir={shlex.quote(directory)}`"
+    if not is_prepared(builder):
+        raise ValueError(f"{key}: not prepared in {path}; run {prepare}")
+    info = builder.info
+    if info.file_format is None or info.file_format.value != "array_record":
+        found = info.file_format.value if info.file_format else "an unknown format"
+        raise ValueError(
+            f"{key}: prepared in {path} as {found}; needed is array_record: use another folder and {prepare}"
+        )
+    names = {"train": "train", "test": "test" if "test" in info.splits else "validation"}
+    for split in names.values():
+        if split not in info.splits or not info.splits[split].num_examples:
+            raise ValueError(f"{key}: has no split {split!r} with examples; has {', '.join(info.splits) or 'none'}")
+        missing = [os.path.basename(file) for file in info.splits[split].filepaths if not os.path.isfile(file)]
+        if missing:
+            raise ValueError(f"{key}: not prepared in full in {path}: {missing[0]} is missing; run {prepare}")
+    image, label = (info.features[feature] for feature in ("image", "label"))
+    return Prepared(name, builder, tuple(image.shape), label.num_classes, names)
+
+
+def is_prepared(builder: Builder) -> bool:
+    """Tells whether the set's files are there (TFDS's own question of that name also logs)."""
+    return (Path(builder.data_dir) / "dataset_info.json").is_file()
+
+
+def fingerprint(prepared: Prepared) -> str:
+    """Returns 12 hex digits that change with the files: of dataset_info.json, and of each shard's size and time.
+
+    The time, because new labels for the same images seldom change a size.
+    """
+    content = hashlib.sha256((Path(prepared.builder.data_dir) / "dataset_info.json").read_bytes())
+    for split in sorted(prepared.splits.values()):
+        for file in prepared.builder.info.splits[split].filepaths:
+            status = os.stat(file)
+            content.update(f"\n{os.path.basename(file)} {status.st_size} {status.st_mtime_ns}".encode())
+    return content.hexdigest()[:12]
+
+
+def decode(prepared: Prepared, split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields a split's examples in order, in chunks: [n, H, W, C] uint8 and [n] int32. "split" is "train" or "test".
+
+    One thread: most of the time goes into work that holds the interpreter's lock (two and four were no faster).
+
+    Raises:
+      ValueError: if an example is not as the set's description says, or cannot be read.
+    """
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.proto import tf_example_pb2
+    from tqdm import tqdm
+
+    key, count = f"data.name={prepared.name!r}", prepared.num_examples(split)
+    channels = prepared.image_shape[-1]
+    image_feature = prepared.builder.info.features["image"]
+    raw = tfds.decode.DeserializeMethod.RAW_BYTES
+    parse = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
+
+    def example(record: bytes) -> tuple[np.ndarray, int]:
+        feature = parse(record).features.feature
+        # Pillow whether or not OpenCV is installed: their JPEG decoders differ in bits.
+        image = image_feature.decode_example_np_with_pil(feature["image"].bytes_list.value[0], channels)
+        if image.shape != prepared.image_shape:
+            raise ValueError(f"an image of shape {image.shape} instead of {prepared.image_shape}")
+        label = feature["label"].int64_list.value[0]
+        if not 0 <= label < prepared.num_classes:
+            raise ValueError(f"label {label} is not in [0, {prepared.num_classes})")
+        return image, label
+
+    try:
+        source = prepared.builder.as_data_source(prepared.splits[split], deserialize_method=raw)
+        with tqdm(
+            total=count, desc=f"decoding {prepared.name} {split}", unit=" images", leave=False, disable=None
+        ) as bar:
+            for start in range(0, count, EXAMPLES_PER_CHUNK):
+                records = source.__getitems__(range(start, min(start + EXAMPLES_PER_CHUNK, count)))
+                images, labels = zip(*map(example, records), strict=True)
+                yield np.stack(images), np.array(labels, np.int32)
+                bar.update(len(labels))
+    except Exception as error:  # what a damaged file gives depends on where it is damaged
+        raise ValueError(f"{key}: split {split!r} cannot be decoded: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """Returns an error's text on one line of bounded length; its type if it has no text."""
+    text = (isinstance(error, OSError) and error.strerror) or " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."

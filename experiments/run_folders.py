@@ -1,0 +1,68 @@
+"""What figures and tables need of the folder of a run: its records, its config, and a short name beside other runs."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import runs
+
+MAX_LABEL = 60
+"""Characters; runs that need longer labels go by their folders."""
+
+
+def read(run: str) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any] | None]:
+    """Returns the train and evaluation records of a run, finished or not, and its config, if it has one.
+
+    Raises:
+        ValueError: one line, if there is no such folder, or nothing to draw in it, or something damaged.
+    """
+    folder = Path(run).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"run={run!r}: no such folder")
+    if not (folder / "metrics.jsonl").is_file():
+        raise ValueError(f"run={run!r}: holds no metrics.jsonl; is it the folder of a run?")
+    found = [r for r in runs.read(folder / "metrics.jsonl") if r.get("kind") in ("train", "eval")]
+    if not found:
+        raise ValueError(f"run={run!r}: its metrics.jsonl holds no records yet")
+    config = folder / "config.json"
+    try:
+        return found, json.loads(config.read_text()) if config.is_file() else None
+    except ValueError as error:
+        raise ValueError(f"run={run!r}: config.json is damaged ({error})") from None
+
+
+def labels(configs: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
+    """Names each run by the config keys in which the runs differ, or by its folder where they do not tell it apart.
+
+    Where a block's name differs, the block's other keys are left out.
+
+    >>> labels({"runs/a": {"seed": 0, "reducer": {"name": "mean"}}, "runs/b": {"seed": 0, "reducer": {"name": "sum"}}})
+    {'runs/a': 'reducer=mean', 'runs/b': 'reducer=sum'}
+    """
+    folders = {run: Path(run).resolve().name for run in configs}
+    if len(set(folders.values())) < len(folders):
+        folders = {run: str(run) for run in configs}
+    flat = {run: dict(_flatten(config)) for run, config in configs.items() if config is not None}
+    if len(flat) < len(configs):
+        return folders
+    keys = dict.fromkeys(key for config in flat.values() for key in config)
+    differing = [key for key in keys if len({repr(config.get(key)) for config in flat.values()}) > 1]
+    blocks = [key.removesuffix("name") for key in differing if key.endswith(".name")]
+    telling = [key for key in differing if key.endswith(".name") or not key.startswith(tuple(blocks))]
+    named = {
+        run: ", ".join(f"{key.removesuffix('.name')}={config[key]}" for key in telling if key in config)
+        for run, config in flat.items()
+    }
+    tells_apart = len(set(named.values())) == len(named) and all(
+        0 < len(label) <= MAX_LABEL for label in named.values()
+    )
+    return named if tells_apart else folders
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

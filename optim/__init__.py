@@ -1,0 +1,14 @@
+"""Optimizers, learning-rate schedules and scaling rules by name, and the moving average of parameters.
+
+    optimizers.make(config.optimizer, learning_rate=rate)  -> an optax transformation
+    schedules.make(config.schedule, total_steps=..., steps_per_epoch=...)  -> factor(step), with no unit
+    scaling.factor("sqrt", num_workers=8)  -> what the peak rate is multiplied by
+    ema.update(average, params, num_updates=..., decay=...)  -> the new average
+
+The rate of update `step` (counted from 0) is `peak * scale * factor(step)`; `peak` is `config.optimizer.learning_rate`.
+"""
+
+from optim import ema as ema
+from optim import optimizers as optimizers
+from optim import scaling as scaling
+from optim import schedules as schedules

@@ -1,0 +1,204 @@
+"""The project's own learning-rate schedules: factors without a unit, of the step that counts updates from 0.
+
+Each is built from its config keys and from `total_steps`, the updates of the whole run, and `steps_per_epoch`, which
+need not be whole. Lengths and boundaries are worked out in float64 before any tracing and compared with the step as
+integers, so nothing drifts in long runs.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+
+def first_step_at(epochs: float, *, steps_per_epoch: float) -> int:
+    """Returns the first step at or after so many epochs: ceil(epochs * steps_per_epoch), forgiving rounding.
+
+    >>> first_step_at(1.1, steps_per_epoch=10), first_step_at(2, steps_per_epoch=46.875)
+    (11, 94)
+    """
+    return _whole(epochs * steps_per_epoch)
+
+
+def duration(stem: str, *, steps: int | None, epochs: float | None, steps_per_epoch: float) -> int | None:
+    """Returns the length given as `{stem}_steps` or `{stem}_epochs`, in steps; None if it is given as neither.
+
+    Raises:
+        ValueError: if it is given as both.
+    """
+    if steps is not None and epochs is not None:
+        raise ValueError(f"{stem}_steps={steps}, {stem}_epochs={epochs}: give one")
+    return steps if epochs is None else first_step_at(epochs, steps_per_epoch=steps_per_epoch)
+
+
+def constant(*, total_steps: int, steps_per_epoch: float, value: float = 1.0) -> optax.Schedule:
+    """factor(t) = value."""
+    del total_steps, steps_per_epoch
+    return lambda step: jnp.full_like(step, value, dtype=jnp.float32)
+
+
+def one_cycle(*, total_steps: int, steps_per_epoch: float, warmup_fraction: float = 0.3) -> optax.Schedule:
+    """Linear 0 -> 1 -> 0 over the run, as PyTorch's OneCycleLR(anneal_strategy="linear", div_factor=inf).
+
+    factor(t) = t / (w T - 1) up to t = w T - 1, then (T - 1 - t) / (T - w T)
+
+    So the first update (t = 0) and the last (t = T - 1) have factor 0: they move momentum, not parameters. Momentum
+    itself is not cycled. The peak may lie between two steps.
+
+    Reference: schedule of the Adasum authors' MNIST example, w = 0.17886 over 2 epochs.
+    """
+    del steps_per_epoch
+    peak = warmup_fraction * total_steps - 1
+    fall = total_steps * (1 - warmup_fraction)
+
+    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+        step = jnp.asarray(step)
+        up = step / peak if peak > 0 else 1.0
+        down = (total_steps - 1 - step) / fall if fall > 0 else 1.0
+        return jnp.clip(jnp.minimum(up, down), 0, 1)
+
+    return schedule
+
+
+def warmup_cosine(
+    *,
+    total_steps: int,
+    steps_per_epoch: float,
+    warmup_steps: int | None = None,
+    warmup_epochs: float | None = None,
+    end_factor: float = 0.0,
+) -> optax.Schedule:
+    """Linear warm-up, t / w, then half a cosine from 1 at t = w to `end_factor` at t = T, one past the last update."""
+    warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+
+    def decay(left: jax.Array) -> jax.Array:  # sin^2 is (1 + cos) / 2 of what has passed, without its cancellation
+        return end_factor + (1 - end_factor) * jnp.sin(jnp.pi / 2 * left) ** 2
+
+    return _warmup_then(decay, warmup=warmup, total_steps=total_steps)
+
+
+def warmup_linear(
+    *,
+    total_steps: int,
+    steps_per_epoch: float,
+    warmup_steps: int | None = None,
+    warmup_epochs: float | None = None,
+    end_factor: float = 0.0,
+) -> optax.Schedule:
+    """Linear warm-up, t / w, then a line from 1 at t = w to `end_factor` at t = T, one past the last update."""
+    warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+    return _warmup_then(lambda left: end_factor + (1 - end_factor) * left, warmup=warmup, total_steps=total_steps)
+
+
+def polynomial_warmup(
+    *, total_steps: int, steps_per_epoch: float, warmup_fraction: float = 0.0, degree: float = 1.0
+) -> optax.Schedule:
+    """BERT's: p / w while the progress p = (t + 1) / T is below w, then (1 - p)^degree.
+
+    The decay counts from the start of the run, so the factor jumps from 1 down to (1 - w)^degree after the warm-up; and
+    the progress counts the update being made, so the last update has factor 0. Both are as in the reference.
+
+    Reference: PolyWarmUpScheduler of NVIDIA's BERT, which the Adasum authors started from (w = 0.2843, degree = 0.5).
+    """
+    del steps_per_epoch
+    first_decayed = _whole(warmup_fraction * total_steps) - 1  # p >= w, compared in whole steps
+
+    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+        step = jnp.asarray(step)
+        up = (step + 1) / max(warmup_fraction * total_steps, 1e-9)
+        left = jnp.maximum(total_steps - 1 - step, 0) / total_steps
+        return jnp.where(step < first_decayed, up, left**degree)
+
+    return schedule
+
+
+def staircase(
+    *,
+    total_steps: int,
+    steps_per_epoch: float,
+    decay_factor: float = 0.94,
+    every_steps: int | None = None,
+    every_epochs: float | None = None,
+) -> optax.Schedule:
+    """factor(t) = decay_factor^k, k = how often `every_epochs` (or `every_steps`) have passed; 2 epochs if not given.
+
+    The k-th drop is at the first step at or after k * every_epochs, so a length that is no whole number of steps does
+    not drift.
+
+    Reference: Chen et al. (2016), Inception: 0.94 every 2 epochs.
+    """
+    if every_steps is not None and every_epochs is not None:
+        raise ValueError(f"every_steps={every_steps}, every_epochs={every_epochs}: give one")
+    every = float(every_steps) if every_steps else steps_per_epoch * (every_epochs or 2.0)
+    drops = np.arange(1, int(total_steps / every) + 2)
+    boundaries = np.array([_whole(drop * every) for drop in drops.tolist()])
+    return _drops(boundaries, factors=np.float64(decay_factor) ** np.arange(len(drops) + 1))
+
+
+def steps(
+    *,
+    total_steps: int,
+    steps_per_epoch: float,
+    decay_factor: float = 0.1,
+    at_steps: tuple[int, ...] = (),
+    at_epochs: tuple[float, ...] = (),
+    warmup_steps: int | None = None,
+    warmup_epochs: float | None = None,
+    init_factor: float = 0.0,
+) -> optax.Schedule:
+    """Multiplied by `decay_factor` at each of the given epochs (or steps), after a linear warm-up from `init_factor`.
+
+    Reference: Goyal et al. (2017) for ResNet-50: at_epochs = (30, 60, 80), 5 warm-up epochs from 1 / num_workers.
+    """
+    if bool(at_steps) == bool(at_epochs):
+        raise ValueError(f"at_steps={at_steps}, at_epochs={at_epochs}: give one")
+    boundaries = list(at_steps) or [first_step_at(epochs, steps_per_epoch=steps_per_epoch) for epochs in at_epochs]
+    if min(boundaries) <= 0 or sorted(set(boundaries)) != boundaries:
+        given = f"at_steps={at_steps}" if at_steps else f"at_epochs={at_epochs}"
+        raise ValueError(f"{given}: must be above 0 and increase by at least a step")
+    warmup = 0
+    if warmup_steps is not None or warmup_epochs is not None:
+        warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+    dropped = _drops(np.array(boundaries), factors=np.float64(decay_factor) ** np.arange(len(boundaries) + 1))
+
+    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+        step = jnp.asarray(step)
+        up = init_factor + (1 - init_factor) * jnp.minimum(step / max(warmup, 1), 1)
+        return jnp.asarray(dropped(step)) * (up if warmup else 1.0)
+
+    return schedule
+
+
+def _whole(number: float) -> int:
+    return math.ceil(number - 1e-9 * max(1.0, abs(number)))
+
+
+def _warmup(num_steps: int | None, epochs: float | None, *, total_steps: int, steps_per_epoch: float) -> int:
+    """Returns the length of the warm-up; raises ValueError unless it is given once and fits into the run."""
+    warmup = duration("warmup", steps=num_steps, epochs=epochs, steps_per_epoch=steps_per_epoch)
+    if warmup is None:
+        raise ValueError("warmup_steps=None, warmup_epochs=None: give one (0 for no warm-up)")
+    if warmup > total_steps:
+        given = f"warmup_steps={num_steps}" if epochs is None else f"warmup_epochs={epochs}"
+        raise ValueError(f"{given}: longer than the run of {total_steps} steps")
+    return warmup
+
+
+def _warmup_then(decay: Callable[[jax.Array], jax.Array], *, warmup: int, total_steps: int) -> optax.Schedule:
+    """Returns t / warmup, then decay(left), with left from 1 at t = warmup to 0 at t = total_steps."""
+
+    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+        step = jnp.asarray(step)
+        left = (total_steps - jnp.clip(step, warmup, total_steps)) / max(total_steps - warmup, 1)
+        return jnp.where(step < warmup, step / max(warmup, 1), decay(left))
+
+    return schedule
+
+
+def _drops(boundaries: np.ndarray, *, factors: np.ndarray) -> optax.Schedule:
+    """Returns factors[k] where k boundaries are at or before the step: a table, exact to the last digit of float32."""
+    first, table = boundaries.astype(np.int32), factors.astype(np.float32)
+    return lambda step: jnp.asarray(table)[jnp.searchsorted(jnp.asarray(first), step, side="right")]

@@ -1,0 +1,47 @@
+"""How the peak learning rate grows with the number of workers: rules by name."""
+
+import math
+from collections.abc import Callable
+
+SCALINGS: dict[str, Callable[[int], float]] = {
+    "none": lambda num_workers: 1.0,
+    "linear": lambda num_workers: float(num_workers),
+    "sqrt": lambda num_workers: math.sqrt(num_workers),
+}
+
+
+def lookup(name: str) -> Callable[[int], float]:
+    """Returns the rule of this name.
+
+    Raises:
+        ValueError: if there is no such rule.
+    """
+    if name not in SCALINGS:
+        raise ValueError(f"learning_rate_scaling={name!r}: must be one of {', '.join(map(repr, SCALINGS))}")
+    return SCALINGS[name]
+
+
+def factor(name: str, *, num_workers: int) -> float:
+    """What the rule `name` multiplies the peak learning rate by.
+
+    `linear` is the rule of synchronous SGD with averaged gradients, rate(N) = rate(1) * N; summing the gradients
+    under `none` is the same for plain SGD. `sqrt` keeps the variance of a step constant instead.
+
+    Args:
+        name: "none", "linear" or "sqrt".
+        num_workers: how many workers' gradients make one update.
+
+    Returns:
+        The factor, 1.0 for one worker under every rule.
+
+    Raises:
+        ValueError: for an unknown rule or fewer than one worker.
+
+    >>> [factor(rule, num_workers=4) for rule in ("none", "linear", "sqrt")]
+    [1.0, 4.0, 2.0]
+
+    Reference: Chen et al., Revisiting Distributed Synchronous SGD (2016), learning rates of the Inception experiments.
+    """
+    if num_workers < 1:
+        raise ValueError(f"num_workers={num_workers}: must be at least 1")
+    return lookup(name)(num_workers)

@@ -1,0 +1,68 @@
+"""Gradient aggregation as optax transformations.
+
+A *reducer* combines one update per worker into one update for all of them. It is an ordinary
+``optax.GradientTransformationExtraArgs`` that uses collectives over a named axis, so it runs wherever JAX has
+named axes (``pmap``, ``shard_map``, ``vmap(axis_name=...)`` and any nesting of them), and its place in
+``optax.chain`` is the algorithm: before the optimizer it reduces gradients, after it, optimizer deltas.
+
+>>> import jax, jax.numpy as jnp, optax, reducers
+>>> tx = optax.chain(reducers.mean("worker"), optax.sgd(1.0))
+>>> def step(gradient):
+...   updates, _ = tx.update(gradient, tx.init(gradient))
+...   return updates
+>>> jax.vmap(step, axis_name="worker")(jnp.array([1.0, 3.0]))  # two workers
+Array([-2., -2.], dtype=float32)
+
+This package imports jax, optax and numpy alone; ``pip install .`` installs it and nothing else.
+"""
+
+import difflib
+from collections.abc import Callable
+
+from reducers.axes import AxisName, num_workers
+from reducers.mean import mean
+from reducers.sum import sum  # noqa: A004 - the field's name for it
+from reducers.traffic import Traffic, traffic
+
+__all__ = ["GIVEN", "REDUCERS", "AxisName", "Traffic", "lookup", "make", "mean", "num_workers", "sum", "traffic"]
+
+REDUCERS: dict[str, Callable] = {
+    "mean": mean,
+    "sum": sum,
+}
+
+# What the program supplies; every other parameter of a reducer is a config key.
+GIVEN = frozenset({"axis_name"})
+
+
+def lookup(name: str) -> Callable:
+    """Returns the reducer's constructor; its signature is the schema of a config's ``reducer`` block.
+
+    Raises:
+      ValueError: if no reducer has that name; says which there are.
+    """
+    if name not in REDUCERS:
+        close = difflib.get_close_matches(name, REDUCERS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"name={name!r}: {hint}allowed: {', '.join(sorted(REDUCERS))}")
+    return REDUCERS[name]
+
+
+def make(name: str, *, axis_name: AxisName, **kwargs):
+    """Builds the reducer called ``name``: ``make(axis_name=..., **config.reducer)``.
+
+    Args:
+      name: a key of ``REDUCERS``.
+      axis_name: the worker axis, or a tuple of axes, outer first: ``("device", "lane")``.
+      **kwargs: the reducer's own options.
+
+    Returns:
+      An ``optax.GradientTransformationExtraArgs`` to be used where ``axis_name`` is bound.
+
+    Raises:
+      ValueError: if the name is unknown or an option has a value that makes no sense.
+
+    >>> make("mean", axis_name="worker").init({"w": 0.0})
+    EmptyState()
+    """
+    return lookup(name)(axis_name, **kwargs)

@@ -1,0 +1,26 @@
+"""What a run leaves on disk and shows on the way: folder, lock, records, checkpoints, progress, stop signals."""
+
+from runs.checkpoints import Checkpoints, SaveError
+from runs.clock import Clock
+from runs.folder import Folder, check_workdir, open_run
+from runs.identity import check_same, fingerprint
+from runs.progress import Progress
+from runs.records import HOST_CLOCK_FIELDS, Records, read
+from runs.signals import Stop, catch_stop
+
+__all__ = [
+    "HOST_CLOCK_FIELDS",
+    "Checkpoints",
+    "Clock",
+    "Folder",
+    "Progress",
+    "Records",
+    "SaveError",
+    "Stop",
+    "catch_stop",
+    "check_same",
+    "check_workdir",
+    "fingerprint",
+    "open_run",
+    "read",
+]

@@ -1,0 +1,76 @@
+"""The host's clock: how long a run took, over all its starts, and how fast it goes."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+_SHORTEST_LAP_SECONDS = 0.02
+
+
+class Clock:
+    """Monotonic, so that a change of the machine's time does not matter.
+
+    >>> seconds = iter([0.0, 2.0, 4.0]).__next__
+    >>> clock = Clock(wall_seconds=100.0, now=seconds)
+    >>> clock.lap(step=10, num_examples=32, waited_seconds=0.5)["steps_per_second"]  # 10 steps in 2 seconds
+    5.0
+    >>> clock.wall_seconds()
+    104.0
+
+    Args:
+      wall_seconds: what earlier starts of the run took.
+      step: the step that this start goes on from.
+      now: seconds, for tests.
+    """
+
+    def __init__(self, *, wall_seconds: float = 0.0, step: int = 0, now: Callable[[], float] = time.monotonic):
+        self._now = now
+        self._origin = now() - wall_seconds
+        self._lap = (step, self._origin + wall_seconds, 0.0)  # step, time, waited seconds at the end of the last lap
+        self._lap_before = self._lap
+        self._first_lap: tuple[int, float] | None = None
+        self._paused_seconds = 0.0
+
+    def wall_seconds(self) -> float:
+        """Seconds since the run began, over all its starts."""
+        return self._now() - self._origin
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Time in here is no part of any rate: evaluation, checkpoints."""
+        began = self._now()
+        try:
+            yield
+        finally:
+            self._paused_seconds += self._now() - began
+
+    def lap(self, step: int, *, num_examples: int, waited_seconds: float) -> dict[str, float]:
+        """Ends a lap at ``step``; returns its rates.
+
+        Args:
+          step: the last step done.
+          num_examples: examples per step.
+          waited_seconds: total time so far in which a step waited for its data.
+
+        Returns:
+          steps_per_second, examples_per_second, and data_wait_share, the share of the lap spent waiting for data.
+        """
+        now = self._now() - self._paused_seconds
+        # Steps come out of the pipeline together where it is emptied: such a lap counts with the one before.
+        since = self._lap if now - self._lap[1] >= _SHORTEST_LAP_SECONDS else self._lap_before
+        steps, seconds, waited = step - since[0], max(now - since[1], 1e-9), waited_seconds - since[2]
+        self._lap_before, self._lap = self._lap, (step, now, waited_seconds)
+        self._first_lap = self._first_lap or (step, now)
+        rate = steps / seconds
+        return {
+            "steps_per_second": rate,
+            "examples_per_second": rate * num_examples,
+            "data_wait_share": min(waited / seconds, 1.0),
+        }
+
+    def steps_per_second(self) -> float | None:
+        """The rate from the end of the first lap, which holds the compilation, to the last; None before that."""
+        if self._first_lap is None or self._lap[0] == self._first_lap[0]:
+            return None
+        (last, ended, _), (first, began) = self._lap, self._first_lap
+        return (last - first) / max(ended - began, 1e-9)

@@ -1,0 +1,42 @@
+"""Files that are either as they were or as they should be, whenever the process is killed."""
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def sync(path: Path) -> None:
+    """Makes a file's content, or the names in a folder, survive a power cut (a kill alone loses neither)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a whole file: a reader, now or after a kill, sees the old content or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_bytes(content)
+        sync(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync(path.parent)
+
+
+def to_json(value: Any) -> bytes:
+    """Strict JSON for people: sorted, indented, and no NaN, which JSON does not have."""
+    return (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,231 @@
+"""The folder of a run: config.json, env.json and a lock, so that a folder holds one experiment, run by one process.
+
+>>> import tempfile
+>>> workdir = tempfile.mkdtemp()
+>>> with open_run(workdir, {"seed": 0}) as folder:
+...     folder.state
+'new'
+>>> with open_run(workdir, {"seed": 0}) as folder:
+...     folder.state
+'resumed'
+>>> check_workdir(workdir, {"seed": 1})  # doctest: +ELLIPSIS
+Traceback (most recent call last):
+ValueError: workdir='...': holds a run with another config: seed=0 there, 1 here; use another --workdir, or --fresh
+"""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from runs import environment, files, identity
+
+Start = Literal["resume", "fresh"]
+
+
+@dataclasses.dataclass(kw_only=True)
+class Folder:
+    """A run's folder, held by this process until `close` or its end, however it ends.
+
+    Attributes:
+        path: the folder itself; with `start="fresh"` a subfolder of the workdir.
+        state: "resumed" if a run had been started in it before.
+        changes: what differs between the software and machine of the last start and now, one line each.
+        lock: descriptor of the locked file; None once closed.
+    """
+
+    path: Path
+    state: Literal["new", "resumed"]
+    changes: tuple[str, ...]
+    lock: int | None
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def env(self) -> Path:
+        return self.path / "env.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """What `finish` was given; None while the run is not finished."""
+        return identity.read_object(str(self.path), self.path / "DONE", way_out="remove it")
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Marks the run as finished, once its last checkpoint is written."""
+        files.write_atomically(self.path / "DONE", files.to_json(summary))
+
+    def close(self) -> None:
+        """Lets go of the lock; a second call does nothing."""
+        lock, self.lock = self.lock, None
+        if lock is not None:
+            os.close(lock)
+
+    def __enter__(self) -> "Folder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_run(
+    workdir: str, config: Mapping[str, Any], *, start: Start = "resume", devices: Sequence[str] = ()
+) -> Folder:
+    """Creates or reopens a run's folder, locks it and writes config.json and env.json.
+
+    Args:
+        workdir: the folder; made with its parents if missing.
+        config: the whole experiment as nested dicts of JSON values.
+        start: "resume" takes the workdir itself; "fresh" makes the first free `workdir/fresh-<n>` and deletes nothing.
+        devices: the names of the devices, for env.json.
+
+    Returns:
+        The folder, which no other process can open until this one closes it or ends.
+
+    Raises:
+        ValueError: in one line and with nothing written, as `check_workdir` does.
+    """
+    check_workdir(workdir, config, start=start)
+    with _one_line(workdir):
+        path = _make(Path(workdir).expanduser(), start)
+        lock = _take_lock(workdir, path)
+        try:
+            # Once more, now that nobody else can write: another run may have begun here since the first look.
+            identity.check_same(str(path), config)
+            starts = _read_starts(workdir, path)
+            state: Literal["new", "resumed"] = "resumed" if (path / "config.json").exists() else "new"
+            if state == "new":
+                files.write_atomically(path / "config.json", files.to_json(identity.plain(config)))
+            now = environment.describe(devices=devices)
+            files.write_atomically(path / "env.json", files.to_json({"starts": [*starts, now]}))
+        except BaseException:
+            os.close(lock)
+            raise
+    changes = environment.changes(starts[-1], now) if starts else ()
+    return Folder(path=path, state=state, changes=changes, lock=lock)
+
+
+def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "resume") -> None:
+    """Refuses what `open_run` would refuse, and leaves nothing behind: for use before anything is compiled.
+
+    Raises:
+        ValueError: in one line: the folder cannot be made or written (tried, since permissions say nothing to root),
+            another process holds it, it holds another config, or its files are damaged.
+    """
+    if not workdir:
+        raise ValueError("workdir='': must name a folder")
+    if "\0" in workdir:
+        raise ValueError(f"workdir={workdir!r}: must not hold a NUL character")
+    with _one_line(workdir):
+        path = Path(workdir).expanduser()
+        _try_to_write(workdir, path)
+        if start == "resume" and path.is_dir():
+            identity.check_same(workdir, config)
+            _read_starts(workdir, path)
+            _check_lock(workdir, path)
+
+
+@contextlib.contextmanager
+def _one_line(workdir: str) -> Iterator[None]:
+    """Turns what the operating system refuses into one line that names the workdir."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({str(error.filename)!r})" if error.filename else ""
+        raise ValueError(f"workdir={workdir!r}: {error.strerror or error}{where}") from error
+
+
+def _try_to_write(workdir: str, path: Path) -> None:
+    """Makes and removes the folders that are missing, or one in a folder that is there."""
+    chain = [path.absolute(), *path.absolute().parents]
+    nearest = next(folder for folder in chain if os.path.lexists(folder))
+    if not nearest.is_dir():
+        raise ValueError(f"workdir={workdir!r}: {str(nearest)!r} is not a folder")
+    made: list[str] = []
+    try:
+        for folder in chain[: chain.index(nearest)][::-1]:
+            os.mkdir(folder)
+            made.append(str(folder))
+        made.append(tempfile.mkdtemp(prefix=".try-", dir=chain[0]))
+    except OSError as error:
+        verb = "written" if nearest == chain[0] else f"made in {str(nearest)!r}"
+        raise ValueError(f"workdir={workdir!r}: cannot be {verb}: {error.strerror}") from error
+    finally:
+        for name in made[::-1]:
+            with contextlib.suppress(OSError):  # not empty: another run has just begun in it
+                os.rmdir(name)
+
+
+def _make(path: Path, start: Start) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    if start == "resume":
+        return path
+    for number in itertools.count(1):
+        with contextlib.suppress(FileExistsError):  # mkdir decides, so two fresh runs at once get two folders
+            (path / f"fresh-{number}").mkdir()
+            return path / f"fresh-{number}"
+    raise AssertionError("the count has no end")
+
+
+def _read_starts(workdir: str, path: Path) -> list[dict[str, Any]]:
+    way_out = "move it away"
+    env = identity.read_object(workdir, path / "env.json", way_out=way_out)
+    starts = [] if env is None else env.get("starts")
+    if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
+        raise ValueError(f"workdir={workdir!r}: env.json is damaged (no list of starts); mend it, or {way_out}")
+    return starts
+
+
+def _take_lock(workdir: str, path: Path) -> int:
+    """Locks the file `lock`: the lock belongs to the open file and so ends with the process; the pid is for people."""
+    lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _flock(workdir, lock)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _check_lock(workdir: str, path: Path) -> None:
+    try:
+        lock = os.open(path / "lock", os.O_RDWR)
+    except FileNotFoundError:
+        return
+    try:
+        _flock(workdir, lock)
+    finally:
+        os.close(lock)
+
+
+def _flock(workdir: str, lock: int) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+        raise ValueError(
+            f"workdir={workdir!r}: in use by another run (process {pid}); stop that one, or use another --workdir"
+        ) from None

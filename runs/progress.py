@@ -1,0 +1,85 @@
+"""How far a run is: a bar on a terminal, plain lines elsewhere, on stderr."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+_FORMS = {"loss": "loss {:.4f}", "accuracy": "accuracy {:.2%}", "examples_per_second": "{:,.0f} ex/s"}
+
+
+class Progress:
+    """Shows step, loss, accuracy and rate while a run goes on."""
+
+    def __init__(
+        self,
+        num_steps: int,
+        *,
+        start_step: int = 0,
+        every_seconds: float = 5.0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Starts at `start_step`.
+
+        Args:
+            num_steps: the step at which the run ends.
+            start_step: the steps that are behind already, after a resume.
+            every_seconds: least time between two plain lines.
+            stream: where to; stderr if None. A terminal gets the bar.
+            clock: seconds, for tests.
+        """
+        self._num_steps = num_steps
+        self._every_seconds = every_seconds
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._shown_seconds: float | None = None  # when the last plain line was written
+        self._waiting: str | None = None  # a plain line held back, to be shown if it turns out to be the last
+        self._bar = None
+        if self._stream.isatty():
+            import tqdm
+
+            self._bar = tqdm.tqdm(
+                total=num_steps, initial=start_step, file=self._stream, dynamic_ncols=True, unit="step", leave=True
+            )
+
+    def update(self, step: int, record: Mapping[str, Any]) -> None:
+        """Shows that `step` is done, with what its record says of loss, accuracy and examples_per_second."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(_describe(record), refresh=False)
+            self._bar.update(step - self._bar.n)
+            return
+        now = self._clock()
+        self._waiting = f"step {step}/{self._num_steps}  {_describe(record)}".rstrip()
+        if self._shown_seconds is None or now - self._shown_seconds >= self._every_seconds or step == self._num_steps:
+            self._shown_seconds = now
+            self._show_waiting()
+
+    def message(self, text: str) -> None:
+        """Writes a line of its own without tearing the bar."""
+        if self._bar is not None:
+            self._bar.write(text, file=self._stream)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Shows the last state; a second call does nothing."""
+        if self._bar is not None:
+            self._bar.close()
+        else:
+            self._show_waiting()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _show_waiting(self) -> None:
+        line, self._waiting = self._waiting, None
+        if line is not None:
+            print(line, file=self._stream, flush=True)
+
+
+def _describe(record: Mapping[str, Any]) -> str:
+    return "  ".join(form.format(float(record[key])) for key, form in _FORMS.items() if record.get(key) is not None)

@@ -1,0 +1,174 @@
+"""The records of a run: metrics.jsonl, one JSON object a line, and the same numbers for TensorBoard.
+
+A number that JSON cannot hold is written as the string "nan", "inf" or "-inf" (null would not say which) and read back
+as a float. Every line goes to the operating system as it is appended, so a killed process loses none; `flush` makes
+them survive a power cut, and belongs before each checkpoint, so that a checkpoint never knows more than the records.
+
+>>> import pathlib, tempfile
+>>> path = pathlib.Path(tempfile.mkdtemp()) / "metrics.jsonl"
+>>> with Records(path) as records:
+...     for step in (1, 2, 3):
+...         records.append({"kind": "train", "step": step, "loss": 1.0 / step})
+>>> with Records(path, resume_step=2) as records:  # the run was killed, and resumes from the checkpoint of step 2
+...     records.append({"kind": "train", "step": 3, "loss": float("nan")})
+>>> read(path)[1:]
+[{'kind': 'train', 'step': 2, 'loss': 0.5}, {'kind': 'train', 'step': 3, 'loss': nan}]
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runs import files
+
+# The only fields in which an uninterrupted run and a killed and resumed one may differ.
+HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share")
+
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+class Records:
+    """Appends records to metrics.jsonl and, if a folder is given, to a TensorBoard event file."""
+
+    def __init__(self, path: Path, *, tensorboard: Path | None = None, resume_step: int | None = None):
+        """Opens the file, made ready for a run that goes on after `resume_step`.
+
+        Args:
+            path: metrics.jsonl.
+            tensorboard: folder for event files, made if missing; None writes none.
+            resume_step: the last step that the run need not do again. Records of later steps are dropped, since it
+                will write them again, and so is a half-written last line; the rest stays byte for byte. None: the run
+                starts at its beginning, so every record is dropped.
+
+        Raises:
+            ValueError: in one line, if a line before the last is damaged.
+        """
+        kept = _lines_until(path, resume_step)
+        content = b"".join(line for line, _ in kept)
+        if not path.exists() or path.read_bytes() != content:
+            files.write_atomically(path, content)
+        self.wall_seconds: float = max((record.get("wall_seconds") or 0.0 for _, record in kept), default=0.0)
+        """The run's clock at the last record that was kept: where the clock of a resumed run goes on."""
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._events = None if tensorboard is None else _Events(tensorboard, resume_step=resume_step)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Writes one record: "kind", an integer "step", and numbers, strings or None under further keys."""
+        plain = {key: _plain(value) for key, value in record.items()}
+        if not isinstance(plain.get("kind"), str) or not _is_step(plain.get("step")):
+            raise ValueError(f"record {plain!r}: must hold a kind (str) and a step (int)")
+        encoded = {key: _encode(value) for key, value in plain.items()}
+        line = (json.dumps(encoded, allow_nan=False) + "\n").encode()
+        if self._file.write(line) != len(line):
+            raise OSError(f"{self._file.name}: only part of a record could be written; is the disk full?")
+        if self._events is not None:
+            self._events.append(plain)
+
+    def flush(self) -> None:
+        """Makes all records so far survive a power cut."""
+        os.fsync(self._file.fileno())
+        if self._events is not None:
+            self._events.flush()
+
+    def close(self) -> None:
+        """Flushes and closes; a second call does nothing."""
+        if not self._file.closed:
+            self.flush()
+            self._file.close()
+            if self._events is not None:
+                self._events.close()
+
+    def __enter__(self) -> "Records":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read(path: Path | str) -> list[dict[str, Any]]:
+    """The records of a run, finished or not: a last line that is still being written is left out.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: in one line, if a line before the last is damaged.
+    """
+    path = Path(path)
+    return [
+        {key: _NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in record.items()}
+        for _, record in _lines(path, path.read_bytes())
+    ]
+
+
+def _lines_until(path: Path, resume_step: int | None) -> list[tuple[bytes, dict[str, Any]]]:
+    if resume_step is None or not path.exists():
+        return []
+    return [(line, record) for line, record in _lines(path, path.read_bytes()) if record["step"] <= resume_step]
+
+
+def _lines(path: Path, content: bytes) -> list[tuple[bytes, dict[str, Any]]]:
+    """Each line, newline included, with the record it holds."""
+    lines = []
+    for number, line in enumerate(content.splitlines(keepends=True), start=1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or not _is_step(record.get("step")):
+                raise ValueError("no record")
+        except ValueError as error:
+            if not line.endswith(b"\n"):
+                break  # only the last line can lack its end: the process was killed while writing it
+            raise ValueError(f"{str(path)!r}: line {number} is damaged ({error}); mend or remove it") from error
+        lines.append((line if line.endswith(b"\n") else line + b"\n", record))
+    return lines
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value  # numpy and JAX scalars
+
+
+def _encode(value: Any) -> Any:
+    return str(float(value)) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class _Events:
+    """One event file a start, with one event a record: all numbers of a record in one go.
+
+    tensorboardX's SummaryWriter would hand them to a thread whose queue its `flush` does not wait for.
+    """
+
+    def __init__(self, folder: Path, *, resume_step: int | None):
+        from tensorboardX import event_file_writer
+        from tensorboardX.proto import event_pb2
+
+        self._proto: Any = event_pb2  # its classes are generated, unseen by a type checker
+        folder.mkdir(parents=True, exist_ok=True)
+        start = len(list(folder.iterdir()))  # a name of its own for each start, even two within a second
+        self._writer = event_file_writer.EventsWriter(str(folder / "events"), filename_suffix=f".{start}")
+        if start > 0:
+            # Tells TensorBoard to forget what earlier files say of the steps that will be written again.
+            again = 0 if resume_step is None else resume_step + 1
+            self._write(step=again, session_log={"status": "START"})
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        numbers = [
+            {"tag": f"{record['kind']}/{key}", "simple_value": float(value)}
+            for key, value in record.items()
+            if key != "step" and isinstance(value, int | float) and not isinstance(value, bool)
+        ]
+        self._write(step=record["step"], summary={"value": numbers})
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _write(self, **fields: Any) -> None:
+        self._writer.write_event(self._proto.Event(wall_time=time.time(), **fields))

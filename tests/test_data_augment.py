@@ -1,0 +1,110 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from data.augment import AUGMENTATIONS, CROP_PADDING, crop_flip, lookup, normalise
+
+NUM_OFFSETS = 2 * CROP_PADDING + 1
+
+
+def images(batch=16, shape=(8, 9, 3), seed=0):
+    return np.random.default_rng(seed).integers(1, 256, (batch, *shape), dtype=np.uint8)
+
+
+def candidates(image):
+    """Every image that pad-crop-flip may make: {(down, right, mirrored): image}."""
+    height, width, _ = image.shape
+    padded = np.pad(image, ((CROP_PADDING, CROP_PADDING), (CROP_PADDING, CROP_PADDING), (0, 0)))
+    crops = {}
+    for down in range(NUM_OFFSETS):
+        for right in range(NUM_OFFSETS):
+            crop = padded[down : down + height, right : right + width]
+            crops[down, right, False], crops[down, right, True] = crop, crop[:, ::-1]
+    return crops
+
+
+def choices(augment, key, batch):
+    """Which of the candidates each image became; fails if it became none of them."""
+    out = np.asarray(jax.jit(augment)(key, batch))
+    assert out.dtype == np.uint8 and out.shape == batch.shape
+    found = []
+    for before, after in zip(batch, out, strict=True):
+        (choice,) = [name for name, crop in candidates(before).items() if (crop == after).all()]
+        found.append(choice)
+    return np.array(found)  # [B, 3]
+
+
+def assert_uniform_and_independent(augment):
+    """The law: both offsets uniform over 9, mirrored half the time, each image for itself."""
+    found = choices(augment, jax.random.key(0), images(1800, shape=(6, 7, 1)))
+    for column in (0, 1):
+        counts = np.bincount(found[:, column], minlength=NUM_OFFSETS)  # expected 200, sigma 13
+        assert abs(counts - 200).max() < 67
+    assert abs(found[:, 2].sum() - 900) < 106  # sigma 21
+    assert abs(np.corrcoef(found.T) - np.eye(3)).max() < 0.12  # sigma 0.024
+    assert len(np.unique(found, axis=0)) == NUM_OFFSETS**2 * 2
+
+
+def test_crop_flip():
+    assert_uniform_and_independent(crop_flip)
+
+
+def same_for_all(key, batch):
+    return jax.vmap(crop_flip, (None, 0))(key, batch[:, None])[:, 0]
+
+
+def never_mirrors(key, batch):
+    down, right = jax.random.randint(key, (2, len(batch)), 0, NUM_OFFSETS)
+    padded = jnp.pad(batch, ((0, 0), (CROP_PADDING, CROP_PADDING), (CROP_PADDING, CROP_PADDING), (0, 0)))
+    return jax.vmap(lambda x, i, j: jax.lax.dynamic_slice(x, (i, j, 0), batch.shape[1:]))(padded, down, right)
+
+
+def wraps_around(key, batch):
+    return jnp.roll(batch, (2, 3), axis=(1, 2))
+
+
+@pytest.mark.parametrize("wrong", [same_for_all, never_mirrors, wraps_around, AUGMENTATIONS["none"]])
+def test_the_law_rejects(wrong):
+    with pytest.raises((AssertionError, ValueError)):
+        assert_uniform_and_independent(wrong)
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_key_is_all_the_randomness(name):
+    augment, batch = jax.jit(lookup(name)), images()
+    first, again, other = (np.asarray(augment(jax.random.key(seed), batch)) for seed in (1, 1, 2))
+    assert first.dtype == np.uint8 and first.shape == batch.shape
+    np.testing.assert_array_equal(first, again)
+    assert (first == other).all() == (name == "none")
+
+
+def test_lanes_give_what_each_worker_gives_alone():
+    keys, batch = jax.random.split(jax.random.key(0), 3), images(12).reshape(3, 4, 8, 9, 3)
+    lanes = jax.jit(jax.vmap(crop_flip))(keys, batch)
+    for lane in range(3):
+        np.testing.assert_array_equal(lanes[lane], jax.jit(crop_flip)(keys[lane], batch[lane]))
+
+
+def test_none_changes_nothing():
+    np.testing.assert_array_equal(AUGMENTATIONS["none"](jax.random.key(0), jnp.asarray(images())), images())
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match=r"^data\.augment='crop': must be one of crop_flip, none$"):
+        lookup("crop")
+
+
+def test_normalise():
+    batch, mean, std = images(), np.array([10, 20, 30], np.float32), np.array([1, 2, 4], np.float32)
+    out = jax.jit(normalise)(batch, mean, std)  # the tests raise on implicit rank promotion
+    assert out.dtype == jnp.float32
+    np.testing.assert_allclose(out, (batch.astype(np.float64) - mean) / std, rtol=1e-6, atol=1e-6)
+
+
+def test_normalised_training_images_have_mean_0_and_std_1():
+    batch = images(64)
+    mean, std = (getattr(batch, moment)((0, 1, 2)) for moment in ("mean", "std"))
+    out = np.asarray(normalise(jnp.asarray(batch), mean, std))
+    np.testing.assert_allclose(out.mean((0, 1, 2)), 0, atol=1e-4)
+    np.testing.assert_allclose(out.std((0, 1, 2)), 1, atol=1e-4)

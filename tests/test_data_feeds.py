@@ -1,0 +1,196 @@
+import itertools
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from data.draws import Draws
+from data.feeds import MAX_RESIDENT_BYTES, Feeds, fetch
+from data.sources import Split
+
+LAYOUTS = [(8, 1), (4, 2), (2, 4), (1, 8)]
+NUM_EXAMPLES, BATCH_SIZE = 100, 3
+
+
+def examples(num_examples=NUM_EXAMPLES) -> Split:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (num_examples, 4, 5, 2), dtype=np.uint8)
+    return Split(images, np.arange(num_examples, dtype=np.int32))  # the label tells which example it is
+
+
+def draws(**change) -> Draws:
+    return Draws(**{"num_examples": NUM_EXAMPLES, "batch_size": BATCH_SIZE, "seed": 5, **change})
+
+
+def make(placement, layout=(4, 2), **options) -> Feeds:
+    return Feeds(examples(), options.pop("draws", draws()), layout=layout, placement=placement, **options)
+
+
+def feeding_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "data feeds"]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    assert not feeding_threads()
+
+
+fetch_all = jax.jit(jax.vmap(jax.vmap(fetch, (None, 0)), (None, 0)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_placements_give_the_same_bits_in_the_order_of_draws(layout):
+    split = examples()
+    with make("device", layout) as device, make("stream", layout) as stream:
+        for step, on_device, streamed in zip(range(20), device.iterate(), stream.iterate(), strict=False):
+            batch, other = fetch_all(device.resident, on_device), fetch_all({}, streamed)
+            assert batch["image"].dtype == np.uint8 and batch["label"].dtype == np.int32
+            assert batch["image"].shape == (*layout, BATCH_SIZE, 4, 5, 2)
+            order = draws().indices(step * 8, num_draws=8)  # worker w = device * lanes + lane has draw step * 8 + w
+            for got in (batch, other):
+                np.testing.assert_array_equal(got["label"].reshape(8, BATCH_SIZE), order)
+                np.testing.assert_array_equal(got["image"].reshape(8, BATCH_SIZE, 4, 5, 2), split.images[order])
+
+
+def test_fetch_under_pmap():
+    with make("device", (8, 1)) as feeds:
+        feed = feeds.at(3)
+        batch = jax.pmap(jax.vmap(fetch, (None, 0)), in_axes=(None, 0))(feeds.resident, feed)
+        np.testing.assert_array_equal(batch["label"], feeds.resident["label"][feed["index"]])
+        np.testing.assert_array_equal(batch["image"], feeds.resident["image"][feed["index"]])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_form_of_a_feed(layout):
+    forms = {
+        "device": {"draw": (np.uint32, ()), "index": (np.int32, (3,))},
+        "stream": {"draw": (np.uint32, ()), "image": (np.uint8, (3, 4, 5, 2)), "label": (np.int32, (3,))},
+    }
+    for placement, form in forms.items():
+        with make(placement, layout) as feeds:
+            feed = feeds.at(2)
+            assert {name: (x.dtype, x.shape[2:]) for name, x in feed.items()} == form
+            assert all(x.shape[:2] == layout for x in feed.values())
+            np.testing.assert_array_equal(feed["draw"].ravel(), 2 * 8 + np.arange(8))
+
+
+@pytest.mark.parametrize("placement", ["device", "stream"])
+def test_starts_anywhere_and_again(placement):
+    with make(placement) as feeds:
+        for first in (0, 7, 3):
+            for step, feed in zip(range(first, first + 3), feeds.iterate(first), strict=False):
+                jax.tree.map(np.testing.assert_array_equal, feed, feeds.at(step))
+            assert len(feeding_threads()) <= 1
+
+
+def test_draw_numbers_wrap():
+    with make("device", (2, 2)) as feeds:
+        before, after = feeds.at(2**30 - 1), feeds.at(2**30)
+    assert before["draw"].ravel().tolist() == [2**32 - 4, 2**32 - 3, 2**32 - 2, 2**32 - 1]
+    assert after["draw"].ravel().tolist() == [0, 1, 2, 3] and after["draw"].dtype == np.uint32
+    with make("device", (3, 1)) as feeds:  # inside one feed: 2**32 = 3 * 1431655765 + 1
+        assert feeds.at(1431655765)["draw"].ravel().tolist() == [2**32 - 1, 0, 1]
+        with pytest.raises(AssertionError):  # the order of examples does not wrap
+            np.testing.assert_array_equal(feeds.at(2**32)["index"], feeds.at(0)["index"])
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "placement"), [(MAX_RESIDENT_BYTES, "device"), (MAX_RESIDENT_BYTES + 1, "stream")]
+)
+def test_auto(num_bytes, placement):
+    images = np.broadcast_to(np.zeros((), np.uint8), (1, num_bytes, 1, 1))  # takes no memory
+    feeds = Feeds(Split(images, np.zeros(1, np.int32)), draws(num_examples=1), layout=(1, 1))
+    assert feeds.placement == placement and bool(feeds.resident) == (placement == "device")
+
+
+class Counted(Draws):
+    """Says how many feeds were made, and fails where it is told to."""
+
+    def __init__(self, *, fail_at=None):
+        super().__init__(num_examples=NUM_EXAMPLES, batch_size=BATCH_SIZE, seed=5)
+        self.num_made, self.fail_at, self.changed = 0, fail_at, threading.Condition()
+
+    def indices(self, first_draw, *, num_draws):
+        with self.changed:
+            if self.num_made == self.fail_at:
+                raise OSError("the disk is gone")
+            self.num_made += 1
+            self.changed.notify_all()
+        return super().indices(first_draw, num_draws=num_draws)
+
+    def wait_until_made(self, count):
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.num_made >= count, timeout=30)
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_works_ahead_within_bounds(depth):
+    counted = Counted()
+    with make("stream", draws=counted, depth=depth) as feeds:
+        for taken, _ in enumerate(itertools.islice(feeds.iterate(), 10), start=1):
+            counted.wait_until_made(taken + depth)  # ahead without being asked; at the end one waits to be put
+            assert counted.num_made <= taken + depth + 1
+
+
+@pytest.mark.parametrize("end", ["close", "with", "iterator", "next iterator"])
+def test_the_thread_ends_when_the_consumer_stops_early(end):
+    counted = Counted()
+    feeds = make("stream", draws=counted, depth=1)
+    iterator = feeds.iterate()
+    next(iterator)
+    counted.wait_until_made(3)  # now it waits to put the third
+    (thread,) = feeding_threads()
+    if end == "close":
+        feeds.close()
+    elif end == "with":
+        with feeds:
+            pass
+    elif end == "iterator":
+        iterator.close()
+    else:
+        other = feeds.iterate()
+        next(other)
+        assert len(feeding_threads()) == 1
+        feeds.close()
+    assert not thread.is_alive()
+    if end != "iterator":
+        with pytest.raises(RuntimeError, match="closed"):
+            next(iterator)
+    feeds.close()  # a second time does no harm
+
+
+def test_failure_reaches_the_consumer():
+    with make("stream", draws=Counted(fail_at=3), depth=2) as feeds:
+        iterator = feeds.iterate()
+        for _ in range(3):
+            next(iterator)
+        with pytest.raises(OSError, match="the disk is gone"):
+            next(iterator)
+        with pytest.raises(StopIteration):  # and again at once, instead of waiting for ever
+            next(iterator)
+
+
+@pytest.mark.parametrize("placement", ["device", "stream"])
+def test_waiting_is_measured(placement, monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr("data.feeds.time.perf_counter", lambda: next(clock))
+    with make(placement) as feeds:
+        assert feeds.waited_seconds == 0
+        list(itertools.islice(feeds.iterate(), 5))
+        assert feeds.waited_seconds == 5  # one tick for each feed; what the consumer did between them is not counted
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"placement": "gpu"}, "data.placement='gpu': must be one of auto, device, stream"),
+        ({"layout": (0, 2)}, r"layout=\(0, 2\)"),
+        ({"depth": 0}, "depth=0"),
+        ({"draws": draws(num_examples=7)}, "num_examples=7: the split has 100"),
+    ],
+)
+def test_refused(change, told):
+    with pytest.raises(ValueError, match=told):
+        make(**{"placement": "auto", **change})

@@ -1,0 +1,421 @@
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data import cache, check, load, sources, tfds_sets
+from tests.data_folders import random_examples, write_set, write_shard
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path, monkeypatch):
+    """No test reads or writes the user's folders."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+
+
+@pytest.fixture
+def fashion(tmp_path, monkeypatch):
+    """A small set under a name that TFDS knows, in TFDS_DATA_DIR; returns its examples."""
+    splits = {"train": random_examples(1100), "test": random_examples(30, seed=1)}
+    write_set(tmp_path / "sets", "fashion_mnist", splits)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "sets"))
+    return splits
+
+
+@pytest.fixture
+def no_decoding(monkeypatch):
+    """Call it to make sure that from here on nothing is decoded."""
+
+    def forbid(*arguments):
+        raise AssertionError("decoded again")
+
+    return lambda: monkeypatch.setattr(tfds_sets, "decode", forbid)
+
+
+@pytest.fixture
+def warnings_said(monkeypatch):
+    said = []
+    monkeypatch.setattr(cache.logging, "warning", lambda text, *values: said.append(text % values))
+    return said
+
+
+def assert_holds(dataset, splits):
+    for split, (images, labels) in splits.items():
+        got = getattr(dataset, split)
+        assert got.images.dtype == np.uint8 and got.labels.dtype == np.int32
+        np.testing.assert_array_equal(got.images, images)
+        np.testing.assert_array_equal(got.labels, labels)
+    np.testing.assert_allclose(dataset.mean, splits["train"][0].mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(dataset.std, splits["train"][0].std((0, 1, 2)), rtol=1e-6)
+    assert dataset.mean.dtype == dataset.std.dtype == np.float32
+
+
+def assert_agrees(dataset, info):
+    assert dataset.train.images.shape == (info.num_train, *info.image_shape)
+    assert dataset.test.images.shape == (info.num_test, *info.image_shape)
+    assert dataset.train.labels.shape == (info.num_train,) and dataset.test.labels.shape == (info.num_test,)
+    assert dataset.num_classes == info.num_classes
+    assert dataset.mean.shape == dataset.std.shape == info.image_shape[-1:]
+
+
+def cached(tmp_path):
+    (folder,) = (tmp_path / "cache" / "syncsum" / "data").iterdir()
+    return folder
+
+
+# ---- digits ----
+
+
+def test_digits():
+    dataset = load("digits")
+    assert_agrees(dataset, check("digits"))
+    assert dataset.train.images.dtype == np.uint8 and dataset.train.images.max() == 16
+    np.testing.assert_allclose(dataset.mean, dataset.train.images.mean(), rtol=1e-6)
+    whole, test = (
+        np.bincount(np.concatenate(x)) for x in ([dataset.train.labels, dataset.test.labels], [dataset.test.labels])
+    )
+    assert abs(test - whole / 5).max() < 1  # stratified
+    # The split that published numbers rest on; it must not change with the version of scikit-learn.
+    assert zlib.crc32(dataset.train.images.data) == 3142362505 and zlib.crc32(dataset.test.images.data) == 1814970648
+
+
+def test_what_is_heavy_is_imported_late():
+    code = "import sys, data; data.check('digits'); print({'sklearn', 'tensorflow_datasets'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=pathlib.Path(__file__).parents[1]
+    )
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
+
+
+def test_digits_are_all_there_once():
+    from sklearn.datasets import load_digits
+
+    digits: Any = load_digits()
+    dataset = load("digits")
+    both = np.concatenate([dataset.train.images, dataset.test.images])[..., 0]
+    np.testing.assert_array_equal(
+        np.sort(both.reshape(1797, 64), axis=0), np.sort(digits.data.astype(np.uint8), axis=0)
+    )
+
+
+# ---- sets prepared by TFDS ----
+
+
+def test_a_set_by_name(fashion, no_decoding, capfd):
+    info = check("fashion_mnist")
+    assert info == sources.Info((28, 28, 1), 10, 1100, 30)
+    first = load("fashion_mnist")
+    assert_holds(first, fashion)
+    assert_agrees(first, info)
+    no_decoding()
+    second = load("fashion_mnist")
+    assert_holds(second, fashion)
+    assert isinstance(second.train.images.base, np.memmap)
+    out, err = capfd.readouterr()
+    assert out == "" and err == ""
+
+
+def test_same_bits_as_tfds_itself(fashion):
+    import tensorflow_datasets as tfds
+
+    theirs: Any = tfds.data_source("fashion_mnist", split="train", data_dir=os.environ["TFDS_DATA_DIR"], download=False)
+    ours = load("fashion_mnist").train
+    for i in (0, 549, 550, 1099):  # both shards
+        np.testing.assert_array_equal(theirs[i]["image"], ours.images[i])
+        assert theirs[i]["label"] == ours.labels[i]
+
+
+def test_directory_and_cache_by_argument(fashion, tmp_path, monkeypatch):
+    folder = os.environ["TFDS_DATA_DIR"]
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "nowhere"))
+    dataset = load("fashion_mnist", directory=folder, cache=str(tmp_path / "mine"))
+    assert_holds(dataset, fashion)
+    assert (tmp_path / "mine").exists() and not (tmp_path / "cache").exists()
+
+
+def test_colour_a_set_that_only_files_know_and_validation_for_test(tmp_path):
+    splits = {
+        "train": random_examples(20, shape=(6, 5, 3), num_classes=4),
+        "validation": random_examples(7, shape=(6, 5, 3), num_classes=4),
+    }
+    write_set(tmp_path, "my_own", splits, num_classes=4, version="1.2.3")
+    assert check("my_own", directory=str(tmp_path)) == sources.Info((6, 5, 3), 4, 20, 7)
+    dataset = load("my_own", directory=str(tmp_path))
+    assert_holds(dataset, {"train": splits["train"], "test": splits["validation"]})
+
+
+def test_a_channel_that_never_changes_can_be_normalised_by():
+    histogram = cache.count_pixels(np.full((2, 3, 3, 1), 7, np.uint8))
+    assert [x.tolist() for x in sources.statistics(histogram)] == [[7.0], [1.0]]
+
+
+def test_default_folders(monkeypatch, tmp_path):
+    assert tfds_sets.data_directory("") == str(tmp_path / "home" / "tensorflow_datasets")
+    monkeypatch.setenv("TFDS_DATA_DIR", "")
+    assert tfds_sets.data_directory("") == str(tmp_path / "home" / "tensorflow_datasets")
+    for wrong in ("", "relative/path"):  # the XDG specification: relative paths are to be ignored
+        monkeypatch.setenv("XDG_CACHE_HOME", wrong)
+        assert cache.root() == tmp_path / "home" / ".cache" / "syncsum" / "data"
+
+
+# ---- the cache ----
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "truncated": lambda folder: os.truncate(folder / "train.images.npy", 5000),
+    "empty": lambda folder: os.truncate(folder / "test.labels.npy", 0),
+    "flipped bit in images": lambda folder: flip(folder / "test.images.npy"),
+    "flipped bit in labels": lambda folder: flip(folder / "train.labels.npy"),
+    "missing file": lambda folder: (folder / "train.labels.npy").unlink(),
+    "another split's file": lambda folder: shutil.copy(folder / "test.images.npy", folder / "train.images.npy"),
+    "no JSON": lambda folder: (folder / "manifest.json").write_text("{"),
+    "other JSON": lambda folder: (folder / "manifest.json").write_text("[]"),
+    "histogram": lambda folder: (folder / "manifest.json").write_text(
+        (folder / "manifest.json").read_text().replace('"histogram": [[', '"histogram": [[1')
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_cache_is_made_again(damage, fashion, tmp_path, warnings_said, no_decoding):
+    load("fashion_mnist")
+    DAMAGES[damage](cached(tmp_path))
+    assert_holds(load("fashion_mnist"), fashion)
+    assert len(warnings_said) == 1 and "is damaged" in warnings_said[0] and "\n" not in warnings_said[0]
+    no_decoding()
+    assert_holds(load("fashion_mnist"), fashion)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_stopped_while_decoding_leaves_no_half_file(after, fashion, tmp_path, monkeypatch, warnings_said):
+    whole = tfds_sets.decode
+
+    def stops(prepared, split):
+        for number, chunk in enumerate(whole(prepared, split)):
+            if number == after:
+                raise Killed
+            yield chunk
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tfds_sets, "decode", stops)
+        with pytest.raises(Killed):
+            load("fashion_mnist")
+    assert not list(cached(tmp_path).iterdir())
+    assert_holds(load("fashion_mnist"), fashion)
+    assert not warnings_said
+
+
+def test_what_killed_processes_left_is_removed_in_time(fashion, tmp_path):
+    load("fashion_mnist")
+    folder = cached(tmp_path)
+    old, new = folder / ".train.images.npy.0.tmp", folder / ".train.images.npy.1.tmp"
+    for path in (old, new, folder / "manifest.json"):
+        path.write_text("")
+    os.utime(old, (0, 0))
+    load("fashion_mnist")
+    assert new.exists() and not old.exists()  # the new one may be of a process at work
+
+
+def test_cache_that_cannot_be_written(fashion, tmp_path, warnings_said):
+    (tmp_path / "cache").write_text("a file, where even root can make no folder")
+    assert_holds(load("fashion_mnist"), fashion)
+    assert len(warnings_said) == 1 and "cannot be written" in warnings_said[0]
+
+
+def test_disk_that_fills_up(fashion, tmp_path, warnings_said, monkeypatch):
+    def no_space(self, chunk):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache._ArrayFile, "append", no_space)
+    assert_holds(load("fashion_mnist"), fashion)
+    assert "No space left" in warnings_said[0] and len(warnings_said) == 1
+    assert not list(cached(tmp_path).iterdir())
+
+
+def test_another_set_under_the_same_name_is_decoded(fashion, tmp_path):
+    load("fashion_mnist")
+    other = {split: (images, 9 - labels) for split, (images, labels) in fashion.items()}  # of the same sizes
+    write_set(tmp_path / "others", "fashion_mnist", other)
+    assert_holds(load("fashion_mnist", directory=str(tmp_path / "others")), other)
+    assert_holds(load("fashion_mnist"), fashion)
+
+
+# ---- what is refused ----
+
+
+def texts(tmp_path):
+    """A set of texts."""
+    folder = write_set(tmp_path / "sets", "texts", {"train": random_examples(2), "test": random_examples(2)})
+    package = "tensorflow_datasets.core.features"
+    text = {"pythonClassName": f"{package}.text_feature.Text", "text": {}}
+    features = {
+        "pythonClassName": f"{package}.features_dict.FeaturesDict",
+        "featuresDict": {"features": {"text": text}},
+    }
+    (folder / "features.json").write_text(json.dumps(features))
+
+
+def sized(tmp_path):
+    splits = {"train": random_examples(2), "test": random_examples(2)}
+    folder = write_set(tmp_path / "sets", "sized", splits)
+    features = (folder / "features.json").read_text().replace('"28"', '"-1"')
+    (folder / "features.json").write_text(features)
+
+
+def write(name, *, splits=("train", "test"), **options):
+    return lambda tmp_path: write_set(tmp_path / "sets", name, dict.fromkeys(splits, random_examples(4)), **options)
+
+
+def break_info(tmp_path):
+    (write("mnist")(tmp_path) / "dataset_info.json").write_text("{")
+
+
+def lose_shard(tmp_path):
+    (write("mnist")(tmp_path) / "mnist-test.array_record-00001-of-00002").unlink()
+
+
+REFUSED = {
+    "misspelt": (None, "mnits", "data.name='mnits': not a known data set; did you mean 'mnist'?"),
+    "misspelt digits": (None, "digit", "data.name='digit': not a known data set; did you mean 'digits'?"),
+    "unlike any": (None, "qqqqqq", "data.name='qqqqqq': not a known data set; try digits, mnist, "),
+    "no name": (None, "", "data.name='': not a known data set"),
+    "path": (None, "../mnist", "data.name='../mnist': not a known data set"),
+    "namespace": (None, "huggingface:mnist", "data.name='huggingface:mnist': not a known data set"),
+    "version": (None, "mnist:9.9.9", "data.name='mnist:9.9.9': cannot be opened in "),
+    "config": (None, "emnist/none", "data.name='emnist/none': cannot be opened in "),
+    "not prepared": (None, "fashion_mnist", "sets; run `python -m data.prepare fashion_mnist`"),
+    "not images": (None, "imdb_reviews", "data.name='imdb_reviews': not an image classification set: "),
+    "texts": (texts, "texts", "its examples have text; needed are image and label"),
+    "sizes": (None, "cats_vs_dogs", "its images differ in size (None, None, 3); needed is one size"),
+    "sizes in files": (sized, "sized", "its images differ in size"),
+    "tfrecord": (write("mnist", file_format="tfrecord"), "mnist", " as tfrecord; needed is array_record"),
+    "no train": (
+        write("mnist", splits=["test"]),
+        "mnist",
+        "no split 'train' with examples; has test",
+    ),
+    "no test": (write("mnist", splits=["train"]), "mnist", "no split 'validation' with examples"),
+    "damaged": (break_info, "mnist", "data.name='mnist': cannot be opened in "),
+    "missing shard": (lose_shard, "mnist", "mnist-test.array_record-00001-of-00002 is missing; run "),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("call", [check, load])
+def test_refused(case, call, tmp_path, monkeypatch, no_decoding, capfd):
+    make, name, told = REFUSED[case]
+    (tmp_path / "sets").mkdir()
+    if make:
+        make(tmp_path)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "sets"))
+    no_decoding()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError) as refusal:
+        call(name)
+    assert told in str(refusal.value) and "\n" not in str(refusal.value) and len(str(refusal.value)) < 500
+    assert str(refusal.value).startswith("data.")
+    assert sorted(tmp_path.rglob("*")) == before  # nothing is written
+    assert capfd.readouterr() == ("", "")  # and TFDS prints nothing of its own
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist"])
+@pytest.mark.parametrize("call", [check, load])
+@pytest.mark.parametrize(
+    ("folder", "reason"), [("none", "No such file"), ("file", "Not a directory"), ("a\0b", "embedded null")]
+)
+def test_folder_that_is_none(name, call, folder, reason, tmp_path):
+    (tmp_path / "file").write_text("")
+    directory = str(tmp_path / folder)
+    with pytest.raises(ValueError, match=f"must be a folder that can be read .*{reason}") as refusal:
+        call(name, directory=directory)
+    assert str(refusal.value).startswith(f"data.dir={directory!r}: ")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read any folder")
+def test_folder_without_permission(tmp_path):
+    tmp_path.chmod(0)
+    with pytest.raises(ValueError, match=r"must be a folder that can be read .*Permission denied"):
+        check("mnist", directory=str(tmp_path))
+
+
+def test_environment_names_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "none"))
+    with pytest.raises(ValueError, match=r"data.dir='' stands for TFDS_DATA_DIR='.*none': must be a folder"):
+        check("mnist")
+    assert check("digits")  # which has no use for it
+
+
+def test_command_names_the_folder_that_was_asked_for(tmp_path):
+    folder = tmp_path / "two words"
+    folder.mkdir()
+    with pytest.raises(ValueError, match=f"run `python -m data.prepare mnist --dir='{folder}'`"):
+        check("mnist", directory=str(folder))
+
+
+SHARD = "fashion_mnist-train.array_record-00000-of-00002"
+SPOILED = {
+    "size": (lambda path: write_shard(path, *random_examples(550, shape=(28, 27, 1))), "an image of shape (28, 27, 1)"),
+    "label": (lambda path: write_shard(path, random_examples(550)[0], np.full(550, 10)), "label 10 is not in [0, 10)"),
+    "no label": (lambda path: write_shard(path, random_examples(550)[0], np.full(550, -1)), "label -1 is not in"),
+    "garbage": (lambda path: path.write_bytes(b"garbage" * 10_000), "cannot be decoded"),
+}
+
+
+@pytest.mark.parametrize("case", SPOILED)
+def test_spoiled_examples(case, fashion, tmp_path, warnings_said):
+    spoil, told = SPOILED[case]
+    spoil(pathlib.Path(os.environ["TFDS_DATA_DIR"]) / "fashion_mnist" / "3.0.1" / SHARD)
+    with pytest.raises(ValueError) as refusal:
+        load("fashion_mnist")
+    text = str(refusal.value)
+    assert text.startswith("data.name='fashion_mnist': split 'train' cannot be decoded") and told in text
+    assert "\n" not in text and not warnings_said and not list(cached(tmp_path).glob("*.npy"))
+
+
+# ---- real sets ----
+
+REAL = os.environ.get("TFDS_DATA_DIR", "")
+
+
+def real(name):
+    there = os.path.isdir(os.path.join(REAL, name)) if REAL else False
+    return pytest.mark.skipif(not there, reason=f"needs {name} prepared under TFDS_DATA_DIR")
+
+
+@pytest.mark.data
+@real("mnist")
+def test_mnist():
+    info = check("mnist", directory=REAL)
+    assert info == sources.Info((28, 28, 1), 10, 60_000, 10_000)
+    dataset = load("mnist", directory=REAL)
+    assert_agrees(dataset, info)
+    np.testing.assert_allclose(dataset.mean / 255, [0.1307], atol=5e-5)
+    np.testing.assert_allclose(dataset.std / 255, [0.3081], atol=5e-5)
+    assert np.bincount(dataset.train.labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+
+
+@pytest.mark.data
+@real("cifar10")
+def test_cifar10():
+    assert check("cifar10", directory=REAL) == sources.Info((32, 32, 3), 10, 50_000, 10_000)
+    images, labels = next(tfds_sets.decode(tfds_sets.open_set("cifar10", directory=REAL), "test"))
+    assert images.shape == (512, 32, 32, 3) and np.bincount(labels).min() > 25

@@ -1,0 +1,94 @@
+"""Parameter counts, and tasks with exact sums."""
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax import numpy as jnp
+
+import models
+from models import tasks
+
+COUNTS = {  # (28, 28, 1) images, 10 classes
+    "lenet5": 1_663_370,
+    "mnist_cnn": 120_394,
+    "mlp": 784 * 128 + 128 + 128 * 10 + 10,
+    "softmax": 7_850,
+}
+
+
+def test_every_model_is_counted():
+    assert set(COUNTS) == set(models.MODELS)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameter_count(name):
+    model = models.make(name, num_classes=10)
+    variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 28, 28, 1)))
+    assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == COUNTS[name]
+    assert f"{COUNTS[name]:,}" in models.lookup(name).__doc__ or name == "mlp"
+
+
+def test_mlp_count_on_digits():
+    variables = jax.eval_shape(models.make("mlp", num_classes=10).init, jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
+    assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == 9_610
+    assert "9,610" in models.MLP.__doc__
+
+
+@pytest.mark.parametrize("size", [28, 7])
+def test_max_pool_equals_flax(size):
+    image = jax.random.normal(jax.random.key(0), (2, size, size, 3))
+    ours, theirs = models.convolutional.max_pool_2x2, lambda x: nn.max_pool(x, (2, 2), (2, 2))
+    np.testing.assert_array_equal(ours(image), theirs(image))
+    gradient = lambda pool: jax.grad(lambda x: (pool(x) ** 2).sum())(image)  # noqa: E731
+    np.testing.assert_allclose(gradient(ours), gradient(theirs), rtol=1e-6)
+
+
+def task_on(images, **kwargs):
+    return tasks.make("classification", model=models.Softmax(num_classes=3), image_shape=images.shape[1:], **kwargs)
+
+
+def test_sums_are_exact_for_any_split_and_padding():
+    images = jax.random.normal(jax.random.key(0), (7, 2, 2, 1))
+    labels = jnp.array([0, 1, 2, 0, 1, 2, 0])
+    task = task_on(images)
+    params, state = task.init(jax.random.key(1))
+    whole = task.evaluate(params, state, {"image": images, "label": labels}, jnp.ones(7))
+    padded = [jnp.concatenate([x[4:], x[:1]]) for x in (images, labels)]
+    parts = [
+        task.evaluate(params, state, {"image": images[:4], "label": labels[:4]}, jnp.ones(4)),
+        task.evaluate(params, state, dict(zip(("image", "label"), padded, strict=True)), jnp.array([1.0, 1, 1, 0])),
+    ]
+    for key in whole:
+        np.testing.assert_allclose(whole[key], parts[0][key] + parts[1][key], rtol=1e-6)
+    assert whole["count"] == 7
+
+
+def test_loss_agrees_with_numpy_and_smoothing_is_for_training_only():
+    images, labels = jax.random.normal(jax.random.key(0), (5, 2, 2, 1)), jnp.array([0, 1, 2, 0, 1])
+    task = task_on(images, label_smoothing=0.3)
+    params, state = task.init(jax.random.key(1))
+    logits = np.asarray(images.reshape(5, 4), np.float64) @ np.asarray(params["Dense_0"]["kernel"])
+    log_probability = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    target = 0.7 * np.eye(3)[np.asarray(labels)] + 0.1
+    loss, (sums, _) = task.loss(params, state, {"image": images, "label": labels}, jax.random.key(0))
+    np.testing.assert_allclose(loss, -(target * log_probability).sum(-1).mean(), rtol=1e-5)
+    assert sums["correct"] == (logits.argmax(-1) == np.asarray(labels)).sum()
+    evaluated = task.evaluate(params, state, {"image": images, "label": labels}, jnp.ones(5))
+    np.testing.assert_allclose(evaluated["loss"], -log_probability[np.arange(5), np.asarray(labels)].sum(), rtol=1e-5)
+
+
+def test_dropout_follows_the_key():
+    model = models.make("mlp", num_classes=3, dropout_rate=0.5)
+    task = tasks.make("classification", model=model, image_shape=(2, 2, 1))
+    params, state = task.init(jax.random.key(0))
+    batch = {"image": jnp.ones((4, 2, 2, 1)), "label": jnp.zeros(4, jnp.int32)}
+    losses = [float(task.loss(params, state, batch, jax.random.key(seed))[0]) for seed in (0, 0, 1)]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match="did you mean 'lenet5'"):
+        models.make("lenet", num_classes=10)
+    with pytest.raises(ValueError, match="allowed: classification"):
+        tasks.make("regression", model=None, image_shape=())

@@ -1,0 +1,222 @@
+"""Optimizers by name: the schema a config sees, the checks, and the arithmetic against NumPy."""
+
+import inspect
+import types
+import typing
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from optim import optimizers, signatures
+
+PLAIN = (int, float, bool, str, types.NoneType)
+
+
+def constant(value):
+    return lambda step: jnp.full_like(step, value, dtype=jnp.float32)
+
+
+def tree(seed=0):
+    rng = np.random.default_rng(seed)
+    return {"kernel": rng.normal(size=(3, 2)).astype(np.float32), "bias": rng.normal(size=(2,)).astype(np.float32)}
+
+
+def first_update(block, *, rate=None, params=None, grads=None):
+    params, grads = params or tree(0), grads or tree(1)
+    optimizer = optimizers.make(block, learning_rate=constant(block["learning_rate"] if rate is None else rate))
+    return optimizer.update(grads, optimizer.init(params), params, an_unknown_extra=1)[0]
+
+
+def tf_rmsprop_reference(grads, *, rates, decay, momentum, eps, ms_start=1.0, rate_inside=True):
+    """TensorFlow's formulas in float64; the keywords after eps are ways of getting them wrong."""
+    ms, mom, theta = np.full(grads.shape[1:], ms_start), np.zeros(grads.shape[1:]), np.zeros(grads.shape[1:])
+    thetas = []
+    for g, rate in zip(grads.astype(np.float64), rates, strict=True):
+        ms = decay * ms + (1 - decay) * g**2
+        if rate_inside:
+            mom = momentum * mom + rate * g / np.sqrt(ms + eps)
+            theta = theta - mom
+        else:
+            mom = momentum * mom + g / np.sqrt(ms + eps)
+            theta = theta - rate * mom
+        thetas.append(theta)
+    return np.stack(thetas)
+
+
+@pytest.mark.parametrize(("momentum", "eps"), [(0.9, 1.0), (0.9, 1e-10), (0.0, 1.0)])
+def test_tf_rmsprop_is_tensorflows(momentum, eps):
+    rng = np.random.default_rng(0)
+    grads = rng.normal(size=(20, 5)).astype(np.float32)
+    rates = 0.045 * 0.94 ** (np.arange(20) // 3)  # changes, so that the place of the rate shows
+    block = {"name": "tf_rmsprop", "learning_rate": 0.045, "decay": 0.9, "momentum": momentum, "eps": eps}
+    optimizer = optimizers.make(block, learning_rate=lambda step: jnp.asarray(rates, jnp.float32)[step])
+    theta = jnp.zeros(5)
+    state, thetas = optimizer.init(theta), []
+    for g in grads:
+        updates, state = jax.jit(optimizer.update)(jnp.asarray(g), state, theta)
+        theta = optax.apply_updates(theta, updates)
+        thetas.append(theta)
+    ours, given = np.stack(thetas), {"rates": rates, "decay": 0.9, "momentum": momentum, "eps": eps}
+    np.testing.assert_allclose(ours, tf_rmsprop_reference(grads, **given), atol=1e-6)
+    assert np.abs(ours - tf_rmsprop_reference(grads, **given, ms_start=0.0)).max() > 1e-4  # optax's default start
+    if momentum:
+        assert np.abs(ours - tf_rmsprop_reference(grads, **given, rate_inside=False)).max() > 1e-4
+
+
+def test_tf_rmsprop_has_tensorflows_defaults():
+    defaults = {k: p.default for k, p in inspect.signature(optimizers.lookup("tf_rmsprop")).parameters.items()}
+    assert defaults == {"learning_rate": inspect.Parameter.empty, "decay": 0.9, "momentum": 0.0, "eps": 1e-10}
+
+
+def test_every_optax_optimizer_is_reachable_or_refused_with_a_reason():
+    with_rate = {
+        name
+        for name, f in vars(optax).items()
+        if inspect.isfunction(f) and "learning_rate" in inspect.signature(f).parameters
+        if not name.startswith(("_", "scale_by_"))
+    }
+    assert with_rate <= set(optimizers.names()) | set(optimizers.UNFIT)
+    assert {"sgd", "adam", "adamw", "lamb", "lars", "rmsprop", "lion", "adafactor"} <= set(optimizers.names())
+    assert set(optimizers.OPTIMIZERS) <= set(optimizers.names())
+    assert all(hasattr(optax, name) for name in optimizers.UNFIT)
+    for name, reason in optimizers.UNFIT.items():
+        with pytest.raises(ValueError, match=f"^name='{name}': {reason}"):
+            optimizers.lookup(name)
+
+
+@pytest.mark.parametrize("name", [name for name in optimizers.names() if name != "chain"])
+def test_schema_is_plain_and_block_equals_call(name):
+    signature = inspect.signature(optimizers.lookup(name))
+    for key, parameter in signature.parameters.items():
+        assert parameter.kind is parameter.KEYWORD_ONLY
+        hint = parameter.annotation
+        if typing.get_origin(hint) is not typing.Literal:
+            members = typing.get_args(hint) or (hint,)
+            assert set(members) <= set(PLAIN), (key, hint)
+        if parameter.default is not parameter.empty:
+            signatures.check({key: parameter.default, "learning_rate": 1.0}, signature=signature, ranges={})
+    assert signature.parameters["learning_rate"].annotation is float
+    assert [k for k, p in signature.parameters.items() if p.default is p.empty] == ["learning_rate"]
+
+    ours = first_update({"name": name, "learning_rate": 0.1})
+    if name in ("sm3", "noisy_sgd"):  # optax's own take a fixed rate, or a random key
+        extra = {} if name == "sm3" else {"key": 0}
+        reference = getattr(optax, name)(0.1, **extra)
+    else:
+        reference = getattr(optax, name, optimizers.OPTIMIZERS.get(name))(learning_rate=constant(0.1))
+    theirs = reference.update(tree(1), reference.init(tree(0)), tree(0))[0]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, theirs)
+    half = first_update({"name": name, "learning_rate": 0.1}, rate=0.05)  # the schedule's rate, not the block's
+    assert not np.allclose(half["kernel"], ours["kernel"], rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "lamb"])
+def test_weights_mask_spares_vectors(name):
+    block = {"name": name, "learning_rate": 0.1, "weight_decay": 0.5}
+    none = first_update({**block, "weight_decay": 0.0})
+    everywhere, masked = first_update(block), first_update({**block, "mask": "weights"})
+    np.testing.assert_array_equal(masked["bias"], none["bias"])
+    np.testing.assert_array_equal(masked["kernel"], everywhere["kernel"])
+    assert not np.allclose(masked["kernel"], none["kernel"])
+    assert not np.allclose(everywhere["bias"], none["bias"])  # "all", the default, is optax's
+
+
+def test_lars_trust_ratio_mask():
+    plain = first_update({"name": "lars", "learning_rate": 0.1, "trust_ratio_mask": "weights"})
+    np.testing.assert_allclose(plain["bias"], -0.1 * tree(1)["bias"], rtol=1e-6)
+
+
+def test_dtype_by_name():
+    optimizer = optimizers.make(
+        {"name": "adam", "learning_rate": 0.1, "mu_dtype": "bfloat16"}, learning_rate=constant(0.1)
+    )
+    assert {leaf.dtype for leaf in jax.tree.leaves(optimizer.init(tree())[0].mu)} == {jnp.dtype("bfloat16")}
+
+
+def test_chain_is_in_order_and_passes_the_rate():
+    transforms = (
+        {"name": "clip_by_global_norm", "max_norm": 1.0},
+        {"name": "add_decayed_weights", "weight_decay": 0.1, "mask": "weights"},
+        {"name": "trace", "decay": 0.9},
+        {"name": "scale_by_learning_rate"},
+    )
+    ours = first_update({"name": "chain", "learning_rate": 0.5, "transforms": transforms})
+    norm = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in tree(1).values()))
+    assert norm > 1
+    np.testing.assert_allclose(ours["bias"], -0.5 * tree(1)["bias"] / norm, rtol=1e-5)
+    wanted = -0.5 * (tree(1)["kernel"] / norm + 0.1 * tree(0)["kernel"])
+    np.testing.assert_allclose(ours["kernel"], wanted, rtol=1e-5)
+    reverse = first_update({"name": "chain", "learning_rate": 0.5, "transforms": transforms[::-1]})
+    assert not np.allclose(reverse["kernel"], ours["kernel"])
+
+
+@pytest.mark.parametrize("name", ["tf_rmsprop", "sm3", "lamb"])
+def test_chain_of_one_is_that_one(name):
+    alone = first_update({"name": name, "learning_rate": 0.5})
+    chained = first_update({"name": "chain", "learning_rate": 0.5, "transforms": ({"name": name},)})
+    jax.tree.map(np.testing.assert_array_equal, alone, chained)
+
+
+def test_make_accepts_what_a_config_holds():
+    from ml_collections import ConfigDict
+
+    block = ConfigDict({"name": "chain", "learning_rate": 1, "transforms": ({"name": "sgd", "momentum": 0},)})
+    assert optimizers.make(block, learning_rate=constant(1.0)).init(tree()) is not None
+
+
+SGD: dict[str, Any] = {"name": "sgd", "learning_rate": 0.1}
+CHAIN: dict[str, Any] = {"name": "chain", "learning_rate": 0.1}
+REFUSED = [
+    ({**SGD, "name": "sdg"}, "name='sdg': not a known optimizer; did you mean 'sgd'"),
+    ({**SGD, "name": "qqqq"}, "name='qqqq': not a known optimizer; allowed: adabelief, .*chain, .*tf_rmsprop"),
+    ({**SGD, "name": "clip"}, "name='clip': not a known optimizer"),  # a transformation without a rate
+    ({**SGD, "name": "masked"}, "name='masked': not a known optimizer"),
+    ({"learning_rate": 0.1}, "name: missing"),
+    ({"name": "sgd"}, "learning_rate: missing"),
+    ({**SGD, "momentun": 0.9}, "momentun=0.9: not a known key; did you mean 'momentum'"),
+    ({**SGD, "learning_rate": 0.0}, "learning_rate=0.0: must be above 0"),
+    ({**SGD, "learning_rate": -0.1}, "learning_rate=-0.1: must be above 0"),
+    ({**SGD, "learning_rate": float("nan")}, "learning_rate=nan: must be finite"),
+    ({**SGD, "learning_rate": float("inf")}, "learning_rate=inf: must be finite"),
+    ({**SGD, "learning_rate": "0.1"}, "learning_rate='0.1': must be float"),
+    ({**SGD, "learning_rate": True}, "learning_rate=True: must be float"),
+    ({**SGD, "momentum": -1.0}, r"momentum=-1.0: must be in \[0, 1\)"),
+    ({**SGD, "momentum": 1.0}, r"momentum=1.0: must be in \[0, 1\)"),
+    ({**SGD, "nesterov": 1}, "nesterov=1: must be bool"),
+    ({**SGD, "accumulator_dtype": "int8"}, "accumulator_dtype='int8': must be a floating-point type"),
+    ({**SGD, "accumulator_dtype": "bf16"}, "accumulator_dtype='bf16': must be a floating-point type"),
+    ({"name": "adam", "learning_rate": 0.1, "b2": 1.5}, r"b2=1.5: must be in \[0, 1\)"),
+    ({"name": "adam", "learning_rate": 0.1, "eps": -1e-8}, "eps=-1e-08: must be at least 0"),
+    ({"name": "adamw", "learning_rate": 0.1, "weight_decay": -1.0}, "weight_decay=-1.0: must be at least 0"),
+    ({"name": "adamw", "learning_rate": 0.1, "mask": "kernels"}, "mask='kernels': must be one of 'all', 'weights'"),
+    ({"name": "adafactor", "learning_rate": 0.1, "min_dim_size_to_factor": 2.5}, "min_dim_size_to_factor=2.5: must be"),
+    ({**CHAIN}, "transforms: missing"),
+    ({**CHAIN, "transforms": 3}, "transforms=3: must be tuple"),
+    ({**CHAIN, "transforms": (3,)}, r"transforms\[0\]=3: must be"),
+    ({**CHAIN, "transforms": ({"max_norm": 1.0},)}, r"transforms\[0\]=.*must be a mapping with a name"),
+    ({**CHAIN, "transforms": ()}, "transforms: exactly one .* found none; end with scale_by_learning_rate"),
+    ({**CHAIN, "transforms": ({"name": "sgd"}, {"name": "adam"})}, "transforms: exactly one .* found sgd, adam"),
+    ({**CHAIN, "transforms": ({"name": "sgd"}, {"name": "clipp"})}, r"transforms\[1\].name='clipp': .*'clip'"),
+    ({**CHAIN, "transforms": ({"name": "chain", "transforms": ()},)}, r"transforms\[0\].name='chain': .*do not nest"),
+    ({**CHAIN, "transforms": ({"name": "sgd", "momentum": 2.0},)}, r"transforms\[0\].momentum=2.0: must be in"),
+    ({**CHAIN, "transforms": ({"name": "clip"},)}, r"transforms\[0\].max_delta: missing"),
+    ({**CHAIN, "transforms": ({"name": "clip", "max_delta": 0.0},)}, r"transforms\[0\].max_delta=0.0: must be above 0"),
+    ({**CHAIN, "transforms": ({**SGD},)}, r"transforms\[0\].learning_rate: is given once, to the chain"),
+    ({**CHAIN, "transforms": ({"name": "polyak_sgd"},)}, r"transforms\[0\].name='polyak_sgd': needs the value"),
+]
+
+
+@pytest.mark.parametrize(("block", "message"), REFUSED)
+def test_refused_in_one_line(block, message):
+    with pytest.raises(ValueError, match=f"^{message}") as caught:
+        optimizers.make(block, learning_rate=constant(0.1))
+    assert "\n" not in str(caught.value)
+
+
+def test_default_outside_its_range_is_allowed():
+    block = {"name": "scale_by_sm3", "b2": 1.0}
+    optimizers.make({**CHAIN, "transforms": (block, {"name": "sgd"})}, learning_rate=constant(0.1))

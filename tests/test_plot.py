@@ -1,0 +1,225 @@
+"""Curves: what is drawn of made-up records, and what the command refuses."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import plot, run_folders
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def made_up(losses=(4.0, 2.0, 1.0), *, evaluated=True):
+    records = []
+    for step, loss in enumerate(losses, start=1):
+        times = {"epoch": step / 2, "examples": 32 * step, "wall_seconds": 0.5 * step, "simulated_seconds": 0.0}
+        records.append({"kind": "train", "step": step, **times, "loss": loss, "accuracy": 1 / (1 + step), "note": "x"})
+        if evaluated and step % 2:
+            records.append({"kind": "eval", "step": step, **times, "loss": loss + 1, "accuracy": 0.5})
+    return records
+
+
+def lines(axes):
+    return {line.get_linewidth(): line.get_xydata() for line in axes.lines if len(line.get_xdata()) > 1}
+
+
+def write(folder, records, *, config=None, tail=""):
+    folder.mkdir(parents=True)
+    lines = [json.dumps({k: str(v) if v != v else v for k, v in record.items()}) for record in records]
+    (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines) + tail)
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def test_thin_training_and_thick_evaluation():
+    figure = plot.draw({"mine": made_up()}, x="step", y=["loss", "accuracy"])
+    loss, accuracy = figure.axes
+    drawn = lines(loss)
+    thin, thick = min(drawn), max(drawn)
+    assert thick >= 2 * thin
+    np.testing.assert_array_equal(drawn[thin], [(1, 4), (2, 2), (3, 1)])
+    np.testing.assert_array_equal(drawn[thick], [(1, 5), (3, 2)])
+    assert [line.get_marker() for line in loss.lines] == ["None", "o"]
+    assert (loss.get_ylabel(), accuracy.get_ylabel()) == ("loss", "accuracy")
+    assert accuracy.yaxis.get_major_formatter()(0.5).endswith("%")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mine", "training", "evaluation"]
+
+
+@pytest.mark.parametrize(
+    ("x", "scale", "wanted", "label"),
+    [
+        ("step", 1, [1, 2, 3], "step (server updates)"),
+        ("epoch", 1, [0.5, 1, 1.5], "epoch"),
+        ("examples", 1, [32, 64, 96], "examples"),
+        ("wall_seconds", 1, [0.5, 1, 1.5], "wall time (s)"),
+        ("wall_seconds", 1000, [50 / 6, 100 / 6, 25], "wall time (min)"),
+        ("simulated_seconds", 3600, [1, 2, 3], "simulated time (h)"),
+    ],
+)
+def test_x_and_its_unit(x, scale, wanted, label):
+    records = [{**r, "simulated_seconds": r["step"]} for r in made_up(evaluated=False)]
+    records = [{**r, x: r[x] * scale} for r in records]
+    axes = plot.draw({"mine": records}, x=x, y=["loss"]).axes[0]
+    np.testing.assert_allclose(axes.lines[0].get_xdata(), wanted)
+    assert axes.get_xlabel() == label
+
+
+def test_runs_differ_in_colour_and_marker_and_share_the_legend():
+    runs = {f"run {i}": made_up() for i in range(9)}
+    figure = plot.draw(runs, y=["loss"])
+    thick = [line for line in figure.axes[0].lines if line.get_marker() != "None"]
+    assert len({(line.get_color(), line.get_linestyle()) for line in thick}) == 9
+    assert len({(line.get_color(), line.get_marker()) for line in thick[:7]}) == 7
+    texts = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert texts == {*runs, "training", "evaluation"}
+
+
+def test_legend_reads_row_by_row():
+    runs = {f"a rather long label of run {i}": made_up(evaluated=False) for i in range(5)}
+    figure = plot.draw(runs, y=["loss", "accuracy"])
+    figure.draw_without_rendering()
+    texts = figure.legends[0].get_texts()
+    boxes = [(round(-t.get_window_extent().y0), round(t.get_window_extent().x0), t.get_text()) for t in texts]
+    assert len({y for y, _, _ in boxes}) > 1
+    assert [text for _, _, text in sorted(boxes)] == list(runs)
+
+
+def test_nan_is_a_gap_with_a_cross_and_does_not_stretch_the_axis():
+    for bad in (math.nan, math.inf):
+        figure = plot.draw({"mine": made_up((4.0, 2.0, bad, bad), evaluated=False)}, y=["loss"])
+        line, cross = figure.axes[0].lines
+        np.testing.assert_array_equal(line.get_ydata(), [4, 2, math.nan, math.nan])
+        assert cross.get_marker() == "x"
+        np.testing.assert_array_equal(cross.get_xydata(), [(2, 2)])
+        assert "not finite after this" in [text.get_text() for text in figure.legends[0].get_texts()]
+        figure.draw_without_rendering()
+
+
+def test_log_scale_where_values_span_decades():
+    def scale(losses):
+        return plot.draw({"mine": made_up(losses)}, y=["loss"]).axes[0].get_yscale()
+
+    assert scale((100.0, 10.0, 0.1)) == "log"
+    assert scale((4.0, 2.0, 1.0)) == "linear"
+    assert scale((100.0, 10.0, -1.0)) == "linear"
+
+
+def test_a_quantity_of_some_records_alone():
+    records = [{"kind": "train", "step": 1, "loss": 1.0, "learning_rate": 0.1}, *made_up()]
+    figure = plot.draw({"mine": records}, y=["learning_rate"])
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_xydata(), [(1, 0.1)])
+    assert figure.axes[0].get_ylabel() == "learning rate"
+
+
+def test_panels_fill_rows_and_leave_no_empty_one():
+    records = [{"kind": "train", "step": s, **{q: float(s) for q in "abcde"}} for s in (1, 2)]
+    for panels in range(1, 6):
+        assert len(plot.draw({"mine": records}, y=list("abcde")[:panels]).axes) == panels
+
+
+def test_global_state_is_left_alone():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    plot.draw({"mine": made_up()}, y=["loss"])
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_matplotlib_is_imported_late_and_pyplot_never(tmp_path):
+    # pyplot would choose a backend for the whole process
+    run = write(tmp_path / "a", made_up())
+    code = f"""
+import sys
+from experiments import plot
+assert "matplotlib" not in sys.modules
+assert plot.main([{run!r}, "--out={tmp_path / "a.png"}"]) == 0
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_labels():
+    def config(**changes):
+        return {"seed": 0, "num_workers": 8, "reducer": {"name": "mean"}, **changes}
+
+    configs = {"out/a": config(), "out/b": config(seed=1), "out/c": config(reducer={"name": "krum", "f": 1})}
+    assert list(run_folders.labels(configs).values()) == [
+        "seed=0, reducer=mean",
+        "seed=1, reducer=mean",
+        "seed=0, reducer=krum",
+    ]
+    inner = {"a": config(reducer={"name": "krum", "f": 1}), "b": config(reducer={"name": "krum", "f": 2})}
+    assert list(run_folders.labels(inner).values()) == ["reducer.f=1", "reducer.f=2"]
+    assert run_folders.labels({"out/a": config()}) == {"out/a": "a"}
+    assert run_folders.labels({"out/a": config(), "out/b": config()}) == {"out/a": "a", "out/b": "b"}
+    assert run_folders.labels({"out/a": config(), "out/b": None}) == {"out/a": "a", "out/b": "b"}
+    assert run_folders.labels({"x/a": config(), "y/a": config()}) == {"x/a": "x/a", "y/a": "y/a"}
+    long = {"a": config(note="n" * 80), "b": config(note="m" * 80)}
+    assert run_folders.labels(long) == {"a": "a", "b": "b"}
+
+
+def test_command_draws_runs_that_are_still_written(tmp_path, capsys):
+    first = write(tmp_path / "a", made_up(), config={"seed": 0}, tail='{"kind": "train", "st')
+    second = write(tmp_path / "b", made_up((4.0, math.nan)), config={"seed": 1})
+    out = tmp_path / "figure.png"
+    assert plot.main([first, second, f"--out={out}", "--x=epoch"]) == 0
+    assert capsys.readouterr().out == f"{out}: loss, accuracy against epoch of 2 runs\n"
+
+    import matplotlib.image
+
+    picture = matplotlib.image.imread(out)[..., :3]
+    assert picture.shape[1] > 1000
+    for colour in plot.COLOURS[:2]:
+        wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+        assert (np.abs(picture - wanted).max(-1) < 0.01).sum() > 100, colour
+
+
+def test_module_runs_as_a_command(tmp_path):
+    run = write(tmp_path / "a", made_up(evaluated=False))
+    command = [sys.executable, "-m", "experiments.plot", run, "--y=loss", f"--out={tmp_path / 'a.svg'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+
+
+REFUSED = [
+    (["{tmp}/none"], "run='{tmp}/none': no such folder"),
+    (["{tmp}"], "run='{tmp}': holds no metrics.jsonl"),
+    (["{tmp}/empty"], "run='{tmp}/empty': its metrics.jsonl holds no records yet"),
+    (["{tmp}/broken"], "'{tmp}/broken/metrics.jsonl': line 1 is damaged"),
+    (["{tmp}/bad_config"], "run='{tmp}/bad_config': config.json is damaged"),
+    (["{tmp}/good", "--y=los"], "y='los': not in the records; did you mean 'loss'?"),
+    (["{tmp}/good", "--y=perplexity"], "y='perplexity': not in the records; they hold accuracy, epoch, examples, loss"),
+    (["{tmp}/good", "--y=note"], "y='note': not in the records"),
+    (["{tmp}/good", "--y="], "y='': not in the records"),
+    (["{tmp}/good", "--x=time"], "x='time': must be one of step, epoch"),
+    (["{tmp}/good", "--x=simulated_seconds"], "x='simulated_seconds': is 0 throughout"),
+    (["{tmp}/good", "{tmp}/no_epoch", "--x=epoch"], "x='epoch': not in the records of no_epoch"),
+    (["{tmp}/good", "--out={tmp}/curves.gif"], "out='{tmp}/curves.gif': must end in .png, .pdf, .svg"),
+    (["{tmp}/good", "--out={tmp}/none/c.png"], "out='{tmp}/none/c.png': no such folder"),
+    (["{tmp}/good", "--z=1"], "unrecognized arguments: --z=1"),
+    ([], "the following arguments are required: RUN"),
+]
+
+
+@pytest.mark.parametrize(("argv", "message"), REFUSED)
+def test_refused_in_one_line_with_exit_code_2(tmp_path, capsys, argv, message):
+    write(tmp_path / "good", made_up())
+    write(tmp_path / "no_epoch", [{"kind": "train", "step": 1, "loss": 1.0}])
+    write(tmp_path / "empty", [])
+    write(tmp_path / "broken", [], tail="{nonsense}\n")
+    write(tmp_path / "bad_config", made_up())
+    (tmp_path / "bad_config" / "config.json").write_text("{")
+    before = sorted(tmp_path.rglob("*"))
+    assert plot.main([f"--out={tmp_path / 'new.png'}", *(a.format(tmp=tmp_path) for a in argv)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("plot: " + message.format(tmp=tmp_path)) and printed.err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before

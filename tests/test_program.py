@@ -1,0 +1,206 @@
+"""The step of a real config: layouts, lifts, compilations, collectives, and what each option of a config does."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax import numpy as jnp
+
+import data
+import models
+import reducers
+import train
+from configs import flags
+from program import build
+from workers import Layout, Window, over_workers
+
+SMALL = ("--config.num_workers=8", "--config.batch_size_per_worker=4", "--config.optimizer.learning_rate=0.02")
+DATASET = data.load("digits")
+
+
+def program_of(*overrides, train_steps=20):
+    return build(flags.load("configs/digits.py", [*SMALL, f"--config.train_steps={train_steps}", *overrides]))
+
+
+class Run:
+    """A program on a layout, stepped by hand."""
+
+    def __init__(self, program, *, num_devices=8, lanes="auto"):
+        self.program, self.layout = program, Layout.of(program.config.num_workers, num_devices=num_devices)
+        self.step = over_workers(program.halves, layout=self.layout, lift=program.config.lift, lanes=lanes)
+        self.shared, self.local = train.place(program, self.layout)
+        draws = data.Draws(num_examples=len(DATASET.train.labels), batch_size=4, seed=program.config.seed)
+        shape = (self.layout.num_devices, self.layout.lanes)
+        self.feeds = data.Feeds(DATASET.train, draws, layout=shape, placement=program.placement)
+        train_data = {"train": self.feeds.resident, "mean": DATASET.mean, "std": DATASET.std}
+        self.resident = self.layout.put_shared(train_data)
+
+    def steps(self, first, last):
+        window = Window()
+        for number in range(first, last):
+            self.shared, self.local, metrics = self.step(self.shared, self.local, self.feeds.at(number), self.resident)
+            window.push(number, metrics)
+        window.drain()
+        self.metrics = self.layout.get_numbers(metrics)
+        return self
+
+    def params(self):
+        return self.layout.get_shared(self.shared).params
+
+
+def largest_difference(one, other):
+    return max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return {name: Run(program_of(f"--config.reducer.name={name}")).steps(0, 20) for name in reducers.REDUCERS}
+
+
+@pytest.mark.parametrize("name", reducers.REDUCERS)
+@pytest.mark.parametrize("num_devices", [8, 4, 2, 1])
+@pytest.mark.parametrize("lift", ["pmap", "shard_map"])
+def test_layouts_and_lifts_agree_and_replicas_are_bit_equal(name, num_devices, lift, reference):
+    run = Run(program_of(f"--config.reducer.name={name}", f"--config.lift={lift}"), num_devices=num_devices).steps(
+        0, 20
+    )
+    assert largest_difference(run.params(), reference[name].params()) < 1e-6
+    for leaf in jax.tree.leaves(run.shared):
+        assert all(np.array_equal(replica, np.asarray(leaf)[0]) for replica in np.asarray(leaf))
+
+
+@pytest.mark.parametrize("lanes", ["vmap", "dispatched"])
+def test_ways_over_lanes_agree(lanes, reference):
+    run = Run(program_of(), num_devices=2, lanes=lanes).steps(0, 20)
+    assert largest_difference(run.params(), reference["mean"].params()) < 1e-6
+
+
+def test_streamed_and_resident_data_give_the_same_bits(reference):
+    run = Run(program_of("--config.data.placement=stream")).steps(0, 20)
+    assert largest_difference(run.params(), reference["mean"].params()) == 0
+
+
+def test_seed_changes_parameters_and_order(reference):
+    other = Run(program_of("--config.seed=1")).steps(0, 20)
+    assert largest_difference(other.params(), reference["mean"].params()) > 1e-3
+
+
+@pytest.mark.parametrize("lift", ["pmap", "shard_map"])
+@pytest.mark.parametrize("lanes", ["unrolled", "dispatched"])
+def test_only_the_first_step_compiles(lift, lanes, compilations):
+    run = Run(program_of(f"--config.lift={lift}"), num_devices=4, lanes=lanes).steps(0, 1)
+    before = len(compilations)
+    run.steps(1, 5)
+    assert len(compilations) == before
+    run.steps(0, 1)
+    jax.jit(lambda x: x + 1)(np.zeros(3))
+    assert len(compilations) > before  # the counter counts
+
+
+@pytest.mark.parametrize("lanes", ["vmap", "unrolled"])
+@pytest.mark.parametrize("num_devices", [8, 2])
+def test_mean_all_reduces_once_per_leaf_and_once_for_the_metrics(num_devices, lanes):
+    run = Run(program_of(), num_devices=num_devices, lanes=lanes)
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (run.shared, run.local, run.feeds.at(0), run.resident)
+    )
+    lowered, _ = run.step.lower(*shapes)["step"]
+    text = lowered.as_text()
+    assert text.count("stablehlo.all_reduce") == len(jax.tree.leaves(run.shared.params)) + 1
+    for other in ("all_gather", "all_to_all", "reduce_scatter", "collective_permute"):
+        assert f"stablehlo.{other}" not in text
+    assert lowered.compile().as_text().count(" all-reduce(") <= len(jax.tree.leaves(run.shared.params)) + 1
+
+
+def test_reducing_updates_of_sgd_equals_reducing_gradients(reference):
+    run = Run(program_of("--config.reducer_on=updates")).steps(0, 20)
+    assert largest_difference(run.params(), reference["mean"].params()) < 1e-6
+    momentum = [leaf for leaf in jax.tree.leaves(run.layout.get_local(run.local).opt_state) if leaf.ndim > 1]
+    assert momentum and all(len(leaf) == 8 and not np.array_equal(leaf[0], leaf[1]) for leaf in momentum)
+
+
+def test_clipping_is_of_each_worker_before_the_reduction():
+    clip = 0.01
+    run = Run(program_of(f"--config.clip_norm={clip}", "--config.reducer.name=sum")).steps(3, 4)
+    assert run.metrics["gradient_norm"] > clip  # as computed, before the clipping
+    assert clip < run.metrics["reduced_norm"] <= 8 * clip * (1 + 1e-6)  # a clipped sum would be at most clip
+
+
+def test_moving_average_follows_its_rule():
+    run = Run(program_of("--config.ema_decay=0.9"))
+    average = run.layout.get_shared(run.shared).params
+    for step in range(4):
+        params = run.steps(step, step + 1).params()
+        decay = min(0.9, (2 + step) / (11 + step))
+        average = jax.tree.map(lambda a, p, d=decay: d * a + (1 - d) * p, average, params)
+    assert largest_difference(run.layout.get_shared(run.shared).ema, average) < 1e-6
+
+
+def test_learning_rate_rules():
+    rates = {}
+    for rule in ("none", "linear", "sqrt"):
+        overrides = [f"--config.learning_rate_scaling={rule}", "--config.schedule.name=constant"]
+        rates[rule] = Run(program_of(*overrides)).steps(0, 1).metrics["learning_rate"]
+    np.testing.assert_allclose([rates[k] for k in ("none", "linear", "sqrt")], [0.02, 0.16, 0.02 * 8**0.5], rtol=1e-6)
+
+
+class Normalised(nn.Module):
+    """A model with state: BatchNorm statistics of each worker's own batches."""
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, image, *, deterministic=True):
+        x = nn.BatchNorm(use_running_average=deterministic, momentum=0.5)(image.reshape(image.shape[0], -1))
+        return nn.Dense(self.num_classes)(x)
+
+
+def test_model_state_is_of_each_worker_and_averaged_for_evaluation(monkeypatch):
+    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+    evaluated = []
+    for num_devices in (8, 2):
+        run = Run(program_of("--config.model.name=normalised"), num_devices=num_devices).steps(0, 3)
+        means = run.layout.get_local(run.local).model_state["batch_stats"]["BatchNorm_0"]["mean"]
+        assert len(means) == 8 and not np.array_equal(means[0], means[1])
+        quality = train.make_evaluation(run.program, run.layout, DATASET.test)(run.shared, run.local, run.resident)
+        evaluated.append(quality)
+        state = jax.tree.map(lambda x: x.mean(0), run.layout.get_local(run.local).model_state)
+        image = data.normalise(jnp.asarray(DATASET.test.images), DATASET.mean, DATASET.std)
+        batch, shared = {"image": image, "label": DATASET.test.labels}, run.layout.get_shared(run.shared)
+        sums = run.program.task.evaluate(shared.ema, state, batch, jnp.ones(360))
+        assert quality["accuracy"] == pytest.approx(float(sums["correct"]) / 360)
+        assert quality["loss"] == pytest.approx(float(sums["loss"]) / 360, rel=1e-5)
+    assert evaluated[0]["loss"] == pytest.approx(evaluated[1]["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("eval_batch_size", [7, 64, 5000])
+def test_evaluation_is_exact_for_any_batch(eval_batch_size):
+    run = Run(program_of(f"--config.eval_batch_size={eval_batch_size}"))
+    quality = train.make_evaluation(run.program, run.layout, DATASET.test)(run.shared, run.local, run.resident)
+    image = data.normalise(jnp.asarray(DATASET.test.images), DATASET.mean, DATASET.std)
+    params = run.layout.get_shared(run.shared).ema
+    sums = run.program.task.evaluate(params, {}, {"image": image, "label": DATASET.test.labels}, jnp.ones(360))
+    assert quality["accuracy"] == float(sums["correct"]) / 360
+    assert quality["loss"] == pytest.approx(float(sums["loss"]) / 360, rel=1e-6)
+
+
+@pytest.mark.parametrize("num_devices", [1, 8, 64])
+def test_dry_run_for_any_number_of_devices(num_devices):
+    from runs import dry_run
+
+    program = program_of("--config.num_workers=64")
+    said = dry_run.describe(program, num_devices=num_devices)
+    assert f"64 workers = {num_devices} devices x {64 // num_devices} lanes" in said
+    count = sum(math.prod(x.shape) for x in jax.tree.leaves(jax.eval_shape(program.init)[0].params))
+    assert f"{count:,}" in said and f"{2 * 4 * count * 63 / 64:,.0f}" in said
+    assert ("FLOP" in said) == (num_devices <= 8)
+
+
+def test_dry_run_rejects_a_step_that_does_not_reduce(monkeypatch):
+    from runs import dry_run
+
+    monkeypatch.setattr(jax.lax, "pmean", lambda x, axis_name: x)
+    with pytest.raises(ValueError, match="out_axes"):
+        dry_run.describe(program_of())

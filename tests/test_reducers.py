@@ -1,0 +1,311 @@
+"""The laws that every reducer is held to, each with a wrong reducer that it rejects."""
+
+import functools
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+import reducers
+from tests.cases import CASES, Case
+from workers import AXES, Layout, on_devices
+
+WORKER = "worker"
+LAYOUTS = [(8, 1), (4, 2), (2, 4), (1, 8)]  # devices x lanes
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def tree_of(num_workers: int, *, dtype=np.float32, scale: float = 1.0, seed: int = 0):
+    """Gradients of all workers: a nested tree with a scalar, a vector, a matrix and an empty leaf."""
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: (scale * rng.standard_normal((num_workers, *shape))).astype(dtype)  # noqa: E731
+    return {"scalar": draw(), "nested": {"vector": draw(5), "matrix": draw(3, 2)}, "empty": draw(0)}
+
+
+def reduce(make, grads, *, extra=()):
+    """All workers' results, [W, ...], under one vmapped axis."""
+    reducer = make(axis_name=WORKER)
+
+    def one(grads, extra):
+        return reducer.update(grads, reducer.init(grads), grads, **extra)[0]
+
+    return jax.vmap(one, axis_name=WORKER)(grads, dict(extra))
+
+
+def maker(case: Case):
+    return functools.partial(reducers.make, case.name, **case.kwargs)
+
+
+def stateless(function):
+    """A reducer made of a function of one leaf, for wrong variants."""
+    return lambda axis_name: optax.GradientTransformationExtraArgs(
+        lambda params: optax.EmptyState(),
+        lambda updates, state, params=None, **extra: (
+            jax.tree.map(functools.partial(function, axis_name), updates),
+            state,
+        ),
+    )
+
+
+def test_every_reducer_has_a_case():
+    assert {case.name for case in CASES} == set(reducers.REDUCERS)
+
+
+# ---- O: the oracle -----------------------------------------------------------------------------------------------
+
+
+def check_oracle(case: Case, make, num_workers: int, *, scale: float = 1.0):
+    grads = tree_of(num_workers, scale=scale)
+    result = reduce(make, grads, extra=case.extra)
+    for leaf, stacked in zip(jax.tree.leaves(result), jax.tree.leaves(grads), strict=True):
+        expected = case.oracle(stacked.astype(np.float64))
+        tolerance = 1e-6 * max(np.linalg.norm(stacked.reshape(num_workers, -1).astype(np.float64), axis=1), default=0)
+        for replica in np.asarray(leaf):
+            np.testing.assert_allclose(replica, expected, rtol=0, atol=tolerance)
+
+
+@every_case
+@pytest.mark.parametrize("num_workers", [1, 2, 4, 8])
+def test_agrees_with_the_oracle(case, num_workers):
+    check_oracle(case, maker(case), num_workers)
+
+
+@every_case
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e30])
+def test_zeros_and_extreme_scales(case, scale):
+    check_oracle(case, maker(case), 4, scale=scale)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e30])
+def test_the_oracle_rejects_a_mean_of_squares(scale):
+    wrong = stateless(lambda axis, g: jnp.sqrt(lax.pmean(g * g, axis)))
+    with pytest.raises(AssertionError):
+        check_oracle(CASES[0], wrong, 4, scale=scale)
+
+
+# ---- R, B: replicas ----------------------------------------------------------------------------------------------
+
+
+def check_replication(make, *, extra=()):
+    """Under nested vmap with out_axes=None, what is not the same on all workers is refused while tracing."""
+    reducer = make(axis_name=AXES)
+    reduce_one = lambda g, extra: reducer.update(g, reducer.init(g), g, **extra)[0]  # noqa: E731
+    lanes = jax.vmap(reduce_one, axis_name=AXES[1], out_axes=None)
+    devices = jax.vmap(lanes, axis_name=AXES[0], out_axes=None)
+    split = lambda tree: jax.tree.map(lambda x: x.reshape(4, 2, *x.shape[1:]), tree)  # noqa: E731
+    jax.eval_shape(devices, split(tree_of(8)), split(dict(extra)))
+
+
+@every_case
+def test_result_is_replicated(case):
+    if not case.replicated_by_type:
+        pytest.skip("ends in ppermute, which the type of a trace cannot see; the bitwise test holds it")
+    check_replication(maker(case), extra=case.extra)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        stateless(lambda axis, g: g),  # does not reduce
+        stateless(lambda axis, g: lax.pmean(g, axis[1:])),  # over lanes only
+        stateless(lambda axis, g: lax.pmean(g, axis) + 1e-9 * g),  # nearly
+    ],
+    ids=["identity", "lanes_only", "leak"],
+)
+def test_replication_rejects(wrong):
+    with pytest.raises(ValueError, match="out_axes"):
+        check_replication(wrong)
+
+
+def twenty_steps(make, *, num_devices: int, lift: str, extra=()):
+    """Momentum-SGD on 8 workers' quadratics; returns every replica's parameters, [D, ...]."""
+    layout = Layout.of(8, num_devices=num_devices)
+    optimizer = optax.chain(make(axis_name=AXES), optax.sgd(0.05, momentum=0.9))
+    target = tree_of(8, seed=1)
+    local = jax.tree.map(layout.split, (target, dict(extra)))
+
+    def step(params, state, local):
+        def worker(params, state, local):
+            target, extra = local
+            updates, state = optimizer.update(jax.tree.map(jnp.subtract, params, target), state, params, **extra)
+            return optax.apply_updates(params, updates), state
+
+        over_lanes = jax.vmap(worker, in_axes=(None, None, 0), out_axes=None, axis_name=AXES[1])
+        return over_lanes(params, state, local)
+
+    lifted = on_devices(step, layout=layout, lift=lift)
+    params = jax.tree.map(lambda x: np.zeros(x.shape[1:], x.dtype), target)
+    params, state = layout.put_shared((params, optimizer.init(params)))
+    for _ in range(20):
+        params, state = jax.block_until_ready(lifted(params, state, local))
+    return jax.tree.map(np.asarray, params)
+
+
+@every_case
+@pytest.mark.parametrize("lift", ["pmap", "shard_map"])
+def test_replicas_are_bit_equal_and_layouts_agree(case, lift):
+    reference = None
+    for num_devices, _ in LAYOUTS:
+        params = twenty_steps(maker(case), num_devices=num_devices, lift=lift, extra=case.extra)
+        for leaf in jax.tree.leaves(params):
+            assert all(np.array_equal(replica, leaf[0]) for replica in leaf)
+        first = jax.tree.map(lambda x: x[0], params)
+        reference = reference or first
+        difference = jax.tree.map(lambda a, b: np.abs(a - b).max(initial=0), first, reference)
+        assert max(jax.tree.leaves(difference)) < 1e-6
+
+
+def test_bitwise_rejects_replicas_that_drift():
+    drifting = stateless(lambda axis, g: lax.pmean(g, axis) * (1 + 1e-6 * lax.axis_index(axis[0])))
+    params = twenty_steps(drifting, num_devices=4, lift="pmap")
+    assert any(not np.array_equal(leaf[0], leaf[-1]) for leaf in jax.tree.leaves(params) if leaf.size)
+
+
+# ---- C, H, P: algebra --------------------------------------------------------------------------------------------
+
+
+@every_case
+def test_consensus(case):
+    if not case.consensus:
+        return _expect_failure(check_consensus, case, maker(case))
+    check_consensus(case, maker(case))
+
+
+def check_consensus(case, make):
+    one = tree_of(1)
+    same = jax.tree.map(lambda x: np.repeat(x, 8, axis=0), one)
+    result = reduce(make, same, extra=case.extra)
+    jax.tree.map(lambda r, g: np.testing.assert_allclose(r, np.repeat(g, 8, axis=0), rtol=1e-6), result, one)
+
+
+@every_case
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_homogeneity(case, scale):
+    if not case.homogeneous:
+        return _expect_failure(check_homogeneity, case, maker(case), scale)
+    check_homogeneity(case, maker(case), scale)
+
+
+def check_homogeneity(case, make, scale):
+    scaled = jax.tree.map(lambda x: x * np.float32(scale), tree_of(8))
+    result, expected = reduce(make, scaled, extra=case.extra), reduce(make, tree_of(8), extra=case.extra)
+    jax.tree.map(lambda r, e: np.testing.assert_allclose(r, e * scale, rtol=1e-5, atol=1e-6 * scale), result, expected)
+
+
+@every_case
+def test_permutation(case):
+    if not case.permutation_invariant:
+        return _expect_failure(check_permutation, case, maker(case))
+    check_permutation(case, maker(case))
+
+
+def check_permutation(case, make):
+    order = np.array([3, 1, 7, 0, 5, 2, 6, 4])
+    permuted, extra = jax.tree.map(lambda x: x[order], (tree_of(8), dict(case.extra)))
+    result, expected = reduce(make, permuted, extra=extra), reduce(make, tree_of(8), extra=case.extra)
+    jax.tree.map(lambda r, e: np.testing.assert_allclose(r, e, rtol=1e-5, atol=1e-6), result, expected)
+
+
+def _expect_failure(check, *arguments):
+    """A law that a row disclaims must in fact fail, or the row is wrong."""
+    with pytest.raises(AssertionError):
+        check(*arguments)
+
+
+def test_the_algebra_rejects():
+    first = stateless(lambda axis, g: lax.all_gather(g, axis)[0])
+    _expect_failure(check_permutation, CASES[0], first)
+    _expect_failure(check_homogeneity, CASES[0], stateless(lambda axis, g: lax.pmean(g * g, axis)), 1e3)
+    _expect_failure(check_consensus, CASES[0], stateless(lambda axis, g: lax.psum(g, axis)))
+
+
+# ---- D, E, J: contract -------------------------------------------------------------------------------------------
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, np.float32])
+def test_dtype_and_structure_are_kept(case, dtype):
+    check_dtype(case, maker(case), dtype)
+
+
+def check_dtype(case, make, dtype):
+    grads = tree_of(8, dtype=dtype)
+    result = reduce(make, grads, extra=case.extra)
+    assert jax.tree.structure(result) == jax.tree.structure(grads)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), result) == jax.tree.map(lambda x: (x.shape, x.dtype), grads)
+
+
+def test_dtype_rejects_a_cast():
+    with pytest.raises(AssertionError):
+        check_dtype(CASES[0], stateless(lambda axis, g: lax.pmean(g.astype(jnp.float32), axis)), jnp.bfloat16)
+
+
+@every_case
+def test_state_is_stable_under_scan(case):
+    reducer = maker(case)(axis_name=WORKER)
+
+    def one(grads, extra):
+        body = lambda state, _: (reducer.update(grads, state, grads, **extra)[1], None)  # noqa: E731
+        return lax.scan(body, reducer.init(grads), None, length=3)[0]
+
+    jax.vmap(one, axis_name=WORKER)(tree_of(8), dict(case.extra))
+
+
+@every_case
+def test_extra_arguments(case):
+    reduce(maker(case), tree_of(2), extra={**{k: v[:2] for k, v in case.extra.items()}, "unheard_of": np.zeros(2)})
+    for needed in case.extra:
+        fewer = {k: v for k, v in case.extra.items() if k != needed}
+        with pytest.raises(TypeError, match=needed):
+            reduce(maker(case), tree_of(8), extra=fewer)
+
+
+@every_case
+def test_second_call_compiles_nothing(case):
+    reducer = maker(case)(axis_name=WORKER)
+    traces = []
+
+    def one(grads, extra):
+        traces.append(1)
+        return reducer.update(grads, reducer.init(grads), grads, **extra)[0]
+
+    compiled = jax.jit(jax.vmap(one, axis_name=WORKER))
+    for seed in range(3):
+        compiled(tree_of(8, seed=seed), dict(case.extra))
+    assert len(traces) == 1 and compiled._cache_size() == 1
+
+
+# ---- names and traffic -------------------------------------------------------------------------------------------
+
+
+def test_unknown_name_and_option():
+    with pytest.raises(ValueError, match="did you mean 'mean'"):
+        reducers.make("maen", axis_name=WORKER)
+    with pytest.raises(TypeError, match="unheard_of"):
+        reducers.make("mean", axis_name=WORKER, unheard_of=1)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 8, 100])
+def test_traffic_of_an_all_reduce(num_workers):
+    moved = reducers.traffic(
+        reducers.mean(WORKER), {"w": jnp.zeros(300), "b": jnp.zeros(())}, axis_sizes={WORKER: num_workers}
+    )
+    assert moved.bytes_per_worker == pytest.approx(2 * 4 * 301 * (num_workers - 1) / num_workers)
+    assert moved.collectives == {"psum": 2}
+
+
+def test_traffic_of_every_collective():
+    def all_kinds(axis, g):  # g: 80 floats, 320 bytes
+        g = lax.all_to_all(g.reshape(8, 10), axis, 0, 0)  # 7/8 of 320
+        g = lax.scan(lambda c, _: (lax.psum(c, axis), None), g, None, length=3)[0]  # 3 times 2 * 7/8 of 320
+        g = jax.jit(lambda x: lax.all_gather(x, axis))(g).reshape(-1)  # 7 times 320
+        g = lax.psum_scatter(g, axis, tiled=True)  # 7/8 of 8 * 320
+        g = lax.ppermute(g, axis, [(i, (i + 1) % 8) for i in range(8)])  # 320
+        return lax.pmax(g, axis)  # 2 * 7/8 of 320
+
+    moved = reducers.traffic(stateless(all_kinds)(WORKER), jnp.zeros(80), axis_sizes={WORKER: 8})
+    assert moved.bytes_per_worker == 280 + 3 * 560 + 2240 + 2240 + 320 + 560
+    assert moved.collectives == dict(all_to_all=1, psum=3, all_gather=1, reduce_scatter=1, ppermute=1, pmax=1)

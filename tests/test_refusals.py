@@ -1,0 +1,135 @@
+"""Bad input: exit code 2, one line that names the key, before any compile, and nothing written."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from absl.testing import flagsaver
+
+import train
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# flags -> what the line must name. `{tmp}` is an empty folder, `{file}` a file.
+BROKEN = {
+    # config files and variants
+    "--config=nope.py": "nope.py",
+    "--config={tmp}": "must be a Python file",
+    "--config=configs/digits.py:nope": "'nope': allowed: smoke",
+    "--config={file}": "must be a Python file",
+    "--config=configs/__init__.py": "get_config",
+    # unknown keys, at every level
+    "--config.reduser.name=sum": "did you mean config.reducer?",
+    "--config.model.hiden_sizes=(1,)": "did you mean config.model.hidden_sizes?",
+    "--config.reducer.axis_name=x": "config.reducer.axis_name",
+    "--config.seed.x=1": "config.seed is not a block",
+    "--config.reducer=sum": "config.reducer.name",
+    # unknown names
+    "--config.reducer.name=adasumm": "config.reducer.name='adasumm'",
+    "--config.model.name=lenet": "did you mean 'lenet5'?",
+    "--config.optimizer.name=sdg": "config.optimizer.name='sdg'",
+    "--config.schedule.name=cosine": "config.schedule.name='cosine'",
+    "--config.task.name=regression": "allowed: classification",
+    "--config.data.name=digitz": "did you mean 'digits'?",
+    "--config.lift=xmap": "one of 'pmap', 'shard_map'",
+    "--config.lanes=fast": "one of 'auto'",
+    "--config.learning_rate_scaling=cubic": "one of 'none', 'linear', 'sqrt'",
+    "--config.data.augment=mixup": "one of 'none', 'crop_flip'",
+    "--config.optimizer.accumulator_dtype=float33": "config.optimizer.accumulator_dtype='float33'",
+    # wrong types
+    "--config.seed=abc": "config.seed='abc': must be int",
+    "--config.seed=1.5": "config.seed='1.5': must be int",
+    "--config.num_workers=True": "config.num_workers='True'",
+    "--config.num_workers=": "config.num_workers=''",
+    "--config.optimizer.learning_rate=fast": "config.optimizer.learning_rate='fast': must be a finite float",
+    "--config.optimizer.nesterov=perhaps": "must be bool",
+    "--config.model.hidden_sizes=12": "must be a tuple of int",
+    "--config.model.hidden_sizes=('a',)": "must be a tuple of int",
+    "--config.clip_norm=tight": "config.clip_norm='tight'",
+    # out of range, not finite
+    "--config.num_workers=0": "config.num_workers=0: must be int in [1, inf)",
+    "--config.num_workers=-8": "config.num_workers=-8",
+    "--config.batch_size_per_worker=-1": "config.batch_size_per_worker=-1",
+    "--config.seed=-1": "config.seed=-1",
+    "--config.model.hidden_sizes=(0,)": "config.model.hidden_sizes=(0,)",
+    "--config.model.dropout_rate=1.0": "in [0, 1)",
+    "--config.optimizer.learning_rate=nan": "config.optimizer.learning_rate=nan",
+    "--config.optimizer.learning_rate=-0.1": "config.optimizer.learning_rate=-0.1",
+    "--config.optimizer.momentum=1.5": "config.optimizer.momentum=1.5",
+    "--config.schedule.warmup_fraction=2": "config.schedule.warmup_fraction=2.0",
+    "--config.task.label_smoothing=inf": "config.task.label_smoothing=inf",
+    "--config.ema_decay=1": "config.ema_decay=1.0",
+    "--config.clip_norm=0": "config.clip_norm=0.0",
+    "--config.keep_checkpoints=0": "config.keep_checkpoints=0",
+    # missing, contradictory
+    "--config.optimizer.name=adam": "config.optimizer.learning_rate: missing",
+    "--config.train_steps=5 --config.train_epochs=1": "give exactly one",
+    "--config.train_epochs=None": "give exactly one",
+    "--config.eval_every_steps=5 --config.eval_every_epochs=1": "config.eval_every_steps=5",
+    "--config.optimizer.name=chain --config.optimizer.learning_rate=1 --config.optimizer.transforms=()": "exactly one",
+    # devices and folders
+    "--num_devices=3": "num_devices=3: does not divide num_workers=8",
+    "--num_devices=0": "num_devices",
+    "--num_devices=many": "num_devices",
+    "--dry_run_devices=3": "num_devices=3",
+    "--workdir=/proc/nope": "workdir='/proc/nope'",
+    "--workdir={file}": "workdir=",
+    "--workdir={file}/inside": "workdir=",
+    "--workdir=": "workdir=''",
+    "--evaluate_only --workdir={tmp}": "no checkpoint",
+    "--evaluate_only --checkpoint=first --workdir={tmp}": "checkpoint='first'",
+    # data sets
+    "--config.data.name=mnist --config.data.dir={tmp}": "python -m data.prepare mnist",
+    "--config.data.name=mnist --config.data.dir={tmp}/nope": "data.dir",
+    "--config.data.name=mnist --config.data.dir={file}": "data.dir",
+    # flags of the run
+    "--nope": "nope",
+    "--fresh=maybe": "fresh",
+    "leftover": "'leftover'",
+}
+
+
+def listing(folder: pathlib.Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*"))
+
+
+@pytest.fixture
+def places(tmp_path):
+    folder, file = tmp_path / "empty", tmp_path / "file"
+    folder.mkdir()
+    file.write_text("hello")
+    return {"tmp": str(folder), "file": str(file)}
+
+
+def test_there_are_enough():
+    assert len(BROKEN) >= 40
+
+
+@pytest.mark.parametrize("flags", BROKEN)
+def test_refused_in_one_line(flags, places, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = [argument.format(**places).replace("configs/", f"{ROOT}/configs/") for argument in flags.split()]
+    if not any(argument.startswith("--config=") for argument in arguments):
+        arguments.insert(0, f"--config={ROOT}/configs/digits.py")
+    before = listing(tmp_path)
+    monkeypatch.setattr(train, "train", lambda *_: pytest.fail("training began"))
+    with flagsaver.flagsaver():
+        assert train.main(["train.py", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and len(captured.err.splitlines()) == 1, captured
+    assert BROKEN[flags] in captured.err
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "flags", ["--config.seed=abc", "--nope", "--num_devices=3", "--workdir=/proc/nope", "--config.data.name=digitz"]
+)
+def test_refused_by_a_real_process(flags, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "train.py"), f"--config={ROOT}/configs/digits.py", flags]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done
+    assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and flags.split("=")[0].strip("-") in done.stderr
+    assert listing(tmp_path) == []

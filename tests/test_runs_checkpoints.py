@@ -1,0 +1,438 @@
+"""Checkpoints: bit for bit what was saved, or reported and passed over; the last few and the best stay."""
+
+import logging
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from runs import manifest, records
+from runs.checkpoints import Checkpoints
+
+
+class Pair(NamedTuple):
+    first: jax.Array
+    second: tuple
+
+
+def _state(step):
+    params = {"Dense_0": {"kernel": jnp.full((4, 3), step, jnp.float32), "bias": jnp.arange(3.0) + step}}
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3), optax.trace(0.9))
+    return {
+        "step": np.int32(step),
+        "params": params,
+        "optimizer": optimizer.init(params),
+        "key": jax.random.key_data(jax.random.key(step)),
+        "local": Pair(first=np.full((8, 2), step, jnp.bfloat16), second=(np.zeros((8, 0), np.float32), None)),
+        "flag": np.bool_(True),
+        "wide": np.array([step / 3, np.nan, -0.0, np.inf], np.float64),
+        "half": np.float16(0.1),
+    }
+
+
+def _abstract():
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), _state(0))
+
+
+def _assert_bits(tree, expected):
+    assert jax.tree.structure(tree) == jax.tree.structure(expected)
+    for got, want in zip(jax.tree.leaves(tree), jax.tree.leaves(expected), strict=True):
+        assert got.dtype == want.dtype and got.shape == want.shape
+        assert np.asarray(got).tobytes() == np.asarray(want).tobytes()
+
+
+def _opened(directory, **kwargs):
+    lines = []
+    return Checkpoints(directory, report=lines.append, **kwargs), lines
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Checkpoints of steps 10, 20, 30."""
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    for step in (10, 20, 30):
+        checkpoints.save(step, _state(step), metrics={"accuracy": 1.0 / step})
+    checkpoints.close()
+    return tmp_path / "checkpoints"
+
+
+def _contents(directory):
+    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
+def test_bits_come_back_in_the_callers_classes(saved):
+    checkpoints, lines = _opened(saved)
+    step, tree = checkpoints.restore(_abstract())
+    assert step == 30 and lines == []
+    _assert_bits(tree, _state(30))
+    assert isinstance(tree["local"], Pair) and tree["local"].second[1] is None
+    assert all(type(leaf) is np.ndarray and leaf.flags.writeable for leaf in jax.tree.leaves(tree))
+    assert checkpoints.restore(_abstract(), which="best")[0] == 10
+    assert checkpoints.restore(_abstract(), which=20)[0] == 20
+    checkpoints.close()
+
+
+def test_empty_folder_has_no_checkpoint(tmp_path):
+    checkpoints, _ = _opened(tmp_path / "a" / "b")
+    assert checkpoints.restore(_abstract()) is None and checkpoints.restore(_abstract(), which="best") is None
+    assert checkpoints.steps() == [] and checkpoints.latest_step() is None and checkpoints.best_step() is None
+    checkpoints.close()
+    checkpoints.close()
+
+
+def test_state_may_be_donated_or_overwritten_once_save_returns(tmp_path):
+    checkpoints, _ = _opened(tmp_path)
+    change = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 0 - 1, tree), donate_argnums=0)
+    state = {"on_device": jnp.arange(1e6), "on_host": np.arange(1e6)}
+    expected = jax.tree.map(np.array, state)
+    checkpoints.save(1, state)
+    state["on_device"] = change(state["on_device"])
+    state["on_host"][:] = -1
+    for _ in range(5):
+        state["on_device"] = change(state["on_device"])
+    _, tree = checkpoints.restore(expected)
+    _assert_bits(tree, expected)
+    checkpoints.close()
+
+
+def test_save_does_not_wait_for_the_disk(tmp_path, monkeypatch):
+    go_on, write = threading.Event(), manifest.write
+
+    def write_when_told(*args, **kwargs):
+        assert go_on.wait(60)
+        write(*args, **kwargs)
+
+    monkeypatch.setattr(manifest, "write", write_when_told)
+    checkpoints, _ = _opened(tmp_path)
+    checkpoints.save(1, _state(1))
+    assert checkpoints.steps() == [], "it has returned, and nothing is in its place yet"
+    go_on.set()
+    checkpoints.wait()
+    assert checkpoints.steps() == [1]
+    checkpoints.close()
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "options", "kept"),
+    [
+        ([0.9, 0.1, 0.2, 0.3, 0.4], {}, [1, 3, 4, 5]),
+        ([0.1, 0.2, 0.3, 0.4, 0.5], {}, [3, 4, 5]),
+        ([0.9, 0.1, 0.2, 0.3, 0.4], {"best_mode": "min"}, [2, 3, 4, 5]),
+        ([0.9, 0.9, 0.2, 0.3, 0.4], {"keep_last": 1}, [1, 5]),  # of equals the earlier
+        ([0.5, 0.9, 0.7, 0.3, 0.4], {"keep_last": 1, "keep_best": 2}, [2, 3, 5]),
+        ([0.9, 0.1, 0.2, 0.3, 0.4], {"keep_last": 2, "keep_best": 0}, [4, 5]),
+        ([None, 0.1, float("nan"), None, None], {"keep_last": 1}, [2, 5]),
+        ([None, None, None, None, None], {"keep_last": 2}, [4, 5]),
+        ([0.9, 0.1, 0.2, 0.3, 0.4], {"best_metric": "loss"}, [3, 4, 5]),
+    ],
+)
+def test_last_and_best_stay(tmp_path, accuracies, options, kept):
+    checkpoints, _ = _opened(tmp_path, **options)
+    for step, accuracy in enumerate(accuracies, start=1):
+        checkpoints.save(step, {"x": np.ones(2)}, metrics=None if accuracy is None else {"accuracy": accuracy})
+    checkpoints.close()
+    assert checkpoints.steps() == kept
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".scratch", *map(str, kept)]
+    assert list((tmp_path / ".scratch").iterdir()) == []
+    reopened, _ = _opened(tmp_path, **options)  # what was best is known after a restart
+    assert reopened.steps() == kept and reopened.best_step() == checkpoints.best_step()
+    reopened.close()
+
+
+def test_senseless_retention_is_refused(tmp_path):
+    for options in ({"keep_last": 0}, {"keep_best": -1}):
+        with pytest.raises(ValueError, match="must be at least"):
+            Checkpoints(tmp_path, **options)
+
+
+def _flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _largest(folder):
+    return max((p for p in folder.glob("ocdbt.process_0/d/*")), key=lambda p: p.stat().st_size)
+
+
+DAMAGES = {
+    "flipped bit": (_flip, "was changed|not readable"),
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes and not|not readable|was changed"),
+    "emptied": (lambda path: path.write_bytes(b""), "bytes and not|not readable"),
+    "removed": (lambda path: path.unlink(), "missing"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_to_any_file_is_noticed(saved, damage):
+    harm, reason = DAMAGES[damage]
+    names = [name for name in _contents(saved / "30") if not (name == manifest.NAME and damage == "truncated")]
+    assert len(names) >= 6 and any(name.startswith("ocdbt.process_0/d/") for name in names)
+    for name in names:
+        shutil.copytree(saved / "30", saved / "40")
+        assert manifest.find_damage(saved / "40") is None
+        harm(saved / "40" / name)
+        found = manifest.find_damage(saved / "40")
+        assert found is not None and name in found and re.search(reason, found), (name, found)
+        shutil.rmtree(saved / "40")
+
+
+def test_damaged_newest_is_reported_moved_aside_and_passed_over(saved):
+    victim = _largest(saved / "30")
+    _flip(victim)
+    damaged = _contents(saved / "30")
+    checkpoints, lines = _opened(saved)
+    step, tree = checkpoints.restore(_abstract())
+    assert step == 20
+    _assert_bits(tree, _state(20))
+    (line,) = lines
+    assert "checkpoint 30" in line and victim.name in line and "30.damaged" in line and "\n" not in line
+    assert _contents(saved / "30.damaged") == damaged, "never deleted"
+    checkpoints.save(30, _state(30))  # the resumed run comes to that step again
+    checkpoints.wait()
+    assert checkpoints.restore(_abstract())[0] == 30 and len(lines) == 1
+    _flip(saved / "30" / manifest.NAME)
+    assert checkpoints.restore(_abstract())[0] == 20
+    assert (saved / "30.damaged").is_dir() and (saved / "30.damaged-2").is_dir()
+    checkpoints.close()
+
+
+def test_changed_metrics_are_noticed(saved):
+    path = saved / "10" / manifest.NAME
+    text = path.read_text()
+    assert '"accuracy": 0.1' in text
+    path.write_text(text.replace('"accuracy": 0.1', '"accuracy": 0.9'))
+    assert manifest.find_damage(saved / "10") == "manifest.json was changed"
+
+
+def test_orbax_alone_does_not_notice(tmp_path):
+    """Why there is a manifest. If this fails, Orbax has learnt to check, and the manifest may go."""
+    from orbax import checkpoint as ocp
+
+    checkpoints, _ = _opened(tmp_path)
+    noise = np.random.default_rng(0).integers(256, size=100_000).astype(np.uint8)  # which no compression changes
+    checkpoints.save(1, {"x": noise})
+    checkpoints.close()
+    _flip(_largest(tmp_path / "1"))
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as orbax:
+        read = orbax.restore(tmp_path / "1", args=ocp.args.StandardRestore({"x": noise}))
+    assert (read["x"] != noise).sum() == 1
+    assert "was changed" in str(manifest.find_damage(tmp_path / "1"))
+
+
+def test_all_damaged(saved):
+    for step in (10, 20, 30):
+        (saved / str(step) / "_METADATA").unlink()
+    checkpoints, lines = _opened(saved)
+    assert checkpoints.restore(_abstract()) is None
+    assert [line.split()[1] for line in lines] == ["30", "20", "10"] and checkpoints.steps() == []
+    checkpoints.close()
+
+
+def test_damaged_best_gives_way_to_the_next_best(saved):
+    _flip(saved / "10" / "_METADATA")
+    checkpoints, lines = _opened(saved)
+    assert checkpoints.restore(_abstract(), which="best")[0] == 20 and len(lines) == 1
+    checkpoints.close()
+
+
+def test_reading_changes_nothing(saved):
+    _flip(saved / "30" / "_METADATA")
+    (saved / ".scratch" / "40").mkdir()  # a run is writing just now
+    before = _contents(saved), sorted(saved.rglob("*"))
+    checkpoints, lines = _opened(saved, access="read")
+    assert checkpoints.restore(_abstract())[0] == 20 and len(lines) == 1
+    assert checkpoints.restore(_abstract(), which="best")[0] == 10
+    with pytest.raises(ValueError, match="opened for reading"):
+        checkpoints.save(50, _state(50))
+    for step, reason in [(30, "is damaged: the content of _METADATA was changed"), (40, "not there; there are")]:
+        with pytest.raises(ValueError, match=reason):
+            checkpoints.restore(_abstract(), which=step)
+    checkpoints.close()
+    assert (_contents(saved), sorted(saved.rglob("*"))) == before
+    reader, _ = _opened(saved / "nowhere", access="read")
+    assert reader.restore(_abstract()) is None and not (saved / "nowhere").exists()
+
+
+def test_kill_while_writing_leaves_no_checkpoint(saved):
+    """What a kill can leave: Orbax's half-written folder, its finished one without manifest, half a deleted one."""
+    for name in ("40.orbax-checkpoint-tmp", "40", "deleted-5"):
+        shutil.copytree(saved / "30", saved / ".scratch" / name)
+        (saved / ".scratch" / name / manifest.NAME).unlink()
+    checkpoints, lines = _opened(saved)
+    assert checkpoints.steps() == [10, 20, 30] and lines == []
+    assert list((saved / ".scratch").iterdir()) == []
+    checkpoints.save(40, _state(40))
+    checkpoints.close()
+    assert checkpoints.steps() == [10, 20, 30, 40]
+
+
+def test_no_manifest_no_checkpoint(saved):
+    (saved / "30" / manifest.NAME).unlink()
+    checkpoints, lines = _opened(saved)
+    assert checkpoints.restore(_abstract())[0] == 20 and "manifest.json is missing" in lines[0]
+    checkpoints.close()
+
+
+def test_no_checkpoint_is_in_place_before_its_manifest(tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    checkpoints, _ = _opened(tmp_path)
+    monkeypatch.setattr(manifest, "write", fail)
+    checkpoints.save(1, _state(1))
+    with pytest.raises(RuntimeError, match="checkpoint 1 could not be saved: No space left on device"):
+        checkpoints.wait()
+    assert checkpoints.steps() == []
+    monkeypatch.undo()
+    checkpoints.save(1, _state(1))
+    checkpoints.close()
+    assert checkpoints.steps() == [1]
+
+
+def test_save_into_a_folder_that_went_away(tmp_path):
+    checkpoints, _ = _opened(tmp_path / "c")
+    checkpoints.save(1, _state(1))
+    checkpoints.wait()
+    shutil.rmtree(tmp_path / "c")
+    (tmp_path / "c").write_text("")  # a file in its place: root too cannot write below it
+    with pytest.raises(RuntimeError, match="checkpoint 2 could not be saved") as caught:
+        checkpoints.save(2, _state(2))
+        checkpoints.wait()
+    assert "\n" not in str(caught.value)
+    checkpoints.close()
+
+
+def test_same_step_twice(saved):
+    checkpoints, lines = _opened(saved, keep_last=5)
+    before = _contents(saved)
+    checkpoints.save(30, _state(99), metrics={"accuracy": 0.0})
+    checkpoints.wait()
+    assert _contents(saved) == before
+    checkpoints.save(40, _state(40))
+    checkpoints.save(40, _state(40), metrics={"accuracy": 0.99})  # its quality became known later
+    checkpoints.wait()
+    assert checkpoints.best_step() == 40 and manifest.find_damage(saved / "40") is None
+    _flip(saved / "40" / "_METADATA")
+    checkpoints.save(40, _state(40))
+    checkpoints.wait()
+    assert manifest.find_damage(saved / "40") is None and len(lines) == 1 and (saved / "40.damaged").is_dir()
+    checkpoints.close()
+
+
+def test_checkpoint_of_other_code_is_refused(saved):
+    checkpoints, _ = _opened(saved)
+    tree = _abstract()
+    tree["params"]["Dense_0"]["kernel"] = jax.ShapeDtypeStruct((5, 3), jnp.float32)
+    tree["params"]["Dense_1"] = tree["params"]["Dense_0"].pop("bias")
+    tree["key"] = jax.ShapeDtypeStruct((2,), jnp.int32)
+    with pytest.raises(ValueError) as caught:
+        checkpoints.restore(tree)
+    assert str(caught.value) == (
+        f"checkpoint 30 in {str(saved)!r} does not fit this code: key is uint32 (2,) there, int32 (2,) here; "
+        "params/Dense_0/bias is there, not here; params/Dense_0/kernel is float32 (4, 3) there, float32 (5, 3) here; "
+        "and 1 more"
+    )
+    assert checkpoints.steps() == [10, 20, 30], "a misfit is no damage"
+    tree = _abstract()
+    tree["local"] = Pair(tree["local"].first, (jax.ShapeDtypeStruct((4, 0), jnp.float32), None))
+    with pytest.raises(ValueError, match=r"local/second/0 is float32 \(8, 0\) there"):
+        checkpoints.restore(tree)
+    checkpoints.close()
+
+
+def test_states_that_cannot_be_saved_are_refused(tmp_path):
+    checkpoints, _ = _opened(tmp_path)
+    for tree, reason in [
+        ({"a/b": np.ones(1), "a": {"b": np.ones(1)}}, "two leaves of one name"),
+        ({"key": jax.random.key(0)}, "'key': is a typed PRNG key"),
+    ]:
+        with pytest.raises(ValueError, match=reason):
+            checkpoints.save(1, tree)
+    checkpoints.close()
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8", "uint16", "complex64", "int64", "bool"])
+def test_dtypes(tmp_path, dtype):
+    checkpoints, _ = _opened(tmp_path)
+    state = {"x": np.arange(6).reshape(2, 3).astype(jnp.dtype(dtype)), "number": 3, "real": 0.1}
+    checkpoints.save(1, state)
+    _, tree = checkpoints.restore(state)
+    _assert_bits(tree, jax.tree.map(np.asarray, state))
+    checkpoints.close()
+
+
+def test_orbax_is_quiet(tmp_path, capfd, caplog):
+    logging.getLogger("absl").addHandler(caplog.handler)
+    try:
+        checkpoints, _ = _opened(tmp_path)
+        with caplog.at_level(logging.DEBUG, logger="absl"):
+            checkpoints.save(1, _state(1))
+            assert checkpoints.restore(_abstract())[0] == 1
+            checkpoints.close()
+    finally:
+        logging.getLogger("absl").removeHandler(caplog.handler)
+    assert [record.getMessage() for record in caplog.records] == []
+    assert capfd.readouterr() == ("", "")
+
+
+WRITER = """
+import sys
+import numpy as np
+from pathlib import Path
+from runs.checkpoints import Checkpoints
+from runs.records import Records
+
+folder = Path(sys.argv[1])
+state = {"x": np.zeros(300_000), "step": np.int32(0)}
+checkpoints = Checkpoints(folder / "checkpoints", keep_last=2, keep_best=0)
+start, state = checkpoints.restore(state) or (0, state)
+records = Records(folder / "metrics.jsonl", resume_step=start or None)
+print(start, flush=True)
+for step in range(start + 1, 1_000_000):
+    state = {"x": state["x"] + 1, "step": np.int32(step)}
+    records.append({"kind": "train", "step": step})
+    records.flush()
+    checkpoints.save(step, state)
+    print(step, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment(tmp_path):
+    """Killed again and again at random moments, a run loses at most the save under way and one that waited for it."""
+    rng = np.random.default_rng(0)
+    before = 0
+    for _ in range(8):
+        with subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", WRITER, str(tmp_path)],
+            cwd=Path(__file__).parent.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            lines = process.stdout
+            start = int(lines.readline())
+            last = [int(lines.readline()) for _ in range(int(rng.integers(1, 12)))][-1]
+            threading.Event().wait(rng.uniform(0, 0.03))  # to a moment within a save
+            process.kill()
+            after = lines.read().split()
+            assert process.stderr.read() == "", "no damage reported, no chatter"
+        assert start >= before
+        before = int(after[-1] if after else last) - 2
+        checkpoints, damaged = _opened(tmp_path / "checkpoints", access="read")
+        step, state = checkpoints.restore({"x": np.zeros(300_000), "step": np.int32(0)})
+        checkpoints.close()
+        assert damaged == [] and step >= before
+        assert state["step"] == step and (state["x"] == step).all()
+        steps = [record["step"] for record in records.read(tmp_path / "metrics.jsonl")]
+        assert steps == list(range(1, len(steps) + 1)) and len(steps) >= step

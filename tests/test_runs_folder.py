@@ -1,0 +1,219 @@
+"""A folder holds one experiment, run by one process; what is refused is refused in one line and leaves no trace."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runs import environment
+from runs.folder import check_workdir, open_run
+from runs.identity import differences, read_config
+
+CONFIG = {"seed": 0, "reducer": {"name": "mean"}, "data": {"name": "digits", "dir": "/a"}, "sizes": (3, 4)}
+
+
+def _tree(path: Path) -> dict[str, bytes | None]:
+    """Everything below a path, with contents."""
+    return {str(p.relative_to(path)): p.read_bytes() if p.is_file() else None for p in sorted(path.rglob("*"))}
+
+
+def _refused(action, *args, **kwargs) -> str:
+    with pytest.raises(ValueError) as caught:
+        action(*args, **kwargs)
+    line = str(caught.value)
+    assert "\n" not in line and line.startswith("workdir="), line
+    return line
+
+
+@pytest.fixture(params=[open_run, check_workdir], ids=["open", "check"])
+def entrance(request):
+    return request.param
+
+
+def test_new_folder_then_resumed(tmp_path):
+    workdir = tmp_path / "a" / "b"
+    with open_run(str(workdir), CONFIG, devices=["cpu:0", "cpu:1"]) as folder:
+        assert folder.state == "new" and folder.path == workdir and folder.changes == ()
+        assert json.loads(folder.config.read_text()) == {**CONFIG, "sizes": [3, 4]}
+        assert folder.config.read_text().startswith('{\n  "data"'), "sorted and indented, for people"
+    with open_run(str(workdir), CONFIG, devices=["cpu:0"]) as folder:
+        assert folder.state == "resumed"
+        assert folder.changes == ("devices was ['cpu:0', 'cpu:1'], is ['cpu:0']",)
+        starts = json.loads(folder.env.read_text())["starts"]
+        assert {p.parent for p in (folder.metrics, folder.checkpoints, folder.tensorboard)} == {workdir}
+    assert [start["devices"] for start in starts] == [["cpu:0", "cpu:1"], ["cpu:0"]]
+    assert starts[0]["packages"].keys() == set(environment.PACKAGES) and all(starts[0]["packages"].values())
+    assert {"started", "command", "python", "platform", "commit", "tree"} <= starts[0].keys()
+    assert sorted(p.name for p in workdir.iterdir()) == ["config.json", "env.json", "lock"]
+
+
+def test_check_leaves_nothing_behind(tmp_path):
+    check_workdir(str(tmp_path / "a" / "b"), CONFIG)
+    assert _tree(tmp_path) == {}
+
+
+def test_commit_and_dirty_mark(tmp_path, monkeypatch):
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "environment.py").write_text("1")
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "environment.py"))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert environment.describe()["commit"] is None
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "m"]):
+        subprocess.run([*git, *arguments], check=True)
+    clean = environment.describe()
+    assert len(clean["commit"]) == 40 and clean["tree"] == "clean"
+    (tmp_path / "environment.py").write_text("2")
+    assert environment.describe()["tree"] == "dirty"
+
+
+def test_another_config_is_refused(tmp_path, entrance):
+    open_run(str(tmp_path), CONFIG).close()
+    before = _tree(tmp_path)
+    line = _refused(entrance, str(tmp_path), {**CONFIG, "reducer": {"name": "sum"}, "seed": 1})
+    assert line == (
+        f"workdir={str(tmp_path)!r}: holds a run with another config: reducer.name='mean' there, 'sum' here; "
+        "seed=0 there, 1 here; use another --workdir, or --fresh"
+    )
+    assert _tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "expected"),
+    [
+        ({"a": 1}, {"a": 1}, []),
+        ({"a": (1, 2)}, {"a": [1, 2]}, []),
+        ({"a": 1}, {}, ["a=1 there, absent here"]),
+        ({}, {"a": {"b": None}}, ["a.b=absent there, None here"]),
+        ({"a": True}, {"a": 1}, ["a=True there, 1 here"]),
+        ({"a": {}}, {"a": {"b": 1}}, ["a={} there, absent here", "a.b=absent there, 1 here"]),
+        ({"data": {"dir": "x"}}, {"data": {"dir": "y"}}, []),
+        ({"data": {"dir": "x"}}, {"data": {}}, ["data=absent there, {} here"]),
+        ({"r": {"name": "x", "k": 1}}, {"r": {"name": "y", "j": 1}}, ["r.name='x' there, 'y' here"]),
+        ({"r": {"name": "x", "k": 1}, "rs": 1}, {"r": {"name": "y"}, "rs": 2}, None),
+    ],
+)
+def test_differences(there, here, expected):
+    if expected is None:  # a name speaks for its own block only
+        expected = ["r.name='x' there, 'y' here", "rs=1 there, 2 here"]
+    assert differences(there, here) == expected
+
+
+def test_many_differences_are_counted(tmp_path, entrance):
+    open_run(str(tmp_path), {f"k{n}": n for n in range(8)}).close()
+    line = _refused(entrance, str(tmp_path), {f"k{n}": -1 for n in range(8)})
+    assert "k4=4 there, -1 here and 3 more;" in line and "k5" not in line
+
+
+def test_data_folder_is_not_identity(tmp_path):
+    open_run(str(tmp_path), CONFIG).close()
+    with open_run(str(tmp_path), {**CONFIG, "data": {"name": "digits", "dir": "/elsewhere"}}) as folder:
+        assert folder.state == "resumed"
+    assert read_config(str(tmp_path))["data"]["dir"] == "/a"
+
+
+def test_fresh_takes_the_first_free_subfolder(tmp_path):
+    open_run(str(tmp_path), CONFIG).close()
+    (tmp_path / "fresh-2").mkdir()
+    before = _tree(tmp_path)
+    for expected in ("fresh-1", "fresh-3"):
+        with open_run(str(tmp_path), {"seed": 7}, start="fresh") as folder:
+            assert folder.path == tmp_path / expected and folder.state == "new"
+    after = _tree(tmp_path)
+    assert {name: after[name] for name in before} == before
+    with open_run(str(tmp_path / "fresh-3"), {"seed": 7}) as folder:
+        assert folder.state == "resumed"
+
+
+def test_fresh_works_beside_a_running_run(tmp_path):
+    with open_run(str(tmp_path), CONFIG), open_run(str(tmp_path), CONFIG, start="fresh") as folder:
+        assert folder.path.name == "fresh-1"
+
+
+@pytest.mark.parametrize("content", [b"", b'{"seed": 0', b"[1]", b"\xff\xfe"])
+@pytest.mark.parametrize("name", ["config.json", "env.json"])
+def test_damaged_file_is_refused(tmp_path, entrance, name, content):
+    open_run(str(tmp_path), CONFIG).close()
+    (tmp_path / name).write_bytes(content)
+    before = _tree(tmp_path)
+    assert f"{name} is damaged" in _refused(entrance, str(tmp_path), CONFIG)
+    assert _tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints"])
+def test_run_without_config_is_refused(tmp_path, entrance, name):
+    (tmp_path / name).mkdir()
+    assert f"holds {name} of a run but no config.json" in _refused(entrance, str(tmp_path), CONFIG)
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("start", ["resume", "fresh"])
+def test_folder_that_cannot_be(tmp_path, entrance, start):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    before = _tree(tmp_path)
+    for workdir, reason in [
+        (str(tmp_path / "file"), "is not a folder"),
+        (str(tmp_path / "file" / "x" / "y"), "is not a folder"),
+        (str(tmp_path / "dangling"), "is not a folder"),
+        ("/proc/x/y", "cannot be made in '/proc'"),  # /proc lets nobody make a folder, root included
+        ("/proc", "cannot be written"),
+        (str(tmp_path / ("n" * 300)), "File name too long"),
+        ("nul\0", "NUL"),
+        ("", "must name a folder"),
+    ]:
+        assert reason in _refused(entrance, workdir, CONFIG, start=start), workdir
+    assert _tree(tmp_path) == before
+
+
+def test_lock_file_that_cannot_be_opened(tmp_path, entrance):
+    (tmp_path / "lock").mkdir()
+    assert "lock" in _refused(entrance, str(tmp_path), CONFIG)
+    assert [p.name for p in tmp_path.iterdir()] == ["lock"]
+
+
+def test_second_run_is_refused_until_the_first_lets_go(tmp_path, entrance):
+    with open_run(str(tmp_path), CONFIG) as first:
+        before = _tree(tmp_path)
+        assert f"in use by another run (process {os.getpid()})" in _refused(entrance, str(tmp_path), CONFIG)
+        assert _tree(tmp_path) == before
+        first.close()  # and __exit__ closes once more, harmlessly
+        result = entrance(str(tmp_path), CONFIG)
+        if result is not None:
+            result.close()
+
+
+def test_lock_ends_with_a_killed_process(tmp_path, entrance):
+    program = (
+        "import sys; from runs.folder import open_run; "
+        "folder = open_run(sys.argv[1], {'seed': 0}); print('locked', flush=True); sys.stdin.read()"
+    )
+    root = Path(__file__).parent.parent
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root
+    ) as process:
+        assert process.stdout.readline() == b"locked\n"
+        assert f"(process {process.pid})" in _refused(entrance, str(tmp_path), {"seed": 0})
+        process.kill()
+    result = entrance(str(tmp_path), {"seed": 0})
+    if result is not None:
+        assert result.state == "resumed"
+        result.close()
+
+
+def test_config_written_between_look_and_lock_is_seen(tmp_path, monkeypatch):
+    """Two runs start at once in a new folder; the slower one looks again once it has the lock."""
+    from runs import folder
+
+    make = folder._make
+
+    def make_late(path, start):
+        monkeypatch.setattr(folder, "_make", make)
+        open_run(str(tmp_path / "w"), {"seed": 1}).close()
+        return make(path, start)
+
+    monkeypatch.setattr(folder, "_make", make_late)
+    assert "seed=1 there, 0 here" in _refused(open_run, str(tmp_path / "w"), {"seed": 0})
+    open_run(str(tmp_path / "w"), {"seed": 1}).close()  # the refused one let go of the lock

@@ -1,0 +1,60 @@
+"""Progress: a bar for people who look, few lines for a log."""
+
+import io
+
+from runs.progress import Progress
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def _lines(stream):
+    return stream.getvalue().splitlines()
+
+
+def test_plain_lines_are_few_and_the_last_is_shown():
+    stream, seconds = io.StringIO(), iter([0.0, 1.0, 4.9, 5.0, 6.0, 7.0])
+    with Progress(100, every_seconds=5.0, stream=stream, clock=lambda: next(seconds)) as progress:
+        for step in range(1, 7):
+            progress.update(step, {"loss": 0.5, "accuracy": 0.9712, "examples_per_second": 12345.6})
+    assert [line.split("  ")[0] for line in _lines(stream)] == ["step 1/100", "step 4/100", "step 6/100"]
+    assert _lines(stream)[-1] == "step 6/100  loss 0.5000  accuracy 97.12%  12,346 ex/s"
+
+
+def test_final_step_is_shown_at_once_and_once():
+    stream = io.StringIO()
+    progress = Progress(3, stream=stream, clock=lambda: 0.0)
+    for step in (1, 2, 3):
+        progress.update(step, {"loss": None})
+    assert _lines(stream) == ["step 1/3", "step 3/3"]
+    progress.close()
+    progress.close()
+    assert _lines(stream) == ["step 1/3", "step 3/3"]
+
+
+def test_messages_between_plain_lines():
+    stream = io.StringIO()
+    Progress(3, stream=stream).message("saved")
+    assert _lines(stream) == ["saved"]
+
+
+def test_bar_on_a_terminal():
+    stream = _Terminal()
+    progress = Progress(10, start_step=4, stream=stream)
+    progress.update(6, {"loss": 0.25, "accuracy": 1.0})
+    progress.message("saved")
+    progress.update(10, {"loss": float("nan")})
+    progress.close()
+    progress.close()
+    text = stream.getvalue()
+    assert "4/10" in text and "10/10" in text and "loss nan" in text
+    assert "saved\n" in text.replace("\r", "\n"), "the message stands on a line of its own"
+
+
+def test_stderr_is_the_default(capsys):
+    with Progress(1) as progress:
+        progress.update(1, {"loss": 1.0})
+    captured = capsys.readouterr()
+    assert captured.out == "" and "step 1/1  loss 1.0000" in captured.err

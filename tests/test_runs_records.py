@@ -1,0 +1,171 @@
+"""Records: after any kill and resume, none missing and none twice."""
+
+import json
+import math
+import struct
+
+import numpy as np
+import pytest
+
+from runs.records import HOST_CLOCK_FIELDS, Records, read
+
+
+def _record(step, **fields):
+    return {"kind": "train", "step": step, "loss": 1.0 / (step + 1), "wall_seconds": 10.0 * step, **fields}
+
+
+def _write(path, steps, **kwargs):
+    with Records(path, **kwargs) as records:
+        for step in steps:
+            records.append(_record(step))
+
+
+def test_lines_are_strict_json(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with Records(path) as records:
+        records.append(
+            {
+                "kind": "train",
+                "step": np.int64(3),
+                "loss": np.float32("nan"),
+                "up": math.inf,
+                "down": -np.inf,
+                "note": "nane",
+                "none": None,
+            }
+        )
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    (line,) = path.read_text().splitlines()
+    assert json.loads(line, parse_constant=refuse) == {
+        **{"kind": "train", "step": 3, "loss": "nan", "up": "inf", "down": "-inf", "note": "nane", "none": None}
+    }
+    (record,) = read(path)
+    assert math.isnan(record["loss"]) and record["up"] == math.inf and record["down"] == -math.inf
+    assert record["note"] == "nane" and record["none"] is None
+
+
+def test_appended_lines_are_with_the_operating_system_at_once(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    records = Records(path)
+    records.append(_record(1))
+    assert [record["step"] for record in read(path)] == [1], "a kill at this moment would lose the line"
+    records.close()
+    records.close()
+
+
+@pytest.mark.parametrize(
+    "bad", [{"step": 1}, {"kind": "train"}, {"kind": "train", "step": 1.0}, {"kind": 1, "step": 1}]
+)
+def test_record_without_kind_or_step_is_refused(tmp_path, bad):
+    with Records(tmp_path / "metrics.jsonl") as records, pytest.raises(ValueError, match="must hold a kind"):
+        records.append(bad)
+    assert read(tmp_path / "metrics.jsonl") == []
+
+
+@pytest.mark.parametrize("resume_step", [None, 0, 2, 4, 5])
+@pytest.mark.parametrize("cut", [0, 1, 9])
+def test_every_cut_of_the_last_line_and_every_resume_step(tmp_path, resume_step, cut):
+    whole, path = tmp_path / "whole.jsonl", tmp_path / "metrics.jsonl"
+    _write(whole, range(7))
+    _write(path, range(6))
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) - cut])  # killed while writing the line of step 5
+    _write(path, range(0 if resume_step is None else resume_step + 1, 7), resume_step=resume_step)
+    # A checkpoint never knows more than the records, so the cut line of step 5 goes with a resume before it; one byte
+    # less is the newline alone, and that line is whole.
+    if resume_step == 5 and cut > 1:
+        assert [record["step"] for record in read(path)] == [0, 1, 2, 3, 4, 6]
+    else:
+        assert path.read_bytes() == whole.read_bytes()
+
+
+def test_resume_keeps_bytes_and_eval_records_of_the_same_step(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    kept = b'{"step":2,   "kind":"train"}\n{"kind": "eval", "step": 2, "accuracy": 1}\n'
+    path.write_bytes(kept + b'{"kind": "eval", "step": 3}\n')
+    Records(path, resume_step=2).close()
+    assert path.read_bytes() == kept
+    assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_clock_goes_on_where_the_kept_records_end(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    _write(path, range(6))
+    assert "wall_seconds" in HOST_CLOCK_FIELDS
+    with Records(path, resume_step=3) as records:
+        assert records.wall_seconds == 30.0
+    with Records(tmp_path / "new.jsonl", resume_step=3) as records:
+        assert records.wall_seconds == 0.0
+
+
+@pytest.mark.parametrize("bad", [b"{]\n", b"[1]\n", b"\n", b'{"kind": "train"}\n', b"\x00\xff\n"])
+def test_damage_before_the_last_line_is_refused_and_left_alone(tmp_path, bad):
+    path = tmp_path / "metrics.jsonl"
+    _write(path, [1])
+    path.write_bytes(path.read_bytes() + bad + b'{"kind": "train", "step": 2}\n')
+    before = path.read_bytes()
+    for action in (lambda: read(path), lambda: Records(path, resume_step=2)):
+        with pytest.raises(ValueError, match="line 2 is damaged") as caught:
+            action()
+        assert "\n" not in str(caught.value)
+    assert path.read_bytes() == before
+
+
+def test_read_leaves_out_a_line_being_written(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    _write(path, [1, 2])
+    path.write_bytes(path.read_bytes()[:-5])
+    assert [record["step"] for record in read(path)] == [1]
+
+
+def _events(folder):
+    """What TensorBoard would read: every event of every file, checksums verified, in the order of the files."""
+    from tensorboardX.proto import event_pb2
+    from tensorboardX.record_writer import masked_crc32c
+
+    events = []
+    for path in sorted(folder.iterdir(), key=lambda p: int(p.name.rsplit(".", 1)[1])):
+        content, at = path.read_bytes(), 0
+        while at < len(content):
+            (size,) = struct.unpack_from("Q", content, at)
+            assert struct.unpack_from("I", content, at + 8)[0] == masked_crc32c(content[at : at + 8])
+            data = content[at + 12 : at + 12 + size]
+            assert struct.unpack_from("I", content, at + 12 + size)[0] == masked_crc32c(data)
+            events.append(event_pb2.Event.FromString(data))
+            at += 16 + size
+    return events
+
+
+def _shown(events):
+    """The points that TensorBoard shows: a session start at step s hides earlier events of step s and later."""
+    points = []
+    for event in events:
+        if event.HasField("session_log"):
+            points = [point for point in points if point[0] < event.step]
+        points += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+    return points
+
+
+def test_tensorboard_shows_each_step_once_after_a_resume(tmp_path):
+    folder = tmp_path / "tensorboard"
+    _write(tmp_path / "metrics.jsonl", range(5), tensorboard=folder)
+    _write(tmp_path / "metrics.jsonl", range(3, 7), tensorboard=folder, resume_step=2)
+    events = _events(folder)
+    assert events[0].file_version == "brain.Event:2"
+    losses = [(step, value) for step, tag, value in _shown(events) if tag == "train/loss"]
+    assert losses == [(step, np.float32(1.0 / (step + 1))) for step in range(7)]
+    _write(tmp_path / "metrics.jsonl", range(2), tensorboard=folder)  # killed before a checkpoint: from the beginning
+    assert [step for step, tag, _ in _shown(_events(folder)) if tag == "train/loss"] == [0, 1]
+
+
+def test_tensorboard_gets_numbers_alone(tmp_path):
+    record = _record(1, big=1e300, nan=math.nan, text="x", none=None, flag=True, count=10**12)
+    with Records(tmp_path / "metrics.jsonl", tensorboard=tmp_path / "tb") as records:
+        records.append(record)
+        records.flush()
+        values = {tag: value for _, tag, value in _shown(_events(tmp_path / "tb"))}  # on disk after a flush
+    assert values.keys() == {"train/loss", "train/wall_seconds", "train/big", "train/nan", "train/count"}
+    assert math.isnan(values["train/nan"]) and values["train/big"] == math.inf

@@ -1,0 +1,222 @@
+"""Whole runs: what they leave on disk, how they go on, and that nothing is lost or done twice."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+import runs
+import train
+from configs import flags
+from program import build
+from workers import Layout
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if "def get_config" in path.read_text())
+
+# Dropout, momentum and a moving average are on in the digits config.
+OVERRIDES = (
+    "--config.train_steps=120",
+    "--config.log_every_steps=7",
+    "--config.eval_every_steps=25",
+    "--config.checkpoint_every_steps=20",
+)
+FIELDS = {
+    *("kind", "step", "epoch", "examples", "wall_seconds", "simulated_seconds", "loss", "accuracy"),
+    *("learning_rate", "gradient_norm", "reduced_norm", "update_norm", "bytes_per_worker"),
+}
+
+
+def command(*arguments: str) -> int:
+    with flagsaver.flagsaver():
+        return train.main(["train.py", *arguments])
+
+
+def digits(workdir, *more: str) -> tuple[str, ...]:
+    return (f"--config={ROOT}/configs/digits.py", *OVERRIDES, f"--workdir={workdir}", *more)
+
+
+def program():
+    return build(flags.load(f"{ROOT}/configs/digits.py", OVERRIDES))
+
+
+def final_state(workdir):
+    with runs.Checkpoints(pathlib.Path(workdir) / "checkpoints", access="read") as checkpoints:
+        step, state = checkpoints.restore(train.abstract(program()))
+    return step, jax.tree.leaves(state)
+
+
+def without_clock(workdir):
+    records = runs.read(pathlib.Path(workdir) / "metrics.jsonl")
+    return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in records]
+
+
+def assert_same_run(workdir, reference):
+    (step, leaves), (expected_step, expected) = final_state(workdir), final_state(reference)
+    assert step == expected_step == 120
+    assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(leaves, expected, strict=True))
+    assert without_clock(workdir) == without_clock(reference)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("uninterrupted")
+    assert command(*digits(workdir)) == 0
+    return workdir
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_runs_small(path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command(f"--config={path}:smoke") == 0
+    said = capsys.readouterr().out
+    (folder,) = (tmp_path / "out" / f"{path.stem}-smoke").iterdir()
+    assert "test accuracy" in said and str(folder.relative_to(tmp_path)) in said and "next" in said
+    records = runs.read(folder / "metrics.jsonl")
+    assert [(r["kind"], r["step"]) for r in records] == [(kind, step) for step in (2, 4) for kind in ("train", "eval")]
+    assert all(set(record) >= FIELDS for record in records)
+    assert json.loads((folder / "config.json").read_text())["train_steps"] == 4
+    assert {"packages", "devices"} <= set(json.loads((folder / "env.json").read_text())["starts"][0])
+    assert list((folder / "tensorboard").iterdir()) and (folder / "DONE").exists()
+
+
+def test_records_and_checkpoints_of_a_run(uninterrupted):
+    records = runs.read(uninterrupted / "metrics.jsonl")
+    assert [r["step"] for r in records if r["kind"] == "train"] == [*range(7, 120, 7), 120]
+    assert [r["step"] for r in records if r["kind"] == "eval"] == [25, 50, 75, 100, 120]
+    assert records[-1]["examples"] == 120 * 128 and records[-1]["epoch"] == pytest.approx(120 * 128 / 1437)
+    kept = sorted(int(path.name) for path in (uninterrupted / "checkpoints").iterdir() if path.name.isdecimal())
+    assert kept[-2:] == [100, 120] and len(kept) <= 3  # the last two, and the best
+
+
+def test_same_command_again_only_reports(uninterrupted, capsys):
+    before = (uninterrupted / "metrics.jsonl").read_bytes()
+    assert command(*digits(uninterrupted)) == 0
+    captured = capsys.readouterr()
+    assert "finished before" in captured.err and "test accuracy" in captured.out
+    assert (uninterrupted / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("steps", [(1,), (33, 60, 119)])
+def test_stopped_by_a_signal_and_gone_on(steps, uninterrupted, tmp_path, monkeypatch, capsys):
+    """SIGTERM and SIGINT save first; what follows is bit for bit what would have been."""
+    over_workers = train.over_workers
+    for number, name in zip(steps, ("SIGTERM", "SIGINT", "SIGTERM"), strict=False):
+
+        def stopping(*arguments, number=number, name=name, **kwargs):
+            step = over_workers(*arguments, **kwargs)
+
+            def step_and_signal(shared, *rest):
+                result = step(shared, *rest)
+                if int(np.asarray(result[0].step)[0]) == number:
+                    signal.raise_signal(signal.Signals[name])
+                return result
+
+            return step_and_signal
+
+        monkeypatch.setattr(train, "over_workers", stopping)
+        assert command(*digits(tmp_path)) == 128 + signal.Signals[name]
+        assert f"stopped by {name} at step {number}" in capsys.readouterr().out
+        assert final_state(tmp_path)[0] == number
+    monkeypatch.setattr(train, "over_workers", over_workers)
+    assert command(*digits(tmp_path)) == 0
+    assert f"going on at step {steps[-1]}" in capsys.readouterr().err
+    assert_same_run(tmp_path, uninterrupted)
+
+
+def test_damaged_checkpoint_is_reported_and_the_one_before_used(uninterrupted, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train.Journal, "summary", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        command(*digits(tmp_path))
+    monkeypatch.undo()
+    victim = max((tmp_path / "checkpoints" / "120").rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    capsys.readouterr()
+    assert command(*digits(tmp_path)) == 0
+    said = capsys.readouterr().err
+    assert "checkpoint 120" in said and "damaged" in said and "going on at step 100" in said
+    assert_same_run(tmp_path, uninterrupted)
+    assert (tmp_path / "checkpoints" / "120.damaged").exists()
+
+
+def test_another_config_or_layout_in_the_same_folder(uninterrupted, capsys):
+    assert command(*digits(uninterrupted, "--config.num_workers=4")) == 2
+    assert "num_workers=8 there, 4 here" in capsys.readouterr().err
+    with train.refusing():
+        other = build(flags.load(f"{ROOT}/configs/digits.py", [*OVERRIDES, "--config.model.hidden_sizes=(3,)"]))
+    with runs.Checkpoints(uninterrupted / "checkpoints", access="read") as checkpoints:
+        with pytest.raises(ValueError, match=r"does not fit.*Dense_0/kernel is float32 \(64, 512\) there"):
+            train.restore(other, Layout.of(8), checkpoints)
+        step, *state = train.restore(program(), Layout.of(8, num_devices=2), checkpoints)
+    assert step == 120 and state[0].step.shape == (2,)
+
+
+def test_fresh_starts_over_in_a_subfolder(uninterrupted):
+    before = {path: path.read_bytes() for path in uninterrupted.rglob("*") if path.is_file()}
+    assert command(*digits(uninterrupted, "--fresh")) == 0
+    assert_same_run(uninterrupted / "fresh-1", uninterrupted)
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+@pytest.mark.parametrize(("which", "step"), [("latest", 120), ("best", None), ("100", 100)])
+def test_evaluate_only(which, step, uninterrupted, capsys):
+    before = sorted(uninterrupted.rglob("*"))
+    assert command(*digits(uninterrupted, "--evaluate_only", f"--checkpoint={which}")) == 0
+    said = capsys.readouterr().out
+    evaluations = {r["step"]: r for r in runs.read(uninterrupted / "metrics.jsonl") if r["kind"] == "eval"}
+    step = step or int(said.split()[1].rstrip(":"))
+    assert f"step {step}: test accuracy {evaluations[step]['accuracy']:.2%}" in said
+    assert sorted(uninterrupted.rglob("*")) == before
+
+
+def test_dry_run_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command(f"--config={ROOT}/configs/digits.py:smoke", "--dry_run") == 0
+    said = capsys.readouterr().out
+    assert '"num_workers": 8' in said and "8 workers = 8 devices x 1 lanes" in said and "FLOP" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_killed_at_five_random_moments(tmp_path):
+    """SIGKILL at random moments of real processes, start-up and checkpoints included."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    reference, killed = tmp_path / "reference", tmp_path / "killed"
+
+    def start(workdir):
+        arguments = [sys.executable, str(ROOT / "train.py"), *digits(workdir)]
+        return subprocess.Popen(
+            arguments, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def num_lines():
+        path = killed / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    process = start(reference)
+    assert process.wait() == 0, (tmp_path / "log").read_text()
+    total = (reference / "metrics.jsonl").read_bytes().count(b"\n")
+    rng = random.Random(0)
+    kills = 0
+    for until in sorted(rng.uniform(0, total) for _ in range(5)):
+        process = start(killed)
+        while num_lines() < until and process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.05))
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+    assert kills >= 4  # the last may come too late
+    process = start(killed)
+    assert process.wait() == 0, (tmp_path / "log").read_text()
+    assert_same_run(killed, reference)

@@ -1,0 +1,356 @@
+"""Synchronous SGD over workers: flags, the step, the loop.
+
+    python train.py --config=configs/digits.py --config.reducer.name=sum --workdir=out/mine
+
+A config is the whole experiment; flags are the run: where, on how many devices, from which checkpoint.
+"""
+
+import contextlib
+import math
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import app, flags
+from jax import lax
+from ml_collections import ConfigDict
+
+import data
+import runs
+from configs import flags as config_flags
+from configs.schema import ConfigError, in_block
+from program import Local, Program, Shared, build
+from runs import dry_run
+from workers import DEVICE_AXIS, Layout, Window, on_devices, over_workers
+
+flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
+flags.DEFINE_string("workdir", None, "Folder of the run; by default out/<config>/<hash of the config>.")
+flags.DEFINE_integer(
+    "num_devices",
+    None,
+    lower_bound=1,
+    help="Devices to use; by default the most that divide num_workers (CPU: up to 8).",
+)
+flags.DEFINE_bool("fresh", False, "Start over in a new subfolder of the workdir; deletes nothing.")
+flags.DEFINE_bool("evaluate_only", False, "Evaluate a checkpoint of the workdir, and stop.")
+flags.DEFINE_string("checkpoint", "latest", "Which one to evaluate: latest, best, or a step.")
+flags.DEFINE_bool("dry_run", False, "Print what would run, and stop.")
+flags.DEFINE_integer("dry_run_devices", None, lower_bound=1, help="Devices to assume in a dry run; need not be here.")
+
+FLAGS = flags.FLAGS
+
+# Virtual CPU devices: by default, and at most.
+MAX_VIRTUAL_DEVICES, MAX_FORCED_DEVICES = 8, 64
+
+
+# ---- state and evaluation -----------------------------------------------------------------------------------------
+
+
+def place(program: Program, layout: Layout) -> tuple[Any, Any]:
+    """Returns the initial state on the devices."""
+    shared, local = jax.device_get(jax.jit(program.init)())
+    local = jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), local)
+    return layout.put_shared(shared), layout.put_local(local)
+
+
+def make_evaluation(program: Program, layout: Layout, split: data.Split) -> Callable[[Any, Any, Any], dict[str, float]]:
+    """Returns ``evaluate(shared, local, resident) -> {"loss", "accuracy"}`` over a whole split, exactly.
+
+    It uses the moving average of the parameters where there is one, and the workers' mean of the model state.
+    """
+
+    def one_device(shared: Shared, local: Local, resident, batch):
+        params = shared.params if shared.ema is None else shared.ema
+        model_state = jax.tree.map(lambda x: lax.pmean(x.mean(0), DEVICE_AXIS), local.model_state)
+        image = data.normalise(batch["image"], resident["mean"], resident["std"])
+        sums = program.task.evaluate(params, model_state, {**batch, "image": image}, batch["weight"])
+        return lax.psum(sums, DEVICE_AXIS)
+
+    compiled = on_devices(one_device, layout=layout, lift=program.config.lift)
+    num_examples, num_devices = len(split.labels), layout.num_devices
+    per_device = min(math.ceil(program.config.eval_batch_size / num_devices), math.ceil(num_examples / num_devices))
+
+    def batch_at(start: int):
+        index = np.arange(start, start + per_device * num_devices).reshape(num_devices, per_device)
+        weight = (index < num_examples).astype(np.float32)
+        index = np.minimum(index, num_examples - 1)
+        return {"image": split.images[index], "label": split.labels[index], "weight": weight}
+
+    def evaluate(shared, local, resident) -> dict[str, float]:
+        window = Window()
+        done = []
+        for start in range(0, num_examples, per_device * num_devices):
+            done += window.push(start, compiled(shared, local, resident, batch_at(start)))
+        sums = [layout.get_shared(sums) for _, sums in done + window.drain()]
+        total = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
+        return {"loss": total["loss"] / total["count"], "accuracy": total["correct"] / total["count"]}
+
+    return evaluate
+
+
+def canonical(shared: Shared, local: Local, layout: Layout) -> dict[str, Any]:
+    """Returns the state in the form that checkpoints have, which does not know the layout."""
+    return {"shared": layout.get_shared(shared), "local": layout.get_local(local)}
+
+
+def abstract(program: Program) -> dict[str, Any]:
+    """Returns the shapes of ``canonical``, without a device."""
+    shared, local = jax.eval_shape(program.init)
+    num_workers = program.config.num_workers
+    local = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_workers, *x.shape), x.dtype), local)
+    return {"shared": shared, "local": local}
+
+
+def restore(
+    program: Program, layout: Layout, checkpoints: runs.Checkpoints, *, which: Any = "latest"
+) -> tuple[int, Any, Any] | None:
+    """Returns (step, shared, local) of a whole checkpoint, "latest", "best" or of a step; None if there is none."""
+    with refusing():
+        restored = checkpoints.restore(abstract(program), which=which)
+    if restored is None:
+        return None
+    step, state = restored
+    return step, layout.put_shared(state["shared"]), layout.put_local(state["local"])
+
+
+# ---- the loop ----------------------------------------------------------------------------------------------------
+
+
+def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, Any]:
+    """Trains from the folder's last checkpoint, or from the start, to the end or to a signal that asks to stop.
+
+    Returns:
+      The summary of the run. Its "stopped_by" names the signal, or is None; the state is saved either way.
+
+    Raises:
+      ConfigError: if the data cannot be read, or the checkpoint does not fit the code.
+    """
+    config = program.config
+    with in_block("data"):
+        dataset = data.load(config.data.name, directory=config.data.dir)
+    draws = data.Draws(
+        num_examples=len(dataset.train.labels), batch_size=config.batch_size_per_worker, seed=config.seed
+    )
+    train_step = over_workers(program.halves, layout=layout, lift=config.lift, lanes=config.lanes)
+    evaluate = make_evaluation(program, layout, dataset.test)
+
+    with contextlib.ExitStack() as stack:
+        checkpoints = stack.enter_context(runs.Checkpoints(folder.checkpoints, keep_last=config.keep_checkpoints))
+        start, shared, local = restore(program, layout, checkpoints) or (0, *place(program, layout))
+        feeds = stack.enter_context(
+            data.Feeds(dataset.train, draws, layout=(layout.num_devices, layout.lanes), placement=program.placement)
+        )
+        resident = layout.put_shared({"train": feeds.resident, "mean": dataset.mean, "std": dataset.std})
+        journal = stack.enter_context(Journal(program, layout, folder, start=start))
+        stop = stack.enter_context(runs.catch_stop())
+        window = Window()
+
+        for step, feed in zip(range(start + 1, program.num_steps + 1), feeds.iterate(start), strict=False):
+            shared, local, metrics = train_step(shared, local, feed, resident)
+            journal.steps(window.push(step, metrics), waited_seconds=feeds.waited_seconds)
+            is_last, stopped_by = step == program.num_steps, stop.requested
+            at_eval = is_last or step % program.eval_every == 0
+            at_checkpoint = is_last or step % program.checkpoint_every == 0 or stopped_by is not None
+            if at_eval or at_checkpoint:
+                journal.steps(window.drain(), waited_seconds=feeds.waited_seconds)
+                with journal.clock.paused():
+                    quality = evaluate(shared, local, resident) if at_eval else None
+                    if quality:
+                        journal.evaluation(step, metrics, quality)
+                    if at_checkpoint:
+                        journal.records.flush()  # a checkpoint never knows more than the records
+                        checkpoints.save(step, canonical(shared, local, layout), metrics=quality)
+            if stopped_by is not None and not is_last:
+                checkpoints.wait()
+                return {"stopped_by": stopped_by, "step": step}
+        checkpoints.wait()
+    return {"stopped_by": None, **journal.summary()}
+
+
+class Journal:
+    """Turns what steps measured into records and progress."""
+
+    def __init__(self, program: Program, layout: Layout, folder: runs.Folder, *, start: int):
+        self._program, self._layout, self._folder = program, layout, folder
+        self.records = runs.Records(folder.metrics, tensorboard=folder.tensorboard, resume_step=start or None)
+        self._progress = runs.Progress(program.num_steps, start_step=start)
+        self.clock = runs.Clock(wall_seconds=self.records.wall_seconds, step=start)
+        if start:
+            self._progress.message(f"{folder.path}: going on at step {start} of {program.num_steps}")
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.close()
+        self.records.close()
+
+    def steps(self, finished: list[tuple[int, Any]], *, waited_seconds: float) -> None:
+        """Records those of the finished steps that the log wants."""
+        for step, metrics in finished:
+            if step % self._program.log_every == 0 or step == self._program.num_steps:
+                n = self._program.examples_per_step
+                rates = self.clock.lap(step, num_examples=n, waited_seconds=waited_seconds)
+                self._progress.update(step, self._record("train", step, {**self._layout.get_numbers(metrics), **rates}))
+
+    def evaluation(self, step: int, metrics: Any, quality: dict[str, float]) -> None:
+        """Records an evaluation, with what the step before it measured."""
+        self._record("eval", step, {**self._layout.get_numbers(metrics), **quality})
+
+    def summary(self) -> dict[str, Any]:
+        """What a run comes to: its last evaluation, and its speed since it was started last."""
+        keys = ("step", "epoch", "accuracy", "loss", "wall_seconds", "simulated_seconds")
+        last = [record for record in runs.read(self._folder.metrics) if record["kind"] == "eval"][-1]
+        rate = self.clock.steps_per_second()
+        examples = None if rate is None else rate * self._program.examples_per_step
+        return {**{key: last[key] for key in keys}, "steps_per_second": rate, "examples_per_second": examples}
+
+    def _record(self, kind: str, step: int, measured: dict[str, float]) -> dict[str, Any]:
+        examples = step * self._program.examples_per_step
+        record = {
+            "kind": kind,
+            "step": step,
+            "epoch": examples / self._program.info.num_train,
+            "examples": examples,
+            "wall_seconds": self.clock.wall_seconds(),
+            "simulated_seconds": 0.0,
+            **measured,
+            "bytes_per_worker": self._program.traffic.bytes_per_worker,
+        }
+        self.records.append(record)
+        return record
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs a command line; returns its exit code: 0, 2 for bad input, 128 + n when signal n asked it to stop,
+    1 if the state could not be saved."""
+    try:
+        return run(argv)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except runs.SaveError as error:  # a full disk, say; what was saved before is whole
+        print(f"{error}; the same command goes on from the checkpoint before", file=sys.stderr)
+        return 1
+
+
+def run(argv: Sequence[str]) -> int:
+    """Does what ``main`` does, but for what it refuses.
+
+    Raises:
+      ConfigError: one line, with nothing compiled and nothing written.
+    """
+    config, notes = config_flags.parse(argv)
+    claim_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
+    program = build(config)
+    if FLAGS.dry_run or FLAGS.dry_run_devices is not None:
+        with refusing():
+            print(dry_run.describe(program, num_devices=FLAGS.dry_run_devices or FLAGS.num_devices))
+        return 0
+    workdir = default_workdir(FLAGS.config, config) if FLAGS.workdir is None else FLAGS.workdir
+    with refusing():
+        layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
+    if FLAGS.evaluate_only:
+        print(evaluate_checkpoint(program, layout, pathlib.Path(workdir), which=FLAGS.checkpoint))
+        return 0
+    with refusing():
+        devices = [f"{device} {device.device_kind}" for device in layout.devices]
+        folder = runs.open_run(workdir, config.to_dict(), start="fresh" if FLAGS.fresh else "resume", devices=devices)
+    for note in (*notes, *folder.changes):
+        print(note, file=sys.stderr)
+    with folder:
+        summary = folder.summary
+        if summary is not None:
+            print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
+        else:
+            summary = train(program, layout, folder)
+            if summary["stopped_by"]:
+                print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
+                return 128 + signal.Signals[summary["stopped_by"]]
+            folder.finish(summary)
+        print(summarise(program, layout, summary, path=folder.path))
+    return 0
+
+
+def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *, which: str) -> str:
+    """Evaluates a checkpoint on the test set; writes nothing."""
+    if which not in ("latest", "best") and not which.isdecimal():
+        raise ConfigError(f"checkpoint={which!r}: must be latest, best or a step")
+    with refusing():
+        runs.check_same(str(path), program.config.to_dict())
+    with runs.Checkpoints(path / "checkpoints", access="read") as checkpoints:
+        restored = restore(program, layout, checkpoints, which=int(which) if which.isdecimal() else which)
+    if restored is None:
+        raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint to evaluate")
+    step, shared, local = restored
+    with in_block("data"):
+        dataset = data.load(program.config.data.name, directory=program.config.data.dir)
+    resident = layout.put_shared({"mean": dataset.mean, "std": dataset.std})
+    quality = make_evaluation(program, layout, dataset.test)(shared, local, resident)
+    return f"step {step}: test accuracy {quality['accuracy']:.2%}, loss {quality['loss']:.4f}"
+
+
+def default_workdir(spec: str, config: ConfigDict) -> str:
+    """A folder for each config, so that the same command goes on and another one starts anew.
+
+    >>> default_workdir("configs/digits.py:smoke", ConfigDict({"seed": 0}))
+    'out/digits-smoke/4f0e6a6b'
+    """
+    name = "-".join(filter(None, (pathlib.Path(spec.partition(":")[0]).stem, spec.partition(":")[2])))
+    return str(pathlib.Path("out", name, runs.fingerprint(config.to_dict())[:8]))
+
+
+def summarise(program: Program, layout: Layout, done: dict[str, Any], *, path: pathlib.Path) -> str:
+    """The last words of a run."""
+    config = program.config
+    speed = "not measured: too few steps"
+    if done["steps_per_second"]:
+        speed = f"{done['steps_per_second']:,.1f} steps/s, {done['examples_per_second']:,.0f} examples/s"
+    other = "sum" if config.reducer.name == "mean" else "mean"
+    layout_said = f"{config.num_workers} workers = {layout.num_devices} devices x {layout.lanes}"
+    return f"""
+{config.data.name}, {config.model.name}: {layout_said}, reducer {config.reducer.name}, {done["step"]} steps
+test accuracy  {done["accuracy"]:.2%}  (loss {done["loss"]:.4f}, epoch {done["epoch"]:.1f})
+speed          {speed}
+time           {done["wall_seconds"]:.1f} s, simulated {done["simulated_seconds"]:.1f} s
+results        {path}  (metrics.jsonl, tensorboard/, checkpoints/)
+next           make train ARGS="--config={FLAGS.config} --config.reducer.name={other}"
+               .venv/bin/python -m experiments.plot {path}"""
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Makes a ValueError about what the user gave one line with exit code 2."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def claim_cpu_devices(num_workers: int, *, num_devices: int | None) -> None:
+    """Makes virtual CPU devices, as many as asked for or up to 8 that divide the workers, before JAX is first used.
+
+    Changes nothing for GPUs and TPUs, nor where a calling program has started JAX already.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_collective_call_terminate" not in flags:
+        # A laptop that goes to sleep must not look like a device that missed a collective.
+        stuck = "--xla_cpu_collective_call_warn_stuck_timeout_seconds=60"
+        os.environ["XLA_FLAGS"] = f"{flags} {stuck} --xla_cpu_collective_call_terminate_timeout_seconds=600".strip()
+    if num_devices is None:
+        num_devices = max(d for d in range(1, MAX_VIRTUAL_DEVICES + 1) if num_workers % d == 0)
+    with contextlib.suppress(RuntimeError):  # JAX is in use
+        jax.config.update("jax_num_cpu_devices", min(num_devices, num_workers, MAX_FORCED_DEVICES))
+
+
+if __name__ == "__main__":
+    app.define_help_flags()
+    sys.exit(main(sys.argv))  # not app.run, which answers a wrong flag with two lines and exit code 1

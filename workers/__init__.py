@@ -1,0 +1,22 @@
+"""Workers on hardware: which device a worker sits on, and how one worker's step becomes all workers' step.
+
+A *worker* is an algorithmic replica, a *device* a piece of hardware, a *lane* a worker's place on a device. Nothing
+here knows of models, data or optimizers.
+"""
+
+from workers.layout import AXES, DEVICE_AXIS, LANE_AXIS, Layout
+from workers.lift import Halves, Step, on_devices, over_workers, resolve_lanes
+from workers.window import Window
+
+__all__ = [
+    "AXES",
+    "DEVICE_AXIS",
+    "LANE_AXIS",
+    "Halves",
+    "Layout",
+    "Step",
+    "Window",
+    "on_devices",
+    "over_workers",
+    "resolve_lanes",
+]

@@ -1,0 +1,173 @@
+"""From one worker to all: the only place that knows of ``pmap``, ``shard_map`` and lanes."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from jax.sharding import PartitionSpec
+
+from workers.layout import DEVICE_AXIS, LANE_AXIS, Layout
+
+Lift = Literal["pmap", "shard_map"]
+Lanes = Literal["auto", "vmap", "unrolled", "dispatched"]
+
+# Unrolling compiles in time proportional to the lanes (5 s at 8, 17 s at 32 for LeNet-5 on 2 cores); dispatching
+# compiles once whatever their number.
+_MAX_UNROLLED = 8
+
+
+class Halves(NamedTuple):
+    """One worker's step in two halves, as pure functions.
+
+    Attributes:
+      gradient: ``(shared, local, feed, resident) -> computed``; no collective in it, so lanes may run in any way.
+      reduce: ``(shared, local, computed) -> (shared, local, metrics)``; under the named axes ``AXES``. What it returns
+        as shared must be the same on all workers, and ``metrics`` too.
+    """
+
+    gradient: Callable[..., Any]
+    reduce: Callable[..., Any]
+
+
+class Step:
+    """All workers' step: ``step(shared, local, feed, resident) -> (shared, local, metrics)``.
+
+    On arrays placed by the layout: shared and resident [D, ...], local and feed [D, L, ...], metrics [D]. The buffers
+    of shared and local are donated: use what comes back.
+
+    Attributes:
+      lower: takes the arguments' shapes; returns, by name, each program lowered for compilation, and how often one step
+        calls it.
+    """
+
+    def __init__(self, call: Callable[..., Any], *, lower: Callable[..., dict[str, tuple[Any, int]]]):
+        self._call = call
+        self.lower = lower
+
+    def __call__(self, shared: Any, local: Any, feed: Any, resident: Any) -> tuple[Any, Any, dict[str, jax.Array]]:
+        return self._call(shared, local, feed, resident)
+
+
+def resolve_lanes(lanes: Lanes, *, layout: Layout) -> Lanes:
+    """Returns how ``"auto"`` goes over lanes: what measured fastest on this kind of device.
+
+    On CPU a convolution's weight gradient under ``vmap`` is a grouped convolution, 3 times slower than lane after
+    lane. On accelerators one batched program keeps the device busy; not measured there yet.
+    """
+    if lanes != "auto":
+        return lanes
+    if layout.lanes == 1:
+        return "unrolled"
+    if layout.devices[0].platform != "cpu":
+        return "vmap"
+    return "unrolled" if layout.lanes <= _MAX_UNROLLED else "dispatched"
+
+
+def on_devices(function: Callable, *, layout: Layout, lift: Lift = "pmap", donate_argnums: tuple[int, ...] = ()):
+    """Runs ``function`` once per device, over the leading axis of every argument and result.
+
+    Args:
+      function: sees one device's slice of each argument, with ``DEVICE_AXIS`` bound.
+      layout: the devices.
+      lift: ``"pmap"``, or ``"shard_map"`` inside ``jit``; the same arrays go in and come out.
+      donate_argnums: arguments whose buffers the result may take over.
+
+    Returns:
+      A compiled function of arrays with a leading axis [D, ...].
+    """
+    if lift == "pmap":
+        return jax.pmap(function, axis_name=DEVICE_AXIS, devices=layout.devices, donate_argnums=donate_argnums)
+
+    def one_slice(*args):
+        result = function(*jax.tree.map(lambda x: jnp.squeeze(x, 0), args))
+        return jax.tree.map(lambda x: jnp.expand_dims(x, 0), result)
+
+    spec = PartitionSpec(DEVICE_AXIS)
+    # Replication is held by the law tests, for every reducer; the type system of check_vma cannot follow lanes.
+    mapped = jax.shard_map(one_slice, mesh=layout.mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    return jax.jit(mapped, donate_argnums=donate_argnums)
+
+
+def over_workers(halves: Halves, *, layout: Layout, lift: Lift = "pmap", lanes: Lanes = "auto"):
+    """Lifts one worker's step to all workers: devices by ``lift``, lanes by ``lanes``.
+
+    Shared state is not batched over lanes: 32 lanes hold one copy of the parameters. The result depends on neither
+    the layout nor the lift nor the way over lanes, up to the rounding of sums.
+
+    Args:
+      halves: the step of one worker.
+      layout: W workers as D devices x L lanes.
+      lift: how devices are mapped.
+      lanes: how the gradient half goes over the lanes of a device: ``"vmap"`` as one batched program, ``"unrolled"``
+        lane after lane in one program, ``"dispatched"`` as one call per lane of a program compiled once.
+
+    Returns:
+      A ``Step``.
+    """
+    lanes = resolve_lanes(lanes, layout=layout)
+
+    def reduce_lanes(shared, local, computed):
+        over_lanes = jax.vmap(
+            halves.reduce, in_axes=(None, 0, 0), out_axes=(None, 0, None), axis_name=LANE_AXIS, axis_size=layout.lanes
+        )
+        return over_lanes(shared, local, computed)
+
+    if lanes == "dispatched":
+        return _dispatched(halves, reduce_lanes, layout=layout, lift=lift)
+
+    def gradient_lanes(shared, local, feed, resident):
+        if lanes == "vmap":
+            return jax.vmap(halves.gradient, in_axes=(None, 0, 0, None))(shared, local, feed, resident)
+        return _stack([halves.gradient(shared, *_lane((local, feed), lane), resident) for lane in range(layout.lanes)])
+
+    def step(shared, local, feed, resident):
+        return reduce_lanes(shared, local, gradient_lanes(shared, local, feed, resident))
+
+    compiled = on_devices(step, layout=layout, lift=lift, donate_argnums=(0, 1))
+
+    return Step(compiled, lower=lambda *shapes: {"step": (compiled.lower(*shapes), 1)})
+
+
+def _dispatched(halves: Halves, reduce_lanes: Callable, *, layout: Layout, lift: Lift):
+    def one_lane(shared, local, feed, resident, lane):
+        return halves.gradient(shared, _lane(local, lane), feed, resident)
+
+    def reduce_list(shared, local, computed):
+        return reduce_lanes(shared, local, _stack(computed))
+
+    gradient = on_devices(one_lane, layout=layout, lift=lift)
+    reduce = on_devices(reduce_list, layout=layout, lift=lift, donate_argnums=(0, 1))
+
+    def run(shared, local, feed, resident):
+        computed = [
+            gradient(
+                shared,
+                local,
+                jax.tree.map(lambda x, lane=lane: x[:, lane], feed),  # host arrays: a view
+                resident,
+                np.full(layout.num_devices, lane, np.int32),
+            )
+            for lane in range(layout.lanes)
+        ]
+        return reduce(shared, local, computed)
+
+    def lower(shared, local, feed, resident):
+        lane = jax.ShapeDtypeStruct((layout.num_devices,), np.int32)
+        feed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), feed)
+        computed = [jax.eval_shape(gradient, shared, local, feed, resident, lane)] * layout.lanes
+        return {
+            "gradient": (gradient.lower(shared, local, feed, resident, lane), layout.lanes),
+            "reduce": (reduce.lower(shared, local, computed), 1),
+        }
+
+    return Step(run, lower=lower)
+
+
+def _lane(tree: Any, lane) -> Any:
+    return jax.tree.map(lambda x: x[lane], tree)
+
+
+def _stack(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
