@@ -267,7 +267,8 @@ def run(argv: Sequence[str]) -> int:
     for note in (*notes, *folder.changes):
         print(note, file=sys.stderr)
     with folder:
-        summary = folder.summary
+        with refusing():
+            summary = folder.summary
         if summary is not None:
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:

@@ -3,9 +3,13 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def sync(path: Path) -> None:
@@ -34,6 +38,20 @@ def write_atomically(path: Path, content: bytes) -> None:
 def to_json(value: Any) -> bytes:
     """Strict JSON for people: sorted, indented, and no NaN, which JSON does not have."""
     return (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def encode_numbers(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Replaces the numbers that JSON cannot hold by the strings "nan", "inf" and "-inf"; null would not say which.
+
+    >>> encode_numbers({"loss": float("nan"), "step": 3})
+    {'loss': 'nan', 'step': 3}
+    """
+    return {k: str(float(v)) if isinstance(v, float) and not math.isfinite(v) else v for k, v in flat.items()}
+
+
+def decode_numbers(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Undoes ``encode_numbers``."""
+    return {key: _NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in flat.items()}
 
 
 def sha256(path: Path) -> str:

@@ -68,11 +68,12 @@ class Folder:
     @property
     def summary(self) -> dict[str, Any] | None:
         """What `finish` was given; None while the run is not finished."""
-        return identity.read_object(str(self.path), self.path / "DONE", way_out="remove it")
+        done = identity.read_object(str(self.path), self.path / "DONE", way_out="remove it")
+        return None if done is None else files.decode_numbers(done)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Marks the run as finished, once its last checkpoint is written."""
-        files.write_atomically(self.path / "DONE", files.to_json(summary))
+        files.write_atomically(self.path / "DONE", files.to_json(files.encode_numbers(summary)))
 
     def close(self) -> None:
         """Lets go of the lock; a second call does nothing."""

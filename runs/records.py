@@ -16,7 +16,6 @@ them survive a power cut, and belongs before each checkpoint, so that a checkpoi
 """
 
 import json
-import math
 import os
 import time
 from collections.abc import Mapping
@@ -27,8 +26,6 @@ from runs import files
 
 # The only fields in which an uninterrupted run and a killed and resumed one may differ.
 HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share")
-
-_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class Records:
@@ -61,8 +58,7 @@ class Records:
         plain = {key: _plain(value) for key, value in record.items()}
         if not isinstance(plain.get("kind"), str) or not _is_step(plain.get("step")):
             raise ValueError(f"record {plain!r}: must hold a kind (str) and a step (int)")
-        encoded = {key: _encode(value) for key, value in plain.items()}
-        line = (json.dumps(encoded, allow_nan=False) + "\n").encode()
+        line = (json.dumps(files.encode_numbers(plain), allow_nan=False) + "\n").encode()
         if self._file.write(line) != len(line):
             raise OSError(f"{self._file.name}: only part of a record could be written; is the disk full?")
         if self._events is not None:
@@ -97,10 +93,7 @@ def read(path: Path | str) -> list[dict[str, Any]]:
         ValueError: in one line, if a line before the last is damaged.
     """
     path = Path(path)
-    return [
-        {key: _NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in record.items()}
-        for _, record in _lines(path, path.read_bytes())
-    ]
+    return [files.decode_numbers(record) for _, record in _lines(path, path.read_bytes())]
 
 
 def _lines_until(path: Path, resume_step: int | None) -> list[tuple[bytes, dict[str, Any]]]:
@@ -131,10 +124,6 @@ def _is_step(value: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value  # numpy and JAX scalars
-
-
-def _encode(value: Any) -> Any:
-    return str(float(value)) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class _Events:

@@ -1,6 +1,7 @@
 """A folder holds one experiment, run by one process; what is refused is refused in one line and leaves no trace."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -217,3 +218,15 @@ def test_config_written_between_look_and_lock_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "_make", make_late)
     assert "seed=1 there, 0 here" in _refused(open_run, str(tmp_path / "w"), {"seed": 0})
     open_run(str(tmp_path / "w"), {"seed": 1}).close()  # the refused one let go of the lock
+
+
+def test_a_finished_run_keeps_its_summary_even_of_a_diverged_one(tmp_path):
+    with open_run(str(tmp_path), {"seed": 0}) as folder:
+        assert folder.summary is None
+        folder.finish({"accuracy": 0.1, "loss": float("nan"), "stopped_by": None})
+    with open_run(str(tmp_path), {"seed": 0}) as folder:
+        summary = folder.summary
+    assert summary["accuracy"] == 0.1 and math.isnan(summary["loss"]) and summary["stopped_by"] is None
+    (tmp_path / "DONE").write_text("{")
+    with open_run(str(tmp_path), {"seed": 0}) as folder, pytest.raises(ValueError, match="DONE is damaged"):
+        _ = folder.summary

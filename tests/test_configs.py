@@ -1,0 +1,149 @@
+"""Files and flags: blocks as unions, durations in two units, defaults from signatures, in any order of flags."""
+
+import itertools
+import pathlib
+
+import pytest
+
+from configs import flags, schema
+from configs.schema import ConfigError
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DIGITS = f"{ROOT}/configs/digits.py"
+
+
+def test_every_key_of_every_block_is_in_the_config():
+    config = flags.load(DIGITS).to_dict()
+    assert set(config) == set(schema.parameters(schema.experiment))
+    for block in schema.BLOCKS:
+        assert set(config[block]) == {"name", *schema.block_parameters(block, config[block]["name"])}
+
+
+@pytest.mark.parametrize(
+    "order",
+    tuple(
+        itertools.permutations(
+            ["--config.optimizer.name=adam", "--config.optimizer.learning_rate=0.001", "--config.optimizer.b1=0.8"]
+        )
+    ),
+)
+def test_a_new_name_replaces_the_block_in_any_order_of_flags(order):
+    notes = []
+    optimizer = flags.load(DIGITS, order, tell=notes.append).optimizer.to_dict()
+    assert (optimizer["name"], optimizer["learning_rate"], optimizer["b1"], optimizer["b2"]) == (
+        "adam",
+        0.001,
+        0.8,
+        0.999,
+    )
+    assert "momentum" not in optimizer
+    assert notes == ["config.optimizer: adam replaces sgd; gone: learning_rate, momentum"]
+
+
+def test_the_same_name_keeps_the_block():
+    notes = []
+    optimizer = flags.load(DIGITS, ["--config.optimizer.name=sgd"], tell=notes.append).optimizer
+    assert optimizer.momentum == 0.9 and not notes
+
+
+def test_a_key_that_the_file_lacks():
+    assert flags.load(DIGITS, ["--config.optimizer.nesterov=true"]).optimizer.nesterov is True
+    assert flags.load(DIGITS, ["--config.clip_norm=1"]).clip_norm == 1.0
+
+
+@pytest.mark.parametrize("text", ["None", "none"])
+def test_none_unsets_what_may_be_unset(text):
+    assert flags.load(DIGITS, [f"--config.ema_decay={text}"]).ema_decay is None
+    with pytest.raises(ConfigError, match=r"config.seed='[Nn]one': must be int"):
+        flags.load(DIGITS, [f"--config.seed={text}"])
+
+
+def test_a_duration_in_one_unit_replaces_the_other():
+    notes = []
+    config = flags.load(DIGITS, ["--config.train_steps=7", "--config.eval_every_epochs=2"], tell=notes.append)
+    assert (config.train_steps, config.train_epochs) == (7, None)
+    assert (config.eval_every_steps, config.eval_every_epochs) == (None, 2.0)
+    assert notes == ["config.train_steps=7 replaces train_epochs=60"]
+
+
+def test_durations_inside_a_block():
+    overrides = ["--config.schedule.name=warmup_cosine", "--config.schedule.warmup_steps=5"]
+    assert flags.load(DIGITS, overrides).schedule.warmup_steps == 5
+    config = flags.load(f"{ROOT}/configs/cifar10.py", overrides[1:])
+    assert (config.schedule.warmup_steps, config.schedule.warmup_epochs) == (5, None)
+
+
+def test_tuples_and_mappings_from_flags():
+    assert flags.load(DIGITS, ["--config.model.hidden_sizes=(3, 4)"]).model.hidden_sizes == (3, 4)
+    assert flags.load(DIGITS, ["--config.model.hidden_sizes=()"]).model.hidden_sizes == ()
+    transforms = '({"name": "clip", "max_delta": 1.0}, {"name": "sgd"})'
+    overrides = [
+        "--config.optimizer.name=chain",
+        "--config.optimizer.learning_rate=1",
+        f"--config.optimizer.transforms={transforms}",
+    ]
+    assert [t["name"] for t in flags.load(DIGITS, overrides).optimizer.transforms] == ["clip", "sgd"]
+
+
+def test_both_forms_of_a_flag():
+    others, overrides = flags.split(
+        ["x", "--config=a.py", "--config.seed", "3", "-config.num_workers=4", "--", "--config.z=1"]
+    )
+    assert others == ["x", "--config=a.py", "--", "--config.z=1"]
+    assert overrides == ["--config.seed=3", "-config.num_workers=4"]
+
+
+def test_config_is_locked():
+    config = flags.load(DIGITS)
+    with pytest.raises((AttributeError, KeyError)):
+        config.surprise = 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_config(variant=''):\n  return {'seed': 1}", "not a ConfigDict"),
+        ("def get_config(variant=''):\n  return 1 / 0", "ZeroDivisionError"),
+        ("def get_config(variant='')\n  return 1", "SyntaxError"),
+        ("from configs.schema import experiment\ndef get_config(v=''):\n  return experiment(modell={})", "modell"),
+        (
+            "from ml_collections import ConfigDict\ndef get_config(v=''):\n  return ConfigDict({'model': 3})",
+            "config.data: missing",
+        ),
+        (
+            "from ml_collections import ConfigDict\ndef get_config(v=''):\n"
+            "  return ConfigDict({'data': {'name': 'digits'}, 'model': 3, 'optimizer': {'name': 'sgd'}})",
+            "config.model=3: must be a block",
+        ),
+        (
+            "from ml_collections import ConfigDict\ndef get_config(v=''):\n"
+            "  return ConfigDict({'data': {'name': 'digits'}, 'modle': {'name': 'mlp'}})",
+            "config.modle: unknown key",
+        ),
+    ],
+)
+def test_broken_files(text, message, tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        flags.load(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "good", "bad"),
+    [
+        (int, [0, -3], [True, 1.0, "1", None]),
+        (float, [1, 1.5], [float("nan"), float("inf"), True, "1"]),
+        (bool, [True], [1, None, "true"]),
+        (int | None, [None, 3], [2.5]),
+        (tuple[int, ...], [(), (1, 2), [3]], [(1, "a"), 3]),
+        (tuple[int, float], [(1, 2.0)], [(1,), (1.5, 1)]),
+        (schema.Literal["a", "b"], ["a"], ["c", None]),
+        (schema.Annotated[float, "(0, 1]"], [1.0, 0.5], [0.0, 1.01, float("nan")]),
+        (schema.Annotated[int, "[1, inf)"] | None, [1, None], [0]),
+    ],
+)
+def test_types_and_ranges(annotation, good, bad):
+    assert all(schema.matches(annotation, value) for value in good)
+    assert not any(schema.matches(annotation, value) for value in bad)
