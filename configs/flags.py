@@ -10,7 +10,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from configs import schema
+from configs import annotations, schema
 from configs.schema import ConfigError
 
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)
@@ -143,9 +143,9 @@ def _override(config: ConfigDict, texts: dict[str, str]) -> ConfigDict:
     for path, text in texts.items():
         parameter = _parameter(config, path)
         holder, key = _holder(config, path)
-        if text.lower() == "none" and parameter is not None and schema.is_optional(parameter.annotation):
+        if text.lower() == "none" and parameter is not None and annotations.is_optional(parameter.annotation):
             holder[key] = None
-        elif parameter is not None and schema.plain_type(parameter.annotation) in (object, tuple, dict):
+        elif parameter is not None and annotations.plain_type(parameter.annotation) in (object, tuple, dict):
             with holder.ignore_type():
                 holder[key] = _literal(text)
         else:
@@ -159,7 +159,7 @@ def _override(config: ConfigDict, texts: dict[str, str]) -> ConfigDict:
             config = values.config
         except (flags.Error, ValueError, TypeError):
             parameter = _parameter(config, path)
-            allowed = schema.describe(parameter.annotation) if parameter else "str"
+            allowed = annotations.describe(parameter.annotation) if parameter else "str"
             raise ConfigError(f"config.{path}={texts[path]!r}: must be {allowed}") from None
     return config
 

@@ -6,11 +6,11 @@
 (5, 10)
 """
 
-import difflib
 from collections.abc import Callable
 
 from flax import linen as nn
 
+from models import registry
 from models.convolutional import LeNet5, MnistCNN
 from models.dense import MLP, Softmax
 
@@ -33,11 +33,7 @@ def lookup(name: str) -> Callable[..., nn.Module]:
     Raises:
       ValueError: if no model has that name; says which there are.
     """
-    if name not in MODELS:
-        close = difflib.get_close_matches(name, MODELS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"name={name!r}: {hint}allowed: {', '.join(sorted(MODELS))}")
-    return MODELS[name]
+    return registry.find(MODELS, name)
 
 
 def make(name: str, *, num_classes: int, **kwargs) -> nn.Module:

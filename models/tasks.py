@@ -3,7 +3,6 @@
 Losses and metrics are sums with their count, so that any reduction over workers and any masked tail is exact.
 """
 
-import difflib
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
@@ -11,6 +10,8 @@ import jax
 import optax
 from flax import linen as nn
 from jax import numpy as jnp
+
+from models import registry
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, jax.Array]
@@ -89,11 +90,7 @@ def lookup(name: str) -> Callable[..., Task]:
     Raises:
       ValueError: if no task has that name; says which there are.
     """
-    if name not in TASKS:
-        close = difflib.get_close_matches(name, TASKS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"name={name!r}: {hint}allowed: {', '.join(sorted(TASKS))}")
-    return TASKS[name]
+    return registry.find(TASKS, name)
 
 
 def make(name: str, *, model: nn.Module, image_shape: tuple[int, int, int], **kwargs) -> Task:

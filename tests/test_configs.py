@@ -2,10 +2,11 @@
 
 import itertools
 import pathlib
+from typing import Annotated, Literal
 
 import pytest
 
-from configs import flags, schema
+from configs import annotations, flags, schema
 from configs.schema import ConfigError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -139,11 +140,11 @@ def test_broken_files(text, message, tmp_path):
         (int | None, [None, 3], [2.5]),
         (tuple[int, ...], [(), (1, 2), [3]], [(1, "a"), 3]),
         (tuple[int, float], [(1, 2.0)], [(1,), (1.5, 1)]),
-        (schema.Literal["a", "b"], ["a"], ["c", None]),
-        (schema.Annotated[float, "(0, 1]"], [1.0, 0.5], [0.0, 1.01, float("nan")]),
-        (schema.Annotated[int, "[1, inf)"] | None, [1, None], [0]),
+        (Literal["a", "b"], ["a"], ["c", None]),
+        (Annotated[float, "(0, 1]"], [1.0, 0.5], [0.0, 1.01, float("nan")]),
+        (Annotated[int, "[1, inf)"] | None, [1, None], [0]),
     ],
 )
 def test_types_and_ranges(annotation, good, bad):
-    assert all(schema.matches(annotation, value) for value in good)
-    assert not any(schema.matches(annotation, value) for value in bad)
+    assert all(annotations.matches(annotation, value) for value in good)
+    assert not any(annotations.matches(annotation, value) for value in bad)
