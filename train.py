@@ -18,7 +18,6 @@ import jax
 import numpy as np
 from absl import app, flags
 from jax import lax
-from ml_collections import ConfigDict
 
 import data
 import runs
@@ -169,7 +168,7 @@ def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, An
                 checkpoints.wait()
                 return {"stopped_by": stopped_by, "step": step}
         checkpoints.wait()
-    return {"stopped_by": None, **journal.summary()}
+    return {"stopped_by": None, **journal.summary(), "num_devices": layout.num_devices, "lanes": layout.lanes}
 
 
 class Journal:
@@ -255,7 +254,7 @@ def run(argv: Sequence[str]) -> int:
         with refusing():
             print(dry_run.describe(program, num_devices=FLAGS.dry_run_devices or FLAGS.num_devices))
         return 0
-    workdir = default_workdir(FLAGS.config, config) if FLAGS.workdir is None else FLAGS.workdir
+    workdir = runs.default_workdir(FLAGS.config, config.to_dict()) if FLAGS.workdir is None else FLAGS.workdir
     with refusing():
         layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
     if FLAGS.evaluate_only:
@@ -277,7 +276,8 @@ def run(argv: Sequence[str]) -> int:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
                 return 128 + signal.Signals[summary["stopped_by"]]
             folder.finish(summary)
-        print(summarise(program, layout, summary, path=folder.path))
+        overrides = config_flags.split(argv)[1]
+        print(runs.summarise(summary, config=config, path=folder.path, spec=FLAGS.config, overrides=overrides))
     return 0
 
 
@@ -297,34 +297,6 @@ def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *,
     resident = layout.put_shared({"mean": dataset.mean, "std": dataset.std})
     quality = make_evaluation(program, layout, dataset.test)(shared, local, resident)
     return f"step {step}: test accuracy {quality['accuracy']:.2%}, loss {quality['loss']:.4f}"
-
-
-def default_workdir(spec: str, config: ConfigDict) -> str:
-    """A folder for each config, so that the same command goes on and another one starts anew.
-
-    >>> default_workdir("configs/digits.py:smoke", ConfigDict({"seed": 0}))
-    'out/digits-smoke/4f0e6a6b'
-    """
-    name = "-".join(filter(None, (pathlib.Path(spec.partition(":")[0]).stem, spec.partition(":")[2])))
-    return str(pathlib.Path("out", name, runs.fingerprint(config.to_dict())[:8]))
-
-
-def summarise(program: Program, layout: Layout, done: dict[str, Any], *, path: pathlib.Path) -> str:
-    """The last words of a run."""
-    config = program.config
-    speed = "not measured: too few steps"
-    if done["steps_per_second"]:
-        speed = f"{done['steps_per_second']:,.1f} steps/s, {done['examples_per_second']:,.0f} examples/s"
-    other = "sum" if config.reducer.name == "mean" else "mean"
-    layout_said = f"{config.num_workers} workers = {layout.num_devices} devices x {layout.lanes}"
-    return f"""
-{config.data.name}, {config.model.name}: {layout_said}, reducer {config.reducer.name}, {done["step"]} steps
-test accuracy  {done["accuracy"]:.2%}  (loss {done["loss"]:.4f}, epoch {done["epoch"]:.1f})
-speed          {speed}
-time           {done["wall_seconds"]:.1f} s, simulated {done["simulated_seconds"]:.1f} s
-results        {path}  (metrics.jsonl, tensorboard/, checkpoints/)
-next           make train ARGS="--config={FLAGS.config} --config.reducer.name={other}"
-               .venv/bin/python -m experiments.plot {path}"""
 
 
 @contextlib.contextmanager

@@ -76,6 +76,7 @@ def describe(annotation: Any) -> str:
 
 
 def is_optional(annotation: Any) -> bool:
+    """Tells whether None is allowed."""
     options = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, types.UnionType) else ()
     return type(None) in options or annotation in (None, type(None))
 

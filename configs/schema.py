@@ -160,6 +160,7 @@ def parameters(function: Callable, *, given: frozenset[str] = frozenset()) -> Pa
 
 
 def block_parameters(block: str, name: Any) -> Parameters:
+    """Returns the keys of a block but for ``name``: the parameters of what the name stands for."""
     function, given = constructor(block, name)
     return parameters(function, given=given)
 

@@ -13,6 +13,9 @@ named axes (``pmap``, ``shard_map``, ``vmap(axis_name=...)`` and any nesting of 
 >>> jax.vmap(step, axis_name="worker")(jnp.array([1.0, 3.0]))  # two workers
 Array([-2., -2.], dtype=float32)
 
+Under ``shard_map`` pass ``check_vma=False``, or take gradients by ``lax.pcast(params, axis, to="varying")``: otherwise
+JAX has summed them over the workers before a reducer sees them, and the mean of that is the sum.
+
 This package imports jax, optax and numpy alone; ``pip install .`` installs it and nothing else.
 """
 

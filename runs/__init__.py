@@ -7,6 +7,7 @@ from runs.identity import check_same, fingerprint
 from runs.progress import Progress
 from runs.records import HOST_CLOCK_FIELDS, Records, read
 from runs.signals import Stop, catch_stop
+from runs.summary import default_workdir, summarise
 
 __all__ = [
     "HOST_CLOCK_FIELDS",
@@ -20,7 +21,9 @@ __all__ = [
     "catch_stop",
     "check_same",
     "check_workdir",
+    "default_workdir",
     "fingerprint",
     "open_run",
     "read",
+    "summarise",
 ]

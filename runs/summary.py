@@ -1,0 +1,54 @@
+"""The first and last words of a run: where it lies, and what it came to."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runs import identity
+
+
+def default_workdir(spec: str, config: Mapping[str, Any]) -> str:
+    """Returns a folder for each config, so that the same command goes on and another one starts anew.
+
+    >>> default_workdir("configs/digits.py:smoke", {"seed": 0})
+    'out/digits-smoke/...'
+    """
+    path, _, variant = spec.partition(":")
+    name = "-".join(filter(None, (Path(path).stem, variant)))
+    return str(Path("out", name, identity.fingerprint(config)[:8]))
+
+
+def summarise(
+    summary: Mapping[str, Any], *, config: Mapping[str, Any], path: Path, spec: str, overrides: Sequence[str]
+) -> str:
+    """Returns what a finished run shows.
+
+    Args:
+      summary: what ``train.train`` returned.
+      config: the run's config, as nested dicts.
+      path: the run's folder.
+      spec: the config file that it came from.
+      overrides: the ``--config.key=value`` flags that changed it.
+    """
+    names = {block: config[block]["name"] for block in ("data", "model", "reducer")}
+    where = f"{config['num_workers']} workers = {summary['num_devices']} devices x {summary['lanes']}"
+    speed = "not measured: too few steps"
+    if summary["steps_per_second"]:
+        speed = f"{summary['steps_per_second']:,.1f} steps/s, {summary['examples_per_second']:,.0f} examples/s"
+    return f"""
+{names["data"]}, {names["model"]}: {where}, reducer {names["reducer"]}, {summary["step"]} steps
+test accuracy  {summary["accuracy"]:.2%}  (loss {summary["loss"]:.4f}, epoch {summary["epoch"]:.1f})
+speed          {speed}
+time           {summary["wall_seconds"]:.1f} s, simulated {summary["simulated_seconds"]:.1f} s
+results        {path}  (metrics.jsonl, tensorboard/, checkpoints/)
+next           {_with_another_reducer(names["reducer"], spec=spec, overrides=overrides)}
+               .venv/bin/python -m experiments.plot {shlex.quote(str(path))}"""
+
+
+def _with_another_reducer(name: str, *, spec: str, overrides: Sequence[str]) -> str:
+    """The same run but for the reducer, to compare with."""
+    other = "sum" if name == "mean" else "mean"
+    kept = [flag for flag in overrides if not flag.lstrip("-").startswith("config.reducer.")]
+    flags = [f"--config={spec}", *kept, f"--config.reducer.name={other}"]
+    return f'make train ARGS="{shlex.join(flags)}"'

@@ -1,0 +1,290 @@
+"""The house keeps its shape: who may import whom, how long a file may be, what happens at import.
+
+Every check is a function of sources that returns offenders; each is tried on the repository, which has none, and on a
+made-up offender, which it must find.
+"""
+
+import ast
+import graphlib
+import importlib
+import pathlib
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from configs import schema
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+Sources = dict[str, str]  # path from the root -> text
+
+# Who may import whom, besides itself: the whole design in a table. A new package states its place here.
+FIRST_PARTY: dict[str, set[str]] = {
+    "reducers": set(),
+    "models": set(),
+    "optim": set(),
+    "data": set(),
+    "workers": set(),
+    "runs": {"workers"},  # the dry run lays workers out; what it describes is handed to it
+    "configs": {"workers", "models", "optim", "reducers"},  # for the signatures that are the schema
+    "program": {"configs", "data", "models", "optim", "reducers", "workers"},
+    "train": {"configs", "data", "models", "program", "reducers", "runs", "workers"},
+    "experiments": {"configs", "program", "reducers", "runs", "train"},
+    "conftest": set(),
+}
+FIRST_PARTY["tests"] = set(FIRST_PARTY)
+
+# Packages that others may take out of this repository, or that must stay free of the trainer's tools.
+THIRD_PARTY: dict[str, set[str]] = {
+    "reducers": {"jax", "numpy", "optax"},
+    "models": {"flax", "jax", "numpy", "optax"},
+    "optim": {"jax", "numpy", "optax"},
+    "workers": {"jax", "numpy"},
+}
+
+# Slow to import: a wrong flag must be answered fast, so they are imported where they are used.
+HEAVY = {"tensorflow", "tensorflow_datasets", "sklearn", "orbax", "matplotlib", "tensorboardX", "pandas", "PIL"}
+
+MAX_LINES = 250
+MAX_LINES_OF = {
+    "train.py": 340,  # flags, loop and command are one story, read from top to bottom
+    "configs/schema.py": 280,  # the keys of a config with their meaning, a third of it, and what checks them
+}
+MAX_LINES_OF_TESTS = 450  # a list of tests is read one at a time
+
+
+def sources() -> Sources:
+    """The repository's own Python, found without git so that an archive of it can be tested too."""
+    skipped = {"build", "dist", "out"}
+    found = [
+        *ROOT.glob("*.py"),
+        *(p for p in ROOT.glob("[a-z]*/**/*.py") if p.relative_to(ROOT).parts[0] not in skipped),
+    ]
+    return {str(path.relative_to(ROOT)): path.read_text() for path in sorted(found)}
+
+
+SOURCES = sources()
+
+
+def package_of(path: str) -> str:
+    return path.split("/")[0].removesuffix(".py")
+
+
+def imports(text: str, *, package: str) -> Iterator[tuple[int, str]]:
+    """Line and top-level name of every import, wherever it stands."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.split(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, package if node.level else (node.module or "").split(".")[0]
+
+
+# ---- the checks --------------------------------------------------------------------------------------------------
+
+
+def packages_without_a_place(files: Sources) -> list[str]:
+    return sorted({path for path in files if package_of(path) not in FIRST_PARTY})
+
+
+def imports_against_the_table(files: Sources) -> list[str]:
+    ours = {package_of(path) for path in files} | set(FIRST_PARTY)
+    return [
+        f"{path}:{line} imports {name}"
+        for path, text in files.items()
+        for line, name in imports(text, package=package_of(path))
+        if name in ours and name != package_of(path) and name not in FIRST_PARTY.get(package_of(path), ())
+    ]
+
+
+def libraries_against_the_table(files: Sources) -> list[str]:
+    return [
+        f"{path}:{line} imports {name}"
+        for path, text in files.items()
+        for line, name in imports(text, package=package_of(path))
+        if package_of(path) in THIRD_PARTY
+        and name not in THIRD_PARTY[package_of(path)] | set(sys.stdlib_module_names) | set(FIRST_PARTY)
+    ]
+
+
+def drawers(files: Sources) -> list[str]:
+    """A helper lives where its noun lives."""
+    names = {"util", "utils", "helper", "helpers", "misc", "common"}
+    return [path for path in files if names & set(re.split(r"[/_.]", path))]
+
+
+def files_too_long(files: Sources) -> list[str]:
+    found = []
+    for path, text in files.items():
+        usual = MAX_LINES_OF_TESTS if package_of(path) == "tests" else MAX_LINES
+        count, limit = len(text.splitlines()), MAX_LINES_OF.get(path, usual)
+        if count > limit:
+            found.append(f"{path}: {count} lines, at most {limit}")
+    return found
+
+
+def without_docstring(files: Sources) -> list[str]:
+    """Modules, and public functions and classes at their top; a config's module speaks for its get_config."""
+    found = []
+    for path, text in files.items():
+        if package_of(path) in ("tests", "conftest"):
+            continue
+        module = ast.parse(text)
+        found += [] if ast.get_docstring(module) else [path]
+        found += [
+            f"{path}:{node.lineno} {node.name}"
+            for node in module.body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            and not node.name.startswith("_")
+            and node.name != "get_config"
+            and not ast.get_docstring(node)
+        ]
+    return found
+
+
+def unfinished(files: Sources) -> list[str]:
+    words = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b")
+    return [
+        f"{path}:{number} {line.strip()}"
+        for path, text in files.items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if words.search(line)
+    ]
+
+
+def doing_things_at_import(files: Sources) -> list[str]:
+    """Nothing but definitions; absl's flags are defined by a call."""
+    definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    definitions += (ast.Assign, ast.AnnAssign)
+
+    def harmless(node: ast.stmt) -> bool:
+        if isinstance(node, ast.If):
+            return ast.unparse(node.test) in ("__name__ == '__main__'", "TYPE_CHECKING")
+        if isinstance(node, ast.Expr):
+            return isinstance(node.value, ast.Constant) or ast.unparse(node.value).startswith("flags.DEFINE_")
+        return isinstance(node, definitions)
+
+    return [
+        f"{path}:{node.lineno} {ast.unparse(node).splitlines()[0]}"
+        for path, text in files.items()
+        if package_of(path) != "tests"
+        for node in ast.parse(text).body
+        if not harmless(node)
+    ]
+
+
+def not_compiling(files: Sources) -> list[str]:
+    found = []
+    for path, text in files.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # an invalid escape is a warning, today
+            try:
+                compile(text, path, "exec", dont_inherit=True)
+            except SyntaxError as error:
+                found.append(f"{path}:{error.lineno} {error.msg}")
+    return found
+
+
+CHECKS: dict[Callable[[Sources], list[str]], list[Sources]] = {
+    packages_without_a_place: [{"tricks/one.py": ""}],
+    imports_against_the_table: [
+        {"reducers/one.py": "import workers"},
+        {"reducers/one.py": "def f():\n    from configs.schema import experiment"},
+        {"models/one.py": "import reducers"},
+        {"models/one.py": "from train import train"},
+        {"workers/one.py": "from data import Draws"},
+        {"data/one.py": "import runs"},
+        {"optim/one.py": "import program"},
+        {"runs/one.py": "import data"},
+        {"configs/one.py": "import train"},
+        {"train.py": "import experiments.plot"},
+        {"experiments/one.py": "from tests import cases"},
+        {"conftest.py": "import tests.cases"},
+    ],
+    libraries_against_the_table: [
+        {"reducers/one.py": "import flax"},
+        {"models/one.py": "import tensorflow"},
+        {"workers/one.py": "def f():\n    import ml_collections"},
+        {"optim/one.py": "from absl import logging"},
+    ],
+    drawers: [{"runs/utils.py": ""}, {"data/tfds_utils.py": ""}],
+    files_too_long: [
+        {"runs/one.py": "\n" * 251},
+        {"train.py": "\n" * (MAX_LINES_OF["train.py"] + 1)},
+        {"tests/test_one.py": "\n" * (MAX_LINES_OF_TESTS + 1)},
+    ],
+    without_docstring: [{"runs/one.py": ""}, {"runs/one.py": '"""One."""\ndef run(): pass'}],
+    unfinished: [{"runs/one.py": "x = 1  # TO" + "DO: more"}, {"tests/one.py": "# FIX" + "ME"}],
+    doing_things_at_import: [
+        {"runs/one.py": "print('hello')"},
+        {"runs/one.py": "for x in range(3): pass"},
+        {"train.py": "jax.config.update('jax_platforms', 'cpu')"},
+    ],
+    not_compiling: [{"runs/one.py": "This is prose."}, {"runs/one.py": "pattern = '\\d'"}],
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_repository_has_no_offender(check):
+    offenders = check(SOURCES)
+    assert not offenders, "\n" + "\n".join(offenders)
+
+
+@pytest.mark.parametrize(
+    ("check", "offender"),
+    [(check, offender) for check, offenders in CHECKS.items() for offender in offenders],
+    ids=lambda value: value.__name__ if callable(value) else next(iter(value)),
+)
+def test_the_check_finds_an_offender(check, offender):
+    assert check(offender)
+
+
+def test_sources_are_found():
+    assert {"train.py", "reducers/mean.py", "tests/cases.py", "configs/schema.py"} <= set(SOURCES)
+
+
+# ---- the tables themselves ---------------------------------------------------------------------------------------
+
+
+def order(table: dict[str, set[str]]) -> list[str]:
+    return list(graphlib.TopologicalSorter(table).static_order())
+
+
+def test_the_table_has_no_circle_and_no_ghost():
+    order(FIRST_PARTY)
+    assert set(FIRST_PARTY) == {package_of(path) for path in SOURCES}
+    with pytest.raises(graphlib.CycleError):
+        order({**FIRST_PARTY, "reducers": {"train"}})
+
+
+def test_nothing_imports_tests_or_experiments():
+    users = {package for package, allowed in FIRST_PARTY.items() if {"tests", "experiments"} & allowed}
+    assert users == {"tests"}
+
+
+def test_registries_are_imports_of_configs():
+    modules = [registry for registry in schema.BLOCKS.values() if isinstance(registry, str)]
+    assert len(modules) >= 5 and {module.split(".")[0] for module in modules} <= FIRST_PARTY["configs"]
+
+
+# ---- importing ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if package_of(path) not in ("tests", "conftest")])
+def test_every_module_imports(path):
+    importlib.import_module(path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"))
+
+
+def heavy_after(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint(*sorted(sys.modules), sep='\\n')"
+    done: Any = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return HEAVY & set(done.stdout.split())
+
+
+def test_train_imports_nothing_heavy():
+    assert heavy_after("import train, experiments.plot, data.prepare") == set()
+    assert heavy_after("import matplotlib") == {"matplotlib", "PIL"}
