@@ -196,9 +196,8 @@ def test_killed_at_five_random_moments(tmp_path):
 
     def start(workdir):
         arguments = [sys.executable, str(ROOT / "train.py"), *digits(workdir)]
-        return subprocess.Popen(
-            arguments, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        with open(tmp_path / "log", "a") as log:
+            return subprocess.Popen(arguments, cwd=tmp_path, env=environment, stdout=log, stderr=log)
 
     def num_lines():
         path = killed / "metrics.jsonl"
