@@ -96,6 +96,8 @@ def build(config: ConfigDict) -> Program:
     init = functools.partial(init_worker, config, task=task, chain=chain)
     with in_block("model"):
         params = jax.eval_shape(init)[0].params
+    with in_block("reducer"):  # traced for this number of workers, so that what is too few of them is refused here
+        traffic = reducers.traffic(counted, params, axis_sizes={"worker": config.num_workers})
     return Program(
         config=config,
         info=info,
@@ -109,7 +111,7 @@ def build(config: ConfigDict) -> Program:
             ema_decay=config.ema_decay,
         ),
         init=init,
-        traffic=reducers.traffic(counted, params, axis_sizes={"worker": config.num_workers}),
+        traffic=traffic,
         placement=placement,
         num_steps=steps("train"),
         log_every=steps("log_every"),

@@ -22,16 +22,39 @@ This package imports jax, optax and numpy alone; ``pip install .`` installs it a
 import difflib
 from collections.abc import Callable
 
+from reducers.adasum import adasum
 from reducers.axes import AxisName, num_workers
+from reducers.coordinate_median import coordinate_median
 from reducers.mean import mean
+from reducers.sign_majority import sign_majority
 from reducers.sum import sum  # noqa: A004 - the field's name for it
 from reducers.traffic import Traffic, traffic
+from reducers.trimmed_mean import trimmed_mean
 
-__all__ = ["GIVEN", "REDUCERS", "AxisName", "Traffic", "lookup", "make", "mean", "num_workers", "sum", "traffic"]
+__all__ = [
+    "GIVEN",
+    "REDUCERS",
+    "AxisName",
+    "Traffic",
+    "adasum",
+    "coordinate_median",
+    "lookup",
+    "make",
+    "mean",
+    "num_workers",
+    "sign_majority",
+    "sum",
+    "traffic",
+    "trimmed_mean",
+]
 
 REDUCERS: dict[str, Callable] = {
+    "adasum": adasum,
+    "coordinate_median": coordinate_median,
     "mean": mean,
+    "sign_majority": sign_majority,
     "sum": sum,
+    "trimmed_mean": trimmed_mean,
 }
 
 # What the program supplies; every other parameter of a reducer is a config key.

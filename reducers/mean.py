@@ -2,9 +2,8 @@
 
 import jax
 import optax
-from jax import lax
 
-from reducers.axes import AxisName
+from reducers.axes import AxisName, num_workers, sum_workers
 
 
 def mean(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
@@ -16,7 +15,7 @@ def mean(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
       axis_name: the worker axis, or a tuple of axes, outer first.
 
     Returns:
-      A stateless reducer; dtypes are kept, and the sum is accumulated in them.
+      A stateless reducer; dtypes are kept, and sums over devices are accumulated in them.
 
     >>> import jax.numpy as jnp
     >>> reducer = mean("worker")
@@ -29,6 +28,6 @@ def mean(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args
-        return jax.tree.map(lambda g: lax.pmean(g, axis_name), updates), state
+        return jax.tree.map(lambda g: sum_workers(g, axis_name) / num_workers(axis_name), updates), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 from jax import numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 
 class Traffic(NamedTuple):
@@ -57,7 +58,10 @@ def traffic(reducer: optax.GradientTransformationExtraArgs, updates: Any, *, axi
     def one_call(updates):
         return reducer.update(updates, reducer.init(updates), updates, **extra_args)[0]
 
-    jaxpr = jax.make_jaxpr(one_call, axis_env=list(axis_sizes.items()))(updates)
+    mesh = AbstractMesh(tuple(axis_sizes.values()), tuple(axis_sizes), axis_types=(AxisType.Auto,) * len(axis_sizes))
+    spec = PartitionSpec()
+    on_mesh = jax.shard_map(one_call, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    jaxpr = jax.make_jaxpr(on_mesh)(updates)
     collectives: Counter[str] = Counter()
     sent = _count(jaxpr.jaxpr, axis_sizes, collectives, times=1)
     return Traffic(sent, dict(collectives))

@@ -19,6 +19,7 @@ class Case:
       consensus: R(g, ..., g) = g.
       homogeneous: R(c g) = c R(g).
       permutation_invariant: R(permuted g) = R(g).
+      min_workers: of fewer it must refuse to make anything.
       replicated_by_type: the replication test under nested vmap can see that all workers hold the same; what ends in
         ppermute cannot be seen and rests on the bitwise test.
     """
@@ -30,10 +31,31 @@ class Case:
     consensus: bool = True
     homogeneous: bool = True
     permutation_invariant: bool = True
+    min_workers: int = 1
     replicated_by_type: bool = True
 
 
+def adasum(g):
+    """The tree of the paper, neighbours first, an odd one out going up unpaired; float64."""
+    level = list(g)
+    while len(level) > 1:
+        paired = [_pair(a, b) for a, b in zip(level[0::2], level[1::2], strict=False)]
+        level = paired + level[2 * len(paired) :]
+    return level[0]
+
+
+def _pair(a, b):
+    dot, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
+    return (1 - (dot / (2 * aa) if aa else 0)) * a + (1 - (dot / (2 * bb) if bb else 0)) * b
+
+
 CASES = (
+    Case("adasum", adasum, permutation_invariant=False),
+    Case("adasum", adasum, kwargs={"algorithm": "gather"}, permutation_invariant=False),
+    Case("coordinate_median", lambda g: np.median(g, axis=0)),
     Case("mean", lambda g: g.mean(0)),
+    Case("sign_majority", lambda g: np.sign(np.sign(g).sum(0)), consensus=False, homogeneous=False),
     Case("sum", lambda g: g.sum(0), consensus=False),
+    Case("trimmed_mean", lambda g: np.sort(g, axis=0)[1:-1].mean(0), min_workers=3),
+    Case("trimmed_mean", lambda g: g.mean(0), kwargs={"num_trimmed": 0}),
 )

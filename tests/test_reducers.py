@@ -15,14 +15,21 @@ from workers import AXES, Layout, on_devices
 
 WORKER = "worker"
 LAYOUTS = [(8, 1), (4, 2), (2, 4), (1, 8)]  # devices x lanes
-every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+every_case = pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: "-".join((case.name, *map(str, case.kwargs.values())))
+)
 
 
 def tree_of(num_workers: int, *, dtype=np.float32, scale: float = 1.0, seed: int = 0):
-    """Gradients of all workers: a nested tree with a scalar, a vector, a matrix and an empty leaf."""
+    """Gradients of all workers: a nested tree with a scalar, small and large leaves and an empty one."""
     rng = np.random.default_rng(seed)
     draw = lambda *shape: (scale * rng.standard_normal((num_workers, *shape))).astype(dtype)  # noqa: E731
-    return {"scalar": draw(), "nested": {"vector": draw(5), "matrix": draw(3, 2)}, "empty": draw(0)}
+    return {
+        "scalar": draw(),
+        "nested": {"vector": draw(5), "matrix": draw(3, 2)},
+        "empty": draw(0),
+        "large": draw(9, 15),
+    }
 
 
 def reduce(make, grads, *, extra=()):
@@ -70,7 +77,11 @@ def check_oracle(case: Case, make, num_workers: int, *, scale: float = 1.0):
 @every_case
 @pytest.mark.parametrize("num_workers", [1, 2, 4, 8])
 def test_agrees_with_the_oracle(case, num_workers):
-    check_oracle(case, maker(case), num_workers)
+    if num_workers < case.min_workers:
+        with pytest.raises(ValueError, match=rf"\b{num_workers} workers"):
+            check_oracle(case, maker(case), num_workers)
+    else:
+        check_oracle(case, maker(case), num_workers)
 
 
 @every_case
@@ -256,7 +267,7 @@ def test_state_is_stable_under_scan(case):
 
 @every_case
 def test_extra_arguments(case):
-    reduce(maker(case), tree_of(2), extra={**{k: v[:2] for k, v in case.extra.items()}, "unheard_of": np.zeros(2)})
+    reduce(maker(case), tree_of(8), extra={**case.extra, "unheard_of": np.zeros(8)})
     for needed in case.extra:
         fewer = {k: v for k, v in case.extra.items() if k != needed}
         with pytest.raises(TypeError, match=needed):

@@ -28,6 +28,7 @@ BROKEN = {
     "--config.reducer=sum": "config.reducer.name",
     # unknown names
     "--config.reducer.name=adasumm": "config.reducer.name='adasumm'",
+    "--config.reducer.name=trimmed_mean --config.reducer.num_trimmed=4": "config.reducer.num_trimmed=4",
     "--config.model.name=lenet": "did you mean 'lenet5'?",
     "--config.optimizer.name=sdg": "config.optimizer.name='sdg'",
     "--config.schedule.name=cosine": "config.schedule.name='cosine'",

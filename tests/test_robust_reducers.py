@@ -1,0 +1,97 @@
+"""What the median, the trimmed mean and the vote promise beyond the laws: a minority cannot move them far."""
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+import reducers
+from tests.test_reducers import WORKER, reduce, stateless
+
+INF, NAN = np.inf, np.nan
+
+
+def reduced(name: str, *values: float, dtype=np.float32, **kwargs):
+    """What all workers hold of one coordinate."""
+    result = reduce(lambda axis_name: reducers.make(name, axis_name=axis_name, **kwargs), jnp.array(values, dtype))
+    assert all(np.array_equal(r, result[0], equal_nan=True) for r in result)
+    return float(result[0])
+
+
+@pytest.mark.parametrize("wild", [1e30, -1e30, INF, -INF, NAN, -NAN])
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("coordinate_median", 1, 3), ("trimmed_mean", 1, 3), ("sign_majority", 1, 1)]
+)
+def test_one_wild_worker_is_outvoted(name, low, high, wild):
+    for place in range(4):
+        values = [1.0, 2.0, 3.0]
+        values.insert(place, wild)
+        assert low <= reduced(name, *values) <= high
+
+
+@pytest.mark.parametrize("wild", [1e30, INF, NAN])
+def test_a_mean_is_not_robust(wild):
+    assert not 1 <= reduced("mean", 1.0, 2.0, 3.0, wild) <= 3
+
+
+@pytest.mark.parametrize("name", ["coordinate_median", "trimmed_mean"])
+def test_a_majority_of_nan_is_seen(name):
+    assert np.isnan(reduced(name, 1.0, NAN, NAN, NAN))
+
+
+@pytest.mark.parametrize("name", ["coordinate_median", "trimmed_mean"])
+@pytest.mark.parametrize("dtype", [jnp.float16, np.float32])
+def test_large_and_tiny_numbers_of_a_narrow_type(name, dtype):
+    largest, tiny = float(jnp.finfo(dtype).max) * 0.6, float(jnp.finfo(jnp.float16).smallest_subnormal)
+    if dtype == jnp.float16:  # the sum of two exceeds the type, their mean does not
+        assert reduced(name, *[largest] * 4, dtype=dtype) == pytest.approx(largest, rel=1e-3)
+    assert reduced(name, *[tiny] * 4, dtype=dtype) == tiny
+
+
+@pytest.mark.parametrize("num_workers", [3, 4, 7, 8])
+def test_the_median_is_the_mean_trimmed_most(num_workers):
+    values = np.random.default_rng(0).standard_normal(num_workers)
+    trimmed = reduced("trimmed_mean", *values, num_trimmed=(num_workers - 1) // 2)
+    assert trimmed == reduced("coordinate_median", *values)
+
+
+def test_what_trimming_refuses():
+    with pytest.raises(ValueError, match=r"^num_trimmed=-1: must be in \[0, inf\)$"):
+        reducers.trimmed_mean(WORKER, num_trimmed=-1)
+    with pytest.raises(ValueError, match=r"^num_trimmed=2: at both ends, leaves none of 4 workers"):
+        reduced("trimmed_mean", 1, 2, 3, 4, num_trimmed=2)
+    assert reduced("trimmed_mean", 1, 2, 3, 4, 5, num_trimmed=2) == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "vote"), [((1, -2), 0), ((0, 0, -3), -1), ((NAN, 1, 0), 1), ((NAN, NAN), 0), ((1, 1, -9), 1)]
+)
+def test_ties_and_abstentions(values, vote):
+    assert reduced("sign_majority", *values) == vote
+
+
+def one_vote_ahead(make, num_workers: int):
+    """257 against 256, say, in bfloat16, which cannot count so far."""
+    ballots = jnp.where(jnp.arange(num_workers) % 2 == 0, 1, -1).astype(jnp.bfloat16)
+    return np.asarray(reduce(make, ballots).astype(jnp.float32))
+
+
+@pytest.mark.parametrize("num_workers", [127, 129, 513])
+def test_votes_are_counted_exactly(num_workers):
+    assert (one_vote_ahead(lambda axis_name: reducers.sign_majority(axis_name), num_workers) == 1).all()
+    unanimous = reduce(lambda axis_name: reducers.sign_majority(axis_name), jnp.ones(num_workers))
+    assert (np.asarray(unanimous) == 1).all()  # 8 bits would turn over at 128
+
+
+def test_a_count_of_8_bits_turns_over():
+    wrong = stateless(lambda axis, g: jnp.sign(jax.lax.psum(jnp.sign(g).astype(jnp.int8), axis)).astype(g.dtype))
+    assert (np.asarray(reduce(wrong, jnp.ones(129))) != 1).all()
+
+
+def test_a_vote_sends_a_byte_a_coordinate():
+    gradient = jax.ShapeDtypeStruct((1000,), jnp.float32)
+    moved = [
+        reducers.traffic(reducers.sign_majority(WORKER), gradient, axis_sizes={WORKER: n}).bytes_per_worker
+        for n in (8, 128)
+    ]
+    assert moved == [pytest.approx(2 * 7 / 8 * 1000), pytest.approx(2 * 127 / 128 * 4000)]
