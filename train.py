@@ -1,4 +1,4 @@
-"""Synchronous SGD over workers: flags, the step, the loop.
+"""Synchronous SGD over workers: flags, the loop, evaluation; ``program`` has what a config stands for, and the step.
 
     python train.py --config=configs/digits.py --config.reducer.name=sum --workdir=out/mine
 

@@ -256,13 +256,23 @@ def test_dtype_rejects_a_cast():
 
 @every_case
 def test_state_is_stable_under_scan(case):
-    reducer = maker(case)(axis_name=WORKER)
+    check_state(maker(case)(axis_name=WORKER), extra=case.extra)
 
+
+def check_state(reducer, *, extra=()):
     def one(grads, extra):
         body = lambda state, _: (reducer.update(grads, state, grads, **extra)[1], None)  # noqa: E731
         return lax.scan(body, reducer.init(grads), None, length=3)[0]
 
-    jax.vmap(one, axis_name=WORKER)(tree_of(8), dict(case.extra))
+    jax.vmap(one, axis_name=WORKER)(tree_of(8), dict(extra))
+
+
+def test_scan_rejects_a_state_that_grows():
+    growing = optax.GradientTransformationExtraArgs(
+        lambda params: jnp.zeros(1), lambda g, state, params=None: (g, jnp.append(state, 0.0))
+    )
+    with pytest.raises(TypeError, match="carry"):
+        check_state(growing)
 
 
 @every_case
