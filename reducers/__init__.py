@@ -24,8 +24,11 @@ from collections.abc import Callable
 
 from reducers.adasum import adasum
 from reducers.axes import AxisName, num_workers
+from reducers.communication import in_half_precision, overflowed
 from reducers.coordinate_median import coordinate_median
+from reducers.dynamic_scale import DynamicScale, all_finite
 from reducers.mean import mean
+from reducers.metrics import metrics
 from reducers.sign_majority import sign_majority
 from reducers.sum import sum  # noqa: A004 - the field's name for it
 from reducers.traffic import Traffic, traffic
@@ -35,13 +38,18 @@ __all__ = [
     "GIVEN",
     "REDUCERS",
     "AxisName",
+    "DynamicScale",
     "Traffic",
     "adasum",
+    "all_finite",
     "coordinate_median",
+    "in_half_precision",
     "lookup",
     "make",
     "mean",
+    "metrics",
     "num_workers",
+    "overflowed",
     "sign_majority",
     "sum",
     "traffic",

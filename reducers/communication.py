@@ -1,0 +1,144 @@
+"""In which precision updates travel between workers: wrappers of a reducer, by name."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jax
+import optax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers.axes import AxisName
+from reducers.dynamic_scale import DynamicScale, Scale, all_finite
+
+
+class HalfPrecisionState(NamedTuple):
+    """State of ``in_half_precision``; the same on all workers but for ``inner``."""
+
+    scale: Scale
+    is_finite: jax.Array  # [] bool, of the last reduction
+    inner: Any  # the reducer's own
+
+    @property
+    def metrics(self) -> dict[str, jax.Array]:
+        """The scale that the next step uses."""
+        return {"communication_scale": self.scale.value}
+
+
+def in_full_precision(reducer: optax.GradientTransformation, *, axis_name: AxisName) -> optax.GradientTransformation:
+    """Sends updates as they are: returns the reducer itself."""
+    del axis_name
+    return reducer
+
+
+def in_half_precision(
+    reducer: optax.GradientTransformation,
+    *,
+    axis_name: AxisName,
+    dtype: Literal["float16", "bfloat16"] = "float16",
+    initial_scale: Annotated[float, "(0, inf)"] = 2.0**18,
+    growth_interval: Annotated[int, "[1, inf)"] = 2000,
+    growth_factor: Annotated[float, "(1, inf)"] = 2.0,
+    backoff_factor: Annotated[float, "(0, 1)"] = 0.5,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Sends scaled updates in half precision; a reduction that overflows is dropped on all workers.
+
+    .. math:: R_{1/2}(g_1, \dots, g_n) = R(\mathrm{half}(s g_1), \dots, \mathrm{half}(s g_n)) / s
+
+    Where the reduced values are not all finite the result is zero, the reducer's own state stays as it was, and the
+    scale s shrinks by the rule of ``DynamicScale``. All workers see the same values and so decide alike. An optimizer
+    after this sees a zero then: put it under a guard that reads ``overflowed(state)``, as the train step here does.
+
+    Half the bytes are sent, where the reducer exchanges the dtype that it is given (Adasum's exchange is of float32),
+    and one scalar: s, whose maximum over the workers makes known to JAX that it is the same on all of them, though
+    states are local.
+
+    Args:
+      reducer: along ``axis_name``, and homogeneous: R(s g) = s R(g).
+      axis_name: the worker axis, or a tuple of axes, outer first.
+      dtype: of what is sent; its reach of 65504 is what "float16" needs the scale for.
+      initial_scale: s at the start; that of Adasum's authors, who reduce optimizer deltas. Gradients are larger: above
+        0.25 they overflow at the start, and the first steps then serve to find s.
+      growth_interval: finite steps in a row before s grows.
+      growth_factor: by how much.
+      backoff_factor: what an overflow multiplies s by.
+
+    Returns:
+      A reducer with the state of ``HalfPrecisionState``; dtypes are kept.
+
+    Raises:
+      ValueError: for a value outside its range.
+
+    >>> from reducers.mean import mean
+    >>> reducer = in_half_precision(mean("worker"), axis_name="worker", initial_scale=1024.0)
+    >>> combine = lambda g: reducer.update(g, reducer.init(g))
+    >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 2.0]))[0]
+    Array([1.5, 1.5], dtype=float32)
+    >>> updates, state = jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 200.0]))  # 204800 is no float16
+    >>> updates, state.scale.value
+    (Array([0., 0.], dtype=float32), Array([512., 512.], dtype=float32))
+
+    Reference: Maleki et al., arXiv 2006.02924, and the BERT code of its authors: a second dynamic scaler, for deltas.
+    """
+    allowed = ("float16", "bfloat16")
+    if dtype not in allowed:
+        raise ValueError(f"dtype={dtype!r}: must be one of {', '.join(map(repr, allowed))}")
+    rule = DynamicScale(initial_scale, growth_interval, growth_factor, backoff_factor)
+    reducer = optax.with_extra_args_support(reducer)
+
+    def init_fn(params):
+        return HalfPrecisionState(rule.init(), jnp.array(True), reducer.init(optax.tree.cast(params, dtype)))
+
+    def update_fn(updates, state, params=None, **extra_args):
+        scale = lax.pmax(state.scale.value, axis_name)
+        halved = jax.tree.map(lambda g: (scale.astype(_wide(g)) * g).astype(dtype), updates)
+        reduced, inner = reducer.update(halved, state.inner, params, **extra_args)
+        is_finite = all_finite(reduced)
+
+        def restore(half, g):
+            return jnp.where(is_finite, half.astype(_wide(g)) / scale.astype(_wide(g)), 0).astype(g.dtype)
+
+        inner = optax.tree.where(is_finite, inner, state.inner)
+        state = HalfPrecisionState(rule.update(state.scale._replace(value=scale), is_finite), is_finite, inner)
+        return jax.tree.map(restore, reduced, updates), state
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def overflowed(state: Any) -> Any:
+    """Returns whether the last reduction overflowed and was dropped; False for a reducer in full precision."""
+    return ~state.is_finite if isinstance(state, HalfPrecisionState) else False
+
+
+def _wide(x: jax.Array) -> Any:
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
+COMMUNICATIONS: dict[str, Callable] = {"full": in_full_precision, "half": in_half_precision}
+
+# Reducers with R(s g) = s R(g); divided by the scale, the result of others would be something else.
+HOMOGENEOUS = frozenset({"adasum", "coordinate_median", "mean", "sum", "trimmed_mean"})
+
+# What the program supplies; every other parameter is a config key.
+GIVEN = frozenset({"reducer", "axis_name"})
+
+
+def lookup(name: str) -> Callable:
+    """Returns the wrapper; its signature is the schema of a config's ``communication`` block.
+
+    Raises:
+      ValueError: if none has that name; says which there are.
+    """
+    if name not in COMMUNICATIONS:
+        raise ValueError(f"name={name!r}: allowed: {', '.join(sorted(COMMUNICATIONS))}")
+    return COMMUNICATIONS[name]
+
+
+def make(name: str, *, reducer: optax.GradientTransformation, axis_name: AxisName, **kwargs):
+    """Wraps a reducer: ``make(reducer=..., axis_name=..., **config.communication)``.
+
+    >>> from reducers.mean import mean
+    >>> make("full", reducer=mean("worker"), axis_name="worker").init({"w": 0.0})
+    EmptyState()
+    """
+    return lookup(name)(reducer, axis_name=axis_name, **kwargs)

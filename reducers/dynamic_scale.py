@@ -1,0 +1,86 @@
+"""A scale that is found while training: as large as half precision can hold, and smaller after each overflow."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+from jax import numpy as jnp
+
+
+class Scale(NamedTuple):
+    """Where a scale stands: arrays, for the state of a transformation."""
+
+    value: jax.Array  # [] float32, what is multiplied by
+    good_steps: jax.Array  # [] int32, finite ones since the last change
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicScale:
+    r"""The rule by which a scale s grows and shrinks.
+
+    .. math:: s \leftarrow \begin{cases} b s & \text{after an overflow} \\
+        g s & \text{after } n \text{ finite steps in a row} \end{cases}
+
+    With powers of two, scaling and unscaling change no bit of what neither overflows nor underflows.
+
+    Args:
+      initial_scale: s at the start, above 0.
+      growth_interval: n, in steps.
+      growth_factor: g, above 1; s stays finite.
+      backoff_factor: b, in (0, 1); s stays a normal number.
+
+    Raises:
+      ValueError: for a value outside its range.
+
+    >>> rule = DynamicScale(initial_scale=8.0, growth_interval=2)
+    >>> scale = rule.init()
+    >>> for is_finite in (False, True, True, True):
+    ...   scale = rule.update(scale, is_finite)
+    ...   print(float(scale.value), int(scale.good_steps))
+    4.0 0
+    4.0 1
+    8.0 0
+    8.0 1
+
+    Reference: the scalers of Apex, as in the BERT code of Adasum's authors. ``flax.training.dynamic_scale`` has the
+    same rule for the loss alone (and grows one step later); this one serves communicated updates too, without flax.
+    """
+
+    initial_scale: float
+    growth_interval: int = 2000
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+
+    def __post_init__(self):
+        allowed = {
+            "initial_scale": (self.initial_scale > 0, "above 0"),
+            "growth_interval": (self.growth_interval >= 1, "at least 1"),
+            "growth_factor": (self.growth_factor > 1, "above 1"),
+            "backoff_factor": (0 < self.backoff_factor < 1, "in (0, 1)"),
+        }
+        for key, (is_allowed, what) in allowed.items():
+            if not is_allowed:
+                raise ValueError(f"{key}={getattr(self, key)!r}: must be {what}")
+
+    def init(self) -> Scale:
+        """Returns the scale before the first step."""
+        return Scale(jnp.asarray(self.initial_scale, jnp.float32), jnp.zeros((), jnp.int32))
+
+    def update(self, scale: Scale, is_finite: Any) -> Scale:
+        """Returns the scale after a step whose values were, or were not, all finite."""
+        limits = jnp.finfo(jnp.float32)
+        good_steps = jnp.where(is_finite, scale.good_steps + 1, 0)
+        grown = scale.value * self.growth_factor
+        grows = (good_steps >= self.growth_interval) & jnp.isfinite(grown)
+        shrunk = jnp.maximum(scale.value * self.backoff_factor, limits.tiny)
+        value = jnp.where(is_finite, jnp.where(grows, grown, scale.value), shrunk)
+        return Scale(value, jnp.where(grows, 0, good_steps))
+
+
+def all_finite(tree: Any) -> jax.Array:
+    """Returns whether no leaf has a NaN or an Inf, [] bool.
+
+    >>> bool(all_finite({"a": jnp.ones(2), "b": jnp.array(jnp.inf)}))
+    False
+    """
+    return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)], bool))
