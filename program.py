@@ -1,15 +1,13 @@
-"""A config made concrete: model, data, chain and one worker's step, before data are read or devices chosen."""
+"""A config made concrete: model, data, chain and step, before data are read or devices chosen."""
 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import optax
-from jax import lax
 from jax import numpy as jnp
-from jax.flatten_util import ravel_pytree
 from ml_collections import ConfigDict
 
 import data
@@ -18,28 +16,11 @@ import optim
 import reducers
 from configs.schema import in_block
 from models import tasks
+from step import Chain, Local, Shared, make_chain, make_train_step
 from workers import AXES, Halves
 
 # Independent streams of randomness of one seed; the order of examples has its own generator.
 INIT_STREAM, STEP_STREAM = 0, 1
-
-
-class Shared(NamedTuple):
-    """Training state that is equal on all workers."""
-
-    step: Any  # [] int32, server updates so far
-    key: Any  # [2] uint32, of dropout and augmentation
-    params: Any
-    opt_state: Any
-    ema: Any  # like params, or None
-
-
-class Local(NamedTuple):
-    """Training state of each worker."""
-
-    model_state: Any  # BatchNorm statistics
-    opt_state: Any  # of an optimizer before the reducer
-    reducer_state: Any
 
 
 class Program(NamedTuple):
@@ -89,14 +70,24 @@ def build(config: ConfigDict) -> Program:
     learning_rate = make_learning_rate(config, total_steps=steps("train"), steps_per_epoch=steps_per_epoch)
     with in_block("optimizer"):
         optimizer = optim.optimizers.make(config.optimizer, learning_rate=learning_rate)
-    with in_block("reducer"):
-        reducer = reducers.make(**config.reducer, axis_name=AXES)
-        counted = reducers.make(**config.reducer, axis_name="worker")
-    chain = make_chain(reducer, optimizer, reducer_on=config.reducer_on)
+    with in_block("loss_scaling"):
+        loss_scaling = optim.loss_scaling.make(**config.loss_scaling)
+    with in_block("accumulation"):
+        accumulation = optim.accumulation.make(
+            **config.accumulation, batch_size_per_worker=config.batch_size_per_worker, reducer_on=config.reducer_on
+        )
+    chain = make_chain(
+        make_reducer(config, axis_name=AXES),
+        optimizer,
+        reducer_on=config.reducer_on,
+        loss_scaling=loss_scaling,
+        clip_norm=config.clip_norm,
+    )
     init = functools.partial(init_worker, config, task=task, chain=chain)
     with in_block("model"):
         params = jax.eval_shape(init)[0].params
     with in_block("reducer"):  # traced for this number of workers, so that what is too few of them is refused here
+        counted = make_reducer(config, axis_name="worker")
         traffic = reducers.traffic(counted, params, axis_sizes={"worker": config.num_workers})
     return Program(
         config=config,
@@ -106,8 +97,12 @@ def build(config: ConfigDict) -> Program:
             task=task,
             chain=chain,
             learning_rate=learning_rate,
+            accumulation=accumulation,
+            loss_scaling=loss_scaling,
             augment=data.lookup(config.data.augment),
-            clip_norm=config.clip_norm,
+            on_overflow="ignore"
+            if (config.loss_scaling.name, config.communication.name) == ("none", "full")
+            else "skip",
             ema_decay=config.ema_decay,
         ),
         init=init,
@@ -129,25 +124,15 @@ def make_learning_rate(config: ConfigDict, *, total_steps: int, steps_per_epoch:
     return lambda step: peak * factor(step)
 
 
-class Chain(NamedTuple):
-    """``optax.chain(before, reducer, after)``: state is local to each worker up to the reducer, shared after it."""
-
-    before: optax.GradientTransformationExtraArgs
-    reducer: optax.GradientTransformationExtraArgs
-    after: optax.GradientTransformationExtraArgs
-
-
-def make_chain(
-    reducer: optax.GradientTransformation,
-    optimizer: optax.GradientTransformation,
-    *,
-    reducer_on: Literal["gradients", "updates"] = "gradients",
-) -> Chain:
-    """Puts the reducer before the optimizer, or after it: its place in the chain is the algorithm."""
-    parts = (optax.identity(), reducer, optimizer)
-    if reducer_on == "updates":
-        parts = (optimizer, reducer, optax.identity())
-    return Chain(*map(optax.with_extra_args_support, parts))
+def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName) -> optax.GradientTransformation:
+    """Returns the reducer of a config, in the precision in which its updates are sent."""
+    with in_block("reducer"):
+        reducer = reducers.make(**config.reducer, axis_name=axis_name)
+    with in_block("communication"):
+        if config.communication.name != "full" and config.reducer.name not in reducers.communication.HOMOGENEOUS:
+            needs = f"needs a homogeneous reducer, not config.reducer.name={config.reducer.name!r}"
+            raise ValueError(f"name={config.communication.name!r}: {needs}")
+        return reducers.communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
 
 
 def init_worker(config: ConfigDict, *, task: tasks.Task, chain: Chain) -> tuple[Shared, Local]:
@@ -158,59 +143,3 @@ def init_worker(config: ConfigDict, *, task: tasks.Task, chain: Chain) -> tuple[
     ema = None if config.ema_decay is None else params
     shared = Shared(jnp.zeros((), jnp.int32), step_key, params, chain.after.init(params), ema)
     return shared, Local(model_state, chain.before.init(params), chain.reducer.init(params))
-
-
-def make_train_step(
-    *,
-    task: tasks.Task,
-    chain: Chain,
-    learning_rate: optax.Schedule,
-    augment: Callable = data.AUGMENTATIONS["none"],
-    clip_norm: float | None = None,
-    ema_decay: float | None = None,
-) -> Halves:
-    """Returns one worker's step: gradients of its own batch, then the reduction and the update.
-
-    Clipping is of each worker's gradient, before the reduction, so that one worker's huge gradient cannot hurt all.
-    """
-    clip = optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm)
-
-    def gradient(shared: Shared, local: Local, feed, resident):
-        key = jax.random.fold_in(jax.random.wrap_key_data(shared.key), feed["draw"])
-        augment_key, dropout_key = jax.random.split(key)
-        batch = data.fetch(resident["train"], feed)
-        image = data.normalise(augment(augment_key, batch["image"]), resident["mean"], resident["std"])
-        loss = functools.partial(task.loss, batch={**batch, "image": image}, key=dropout_key)
-        gradients, (sums, model_state) = jax.grad(loss, has_aux=True)(shared.params, local.model_state)
-        sums |= {"squared_norm": optax.tree.norm(gradients) ** 2, "workers": jnp.ones(())}
-        return clip.update(gradients, clip.init(gradients))[0], model_state, sums
-
-    def reduce(shared: Shared, local: Local, computed):
-        updates, model_state, sums = computed
-        updates, local_opt_state = chain.before.update(updates, local.opt_state, shared.params)
-        updates, reducer_state = chain.reducer.update(updates, local.reducer_state, shared.params)
-        reduced_norm = optax.tree.norm(updates)
-        updates, opt_state = chain.after.update(updates, shared.opt_state, shared.params)
-        params = optax.apply_updates(shared.params, updates)
-        step = shared.step + 1
-        ema = (
-            shared.ema if ema_decay is None else optim.ema.update(shared.ema, params, num_updates=step, decay=ema_decay)
-        )
-
-        flat, unflatten = ravel_pytree(sums)
-        totals = unflatten(lax.psum(flat, AXES))  # one all-reduce for all metrics
-        metrics = {
-            "loss": totals["loss"] / totals["count"],
-            "accuracy": totals["correct"] / totals["count"],
-            "learning_rate": learning_rate(shared.step),
-            "gradient_norm": jnp.sqrt(totals["squared_norm"] / totals["workers"]),  # root mean square over workers
-            "reduced_norm": reduced_norm,
-            "update_norm": optax.tree.norm(updates),
-        }
-        return (
-            Shared(step, shared.key, params, opt_state, ema),
-            Local(model_state, local_opt_state, reducer_state),
-            metrics,
-        )
-
-    return Halves(gradient, reduce)

@@ -23,8 +23,9 @@ import data
 import runs
 from configs import flags as config_flags
 from configs.schema import ConfigError, in_block
-from program import Local, Program, Shared, build
+from program import Program, build
 from runs import dry_run
+from step import Local, Shared
 from workers import DEVICE_AXIS, Layout, Window, on_devices, over_workers
 
 flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")

@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import importlib
 import inspect
+import math
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -48,7 +49,10 @@ def data(
 
 # block -> (module with lookup and GIVEN) for unions, or a function for a block whose keys do not depend on its name.
 BLOCKS: dict[str, str | Callable] = {
+    "accumulation": "optim.accumulation",
+    "communication": "reducers.communication",
     "data": data,
+    "loss_scaling": "optim.loss_scaling",
     "model": "models",
     "optimizer": "optim.optimizers",
     "reducer": "reducers",
@@ -65,6 +69,9 @@ def experiment(
     schedule: Mapping = types.MappingProxyType({"name": "constant"}),
     reducer: Mapping = types.MappingProxyType({"name": "mean"}),
     task: Mapping = types.MappingProxyType({"name": "classification"}),
+    accumulation: Mapping = types.MappingProxyType({"name": "micro_batches"}),
+    loss_scaling: Mapping = types.MappingProxyType({"name": "none"}),
+    communication: Mapping = types.MappingProxyType({"name": "full"}),
     seed: Annotated[int, "[0, 4294967295]"] = 0,
     num_workers: Count = 8,
     batch_size_per_worker: Count = 32,
@@ -94,6 +101,9 @@ def experiment(
       schedule: block; the learning rate as a factor of its peak.
       reducer: block; how the workers' gradients become one.
       task: block; the loss.
+      accumulation: block; a worker's batch in parts: gradients of micro-batches, or local steps.
+      loss_scaling: block; for gradients in float16.
+      communication: block; the precision in which updates are sent.
       seed: of parameters, order of examples, dropout and augmentation.
       num_workers: W, independent of the hardware.
       batch_size_per_worker: B, examples of one worker and step.
@@ -110,7 +120,7 @@ def experiment(
       clip_norm: largest global norm of a worker's gradient, before the reduction.
       ema_decay: of the moving average of the parameters that is evaluated; none evaluates the parameters.
       lift: how devices are mapped.
-      lanes: how the gradient half goes over the workers of one device.
+      lanes: how the local half goes over the workers of one device.
       keep_checkpoints: how many of the last ones to keep, the best one aside.
       eval_batch_size: examples per call when evaluating, over all devices.
 
@@ -128,6 +138,7 @@ def shrink(config: ConfigDict, variant: str) -> ConfigDict:
         with config.ignore_type():
             config.data.update(name="digits", dir="")
             config.update(num_workers=min(config.num_workers, 8), batch_size_per_worker=4)
+            config.accumulation.update(count=math.gcd(config.accumulation.get("count", 1), 4))
             for key in [key for key in config.schedule if key.endswith("_epochs")]:
                 del config.schedule[key]
                 config.schedule[twin(key)] = 1

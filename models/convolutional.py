@@ -1,6 +1,6 @@
 """Small convolutional networks of the two papers."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import jax
 from flax import linen as nn
@@ -30,6 +30,7 @@ class LeNet5(nn.Module):
     Args:
       num_classes: C.
       dropout_rate: share of the 512 hidden units dropped in training.
+      dtype: of activations; parameters stay float32.
 
     Reference: olsaarik/aml-horovod-adasum-example; Maleki et al., arXiv 2006.02924, section on LeNet-5.
     Differs from the authors' code in: initialisation (flax's LeCun normal, theirs PyTorch's default uniform).
@@ -37,14 +38,15 @@ class LeNet5(nn.Module):
 
     num_classes: int
     dropout_rate: Annotated[float, "[0, 1)"] = 0.5
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:
-        x = max_pool_2x2(nn.relu(nn.Conv(32, (5, 5))(image)))  # (B, H/2, W/2, 32)
-        x = max_pool_2x2(nn.relu(nn.Conv(64, (5, 5))(x)))  # (B, H/4, W/4, 64)
-        x = nn.relu(nn.Dense(512)(x.reshape(x.shape[0], -1)))  # (B, 512)
+        x = max_pool_2x2(nn.relu(nn.Conv(32, (5, 5), dtype=self.dtype)(image)))  # (B, H/2, W/2, 32)
+        x = max_pool_2x2(nn.relu(nn.Conv(64, (5, 5), dtype=self.dtype)(x)))  # (B, H/4, W/4, 64)
+        x = nn.relu(nn.Dense(512, dtype=self.dtype)(x.reshape(x.shape[0], -1)))  # (B, 512)
         x = nn.Dropout(self.dropout_rate, deterministic=deterministic)(x)
-        return nn.Dense(self.num_classes)(x)  # (B, C)
+        return nn.Dense(self.num_classes, dtype=self.dtype)(x)  # (B, C)
 
 
 class MnistCNN(nn.Module):
@@ -54,6 +56,7 @@ class MnistCNN(nn.Module):
 
     Args:
       num_classes: C.
+      dtype: of activations; parameters stay float32.
 
     Reference: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981, MNIST with simulated staleness.
     Differs from the paper in: only "three convolutions, one fully connected layer" is recalled, and that unverified;
@@ -61,11 +64,12 @@ class MnistCNN(nn.Module):
     """
 
     num_classes: int
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:
         del deterministic
-        x = max_pool_2x2(nn.relu(nn.Conv(32, (5, 5))(image)))  # (B, H/2, W/2, 32)
-        x = max_pool_2x2(nn.relu(nn.Conv(64, (5, 5))(x)))  # (B, H/4, W/4, 64)
-        x = nn.relu(nn.Conv(64, (3, 3))(x))  # (B, H/4, W/4, 64)
-        return nn.Dense(self.num_classes)(x.reshape(x.shape[0], -1))  # (B, C)
+        x = max_pool_2x2(nn.relu(nn.Conv(32, (5, 5), dtype=self.dtype)(image)))  # (B, H/2, W/2, 32)
+        x = max_pool_2x2(nn.relu(nn.Conv(64, (5, 5), dtype=self.dtype)(x)))  # (B, H/4, W/4, 64)
+        x = nn.relu(nn.Conv(64, (3, 3), dtype=self.dtype)(x))  # (B, H/4, W/4, 64)
+        return nn.Dense(self.num_classes, dtype=self.dtype)(x.reshape(x.shape[0], -1))  # (B, C)

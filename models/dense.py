@@ -1,6 +1,6 @@
 """Models without convolutions."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import jax
 from flax import linen as nn
@@ -13,14 +13,16 @@ class Softmax(nn.Module):
 
     Args:
       num_classes: C.
+      dtype: of activations; parameters stay float32.
     """
 
     num_classes: int
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:
         del deterministic
-        return nn.Dense(self.num_classes)(image.reshape(image.shape[0], -1))  # (B, H, W, D) -> (B, C)
+        return nn.Dense(self.num_classes, dtype=self.dtype)(image.reshape(image.shape[0], -1))  # (B, H, W, D) -> (B, C)
 
 
 class MLP(nn.Module):
@@ -32,16 +34,18 @@ class MLP(nn.Module):
       num_classes: C.
       hidden_sizes: width of each hidden layer.
       dropout_rate: share of hidden units dropped in training.
+      dtype: of activations; parameters stay float32.
     """
 
     num_classes: int
     hidden_sizes: tuple[Annotated[int, "[1, inf)"], ...] = (128,)
     dropout_rate: Annotated[float, "[0, 1)"] = 0.0
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:
         x = image.reshape(image.shape[0], -1)  # (B, H * W * D)
         for size in self.hidden_sizes:
-            x = nn.relu(nn.Dense(size)(x))
+            x = nn.relu(nn.Dense(size, dtype=self.dtype)(x))
             x = nn.Dropout(self.dropout_rate, deterministic=deterministic)(x)
-        return nn.Dense(self.num_classes)(x)  # (B, C)
+        return nn.Dense(self.num_classes, dtype=self.dtype)(x)  # (B, C)

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -110,6 +111,27 @@ def make(block: Mapping[str, Any], *, total_steps: int, steps_per_epoch: float) 
     for key in GIVEN & keys.keys():
         raise ValueError(f"{key}={keys[key]!r}: follows from the run and is not a key")
     return lookup(block["name"])(**keys, total_steps=int(total_steps), steps_per_epoch=float(steps_per_epoch))
+
+
+def at_step(opt_state: Any, step: jax.Array) -> Any:
+    """Returns an optimizer's state whose schedule stands at ``step``, with all else as it is.
+
+    A schedule in optax counts the updates of its optimizer. Where that takes several a step, or skips one that
+    overflowed, this keeps the learning rate that of the step.
+
+    >>> sgd = optax.sgd(lambda step: 1.0 / (1 + step))
+    >>> state = at_step(sgd.init(jnp.ones(())), jnp.asarray(3))
+    >>> float(sgd.update(jnp.ones(()), state)[0])
+    -0.25
+    """
+
+    def is_schedule(node: Any) -> bool:
+        return isinstance(node, optax.ScaleByScheduleState)
+
+    def stand(node: Any) -> Any:
+        return node._replace(count=jnp.asarray(step, jnp.int32)) if is_schedule(node) else node
+
+    return jax.tree.map(stand, opt_state, is_leaf=is_schedule)
 
 
 def _is_optax_schedule(name: str) -> bool:

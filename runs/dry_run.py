@@ -73,7 +73,7 @@ def _stack(tree: Any, layout: Layout) -> Any:
 
 def _trace(program: Any, layout: Layout, inputs: dict[str, Any]) -> None:
     def worker(shared, local, feed, resident):
-        return program.halves.reduce(shared, local, program.halves.gradient(shared, local, feed, resident))
+        return program.halves.reduce(shared, local, program.halves.local(shared, local, feed, resident))
 
     def over(function, axis_name):
         return jax.vmap(function, in_axes=(None, 0, 0, None), out_axes=(None, 0, None), axis_name=axis_name)

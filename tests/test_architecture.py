@@ -26,13 +26,14 @@ Sources = dict[str, str]  # path from the root -> text
 FIRST_PARTY: dict[str, set[str]] = {
     "reducers": set(),
     "models": set(),
-    "optim": set(),
+    "optim": {"reducers"},  # Adasum of micro-batches, and one rule for both dynamic scales
     "data": set(),
     "workers": set(),
     "runs": {"workers"},  # the dry run lays workers out; what it describes is handed to it
     "configs": {"workers", "models", "optim", "reducers"},  # for the signatures that are the schema
-    "program": {"configs", "data", "models", "optim", "reducers", "workers"},
-    "train": {"configs", "data", "models", "program", "reducers", "runs", "workers"},
+    "step": {"data", "models", "optim", "reducers", "workers"},
+    "program": {"configs", "data", "models", "optim", "reducers", "step", "workers"},
+    "train": {"configs", "data", "models", "program", "reducers", "runs", "step", "workers"},
     "experiments": {"configs", "program", "reducers", "runs", "train"},
     "conftest": set(),
 }
@@ -52,7 +53,7 @@ HEAVY = {"tensorflow", "tensorflow_datasets", "sklearn", "orbax", "matplotlib", 
 MAX_LINES = 250
 MAX_LINES_OF = {
     "train.py": 340,  # flags, loop and command are one story, read from top to bottom
-    "configs/schema.py": 280,  # the keys of a config with their meaning, a third of it, and what checks them
+    "configs/schema.py": 300,  # the keys of a config with their meaning, a third of it, and what checks them
 }
 MAX_LINES_OF_TESTS = 450  # a list of tests is read one at a time
 

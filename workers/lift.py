@@ -22,12 +22,13 @@ class Halves(NamedTuple):
     """One worker's step in two halves, as pure functions.
 
     Attributes:
-      gradient: ``(shared, local, feed, resident) -> computed``; no collective in it, so lanes may run in any way.
-      reduce: ``(shared, local, computed) -> (shared, local, metrics)``; under the named axes ``AXES``. What it returns
+      local: ``(shared, local, feed, resident) -> work``: what a worker does by itself; no collective in it, so lanes
+        may run in any way.
+      reduce: ``(shared, local, work) -> (shared, local, metrics)``; under the named axes ``AXES``. What it returns
         as shared must be the same on all workers, and ``metrics`` too.
     """
 
-    gradient: Callable[..., Any]
+    local: Callable[..., Any]
     reduce: Callable[..., Any]
 
 
@@ -100,7 +101,7 @@ def over_workers(halves: Halves, *, layout: Layout, lift: Lift = "pmap", lanes: 
       halves: the step of one worker.
       layout: W workers as D devices x L lanes.
       lift: how devices are mapped.
-      lanes: how the gradient half goes over the lanes of a device: ``"vmap"`` as one batched program, ``"unrolled"``
+      lanes: how the local half goes over the lanes of a device: ``"vmap"`` as one batched program, ``"unrolled"``
         lane after lane in one program, ``"dispatched"`` as one call per lane of a program compiled once.
 
     Returns:
@@ -108,22 +109,22 @@ def over_workers(halves: Halves, *, layout: Layout, lift: Lift = "pmap", lanes: 
     """
     lanes = resolve_lanes(lanes, layout=layout)
 
-    def reduce_lanes(shared, local, computed):
+    def reduce_lanes(shared, local, work):
         over_lanes = jax.vmap(
             halves.reduce, in_axes=(None, 0, 0), out_axes=(None, 0, None), axis_name=LANE_AXIS, axis_size=layout.lanes
         )
-        return over_lanes(shared, local, computed)
+        return over_lanes(shared, local, work)
 
     if lanes == "dispatched":
         return _dispatched(halves, reduce_lanes, layout=layout, lift=lift)
 
-    def gradient_lanes(shared, local, feed, resident):
+    def local_lanes(shared, local, feed, resident):
         if lanes == "vmap":
-            return jax.vmap(halves.gradient, in_axes=(None, 0, 0, None))(shared, local, feed, resident)
-        return _stack([halves.gradient(shared, *_lane((local, feed), lane), resident) for lane in range(layout.lanes)])
+            return jax.vmap(halves.local, in_axes=(None, 0, 0, None))(shared, local, feed, resident)
+        return _stack([halves.local(shared, *_lane((local, feed), lane), resident) for lane in range(layout.lanes)])
 
     def step(shared, local, feed, resident):
-        return reduce_lanes(shared, local, gradient_lanes(shared, local, feed, resident))
+        return reduce_lanes(shared, local, local_lanes(shared, local, feed, resident))
 
     compiled = on_devices(step, layout=layout, lift=lift, donate_argnums=(0, 1))
 
@@ -132,17 +133,17 @@ def over_workers(halves: Halves, *, layout: Layout, lift: Lift = "pmap", lanes: 
 
 def _dispatched(halves: Halves, reduce_lanes: Callable, *, layout: Layout, lift: Lift):
     def one_lane(shared, local, feed, resident, lane):
-        return halves.gradient(shared, _lane(local, lane), feed, resident)
+        return halves.local(shared, _lane(local, lane), feed, resident)
 
-    def reduce_list(shared, local, computed):
-        return reduce_lanes(shared, local, _stack(computed))
+    def reduce_list(shared, local, work):
+        return reduce_lanes(shared, local, _stack(work))
 
-    gradient = on_devices(one_lane, layout=layout, lift=lift)
+    alone = on_devices(one_lane, layout=layout, lift=lift)
     reduce = on_devices(reduce_list, layout=layout, lift=lift, donate_argnums=(0, 1))
 
     def run(shared, local, feed, resident):
-        computed = [
-            gradient(
+        work = [
+            alone(
                 shared,
                 local,
                 jax.tree.map(lambda x, lane=lane: x[:, lane], feed),  # host arrays: a view
@@ -151,15 +152,15 @@ def _dispatched(halves: Halves, reduce_lanes: Callable, *, layout: Layout, lift:
             )
             for lane in range(layout.lanes)
         ]
-        return reduce(shared, local, computed)
+        return reduce(shared, local, work)
 
     def lower(shared, local, feed, resident):
         lane = jax.ShapeDtypeStruct((layout.num_devices,), np.int32)
         feed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), feed)
-        computed = [jax.eval_shape(gradient, shared, local, feed, resident, lane)] * layout.lanes
+        work = [jax.eval_shape(alone, shared, local, feed, resident, lane)] * layout.lanes
         return {
-            "gradient": (gradient.lower(shared, local, feed, resident, lane), layout.lanes),
-            "reduce": (reduce.lower(shared, local, computed), 1),
+            "local": (alone.lower(shared, local, feed, resident, lane), layout.lanes),
+            "reduce": (reduce.lower(shared, local, work), 1),
         }
 
     return Step(run, lower=lower)

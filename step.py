@@ -1,0 +1,156 @@
+"""One worker's step: the state it is in, what it does by itself, and the reduction with the update."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import optax
+from jax import lax
+from jax import numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+import data
+import optim
+import reducers
+from models import tasks
+from workers import AXES, Halves
+
+
+class Shared(NamedTuple):
+    """Training state that is equal on all workers."""
+
+    step: Any  # [] int32, server updates so far
+    key: Any  # [2] uint32, of dropout and augmentation
+    params: Any
+    opt_state: Any
+    ema: Any  # like params, or None
+
+
+class Local(NamedTuple):
+    """Training state of each worker."""
+
+    model_state: Any  # BatchNorm statistics
+    opt_state: Any  # of what comes before the reducer: clipping, the loss scale, a worker's own optimizer
+    reducer_state: Any
+
+
+class Chain(NamedTuple):
+    """``optax.chain(before, reducer, after)``: state is local to each worker up to the reducer, shared after it."""
+
+    before: optax.GradientTransformationExtraArgs
+    reducer: optax.GradientTransformationExtraArgs
+    after: optax.GradientTransformationExtraArgs
+
+
+def make_chain(
+    reducer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation,
+    *,
+    reducer_on: Literal["gradients", "updates"] = "gradients",
+    loss_scaling: optim.loss_scaling.LossScaling,
+    clip_norm: float | None = None,
+) -> Chain:
+    """Puts the reducer before the optimizer, or after it: its place in the chain is the algorithm.
+
+    Clipping is of each worker's gradient, before the reduction, so that one worker's huge gradient cannot hurt all.
+    """
+    before, after = (optimizer, optax.identity()) if reducer_on == "updates" else (optax.identity(), optimizer)
+    if clip_norm is not None:
+        before = optax.chain(optax.clip_by_global_norm(clip_norm), before)
+    before, *rest = map(optax.with_extra_args_support, (before, reducer, after))
+    return Chain(loss_scaling.guard(before), *rest)
+
+
+def make_train_step(
+    *,
+    task: tasks.Task,
+    chain: Chain,
+    learning_rate: optax.Schedule,
+    accumulation: optim.accumulation.Accumulation,
+    loss_scaling: optim.loss_scaling.LossScaling,
+    augment: Callable = data.AUGMENTATIONS["none"],
+    on_overflow: Literal["ignore", "skip"] = "ignore",
+    ema_decay: float | None = None,
+) -> Halves:
+    """Returns one worker's step: what it does by itself, up to the reducer; then the reduction and the update.
+
+    Args:
+      task: gives the loss.
+      chain: what is done with the gradient.
+      learning_rate: of each step, for the records.
+      accumulation: how a worker takes in its batch.
+      loss_scaling: how it gets at a gradient; the one that guards the chain.
+      augment: what is done to images.
+      on_overflow: "skip" leaves parameters, the state of ``chain.after`` and the moving average as they were, on all
+        workers, where the reduced updates are not all finite or no worker had any. The step counts all the same, and
+        optimizers before the reducer keep what they have learnt, as those of Adasum's authors do.
+      ema_decay: of the moving average of the parameters.
+    """
+
+    def gradient(params, opt_state, model_state, part):
+        batch, key = part
+        loss = functools.partial(task.loss, batch=batch, key=key)
+        return loss_scaling.gradient(loss, opt_state, params, model_state)
+
+    def local_half(shared: Shared, local: Local, feed, resident) -> optim.accumulation.Work:
+        key = jax.random.fold_in(jax.random.wrap_key_data(shared.key), feed["draw"])
+        augment_key, dropout_key = jax.random.split(key)
+        batch = data.fetch(resident["train"], feed)
+        image = data.normalise(augment(augment_key, batch["image"]), resident["mean"], resident["std"])
+        parts = optim.accumulation.split({**batch, "image": image}, key=dropout_key, count=accumulation.num_parts)
+
+        def update(gradients, opt_state, params):
+            return chain.before.update(gradients, optim.schedules.at_step(opt_state, shared.step), params)
+
+        work = accumulation.work(gradient, update, shared.params, local.opt_state, local.model_state, parts)
+        measured = loss_scaling.measure(local.opt_state, work.opt_state)
+        return work._replace(sums={**work.sums, **measured, "workers": jnp.ones(())})
+
+    def reduce_half(shared: Shared, local: Local, work: optim.accumulation.Work):
+        updates, reducer_state = chain.reducer.update(work.updates, local.reducer_state, shared.params)
+        told = {name: jnp.asarray(value, jnp.float32) for name, value in reducers.metrics(reducer_state).items()}
+        flat, unflatten = ravel_pytree((work.sums, told))
+        totals, told = unflatten(lax.psum(flat, AXES))  # one all-reduce for all metrics
+        reduced_norm = optax.tree.norm(updates)
+        skipped = ~reducers.all_finite(updates) | reducers.overflowed(reducer_state) | (totals.get("contributed") == 0)
+
+        opt_state = optim.schedules.at_step(shared.opt_state, shared.step)
+        updates, opt_state = chain.after.update(updates, opt_state, shared.params)
+        params = optax.apply_updates(shared.params, updates)
+        step, ema = shared.step + 1, shared.ema
+        if ema_decay is not None:
+            ema = optim.ema.update(ema, params, num_updates=step, decay=ema_decay)
+        if on_overflow == "skip":
+            kept = (optax.tree.zeros_like(updates), shared.params, shared.opt_state, shared.ema)
+            updates, params, opt_state, ema = optax.tree.where(skipped, kept, (updates, params, opt_state, ema))
+
+        metrics = _metrics(
+            totals,
+            told,
+            learning_rate=learning_rate(shared.step),
+            reduced_norm=reduced_norm,
+            update_norm=optax.tree.norm(updates),
+            **({"skipped": skipped.astype(jnp.float32)} if on_overflow == "skip" else {}),
+        )
+        return (
+            Shared(step, shared.key, params, opt_state, ema),
+            Local(work.model_state, work.opt_state, reducer_state),
+            metrics,
+        )
+
+    return Halves(local_half, reduce_half)
+
+
+def _metrics(totals: dict[str, jax.Array], told: dict[str, jax.Array], **own: jax.Array) -> dict[str, jax.Array]:
+    """What a step measured, of sums over all workers and of what is the same on all (the reducer's: their mean)."""
+    metrics = {
+        "loss": totals["loss"] / totals["count"],
+        "accuracy": totals["correct"] / totals["count"],
+        "gradient_norm": jnp.sqrt(totals["squared_norm"] / totals["workers"]),  # root mean square over workers
+        **{name: totals[name] / totals["workers"] for name in ("loss_scale",) if name in totals},
+        **own,
+    }
+    if clash := sorted(metrics.keys() & told.keys()):
+        raise ValueError(f"metrics: {', '.join(clash)} of the reducer would hide the step's own")
+    return {**metrics, **{name: total / totals["workers"] for name, total in told.items()}}

@@ -1,0 +1,249 @@
+"""Batches in parts: what micro-batches and local steps compute, and that one part is no accumulation at all."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import numpy as jnp
+
+import optim
+import reducers
+from models import tasks
+from optim import accumulation, loss_scaling
+from step import make_chain
+from tests import cases
+from tests.test_program import Normalised, Run, largest_difference, program_of
+
+B = 12
+SOFTMAX = ("--config.model.name=softmax",)
+
+
+def chain_of(optimizer, *, reducer_on="gradients", clip_norm=None):
+    scaling = loss_scaling.make("none")
+    return make_chain(
+        reducers.mean("worker"), optimizer, reducer_on=reducer_on, loss_scaling=scaling, clip_norm=clip_norm
+    )
+
+
+def work_of(loss, block, params, batch, *, optimizer=None, clip_norm=None, model_state=None):
+    """One worker's work on a batch, of ``loss(params, model_state, (batch, key)) -> (loss, (sums, model_state))``."""
+    reducer_on = "gradients" if optimizer is None else "updates"
+    chain = chain_of(optimizer or optax.identity(), reducer_on=reducer_on, clip_norm=clip_norm)
+    size = len(jax.tree.leaves(batch)[0])
+    how = accumulation.make(**block, batch_size_per_worker=size, reducer_on=reducer_on)
+    scaling = loss_scaling.make("none")
+
+    def gradient(params, opt_state, model_state, part):
+        return scaling.gradient(lambda p, s: loss(p, s, part), opt_state, params, model_state)
+
+    parts = accumulation.split(batch, key=jax.random.key(0), count=how.num_parts)
+    return how.work(gradient, chain.before.update, params, chain.before.init(params), model_state, parts)
+
+
+# ---- micro-batches: a linear model with a squared loss ----------------------------------------------------------
+
+
+def regression(seed=0):
+    rng = np.random.default_rng(seed)
+    params = {"w": rng.standard_normal((3, 2)).astype(np.float32), "b": rng.standard_normal(2).astype(np.float32)}
+    batch = {"x": rng.standard_normal((B, 3)).astype(np.float32), "y": rng.standard_normal((B, 2)).astype(np.float32)}
+    return params, batch
+
+
+def squared(params, model_state, part):
+    batch, _ = part
+    error = batch["x"] @ params["w"] + params["b"][None] - batch["y"]
+    loss = (error**2).mean()
+    return loss, ({"loss": loss * len(error), "count": jnp.float32(len(error))}, model_state)
+
+
+def gradients_of_parts(params, batch, count):
+    """In float64, by hand: [count, ...] of each leaf."""
+    x, y = (batch[k].astype(np.float64).reshape(count, B // count, -1) for k in ("x", "y"))
+    error = 2 * (x @ params["w"].astype(np.float64) + params["b"] - y) / (B // count * 2)
+    return {"w": x.transpose(0, 2, 1) @ error, "b": error.sum(1)}
+
+
+ORACLES = {"mean": lambda g: g.mean(0), "sum": lambda g: g.sum(0), "adasum": cases.adasum}
+
+
+def check_combines(combine, oracle, count):
+    params, batch = regression()
+    work = work_of(squared, {"name": "micro_batches", "count": count, "combine": combine}, params, batch)
+    expected = jax.tree.map(oracle, gradients_of_parts(params, batch, count))
+    for leaf, wanted in zip(jax.tree.leaves(work.updates), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(leaf, wanted, rtol=0, atol=1e-6 * max(1, np.linalg.norm(wanted)))
+    assert work.sums["count"] == B
+    np.testing.assert_allclose(work.sums["loss"], B * squared(params, None, (batch, None))[0], rtol=1e-6)
+    norm = sum((g**2).sum() for g in jax.tree.leaves(expected))
+    np.testing.assert_allclose(work.sums["squared_norm"], norm, rtol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+@pytest.mark.parametrize("combine", ORACLES)
+def test_micro_batches_agree_with_numpy(combine, count):
+    check_combines(combine, ORACLES[combine], count)
+
+
+@pytest.mark.parametrize("combine", ORACLES)
+def test_the_check_rejects_every_other_way_to_combine(combine):
+    for other in ORACLES.keys() - {combine}:
+        with pytest.raises(AssertionError):
+            check_combines(other, ORACLES[combine], 4)
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_the_mean_of_micro_batches_is_the_gradient_of_the_batch(count):
+    params, batch = regression()
+    whole = work_of(squared, {"name": "micro_batches"}, params, batch).updates
+    for combine, factor in (("mean", 1), ("sum", count)):
+        parts = work_of(squared, {"name": "micro_batches", "count": count, "combine": combine}, params, batch).updates
+        assert largest_difference(parts, jax.tree.map(lambda g, f=factor: f * g, whole)) < 1e-6 * factor
+
+
+# ---- local steps: a quadratic that can be worked by hand --------------------------------------------------------
+
+
+def quadratic(params, model_state, part):
+    """(theta - x)^2 / 2, whose gradient is theta - x."""
+    batch, _ = part
+    loss = ((params - batch["x"]) ** 2).mean() / 2
+    return loss, ({"loss": loss}, model_state)
+
+
+def delta_on_quadratic(block, **kwargs):
+    batch = {"x": np.array([2.0, 4.0, -1.0], np.float32)}
+    return float(work_of(quadratic, block, jnp.zeros(()), batch, **kwargs).updates)
+
+
+def test_local_sgd_steps_by_hand():
+    """theta = 0 -> 1 -> 2.5 -> 0.75 at half the way to 2, 4 and -1."""
+    block, sgd = {"name": "local_steps", "count": 3}, optax.sgd(0.5)
+    assert delta_on_quadratic(block, optimizer=sgd) == 0.75
+    for wrong in ("mean", "sum"):  # one step, at the shared parameters
+        micro = {"name": "micro_batches", "count": 3, "combine": wrong}
+        assert delta_on_quadratic(micro, optimizer=sgd) not in (0.75, 0)
+
+
+def test_local_steps_keep_their_optimizer_state():
+    """Momentum 0.5: steps of 1, 0.5 + 1.5, 0.5 * 2 - 0.5 * (1 + 2 + 1)."""
+    block = {"name": "local_steps", "count": 3}
+    assert delta_on_quadratic(block, optimizer=optax.sgd(0.5, momentum=0.5)) == 1 + 2 + (1 - 2)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("local_steps", 3.0), ("micro_batches", 1.0)])
+def test_clipping_is_of_what_the_optimizer_sees(name, expected):
+    batch = {"x": np.full(3, 1e4, np.float32)}
+    block = {"name": name, "count": 3}
+    work = work_of(quadratic, block, jnp.zeros(()), batch, optimizer=optax.sgd(1.0), clip_norm=1.0)
+    np.testing.assert_allclose(work.updates, expected, rtol=1e-6)
+
+
+def update_norms(*overrides, num_steps=6):
+    tiny = ("--config.optimizer.learning_rate=1e-6", "--config.optimizer.momentum=0", "--config.reducer_on=updates")
+    schedule = ("--config.schedule.name=warmup_linear", "--config.schedule.warmup_steps=4")
+    run = Run(program_of(*SOFTMAX, *tiny, *schedule, *overrides, train_steps=6))
+    found = [run.steps(step, step + 1).metrics for step in range(num_steps)]
+    return np.array([m["update_norm"] for m in found]), np.array([m["learning_rate"] for m in found])
+
+
+def check_rates(plain, local):
+    """Steps so small that no gradient changes on the way: k local steps are k times as long, at every step's rate."""
+    assert plain[0] == local[0] == 0
+    np.testing.assert_allclose(local[1:] / plain[1:], 4, rtol=1e-3)
+
+
+def test_local_steps_have_the_learning_rate_of_the_step(monkeypatch):
+    plain, rates = update_norms()
+    four = ("--config.accumulation.name=local_steps", "--config.accumulation.count=4")
+    local, same_rates = update_norms(*four)
+    assert np.array_equal(rates, same_rates) and len(set(rates)) > 3
+    check_rates(plain, local)
+    monkeypatch.setattr(optim.schedules, "at_step", lambda opt_state, step: opt_state)
+    with pytest.raises(AssertionError):
+        check_rates(plain, update_norms(*four)[0])
+
+
+# ---- state and randomness flow through the parts ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", accumulation.ACCUMULATIONS)
+def test_model_state_flows_through_the_parts_in_order(name):
+    task = tasks.make("classification", model=Normalised(num_classes=3), image_shape=(2, 2, 1))
+    images = jax.random.normal(jax.random.key(1), (8, 2, 2, 1)) + jnp.arange(8.0)[:, None, None, None]
+    params, state = task.init(jax.random.key(0))
+    batch = {"image": images, "label": jnp.arange(8) % 3}
+
+    def loss(params, model_state, part):
+        return task.loss(params, model_state, *part)
+
+    block = {"name": name, "count": 2}
+    work = work_of(loss, block, params, batch, optimizer=optax.sgd(0.1), model_state=state)
+    flat = np.asarray(images, np.float64).reshape(2, 4, 4)
+    expected = 0.5 * (0.5 * 0 + 0.5 * flat[0].mean(0)) + 0.5 * flat[1].mean(0)
+    found = np.asarray(work.model_state["batch_stats"]["BatchNorm_0"]["mean"])
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    reverse = 0.5 * (0.5 * flat[1].mean(0)) + 0.5 * flat[0].mean(0)
+    assert np.abs(found - reverse).max() > 0.1
+
+
+def test_parts_have_keys_of_their_own():
+    key = jax.random.key(3)
+    batch = {"x": jnp.arange(4)}
+    keys = [jax.random.key_data(k).tolist() for _, k in accumulation.split(batch, key=key, count=4)]
+    assert len({tuple(k) for k in keys}) == 4
+    assert accumulation.split(batch, key=key, count=1)[0][1] is key
+
+
+# ---- in the step ------------------------------------------------------------------------------------------------
+
+
+def three_steps(*overrides, **kwargs):
+    """With dropout, momentum and a moving average, as the digits config has them."""
+    return Run(program_of("--config.reducer_on=updates", *overrides), **kwargs).steps(0, 3)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return three_steps()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("--config.accumulation.name=local_steps", "--config.accumulation.count=1"),
+        ("--config.accumulation.combine=sum",),
+        ("--config.accumulation.combine=adasum",),
+    ],
+    ids=lambda flags: flags[0].rpartition("=")[2],
+)
+def test_one_part_is_no_accumulation_bit_for_bit(overrides, plain):
+    run = three_steps(*overrides)
+    for one, other in zip(jax.tree.leaves(run.shared), jax.tree.leaves(plain.shared), strict=True):
+        if overrides == ("--config.accumulation.combine=adasum",):
+            # Adasum goes through scale and unit, and comes back up to rounding
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(one, other)
+
+
+def test_two_parts_are_not_one(plain):
+    run = three_steps("--config.accumulation.count=2")
+    assert largest_difference(run.params(), plain.params()) > 1e-6  # other dropout
+    assert run.metrics["loss"] != plain.metrics["loss"]
+
+
+TWO_LOCAL = ("--config.accumulation.name=local_steps", "--config.accumulation.count=2", "--config.clip_norm=1.0")
+
+
+@pytest.fixture(scope="module")
+def unrolled():
+    return three_steps(*TWO_LOCAL, lanes="unrolled")
+
+
+@pytest.mark.parametrize(("lanes", "lift"), [("vmap", "pmap"), ("dispatched", "shard_map")])
+def test_ways_over_lanes_agree(lanes, lift, unrolled):
+    run = three_steps(*TWO_LOCAL, f"--config.lift={lift}", num_devices=2, lanes=lanes)
+    assert largest_difference(run.params(), unrolled.params()) < 1e-6
+    local, expected = (r.layout.get_local(r.local) for r in (run, unrolled))
+    assert largest_difference(local.opt_state, expected.opt_state) < 1e-5

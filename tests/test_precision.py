@@ -1,0 +1,351 @@
+"""Half precision: the two scales, what an overflow does and what it leaves alone, and what reducers tell."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import numpy as jnp
+
+import models
+import optim
+import reducers
+import runs
+import step
+import train
+from models import tasks
+from runs import dry_run
+from tests import cases
+from tests.test_program import DATASET, Run, largest_difference, program_of
+from tests.test_reducers import check_replication, reduce, tree_of
+
+DYNAMIC = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1024")
+HALF = ("--config.communication.name=half", "--config.communication.initial_scale=64")
+SOFTMAX = ("--config.model.name=softmax", "--config.ema_decay=0.9")
+
+
+# ---- compute in half precision ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_models_compute_in_their_dtype_and_keep_float32_parameters(name, dtype):
+    model = models.make(name, num_classes=3, dtype=dtype)
+    task = tasks.make("classification", model=model, image_shape=(8, 8, 1))
+    params, state = jax.eval_shape(task.init, jax.random.key(0))
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    image = jnp.zeros((2, 8, 8, 1))
+    assert jax.eval_shape(model.apply, {"params": params}, image).dtype == dtype
+    jaxpr = str(jax.make_jaxpr(lambda p: model.apply({"params": p}, image))(params))
+    short = {"float16": "f16", "bfloat16": "bf16"}[dtype]
+    products = [line for line in jaxpr.splitlines() if "dot_general[" in line or "conv_general_dilated[" in line]
+    assert products and all(f":{short}[" in line for line in products)
+    batch = {"image": image, "label": jnp.array([0, 1])}
+    loss, (sums, _) = jax.eval_shape(task.loss, params, state, batch, jax.random.key(2))
+    assert loss.dtype == sums["loss"].dtype == jnp.float32
+
+
+# ---- the rule ---------------------------------------------------------------------------------------------------
+
+
+def test_a_scale_stays_a_normal_finite_number():
+    rule = reducers.DynamicScale(initial_scale=2.0**120, growth_interval=1, growth_factor=16.0)
+    scale = rule.init()
+    for _ in range(5):
+        scale = rule.update(scale, True)
+    assert scale.value == 2.0**124
+    for _ in range(300):
+        scale = rule.update(scale, False)
+    assert scale.value == jnp.finfo(jnp.float32).tiny
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"initial_scale": 0.0}, {"growth_interval": 0}, {"growth_factor": 1.0}, {"backoff_factor": 1.0}], ids=str
+)
+def test_rules_that_make_no_sense(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        reducers.DynamicScale(**{"initial_scale": 1.0, **wrong})
+
+
+# ---- the loss scale: a worker alone -----------------------------------------------------------------------------
+
+
+def one_step(scaling, x, *, reducer=reducers.mean, optimizer=None):
+    """A step of each worker on the loss x . theta, whose gradient is its x, [W, 3]; everything that it has come to."""
+    optimizer = optimizer or optax.sgd(1.0, momentum=0.5)
+    chain = step.make_chain(reducer("worker"), optimizer, reducer_on="updates", loss_scaling=scaling)
+    params = jnp.ones(3)
+
+    def worker(x):
+        opt_state = chain.before.init(params)
+        loss = lambda params, state: ((x * params).sum(), ({}, state + x.sum()))  # noqa: E731
+        gradients, state, _ = scaling.gradient(loss, opt_state, params, jnp.zeros(()))
+        updates, opt_state = chain.before.update(gradients, opt_state, params)
+        reduced, _ = chain.reducer.update(updates, chain.reducer.init(params), params)
+        return updates, opt_state, state, reduced
+
+    return jax.vmap(worker, axis_name="worker")(jnp.asarray(x, jnp.float32))
+
+
+X = np.array([[1, 2, 3], [-2, 5, 0.5], [3, np.inf, 1], [0.25, 1, -1]])
+OTHERS = [0, 1, 3]
+
+
+def check_overflow_is_nobody_elses(scaling, reducer, oracle):
+    updates, opt_state, model_state, reduced = one_step(scaling, X, reducer=reducer)
+    np.testing.assert_array_equal(updates[2], 0)
+    np.testing.assert_array_equal(updates[np.array(OTHERS)], -X[OTHERS])
+    momentum = opt_state.inner[0].trace
+    np.testing.assert_array_equal(momentum[2], 0)
+    np.testing.assert_array_equal(momentum[np.array(OTHERS)], X[OTHERS])
+    np.testing.assert_array_equal(opt_state.scale.value, [1024, 1024, 512, 1024])
+    np.testing.assert_array_equal(opt_state.num_applied, [1, 1, 0, 1])
+    np.testing.assert_array_equal(model_state, [6, 3.5, 0, 0.25])
+    contribution = np.where(np.isfinite(X).all(1, keepdims=True), -X, 0)
+    np.testing.assert_allclose(reduced, np.broadcast_to(oracle(contribution), (4, 3)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("reducer", "oracle"),
+    [
+        (reducers.mean, lambda g: g.mean(0)),
+        (reducers.sum, lambda g: g.sum(0)),
+        (reducers.adasum, cases.adasum),
+        # a zero is neutral to Adasum: the same as the tree without that worker
+        (reducers.adasum, lambda g: cases.adasum([cases.adasum(g[:2]), g[3]])),
+    ],
+)
+def test_a_worker_that_overflows_gives_zero_and_keeps_its_state(reducer, oracle):
+    check_overflow_is_nobody_elses(optim.loss_scaling.make("dynamic", initial_scale=1024.0), reducer, oracle)
+
+
+def test_that_check_rejects_no_loss_scaling():
+    with pytest.raises(AssertionError):
+        check_overflow_is_nobody_elses(optim.loss_scaling.make("none"), reducers.mean, lambda g: g.mean(0))
+
+
+def test_small_gradients_survive_float16_under_a_scale_alone():
+    scaling = {name: optim.loss_scaling.make(name) for name in ("none", "dynamic")}
+    weight = jnp.full(4, 1e-5, jnp.float16)
+
+    def loss(params, state):
+        return (params.astype(jnp.float16) * weight * jnp.float16(1e-3)).astype(jnp.float32).sum(), ({}, state)
+
+    params, found = jnp.ones(4), {}
+    for name, scaled in scaling.items():
+        before = scaled.guard(optax.with_extra_args_support(optax.identity()))
+        found[name], *_ = scaled.gradient(loss, before.init(params), params, ())
+    np.testing.assert_allclose(found["dynamic"], 1e-8, rtol=2e-2)
+    assert (found["none"] == 0).all()
+
+
+# ---- the communication scale: all workers -----------------------------------------------------------------------
+
+
+def test_homogeneous_reducers_are_known_by_their_rows():
+    """sign_majority is none: divided by the scale, a sign would be next to nothing."""
+    homogeneous = {case.name for case in cases.CASES if case.homogeneous}
+    assert homogeneous >= reducers.communication.HOMOGENEOUS and "sign_majority" not in homogeneous
+
+
+@pytest.mark.parametrize("name", sorted(reducers.communication.HOMOGENEOUS))
+def test_half_precision_is_the_reducer_up_to_rounding(name):
+    def half(axis_name):
+        return reducers.in_half_precision(reducers.make(name, axis_name=axis_name), axis_name=axis_name)
+
+    grads = tree_of(4, scale=0.01)
+    full = reduce(lambda axis_name: reducers.make(name, axis_name=axis_name), grads)
+    found = reduce(half, grads)
+    for leaf, wanted, given in zip(*map(jax.tree.leaves, (found, full, grads)), strict=True):
+        assert leaf.dtype == wanted.dtype
+        assert np.abs(leaf - wanted).max(initial=0) <= 1e-3 * np.linalg.norm(given)
+    check_replication(half)
+
+
+def traffic(name, **kwargs):
+    full = reducers.make(name, axis_name="worker", **kwargs)
+    half = reducers.in_half_precision(full, axis_name="worker")
+    leaf = jax.ShapeDtypeStruct((1000,), jnp.float32)
+    return [reducers.traffic(r, leaf, axis_sizes={"worker": 8}).bytes_per_worker for r in (full, half)]
+
+
+@pytest.mark.parametrize("name", ["mean", "sum", "coordinate_median"])
+def test_half_precision_halves_the_bytes_and_adds_one_scalar(name):
+    full, half = traffic(name)
+    assert half == full / 2 + 2 * 4 * 7 / 8
+
+
+def params_and_server(run):
+    shared = run.layout.get_shared(run.shared)
+    return shared.params, shared.opt_state, shared.ema
+
+
+def check_skipped_step(*overrides):
+    """Three good steps, then one whose reduction overflows, then a good one."""
+    run = Run(program_of(*SOFTMAX, *HALF, "--config.communication.growth_interval=1000", *overrides), num_devices=4)
+    run.steps(0, 3)
+    assert run.metrics["skipped"] == 0 and run.metrics["communication_scale"] == 64
+    before, local = params_and_server(run), run.layout.get_local(run.local)
+    too_large = local.reducer_state.scale._replace(value=np.full(8, 2.0**100, np.float32))
+    run.local = run.layout.put_local(local._replace(reducer_state=local.reducer_state._replace(scale=too_large)))
+    run.steps(3, 4)
+    assert run.metrics["skipped"] == 1 and run.metrics["update_norm"] == 0
+    assert run.metrics["communication_scale"] == 2.0**99
+    for one, other in zip(*map(jax.tree.leaves, (before, params_and_server(run))), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert run.layout.get_shared(run.shared).step == 4
+    run.steps(4, 5)
+    assert run.metrics["skipped"] == 1  # one halving is not enough
+
+
+@pytest.mark.parametrize("reducer_on", ["gradients", "updates"])
+def test_an_overflow_after_the_reduction_skips_the_step_on_all(reducer_on):
+    check_skipped_step(f"--config.reducer_on={reducer_on}")
+
+
+def test_that_check_rejects_a_step_that_goes_on_with_zeros(monkeypatch):
+    """What the reducer returns is zero either way; momentum and moving average would move."""
+    monkeypatch.setattr(reducers, "overflowed", lambda state: False)
+    with pytest.raises(AssertionError):
+        check_skipped_step()
+
+
+def test_a_step_on_which_every_worker_overflows_is_skipped():
+    overrides = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1e36")
+    run = Run(program_of(*SOFTMAX, *overrides, "--config.model.dtype=float16"))
+    before = params_and_server(run)
+    run.steps(0, 1)
+    assert run.metrics["skipped"] == 1 and run.metrics["loss_scale"] == pytest.approx(5e35)
+    assert largest_difference(before, params_and_server(run)) == 0
+
+
+def test_the_learning_rate_is_that_of_the_step_after_a_skipped_one():
+    overrides = ("--config.schedule.name=warmup_linear", "--config.schedule.warmup_steps=8", "--config.ema_decay=None")
+    plain_sgd = ("--config.optimizer.momentum=0", "--config.communication.name=half")
+    run = Run(program_of(*SOFTMAX, *overrides, *plain_sgd, "--config.communication.initial_scale=1e30"))
+    skipped, number = 1.0, 0
+    while skipped:
+        skipped = run.steps(number, number + 1).metrics["skipped"]
+        number += 1
+    assert number > 5
+    rate = run.metrics["update_norm"] / run.metrics["reduced_norm"]
+    assert rate == pytest.approx(run.metrics["learning_rate"], rel=1e-5)
+
+
+def test_scales_grow_after_their_interval():
+    overrides = ("--config.loss_scaling.growth_interval=2", "--config.communication.growth_interval=3")
+    run = Run(program_of(*SOFTMAX, *DYNAMIC, *HALF, *overrides))
+    found = [run.steps(number, number + 1).metrics for number in range(6)]
+    assert [m["loss_scale"] for m in found] == [1024, 2048, 2048, 4096, 4096, 8192]
+    assert [m["communication_scale"] for m in found] == [64, 64, 128, 128, 128, 256]
+
+
+# ---- whole runs -------------------------------------------------------------------------------------------------
+
+
+def test_without_an_overflow_powers_of_two_change_no_bit():
+    plain = Run(program_of(*SOFTMAX)).steps(0, 10)
+    overrides = (*DYNAMIC, "--config.loss_scaling.growth_interval=2")
+    scaled = Run(program_of(*SOFTMAX, *overrides)).steps(0, 10)
+    assert scaled.metrics["loss_scale"] == 2.0**15 and scaled.metrics["skipped"] == 0
+    assert largest_difference(params_and_server(plain), params_and_server(scaled)) == 0
+    odd = Run(program_of(*SOFTMAX, *overrides, "--config.loss_scaling.initial_scale=1000.3")).steps(0, 10)
+    assert largest_difference(params_and_server(plain), params_and_server(odd)) > 0
+
+
+BOTH = (*SOFTMAX, *DYNAMIC, *HALF, "--config.model.dtype=float16", "--config.reducer_on=updates")
+GROWING = ("--config.loss_scaling.growth_interval=3", "--config.communication.growth_interval=2")
+
+
+@pytest.fixture(scope="module")
+def ten_steps():
+    return Run(program_of(*BOTH, *GROWING), num_devices=4, lanes="unrolled").steps(0, 10)
+
+
+@pytest.mark.parametrize(("lanes", "lift"), [("vmap", "shard_map"), ("dispatched", "pmap")])
+def test_ways_over_lanes_agree_and_replicas_are_bit_equal(lanes, lift, ten_steps):
+    run = Run(program_of(*BOTH, *GROWING, f"--config.lift={lift}"), num_devices=2, lanes=lanes).steps(0, 10)
+    assert run.metrics["communication_scale"] == ten_steps.metrics["communication_scale"] > 64
+    assert run.metrics["loss_scale"] == ten_steps.metrics["loss_scale"] > 1024
+    assert largest_difference(run.params(), ten_steps.params()) < 2e-3  # of float16
+    for leaf in jax.tree.leaves(run.shared):
+        assert all(np.array_equal(replica, np.asarray(leaf)[0]) for replica in np.asarray(leaf))
+
+
+def test_resume_restores_the_scales(ten_steps, tmp_path):
+    program = program_of(*BOTH, *GROWING)
+    run = Run(program, num_devices=4, lanes="unrolled").steps(0, 5)
+    with runs.Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(5, train.canonical(run.shared, run.local, run.layout), metrics=None)
+        checkpoints.wait()
+    gone_on = Run(program, num_devices=4, lanes="unrolled")
+    with runs.Checkpoints(tmp_path) as checkpoints:
+        _, gone_on.shared, gone_on.local = train.restore(program, gone_on.layout, checkpoints)
+    gone_on.steps(5, 10)
+    for one, other in zip(
+        *map(jax.tree.leaves, ((gone_on.shared, gone_on.local), (ten_steps.shared, ten_steps.local))), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_float16_with_both_scales_learns_digits():
+    scales = ("--config.loss_scaling.name=dynamic", "--config.communication.name=half")
+    overrides = ("--config.model.dtype=float16", "--config.optimizer.learning_rate=0.1", "--config.ema_decay=None")
+    run = Run(program_of(*scales, *overrides, train_steps=80))
+    evaluate = train.make_evaluation(run.program, run.layout, DATASET.test)
+    before = evaluate(run.shared, run.local, run.resident)
+    run.steps(0, 80)
+    after = evaluate(run.shared, run.local, run.resident)
+    assert before["accuracy"] < 0.3 and after["accuracy"] > 0.8 and np.isfinite(after["loss"])
+
+
+def test_dry_run_knows_of_half_precision():
+    program = program_of(*SOFTMAX, *DYNAMIC, *HALF)
+    count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(program.init)[0].params))
+    assert program.traffic.bytes_per_worker == (2 * count + 4) * 2 * 7 / 8
+    said = dry_run.describe(program)
+    assert f"{program.traffic.bytes_per_worker:,.0f}  and receives" in said
+
+
+# ---- what a reducer tells ---------------------------------------------------------------------------------------
+
+
+class Told(NamedTuple):
+    metrics: dict[str, Any]
+
+
+def telling(name):
+    """A mean that tells the index of the worker, and so of the mean over workers."""
+
+    def make(axis_name):
+        mean = reducers.mean(axis_name)
+
+        def update(updates, state, params=None, **extra):
+            del state
+            value = jax.lax.axis_index(axis_name).astype(jnp.float32)
+            return mean.update(updates, optax.EmptyState(), params, **extra)[0], Told({name: value})
+
+        return optax.GradientTransformationExtraArgs(lambda params: Told({name: jnp.zeros(())}), update)
+
+    return make
+
+
+def test_what_a_reducer_tells_is_in_the_steps_metrics(monkeypatch):
+    monkeypatch.setitem(reducers.REDUCERS, "mean", telling("orthogonality"))
+    run = Run(program_of(*SOFTMAX, *HALF), num_devices=4).steps(0, 1)
+    assert run.metrics["orthogonality"] == 3.5 and run.metrics["communication_scale"] == 64
+
+
+def test_names_must_not_clash(monkeypatch):
+    monkeypatch.setitem(reducers.REDUCERS, "mean", telling("loss"))
+    with pytest.raises(ValueError, match="metrics: loss of the reducer"):
+        dry_run.describe(program_of(*SOFTMAX))
+    with pytest.raises(ValueError, match="two reducers tell of loss"):
+        reducers.metrics((Told({"loss": 1.0}), Told({"loss": 2.0})))
+
+
+def test_metrics_are_found_in_any_nesting():
+    state = optax.chain(optax.identity(), optax.trace(0.9)).init({"w": jnp.zeros(2)})
+    assert reducers.metrics((state, {"a": Told({"x": 1.0})}, [Told({"y": 2.0})])) == {"x": 1.0, "y": 2.0}
+    assert reducers.metrics(state) == {}
