@@ -22,6 +22,7 @@ This package imports jax, optax and numpy alone; ``pip install .`` installs it a
 import difflib
 from collections.abc import Callable
 
+from reducers.adacons import adacons
 from reducers.adasum import adasum
 from reducers.axes import AxisName, num_workers
 from reducers.communication import in_half_precision, overflowed
@@ -40,6 +41,7 @@ __all__ = [
     "AxisName",
     "DynamicScale",
     "Traffic",
+    "adacons",
     "adasum",
     "all_finite",
     "coordinate_median",
@@ -57,6 +59,7 @@ __all__ = [
 ]
 
 REDUCERS: dict[str, Callable] = {
+    "adacons": adacons,
     "adasum": adasum,
     "coordinate_median": coordinate_median,
     "mean": mean,

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ class Case:
     Attributes:
       name: key of REDUCERS.
       oracle: float64 NumPy reference of one leaf, [W, ...] -> [...].
+      granularity: what the oracle is given: each "layer" (leaf), or the whole "model" as one vector.
       kwargs: options of the reducer.
       extra: keyword-only needs of its update, one value per worker: name -> array [W, ...].
       consensus: R(g, ..., g) = g.
@@ -26,6 +27,7 @@ class Case:
 
     name: str
     oracle: Callable[[np.ndarray], np.ndarray]
+    granularity: Literal["layer", "model"] = "layer"
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     extra: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     consensus: bool = True
@@ -33,6 +35,13 @@ class Case:
     permutation_invariant: bool = True
     min_workers: int = 1
     replicated_by_type: bool = True
+
+
+def adacons(g):
+    """One step of the authors' code, without what it adds to norms; float64, and 0 for gradients of 0."""
+    unit = np.divide(g, np.linalg.norm(g, axis=1, keepdims=True), out=np.zeros_like(g), where=g != 0)
+    weights = unit @ g.sum(0) / len(g)
+    return weights @ unit / (weights.sum() or 1)
 
 
 def adasum(g):
@@ -50,6 +59,7 @@ def _pair(a, b):
 
 
 CASES = (
+    Case("adacons", adacons, granularity="model", consensus=False, homogeneous=False),
     Case("adasum", adasum, permutation_invariant=False),
     Case("adasum", adasum, kwargs={"algorithm": "gather"}, permutation_invariant=False),
     Case("coordinate_median", lambda g: np.median(g, axis=0)),

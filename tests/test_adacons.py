@@ -1,0 +1,152 @@
+"""Adaptive consensus over several steps, against the authors' rule by hand, and where that rule has no answer."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+import reducers
+from reducers.adacons import State
+from tests.cases import CASES
+from tests.test_reducers import WORKER, check_oracle, reduce
+from workers import AXES, Layout, on_devices
+
+(ROW,) = (case for case in CASES if case.name == "adacons")
+
+
+def history(make, grads):
+    """All steps' results, [W, T, ...], of gradients [W, T, ...]."""
+    reducer = make(axis_name=WORKER)
+
+    def worker(grads):
+        step = lambda state, g: reducer.update(g, state)[::-1]  # noqa: E731
+        return lax.scan(step, reducer.init(grads[0]), grads)[1]
+
+    return np.asarray(jax.jit(jax.vmap(worker, axis_name=WORKER))(grads))
+
+
+def by_hand(grads, *, momentum, ranked=np.argsort, start=None):
+    """The authors' aggregate(), in float64: [W, T, size] -> [T, size]."""
+    average, results = start, []
+    for g in np.moveaxis(grads.astype(np.float64), 1, 0):
+        norm = np.linalg.norm(g, axis=1)
+        weights = g @ g.sum(0) / norm / len(g)
+        order = ranked(weights)
+        average = weights[order] if average is None else momentum * average + (1 - momentum) * weights[order]
+        share = np.empty_like(weights)
+        share[order] = average
+        results.append(share / share.sum() / norm @ g)
+    return np.stack(results)
+
+
+def gradients(num_workers, num_steps=6, size=50):
+    """A common direction, and noise that differs by worker and step, so that ranks change hands."""
+    rng = np.random.default_rng(num_workers)
+    noise = rng.uniform(0.2, 5, (num_workers, num_steps, 1)) * rng.standard_normal((num_workers, num_steps, size))
+    return (1 + noise).astype(np.float32)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 5, 8])
+@pytest.mark.parametrize("momentum", [0, 0.5, 0.99])
+def test_several_steps(num_workers, momentum):
+    grads = gradients(num_workers)
+    result = history(lambda axis_name: reducers.adacons(axis_name, momentum=momentum), grads)
+    assert all(np.array_equal(result[0], replica) for replica in result)
+    np.testing.assert_allclose(result[0], by_hand(grads, momentum=momentum), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"momentum": 0.9, "ranked": lambda weights: np.arange(len(weights))},  # averaged worker by worker
+        {
+            "momentum": 0.9,
+            "ranked": lambda weights: weights.argsort().argsort(),
+        },  # rank of a worker, not worker of a rank
+        {"momentum": 0.9, "start": np.ones(8)},  # not from the first step
+        {"momentum": 0},  # no average at all
+    ],
+    ids=["workers", "inverse", "start", "none"],
+)
+def test_several_steps_reject(wrong):
+    grads = gradients(8)
+    result = history(lambda axis_name: reducers.adacons(axis_name, momentum=0.9), grads)
+    assert np.abs(result[0] - by_hand(grads, **wrong)).max() > 1e-4
+
+
+def test_the_whole_model_is_one_vector():
+    layer_by_layer = dataclasses.replace(ROW, granularity="layer")
+    with pytest.raises(AssertionError):
+        check_oracle(layer_by_layer, lambda axis_name: reducers.adacons(axis_name), 4)
+
+
+@pytest.mark.parametrize("num_devices", [8, 2])
+def test_the_state_is_local(num_devices):
+    """The averages live on the workers in the order of ranks, wherever the workers are."""
+    layout, reducer = Layout.of(8, num_devices=num_devices), reducers.adacons(AXES, momentum=0.9)
+    grads = gradients(8, num_steps=3)
+    over_lanes = jax.vmap(reducer.update, out_axes=(None, 0), axis_name=AXES[1])
+    lifted = on_devices(lambda g, state: over_lanes(g, state), layout=layout)
+    state = layout.put_local(jax.tree.map(lambda x: np.broadcast_to(x, (8, *x.shape)), reducer.init(grads[0, 0])))
+    for step, expected in enumerate(by_hand(grads, momentum=0.9)):
+        result, state = lifted(layout.split(grads[:, step]), state)
+        np.testing.assert_allclose(np.asarray(result)[0], expected, rtol=0, atol=1e-6)
+    held = layout.get_local(state)
+    assert held.started.all() and (np.diff(held.average) > 0).all()
+
+
+def one_step(*grads):
+    stacked = np.array(grads, np.float32)
+    return np.asarray(reduce(lambda axis_name: reducers.adacons(axis_name), stacked))[0]
+
+
+def test_scales_that_differ_by_worker():
+    rng = np.random.default_rng(0)
+    directions = 1 + rng.standard_normal((4, 50))
+    grads = (directions * np.array([[1e30], [1e-30], [1], [1e30]])).astype(np.float32)
+    np.testing.assert_allclose(one_step(*grads), ROW.oracle(grads.astype(np.float64)), rtol=0, atol=1e-6)
+    assert 0.4 < np.linalg.norm(one_step(*grads)) < 1.1  # the tiny gradient's direction counts as any other
+
+
+@pytest.mark.parametrize(
+    ("grads", "expected"),
+    [
+        ([[0, 0], [0, 0]], [0, 0]),
+        ([[3, 4], [0, 0]], [0.6, 0.8]),  # a zero gradient weighs nothing
+        ([[2, 1], [-1, -0.5]], [0, 0]),  # weights add up to 0: the authors' code divides by it
+        ([[10, 0], [-1, 0], [-1, 0]], [0, 0]),  # to less: there the step would be against the sum
+        ([[3, 0], [1, 0], [-1, 0]], [3, 0]),  # weights 1, 1, -1: the step is longer than of any one of them
+    ],
+    ids=["zeros", "one_zero", "nothing", "less", "both_signs"],
+)
+def test_where_weights_vanish(grads, expected):
+    np.testing.assert_allclose(one_step(*grads), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_poison_is_seen(poison):
+    assert np.isnan(one_step([1, 2], [poison, 1], [1, 1])).all()
+
+
+def test_it_sends_twice_what_a_mean_does():
+    leaves = {"w": jax.ShapeDtypeStruct((1000, 100), jnp.float32), "b": jax.ShapeDtypeStruct((100,), jnp.float32)}
+    moved, mean = (
+        reducers.traffic(make(WORKER), leaves, axis_sizes={WORKER: 8}) for make in (reducers.adacons, reducers.mean)
+    )
+    assert moved.bytes_per_worker == pytest.approx(2 * mean.bytes_per_worker + 7 * 2 * 4)
+    assert moved.collectives == {"psum": 4, "all_gather": 1}
+
+
+def test_the_state_has_the_type_of_the_parameters_and_more():
+    assert jax.eval_shape(reducers.adacons(WORKER).init, jnp.zeros(3, jnp.bfloat16)) == State(
+        jax.ShapeDtypeStruct((), bool), jax.ShapeDtypeStruct((), jnp.float32)
+    )
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1, float("nan")])
+def test_a_momentum_that_makes_no_sense(momentum):
+    with pytest.raises(ValueError, match=r"^momentum=.*: must be in \[0, 1\)$"):
+        reducers.adacons(WORKER, momentum=momentum)
