@@ -7,7 +7,6 @@ A config is the whole experiment; flags are the run: where, on how many devices,
 
 import contextlib
 import math
-import os
 import pathlib
 import signal
 import sys
@@ -26,7 +25,7 @@ from configs.schema import ConfigError, in_block
 from program import Program, build
 from runs import dry_run
 from step import Local, Shared
-from workers import DEVICE_AXIS, Layout, Window, on_devices, over_workers
+from workers import DEVICE_AXIS, Layout, Window, claim_cpu_devices, on_devices, over_workers
 
 flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
 flags.DEFINE_string("workdir", None, "Folder of the run; by default out/<config>/<hash of the config>.")
@@ -43,9 +42,6 @@ flags.DEFINE_bool("dry_run", False, "Print what would run, and stop.")
 flags.DEFINE_integer("dry_run_devices", None, lower_bound=1, help="Devices to assume in a dry run; need not be here.")
 
 FLAGS = flags.FLAGS
-
-# Virtual CPU devices: by default, and at most.
-MAX_VIRTUAL_DEVICES, MAX_FORCED_DEVICES = 8, 64
 
 
 # ---- state and evaluation -----------------------------------------------------------------------------------------
@@ -307,22 +303,6 @@ def refusing() -> Iterator[None]:
         yield
     except ValueError as error:
         raise ConfigError(str(error)) from None
-
-
-def claim_cpu_devices(num_workers: int, *, num_devices: int | None) -> None:
-    """Makes virtual CPU devices, as many as asked for or up to 8 that divide the workers, before JAX is first used.
-
-    Changes nothing for GPUs and TPUs, nor where a calling program has started JAX already.
-    """
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_cpu_collective_call_terminate" not in flags:
-        # A laptop that goes to sleep must not look like a device that missed a collective.
-        stuck = "--xla_cpu_collective_call_warn_stuck_timeout_seconds=60"
-        os.environ["XLA_FLAGS"] = f"{flags} {stuck} --xla_cpu_collective_call_terminate_timeout_seconds=600".strip()
-    if num_devices is None:
-        num_devices = max(d for d in range(1, MAX_VIRTUAL_DEVICES + 1) if num_workers % d == 0)
-    with contextlib.suppress(RuntimeError):  # JAX is in use
-        jax.config.update("jax_num_cpu_devices", min(num_devices, num_workers, MAX_FORCED_DEVICES))
 
 
 if __name__ == "__main__":

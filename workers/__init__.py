@@ -6,6 +6,7 @@ here knows of models, data or optimizers.
 
 from workers.layout import AXES, DEVICE_AXIS, LANE_AXIS, Layout
 from workers.lift import Halves, Step, on_devices, over_workers, resolve_lanes
+from workers.virtual import claim_cpu_devices
 from workers.window import Window
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Layout",
     "Step",
     "Window",
+    "claim_cpu_devices",
     "on_devices",
     "over_workers",
     "resolve_lanes",
