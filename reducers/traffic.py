@@ -24,7 +24,7 @@ class Traffic(NamedTuple):
 
 # Bytes sent by one of n workers over the bytes of the operand (for all_gather: of the worker's own part), with the
 # best known algorithm of each kind: ring or halving-doubling.
-_SENT = {
+SENT = {
     "psum": lambda n: 2 * (n - 1) / n,
     "pmax": lambda n: 2 * (n - 1) / n,
     "pmin": lambda n: 2 * (n - 1) / n,
@@ -71,12 +71,12 @@ def _count(jaxpr, axis_sizes: dict[str, int], collectives: Counter, *, times: in
     sent = 0.0
     for equation in jaxpr.eqns:
         kind = equation.primitive.name.removesuffix("_invariant").rstrip("2")
-        if kind in _SENT:
+        if kind in SENT:
             axes = equation.params.get("axes", equation.params.get("axis_name"))
             axes = axes if isinstance(axes, tuple | list) else (axes,)
             n = math.prod(axis_sizes[a] for a in axes if a in axis_sizes)
             for operand in equation.invars:
-                sent += times * _SENT[kind](n) * operand.aval.size * jnp.dtype(operand.aval.dtype).itemsize
+                sent += times * SENT[kind](n) * operand.aval.size * jnp.dtype(operand.aval.dtype).itemsize
             collectives[kind] += times
         inner_times = times * equation.params.get("length", 1) if equation.primitive.name == "scan" else times
         for value in equation.params.values():

@@ -35,6 +35,7 @@ FIRST_PARTY: dict[str, set[str]] = {
     "program": {"configs", "data", "models", "optim", "reducers", "step", "workers"},
     "train": {"configs", "data", "models", "program", "reducers", "runs", "step", "workers"},
     "experiments": {"configs", "program", "reducers", "runs", "train"},
+    "benchmarks": {"configs", "models", "reducers", "runs", "workers"},  # parts of a step, and never the trainer
     "conftest": set(),
 }
 FIRST_PARTY["tests"] = set(FIRST_PARTY)
@@ -203,6 +204,8 @@ CHECKS: dict[Callable[[Sources], list[str]], list[Sources]] = {
         {"configs/one.py": "import train"},
         {"train.py": "import experiments.plot"},
         {"experiments/one.py": "from tests import cases"},
+        {"benchmarks/one.py": "from train import train"},
+        {"reducers/one.py": "from benchmarks import hlo"},
         {"conftest.py": "import tests.cases"},
     ],
     libraries_against_the_table: [
@@ -261,8 +264,8 @@ def test_the_table_has_no_circle_and_no_ghost():
         order({**FIRST_PARTY, "reducers": {"train"}})
 
 
-def test_nothing_imports_tests_or_experiments():
-    users = {package for package, allowed in FIRST_PARTY.items() if {"tests", "experiments"} & allowed}
+def test_nothing_imports_tests_experiments_or_benchmarks():
+    users = {package for package, allowed in FIRST_PARTY.items() if {"tests", "experiments", "benchmarks"} & allowed}
     assert users == {"tests"}
 
 
@@ -287,5 +290,5 @@ def heavy_after(statement: str) -> set[str]:
 
 
 def test_train_imports_nothing_heavy():
-    assert heavy_after("import train, experiments.plot, data.prepare") == set()
+    assert heavy_after("import train, experiments.plot, data.prepare, benchmarks.reducers") == set()
     assert heavy_after("import matplotlib") == {"matplotlib", "PIL"}

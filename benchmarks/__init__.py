@@ -1,0 +1,1 @@
+"""Measurements: they print what they measured and never judge it."""

@@ -1,0 +1,98 @@
+"""Shapes of gradients: those of known networks, and of any size."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+from jax import numpy as jnp
+
+import models
+
+Leaves = list[jax.ShapeDtypeStruct]
+
+
+def plain(num_floats: int) -> Leaves:
+    """One leaf.
+
+    >>> plain(3)
+    [ShapeDtypeStruct(shape=(3,), dtype=float32)]
+    """
+    return _leaves([(num_floats,)])
+
+
+def resnet50_like(num_floats: int) -> Leaves:
+    """The leaves of ResNet-50, each larger or smaller by the same factor, and at least one float.
+
+    Raises:
+      ValueError: for fewer floats than it has leaves.
+
+    >>> sum(leaf.size for leaf in resnet50_like(10_000_000))
+    10000000
+    """
+    sizes = [leaf.size for leaf in resnet50()]
+    if num_floats < len(sizes):
+        raise ValueError(f"sizes={num_floats}: resnet50_like has {len(sizes)} leaves, of one float at least")
+    scaled = [1 + size * (num_floats - len(sizes)) // sum(sizes) for size in sizes]
+    scaled[sizes.index(max(sizes))] += num_floats - sum(scaled)  # what rounding left
+    return _leaves([(size,) for size in scaled])
+
+
+def lenet5() -> Leaves:
+    """LeNet-5 of the MNIST recipe: 1,663,370 floats in 8 leaves."""
+    model = models.make("lenet5", num_classes=10)
+    variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 28, 28, 1)))
+    return jax.tree.leaves(variables["params"])
+
+
+def resnet50() -> Leaves:
+    """ResNet-50: 25,557,032 floats in 161 leaves.
+
+    53 convolutions, each with a scale and a bias of its normalization, and the head.
+    """
+    convolutions, width_in = [(7, 7, 3, 64)], 64
+    for stage, num_blocks in enumerate((3, 4, 6, 3)):
+        width = 64 << stage
+        for block in range(num_blocks):
+            convolutions += [(1, 1, width_in, width), (3, 3, width, width), (1, 1, width, 4 * width)]
+            convolutions += [(1, 1, width_in, 4 * width)] if block == 0 else []
+            width_in = 4 * width
+    return _leaves([shape for c in convolutions for shape in (c, c[-1:], c[-1:])] + [(2048, 1000), (1000,)])
+
+
+def bert_large() -> Leaves:
+    """BERT-Large without a task's head: 335,141,888 floats in 391 leaves.
+
+    24 layers of width 1,024, a vocabulary of 30,522 and 512 positions.
+    """
+    width, inner = 1024, 4096
+    dense = lambda rows, columns: [(rows, columns), (columns,)]  # noqa: E731
+    norm = [(width,), (width,)]
+    attention = [shape for _ in ("query", "key", "value", "output") for shape in dense(width, width)]
+    layer = [*attention, *norm, *dense(width, inner), *dense(inner, width), *norm]
+    embeddings = [(30522, width), (512, width), (2, width), *norm]
+    return _leaves([*embeddings, *(24 * layer), *dense(width, width)])
+
+
+# Of a given size, and of their own.
+SIZED: dict[str, Callable[[int], Leaves]] = {"plain": plain, "resnet50_like": resnet50_like}
+FIXED: dict[str, Callable[[], Leaves]] = {"lenet5": lenet5, "resnet50": resnet50, "bert_large": bert_large}
+
+
+def sets(names: Sequence[str], *, sizes: Sequence[int]) -> list[tuple[str, Leaves]]:
+    """Returns the layouts called ``names``, those of no size of their own once for each of ``sizes``.
+
+    Raises:
+      ValueError: for an unknown name, or a size that a layout cannot have.
+    """
+    chosen = []
+    for name in names:
+        if name in FIXED:
+            chosen.append((name, FIXED[name]()))
+        elif name in SIZED:
+            chosen += [(name, SIZED[name](size)) for size in sizes]
+        else:
+            raise ValueError(f"layouts={name!r}: allowed: {', '.join((*SIZED, *FIXED))}")
+    return chosen
+
+
+def _leaves(shapes: Sequence[tuple[int, ...]]) -> Leaves:
+    return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]

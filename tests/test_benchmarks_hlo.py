@@ -1,0 +1,150 @@
+"""The reader of compiled programs: on texts whose counts are known, and against what JAX traces."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+import reducers
+from benchmarks import hlo
+from benchmarks.candidates import defaults, parse
+from benchmarks.leaves import resnet50
+from benchmarks.measure import compile_reducer
+from workers import DEVICE_AXIS, Layout, on_devices
+
+SEVEN_EIGHTHS = 7 / 8
+
+
+def program(*lines: str, before: str = "") -> str:
+    body = "\n".join(f"  {line}" for line in lines)
+    header = "HloModule jit_f, is_scheduled=true, replica_count=1, num_partitions=8"
+    return f"{header}\n\n{before}\nENTRY %main.1 (p.0: f32[100]) -> f32[100] {{\n{body}\n}}\n"
+
+
+ALL = "replica_groups={{0,1,2,3,4,5,6,7}}"
+GATHERED = "(f32[10]{0}, f32[80]{0})"
+KINDS = {  # lines of a program -> (bytes, collectives)
+    "all-reduce": ([f"%a = f32[100]{{0}} all-reduce(%p.0), channel_id=1, {ALL}, to_apply=%add"], 700, 1),
+    "combined": (
+        [f"%a = (f32[10]{{0}}, /*index=1*/s8[8,5]{{1,0}}, pred[], bf16[30]) all-reduce(%p, %q, %r, %s), {ALL}"],
+        2 * SEVEN_EIGHTHS * (40 + 40 + 1 + 60),
+        1,
+    ),
+    "tiled": ([f"%a = bf16[16,128]{{1,0:T(8,128)(2,1)}} all-reduce(bf16[16,128]{{1,0:T(8,128)}} %p), {ALL}"], 7168, 1),
+    "all-gather": ([f"%a = f32[8,10]{{1,0}} all-gather(%p), {ALL}, dimensions={{0}}"], 280, 1),
+    "reduce-scatter": ([f"%a = f32[10]{{0}} reduce-scatter(%p), {ALL}, to_apply=%add"], 280, 1),
+    "all-to-all": ([f"%a = (f32[1,10]{{1,0}}, f32[1,10]{{1,0}}) all-to-all(%p, %q), {ALL}"], 70, 1),
+    "permute": (["%a = f32[10]{0} collective-permute(%p), source_target_pairs={{0,1},{1,0}}"], 40, 1),
+    "two": ([f"%{name} = f32[100]{{0}} all-reduce(%p.0), {ALL}" for name in "ab"], 1400, 2),
+    "of two": (["%a = f32[10]{0} all-reduce(%p), replica_groups={{0,1},{2,3},{4,5},{6,7}}"], 40, 1),
+    "of all": (["%a = f32[100]{0} all-reduce(%p), replica_groups={}, to_apply=%add"], 700, 1),
+    "iota": (["%a = f32[10]{0} all-reduce(%p), replica_groups=[4,2]<=[2,4]T(1,0), to_apply=%add"], 40, 1),
+    "mesh": (["%a = f32[100]{0} all-reduce(%p), replica_groups=mesh['device'=8] {'device'}, to_apply=%add"], 700, 1),
+    "mesh axis": (["%a = f32[10]{0} all-reduce(%p), replica_groups=mesh['x'=2,'y'=4] {'x'}, to_apply=%add"], 40, 1),
+    "asynchronous": (
+        [
+            f"%ar = f32[100]{{0}} all-reduce-start(%p.0), {ALL}, to_apply=%add",
+            f"%ag = {GATHERED} all-gather-start(%q), replica_groups={{{{0,1,2,3}},{{4,5,6,7}}}}, dimensions={{0}}",
+            "%cp = (f32[10]{0}, f32[10]{0}, u32[], u32[]) collective-permute-start(%r), source_target_pairs={{0,1}}",
+            "%a = f32[100]{0} all-reduce-done(%ar)",
+            f"%b = f32[40]{{0}} all-gather-done({GATHERED} %ag)",
+            "%c = f32[10]{0} collective-permute-done(%cp)",
+        ],
+        700 + 120 + 40,
+        3,
+    ),
+    "words": (
+        [
+            "%all-reduce.7 = f32[9]{0} add(%all-reduce, %p)",
+            '%b = f32[9]{0} copy(%p), metadata={op_name="x all-reduce("}',
+        ],
+        0,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts(kind):
+    lines, num_bytes, count = KINDS[kind]
+    found = hlo.traffic(program(*lines))
+    assert found.bytes_per_worker == pytest.approx(num_bytes)
+    assert sum(found.collectives.values()) == count
+
+
+BODY = f"%body (s: f32[100]) -> f32[100] {{\n  ROOT %a = f32[100]{{0}} all-reduce(%s), {ALL}\n}}\n"
+LOOP = "%w = f32[100]{0} while(%p), condition=%cond, body=%body"
+
+
+def test_loops_count_as_often_as_they_turn():
+    text = program(LOOP + ', metadata={op_name="x"}, backend_config={"known_trip_count":{"n":"3"}}', before=BODY)
+    assert hlo.traffic(text) == (2100, {"all-reduce": 3})
+    inner = BODY.replace("%body (", "%inner (")
+    outer = "%body (s: f32[100]) -> f32[100] {\n  %x = f32[100]{0} call(%s), to_apply=%inner\n}\n"
+    assert hlo.traffic(program(LOOP + ', backend_config={"known_trip_count":{"n":"2"}}', before=inner + outer)) == (
+        1400,
+        {"all-reduce": 2},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (program(LOOP, before=BODY), "how often"),
+        (program("%a = f32[10]{0} ragged-all-to-all(%p), replica_groups={{0,1}}"), "unknown kind"),
+        (program("%a = f32[10]{0} all-reduce(%p), replica_groups=@somewhere, to_apply=%add"), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        hlo.traffic(text)
+
+
+def leaves(num_floats=4096):
+    return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in [(num_floats,), (40, 8), (5,), ()]]
+
+
+@pytest.mark.parametrize("candidate", defaults(), ids=lambda candidate: candidate.label)
+def test_compiled_bytes_are_those_that_are_traced(candidate):
+    traced = reducers.traffic(candidate.make(axis_name="worker"), leaves(), axis_sizes={"worker": 8})
+    compiled = compile_reducer(candidate, leaves(), Layout.of(8, num_devices=8)).traffic
+    assert compiled.bytes_per_worker == pytest.approx(traced.bytes_per_worker)
+    assert 1 <= sum(compiled.collectives.values()) <= sum(traced.collectives.values())
+
+
+def test_the_comparison_rejects_a_program_that_sends_more():
+    twice = on_devices(lambda x: lax.psum(lax.psum(x, DEVICE_AXIS) * x, DEVICE_AXIS), layout=Layout.of(8))
+    sent = hlo.traffic(twice.lower(np.ones((8, 4096), np.float32)).compile().as_text()).bytes_per_worker
+    traced = reducers.traffic(reducers.mean("worker"), leaves()[:1], axis_sizes={"worker": 8}).bytes_per_worker
+    assert sent == 2 * traced
+
+
+@pytest.mark.parametrize("num_devices", [1, 4])
+def test_lanes_send_nothing(num_devices):
+    moved = compile_reducer(parse("mean"), leaves(), Layout.of(8, num_devices=num_devices)).traffic
+    size = sum(leaf.size for leaf in leaves())
+    assert moved.bytes_per_worker == pytest.approx(2 * 4 * size * (num_devices - 1) / num_devices)
+
+
+def test_groups_of_a_mesh_axis():
+    """What this version of JAX writes for a group that is not all devices."""
+    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    spec = jax.sharding.PartitionSpec("x", "y")
+    for axis, n in (("x", 2), ("y", 4)):
+        function = jax.shard_map(lambda v, axis=axis: lax.psum(v, axis), mesh=mesh, in_specs=spec, out_specs=spec)
+        text = jax.jit(function).lower(jnp.ones((2, 400))).compile().as_text()
+        assert hlo.traffic(text).bytes_per_worker == 2 * (n - 1) / n * 400
+
+
+@pytest.mark.slow
+def test_adasum_on_resnet50_sends_what_an_all_reduce_does():
+    bound = (2 * 7 / 8 + 0.01) * 4 * sum(leaf.size for leaf in resnet50())
+    moved = [compile_reducer(parse(label), resnet50(), Layout.of(8)).traffic for label in ("adasum", "adacons")]
+    assert moved[0].bytes_per_worker <= bound < moved[1].bytes_per_worker
+
+
+def test_a_text_without_collectives():
+    assert hlo.traffic(re.sub("all-reduce", "add", program(*KINDS["two"][0]))) == (0, {})
