@@ -40,7 +40,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer("devices", None, devices, lower_bound=1, flag_values=values)
     flags.DEFINE_string("reducers", None, labels, flag_values=values)
     flags.DEFINE_integer("repeats", 15, "Rounds that are counted.", lower_bound=1, flag_values=values)
-    flags.DEFINE_float("max_seconds", 90.0, limit, lower_bound=0.0, flag_values=values)
+    flags.DEFINE_float("max_seconds", 30.0, limit, lower_bound=0.0, flag_values=values)
     flags.DEFINE_string("json", None, "File for all times, and what they were measured on.", flag_values=values)
     flags.DEFINE_string("figure", None, f"File for time against size: {formats}.", flag_values=values)
     return values
