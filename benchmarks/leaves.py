@@ -1,5 +1,6 @@
 """Shapes of gradients: those of known networks, and of any size."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -20,20 +21,19 @@ def plain(num_floats: int) -> Leaves:
 
 
 def resnet50_like(num_floats: int) -> Leaves:
-    """The leaves of ResNet-50, each larger or smaller by the same factor, and at least one float.
+    """The leaves of ResNet-50 with all widths, and its classes, scaled alike: the one that comes nearest to a size.
 
     Raises:
-      ValueError: for fewer floats than it has leaves.
+      ValueError: for fewer floats than the narrowest has.
 
     >>> sum(leaf.size for leaf in resnet50_like(10_000_000))
-    10000000
+    9998105
     """
-    sizes = [leaf.size for leaf in resnet50()]
-    if num_floats < len(sizes):
-        raise ValueError(f"sizes={num_floats}: resnet50_like has {len(sizes)} leaves, of one float at least")
-    scaled = [1 + size * (num_floats - len(sizes)) // sum(sizes) for size in sizes]
-    scaled[sizes.index(max(sizes))] += num_floats - sum(scaled)  # what rounding left
-    return _leaves([(size,) for size in scaled])
+    narrowest = _size(_resnet50(1))
+    if num_floats < narrowest:
+        raise ValueError(f"sizes={num_floats}: resnet50_like has {narrowest} floats at least")
+    widths = range(1, 2 + math.isqrt(num_floats // 3000))  # of width w it has more than 6000 w^2
+    return _resnet50(min(widths, key=lambda width: abs(_size(_resnet50(width)) - num_floats)))
 
 
 def lenet5() -> Leaves:
@@ -48,14 +48,19 @@ def resnet50() -> Leaves:
 
     53 convolutions, each with a scale and a bias of its normalization, and the head.
     """
-    convolutions, width_in = [(7, 7, 3, 64)], 64
+    return _resnet50(64)
+
+
+def _resnet50(base: int) -> Leaves:
+    convolutions, width_in = [(7, 7, 3, base)], base
     for stage, num_blocks in enumerate((3, 4, 6, 3)):
-        width = 64 << stage
+        width = base << stage
         for block in range(num_blocks):
             convolutions += [(1, 1, width_in, width), (3, 3, width, width), (1, 1, width, 4 * width)]
             convolutions += [(1, 1, width_in, 4 * width)] if block == 0 else []
             width_in = 4 * width
-    return _leaves([shape for c in convolutions for shape in (c, c[-1:], c[-1:])] + [(2048, 1000), (1000,)])
+    classes = 1000 * base // 64
+    return _leaves([shape for c in convolutions for shape in (c, c[-1:], c[-1:])] + [(width_in, classes), (classes,)])
 
 
 def bert_large() -> Leaves:
@@ -92,6 +97,10 @@ def sets(names: Sequence[str], *, sizes: Sequence[int]) -> list[tuple[str, Leave
         else:
             raise ValueError(f"layouts={name!r}: allowed: {', '.join((*SIZED, *FIXED))}")
     return chosen
+
+
+def _size(leaves: Leaves) -> int:
+    return sum(leaf.size for leaf in leaves)
 
 
 def _leaves(shapes: Sequence[tuple[int, ...]]) -> Leaves:

@@ -13,7 +13,7 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from reducers.pairs import fold, pair
+from reducers.adasum import Tree, fold, pair
 
 
 class Work(NamedTuple):
@@ -160,7 +160,7 @@ def _add(first: jax.Array, *others: jax.Array) -> jax.Array:
 
 
 def _adasum(*gradients: jax.Array) -> jax.Array:
-    return fold(pair, jnp.stack(gradients), num_nodes=len(gradients))
+    return fold(pair, jnp.stack(gradients), Tree(len(gradients)))
 
 
 COMBINE: dict[str, Callable[..., jax.Array]] = {

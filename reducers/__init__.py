@@ -23,7 +23,7 @@ import difflib
 from collections.abc import Callable
 
 from reducers.adacons import adacons
-from reducers.adasum import adasum
+from reducers.adasum import adasum, adasum_algorithms
 from reducers.axes import AxisName, num_workers
 from reducers.communication import in_half_precision, overflowed
 from reducers.coordinate_median import coordinate_median
@@ -43,6 +43,7 @@ __all__ = [
     "Traffic",
     "adacons",
     "adasum",
+    "adasum_algorithms",
     "all_finite",
     "coordinate_median",
     "in_half_precision",

@@ -16,12 +16,13 @@ from jax import numpy as jnp
 
 import reducers
 from benchmarks.leaves import resnet50
-from reducers.pairs import fold, pair
+from reducers.adasum.pairs import Tree, fold, pair
 from tests.cases import adasum as oracle
 from tests.test_reducers import WORKER, stateless
 
-ALGORITHMS = ["gram", "gather"]
+ALGORITHMS = ["gram", "gather"]  # those for any number of workers
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+of_powers_of_two = pytest.mark.parametrize("algorithm", [*ALGORITHMS, "halving", "butterfly"])
 adasum = functools.partial(reducers.adasum, WORKER)
 
 
@@ -41,9 +42,7 @@ def combine(reducer, grads, contributes=None):
 
 def folded(pair_fn, *, order=lambda x: x):
     """Adasum of another pair or in another order, for wrong variants."""
-    return stateless(lambda axis, g: fold(pair_fn, order(lax.all_gather(g, axis)), num_nodes=lax.axis_size(axis)))(
-        WORKER
-    )
+    return stateless(lambda axis, g: fold(pair_fn, order(lax.all_gather(g, axis)), Tree(lax.axis_size(axis))))(WORKER)
 
 
 def textbook(a, b):
@@ -115,14 +114,14 @@ def excepted(name, dtype):
     return any(dtype == of_dtype and re.fullmatch(pattern, name) for of_dtype, pattern, _ in EXCEPTED)
 
 
-@every_algorithm
+@of_powers_of_two
 @pytest.mark.parametrize("num_workers", [2, 4])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_horovod_cases(golden, dtype, num_workers, algorithm):
     errors = case_errors(golden, adasum(algorithm=algorithm), num_workers=num_workers, dtype=dtype)
-    if algorithm == "gram" and dtype == "float32":
-        # Pairs that cancel to a tenth: the Gram form knows their direction to eps / r^2 alone (gram._denoised).
-        assert errors.pop("antiparallel_scaled_s33") <= 1e-5
+    if algorithm == "gram":
+        # Pairs that cancel to a tenth: the Gram form knows their direction to eps / r^2 alone, see fold_coefficients.
+        assert errors.pop("antiparallel_scaled_s33") <= 10 * TOLERANCE[dtype]
     failed = {k: e for k, e in errors.items() if not e <= TOLERANCE[dtype] and not excepted(k, dtype)}
     assert len(errors) >= 40 and not failed
 

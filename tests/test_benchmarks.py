@@ -29,23 +29,24 @@ def test_known_networks(name, num_leaves, num_floats):
     assert {leaf.dtype for leaf in shapes} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize("num_floats", [161, 1000, 10_000, 10_000_000, 30_000_000])
-def test_scaled_leaves(num_floats):
+@pytest.mark.parametrize(("num_floats", "within"), [(7196, 0), (10_000, 0.3), (1_000_000, 0.1), (40_000_000, 0.02)])
+def test_scaled_leaves(num_floats, within):
     original = np.array([leaf.size for leaf in leaves.resnet50()])
     scaled = np.array([leaf.size for leaf in leaves.resnet50_like(num_floats)])
-    assert scaled.sum() == num_floats and scaled.min() >= 1
-    if num_floats >= 10_000_000:
-        np.testing.assert_allclose(scaled / original, num_floats / original.sum(), rtol=0.05)
+    assert len(scaled) == len(original) and abs(scaled.sum() - num_floats) <= within * num_floats
+    if num_floats >= 1_000_000:
+        share = scaled / original / (scaled.sum() / original.sum())
+        assert np.median(share) == pytest.approx(1, abs=0.1)
 
 
 def test_sets_in_the_order_asked_for():
-    found = leaves.sets(["plain", "lenet5", "resnet50_like"], sizes=[500, 200])
+    found = leaves.sets(["plain", "lenet5", "resnet50_like"], sizes=[8000, 7196])
     assert [(name, sum(leaf.size for leaf in shapes)) for name, shapes in found] == [
-        ("plain", 500),
-        ("plain", 200),
+        ("plain", 8000),
+        ("plain", 7196),
         ("lenet5", 1_663_370),
-        ("resnet50_like", 500),
-        ("resnet50_like", 200),
+        ("resnet50_like", 7196),
+        ("resnet50_like", 7196),
     ]
 
 
@@ -227,7 +228,7 @@ def test_an_interrupted_run_keeps_what_it_has(calls_before, tmp_path, capsys, mo
         ("--sizes=0", "sizes='0'"),
         ("--sizes=1.5", "sizes='1.5'"),
         ("--sizes=inf", "sizes='inf'"),
-        ("--sizes=100", "sizes=100: resnet50_like has 161 leaves"),
+        ("--sizes=100", "sizes=100: resnet50_like has 7196 floats at least"),
         ("--workers=0", "workers"),
         ("--devices=3", "num_devices=3: does not divide num_workers=8"),
         ("--devices=64 --workers=64", "num_devices=64: this machine has 8"),

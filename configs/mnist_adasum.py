@@ -1,0 +1,44 @@
+"""MNIST with LeNet-5 and Adasum: 32 workers, each with its own Momentum-SGD, whose deltas are combined.
+
+    TFDS_DATA_DIR=... make train ARGS="--config=configs/mnist_adasum.py"      # minutes on 2 cores
+
+The authors' recipe at their largest number of workers: 32 x 32 examples a step, the learning rate of one worker, as
+Adasum needs no other. `configs/mnist_adasum_adam.py` and `configs/mnist_adasum_lamb.py` differ in the optimizer alone.
+What they reach, with `sum` and on gradients as well, stands in the README.
+
+    --config.reducer_on=gradients            # one optimizer, after the reduction
+    --config.reducer.name=sum                # what the authors compare with
+    --config.reducer.granularity=model       # one vector, not layer by layer
+    --config.reducer.telemetry=on            # how orthogonal the layers' deltas are
+
+Reference: olsaarik/aml-horovod-adasum-example, as in `configs/mnist.py`.
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs.schema import experiment, shrink
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    return recipe(variant, optimizer={"name": "sgd", "learning_rate": 0.03278, "momentum": 0.9})
+
+
+def recipe(variant: str, *, optimizer: dict[str, Any]) -> ConfigDict:
+    """The experiment with an optimizer: one peak learning rate, the authors' schedule, deltas combined by Adasum."""
+    config = experiment(
+        model={"name": "lenet5"},
+        data={"name": "mnist"},
+        optimizer=optimizer,
+        schedule={"name": "one_cycle", "warmup_fraction": 0.17886},
+        reducer={"name": "adasum"},
+        reducer_on="updates",
+        num_workers=32,
+        batch_size_per_worker=32,
+        train_epochs=2,
+        log_every_steps=10,
+        eval_every_epochs=1,
+        checkpoint_every_epochs=1,
+    )
+    return shrink(config, variant)

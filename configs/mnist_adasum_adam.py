@@ -1,0 +1,14 @@
+"""MNIST with LeNet-5 and Adasum: 32 workers, each with its own Adam, whose deltas are combined.
+
+    TFDS_DATA_DIR=... make train ARGS="--config=configs/mnist_adasum_adam.py"      # minutes on 2 cores
+
+As `configs/mnist_adasum.py`, where the options stand. The learning rate is Adam's usual 0.001, not tuned.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.mnist_adasum import recipe
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    return recipe(variant, optimizer={"name": "adam", "learning_rate": 0.001})

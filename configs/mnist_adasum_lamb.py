@@ -1,0 +1,15 @@
+"""MNIST with LeNet-5 and Adasum: 32 workers, each with its own LAMB, whose deltas are combined.
+
+    TFDS_DATA_DIR=... make train ARGS="--config=configs/mnist_adasum_lamb.py"      # minutes on 2 cores
+
+As `configs/mnist_adasum.py`, where the options stand. The learning rate is not tuned: 0.01, so that the first steps
+change each layer by one per cent of its length.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.mnist_adasum import recipe
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    return recipe(variant, optimizer={"name": "lamb", "learning_rate": 0.01})

@@ -1,0 +1,57 @@
+"""Adasum by gathering all gradients and folding them: the readable reference, and best for small layers."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+from jax import numpy as jnp
+
+from reducers.adasum.lanes import add_up
+from reducers.adasum.layers import wide
+from reducers.adasum.pairs import Tree, fold, pair, unit
+from reducers.adasum.telemetry import Told, tell
+from reducers.axes import gather_workers
+
+# Layers of fewer elements are folded together, padded to one length; larger ones one by one, uncopied.
+_TOGETHER_ELEMENTS = 8192
+
+
+def gather_and_fold(
+    vectors: Sequence[jax.Array], *, axes: Sequence[str], tree: Tree
+) -> list[tuple[jax.Array, Callable[[], Told]]]:
+    """Every device gathers all nodes and folds the vectors themselves: the definition of Adasum.
+
+    Args:
+      vectors: of every layer this device's nodes, [k, m]; all devices' are the leaves of the tree, in device order.
+      axes: the devices, outer first; none if the nodes are all there.
+      tree: over num_devices * k nodes.
+
+    Returns:
+      Of every layer the result, [m], and what it tells.
+    """
+    block = jnp.concatenate(vectors, axis=1) if len(vectors) > 1 else vectors[0]  # (k, M)
+    block = wide(gather_workers(block, axes).reshape(-1, block.shape[1]) if axes else block)  # (n, M)
+    if tree.within == "sum":
+        block = add_up(block, tree.group_size)
+        tree = tree.after_groups()
+    ends = [sum(x.shape[1] for x in vectors[: i + 1]) for i in range(len(vectors))]
+    stacks = [block[:, end - x.shape[1] : end] for end, x in zip(ends, vectors, strict=True)]  # (n, m) each
+    return [(v, functools.partial(_tell, x, v)) for x, v in zip(stacks, _fold_all(stacks, tree), strict=True)]
+
+
+def _fold_all(stacks: list[jax.Array], tree: Tree) -> list[jax.Array]:
+    small = {i: stack for i, stack in enumerate(stacks) if stack.shape[1] < _TOGETHER_ELEMENTS}
+    results = {i: fold(pair, stack, tree) for i, stack in enumerate(stacks) if i not in small}
+    if small:
+        longest = max(stack.shape[1] for stack in small.values())
+        padded = [jnp.pad(stack, ((0, 0), (0, longest - stack.shape[1]))) for stack in small.values()]
+        together = fold(jax.vmap(pair), jnp.stack(padded, axis=1), tree)
+        results |= {i: vector[: stack.shape[1]] for (i, stack), vector in zip(small.items(), together, strict=True)}
+    return [results[i] for i in range(len(stacks))]
+
+
+def _tell(nodes: jax.Array, result: jax.Array) -> Told:
+    scales, units = jax.vmap(unit)(nodes)
+    scale, direction = unit(result)
+    gram = jnp.matmul(units, units.T, precision="highest")
+    return tell(scales, gram, scale * jnp.linalg.norm(direction))

@@ -1,0 +1,286 @@
+"""The ways in which devices work Adasum out: where each runs, what it sends, how lanes and groups are folded."""
+
+import functools
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+import reducers
+from benchmarks.leaves import resnet50
+from reducers.adasum.gram import can_multiply, fold_coefficients
+from reducers.adasum.pairs import Tree
+from tests.cases import adasum as oracle
+from tests.test_adasum import combine, error, leaves_of
+from tests.test_reducers import WORKER
+from workers import AXES, Layout, on_devices
+
+ALGORITHMS = ["auto", "gram", "gather", "halving", "butterfly"]
+adasum = functools.partial(reducers.adasum, WORKER)
+
+
+def on_layout(grads, num_devices, *, contributes=None, **options):
+    """Every device's result, [D, ...], of gradients [W, ...] of so many devices with lanes."""
+    num_workers = len(grads[0])
+    reducer, layout = reducers.adasum(AXES, **options), Layout.of(num_workers, num_devices=num_devices)
+
+    def device(grads, contributes):
+        one = lambda g, c: reducer.update(g, reducer.init(g), contributes=c)[0]  # noqa: E731
+        results = jax.vmap(one, axis_name=AXES[1])(grads, contributes)  # every lane's
+        return jax.tree.map(lambda x: x[0], results)
+
+    contributes = np.ones(num_workers, bool) if contributes is None else contributes
+    return jax.device_get(on_devices(device, layout=layout)(*layout.put_local((grads, contributes))))
+
+
+def absent(grads, mask, value):
+    """Gradients with a value for those of the workers that the mask leaves out."""
+    return [np.where(mask.reshape(-1, *[1] * (g.ndim - 1)), g, np.float32(value)) for g in grads]
+
+
+def wide(grads):
+    return [g.astype(np.float64) for g in grads]
+
+
+# ---- all give the same ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_all_algorithms_agree_on_devices_with_lanes(algorithm, lanes):
+    grads = leaves_of(4 * lanes, seed=lanes)
+    mask = np.random.default_rng(lanes).random(4 * lanes) < 0.6
+    poisoned, present = absent(grads, mask, np.nan), absent(grads, mask, 0)
+    if lanes == 3 and algorithm in ("halving", "butterfly"):  # a device's three are no subtree
+        with pytest.raises(ValueError, match="must be 'gram' or 'gather' for 4 devices that hold 3 subtrees each"):
+            on_layout(grads, 4, algorithm=algorithm)
+        return
+    for held, expected, contributes in [(grads, grads, None), (poisoned, present, mask)]:
+        results = on_layout(held, 4, algorithm=algorithm, contributes=contributes)
+        for replicas, g in zip(results, wide(expected), strict=True):
+            assert error(replicas[0], oracle(g), g) <= 1e-6
+            assert all(np.array_equal(replicas[0], replica) for replica in replicas)
+
+
+@pytest.mark.parametrize("algorithm", ["halving", "butterfly"])
+def test_messages_need_a_power_of_two(algorithm):
+    with pytest.raises(
+        ValueError, match=f"algorithm='{algorithm}': must be 'gram' or 'gather' for 6 devices"
+    ) as refusal:
+        combine(adasum(algorithm=algorithm), leaves_of(6))
+    assert "\n" not in str(refusal.value)
+
+
+def test_lanes_come_after_devices():
+    reducer = reducers.adasum(AXES[::-1])
+
+    def device(g):
+        return jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name=AXES[1], out_axes=None)(g)
+
+    layout = Layout.of(4, num_devices=2)
+    with pytest.raises(
+        ValueError, match=re.escape("axis_name=('lane', 'device'): vmapped axes (lane) must come after")
+    ):
+        on_devices(device, layout=layout)(layout.put_local(np.ones((4, 3), np.float32)))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("exponent", [-90, -60, 60, 90])
+def test_scaling_by_a_power_of_two_changes_no_bit(algorithm, exponent):
+    # Beyond 2^40 vectors are divided by their scales before they are multiplied, and nobody can tell.
+    grads = [g + g[:1] for g in leaves_of(4)]
+    one, other = (combine(adasum(algorithm=algorithm), [np.ldexp(g, e) for g in grads]) for e in (0, exponent))
+    for x, y in zip(one, other, strict=True):
+        np.testing.assert_array_equal(np.ldexp(x, exponent), y)
+
+
+def test_what_may_be_multiplied_as_it_is():
+    squares = lambda *diagonal: jnp.diag(jnp.array(diagonal, jnp.float32))[None]  # noqa: E731
+    for norm, fine in [(1, True), (1e-10, True), (1e10, True), (1e-16, False), (1e16, False), (np.nan, False)]:
+        assert bool(can_multiply(squares(1, norm**2), None)) == fine, norm
+    # A zero is what a tiny vector looks like, unless it is known to be one.
+    assert not can_multiply(squares(1, 0), None)
+    assert can_multiply(squares(1, 0), jnp.array([True, False]))
+
+
+def test_nodes_that_cancel_have_no_direction():
+    # (a, -a(1 + eps)) leaves rounding noise, which must not take its projection away from the third.
+    eps = np.float32(1e-7)
+    gram = np.array([[1, -1 - eps, 1], [-1 - eps, 1 + 2 * eps, -1], [1, -1, 1]], np.float32)[None]
+    spanned = fold_coefficients(jnp.ones((1, 3)), jnp.asarray(gram), tree=Tree(3))
+    assert float(spanned.weights[0, 2] * spanned.scale[0]) == pytest.approx(1, abs=1e-5)
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+
+def hierarchical(g, group_size, within):
+    groups = g.reshape(-1, group_size, *g.shape[1:])
+    inner = {"mean": lambda x: x.mean(0), "sum": lambda x: x.sum(0), "adasum": oracle}[within]
+    return oracle(np.stack([inner(group) for group in groups]))
+
+
+@pytest.mark.parametrize("within", ["mean", "sum", "adasum"])
+@pytest.mark.parametrize(
+    ("num_devices", "lanes", "group_size"),
+    [
+        (1, 12, 3),  # all on one device
+        (4, 1, 2),  # groups of devices
+        (2, 6, 3),  # whole groups on a device
+        (2, 3, 6),  # a group is a device
+        pytest.param(4, 2, 4, marks=pytest.mark.slow),  # a group is two devices
+        pytest.param(2, 6, 4, marks=pytest.mark.slow),  # groups across a device's end
+        pytest.param(8, 1, 8, marks=pytest.mark.slow),  # one group
+    ],
+)
+def test_groups(num_devices, lanes, group_size, within):
+    n = num_devices * lanes
+    grads = leaves_of(n, seed=n)
+    for algorithm in ("gram", "gather"):
+        results = on_layout(grads, num_devices, algorithm=algorithm, group_size=group_size, within=within)
+        for replicas, g in zip(results, wide(grads), strict=True):
+            assert error(replicas[0], hierarchical(g, group_size, within), g) <= 1e-6
+            assert all(np.array_equal(replicas[0], replica) for replica in replicas)
+
+
+@pytest.mark.parametrize("within", ["mean", "sum", "adasum"])
+def test_absent_workers_of_groups_do_not_count(within):
+    grads, mask = leaves_of(8), np.array([1, 0, 0, 0, 1, 1, 0, 1], bool)
+    results = on_layout(absent(grads, mask, np.inf), 4, contributes=mask, group_size=4, within=within)
+    for replicas, g in zip(results, wide(absent(grads, mask, 0)), strict=True):
+        first, second = g[[0]], g[[4, 5, 7]]
+        if within == "adasum":
+            second = g[4:]  # whose tree passes the zero over
+        inner = {"mean": lambda x: x.mean(0), "sum": lambda x: x.sum(0), "adasum": oracle}[within]
+        assert error(replicas[0], oracle(np.stack([inner(first), inner(second)])), g) <= 1e-6
+
+
+def test_groups_divide_the_workers():
+    with pytest.raises(ValueError, match="group_size=3: must divide the 8 workers"):
+        combine(adasum(group_size=3), leaves_of(8))
+
+
+# ---- what is chosen, and what it sends -------------------------------------------------------------------------------
+
+
+def test_what_was_chosen_is_what_runs():
+    sizes = {"tiny": (3,), "bias": (100,), "kernel": (50, 40)}
+    shapes = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in sizes.items()}
+    ask = functools.partial(reducers.adasum_algorithms, shapes)
+    assert ask(num_devices=8) == {"tiny": "gather", "bias": "gram", "kernel": "gram"}
+    assert ask(num_devices=16) == {"tiny": "gather", "bias": "gather", "kernel": "gram"}
+    assert ask(num_devices=1, lanes=64) == dict.fromkeys(sizes, "gather")
+    assert ask(num_devices=8, granularity="model") == {"model": "gram"}
+    assert ask(num_devices=8, algorithm="halving") == dict.fromkeys(sizes, "halving")
+    with pytest.raises(ValueError, match="4 devices that hold 3 subtrees each"):
+        ask(num_devices=4, lanes=3, algorithm="butterfly")
+
+    exchange = {"gram": "all_to_all", "gather": "all_gather", "halving": "ppermute", "butterfly": "ppermute"}
+    for algorithm in ALGORITHMS:
+        for name, shape in shapes.items():
+            (chosen,) = reducers.adasum_algorithms([shape], num_devices=8, algorithm=algorithm).values()
+            moved = reducers.traffic(adasum(algorithm=algorithm), [shape], axis_sizes={WORKER: 8})
+            assert exchange[chosen] in moved.collectives, (algorithm, name)
+            assert (exchange["gram"] in moved.collectives) == (chosen == "gram")
+
+
+def test_bytes_of_each_algorithm():
+    n, leaves = 8, resnet50()
+    size = 4 * sum(leaf.size for leaf in leaves)
+    sent = {
+        a: reducers.traffic(adasum(algorithm=a), leaves, axis_sizes={WORKER: n}).bytes_per_worker for a in ALGORITHMS
+    }
+    assert sent["halving"] == pytest.approx(2 * (n - 1) / n * size, rel=0.01)
+    assert sent["butterfly"] == pytest.approx(np.log2(n) * size, rel=1e-6)
+    assert sent["gather"] == pytest.approx((n - 1) * size, rel=1e-6)
+    assert sent["auto"] == pytest.approx(2 * (n - 1) / n * size, rel=0.01)
+
+
+@pytest.mark.parametrize("algorithm", ["gram", "gather"])
+def test_half_precision_is_sent_as_such(algorithm):
+    full = [jax.ShapeDtypeStruct((100, 50), jnp.float32)]
+    half = [jax.ShapeDtypeStruct((100, 50), jnp.bfloat16)]
+    count = lambda leaves: reducers.traffic(adasum(algorithm=algorithm), leaves, axis_sizes={WORKER: 8})  # noqa: E731
+    assert count(half).bytes_per_worker == pytest.approx(count(full).bytes_per_worker / 2, rel=0.1)
+    # A device's lanes are combined in float32, and that is not rounded before the end.
+    grads = [g.astype(jnp.bfloat16) for g in leaves_of(8)]
+    for replicas, g in zip(on_layout(grads, 4, algorithm=algorithm), grads, strict=True):
+        exact = oracle(g.astype(np.float64))
+        assert replicas.dtype == jnp.bfloat16
+        # One rounding, to the nearest of 8 bits; sums that land between two may go to the other.
+        assert np.abs(replicas[0].astype(np.float64) - exact).max() <= 2**-8 * np.abs(exact).max() * 1.001
+
+
+# ---- telemetry -------------------------------------------------------------------------------------------------------
+
+
+def told_by_hand(g):
+    rows = g.reshape(len(g), -1)
+    rows = rows[np.linalg.norm(rows, axis=1) > 0]
+    length, norms = np.linalg.norm(oracle(g)), np.linalg.norm(rows, axis=1)
+    units = rows / norms[:, None]
+    upper = (units @ units.T)[np.triu_indices(len(rows), 1)]
+    return {
+        "orthogonality": length / np.sqrt(np.square(norms).sum()),
+        "cosine": upper.mean() if len(upper) else 0,
+        "gain": length / np.linalg.norm(rows.mean(0)),
+    }
+
+
+def metrics_of(grads, *, num_devices, contributes=None, **options):
+    reducer, layout = (
+        reducers.adasum(AXES, telemetry="on", **options),
+        Layout.of(len(grads["a"]), num_devices=num_devices),
+    )
+
+    def device(grads, contributes):
+        def one(g, c):
+            started = reducer.init(g)
+            state = reducer.update(g, started, contributes=c)[1]
+            assert jax.tree.structure(state) == jax.tree.structure(started)
+            return reducers.metrics(state)
+
+        return jax.tree.map(lambda x: x[0], jax.vmap(one, axis_name=AXES[1])(grads, contributes))
+
+    contributes = np.ones(layout.num_workers, bool) if contributes is None else contributes
+    metrics = jax.device_get(on_devices(device, layout=layout)(*layout.put_local((grads, contributes))))
+    assert all((replicas == replicas[0]).all() for replicas in metrics.values())
+    return {name: replicas[0] for name, replicas in metrics.items()}
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "gram", "gather"])
+@pytest.mark.parametrize(("num_devices", "lanes"), [(4, 2), (1, 5)])
+def test_telemetry(num_devices, lanes, algorithm):
+    n = num_devices * lanes
+    _, a, b, _, c = leaves_of(n, seed=n)
+    mask = np.arange(n) != 2
+    held = {"a": a, "b": b + b[:1], "c": 1e-20 * (c + c[1:2])}
+    for contributes in (None, mask):
+        metrics = metrics_of(held, num_devices=num_devices, algorithm=algorithm, contributes=contributes)
+        counted = absent(held.values(), np.ones(n, bool) if contributes is None else mask, 0)
+        by_hand = {layer: told_by_hand(g) for layer, g in zip(held, wide(counted), strict=True)}
+        expected = {f"{key}/{layer}": value for layer, told in by_hand.items() for key, value in told.items()}
+        assert metrics.keys() == expected.keys()
+        for name, value in expected.items():
+            assert metrics[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name
+
+
+def test_telemetry_of_what_has_no_angle():
+    orthogonal = np.kron(np.eye(4), np.ones((1, 20))).astype(np.float32)
+    same = np.repeat(orthogonal[:1], 4, axis=0)
+    metrics = metrics_of({"a": orthogonal, "same": same, "zero": 0 * same}, num_devices=2)
+    expect = {"a": (1, 0, 4), "same": (0.5, 1, 1), "zero": (0, 0, 0)}
+    for layer, values in expect.items():
+        seen = [metrics[f"{key}/{layer}"] for key in ("orthogonality", "cosine", "gain")]
+        np.testing.assert_allclose(seen, values, atol=1e-6, err_msg=layer)
+
+
+def test_telemetry_changes_no_result_and_is_off_by_default():
+    grads = leaves_of(8)
+    quiet, telling = (combine(adasum(algorithm="gram", telemetry=t), grads) for t in ("off", "on"))
+    jax.tree.map(np.testing.assert_array_equal, quiet, telling)
+    assert not reducers.metrics(adasum().init(grads))
+    with pytest.raises(ValueError, match="algorithm='halving': must be one of 'auto', 'gram', 'gather' with telemetry"):
+        adasum(algorithm="halving", telemetry="on")
