@@ -39,7 +39,8 @@ def traffic(reducer: optax.GradientTransformationExtraArgs, updates: Any, *, axi
     r"""Counts what one update of ``reducer`` moves, without running or compiling it.
 
     An all-reduce of s bytes over n workers counts as :math:`2 s (n - 1) / n`, an all-gather of parts of s bytes as
-    :math:`s (n - 1)`, a reduce-scatter or all-to-all of s bytes as :math:`s (n - 1) / n`, a permutation as s.
+    :math:`s (n - 1)`, a reduce-scatter or all-to-all of s bytes as :math:`s (n - 1) / n`, a permutation as s. Of the
+    branches of a condition the one that sends most counts.
 
     Args:
       reducer: the transformation, built for the axes named in ``axis_sizes``.
@@ -79,9 +80,22 @@ def _count(jaxpr, axis_sizes: dict[str, int], collectives: Counter, *, times: in
                 sent += times * SENT[kind](n) * operand.aval.size * jnp.dtype(operand.aval.dtype).itemsize
             collectives[kind] += times
         inner_times = times * equation.params.get("length", 1) if equation.primitive.name == "scan" else times
+        if equation.primitive.name == "cond":
+            sent += _count_most(equation.params["branches"], axis_sizes, collectives, times=times)
+            continue
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(inner, "jaxpr", inner)  # closed or not
                 if hasattr(inner, "eqns"):
                     sent += _count(inner, axis_sizes, collectives, times=inner_times)
+    return sent
+
+
+def _count_most(branches, axis_sizes: dict[str, int], collectives: Counter, *, times: int) -> float:
+    counted = []
+    for branch in branches:
+        own: Counter[str] = Counter()
+        counted.append((_count(branch.jaxpr, axis_sizes, own, times=times), own))
+    sent, own = max(counted, key=lambda each: each[0])
+    collectives.update(own)
     return sent

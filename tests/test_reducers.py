@@ -333,8 +333,9 @@ def test_traffic_of_every_collective():
         g = jax.jit(lambda x: lax.all_gather(x, axis))(g).reshape(-1)  # 7 times 320
         g = lax.psum_scatter(g, axis, tiled=True)  # 7/8 of 8 * 320
         g = lax.ppermute(g, axis, [(i, (i + 1) % 8) for i in range(8)])  # 320
+        g = lax.cond(g[0] > 0, lambda g: lax.psum(lax.psum(g, axis), axis), lambda g: lax.pmin(g, axis), g)  # 4 * 7/8
         return lax.pmax(g, axis)  # 2 * 7/8 of 320
 
     moved = reducers.traffic(stateless(all_kinds)(WORKER), jnp.zeros(80), axis_sizes={WORKER: 8})
-    assert moved.bytes_per_worker == 280 + 3 * 560 + 2240 + 2240 + 320 + 560
-    assert moved.collectives == dict(all_to_all=1, psum=3, all_gather=1, reduce_scatter=1, ppermute=1, pmax=1)
+    assert moved.bytes_per_worker == 280 + 3 * 560 + 2240 + 2240 + 320 + 2 * 560 + 560
+    assert moved.collectives == dict(all_to_all=1, psum=5, all_gather=1, reduce_scatter=1, ppermute=1, pmax=1)
