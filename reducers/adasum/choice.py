@@ -7,15 +7,12 @@ from typing import Any, Literal, get_args
 import jax
 import numpy as np
 
+from reducers.adasum.gram import too_small
 from reducers.adasum.lanes import plan_lanes
 from reducers.adasum.layers import members
 from reducers.adasum.pairs import Tree
 
 Algorithm = Literal["auto", "gram", "halving", "butterfly", "gather"]
-
-# The Gram matrix loses digits in few dimensions (7e-6 at 8 workers in 2), and exchanging slices costs three collectives
-# where gathering costs one. Layers of fewer elements than this, and than so many times the nodes, are gathered.
-_GATHER_ELEMENTS, _GATHER_ELEMENTS_PER_NODE = 64, 8
 
 
 def check(algorithm: str, *, tells: bool) -> None:
@@ -45,10 +42,9 @@ def choose(num_elements: int, *, algorithm: Algorithm, num_devices: int, tree: T
             f"algorithm={algorithm!r}: must be 'gram' or 'gather' for {num_devices} devices that hold {nodes} subtrees "
             f"each{groups}; it takes a power of two of devices, and of lanes"
         )
-    small = num_elements < max(_GATHER_ELEMENTS, _GATHER_ELEMENTS_PER_NODE * tree.num_nodes)
-    if algorithm == "auto":
-        return "gather" if small or num_devices == 1 else "gram"
-    return "gather" if small and algorithm == "gram" else algorithm
+    if algorithm in ("auto", "gram"):
+        return "gather" if too_small(num_elements, num_nodes=tree.num_nodes) else "gram"
+    return algorithm
 
 
 def adasum_algorithms(

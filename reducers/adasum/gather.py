@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 import jax
 from jax import numpy as jnp
 
-from reducers.adasum.lanes import add_up
 from reducers.adasum.layers import wide
-from reducers.adasum.pairs import Tree, fold, pair, unit
+from reducers.adasum.pairs import Tree, add_up, fold, pair, unit
 from reducers.adasum.telemetry import Told, tell
 from reducers.axes import gather_workers
 

@@ -16,12 +16,13 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.adasum.lanes import add_up
 from reducers.adasum.layers import wide
-from reducers.adasum.pairs import Tree, coefficients, nonzero, power_of_two
+from reducers.adasum.pairs import Tree, add_up, coefficients, nonzero, power_of_two
 from reducers.adasum.telemetry import Told, tell
 from reducers.axes import gather_workers, num_workers
 
+# Layers of fewer elements, and of fewer elements a node, are folded as they are.
+_MIN_ELEMENTS, _MIN_ELEMENTS_PER_NODE = 64, 8
 # A node whose squared norm is below so many ulps of the terms it is summed from is rounding noise: the zero vector.
 _NOISE_ULPS = 8
 # Squared norms between these leave float32 room enough for all dot products of the vectors as they are.
@@ -38,6 +39,11 @@ class Spanned(NamedTuple):
     gram: jax.Array  # [layers, n, n], dot products of the leaves over their scales
 
 
+def too_small(num_elements: int, *, num_nodes: int) -> bool:
+    """Whether a layer is not worth a Gram matrix, which in few dimensions loses digits: 7e-6 of 8 workers in 2."""
+    return num_elements < max(_MIN_ELEMENTS, _MIN_ELEMENTS_PER_NODE * num_nodes)
+
+
 def fold_slices(
     vectors: Sequence[jax.Array], *, axes: Sequence[str], tree: Tree, present: jax.Array | None = None
 ) -> list[tuple[jax.Array, Callable[[], Told]]]:
@@ -45,7 +51,7 @@ def fold_slices(
 
     Args:
       vectors: of every layer this device's nodes, [k, m]; all devices' are the leaves of the tree, in device order.
-      axes: the devices, outer first.
+      axes: the devices, outer first; none if the nodes are all there.
       tree: over num_devices * k nodes.
       present: [num_devices * k], which of the nodes may be anything but zero; None for all.
 
@@ -53,27 +59,47 @@ def fold_slices(
       Of every layer the result, [m], of the dtype that came in, and what it tells.
     """
     axes = tuple(axes)
+    present = None if present is None else present[None]
+    if not axes:
+        sums, spanned = fold_rows([wide(nodes)[None] for nodes in vectors], tree=tree, present=present)
+        return [(result[0], functools.partial(_tell, spanned, i)) for i, result in enumerate(sums)]
     parts = [_slices(nodes, num_workers(axes)) for nodes in vectors]  # (k, num_devices, m / num_devices) each
     block = jnp.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
     block = lax.all_to_all(block, axes, split_axis=1, concat_axis=0)  # (num_devices, k, M)
     rows = _alike(wide(block.reshape(-1, block.shape[-1])), [part.shape[2] for part in parts])
+    sums, spanned = fold_rows(rows, tree=tree, axes=axes, present=present)
+    whole = _join([s.ravel() for s in sums]).astype(block.dtype)  # (M,)
+    whole = gather_workers(whole, axes)  # (num_devices, M)
+    ends = np.cumsum([part.shape[2] for part in parts])
+    cuts = [whole[:, end - part.shape[2] : end].reshape(-1) for part, end in zip(parts, ends, strict=True)]
+    results = [cut[: nodes.shape[1]] for cut, nodes in zip(cuts, vectors, strict=True)]
+    return [(result, functools.partial(_tell, spanned, i)) for i, result in enumerate(results)]
+
+
+def fold_rows(
+    rows: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...] = (), present: jax.Array | None = None
+) -> tuple[list[jax.Array], Spanned]:
+    """Folds layers whose nodes are all there, or this device's slices of them.
+
+    Args:
+      rows: [layers, n, m] each.
+      tree: over n nodes.
+      axes: the devices that have the other slices.
+      present: [layers or 1, n], which of the nodes may be anything but zero; None for all.
+
+    Returns:
+      The weighted sums of the rows, [layers, m] each, and how all layers are spanned.
+    """
     if tree.within == "sum" and tree.group_size > 1:
         rows = [add_up(r, tree.group_size) for r in rows]
-        present = None if present is None else present.reshape(-1, tree.group_size).any(1)
+        present = None if present is None else present.reshape(len(present), -1, tree.group_size).any(2)
         tree = tree.after_groups()
-
     # The vectors are multiplied as they are, which in float32 loses nothing as long as their norms are not extreme.
     gram = lax.psum(_gram(rows), axes)  # (layers, n, n)
     in_range = can_multiply(gram, present)
     scales, gram = lax.cond(in_range, _normalised, lambda rows, _: _rescaled(rows, axes), rows, gram)
     spanned = fold_coefficients(scales, gram, tree=tree)
-    sums = lax.cond(in_range, _sums, _sums_rescaled, rows, spanned)  # (M,)
-
-    whole = gather_workers(sums.astype(block.dtype), axes)  # (num_devices, M)
-    ends = np.cumsum([part.shape[2] for part in parts])
-    cuts = [whole[:, end - part.shape[2] : end].reshape(-1) for part, end in zip(parts, ends, strict=True)]
-    results = [cut[: nodes.shape[1]] for cut, nodes in zip(cuts, vectors, strict=True)]
-    return [(result, functools.partial(_tell, spanned, i)) for i, result in enumerate(results)]
+    return lax.cond(in_range, _sums, _sums_rescaled, rows, spanned), spanned
 
 
 def fold_coefficients(scales: jax.Array, gram: jax.Array, *, tree: Tree) -> Spanned:
@@ -140,13 +166,12 @@ def _rescaled(rows: list[jax.Array], axes: tuple[str, ...]) -> tuple[jax.Array, 
     return scales, lax.psum(_gram(_over(rows, scales)), axes)
 
 
-def _sums(rows: list[jax.Array], spanned: Spanned) -> jax.Array:
+def _sums(rows: list[jax.Array], spanned: Spanned) -> list[jax.Array]:
     weights = spanned.scale[:, None] * spanned.weights / nonzero(spanned.scales)
-    sums = [jnp.einsum("ln,lnm->lm", w, r, precision="highest") for w, r in zip(_per(rows, weights), rows, strict=True)]
-    return jnp.concatenate([s.ravel() for s in sums]) if len(sums) > 1 else sums[0].ravel()
+    return [jnp.einsum("ln,lnm->lm", w, r, precision="highest") for w, r in zip(_per(rows, weights), rows, strict=True)]
 
 
-def _sums_rescaled(rows: list[jax.Array], spanned: Spanned) -> jax.Array:
+def _sums_rescaled(rows: list[jax.Array], spanned: Spanned) -> list[jax.Array]:
     return _sums(_over(rows, spanned.scales), spanned._replace(scales=jnp.ones_like(spanned.scales)))
 
 
@@ -164,12 +189,12 @@ def can_multiply(gram: jax.Array, present: jax.Array | None) -> jax.Array:
 
     Args:
       gram: [layers, n, n].
-      present: [n], which of the vectors may be anything but zero; None for all.
+      present: [layers or 1, n], which of the vectors may be anything but zero; None for all.
     """
     squares = jnp.diagonal(gram, axis1=1, axis2=2)
     low, high = _PLAIN_SQUARES
     fine = (low < squares) & (squares < high)
-    return (fine if present is None else fine | ~present[None]).all()
+    return (fine if present is None else fine | ~present).all()
 
 
 def _alike(block: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
@@ -184,8 +209,11 @@ def _alike(block: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
 
 
 def _gram(rows: Sequence[jax.Array]) -> jax.Array:
-    grams = [jnp.einsum("lim,ljm->lij", r, r, precision="highest") for r in rows]
-    return jnp.concatenate(grams) if len(grams) > 1 else grams[0]  # (layers, n, n)
+    return _join([jnp.einsum("lim,ljm->lij", r, r, precision="highest") for r in rows])  # (layers, n, n)
+
+
+def _join(parts: Sequence[jax.Array]) -> jax.Array:
+    return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
 def _slices(nodes: jax.Array, num_slices: int) -> jax.Array:

@@ -1,13 +1,15 @@
 """What a device combines of its own lanes before any other device is asked."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 from jax import numpy as jnp
 
+from reducers.adasum.gram import fold_rows, too_small
 from reducers.adasum.layers import wide
-from reducers.adasum.pairs import Tree, fold, pair
+from reducers.adasum.pairs import Tree, add_up, fold, pair
 
 
 class LanePlan(NamedTuple):
@@ -53,23 +55,31 @@ def plan_lanes(num_lanes: int, tree: Tree, *, only_sums: bool = False) -> LanePl
     return LanePlan(added, (*folded, together) if together > 1 else folded, rest)
 
 
-def fold_lanes(nodes: jax.Array, plan: LanePlan) -> jax.Array:
-    """Combines a device's nodes, [lanes, m], as planned; returns those left, in float32 at least if it did anything.
+def fold_lanes(layers: Sequence[jax.Array], plan: LanePlan, *, present: jax.Array | None = None) -> list[jax.Array]:
+    """Combines a device's nodes as planned.
 
-    >>> fold_lanes(jnp.eye(2), LanePlan(2, (), Tree(1)))
-    Array([[1., 1.]], dtype=float32)
+    Args:
+      layers: [lanes, m] each.
+      plan: what is to be combined.
+      present: [lanes], which of them may be anything but zero; None for all.
+
+    Returns:
+      Of each layer the nodes that are left, [k, m], in float32 at least if anything was done.
+
+    >>> fold_lanes([jnp.eye(2)], LanePlan(2, (), Tree(1)))
+    [Array([[1., 1.]], dtype=float32)]
     """
     if plan.added > 1:
-        nodes = add_up(wide(nodes), plan.added)
+        layers = [add_up(wide(nodes), plan.added) for nodes in layers]
     for size in plan.folded:
-        blocks = wide(nodes).reshape(-1, size, nodes.shape[-1])
-        nodes = jax.vmap(lambda block, size=size: fold(pair, block, Tree(size)))(blocks)
-    return nodes
-
-
-def add_up(nodes: jax.Array, size: int) -> jax.Array:
-    """Sums of so many neighbours, [..., k, m] -> [..., k / size, m]; a product, as XLA sums rows slowly on CPU."""
-    if size == 1:
-        return nodes
-    blocks = nodes.reshape(*nodes.shape[:-2], -1, size, nodes.shape[-1])
-    return jnp.einsum("i,...im->...m", jnp.ones(size, nodes.dtype), blocks, precision="highest")
+        blocks = [wide(nodes).reshape(-1, size, nodes.shape[-1]) for nodes in layers]
+        small = [too_small(nodes.shape[-1], num_nodes=size) for nodes in layers]
+        of_blocks = None
+        if present is not None:
+            present = present.reshape(len(blocks[0]), -1, size).any(1)
+            of_blocks, present = jnp.tile(present, (len(small) - sum(small), 1)), present.any(1)
+        large = [block for block, is_small in zip(blocks, small, strict=True) if not is_small]
+        folded = iter(fold_rows(large, tree=Tree(size), present=of_blocks)[0] if large else ())
+        fold_block = jax.vmap(lambda block, size=size: fold(pair, block, Tree(size)))
+        layers = [fold_block(x) if is_small else next(folded) for x, is_small in zip(blocks, small, strict=True)]
+    return list(layers)

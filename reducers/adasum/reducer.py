@@ -126,16 +126,22 @@ def _reduce(
     devices = tuple(axis for axis in axes if axis not in lanes)
     if (*devices, *lanes) != axes:
         raise ValueError(f"axis_name={axes!r}: vmapped axes ({', '.join(lanes)}) must come after those of devices")
-    if not devices and algorithm not in ("auto", "gather"):
+    if not devices and algorithm in ("halving", "butterfly"):
         devices, lanes = axes, ()  # as if the lanes were devices
     num_devices = num_workers(devices) if devices else 1
+    if num_devices == 1:
+        devices = ()
     num_lanes = num_workers(lanes) if lanes else 1
     # A device's own nodes are combined first; not where telemetry is to tell of each, or where all are its own.
     plan = plan_lanes(num_lanes, tree, only_sums=tells or num_devices == 1)
     nodes = {name: gather_workers(vector, lanes) if lanes else vector[None] for name, vector in vectors.items()}
-    nodes = {name: fold_lanes(stacked, plan) for name, stacked in nodes.items()}  # (k, m) each
+    own = None
+    if present is not None:
+        device = lax.axis_index(devices) if devices else 0
+        own = present.reshape(num_devices, num_lanes)[device]
+        present = present.reshape(plan.rest.num_nodes, -1).any(1)
+    nodes = dict(zip(nodes, fold_lanes(list(nodes.values()), plan, present=own), strict=True))  # (k, m) each
     rest = plan.rest
-    present = None if present is None else present.reshape(rest.num_nodes, -1).any(1)
 
     ways: dict[Algorithm, Callable[[list[jax.Array]], list[tuple[jax.Array, Any]]]] = {
         "gather": lambda batch: gather_and_fold(batch, axes=devices, tree=rest),
@@ -150,7 +156,9 @@ def _reduce(
     results: dict[str, jax.Array] = {}
     told: dict[str, Told] = {}
     for which, names in chosen.items():
-        for name, (result, tell) in zip(names, in_batches(ways[which], [nodes[n] for n in names]), strict=True):
+        stacked = [nodes[name] for name in names]
+        done = in_batches(ways[which], stacked) if devices else ways[which](stacked)
+        for name, (result, tell) in zip(names, done, strict=True):
             results[name] = result
             if tells:
                 told[name] = tell()
