@@ -19,9 +19,9 @@ JAX has summed them over the workers before a reducer sees them, and the mean of
 This package imports jax, optax and numpy alone; ``pip install .`` installs it and nothing else.
 """
 
-import difflib
 from collections.abc import Callable
 
+from reducers import blocks
 from reducers.adacons import adacons
 from reducers.adasum import adasum, adasum_algorithms
 from reducers.axes import AxisName, num_workers
@@ -79,11 +79,7 @@ def lookup(name: str) -> Callable:
     Raises:
       ValueError: if no reducer has that name; says which there are.
     """
-    if name not in REDUCERS:
-        close = difflib.get_close_matches(name, REDUCERS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"name={name!r}: {hint}allowed: {', '.join(sorted(REDUCERS))}")
-    return REDUCERS[name]
+    return blocks.find(REDUCERS, name)
 
 
 def make(name: str, *, axis_name: AxisName, **kwargs):

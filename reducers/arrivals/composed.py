@@ -1,0 +1,178 @@
+"""Arrival times made of other models: rare outliers, slow workers, slow phases, scripted events.
+
+What a model is made of is a block as in a config: a name, or {"name": ..., option: value}.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from reducers import arrivals, blocks
+
+Probability = Annotated[float, "(0, 1]"]
+Factor = Annotated[float, "(0, inf)"]
+Block = Mapping | str
+
+# Independent streams of randomness of one key.
+_BASE, _OUTLIER, _CHOICE = 0, 1, 2
+
+
+def mixture(*, base: Block = "lognormal", outlier: Block = "pareto", probability: Probability = 0.01):
+    r"""Rare outliers: now and then something else, a full disk or a neighbour, comes on top of the usual time.
+
+    .. math:: T = T_{base} + C \, T_{outlier}, \quad P(C = 1) = p
+
+    Args:
+      base: model of the usual time.
+      outlier: model of what comes on top.
+      probability: p, for each worker and step by itself.
+
+    Returns:
+      An arrival model.
+
+    >>> mixture(base="constant", outlier="constant", probability=1.0)(jax.random.key(0), 0, 2)
+    Array([2., 2.], dtype=float32)
+    """
+    base_model, outlier_model = _model(base, key="base"), _model(outlier, key="outlier")
+
+    def model(key, step, num_workers):
+        choice_key = jax.random.fold_in(jax.random.fold_in(key, _CHOICE), step)
+        hit = jax.random.uniform(choice_key, (num_workers,)) < probability
+        extra = outlier_model(jax.random.fold_in(key, _OUTLIER), step, num_workers)
+        return base_model(jax.random.fold_in(key, _BASE), step, num_workers) + jnp.where(hit, extra, 0)
+
+    return model
+
+
+def slow_workers(*, base: Block = "lognormal", num_slow: Annotated[int, "[0, inf)"] = 1, factor: Factor = 10.0):
+    """The first workers are slow for ever: old machines among new ones.
+
+    Args:
+      base: model of the time of a worker that is not slow.
+      num_slow: workers 0, 1, ... that are.
+      factor: times as long.
+
+    Returns:
+      An arrival model; when traced it raises ValueError for fewer workers than ``num_slow``.
+
+    >>> slow_workers(base="constant", num_slow=1, factor=4.0)(jax.random.key(0), 0, 3)
+    Array([4., 1., 1.], dtype=float32)
+    """
+    base_model = _model(base, key="base")
+
+    def model(key, step, num_workers):
+        if num_slow > num_workers:
+            raise ValueError(f"num_slow={num_slow}: exceeds num_workers={num_workers}")
+        slow = jnp.arange(num_workers) < num_slow
+        return base_model(key, step, num_workers) * jnp.where(slow, jnp.float32(factor), 1)
+
+    return model
+
+
+def markov(
+    *,
+    base: Block = "lognormal",
+    slow_probability: Probability = 0.01,
+    recovery_probability: Probability = 0.1,
+    factor: Factor = 5.0,
+):
+    r"""Slow phases that come and go: each worker switches between fast and slow as a Markov chain over steps.
+
+    .. math:: P(fast \to slow) = p, \quad P(slow \to fast) = q, \quad p + q \le 1
+
+    As a pure function of the step: with probability p + q a worker's phase is drawn anew from the stationary law, in
+    which a share p / (p + q) is slow, and else kept. That is the same chain, and the phase at a step is that of the
+    last such draw, which is found by looking back, about log(W) / (p + q) steps; step 0 always draws.
+
+    Args:
+      base: model of the time in the fast phase.
+      slow_probability: p, per step.
+      recovery_probability: q, per step; slow phases last 1 / q steps on average.
+      factor: times as long in the slow phase.
+
+    Returns:
+      An arrival model.
+
+    Raises:
+      ValueError: if p + q exceeds 1: the phase would have to alternate.
+
+    >>> markov(base="constant", slow_probability=1e-9, factor=4.0)(jax.random.key(0), 5, 2)
+    Array([1., 1.], dtype=float32)
+    """
+    redraw = slow_probability + recovery_probability
+    if redraw > 1:
+        values = f"slow_probability={slow_probability}, recovery_probability={recovery_probability}"
+        raise ValueError(f"{values}: must not exceed 1 in sum")
+    base_model = _model(base, key="base")
+
+    def slow_phase(key, step, num_workers):
+        def look(state):
+            at, known, slow = state
+            draw = jax.random.uniform(jax.random.fold_in(key, at), (num_workers,))
+            draw = jnp.where(at > 0, draw, draw * redraw)  # below p: slow from here on; below p + q: fast
+            return at - 1, known | (draw < redraw), slow | (~known & (draw < slow_probability))
+
+        nobody = jnp.zeros(num_workers, bool)
+        start = (jnp.asarray(step, jnp.int32), nobody, nobody)
+        return jax.lax.while_loop(lambda state: ~state[1].all(), look, start)[2]
+
+    def model(key, step, num_workers):
+        slow = slow_phase(jax.random.fold_in(key, _CHOICE), step, num_workers)
+        usual = base_model(jax.random.fold_in(key, _BASE), step, num_workers)
+        return usual * jnp.where(slow, jnp.float32(factor), 1)
+
+    return model
+
+
+def scripted(*, base: Block = "constant", events: Sequence[tuple[int, int, float]] = ()):
+    """What is to happen is written down: at this step this worker takes so long; else as in the base.
+
+    Args:
+      base: model of all other times.
+      events: (worker, step, seconds) each; in a config ``events=((0, 3, 60.0), (5, 3, 90.0))``, and the same text
+        behind ``--config.arrivals.events=``.
+
+    Returns:
+      An arrival model; when traced it raises ValueError if an event is of a worker that there is not.
+
+    Raises:
+      ValueError: for an event that makes no sense, or two of one worker and step.
+
+    >>> scripted(events=[(1, 2, 60.0)])(jax.random.key(0), 2, 3)
+    Array([ 1., 60.,  1.], dtype=float32)
+    """
+    base_model = _model(base, key="base")
+    for i, event in enumerate(events):
+        if not _is_event(event):
+            raise ValueError(f"events[{i}]={event!r}: must be (worker, step, seconds), from 0, 0 and above 0")
+    script = {(worker, step): seconds for worker, step, seconds in events}
+    if len(script) < len(events):
+        raise ValueError(f"events={events!r}: two of one worker and step")
+    workers, steps = np.array([*script], np.int32).reshape(-1, 2).T
+    seconds = np.array([*script.values()], np.float32)
+
+    def model(key, step, num_workers):
+        last = workers.max(initial=0)
+        if last >= num_workers:
+            raise ValueError(f"events: worker {last} is not one of num_workers={num_workers}, counted from 0")
+        usual = base_model(key, step, num_workers)
+        happens = jnp.where(steps == step, workers, num_workers)  # out of range is dropped
+        return usual.at[happens].set(seconds, mode="drop")
+
+    return model
+
+
+def _is_event(event) -> bool:
+    if not isinstance(event, Sequence) or len(event) != 3:
+        return False
+    worker, step, seconds = event
+    whole = type(worker) is int and type(step) is int and worker >= 0 and step >= 0
+    return whole and type(seconds) in (int, float) and 0 < seconds < math.inf
+
+
+def _model(block: Block, *, key: str):
+    return blocks.build(block, lookup=arrivals.lookup, key=key)

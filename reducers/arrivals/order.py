@@ -1,0 +1,111 @@
+"""Who is counted, and how long a step takes: order statistics of arrival times.
+
+All are functions of seconds alone, the same for all workers, and may be called in a traced program.
+"""
+
+from typing import NamedTuple
+
+import jax
+from jax import numpy as jnp
+
+
+class Arrived(NamedTuple):
+    """Who is counted in a step.
+
+    Attributes:
+      contributes: [W]; whether each worker is counted, or how many of its batches are.
+      step_seconds: [], when the update is made.
+    """
+
+    contributes: jax.Array
+    step_seconds: jax.Array
+
+
+def ranks(seconds: jax.Array) -> jax.Array:
+    """Returns each worker's place in the order of arrival, from 0; of two at the same time the lower index is first.
+
+    >>> ranks(jnp.array([3.0, 1.0, 3.0, 2.0]))
+    Array([2, 0, 3, 1], dtype=int32)
+    """
+    return jnp.argsort(jnp.argsort(seconds, stable=True))
+
+
+def first_arrivals(seconds: jax.Array, num_required: int | jax.Array) -> Arrived:
+    r"""The first N of W arrivals: exactly N, ties broken by index.
+
+    .. math:: step = T_{(N)}, \quad T_{(1)} \le \dots \le T_{(W)}
+
+    Args:
+      seconds: [W].
+      num_required: N, at least 1 and at most W; may be traced, and is then not checked.
+
+    Returns:
+      ``Arrived``: a bool per worker, and the N-th order statistic.
+
+    Raises:
+      ValueError: for N out of its range.
+
+    >>> first_arrivals(jnp.array([2.0, 9.0, 1.0, 2.0]), 2)
+    Arrived(contributes=Array([ True, False,  True, False], dtype=bool), step_seconds=Array(2., dtype=float32))
+
+    Reference: Chen et al., arXiv 1604.00981, the synchronous algorithm with backup workers.
+    """
+    num_workers = len(seconds)
+    if isinstance(num_required, int):
+        if num_required > num_workers:
+            raise ValueError(f"num_required={num_required}: exceeds num_workers={num_workers}")
+        if num_required < 1:
+            raise ValueError(f"num_required={num_required}: must be in [1, inf)")
+    return Arrived(ranks(seconds) < num_required, jnp.sort(seconds)[jnp.asarray(num_required) - 1])
+
+
+def deadline_arrivals(seconds: jax.Array, deadline_seconds: float | jax.Array) -> Arrived:
+    """Whoever arrived by a time, at least one.
+
+    Args:
+      seconds: [W].
+      deadline_seconds: the time; who arrives on it is counted.
+
+    Returns:
+      ``Arrived``: a bool per worker; and the deadline, or before it the last arrival, or the first one after it where
+      nobody is in time. Of several such the one with the lowest index is counted.
+
+    >>> deadline_arrivals(jnp.array([2.0, 9.0, 1.0]), 4.0)
+    Arrived(contributes=Array([ True, False,  True], dtype=bool), step_seconds=Array(4., dtype=float32))
+    """
+    first = jnp.min(seconds)
+    in_time = seconds <= deadline_seconds
+    step_seconds = jnp.clip(jnp.asarray(deadline_seconds, seconds.dtype), first, jnp.max(seconds))
+    return Arrived(in_time | (ranks(seconds) == 0), step_seconds)
+
+
+def k_batch_arrivals(seconds: jax.Array, num_batches: int) -> Arrived:
+    r"""The first K mini-batches, whoever made them: a worker that is done begins its next one at once.
+
+    .. math:: step = A_{(K)}, \quad A_{cw} = \sum_{j \le c} T_{jw}
+
+    Args:
+      seconds: [C, W], of the c-th batch of each worker since the step began. With C at least K it is exact; a smaller
+        C bounds the batches of one worker, which then waits.
+      num_batches: K, at least 1 and at most C W.
+
+    Returns:
+      ``Arrived``: how many batches of each worker are counted, int32, K in sum, and the time of the K-th. Of two at the
+      same time that with the lower number in its worker is first, then that of the lower index.
+
+    Raises:
+      ValueError: for K out of its range.
+
+    >>> k_batch_arrivals(jnp.array([[1.0, 5.0], [1.0, 5.0], [1.0, 5.0]]), 3)
+    Arrived(contributes=Array([3, 0], dtype=int32), step_seconds=Array(3., dtype=float32))
+
+    Reference: K-batch-sync of Dutta et al., "Slow and stale gradients can win the race", arXiv 1803.01113; TensorFlow's
+    SyncReplicasOptimizer behaves so where a fast replica takes two tokens.
+    """
+    num_waves, num_workers = seconds.shape
+    if num_batches > seconds.size:
+        raise ValueError(f"num_batches={num_batches}: exceeds {num_waves} of each of {num_workers} workers")
+    if num_batches < 1:
+        raise ValueError(f"num_batches={num_batches}: must be in [1, inf)")
+    counted, step_seconds = first_arrivals(jnp.cumsum(seconds, axis=0).ravel(), num_batches)
+    return Arrived(counted.reshape(seconds.shape).sum(axis=0, dtype=jnp.int32), step_seconds)

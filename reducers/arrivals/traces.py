@@ -1,0 +1,84 @@
+"""Recorded times as an arrival model: a file of seconds, steps by workers."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from jax import numpy as jnp
+
+SUFFIXES = (".csv", ".npz")
+NPZ_NAME = "seconds"
+
+
+def trace(*, path: str):
+    """Replays recorded times; a step beyond the last starts over at the first.
+
+    Args:
+      path: a trace as ``read_trace`` takes it.
+
+    Returns:
+      An arrival model, of the trace's first workers; when traced it raises ValueError if it has too few. The whole
+      trace becomes a constant of the compiled program.
+
+    Raises:
+      ValueError: if the file is no good trace.
+    """
+    seconds = read_trace(path)
+
+    def model(key, step, num_workers):
+        del key
+        if num_workers > seconds.shape[1]:
+            raise ValueError(f"path={path!r}: holds {seconds.shape[1]} workers, fewer than num_workers={num_workers}")
+        return jnp.asarray(seconds[:, :num_workers])[step % len(seconds)]
+
+    return model
+
+
+def read_trace(path: str | Path) -> np.ndarray:
+    """Reads a trace: seconds [steps, workers].
+
+    Args:
+      path: a .csv file, a line per step with the seconds of each worker separated by commas, lines that begin with #
+        left out; or an .npz file with an array ``seconds``.
+
+    Returns:
+      [S, W] float32, S and W at least 1.
+
+    Raises:
+      ValueError: one line, if the file cannot be read or holds anything but finite seconds above 0.
+    """
+    path = Path(path)
+    where = f"path={str(path)!r}"
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{where}: must end in {' or '.join(SUFFIXES)}")
+    try:
+        seconds = _read_npz(path) if path.suffix == ".npz" else _read_csv(path)
+    except FileNotFoundError:
+        raise ValueError(f"{where}: no such file") from None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{where}: no trace of seconds: {' '.join(str(error).split())}") from None
+    if seconds.ndim != 2 or not seconds.size or seconds.dtype.kind not in "fiu":
+        raise ValueError(f"{where}: holds {seconds.dtype} {list(seconds.shape)}, must be seconds [steps, workers]")
+    seconds = seconds.astype(np.float32)
+    wrong = np.argwhere(~(np.isfinite(seconds) & (seconds > 0)))
+    if len(wrong):
+        step, worker = wrong[0]
+        value = seconds[step, worker]
+        raise ValueError(f"{where}: {value} seconds of worker {worker} at step {step}, must be finite and above 0")
+    return seconds
+
+
+def _read_csv(path: Path) -> np.ndarray:
+    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    rows = [[float(cell) for cell in line.split(",")] for line in lines]
+    for i, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            raise ValueError(f"step {i} has {len(row)} workers, step 0 has {len(rows[0])}")
+    return np.array(rows)
+
+
+def _read_npz(path: Path) -> np.ndarray:
+    with np.load(path, allow_pickle=False) as arrays:
+        if not isinstance(arrays, np.lib.npyio.NpzFile) or NPZ_NAME not in arrays:
+            raise ValueError(f"no array {NPZ_NAME!r}")
+        return arrays[NPZ_NAME]
