@@ -25,12 +25,17 @@ from reducers import blocks
 from reducers.adacons import adacons
 from reducers.adasum import adasum, adasum_algorithms
 from reducers.axes import AxisName, num_workers
+from reducers.backup_workers import backup_workers
 from reducers.communication import in_half_precision, overflowed
 from reducers.coordinate_median import coordinate_median
+from reducers.deadline import deadline
+from reducers.dynamic_backup_workers import dynamic_backup_workers
 from reducers.dynamic_scale import DynamicScale, all_finite
+from reducers.k_batch import k_batch
 from reducers.mean import mean
 from reducers.metrics import metrics
 from reducers.sign_majority import sign_majority
+from reducers.stale import stale
 from reducers.sum import sum  # noqa: A004 - the field's name for it
 from reducers.traffic import Traffic, traffic
 from reducers.trimmed_mean import trimmed_mean
@@ -45,8 +50,12 @@ __all__ = [
     "adasum",
     "adasum_algorithms",
     "all_finite",
+    "backup_workers",
     "coordinate_median",
+    "deadline",
+    "dynamic_backup_workers",
     "in_half_precision",
+    "k_batch",
     "lookup",
     "make",
     "mean",
@@ -54,6 +63,7 @@ __all__ = [
     "num_workers",
     "overflowed",
     "sign_majority",
+    "stale",
     "sum",
     "traffic",
     "trimmed_mean",
@@ -62,9 +72,14 @@ __all__ = [
 REDUCERS: dict[str, Callable] = {
     "adacons": adacons,
     "adasum": adasum,
+    "backup_workers": backup_workers,
     "coordinate_median": coordinate_median,
+    "deadline": deadline,
+    "dynamic_backup_workers": dynamic_backup_workers,
+    "k_batch": k_batch,
     "mean": mean,
     "sign_majority": sign_majority,
+    "stale": stale,
     "sum": sum,
     "trimmed_mean": trimmed_mean,
 }

@@ -2,6 +2,7 @@
 
 import jax
 import optax
+from jax import lax
 from jax import numpy as jnp
 
 from reducers.axes import AxisName, gather_workers
@@ -20,6 +21,8 @@ def coordinate_median(axis_name: AxisName) -> optax.GradientTransformationExtraA
     Returns:
       A stateless reducer; dtypes are kept, arithmetic is in float32 at least. It gathers all gradients: n times the
       memory of one. NaN counts as the largest value, so that a minority of workers with NaN is outvoted as any other.
+      Its update takes ``contributes``, optional: a bool of each worker, whether it is counted; the median is of those
+      that are, and NaN where none is.
 
     >>> reducer = coordinate_median("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
@@ -31,13 +34,24 @@ def coordinate_median(axis_name: AxisName) -> optax.GradientTransformationExtraA
     """
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
 
+    def median_of(g, contributes, count):
+        g = jnp.where(contributes, g, jnp.nan)  # last in the order, behind all that count
+        ordered = jnp.sort(gather_workers(g, axes), axis=0)
+        lower, upper = ordered[(count - 1) // 2], ordered[count // 2]
+        wide = jnp.promote_types(g.dtype, jnp.float32)
+        middle = jnp.stack([lower, jnp.where(count % 2 == 0, upper, lower)])
+        return jnp.mean(middle, axis=0, dtype=wide).astype(g.dtype)
+
     def median(g):
         ordered = jnp.sort(gather_workers(g, axes), axis=0)  # (W, ...), NaN last
         middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]  # one, or two
         return jnp.mean(middle, axis=0, dtype=jnp.promote_types(g.dtype, jnp.float32)).astype(g.dtype)
 
-    def update_fn(updates, state, params=None, **extra_args):
+    def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
-        return jax.tree.map(median, updates), state
+        if contributes is None:
+            return jax.tree.map(median, updates), state
+        count = lax.psum(jnp.asarray(contributes, jnp.int32), axes)
+        return jax.tree.map(lambda g: median_of(g, contributes, count), updates), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)

@@ -2,6 +2,7 @@
 
 import jax
 import optax
+from jax import numpy as jnp
 
 from reducers.axes import AxisName, num_workers, sum_workers
 
@@ -15,9 +16,10 @@ def mean(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
       axis_name: the worker axis, or a tuple of axes, outer first.
 
     Returns:
-      A stateless reducer; dtypes are kept, and sums over devices are accumulated in them.
+      A stateless reducer; dtypes are kept, and sums over devices are accumulated in them. Its update takes
+      ``contributes``, optional: a bool of each worker, whether it is counted; the mean is over those that are, and 0
+      where none is. Whatever the others hold, NaN too, changes nothing.
 
-    >>> import jax.numpy as jnp
     >>> reducer = mean("worker")
     >>> jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name="worker")(jnp.array([1.0, 3.0]))
     Array([2., 2.], dtype=float32)
@@ -26,8 +28,18 @@ def mean(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
     with no backup workers.
     """
 
-    def update_fn(updates, state, params=None, **extra_args):
+    def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
-        return jax.tree.map(lambda g: sum_workers(g, axis_name) / num_workers(axis_name), updates), state
+        if contributes is None:
+            return jax.tree.map(lambda g: sum_workers(g, axis_name) / num_workers(axis_name), updates), state
+        count = sum_workers(jnp.asarray(contributes, jnp.float32), axis_name)
+
+        def average(g):
+            total = sum_workers(jnp.where(contributes, g, 0), axis_name)
+            wide = total.astype(jnp.promote_types(g.dtype, jnp.float32)) / jnp.maximum(count, 1)
+            # XLA turns a division by a number that it knows into a product: all of them must give the bits of above.
+            return jnp.where(count == num_workers(axis_name), total / num_workers(axis_name), wide.astype(g.dtype))
+
+        return jax.tree.map(average, updates), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)

@@ -20,7 +20,8 @@ def sign_majority(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
       axis_name: the worker axis, or a tuple of axes, outer first.
 
     Returns:
-      A stateless reducer; dtypes are kept. Zero and NaN abstain.
+      A stateless reducer; dtypes are kept. Zero and NaN abstain. Its update takes ``contributes``, optional: a bool of
+      each worker, whether it votes.
 
     >>> reducer = sign_majority("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
@@ -38,8 +39,10 @@ def sign_majority(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
         votes = (g > 0).astype(ballot) - (g < 0).astype(ballot)
         return jnp.sign(lax.psum(votes, axis_name)).astype(g.dtype)
 
-    def update_fn(updates, state, params=None, **extra_args):
+    def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
+        if contributes is not None:
+            updates = jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates)
         return jax.tree.map(vote, updates), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)

@@ -2,6 +2,7 @@
 
 import jax
 import optax
+from jax import numpy as jnp
 
 from reducers.axes import AxisName, sum_workers
 
@@ -15,9 +16,9 @@ def sum(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:  # noqa: 
       axis_name: the worker axis, or a tuple of axes, outer first.
 
     Returns:
-      A stateless reducer; dtypes are kept, and sums over devices are accumulated in them.
+      A stateless reducer; dtypes are kept, and sums over devices are accumulated in them. Its update takes
+      ``contributes``, optional: a bool of each worker, whether it is counted; of fewer the sum is smaller.
 
-    >>> import jax.numpy as jnp
     >>> reducer = sum("worker")
     >>> jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name="worker")(jnp.array([1.0, 3.0]))
     Array([4., 4.], dtype=float32)
@@ -26,8 +27,10 @@ def sum(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:  # noqa: 
     arXiv 2006.02924.
     """
 
-    def update_fn(updates, state, params=None, **extra_args):
+    def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
+        if contributes is not None:
+            updates = jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates)
         return jax.tree.map(lambda g: sum_workers(g, axis_name), updates), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import jax
 import optax
+from jax import lax
 from jax import numpy as jnp
 
 from reducers.axes import AxisName, gather_workers
@@ -24,7 +25,9 @@ def trimmed_mean(
 
     Returns:
       A stateless reducer; dtypes are kept, arithmetic is in float32 at least. It gathers all gradients: n times the
-      memory of one. NaN counts as the largest value, so that up to ``num_trimmed`` workers with NaN are dropped.
+      memory of one. NaN counts as the largest value, so that up to ``num_trimmed`` workers with NaN are dropped. Its
+      update takes ``contributes``, optional: a bool of each worker, whether it is counted; of m that are, k is at most
+      (m - 1) // 2, so that one is left.
 
     Raises:
       ValueError: for a negative ``num_trimmed``; and when traced, if it leaves no worker.
@@ -49,8 +52,21 @@ def trimmed_mean(
         wide = jnp.promote_types(g.dtype, jnp.float32)
         return jnp.mean(kept, axis=0, dtype=wide).astype(g.dtype)
 
-    def update_fn(updates, state, params=None, **extra_args):
+    def average_of(g, contributes, count):
+        g = jnp.where(contributes, g, jnp.nan)  # last in the order, behind all that count
+        ordered = jnp.sort(gather_workers(g, axes), axis=0)  # (W, ...)
+        trimmed = jnp.minimum(num_trimmed, (count - 1) // 2)
+        place = jnp.arange(len(ordered)).reshape(-1, *[1] * g.ndim)
+        kept = (trimmed <= place) & (place < count - trimmed)
+        wide = jnp.promote_types(g.dtype, jnp.float32)
+        total = jnp.sum(jnp.where(kept, ordered, 0), axis=0, dtype=wide)
+        return (total / (count - 2 * trimmed)).astype(g.dtype)
+
+    def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
-        return jax.tree.map(average, updates), state
+        if contributes is None:
+            return jax.tree.map(average, updates), state
+        count = lax.psum(jnp.asarray(contributes, jnp.int32), axes)
+        return jax.tree.map(lambda g: average_of(g, contributes, count), updates), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)

@@ -17,6 +17,8 @@ class Case:
       granularity: what the oracle is given: each "layer" (leaf), or the whole "model" as one vector.
       kwargs: options of the reducer.
       extra: keyword-only needs of its update, one value per worker: name -> array [W, ...].
+      shared: keyword-only needs of its update that are the same on all workers: name -> array with an entry for each of
+        8 workers; of fewer workers the first entries are taken.
       consensus: R(g, ..., g) = g.
       homogeneous: R(c g) = c R(g).
       permutation_invariant: R(permuted g) = R(g).
@@ -30,6 +32,7 @@ class Case:
     granularity: Literal["layer", "model"] = "layer"
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     extra: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    shared: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     consensus: bool = True
     homogeneous: bool = True
     permutation_invariant: bool = True
@@ -58,6 +61,16 @@ def _pair(a, b):
     return (1 - (dot / (2 * aa) if aa else 0)) * a + (1 - (dot / (2 * bb) if bb else 0)) * b
 
 
+# Of 8 workers, no two the same: a tie goes by index, and then the order of the workers matters.
+SECONDS = np.array([2.0, 1.0, 4.0, 3.0, 5.0, 9.0, 6.0, 1.5], np.float32)
+TIMES = {"arrival_seconds": SECONDS}
+
+
+def first(num_required, g):
+    """The gradients that arrive first."""
+    return g[np.argsort(SECONDS[: len(g)], kind="stable")[:num_required]]
+
+
 CASES = (
     Case("adacons", adacons, granularity="model", consensus=False, homogeneous=False),
     Case("adasum", adasum, permutation_invariant=False),
@@ -71,9 +84,14 @@ CASES = (
         permutation_invariant=False,
         min_workers=2,
     ),
+    Case("backup_workers", lambda g: first(3, g).mean(0), kwargs={"num_required": 3}, shared=TIMES, min_workers=3),
     Case("coordinate_median", lambda g: np.median(g, axis=0)),
+    Case("deadline", lambda g: g[SECONDS[: len(g)] <= 2.5].mean(0), kwargs={"deadline_seconds": 2.5}, shared=TIMES),
+    Case("dynamic_backup_workers", lambda g: g.mean(0), shared=TIMES),
+    Case("k_batch", lambda g: first(2, g).mean(0), kwargs={"num_batches": 2}, shared=TIMES, min_workers=2),
     Case("mean", lambda g: g.mean(0)),
     Case("sign_majority", lambda g: np.sign(np.sign(g).sum(0)), consensus=False, homogeneous=False),
+    Case("stale", lambda g: np.zeros_like(g[0]), kwargs={"delay_steps": 3}, consensus=False),  # nothing is due yet
     Case("sum", lambda g: g.sum(0), consensus=False),
     Case("trimmed_mean", lambda g: np.sort(g, axis=0)[1:-1].mean(0), min_workers=3),
     Case("trimmed_mean", lambda g: g.mean(0), kwargs={"num_trimmed": 0}),

@@ -1,0 +1,48 @@
+"""Synchronous SGD with backup workers: the first N of N + b gradients are used, the others dropped."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import optax
+
+from reducers.arrivals.order import first_arrivals
+from reducers.arrived import over_arrived
+from reducers.axes import AxisName
+
+
+def backup_workers(
+    axis_name: AxisName, *, num_required: Annotated[int, "[1, inf)"], combine: Mapping | str = "mean"
+) -> optax.GradientTransformationExtraArgs:
+    r"""Combines the first N gradients to arrive; those of the b workers that come later are dropped, never reused.
+
+    .. math:: R(g_1, \dots, g_{N+b}) = \frac{1}{N} \sum_{i \in S} g_i, \quad S = \{i : T_i \text{ among the first } N\}
+
+    Exactly N are counted, ties broken by the worker's index; N = n is plain synchronous SGD. Every worker computes a
+    gradient and takes part in the reduction: what is simulated is who would have come in time, and what that costs.
+
+    Args:
+      axis_name: the worker axis, or a tuple of axes, outer first.
+      num_required: N, from 1 to the number of workers.
+      combine: how the N are combined: the name of a reducer whose update takes ``contributes``, or a block such as
+        {"name": "adasum", "granularity": "model"}.
+
+    Returns:
+      A reducer. Its update needs ``arrival_seconds`` [n], the same on all workers. Its state has ``metrics``:
+      "step_seconds", the N-th order statistic, and "contributors", N.
+
+    Raises:
+      ValueError: for a reducer that cannot leave workers out; and when traced, if N exceeds the number of workers.
+
+    >>> import jax, jax.numpy as jnp
+    >>> reducer = backup_workers("worker", num_required=2)
+    >>> reduce = lambda g: reducer.update(g, reducer.init(g), arrival_seconds=jnp.array([1.0, 9.0, 2.0]))[0]
+    >>> jax.vmap(reduce, axis_name="worker")(jnp.array([1.0, jnp.nan, 3.0]))
+    Array([2., 2., 2.], dtype=float32)
+
+    Reference: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting Distributed Synchronous SGD", arXiv 1604.00981, the
+    synchronous algorithm with backup workers. Differs from the paper in: one set of workers for all variables, where
+    parameter servers each took their first N; workers compute in lock-step, on simulated time.
+    """
+    if num_required < 1:
+        raise ValueError(f"num_required={num_required}: must be in [1, inf)")
+    return over_arrived(axis_name, combine=combine, choose=lambda seconds: first_arrivals(seconds, num_required))

@@ -1,0 +1,179 @@
+"""Backup workers whose number is chosen anew at every step: what is gained against what it takes."""
+
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import optax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers.arrivals.order import Arrived, first_arrivals
+from reducers.arrived import check_seconds, metrics_of
+from reducers.axes import AxisName, num_workers
+from reducers.mean import mean
+
+
+class Estimates(NamedTuple):
+    """Running averages, equal on all workers.
+
+    Attributes:
+      arrival_seconds: [max_workers], of the time to the k-th arrival, k from 1; the rest is unused.
+      signal: [], of the squared norm of the true gradient.
+      variance: [], of the squared distance of a worker's gradient from it.
+      change: [], of the squared change of the true gradient from one update to the next.
+      motion: [], of the squared norm of the reduced gradient before that change.
+    """
+
+    arrival_seconds: jax.Array
+    signal: jax.Array
+    variance: jax.Array
+    change: jax.Array
+    motion: jax.Array
+
+
+class DynamicState(NamedTuple):
+    """State of ``dynamic_backup_workers``.
+
+    Attributes:
+      count: [], updates so far.
+      estimates: running averages.
+      previous: the last reduced gradient, like params; and ``previous_required`` how many it was the mean of.
+      metrics: of the last update: "step_seconds" and "contributors".
+    """
+
+    count: jax.Array
+    estimates: Estimates
+    previous: Any
+    previous_required: jax.Array
+    metrics: dict[str, jax.Array]
+
+
+def dynamic_backup_workers(
+    axis_name: AxisName,
+    *,
+    min_required: Annotated[int, "[1, inf)"] = 2,
+    warmup_steps: Annotated[int, "[1, inf)"] = 10,
+    decay: Annotated[float, "[0, 1)"] = 0.95,
+    max_workers: Annotated[int, "[1, inf)"] = 1024,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Averages the first k gradients, k chosen at each step for the most gain per second.
+
+    .. math:: k = \arg\max_k \frac{G(k)}{T(k)}, \quad
+       G(k) = \left(1 - \frac{\rho}{2}\right) |\nabla F|^2 - \frac{\rho}{2} \frac{V}{k}, \quad \rho = \eta L
+
+    G is what a step with rate :math:`\eta` lowers an L-smooth loss by at least, over :math:`\eta`; T(k) is the mean
+    time to the k-th arrival. Each is estimated from the steps before by running averages: T(k) from the arrival times;
+    V from the k gradients that were averaged, by their mean square and that of their mean; :math:`|\nabla F|^2` as the
+    square of their mean less V / k; and :math:`\rho^2` as the squared change from one reduced gradient to the next,
+    less the noise V / k of both, over the square of the first, along which plain SGD has moved. So no learning rate and
+    no loss is asked for. Where no k gains anything by these estimates, all workers are waited for, and so in the first
+    steps.
+
+    Args:
+      axis_name: the worker axis, or a tuple of axes, outer first.
+      min_required: smallest k; of a single gradient there is no variance to see. Of fewer workers all are required.
+      warmup_steps: steps that wait for all, at first.
+      decay: of the running averages, which are plain means in the beginning.
+      max_workers: places in the state for T(k).
+
+    Returns:
+      A reducer. Its update needs ``arrival_seconds`` [n], the same on all workers. Its state holds one gradient, and
+      ``metrics``: "step_seconds" and "contributors", the k chosen.
+
+    Raises:
+      ValueError: for a value out of its range; and when traced, for more workers than ``max_workers``.
+
+    >>> reducer = dynamic_backup_workers("worker")
+    >>> reduce = lambda g: reducer.update(g, reducer.init(g), arrival_seconds=jnp.array([1.0, 9.0]))[0]
+    >>> jax.vmap(reduce, axis_name="worker")(jnp.array([1.0, 3.0]))  # the first step waits for all
+    Array([2., 2.], dtype=float32)
+
+    Reference: Xu, Neglia, Sebastianelli, "Dynamic backup workers for parallel machine learning", arXiv 2004.14696: the
+    rule. Its estimators could not be read; those above are ours. Differs from the paper further in: T(k) is the mean
+    over all times, also those of gradients that were dropped; k is not forced up when the loss rises, which a reducer
+    does not see; :math:`\rho` supposes that plain SGD stands behind the reducer.
+    """
+    for key, value in {"min_required": min_required, "warmup_steps": warmup_steps, "max_workers": max_workers}.items():
+        if value < 1:
+            raise ValueError(f"{key}={value}: must be in [1, inf)")
+    if not 0 <= decay < 1:
+        raise ValueError(f"decay={decay}: must be in [0, 1)")
+    average = mean(axis_name)
+
+    def init_fn(params):
+        zero = jnp.zeros(())
+        return DynamicState(
+            count=jnp.zeros((), jnp.int32),
+            estimates=Estimates(jnp.zeros(max_workers), zero, zero, zero, zero),
+            previous=jax.tree.map(jnp.zeros_like, params),
+            previous_required=jnp.ones(()),
+            metrics=metrics_of(Arrived(jnp.zeros(1), jnp.zeros(()))),
+        )
+
+    def update_fn(updates, state, params=None, *, arrival_seconds, **extra_args):
+        del params, extra_args
+        seconds = check_seconds(arrival_seconds, axis_name=axis_name)
+        n = num_workers(axis_name)
+        if n > max_workers:
+            raise ValueError(f"num_workers={n}: exceeds max_workers={max_workers}")
+        chosen = most_gain_per_second(state.estimates, num_workers=n, min_required=min(min_required, n))
+        required = jnp.where(state.count < warmup_steps, n, chosen)
+        arrived = first_arrivals(seconds, required)
+        contributes = arrived.contributes[lax.axis_index(axis_name)]
+        reduced, _ = average.update(updates, optax.EmptyState(), contributes=contributes)
+        own = _square(jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates))
+        mean_square = lax.psum(own, axis_name) / required
+        seen = _observe(state, seconds, reduced, mean_square=mean_square, required=required)
+        weight = jnp.maximum(1 / (state.count + 1), 1 - decay)
+        estimates = jax.tree.map(lambda old, new: _blend(old, new, weight=weight), state.estimates, seen)
+        count = jnp.minimum(state.count + 1, jnp.iinfo(jnp.int32).max - 1)
+        return reduced, DynamicState(count, estimates, reduced, required.astype(jnp.float32), metrics_of(arrived))
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required: int) -> jax.Array:
+    """Returns the k, from ``min_required`` to ``num_workers``, with the largest G(k) / T(k); all if none gains.
+
+    >>> times = jnp.array([1.0, 1.1, 1.2, 9.0])
+    >>> estimates = Estimates(times, signal=1.0, variance=4.0, change=0.25, motion=1.0)  # rho = 1/2
+    >>> int(most_gain_per_second(estimates, num_workers=4, min_required=1))  # gains -1/4, 1/4, 5/12, 1/2
+    3
+    """
+    k = jnp.arange(1, num_workers + 1)
+    rho = jnp.sqrt(jnp.maximum(estimates.change, 0) / jnp.where(estimates.motion > 0, estimates.motion, 1))
+    gain = (1 - rho / 2) * jnp.maximum(estimates.signal, 0) - rho / 2 * estimates.variance / k
+    seconds = estimates.arrival_seconds[:num_workers]
+    rate = jnp.where((k >= min_required) & (gain > 0), gain / jnp.where(seconds > 0, seconds, 1), 0)
+    return jnp.where(jnp.max(rate) > 0, jnp.argmax(rate) + 1, num_workers)  # NaN is not above 0: all are waited for
+
+
+def _observe(state: DynamicState, seconds, reduced, *, mean_square, required) -> Estimates:
+    """What one step shows; NaN for what it does not."""
+    square = _square(reduced)
+    noise_free = (mean_square - square) * required / jnp.maximum(required - 1, 1)  # of k gradients, k - 1 are free
+    variance = jnp.where(required > 1, jnp.maximum(noise_free, 0), jnp.nan)
+    known = jnp.where(required > 1, variance, state.estimates.variance)
+    change = _square(jax.tree.map(jnp.subtract, reduced, state.previous))
+    change -= known / required + known / state.previous_required
+    motion = _square(state.previous)
+    first = state.count == 0  # there is nothing before it
+    return Estimates(
+        arrival_seconds=jnp.full_like(state.estimates.arrival_seconds, jnp.nan)
+        .at[: len(seconds)]
+        .set(jnp.sort(seconds)),
+        signal=square - known / required,
+        variance=variance,
+        change=jnp.where(first, jnp.nan, change),
+        motion=jnp.where(first, jnp.nan, motion),
+    )
+
+
+def _blend(old, new, *, weight):
+    return jnp.where(jnp.isfinite(new), old + weight * (new - old), old)
+
+
+def _square(tree) -> jax.Array:
+    """The squared norm, accumulated in float32 at least."""
+    leaves = [leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in jax.tree.leaves(tree)]
+    return jnp.asarray(sum(jnp.sum(leaf * leaf) for leaf in leaves), jnp.float32)

@@ -1,0 +1,137 @@
+"""Gradients that are stale on purpose: applied a number of updates after they were computed."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jax
+import optax
+from jax import numpy as jnp
+
+import reducers
+from reducers import blocks
+from reducers.axes import AxisName
+
+Law = Literal["fixed", "uniform", "geometric"]
+
+# The largest delay, in multiples of the mean one, where none is given.
+_LARGEST: dict[str, int] = {"fixed": 1, "uniform": 2, "geometric": 4}
+
+
+class StaleState(NamedTuple):
+    """State of ``stale``.
+
+    Attributes:
+      combine: state of the reducer that combines the workers' gradients.
+      count: [], updates so far.
+      ring: like params with a leading axis [max_delay_steps + 1]; the reduced gradient of update t at t modulo that.
+      metrics: those of ``combine``, and "staleness", how many updates late the gradient is that was applied last.
+    """
+
+    combine: Any
+    count: jax.Array
+    ring: Any
+    metrics: dict[str, jax.Array]
+
+
+def stale(
+    axis_name: AxisName,
+    *,
+    delay_steps: Annotated[int, "[0, inf)"],
+    law: Law = "fixed",
+    max_delay_steps: Annotated[int, "[0, inf)"] | None = None,
+    ramp_up_steps: Annotated[int, "[0, inf)"] = 0,
+    seed: Annotated[int, "[0, 4294967295]"] = 0,
+    combine: Mapping | str = "mean",
+) -> optax.GradientTransformationExtraArgs:
+    r"""Combines the workers' gradients, and hands on what an earlier update combined.
+
+    .. math:: u_t = R(g_1, \dots, g_n)_{t - d_t}, \quad u_t = 0 \text{ for } d_t > t
+
+    with the delay :math:`d_t` always d; or drawn, anew at each update, from 0, ..., 2 d with the same probability; or
+    from the geometric law of mean d, :math:`P(d_t = k) \propto (d / (1 + d))^k`. At first it is scaled by
+    min(t / ramp-up, 1) and rounded down. Until the gradient that is due has been computed, the update is zero. With
+    drawn delays, and while the ramp goes up, a gradient may be applied twice or never; each update applies one.
+
+    Args:
+      axis_name: the worker axis, or a tuple of axes, outer first.
+      delay_steps: d, in updates; the mean of what is drawn.
+      law: of the delay.
+      max_delay_steps: largest delay; longer ones are cut to it. By default d, 2 d, or for the geometric law 4 d, which
+        lowers the mean by 2 %.
+      ramp_up_steps: updates over which the delay grows from 0.
+      seed: of the delays, which are a function of it and of the count of updates.
+      combine: name of a reducer, or a block such as {"name": "backup_workers", "num_required": 6}; it is given what the
+        update is given besides.
+
+    Returns:
+      A reducer. Its state holds max_delay_steps + 1 gradients, on every worker, and ``metrics``: those of ``combine``,
+      and "staleness".
+
+    Raises:
+      ValueError: for an unknown law, a negative number, or a block that makes no sense.
+
+    >>> reducer = stale("worker", delay_steps=1)
+    >>> state = reducer.init(0.0)
+    >>> for gradient in (1.0, 2.0, 3.0):
+    ...   reduce = jax.vmap(lambda g, state: reducer.update(g, state), axis_name="worker", in_axes=(0, None))
+    ...   updates, states = reduce(jnp.full(2, gradient), state)
+    ...   state = jax.tree.map(lambda x: x[0], states)
+    ...   print(updates)
+    [0. 0.]
+    [1. 1.]
+    [2. 2.]
+
+    Reference: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting Distributed Synchronous SGD", arXiv 1604.00981, the
+    study of staleness on MNIST. Differs from the paper in: what the paper does before the first gradient is due, and
+    with which law, is not known to us.
+    """
+    given = {"delay_steps": delay_steps, "max_delay_steps": max_delay_steps or 0, "ramp_up_steps": ramp_up_steps}
+    for key, value in given.items():
+        if value < 0:
+            raise ValueError(f"{key}={value}: must be in [0, inf)")
+    if law not in _LARGEST:
+        raise ValueError(f"law={law!r}: must be one of {', '.join(map(repr, _LARGEST))}")
+    combiner = blocks.build(combine, lookup=reducers.lookup, key="combine", axis_name=axis_name)
+    largest = _LARGEST[law] * delay_steps if max_delay_steps is None else max_delay_steps
+    if law == "fixed" and delay_steps > largest:
+        raise ValueError(f"delay_steps={delay_steps}: exceeds max_delay_steps={largest}")
+
+    def delay_at(count):
+        key = jax.random.fold_in(jax.random.key(seed), count)
+        ramp = jnp.minimum(count / max(ramp_up_steps, 1), 1) if ramp_up_steps else 1
+        delay = _DRAW[law](key, delay_steps) * ramp
+        return jnp.clip(jnp.floor(delay + 1e-4), 0, largest).astype(jnp.int32)  # 6.9999995 is 7
+
+    def init_fn(params):
+        ring = jax.tree.map(lambda p: jnp.zeros((largest + 1, *jnp.shape(p)), jnp.asarray(p).dtype), params)
+        state = combiner.init(params)
+        metrics = {**getattr(state, "metrics", {}), "staleness": jnp.zeros(())}
+        return StaleState(state, jnp.zeros((), jnp.int32), ring, metrics)
+
+    def update_fn(updates, state, params=None, **extra_args):
+        updates, combined = combiner.update(updates, state.combine, params, **extra_args)
+        slot, delay = state.count % (largest + 1), delay_at(state.count)
+        ring = jax.tree.map(lambda r, g: r.at[slot].set(g.astype(r.dtype)), state.ring, updates)
+        due = (state.count - delay) % (largest + 1)  # before update 0: a slot that is still zero
+        late = jax.tree.map(lambda r, g: r[due].astype(g.dtype), ring, updates)
+        metrics = {**getattr(combined, "metrics", {}), "staleness": delay.astype(jnp.float32)}
+        return late, StaleState(combined, state.count + 1, ring, metrics)
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _fixed(key, mean):
+    del key
+    return jnp.float32(mean)
+
+
+def _uniform(key, mean):
+    return jax.random.randint(key, (), 0, 2 * mean + 1).astype(jnp.float32)
+
+
+def _geometric(key, mean):
+    """The whole part of an exponential variable is geometric; P(d >= k) = (mean / (1 + mean))^k."""
+    return jnp.floor(jax.random.exponential(key) / jnp.log1p(1 / jnp.float32(mean)))
+
+
+_DRAW = {"fixed": _fixed, "uniform": _uniform, "geometric": _geometric}

@@ -1,0 +1,355 @@
+"""Who is counted and who is dropped: exactly N, nothing leaks, and with all of them it is the plain mean."""
+
+import functools
+import heapq
+import inspect
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+import reducers
+from reducers import arrivals
+from reducers.arrivals import deadline_arrivals, first_arrivals, k_batch_arrivals
+from tests.cases import SECONDS, TIMES, adasum, first
+from tests.test_reducers import WORKER, reduce, stateless, tree_of, twenty_steps
+
+COMBINERS = sorted(
+    name
+    for name, make in reducers.REDUCERS.items()
+    if not any(p.default is p.empty for p in list(inspect.signature(make).parameters.values())[1:])
+    and "contributes" in inspect.signature(make(WORKER).update).parameters
+)
+DROPPED = ~np.isin(np.arange(8), np.argsort(SECONDS)[:5])  # with 5 of 8 required, or until 4 s
+
+
+def tiled(**values):
+    return {key: np.stack([value] * 8) for key, value in values.items()}
+
+
+def compiled(name: str, **options):
+    """run(grads, extra) -> what worker 0 holds; all others must hold the same."""
+    reducer = reducers.make(name, axis_name=WORKER, **options)
+    one = lambda g, extra: reducer.update(g, reducer.init(g), g, **extra)[0]  # noqa: E731
+    program = jax.jit(jax.vmap(one, axis_name=WORKER))
+
+    def run(grads, extra=None):
+        result = program(grads, tiled(**TIMES) if extra is None else extra)
+        for leaf in jax.tree.leaves(result):
+            assert all(np.array_equal(replica, leaf[0], equal_nan=True) for replica in np.asarray(leaf))
+        return jax.tree.map(lambda leaf: np.asarray(leaf[0]), result)
+
+    return run
+
+
+def reduced(name: str, grads, *, extra=None, **options):
+    return compiled(name, **options)(grads, extra)
+
+
+def assert_same_bits(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+# ---- order statistics ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 7, 100])
+def test_first_arrivals_are_exactly_n_in_order(num_workers):
+    rng = np.random.default_rng(num_workers)
+    for seconds in (rng.uniform(1, 2, num_workers), rng.integers(1, 4, num_workers), np.ones(num_workers)):
+        seconds = seconds.astype(np.float32)
+        times = []
+        for num_required in range(1, num_workers + 1):
+            contributes, step_seconds = first_arrivals(jnp.asarray(seconds), num_required)
+            by_hand = sorted(range(num_workers), key=lambda w: (seconds[w], w))[:num_required]
+            assert set(np.flatnonzero(contributes)) == set(by_hand)
+            times.append(float(step_seconds))
+        np.testing.assert_array_equal(times, np.sort(seconds))  # so it never falls with N
+
+
+def test_deadline_arrivals():
+    seconds = jnp.array([3.0, 1.0, 2.0, 1.0])
+    for deadline, contributes, step_seconds in [
+        (0.5, [0, 1, 0, 0], 1.0),  # nobody: the first one, of two the lower index
+        (1.0, [0, 1, 0, 1], 1.0),
+        (2.5, [0, 1, 1, 1], 2.5),
+        (7.0, [1, 1, 1, 1], 3.0),  # nobody left to wait for
+    ]:
+        arrived = deadline_arrivals(seconds, deadline)
+        assert np.asarray(arrived.contributes).tolist() == [bool(c) for c in contributes]
+        assert float(arrived.step_seconds) == step_seconds
+
+
+def first_batches_by_events(seconds, num_batches: int):
+    """The same with a queue of events, as it happens."""
+    num_waves, num_workers = seconds.shape
+    queue = [(seconds[0, w], 0, w) for w in range(num_workers)]
+    heapq.heapify(queue)
+    counts, time = np.zeros(num_workers, int), 0.0
+    for _ in range(num_batches):
+        time, wave, w = heapq.heappop(queue)
+        counts[w] += 1
+        if wave + 1 < num_waves:
+            heapq.heappush(queue, (time + seconds[wave + 1, w], wave + 1, w))
+    return counts, time
+
+
+@pytest.mark.parametrize("num_batches", [1, 4, 9, 12])
+def test_first_batches_whoever_made_them(num_batches):
+    for seed in range(5):
+        seconds = np.random.default_rng(seed).exponential(1, (num_batches, 4)).astype(np.float32)
+        seconds[:, 3] *= 5
+        counts, step_seconds = k_batch_arrivals(jnp.asarray(seconds), num_batches)
+        expected, time = first_batches_by_events(seconds, num_batches)
+        assert np.asarray(counts).tolist() == expected.tolist() and int(counts.sum()) == num_batches
+        assert float(step_seconds) == pytest.approx(time, rel=1e-6)
+
+
+def test_seconds_of_batches_go_on_from_wave_to_wave():
+    model = arrivals.make("lognormal", sigma=0.5)
+    waves = arrivals.batch_seconds(model, jax.random.key(0), 5, num_workers=4, num_waves=3)
+    bulk = arrivals.sample(model, jax.random.key(0), num_workers=4, num_steps=3, first_step=15)
+    np.testing.assert_array_equal(waves, bulk)
+
+
+def test_exponential_batches_come_at_their_closed_form():
+    """K-batch-sync of Dutta et al.: K / (P mu)."""
+    model = arrivals.make("shifted_exponential", shift_seconds=0.0, scale_seconds=1.0)
+    batches = lambda step: arrivals.batch_seconds(model, jax.random.key(0), step, num_workers=8, num_waves=6)  # noqa: E731
+    times = jax.jit(jax.vmap(lambda step: k_batch_arrivals(batches(step), 6).step_seconds))(jnp.arange(20_000))
+    assert float(times.mean()) == pytest.approx(6 / 8, rel=0.01)
+
+
+# ---- TensorFlow's rule, by hand ------------------------------------------------------------------------------------
+
+EVENTS = ((0, 0, 5.0), (1, 1, 0.5), (2, 1, 3.0), (3, 1, 0.75), (0, 2, 2.0), (1, 2, 2.0), (2, 2, 9.0), (3, 2, 8.0))
+
+
+def check_by_hand(reducer):
+    """First 2 of 4 workers whose gradients are 1, 10, 100, 1000; three steps of SGD with rate 1.
+
+    Step 0: worker 0 takes 5 s, the others 1 s each: 1 and 2 by index, after 1 s.
+    Step 1: 0.5 s (worker 1), 0.75 s (3), 1 s (0), 3 s (2): 1 and 3, after 0.75 s.
+    Step 2: 2 s (0 and 1), 8 s (3), 9 s (2): 0 and 1, after 2 s. What was late before is never seen again.
+    """
+    model = arrivals.make("scripted", events=EVENTS)
+    gradients = jnp.array([1.0, 10.0, 100.0, 1000.0])
+    state = jax.vmap(lambda g: reducer.init(g))(gradients)
+    parameter, clock, path = 0.0, 0.0, []
+    for step in range(3):
+        seconds = model(jax.random.key(0), step, 4)
+        one = lambda g, s: reducer.update(g, s, arrival_seconds=seconds)  # noqa: B023, E731
+        updates, state = jax.vmap(one, axis_name=WORKER)(gradients, state)
+        parameter -= float(updates[0])
+        clock += float(state.metrics["step_seconds"][0])
+        path.append((parameter, clock, float(state.metrics["contributors"][0])))
+    assert path == [(-55.0, 1.0, 2.0), (-560.0, 1.75, 2.0), (-565.5, 3.75, 2.0)]
+
+
+def test_first_n_and_drop_the_rest_by_hand():
+    check_by_hand(reducers.backup_workers(WORKER, num_required=2))
+    check_by_hand(reducers.k_batch(WORKER, num_batches=2))
+    for wrong in (
+        reducers.backup_workers(WORKER, num_required=3),
+        reducers.backup_workers(WORKER, num_required=2, combine="sum"),
+        reducers.deadline(WORKER, deadline_seconds=1.0),
+    ):
+        with pytest.raises(AssertionError):
+            check_by_hand(wrong)
+
+
+# ---- nothing leaks -------------------------------------------------------------------------------------------------
+
+OVER_FIVE = [
+    *[("backup_workers", {"num_required": 5, "combine": name}) for name in COMBINERS],
+    *[("deadline", {"deadline_seconds": 4.5, "combine": name}) for name in COMBINERS],
+    ("k_batch", {"num_batches": 5}),
+    ("stale", {"delay_steps": 0, "combine": {"name": "backup_workers", "num_required": 5}}),
+]
+
+
+def test_the_combiners_are_those_that_can_leave_workers_out():
+    assert COMBINERS == ["adasum", "coordinate_median", "mean", "sign_majority", "sum", "trimmed_mean"]
+
+
+def filled(value):
+    """Gradients of 8 workers, those that are dropped all of one value."""
+    fill = lambda g: np.where(DROPPED.reshape(8, *[1] * (g.ndim - 1)), np.float32(value), g)  # noqa: E731
+    return jax.tree.map(fill, tree_of(8))
+
+
+def check_no_leak(run):
+    clean = run(filled(0.0))
+    assert all(np.isfinite(leaf).all() and (np.any(leaf) or not leaf.size) for leaf in jax.tree.leaves(clean))
+    for value in (np.nan, np.inf, -np.inf, 1e30):
+        assert_same_bits(run(filled(value)), clean)
+
+
+@pytest.mark.parametrize(("name", "options"), OVER_FIVE, ids=str)
+def test_what_is_dropped_changes_nothing(name, options):
+    check_no_leak(compiled(name, **options))
+
+
+@pytest.mark.parametrize("name", COMBINERS)
+def test_a_mask_given_directly(name):
+    check_no_leak(functools.partial(compiled(name), extra={"contributes": ~DROPPED}))
+
+
+def test_the_check_of_leaks_rejects_a_product():
+    keep = ~DROPPED
+    wrong = stateless(lambda axis, g: lax.psum(g * jnp.asarray(keep)[lax.axis_index(axis)], axis) / 5)
+    with pytest.raises(AssertionError):
+        check_no_leak(lambda grads: jax.tree.map(lambda x: np.asarray(x[0]), reduce(wrong, grads)))
+
+
+ORACLES = {
+    "adasum": lambda g, kept: adasum(np.where(kept.reshape(8, *[1] * (g.ndim - 1)), g, 0)),  # a zero is neutral
+    "coordinate_median": lambda g, kept: np.median(g[kept], axis=0),
+    "mean": lambda g, kept: g[kept].mean(0),
+    "sign_majority": lambda g, kept: np.sign(np.sign(g[kept]).sum(0)),
+    "sum": lambda g, kept: g[kept].sum(0),
+    "trimmed_mean": lambda g, kept: np.sort(g[kept], axis=0)[1:-1].mean(0) if kept.sum() > 2 else g[kept].mean(0),
+}
+
+
+@pytest.mark.parametrize("name", COMBINERS)
+@pytest.mark.parametrize("num_kept", [1, 2, 5, 6, 8])
+def test_those_that_count_are_combined_as_if_alone(name, num_kept):
+    kept = np.isin(np.arange(8), np.argsort(SECONDS)[:num_kept])
+    grads = tree_of(8, seed=3)
+    result = reduced(name, grads, extra={"contributes": kept})
+    for leaf, stacked in zip(jax.tree.leaves(result), jax.tree.leaves(grads), strict=True):
+        np.testing.assert_allclose(leaf, ORACLES[name](stacked.astype(np.float64), kept), atol=3e-6)
+    with pytest.raises(AssertionError):  # one of the others in its place
+        other = np.roll(kept, 1) if num_kept < 8 else kept & (np.arange(8) > 0)
+        np.testing.assert_allclose(result["large"], ORACLES[name](grads["large"].astype(np.float64), other), atol=3e-6)
+
+
+def test_nobody_counts():
+    nobody = {"contributes": np.zeros(8, bool)}
+    assert not np.any(reduced("mean", tree_of(8), extra=nobody)["large"])
+    assert np.isnan(reduced("coordinate_median", tree_of(8), extra=nobody)["large"]).all()
+
+
+# ---- all of them ---------------------------------------------------------------------------------------------------
+
+
+def check_as_mean(name, num_workers: int, **options):
+    grads = {"w": np.random.default_rng(num_workers).standard_normal((num_workers, 1000)).astype(np.float32)}
+    seconds = {"arrival_seconds": np.stack([np.linspace(2, 1, num_workers, dtype=np.float32)] * num_workers)}
+    contributes = {"contributes": np.ones(num_workers, bool)} if name == "mean" else {}
+    plain = reduce(functools.partial(reducers.make, "mean"), grads)
+    assert_same_bits(
+        reduce(functools.partial(reducers.make, name, **options), grads, extra={**seconds, **contributes}), plain
+    )
+
+
+@pytest.mark.parametrize("num_workers", [1, 3, 5, 7, 8])
+def test_with_all_of_them_it_is_the_mean_bit_for_bit(num_workers):
+    for name, options in [
+        ("mean", {}),
+        ("backup_workers", {"num_required": num_workers}),
+        ("deadline", {"deadline_seconds": 2.0}),
+        ("k_batch", {"num_batches": num_workers}),
+        ("dynamic_backup_workers", {}),
+        ("stale", {"delay_steps": 0}),
+    ]:
+        check_as_mean(name, num_workers, **options)
+
+
+def test_that_check_rejects_one_fewer():
+    with pytest.raises(AssertionError):
+        check_as_mean("backup_workers", 5, num_required=4)
+    with pytest.raises(AssertionError):
+        check_as_mean("sum", 5)
+
+
+@pytest.mark.parametrize("num_devices", [8, 2])
+def test_without_backups_it_trains_as_plain_sgd(num_devices):
+    run = functools.partial(twenty_steps, num_devices=num_devices, lift="pmap", shared=TIMES)
+    plain = run(functools.partial(reducers.make, "mean"))
+    assert_same_bits(run(functools.partial(reducers.make, "backup_workers", num_required=8)), plain)
+
+
+def test_one_batch_a_worker_is_backup_workers():
+    first_five = reduced("backup_workers", tree_of(8), num_required=5)
+    assert_same_bits(reduced("k_batch", tree_of(8), num_batches=5), first_five)
+    np.testing.assert_allclose(first_five["large"], first(5, tree_of(8)["large"]).mean(0), atol=1e-6)
+
+
+def test_batches_are_weighed_by_their_number():
+    seconds = np.array([[1, 4, 9], [1, 4, 9], [1, 4, 9]], np.float32)  # 1, 2, 3, 4: worker 0 three times, worker 1
+    make = functools.partial(reducers.make, "k_batch", num_batches=4)
+    result = reduce(make, jnp.array([1.0, 10.0, np.nan]), extra={"arrival_seconds": np.stack([seconds] * 3)})
+    assert np.asarray(result).tolist() == [13 / 4] * 3
+
+
+# ---- state and refusals --------------------------------------------------------------------------------------------
+
+
+def test_metrics_and_the_state_of_the_combiner():
+    for name, options, seconds, contributors in [
+        ("backup_workers", {"num_required": 3}, 2.0, 3),
+        ("deadline", {"deadline_seconds": 4.5}, 4.5, 5),
+        ("k_batch", {"num_batches": 4}, 3.0, 4),
+        ("stale", {"delay_steps": 0, "combine": {"name": "backup_workers", "num_required": 1}}, 1.0, 1),
+    ]:
+        reducer = reducers.make(name, axis_name=WORKER, **options)
+        state = jax.vmap(lambda g: reducer.update(g, reducer.init(g), **TIMES)[1], axis_name=WORKER)(tree_of(8))  # noqa: B023
+        assert set(state.metrics) >= {"step_seconds", "contributors"}
+        assert (state.metrics["step_seconds"] == seconds).all() and (
+            state.metrics["contributors"] == contributors
+        ).all()
+        assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(state.metrics))
+
+
+REFUSED = [
+    ("backup_workers", {"num_required": 0}, r"num_required=0: must be in \[1, inf\)"),
+    ("backup_workers", {"num_required": 2, "combine": "maen"}, "combine.name='maen': did you mean 'mean'"),
+    ("backup_workers", {"num_required": 2, "combine": "k_batch"}, "combine.num_batches: missing"),
+    ("backup_workers", {"num_required": 2, "combine": {"name": "k_batch", "num_batches": 2}}, "combine='k_batch': its"),
+    ("backup_workers", {"num_required": 2, "combine": {"num_trimmed": 2}}, "combine.name: missing"),
+    (
+        "deadline",
+        {"deadline_seconds": 1.0, "combine": {"name": "trimmed_mean", "num_trimmed": -1}},
+        r"combine.num_trimmed=-1: must be int in \[0, inf\)",
+    ),
+    ("deadline", {"deadline_seconds": 0.0}, "deadline_seconds=0.0"),
+    ("k_batch", {"num_batches": 0}, "num_batches=0"),
+    ("dynamic_backup_workers", {"decay": 1.0}, "decay=1.0"),
+    ("dynamic_backup_workers", {"min_required": 0}, "min_required=0"),
+    ("stale", {"delay_steps": -1}, "delay_steps=-1"),
+    ("stale", {"delay_steps": 4, "max_delay_steps": 3}, "delay_steps=4: exceeds max_delay_steps=3"),
+    ("stale", {"delay_steps": 4, "law": "normal"}, "law='normal': must be one of 'fixed'"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "message"), REFUSED)
+def test_refused(name, options, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        reducers.make(name, axis_name=WORKER, **options)
+
+
+def test_refused_when_traced():
+    for name, options, extra, message in [
+        ("backup_workers", {"num_required": 9}, TIMES, "num_required=9: exceeds num_workers=8"),
+        ("k_batch", {"num_batches": 9}, TIMES, "num_batches=9: exceeds 1 of each of 8 workers"),
+        ("dynamic_backup_workers", {"max_workers": 7}, TIMES, "num_workers=8: exceeds max_workers=7"),
+        (
+            "deadline",
+            {"deadline_seconds": 1},
+            {"arrival_seconds": SECONDS[:7]},
+            r"of shape \[7\], must be of num_workers=8",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            reduced(name, tree_of(8), extra=tiled(**extra), **options)
+
+
+def test_a_chain_hands_on_what_is_needed():
+    chain = optax.chain(reducers.backup_workers(WORKER, num_required=1), optax.sgd(1.0))
+    step = lambda g: chain.update(g, chain.init(g), **TIMES)[0]  # noqa: E731
+    assert np.asarray(jax.vmap(step, axis_name=WORKER)(jnp.arange(8.0))).tolist() == [-1.0] * 8
