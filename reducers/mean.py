@@ -36,9 +36,8 @@ def mean(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
 
         def average(g):
             total = sum_workers(jnp.where(contributes, g, 0), axis_name)
-            wide = total.astype(jnp.promote_types(g.dtype, jnp.float32)) / jnp.maximum(count, 1)
-            # XLA turns a division by a number that it knows into a product: all of them must give the bits of above.
-            return jnp.where(count == num_workers(axis_name), total / num_workers(axis_name), wide.astype(g.dtype))
+            wide = total.astype(jnp.promote_types(g.dtype, jnp.float32))
+            return (wide / jnp.maximum(count, 1)).astype(g.dtype)
 
         return jax.tree.map(average, updates), state
 
