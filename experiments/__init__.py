@@ -1,1 +1,1 @@
-"""Tables, figures and curves of runs: `python -m experiments.plot RUN...` draws what runs recorded."""
+"""Tables, figures and curves: `python -m experiments.plot RUN...` draws runs, `.planner` plans backup workers."""

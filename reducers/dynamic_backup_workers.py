@@ -35,13 +35,13 @@ class DynamicState(NamedTuple):
     """State of ``dynamic_backup_workers``.
 
     Attributes:
-      count: [], updates so far.
+      num_updates: [], so far.
       estimates: running averages.
       previous: the last reduced gradient, like params; and ``previous_required`` how many it was the mean of.
       metrics: of the last update: "step_seconds" and "contributors".
     """
 
-    count: jax.Array
+    num_updates: jax.Array
     estimates: Estimates
     previous: Any
     previous_required: jax.Array
@@ -103,7 +103,7 @@ def dynamic_backup_workers(
     def init_fn(params):
         zero = jnp.zeros(())
         return DynamicState(
-            count=jnp.zeros((), jnp.int32),
+            num_updates=jnp.zeros((), jnp.int32),
             estimates=Estimates(jnp.zeros(max_workers), zero, zero, zero, zero),
             previous=jax.tree.map(jnp.zeros_like, params),
             previous_required=jnp.ones(()),
@@ -117,17 +117,18 @@ def dynamic_backup_workers(
         if n > max_workers:
             raise ValueError(f"num_workers={n}: exceeds max_workers={max_workers}")
         chosen = most_gain_per_second(state.estimates, num_workers=n, min_required=min(min_required, n))
-        required = jnp.where(state.count < warmup_steps, n, chosen)
+        required = jnp.where(state.num_updates < warmup_steps, n, chosen)
         arrived = first_arrivals(seconds, required)
         contributes = arrived.contributes[lax.axis_index(axis_name)]
         reduced, _ = average.update(updates, optax.EmptyState(), contributes=contributes)
         own = _square(jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates))
         mean_square = lax.psum(own, axis_name) / required
         seen = _observe(state, seconds, reduced, mean_square=mean_square, required=required)
-        weight = jnp.maximum(1 / (state.count + 1), 1 - decay)
+        weight = jnp.maximum(1 / (state.num_updates + 1), 1 - decay)
         estimates = jax.tree.map(lambda old, new: _blend(old, new, weight=weight), state.estimates, seen)
-        count = jnp.minimum(state.count + 1, jnp.iinfo(jnp.int32).max - 1)
-        return reduced, DynamicState(count, estimates, reduced, required.astype(jnp.float32), metrics_of(arrived))
+        return reduced, DynamicState(
+            state.num_updates + 1, estimates, reduced, required.astype(jnp.float32), metrics_of(arrived)
+        )
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
@@ -157,7 +158,7 @@ def _observe(state: DynamicState, seconds, reduced, *, mean_square, required) ->
     change = _square(jax.tree.map(jnp.subtract, reduced, state.previous))
     change -= known / required + known / state.previous_required
     motion = _square(state.previous)
-    first = state.count == 0  # there is nothing before it
+    first = state.num_updates == 0  # there is nothing before it
     return Estimates(
         arrival_seconds=jnp.full_like(state.estimates.arrival_seconds, jnp.nan)
         .at[: len(seconds)]

@@ -22,13 +22,13 @@ class StaleState(NamedTuple):
 
     Attributes:
       combine: state of the reducer that combines the workers' gradients.
-      count: [], updates so far.
+      num_updates: [], so far.
       ring: like params with a leading axis [max_delay_steps + 1]; the reduced gradient of update t at t modulo that.
       metrics: those of ``combine``, and "staleness", how many updates late the gradient is that was applied last.
     """
 
     combine: Any
-    count: jax.Array
+    num_updates: jax.Array
     ring: Any
     metrics: dict[str, jax.Array]
 
@@ -110,12 +110,12 @@ def stale(
 
     def update_fn(updates, state, params=None, **extra_args):
         updates, combined = combiner.update(updates, state.combine, params, **extra_args)
-        slot, delay = state.count % (largest + 1), delay_at(state.count)
+        slot, delay = state.num_updates % (largest + 1), delay_at(state.num_updates)
         ring = jax.tree.map(lambda r, g: r.at[slot].set(g.astype(r.dtype)), state.ring, updates)
-        due = (state.count - delay) % (largest + 1)  # before update 0: a slot that is still zero
+        due = (state.num_updates - delay) % (largest + 1)  # before update 0: a slot that is still zero
         late = jax.tree.map(lambda r, g: r[due].astype(g.dtype), ring, updates)
         metrics = {**getattr(combined, "metrics", {}), "staleness": delay.astype(jnp.float32)}
-        return late, StaleState(combined, state.count + 1, ring, metrics)
+        return late, StaleState(combined, state.num_updates + 1, ring, metrics)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 

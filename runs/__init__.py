@@ -8,6 +8,7 @@ from runs.progress import Progress
 from runs.records import HOST_CLOCK_FIELDS, Records, read
 from runs.signals import Stop, catch_stop
 from runs.summary import default_workdir, summarise
+from runs.traces import TraceRecorder
 
 __all__ = [
     "HOST_CLOCK_FIELDS",
@@ -18,6 +19,7 @@ __all__ = [
     "Records",
     "SaveError",
     "Stop",
+    "TraceRecorder",
     "catch_stop",
     "check_same",
     "check_workdir",

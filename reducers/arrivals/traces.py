@@ -59,7 +59,8 @@ def read_trace(path: str | Path) -> np.ndarray:
         raise ValueError(f"{where}: no trace of seconds: {' '.join(str(error).split())}") from None
     if seconds.ndim != 2 or not seconds.size or seconds.dtype.kind not in "fiu":
         raise ValueError(f"{where}: holds {seconds.dtype} {list(seconds.shape)}, must be seconds [steps, workers]")
-    seconds = seconds.astype(np.float32)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is not finite below
+        seconds = seconds.astype(np.float32)
     wrong = np.argwhere(~(np.isfinite(seconds) & (seconds > 0)))
     if len(wrong):
         step, worker = wrong[0]

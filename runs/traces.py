@@ -1,0 +1,95 @@
+"""A run's own times, per step and worker, in a file that the arrival model ``trace`` replays."""
+
+import contextlib
+import io
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from runs.files import write_atomically
+
+FORMATS = (".csv", ".npz")
+
+
+class TraceRecorder:
+    """Collects seconds[step, worker] of a run, and writes them.
+
+    Either ``add`` the seconds of a step that were measured elsewhere, or measure them: ``timing(worker)`` around each
+    worker's part (what it starts must be waited for inside), then ``end_step``.
+
+    >>> recorder = TraceRecorder(num_workers=2)
+    >>> recorder.add([0.5, 0.25])
+    >>> recorder.seconds
+    array([[0.5 , 0.25]], dtype=float32)
+
+    Args:
+      num_workers: W.
+      clock: seconds that only grow.
+    """
+
+    def __init__(self, *, num_workers: int, clock: Callable[[], float] = time.perf_counter):
+        if num_workers < 1:
+            raise ValueError(f"num_workers={num_workers}: must be at least 1")
+        self._num_workers, self._clock = num_workers, clock
+        self._rows: list[np.ndarray] = []
+        self._open = np.zeros(num_workers)
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """[S, W] float32, of the steps so far."""
+        return np.array(self._rows, np.float32).reshape(-1, self._num_workers)
+
+    def add(self, seconds: Sequence[float] | np.ndarray) -> None:
+        """Adds a step: [W] seconds, finite and above 0.
+
+        Raises:
+          ValueError: for anything else.
+        """
+        row = np.asarray(seconds, np.float32)
+        if row.shape != (self._num_workers,) or not (np.isfinite(row) & (row > 0)).all():
+            raise ValueError(f"seconds={seconds!r}: must be {self._num_workers} finite numbers above 0")
+        self._rows.append(row)
+
+    @contextlib.contextmanager
+    def timing(self, worker: int) -> Iterator[None]:
+        """Adds the time spent inside to that of a worker in the step under way."""
+        start = self._clock()
+        yield
+        self._open[worker] += self._clock() - start
+
+    def end_step(self) -> None:
+        """Ends the step under way.
+
+        Raises:
+          ValueError: if a worker was not timed in it.
+        """
+        measured, self._open = self._open, np.zeros(self._num_workers)
+        self.add(measured)
+
+    def write(self, path: str | Path) -> Path:
+        """Writes all steps so far, whole or not at all: .csv for people, .npz for long runs.
+
+        Raises:
+          ValueError: for another suffix, or if there is no step yet.
+        """
+        path = Path(path)
+        if path.suffix not in FORMATS:
+            raise ValueError(f"path={str(path)!r}: must end in {' or '.join(FORMATS)}")
+        if not self._rows:
+            raise ValueError(f"path={str(path)!r}: there is no step to write yet")
+        write_atomically(path, _npz(self.seconds) if path.suffix == ".npz" else _csv(self.seconds))
+        return path
+
+
+def _npz(seconds: np.ndarray) -> bytes:
+    content = io.BytesIO()
+    np.savez_compressed(content, seconds=seconds)
+    return content.getvalue()
+
+
+def _csv(seconds: np.ndarray) -> bytes:
+    content = io.StringIO()
+    np.savetxt(content, seconds, fmt="%.9g", delimiter=",", header="seconds: a line per step, a column per worker")
+    return content.getvalue().encode()  # nine digits give back every float32

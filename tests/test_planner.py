@@ -1,0 +1,202 @@
+"""The planner against formulas, a table worked out elsewhere, and what it refuses; traces written and replayed."""
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import plan_report, planner
+from reducers import arrivals
+from runs import TraceRecorder
+
+LAW = planner.power_law(0.85)
+
+
+# ---- plans ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shift", "best"), [(20.0, 96), (5.0, 86), (1.0, 63)])
+def test_best_split_by_formula(shift, best):
+    """The optima of shift + Exp(1) on 100 machines for N^-0.85, as computed apart from this code."""
+    options = {"shift_seconds": shift, "scale_seconds": 1.0}
+    made = planner.plan("shifted_exponential", num_machines=100, steps_to_target=LAW, **options)
+    harmonic = np.cumsum(1 / np.arange(1, 101))
+    by_hand = [(shift + harmonic[-1] - (harmonic[99 - n] if n < 100 else 0)) * n**-0.85 for n in range(1, 101)]
+    np.testing.assert_allclose(made.target_seconds, by_hand)
+    assert made.best == np.argmin(by_hand) + 1 == best and not made.step_error.any()
+    alone = shift + harmonic[95]
+    assert made.score[95] == pytest.approx(alone / made.step_seconds[95] * 0.96)
+
+
+def check_errors(formula: planner.Plan, measured: planner.Plan, *, at_most: float = 4.0):
+    assert (measured.step_error > 0).all()
+    assert (np.abs(measured.step_seconds - formula.step_seconds) < at_most * measured.step_error).all()
+    np.testing.assert_allclose(measured.score, formula.score, rtol=0.02)
+
+
+def test_measured_plans_agree_with_formulas_within_their_errors():
+    options = {"shift_seconds": 1.0, "scale_seconds": 0.5}
+    formula = planner.plan("shifted_exponential", num_machines=53, steps_to_target=LAW, **options)
+    base = {"name": "shifted_exponential", **options}
+    drawn = lambda **extra: planner.plan("scripted", num_machines=53, steps_to_target=LAW, base=base, **extra)  # noqa: E731
+    check_errors(formula, drawn())
+    fewer, more = drawn(num_steps=4_000), drawn(num_steps=64_000)
+    assert np.median(fewer.step_error / more.step_error) == pytest.approx(4, rel=0.2)
+    with pytest.raises(AssertionError):
+        check_errors(planner.plan("constant", num_machines=53, steps_to_target=LAW), drawn(num_steps=4_000))
+
+
+def test_errors_know_that_slow_phases_last():
+    """Of 8 workers' mean time: steps that depend on each other say less than as many that do not."""
+    slow = {"base": "constant", "slow_probability": 0.002, "recovery_probability": 0.02}
+    seconds = arrivals.sample(arrivals.make("markov", **slow), jax.random.key(0), num_workers=8, num_steps=40_000).mean(
+        axis=1
+    )
+    _, error = arrivals.batch_means(seconds)
+    assert error > 5 * seconds.std() / np.sqrt(len(seconds))
+
+
+def test_a_tail_costs_and_backups_pay():
+    made = planner.plan("paper_cluster", num_machines=100, steps_to_target=LAW, num_steps=20_000)
+    assert (np.diff(made.step_seconds) > 0).all()
+    assert 80 < made.best < 100 and made.score[made.best - 1] > 1
+
+
+# ---- steps to the target -------------------------------------------------------------------------------------------
+
+
+def test_steps_to_target(tmp_path):
+    parse = lambda text: planner.parse_steps(text, num_machines=100)(np.array([25, 50, 100]))  # noqa: E731
+    np.testing.assert_allclose(parse("power_law:1,300"), [1200, 600, 300])
+    np.testing.assert_allclose(parse("power_law:0.5"), [2, np.sqrt(2), 1])
+    path = tmp_path / "steps.csv"
+    path.write_text("num_required,steps\n100,70\n50,140\n")
+    np.testing.assert_allclose(parse(str(path)), [np.nan, 140, 70])
+    made = planner.plan("constant", num_machines=100, steps_to_target=planner.parse_steps(str(path), num_machines=100))
+    assert made.best == 100 and np.isfinite(made.target_seconds).sum() == 51
+    assert made.target_seconds[74] == pytest.approx(140 * 50 / 75)  # between the rows a power law, here of exponent 1
+
+
+BROKEN = {
+    "--model=normal": "name='normal'",
+    "--model=lognormal --sigma=-1": "sigma=-1",
+    "--model=lognormal --num_machines=3": "num_machines: unknown option",
+    "--model=constant --machines=0": "machines=0",
+    "--model=constant --machines=ten": "machines",
+    "--model=constant --steps_to_target=power_law": "steps_to_target='power_law': must be power_law:EXPONENT",
+    "--model=constant --steps_to_target=power_law:-1": "steps_to_target='power_law:-1'",
+    "--model=constant --steps_to_target=power_law:1,2,3": "power_law:1,2,3",
+    "--model=constant --steps_to_target=nowhere.csv": "steps_to_target='nowhere.csv'",
+    "--model=constant --steps_to_target={csv}": "columns num_required and steps",
+    "--model=constant --machines=10 --steps_to_target={far}": "says nothing of 1 to machines=10",
+    "--model=trace --path={csv}": "path=",
+    "--model=constant --figure={csv}/x.png": "x.png",
+    "--machines=3": "model",
+}
+
+
+@pytest.mark.parametrize("flags", BROKEN)
+def test_refused_in_one_line(flags, tmp_path, capsys):
+    (tmp_path / "csv").write_text("n,steps\n1,2\n")
+    (tmp_path / "far").write_text("num_required,steps\n50,2\n60,2\n")
+    arguments = [a.format(csv=tmp_path / "csv", far=tmp_path / "far") for a in flags.split()]
+    assert planner.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert not captured.out and len(captured.err.splitlines()) == 1 and BROKEN[flags] in captured.err
+
+
+def test_command(tmp_path, capsys):
+    figure = tmp_path / "plan.png"
+    arguments = ["--model=shifted_exponential", "--machines=10", "--steps_to_target=power_law:0.85"]
+    assert planner.main([*arguments, f"--figure={figure}"]) == 0
+    heads, *rows, best = capsys.readouterr().out.splitlines()
+    assert len(rows) == 10 and best == "best: 8 + 2" and "score" in heads and figure.stat().st_size > 1000
+    (marked,) = [row for row in rows if row.startswith("*")]
+    assert marked.split()[1:3] == ["8", "2"]
+
+
+def test_findings_name_what_the_paper_found_and_by_how_much_we_miss_it():
+    total = np.full(100, 9.0)
+    total[94:97] = [1.0, 1.1, 1.2]
+    made = planner.Plan(total, np.full(100, 0.01), np.ones(100), np.ones(100))
+    best, paper = plan_report.findings(made, model="paper_cluster")
+    assert best == "best: 95 + 5"
+    assert paper.startswith("paper: 96 + 4") and "misses it by 1; it takes 10.0% longer here" in paper
+    total[95] = 0.99
+    best, paper = plan_report.findings(made, model="paper_cluster")
+    assert best == "best: 96 + 4; within two standard errors of it: N = 95, 96" and "the same" in paper
+    assert len(plan_report.findings(made, model="lognormal")) == 1
+
+
+# ---- traces --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+def test_what_is_recorded_is_replayed_to_the_bit(suffix, tmp_path):
+    seconds = np.random.default_rng(0).lognormal(0, 2, (7, 5)).astype(np.float32)
+    recorder = TraceRecorder(num_workers=5)
+    for row in seconds:
+        recorder.add(row)
+    path = recorder.write(tmp_path / f"trace{suffix}")
+    np.testing.assert_array_equal(arrivals.read_trace(path), seconds)
+    model = arrivals.make("trace", path=str(path))
+    replayed = arrivals.sample(model, jax.random.key(0), num_workers=5, num_steps=16)
+    np.testing.assert_array_equal(replayed, np.concatenate([seconds, seconds, seconds[:2]]))  # it starts over
+    np.testing.assert_array_equal(model(jax.random.key(1), 3, 2), seconds[3, :2])
+    with pytest.raises(ValueError, match="holds 5 workers, fewer than num_workers=6"):
+        model(jax.random.key(0), 0, 6)
+
+
+def test_timing_a_step():
+    clock = iter([10.0, 10.5, 11.0, 11.25, 12.0, 12.25, 20.0, 21.0]).__next__
+    recorder = TraceRecorder(num_workers=2, clock=clock)
+    for worker in (0, 1, 0):  # worker 0 in two parts
+        with recorder.timing(worker):
+            pass
+    recorder.end_step()
+    assert recorder.seconds.tolist() == [[0.75, 0.25]]
+    with recorder.timing(1):
+        pass
+    with pytest.raises(ValueError, match="must be 2 finite numbers above 0"):  # worker 0 was not timed
+        recorder.end_step()
+    assert len(recorder.seconds) == 1
+
+
+@pytest.mark.parametrize("row", [[1.0], [1.0, 0.0], [1.0, -1.0], [1.0, np.nan], [1.0, np.inf], [[1.0, 2.0]]])
+def test_what_a_recorder_refuses(row, tmp_path):
+    recorder = TraceRecorder(num_workers=2)
+    with pytest.raises(ValueError, match="must be 2 finite numbers above 0"):
+        recorder.add(row)
+    with pytest.raises(ValueError, match="no step to write"):
+        recorder.write(tmp_path / "trace.csv")
+    with pytest.raises(ValueError, match="must end in"):
+        recorder.write(tmp_path / "trace.txt")
+
+
+BAD_TRACES = {
+    "a.csv": ("1,2\n3\n", "step 1 has 1 workers, step 0 has 2"),
+    "b.csv": ("1,x\n", "could not convert"),
+    "c.csv": ("# nothing\n", r"holds float64 \[0\]"),
+    "d.csv": ("1,2\n3,-1\n", "-1.0 seconds of worker 1 at step 1"),
+    "e.csv": ("1,nan\n", "nan seconds of worker 1 at step 0"),
+    "f.csv": ("1,1e99\n", "inf seconds"),
+    "g.txt": ("1\n", "must end in .csv or .npz"),
+    "h.npz": ("no archive", "no trace of seconds"),
+    "i.csv": (None, "no such file"),
+    "j.npz": ({"times": np.ones((2, 2))}, "no array 'seconds'"),
+    "k.npz": ({"seconds": np.ones(3)}, r"holds float64 \[3\]"),
+    "l.npz": ({"seconds": np.ones((2, 2), complex)}, "holds complex128"),
+    "m.npz": ({"seconds": np.array([[None]])}, "no trace of seconds"),
+    "n.npz": ({"seconds": np.zeros((2, 2))}, "0.0 seconds of worker 0 at step 0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TRACES)
+def test_bad_traces_are_refused_in_one_line(name, tmp_path):
+    content, message = BAD_TRACES[name]
+    if isinstance(content, str):
+        (tmp_path / name).write_text(content)
+    elif content is not None:
+        np.savez(tmp_path / name, **content)
+    with pytest.raises(ValueError, match=message) as refusal:
+        arrivals.make("trace", path=str(tmp_path / name))
+    assert str(refusal.value).startswith("path=") and "\n" not in str(refusal.value)
