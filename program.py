@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import optax
@@ -14,13 +14,14 @@ import data
 import models
 import optim
 import reducers
-from configs.schema import in_block
+from configs.schema import ConfigError, in_block
 from models import tasks
+from reducers import arrivals
 from step import Chain, Local, Shared, make_chain, make_train_step
 from workers import AXES, Halves
 
 # Independent streams of randomness of one seed; the order of examples has its own generator.
-INIT_STREAM, STEP_STREAM = 0, 1
+INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM = 0, 1, 2
 
 
 class Program(NamedTuple):
@@ -31,6 +32,7 @@ class Program(NamedTuple):
     task: tasks.Task
     halves: Halves
     init: Callable[[], tuple[Shared, Local]]  # of one worker
+    arrival_seconds: Callable[[Any], jax.Array]  # step -> [W]
     traffic: reducers.Traffic  # of one worker and step
     placement: Literal["device", "stream"]  # of the training set
     num_steps: int
@@ -40,6 +42,7 @@ class Program(NamedTuple):
 
     @property
     def examples_per_step(self) -> int:
+        """Examples that all workers compute, those of late ones too."""
         return self.config.num_workers * self.config.batch_size_per_worker
 
 
@@ -61,7 +64,16 @@ def build(config: ConfigDict) -> Program:
     with in_block("task"):
         task = tasks.make(**config.task, model=model, image_shape=info.image_shape)
 
-    steps_per_epoch = info.num_train / (config.num_workers * config.batch_size_per_worker)
+    with in_block("arrivals"):
+        arrival_seconds = make_arrivals(config)
+        jax.eval_shape(arrival_seconds, 0)  # what it says of this number of workers, it says here
+    if config.arrivals.name == "none" and reducers.needs_arrivals(config.reducer):
+        others = ", ".join(sorted(set(arrivals.ARRIVALS) - {"none"}))
+        needs = f"config.reducer.name={config.reducer.name!r} needs arrival times"
+        raise ConfigError(f"config.arrivals.name='none': {needs}; allowed: {others}")
+
+    num_counted = reducers.num_counted(config.reducer, num_workers=config.num_workers)
+    steps_per_epoch = info.num_train / (num_counted * config.batch_size_per_worker)
 
     def steps(key: str) -> int:
         count, epochs = config[f"{key}_steps"], config[f"{key}_epochs"]
@@ -88,7 +100,12 @@ def build(config: ConfigDict) -> Program:
         params = jax.eval_shape(init)[0].params
     with in_block("reducer"):  # traced for this number of workers, so that what is too few of them is refused here
         counted = make_reducer(config, axis_name="worker")
-        traffic = reducers.traffic(counted, params, axis_sizes={"worker": config.num_workers})
+        traffic = reducers.traffic(
+            counted,
+            params,
+            axis_sizes={"worker": config.num_workers},
+            arrival_seconds=jnp.zeros(config.num_workers),
+        )
     return Program(
         config=config,
         info=info,
@@ -99,6 +116,7 @@ def build(config: ConfigDict) -> Program:
             learning_rate=learning_rate,
             accumulation=accumulation,
             loss_scaling=loss_scaling,
+            arrival_seconds=arrival_seconds,
             augment=data.lookup(config.data.augment),
             on_overflow="ignore"
             if (config.loss_scaling.name, config.communication.name) == ("none", "full")
@@ -106,6 +124,7 @@ def build(config: ConfigDict) -> Program:
             ema_decay=config.ema_decay,
         ),
         init=init,
+        arrival_seconds=arrival_seconds,
         traffic=traffic,
         placement=placement,
         num_steps=steps("train"),
@@ -116,12 +135,27 @@ def build(config: ConfigDict) -> Program:
 
 
 def make_learning_rate(config: ConfigDict, *, total_steps: int, steps_per_epoch: float) -> optax.Schedule:
-    """Returns peak rate x rule for the number of workers x factor of the schedule, as a function of the step."""
+    """Returns peak rate x rule for the number of workers x factor of the schedule, as a function of the step.
+
+    The number of workers is that of those who are waited for, N of N + b, where the reducer's rule fixes it.
+    """
     with in_block("schedule"):
         factor = optim.schedules.make(config.schedule, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
-    scale = optim.scaling.factor(config.learning_rate_scaling, num_workers=config.num_workers)
+    num_counted = reducers.num_counted(config.reducer, num_workers=config.num_workers)
+    scale = optim.scaling.factor(config.learning_rate_scaling, num_workers=num_counted)
     peak = config.optimizer.learning_rate * scale
     return lambda step: peak * factor(step)
+
+
+def make_arrivals(config: ConfigDict) -> Callable[[Any], jax.Array]:
+    """Returns step -> [W] seconds, the arrival times of a config; a function of its seed alone."""
+    model = arrivals.make(**config.arrivals)
+
+    def arrival_seconds(step):
+        key = jax.random.fold_in(jax.random.key(config.seed), ARRIVAL_STREAM)
+        return model(key, step, config.num_workers)
+
+    return arrival_seconds
 
 
 def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName) -> optax.GradientTransformation:
@@ -129,7 +163,7 @@ def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName) -> optax.G
     with in_block("reducer"):
         reducer = reducers.make(**config.reducer, axis_name=axis_name)
     with in_block("communication"):
-        if config.communication.name != "full" and config.reducer.name not in reducers.communication.HOMOGENEOUS:
+        if config.communication.name != "full" and not reducers.communication.scales(config.reducer):
             needs = f"needs a homogeneous reducer, not config.reducer.name={config.reducer.name!r}"
             raise ValueError(f"name={config.communication.name!r}: {needs}")
         return reducers.communication.make(**config.communication, reducer=reducer, axis_name=axis_name)

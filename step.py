@@ -69,11 +69,16 @@ def make_train_step(
     learning_rate: optax.Schedule,
     accumulation: optim.accumulation.Accumulation,
     loss_scaling: optim.loss_scaling.LossScaling,
+    arrival_seconds: Callable[[Any], jax.Array],
     augment: Callable = data.AUGMENTATIONS["none"],
     on_overflow: Literal["ignore", "skip"] = "ignore",
     ema_decay: float | None = None,
 ) -> Halves:
     """Returns one worker's step: what it does by itself, up to the reducer; then the reduction and the update.
+
+    Who is late is simulated: all compute, and take part in the collectives. Where the reducer leaves a worker out, the
+    worker is as if it had not begun the step: its BatchNorm statistics, its own optimizer's state and its loss scale
+    stay as they were, and its loss and its gradient's norm are in no metric. So its NaN is nowhere.
 
     Args:
       task: gives the loss.
@@ -81,6 +86,7 @@ def make_train_step(
       learning_rate: of each step, for the records.
       accumulation: how a worker takes in its batch.
       loss_scaling: how it gets at a gradient; the one that guards the chain.
+      arrival_seconds: step -> [W], when each worker's gradient is there, for the reducer and the simulated clock.
       augment: what is done to images.
       on_overflow: "skip" leaves parameters, the state of ``chain.after`` and the moving average as they were, on all
         workers, where the reduced updates are not all finite or no worker had any. The step counts all the same, and
@@ -108,10 +114,16 @@ def make_train_step(
         return work._replace(sums={**work.sums, **measured, "workers": jnp.ones(())})
 
     def reduce_half(shared: Shared, local: Local, work: optim.accumulation.Work):
-        updates, reducer_state = chain.reducer.update(work.updates, local.reducer_state, shared.params)
+        seconds = arrival_seconds(shared.step)  # (W,)
+        updates, reducer_state = chain.reducer.update(
+            work.updates, local.reducer_state, shared.params, arrival_seconds=seconds
+        )
+        work, time = _only_counted(work, local, reducers.waited(reducer_state), seconds)
         told = {name: jnp.asarray(value, jnp.float32) for name, value in reducers.metrics(reducer_state).items()}
+        told = {name: value for name, value in told.items() if name not in time}
         flat, unflatten = ravel_pytree((work.sums, told))
         totals, told = unflatten(lax.psum(flat, AXES))  # one all-reduce for all metrics
+        told = {name: total / reducers.num_workers(AXES) for name, total in told.items()}
         reduced_norm = optax.tree.norm(updates)
         skipped = ~reducers.all_finite(updates) | reducers.overflowed(reducer_state) | (totals.get("contributed") == 0)
 
@@ -131,6 +143,7 @@ def make_train_step(
             learning_rate=learning_rate(shared.step),
             reduced_norm=reduced_norm,
             update_norm=optax.tree.norm(updates),
+            **time,
             **({"skipped": skipped.astype(jnp.float32)} if on_overflow == "skip" else {}),
         )
         return (
@@ -142,8 +155,21 @@ def make_train_step(
     return Halves(local_half, reduce_half)
 
 
+def _only_counted(work: Any, local: Local, waited: reducers.Waited | None, seconds: jax.Array) -> tuple[Any, dict]:
+    """Returns a worker's work as the step counts it, and the step's simulated duration and contributors."""
+    if waited is None:  # all are waited for
+        return work, {"step_seconds": jnp.max(seconds), "contributors": jnp.float32(len(seconds))}
+    counts = waited.contributes > 0
+    kept = work._replace(
+        opt_state=optax.tree.where(counts, work.opt_state, local.opt_state),
+        model_state=optax.tree.where(counts, work.model_state, local.model_state),
+        sums=jax.tree.map(lambda x: jnp.where(counts, x, 0), work.sums),
+    )
+    return kept, {name: reducers.same_on_all(value, AXES) for name, value in waited.metrics.items()}
+
+
 def _metrics(totals: dict[str, jax.Array], told: dict[str, jax.Array], **own: jax.Array) -> dict[str, jax.Array]:
-    """What a step measured, of sums over all workers and of what is the same on all (the reducer's: their mean)."""
+    """What a step measured, of sums over the workers that count and of what is the same on all."""
     metrics = {
         "loss": totals["loss"] / totals["count"],
         "accuracy": totals["correct"] / totals["count"],
@@ -153,4 +179,4 @@ def _metrics(totals: dict[str, jax.Array], told: dict[str, jax.Array], **own: ja
     }
     if clash := sorted(metrics.keys() & told.keys()):
         raise ValueError(f"metrics: {', '.join(clash)} of the reducer would hide the step's own")
-    return {**metrics, **{name: total / totals["workers"] for name, total in told.items()}}
+    return {**metrics, **told}

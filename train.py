@@ -89,9 +89,9 @@ def make_evaluation(program: Program, layout: Layout, split: data.Split) -> Call
     return evaluate
 
 
-def canonical(shared: Shared, local: Local, layout: Layout) -> dict[str, Any]:
+def canonical(shared: Shared, local: Local, tally: runs.Tally, layout: Layout) -> dict[str, Any]:
     """Returns the state in the form that checkpoints have, which does not know the layout."""
-    return {"shared": layout.get_shared(shared), "local": layout.get_local(local)}
+    return {"shared": layout.get_shared(shared), "local": layout.get_local(local), "tally": tally.state()}
 
 
 def abstract(program: Program) -> dict[str, Any]:
@@ -99,19 +99,20 @@ def abstract(program: Program) -> dict[str, Any]:
     shared, local = jax.eval_shape(program.init)
     num_workers = program.config.num_workers
     local = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_workers, *x.shape), x.dtype), local)
-    return {"shared": shared, "local": local}
+    return {"shared": shared, "local": local, "tally": runs.Tally.abstract()}
 
 
 def restore(
     program: Program, layout: Layout, checkpoints: runs.Checkpoints, *, which: Any = "latest"
-) -> tuple[int, Any, Any] | None:
-    """Returns (step, shared, local) of a whole checkpoint, "latest", "best" or of a step; None if there is none."""
+) -> tuple[int, Any, Any, runs.Tally] | None:
+    """Returns (step, shared, local, tally) of a whole checkpoint, "latest", "best" or of a step; None without any."""
     with refusing():
         restored = checkpoints.restore(abstract(program), which=which)
     if restored is None:
         return None
     step, state = restored
-    return step, layout.put_shared(state["shared"]), layout.put_local(state["local"])
+    shared, local = layout.put_shared(state["shared"]), layout.put_local(state["local"])
+    return step, shared, local, runs.Tally.of(state["tally"])
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------------
@@ -137,12 +138,13 @@ def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, An
 
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(runs.Checkpoints(folder.checkpoints, keep_last=config.keep_checkpoints))
-        start, shared, local = restore(program, layout, checkpoints) or (0, *place(program, layout))
+        restored = restore(program, layout, checkpoints)
+        start, shared, local, tally = restored or (0, *place(program, layout), runs.Tally())
         feeds = stack.enter_context(
             data.Feeds(dataset.train, draws, layout=(layout.num_devices, layout.lanes), placement=program.placement)
         )
         resident = layout.put_shared({"train": feeds.resident, "mean": dataset.mean, "std": dataset.std})
-        journal = stack.enter_context(Journal(program, layout, folder, start=start))
+        journal = stack.enter_context(Journal(program, layout, folder, start=start, tally=tally))
         stop = stack.enter_context(runs.catch_stop())
         window = Window()
 
@@ -160,7 +162,7 @@ def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, An
                         journal.evaluation(step, metrics, quality)
                     if at_checkpoint:
                         journal.records.flush()  # a checkpoint never knows more than the records
-                        checkpoints.save(step, canonical(shared, local, layout), metrics=quality)
+                        checkpoints.save(step, canonical(shared, local, tally, layout), metrics=quality)
             if stopped_by is not None and not is_last:
                 checkpoints.wait()
                 return {"stopped_by": stopped_by, "step": step}
@@ -171,8 +173,8 @@ def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, An
 class Journal:
     """Turns what steps measured into records and progress."""
 
-    def __init__(self, program: Program, layout: Layout, folder: runs.Folder, *, start: int):
-        self._program, self._layout, self._folder = program, layout, folder
+    def __init__(self, program: Program, layout: Layout, folder: runs.Folder, *, start: int, tally: runs.Tally):
+        self._program, self._layout, self._folder, self._tally = program, layout, folder, tally
         self.records = runs.Records(folder.metrics, tensorboard=folder.tensorboard, resume_step=start or None)
         self._progress = runs.Progress(program.num_steps, start_step=start)
         self.clock = runs.Clock(wall_seconds=self.records.wall_seconds, step=start)
@@ -187,8 +189,10 @@ class Journal:
         self.records.close()
 
     def steps(self, finished: list[tuple[int, Any]], *, waited_seconds: float) -> None:
-        """Records those of the finished steps that the log wants."""
+        """Adds all finished steps to the tally, and records those that the log wants."""
         for step, metrics in finished:
+            time = self._layout.get_numbers({key: metrics[key] for key in ("step_seconds", "contributors")})
+            self._tally.add(num_workers=self._program.config.num_workers, **time)
             if step % self._program.log_every == 0 or step == self._program.num_steps:
                 n = self._program.examples_per_step
                 rates = self.clock.lap(step, num_examples=n, waited_seconds=waited_seconds)
@@ -200,21 +204,23 @@ class Journal:
 
     def summary(self) -> dict[str, Any]:
         """What a run comes to: its last evaluation, and its speed since it was started last."""
-        keys = ("step", "epoch", "accuracy", "loss", "wall_seconds", "simulated_seconds")
+        keys = ("step", "epoch", "accuracy", "loss", "wall_seconds", "simulated_seconds", "dropped_examples")
         last = [record for record in runs.read(self._folder.metrics) if record["kind"] == "eval"][-1]
         rate = self.clock.steps_per_second()
         examples = None if rate is None else rate * self._program.examples_per_step
         return {**{key: last[key] for key in keys}, "steps_per_second": rate, "examples_per_second": examples}
 
     def _record(self, kind: str, step: int, measured: dict[str, float]) -> dict[str, Any]:
-        examples = step * self._program.examples_per_step
+        tally, batch_size = self._tally, self._program.config.batch_size_per_worker
+        examples = tally.num_counted * batch_size
         record = {
             "kind": kind,
             "step": step,
             "epoch": examples / self._program.info.num_train,
             "examples": examples,
+            "dropped_examples": tally.num_dropped * batch_size,
             "wall_seconds": self.clock.wall_seconds(),
-            "simulated_seconds": 0.0,
+            "simulated_seconds": tally.simulated_seconds,
             **measured,
             "bytes_per_worker": self._program.traffic.bytes_per_worker,
         }
@@ -288,7 +294,7 @@ def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *,
         restored = restore(program, layout, checkpoints, which=int(which) if which.isdecimal() else which)
     if restored is None:
         raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint to evaluate")
-    step, shared, local = restored
+    step, shared, local, _ = restored
     with in_block("data"):
         dataset = data.load(program.config.data.name, directory=program.config.data.dir)
     resident = layout.put_shared({"mean": dataset.mean, "std": dataset.std})

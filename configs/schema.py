@@ -50,6 +50,7 @@ def data(
 # block -> (module with lookup and GIVEN) for unions, or a function for a block whose keys do not depend on its name.
 BLOCKS: dict[str, str | Callable] = {
     "accumulation": "optim.accumulation",
+    "arrivals": "reducers.arrivals",
     "communication": "reducers.communication",
     "data": data,
     "loss_scaling": "optim.loss_scaling",
@@ -68,6 +69,7 @@ def experiment(
     optimizer: Mapping,
     schedule: Mapping = types.MappingProxyType({"name": "constant"}),
     reducer: Mapping = types.MappingProxyType({"name": "mean"}),
+    arrivals: Mapping = types.MappingProxyType({"name": "none"}),
     task: Mapping = types.MappingProxyType({"name": "classification"}),
     accumulation: Mapping = types.MappingProxyType({"name": "micro_batches"}),
     loss_scaling: Mapping = types.MappingProxyType({"name": "none"}),
@@ -100,6 +102,7 @@ def experiment(
       optimizer: block; any optax optimizer, with ``learning_rate`` the peak rate.
       schedule: block; the learning rate as a factor of its peak.
       reducer: block; how the workers' gradients become one.
+      arrivals: block; who is late, and by how much, on the simulated clock.
       task: block; the loss.
       accumulation: block; a worker's batch in parts: gradients of micro-batches, or local steps.
       loss_scaling: block; for gradients in float16.
@@ -116,7 +119,7 @@ def experiment(
       checkpoint_every_steps: between checkpoints; the last step is always saved.
       checkpoint_every_epochs: the same in epochs.
       reducer_on: reduce gradients, then one optimizer step; or updates, of optimizers local to each worker.
-      learning_rate_scaling: factor on the rate: 1, W or the root of W.
+      learning_rate_scaling: factor on the rate: 1, W or its root; with N required of W = N + b workers, of N.
       clip_norm: largest global norm of a worker's gradient, before the reduction.
       ema_decay: of the moving average of the parameters that is evaluated; none evaluates the parameters.
       lift: how devices are mapped.
@@ -139,6 +142,8 @@ def shrink(config: ConfigDict, variant: str) -> ConfigDict:
             config.data.update(name="digits", dir="")
             config.update(num_workers=min(config.num_workers, 8), batch_size_per_worker=4)
             config.accumulation.update(count=math.gcd(config.accumulation.get("count", 1), 4))
+            for key in {"num_required", "num_batches"} & set(config.reducer):
+                config.reducer[key] = max(1, min(config.reducer[key], config.num_workers - 1))
             for key in [key for key in config.schedule if key.endswith("_epochs")]:
                 del config.schedule[key]
                 config.schedule[twin(key)] = 1

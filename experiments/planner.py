@@ -96,6 +96,8 @@ def plan(
     >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85)).best
     8
     """
+    if model == "none":
+        raise ValueError("name='none': no time passes, so there is nothing to plan")
     sizes = np.arange(1, num_machines + 1)
     steps = steps_to_target(sizes)
     if not np.isfinite(steps).any():

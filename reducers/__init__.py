@@ -24,7 +24,8 @@ from collections.abc import Callable
 from reducers import blocks
 from reducers.adacons import adacons
 from reducers.adasum import adasum, adasum_algorithms
-from reducers.axes import AxisName, num_workers
+from reducers.arrived import Waited, needs_arrivals, num_counted, waited
+from reducers.axes import AxisName, num_workers, same_on_all
 from reducers.backup_workers import backup_workers
 from reducers.communication import in_half_precision, overflowed
 from reducers.coordinate_median import coordinate_median
@@ -46,6 +47,7 @@ __all__ = [
     "AxisName",
     "DynamicScale",
     "Traffic",
+    "Waited",
     "adacons",
     "adasum",
     "adasum_algorithms",
@@ -60,13 +62,17 @@ __all__ = [
     "make",
     "mean",
     "metrics",
+    "needs_arrivals",
+    "num_counted",
     "num_workers",
     "overflowed",
+    "same_on_all",
     "sign_majority",
     "stale",
     "sum",
     "traffic",
     "trimmed_mean",
+    "waited",
 ]
 
 REDUCERS: dict[str, Callable] = {

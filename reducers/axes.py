@@ -49,6 +49,17 @@ def sum_workers(x: jax.Array, axis_name: AxisName) -> jax.Array:
     return lax.psum(x, devices) if devices else x
 
 
+def same_on_all(x: jax.Array, axis_name: AxisName) -> jax.Array:
+    """Returns x, which is the same on all workers, so that JAX knows it of lanes too: the first lane's; sends nothing.
+
+    >>> import jax.numpy as jnp
+    >>> jax.vmap(lambda x: same_on_all(x, "worker"), axis_name="worker", out_axes=None)(jnp.ones(3))
+    Array(1., dtype=float32)
+    """
+    lanes = lanes_of(axis_name)
+    return gather_workers(x, lanes)[0] if lanes else x
+
+
 def gather_workers(x: jax.Array, axes: Sequence[str]) -> jax.Array:
     """Returns all workers' x, [W, ...], in worker order: one axis at a time, innermost first.
 

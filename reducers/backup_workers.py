@@ -27,8 +27,8 @@ def backup_workers(
         {"name": "adasum", "granularity": "model"}.
 
     Returns:
-      A reducer. Its update needs ``arrival_seconds`` [n], the same on all workers. Its state has ``metrics``:
-      "step_seconds", the N-th order statistic, and "contributors", N.
+      A reducer. Its update needs ``arrival_seconds`` [n], the same on all workers. Its state tells,
+      as ``metrics``, "step_seconds", the N-th order statistic, and "contributors", N; and whether this worker is one.
 
     Raises:
       ValueError: for a reducer that cannot leave workers out; and when traced, if N exceeds the number of workers.
@@ -45,4 +45,9 @@ def backup_workers(
     """
     if num_required < 1:
         raise ValueError(f"num_required={num_required}: must be in [1, inf)")
-    return over_arrived(axis_name, combine=combine, choose=lambda seconds: first_arrivals(seconds, num_required))
+    return over_arrived(
+        axis_name,
+        combine=combine,
+        choose=lambda seconds: first_arrivals(seconds, num_required),
+        num_required=num_required,
+    )

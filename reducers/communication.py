@@ -1,6 +1,6 @@
 """In which precision updates travel between workers: wrappers of a reducer, by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -8,6 +8,7 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
+from reducers.arrived import Waited
 from reducers.axes import AxisName
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
 
@@ -45,9 +46,10 @@ def in_half_precision(
 
     .. math:: R_{1/2}(g_1, \dots, g_n) = R(\mathrm{half}(s g_1), \dots, \mathrm{half}(s g_n)) / s
 
-    Where the reduced values are not all finite the result is zero, the reducer's own state stays as it was, and the
-    scale s shrinks by the rule of ``DynamicScale``. All workers see the same values and so decide alike. An optimizer
-    after this sees a zero then: put it under a guard that reads ``overflowed(state)``, as the train step here does.
+    Where the reduced values are not all finite the result is zero, the reducer's own state stays as it was (but for
+    whom it waited for), and the scale s shrinks by the rule of ``DynamicScale``. All workers see the same values and so
+    decide alike. An optimizer after this sees a zero then: put it under a guard that reads ``overflowed(state)``, as
+    the train step here does.
 
     Half the bytes are sent, where the reducer exchanges the dtype that it is given (Adasum's exchange is of float32),
     and one scalar: s, whose maximum over the workers makes known to JAX that it is the same on all of them, though
@@ -98,11 +100,20 @@ def in_half_precision(
         def restore(half, g):
             return jnp.where(is_finite, half.astype(_wide(g)) / scale.astype(_wide(g)), 0).astype(g.dtype)
 
-        inner = optax.tree.where(is_finite, inner, state.inner)
+        inner = _kept(is_finite, inner, state.inner)
         state = HalfPrecisionState(rule.update(state.scale._replace(value=scale), is_finite), is_finite, inner)
         return jax.tree.map(restore, reduced, updates), state
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _kept(is_finite: jax.Array, new: Any, old: Any) -> Any:
+    """The new state where all is finite, else the old one; but time has passed in any case."""
+
+    def keep(new, old):
+        return new if isinstance(new, Waited) else jnp.where(is_finite, new, old)
+
+    return jax.tree.map(keep, new, old, is_leaf=lambda node: isinstance(node, Waited))
 
 
 def overflowed(state: Any) -> Any:
@@ -117,7 +128,21 @@ def _wide(x: jax.Array) -> Any:
 COMMUNICATIONS: dict[str, Callable] = {"full": in_full_precision, "half": in_half_precision}
 
 # Reducers with R(s g) = s R(g); divided by the scale, the result of others would be something else.
-HOMOGENEOUS = frozenset({"adasum", "coordinate_median", "mean", "sum", "trimmed_mean"})
+# Those whose state is in the gradient's own units (stale, dynamic_backup_workers) are none: the scale changes.
+HOMOGENEOUS = frozenset(
+    {"adasum", "backup_workers", "coordinate_median", "deadline", "k_batch", "mean", "sum", "trimmed_mean"}
+)
+
+
+def scales(reducer: Mapping | str) -> bool:
+    """Tells whether R(s g) = s R(g) for the reducer of a block, and for what it combines with.
+
+    >>> scales("mean"), scales({"name": "backup_workers", "num_required": 6, "combine": "sign_majority"})
+    (True, False)
+    """
+    block = {"name": reducer} if isinstance(reducer, str) else reducer
+    return block["name"] in HOMOGENEOUS and ("combine" not in block or scales(block["combine"]))
+
 
 # What the program supplies; every other parameter is a config key.
 GIVEN = frozenset({"reducer", "axis_name"})

@@ -7,8 +7,8 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.arrivals.order import Arrived, first_arrivals
-from reducers.arrived import check_seconds, metrics_of
+from reducers.arrivals.order import first_arrivals
+from reducers.arrived import Waited, check_seconds, nobody_yet, waited_for
 from reducers.axes import AxisName, num_workers
 from reducers.mean import mean
 
@@ -38,14 +38,14 @@ class DynamicState(NamedTuple):
       num_updates: [], so far.
       estimates: running averages.
       previous: the last reduced gradient, like params; and ``previous_required`` how many it was the mean of.
-      metrics: of the last update: "step_seconds" and "contributors".
+      waited: whom the last update waited for.
     """
 
     num_updates: jax.Array
     estimates: Estimates
     previous: Any
     previous_required: jax.Array
-    metrics: dict[str, jax.Array]
+    waited: Waited
 
 
 def dynamic_backup_workers(
@@ -107,7 +107,7 @@ def dynamic_backup_workers(
             estimates=Estimates(jnp.zeros(max_workers), zero, zero, zero, zero),
             previous=jax.tree.map(jnp.zeros_like, params),
             previous_required=jnp.ones(()),
-            metrics=metrics_of(Arrived(jnp.zeros(1), jnp.zeros(()))),
+            waited=nobody_yet(),
         )
 
     def update_fn(updates, state, params=None, *, arrival_seconds, **extra_args):
@@ -118,17 +118,15 @@ def dynamic_backup_workers(
             raise ValueError(f"num_workers={n}: exceeds max_workers={max_workers}")
         chosen = most_gain_per_second(state.estimates, num_workers=n, min_required=min(min_required, n))
         required = jnp.where(state.num_updates < warmup_steps, n, chosen)
-        arrived = first_arrivals(seconds, required)
-        contributes = arrived.contributes[lax.axis_index(axis_name)]
+        waited = waited_for(first_arrivals(seconds, required), axis_name=axis_name)
+        contributes = waited.contributes > 0
         reduced, _ = average.update(updates, optax.EmptyState(), contributes=contributes)
         own = _square(jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates))
         mean_square = lax.psum(own, axis_name) / required
         seen = _observe(state, seconds, reduced, mean_square=mean_square, required=required)
         weight = jnp.maximum(1 / (state.num_updates + 1), 1 - decay)
         estimates = jax.tree.map(lambda old, new: _blend(old, new, weight=weight), state.estimates, seen)
-        return reduced, DynamicState(
-            state.num_updates + 1, estimates, reduced, required.astype(jnp.float32), metrics_of(arrived)
-        )
+        return reduced, DynamicState(state.num_updates + 1, estimates, reduced, required.astype(jnp.float32), waited)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 

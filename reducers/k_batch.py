@@ -4,18 +4,17 @@ from typing import Annotated, NamedTuple
 
 import jax
 import optax
-from jax import lax
 from jax import numpy as jnp
 
-from reducers.arrivals.order import Arrived, k_batch_arrivals
-from reducers.arrived import check_seconds, metrics_of
+from reducers.arrivals.order import k_batch_arrivals
+from reducers.arrived import Waited, check_seconds, nobody_yet, waited_for
 from reducers.axes import AxisName, sum_workers
 
 
 class KBatchState(NamedTuple):
-    """State of ``k_batch``: the ``metrics`` of the last update."""
+    """State of ``k_batch``: whom the last update waited for."""
 
-    metrics: dict[str, jax.Array]
+    waited: Waited
 
 
 def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> optax.GradientTransformationExtraArgs:
@@ -55,18 +54,18 @@ def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> 
 
     def init_fn(params):
         del params
-        return KBatchState(metrics_of(Arrived(jnp.zeros(1), jnp.zeros(()))))
+        return KBatchState(nobody_yet())
 
     def update_fn(updates, state, params=None, *, arrival_seconds, **extra_args):
         del state, params, extra_args
         seconds = jnp.atleast_2d(check_seconds(arrival_seconds, axis_name=axis_name))
-        arrived = k_batch_arrivals(seconds, num_batches)
-        count = arrived.contributes[lax.axis_index(axis_name)]
+        waited = waited_for(k_batch_arrivals(seconds, num_batches), axis_name=axis_name)
+        count = waited.contributes
 
         def average(g):
             weighed = jnp.where(count > 0, g * count.astype(g.dtype), 0)
             return sum_workers(weighed, axis_name) / num_batches
 
-        return jax.tree.map(average, updates), KBatchState(metrics_of(arrived))
+        return jax.tree.map(average, updates), KBatchState(waited)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)

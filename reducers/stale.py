@@ -9,7 +9,7 @@ from jax import numpy as jnp
 
 import reducers
 from reducers import blocks
-from reducers.axes import AxisName
+from reducers.axes import AxisName, same_on_all
 
 Law = Literal["fixed", "uniform", "geometric"]
 
@@ -24,7 +24,7 @@ class StaleState(NamedTuple):
       combine: state of the reducer that combines the workers' gradients.
       num_updates: [], so far.
       ring: like params with a leading axis [max_delay_steps + 1]; the reduced gradient of update t at t modulo that.
-      metrics: those of ``combine``, and "staleness", how many updates late the gradient is that was applied last.
+      metrics: "staleness", how many updates late the gradient is that was applied last.
     """
 
     combine: Any
@@ -64,8 +64,7 @@ def stale(
         update is given besides.
 
     Returns:
-      A reducer. Its state holds max_delay_steps + 1 gradients, on every worker, and ``metrics``: those of ``combine``,
-      and "staleness".
+      A reducer. Its state holds max_delay_steps + 1 gradients, on every worker, and ``metrics``: "staleness".
 
     Raises:
       ValueError: for an unknown law, a negative number, or a block that makes no sense.
@@ -104,18 +103,15 @@ def stale(
 
     def init_fn(params):
         ring = jax.tree.map(lambda p: jnp.zeros((largest + 1, *jnp.shape(p)), jnp.asarray(p).dtype), params)
-        state = combiner.init(params)
-        metrics = {**getattr(state, "metrics", {}), "staleness": jnp.zeros(())}
-        return StaleState(state, jnp.zeros((), jnp.int32), ring, metrics)
+        return StaleState(combiner.init(params), jnp.zeros((), jnp.int32), ring, {"staleness": jnp.zeros(())})
 
     def update_fn(updates, state, params=None, **extra_args):
         updates, combined = combiner.update(updates, state.combine, params, **extra_args)
         slot, delay = state.num_updates % (largest + 1), delay_at(state.num_updates)
         ring = jax.tree.map(lambda r, g: r.at[slot].set(g.astype(r.dtype)), state.ring, updates)
         due = (state.num_updates - delay) % (largest + 1)  # before update 0: a slot that is still zero
-        late = jax.tree.map(lambda r, g: r[due].astype(g.dtype), ring, updates)
-        metrics = {**getattr(combined, "metrics", {}), "staleness": delay.astype(jnp.float32)}
-        return late, StaleState(combined, state.num_updates + 1, ring, metrics)
+        late = jax.tree.map(lambda r, g: same_on_all(r[due].astype(g.dtype), axis_name), ring, updates)
+        return late, StaleState(combined, state.num_updates + 1, ring, {"staleness": delay.astype(jnp.float32)})
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 

@@ -8,6 +8,7 @@ from runs.progress import Progress
 from runs.records import HOST_CLOCK_FIELDS, Records, read
 from runs.signals import Stop, catch_stop
 from runs.summary import default_workdir, summarise
+from runs.tally import Tally
 from runs.traces import TraceRecorder
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Records",
     "SaveError",
     "Stop",
+    "Tally",
     "TraceRecorder",
     "catch_stop",
     "check_same",

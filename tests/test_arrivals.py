@@ -21,6 +21,7 @@ MODELS = {
     "lognormal": {"median_seconds": 1.5, "sigma": 0.4},
     "markov": {"slow_probability": 0.2, "recovery_probability": 0.3},
     "mixture": {"probability": 0.3},
+    "none": {},
     "paper_cluster": {},
     "pareto": {"alpha": 1.5},
     "scripted": {"base": "lognormal", "events": ((3, 2, 60.0), (0, 2, 0.5), (7, 5, 9.0))},
@@ -114,7 +115,7 @@ def _lane():
         return 0
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - {"constant", "trace"}))
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"constant", "none", "trace"}))
 def test_steps_keys_and_workers_differ(make, name):
     model = make(name)
     bulk = arrivals.sample(model, KEY, num_workers=8, num_steps=400)

@@ -144,8 +144,9 @@ def check_by_hand(reducer):
         one = lambda g, s: reducer.update(g, s, arrival_seconds=seconds)  # noqa: B023, E731
         updates, state = jax.vmap(one, axis_name=WORKER)(gradients, state)
         parameter -= float(updates[0])
-        clock += float(state.metrics["step_seconds"][0])
-        path.append((parameter, clock, float(state.metrics["contributors"][0])))
+        metrics = reducers.metrics(state)
+        clock += float(metrics["step_seconds"][0])
+        path.append((parameter, clock, float(metrics["contributors"][0])))
     assert path == [(-55.0, 1.0, 2.0), (-560.0, 1.75, 2.0), (-565.5, 3.75, 2.0)]
 
 
@@ -299,11 +300,12 @@ def test_metrics_and_the_state_of_the_combiner():
     ]:
         reducer = reducers.make(name, axis_name=WORKER, **options)
         state = jax.vmap(lambda g: reducer.update(g, reducer.init(g), **TIMES)[1], axis_name=WORKER)(tree_of(8))  # noqa: B023
-        assert set(state.metrics) >= {"step_seconds", "contributors"}
-        assert (state.metrics["step_seconds"] == seconds).all() and (
-            state.metrics["contributors"] == contributors
-        ).all()
-        assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(state.metrics))
+        metrics = reducers.metrics(state)
+        assert set(metrics) >= {"step_seconds", "contributors"}
+        assert (metrics["step_seconds"] == seconds).all() and (metrics["contributors"] == contributors).all()
+        assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(metrics))
+        assert reducers.waited(state).contributes.tolist() == (np.argsort(np.argsort(SECONDS)) < contributors).tolist()
+    assert reducers.waited(reducers.make("adasum", axis_name=WORKER, telemetry="on").init(0.0)) is None
 
 
 REFUSED = [

@@ -36,8 +36,9 @@ def descend(model, *, noise: float, rate: float, num_steps: int, dimensions: int
         reduced, states = jax.vmap(update, axis_name=WORKER, in_axes=(0, None))(gradients, state)
         state = jax.tree.map(lambda x: x[0], states)
         parameters = parameters - rate * reduced[0]
-        same = jnp.array([jnp.all(x == x[:1]) for x in jax.tree.leaves(states)]).all()
-        return (parameters, state), (state.metrics, state.estimates, same)
+        known_to_all = (states.num_updates, states.estimates, states.previous, reducers.metrics(states))
+        same = jnp.array([jnp.all(x == x[:1]) for x in jax.tree.leaves(known_to_all)]).all()
+        return (parameters, state), (reducers.metrics(state), state.estimates, same)
 
     (parameters, state), (metrics, estimates, same) = jax.jit(
         lambda: lax.scan(step, (start, reducer.init(start)), jnp.arange(num_steps))
@@ -177,5 +178,5 @@ def test_stale_over_backup_workers():
         updates, states = jax.vmap(update, axis_name=WORKER, in_axes=(0, None))(gradients, state)
         state = jax.tree.map(lambda x: x[0], states)
         assert np.asarray(updates).tolist() == [expected] * 2
-    metrics = {key: float(value) for key, value in state.metrics.items()}
+    metrics = {key: float(value) for key, value in reducers.metrics(state).items()}
     assert metrics == {"step_seconds": 1.0, "contributors": 1.0, "staleness": 1.0}

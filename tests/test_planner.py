@@ -81,6 +81,7 @@ BROKEN = {
     "--model=lognormal --sigma=-1": "sigma=-1",
     "--model=lognormal --num_machines=3": "num_machines: unknown option",
     "--model=constant --machines=0": "machines=0",
+    "--model=none": "no time passes",
     "--model=constant --machines=ten": "machines",
     "--model=constant --steps_to_target=power_law": "steps_to_target='power_law': must be power_law:EXPONENT",
     "--model=constant --steps_to_target=power_law:-1": "steps_to_target='power_law:-1'",

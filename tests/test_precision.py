@@ -18,7 +18,7 @@ from models import tasks
 from runs import dry_run
 from tests import cases
 from tests.test_program import DATASET, Run, largest_difference, program_of
-from tests.test_reducers import check_replication, reduce, tree_of
+from tests.test_reducers import check_replication, extras, maker, reduce, tree_of
 
 DYNAMIC = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1024")
 HALF = ("--config.communication.name=half", "--config.communication.initial_scale=64")
@@ -151,16 +151,18 @@ def test_homogeneous_reducers_are_known_by_their_rows():
 
 @pytest.mark.parametrize("name", sorted(reducers.communication.HOMOGENEOUS))
 def test_half_precision_is_the_reducer_up_to_rounding(name):
-    def half(axis_name):
-        return reducers.in_half_precision(reducers.make(name, axis_name=axis_name), axis_name=axis_name)
+    case = next(case for case in cases.CASES if case.name == name)
 
-    grads = tree_of(4, scale=0.01)
-    full = reduce(lambda axis_name: reducers.make(name, axis_name=axis_name), grads)
-    found = reduce(half, grads)
+    def half(axis_name):
+        return reducers.in_half_precision(maker(case)(axis_name=axis_name), axis_name=axis_name)
+
+    grads, extra = tree_of(4, scale=0.01), extras(case, 4)
+    full = reduce(maker(case), grads, extra=extra)
+    found = reduce(half, grads, extra=extra)
     for leaf, wanted, given in zip(*map(jax.tree.leaves, (found, full, grads)), strict=True):
         assert leaf.dtype == wanted.dtype
         assert np.abs(leaf - wanted).max(initial=0) <= 1e-3 * np.linalg.norm(given)
-    check_replication(half)
+    check_replication(half, extra=extras(case))
 
 
 def traffic(name, **kwargs):
@@ -277,11 +279,11 @@ def test_resume_restores_the_scales(ten_steps, tmp_path):
     program = program_of(*BOTH, *GROWING)
     run = Run(program, num_devices=4, lanes="unrolled").steps(0, 5)
     with runs.Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(5, train.canonical(run.shared, run.local, run.layout), metrics=None)
+        checkpoints.save(5, train.canonical(run.shared, run.local, runs.Tally(), run.layout), metrics=None)
         checkpoints.wait()
     gone_on = Run(program, num_devices=4, lanes="unrolled")
     with runs.Checkpoints(tmp_path) as checkpoints:
-        _, gone_on.shared, gone_on.local = train.restore(program, gone_on.layout, checkpoints)
+        _, gone_on.shared, gone_on.local, _ = train.restore(program, gone_on.layout, checkpoints)
     gone_on.steps(5, 10)
     for one, other in zip(
         *map(jax.tree.leaves, ((gone_on.shared, gone_on.local), (ten_steps.shared, ten_steps.local))), strict=True

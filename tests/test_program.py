@@ -17,6 +17,7 @@ import reducers
 import train
 from configs import flags
 from program import build
+from tests import cases
 from workers import Layout, Window, over_workers
 
 SMALL = ("--config.num_workers=8", "--config.batch_size_per_worker=4", "--config.optimizer.learning_rate=0.02")
@@ -57,9 +58,17 @@ def largest_difference(one, other):
     return max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
 
 
+def reducer_flags(name):
+    """Of the reducer's first row."""
+    case = next(case for case in cases.CASES if case.name == name)
+    times = ("--config.arrivals.name=lognormal",) if case.shared else ()
+    options = (f"--config.reducer.{key}={value}" for key, value in case.kwargs.items())
+    return (f"--config.reducer.name={name}", *options, *times)
+
+
 @functools.cache
 def reference_of(name):
-    return Run(program_of(f"--config.reducer.name={name}")).steps(0, 20)
+    return Run(program_of(*reducer_flags(name))).steps(0, 20)
 
 
 @pytest.fixture
@@ -77,9 +86,7 @@ QUICK = {("mean", 2, "pmap"), ("mean", 8, "shard_map"), ("adasum", 4, "pmap"), (
     [pytest.param(*row, marks=() if row in QUICK else pytest.mark.slow) for row in GRID],
 )
 def test_layouts_and_lifts_agree_and_replicas_are_bit_equal(name, num_devices, lift):
-    run = Run(program_of(f"--config.reducer.name={name}", f"--config.lift={lift}"), num_devices=num_devices).steps(
-        0, 20
-    )
+    run = Run(program_of(*reducer_flags(name), f"--config.lift={lift}"), num_devices=num_devices).steps(0, 20)
     assert largest_difference(run.params(), reference_of(name).params()) < 1e-6
     for leaf in jax.tree.leaves(run.shared):
         assert all(np.array_equal(replica, np.asarray(leaf)[0]) for replica in np.asarray(leaf))

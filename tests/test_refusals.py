@@ -12,6 +12,8 @@ import train
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
+LATE = "--config.arrivals.name=lognormal"
+
 # flags -> what the line must name. `{tmp}` is an empty folder, `{file}` a file.
 BROKEN = {
     # config files and variants
@@ -50,6 +52,26 @@ BROKEN = {
     "--config.accumulation.name=local_steps --config.accumulation.count=2": "needs config.reducer_on='updates'",
     "--config.accumulation.name=local_steps": "config.accumulation.count: missing",
     "--config.communication.name=half --config.reducer.name=sign_majority": "needs a homogeneous reducer",
+    # time
+    "--config.reducer.name=backup_workers --config.reducer.num_required=6": "config.arrivals.name='none'",
+    "--config.reducer.name=stale --config.reducer.delay_steps=1 --config.reducer.combine=dynamic_backup_workers": (
+        "config.arrivals.name='none': config.reducer.name='stale' needs arrival times; allowed: constant"
+    ),
+    f"{LATE} --config.reducer.name=backup_workers --config.reducer.num_required=9": "required=9: exceeds num_workers=8",
+    f"{LATE} --config.reducer.name=backup_workers": "config.reducer.num_required: missing",
+    f"{LATE} --config.reducer.name=deadline --config.reducer.deadline_seconds=2 --config.reducer.combine=adacons": (
+        "config.reducer.combine='adacons'"
+    ),
+    f"{LATE} --config.reducer.name=k_batch --config.reducer.num_batches=9": "config.reducer.num_batches=9: exceeds",
+    f"{LATE} --config.reducer.name=deadline --config.reducer.deadline_seconds=0": "config.reducer.deadline_seconds=0.0",
+    f"{LATE} --config.arrivals.sigma=-1": "config.arrivals.sigma=-1.0",
+    f"{LATE} --config.arrivals.alpha=2": "config.arrivals.alpha: unknown key",
+    "--config.arrivals.name=lognormall": "did you mean 'lognormal'?",
+    "--config.arrivals.name=slow_workers --config.arrivals.num_slow=9": "num_slow=9: exceeds num_workers=8",
+    "--config.arrivals.name=slow_workers --config.arrivals.base=nobody": "config.arrivals.base.name='nobody'",
+    "--config.arrivals.name=scripted --config.arrivals.events=((8,0,1.0),)": "worker 8 is not one of num_workers=8",
+    "--config.arrivals.name=trace": "config.arrivals.path: missing",
+    "--config.arrivals.name=trace --config.arrivals.path={file}": "must end in .csv or .npz",
     # wrong types
     "--config.seed=abc": "config.seed='abc': must be int",
     "--config.seed=1.5": "config.seed='1.5': must be int",

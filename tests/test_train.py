@@ -31,7 +31,8 @@ OVERRIDES = (
     "--config.checkpoint_every_steps=20",
 )
 FIELDS = {
-    *("kind", "step", "epoch", "examples", "wall_seconds", "simulated_seconds", "loss", "accuracy"),
+    *("kind", "step", "epoch", "examples", "dropped_examples", "wall_seconds", "simulated_seconds", "loss", "accuracy"),
+    *("step_seconds", "contributors"),
     *("learning_rate", "gradient_norm", "reduced_norm", "update_norm", "bytes_per_worker"),
 }
 

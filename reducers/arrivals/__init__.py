@@ -28,7 +28,7 @@ import jax
 
 from reducers import blocks
 from reducers.arrivals.composed import markov, mixture, scripted, slow_workers
-from reducers.arrivals.distributions import constant, lognormal, pareto, shifted_exponential
+from reducers.arrivals.distributions import constant, lognormal, none, pareto, shifted_exponential
 from reducers.arrivals.order import Arrived, deadline_arrivals, first_arrivals, k_batch_arrivals
 from reducers.arrivals.presets import paper_cluster
 from reducers.arrivals.sampling import batch_means, batch_seconds, expected_arrivals, sample
@@ -58,6 +58,7 @@ ARRIVALS: dict[str, Callable[..., Arrivals]] = {
     "lognormal": lognormal,
     "markov": markov,
     "mixture": mixture,
+    "none": none,
     "paper_cluster": paper_cluster,
     "pareto": pareto,
     "scripted": scripted,

@@ -8,6 +8,18 @@ from jax import numpy as jnp
 Seconds = Annotated[float, "(0, inf)"]
 
 
+def none():
+    """No time passes: all gradients are there at once. For a config that does not model time.
+
+    Returns:
+      An arrival model.
+
+    >>> none()(jax.random.key(0), 0, 2)
+    Array([0., 0.], dtype=float32)
+    """
+    return lambda key, step, num_workers: jnp.zeros(num_workers)
+
+
 def constant(*, seconds: Seconds = 1.0):
     r"""Every worker takes the same time, always.
 

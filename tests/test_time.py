@@ -1,0 +1,262 @@
+"""Time in the step and in a run: the simulated clock, what is counted, and that nothing of a dropped worker leaks."""
+
+import functools
+import json
+import signal
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+import models
+import reducers
+import train
+from reducers.arrivals import first_arrivals
+from tests.test_program import DATASET, Normalised, Run, largest_difference, program_of
+from tests.test_reducers import WORKER
+from tests.test_train import command, digits, without_clock
+from workers import Halves
+
+LOGNORMAL = ("--config.arrivals.name=lognormal", "--config.arrivals.sigma=0.5")
+BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6", *LOGNORMAL)
+# (worker, step, seconds), all else 1 s.
+EVENTS = ((0, 0, 5.0), (1, 1, 0.5), (7, 1, 4.0), (6, 1, 3.0), (5, 1, 2.0))
+SCRIPTED = ("--config.arrivals.name=scripted", f"--config.arrivals.events={EVENTS}")
+
+
+# ---- the clock of a step -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "expected"),
+    [
+        ("mean", {}, [(5.0, 8), (4.0, 8)]),  # the slowest
+        ("adasum", {}, [(5.0, 8), (4.0, 8)]),
+        ("backup_workers", {"num_required": 7}, [(1.0, 7), (3.0, 7)]),
+        ("backup_workers", {"num_required": 6, "combine": "adasum"}, [(1.0, 6), (2.0, 6)]),
+        ("deadline", {"deadline_seconds": 2.5}, [(2.5, 7), (2.5, 6)]),
+        ("k_batch", {"num_batches": 1}, [(1.0, 1), (0.5, 1)]),
+        ("dynamic_backup_workers", {}, [(5.0, 8), (4.0, 8)]),  # warms up
+        ("stale", {"delay_steps": 1, "combine": {"name": "deadline", "deadline_seconds": 1}}, [(1.0, 7), (1.0, 5)]),
+    ],
+)
+def test_a_step_takes_as_long_as_its_rule_says(rule, options, expected):
+    flags = [f"--config.reducer.{key}={value}" for key, value in options.items()]
+    run = Run(program_of(*SCRIPTED, f"--config.reducer.name={rule}", *flags), num_devices=2)
+    found = []
+    for step in range(2):
+        run.steps(step, step + 1)
+        found.append((run.metrics["step_seconds"], run.metrics["contributors"]))
+    assert found == expected
+
+
+def test_no_time_passes_where_none_is_modelled():
+    metrics = Run(program_of()).steps(0, 1).metrics
+    assert metrics["step_seconds"] == 0 and metrics["contributors"] == 8
+
+
+@pytest.mark.parametrize(("num_workers", "num_devices"), [(8, 8), (8, 2), (6, 2), (5, 1)])
+def test_the_clock_knows_no_layout(num_workers, num_devices):
+    """The N-th of the very seconds that the model gives on the host; workers in any number, on any layout."""
+    overrides = (*BACKUP, f"--config.num_workers={num_workers}", "--config.reducer.num_required=4")
+    run = Run(program_of(*overrides), num_devices=num_devices)
+    for step in range(3):
+        seconds = np.asarray(run.program.arrival_seconds(step))
+        run.steps(step, step + 1)
+        assert run.metrics["step_seconds"] == np.sort(seconds)[3] and seconds.shape == (num_workers,)
+        assert run.metrics["contributors"] == 4
+
+
+def test_seeds_have_times_of_their_own():
+    one, same, other = (program_of(*BACKUP, f"--config.seed={seed}").arrival_seconds(3) for seed in (0, 0, 1))
+    assert np.array_equal(one, same) and not np.array_equal(one, other)
+
+
+# ---- nothing of a dropped worker leaks -----------------------------------------------------------------------------
+
+
+def spoiled(program, value):
+    """The program with all that a late worker comes to being ``value``."""
+
+    def local(shared, *rest):
+        feed = rest[1]
+        late = ~first_arrivals(program.arrival_seconds(shared.step), 6).contributes[feed["draw"] % 8]
+        fill = lambda x: jnp.where(late, jnp.asarray(value, x.dtype), x)  # noqa: E731
+        spoil = lambda x: fill(x) if jnp.issubdtype(x.dtype, jnp.floating) else x  # noqa: E731
+        return jax.tree.map(spoil, program.halves.local(shared, *rest))
+
+    return program._replace(halves=Halves(local, program.halves.reduce))
+
+
+def check_no_leak(*overrides, lanes="unrolled"):
+    """Six steps in which other workers are late each time: state and metrics to the bit, and an evaluation."""
+    program = program_of("--config.model.name=normalised", *LOGNORMAL, *overrides)
+    late = [np.argsort(program.arrival_seconds(step))[6:].tolist() for step in range(6)]
+    assert len({worker for workers in late for worker in workers}) > 3
+    seen = []
+    for value in (0.0, np.nan, np.inf):
+        run = Run(spoiled(program, value), num_devices=4, lanes=lanes).steps(0, 6)
+        quality = train.make_evaluation(program, run.layout, DATASET.test)(run.shared, run.local, run.resident)
+        seen.append((jax.tree.leaves((run.shared, run.local)), run.metrics, quality))
+    for leaves, metrics, quality in seen:
+        assert all(np.isfinite(value) for value in (*metrics.values(), *quality.values()))
+        assert (metrics, quality) == seen[0][1:]
+        for one, other in zip(leaves, seen[0][0], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        BACKUP,
+        (*BACKUP, "--config.reducer.combine=adasum", "--config.reducer_on=updates"),
+        (*BACKUP, "--config.loss_scaling.name=dynamic", "--config.communication.name=half"),
+        ("--config.reducer.name=stale", "--config.reducer.delay_steps=1", f"--config.reducer.combine={BACKUP[0]}"),
+    ],
+    ids=["mean", "adasum of updates", "half precision", "stale"],
+)
+def test_a_dropped_workers_nan_is_nowhere(overrides, monkeypatch):
+    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+    block = "{'name': 'backup_workers', 'num_required': 6}"
+    check_no_leak(*(o.replace(BACKUP[0], block) if "combine" in o else o for o in overrides))
+
+
+def test_the_check_of_leaks_rejects(monkeypatch):
+    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+    with pytest.raises(AssertionError):
+        check_no_leak("--config.reducer.name=mean")
+    monkeypatch.setattr("step._only_counted", lambda work, local, waited, seconds: (work, waited.metrics))
+    with pytest.raises(AssertionError):  # parameters are right, but statistics and metrics are not
+        check_no_leak(*BACKUP)
+
+
+def test_a_dropped_worker_keeps_its_statistics(monkeypatch):
+    """As if it had not begun the step; the others' are those of their own batches."""
+    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+    means = lambda run: run.layout.get_local(run.local).model_state["batch_stats"]["BatchNorm_0"]["mean"]  # noqa: E731
+    run = Run(program_of("--config.model.name=normalised", *BACKUP))
+    before, plain = means(run), means(Run(program_of("--config.model.name=normalised")).steps(0, 1))
+    counts = np.asarray(first_arrivals(run.program.arrival_seconds(0), 6).contributes)
+    after = means(run.steps(0, 1))
+    np.testing.assert_array_equal(after[~counts], before[~counts])
+    np.testing.assert_allclose(after[counts], plain[counts], atol=1e-6)
+    assert not np.array_equal(before[counts], plain[counts])
+
+
+def test_losses_are_of_those_that_count():
+    overrides = ("--config.num_workers=4", *SCRIPTED[:1], "--config.arrivals.events=((1, 0, 9.0),)")
+    three = Run(
+        program_of(*overrides, "--config.reducer.name=backup_workers", "--config.reducer.num_required=3"), num_devices=4
+    )
+    program = three.program
+    one = lambda worker: jax.tree.map(lambda x: np.asarray(x)[worker, 0], (three.local, three.feeds.at(0)))  # noqa: E731
+    first = lambda tree: jax.tree.map(lambda x: np.asarray(x)[0], tree)  # noqa: E731
+    shared, resident = first(three.shared), first(three.resident)
+    sums = [jax.jit(program.halves.local)(shared, *one(worker), resident).sums for worker in (0, 2, 3)]
+    three.steps(0, 1)
+    total = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
+    assert three.metrics["loss"] == pytest.approx(total["loss"] / 12, rel=1e-5) and total["count"] == 12
+    assert three.metrics["gradient_norm"] == pytest.approx((total["squared_norm"] / 3) ** 0.5, rel=1e-5)
+
+
+def test_without_backups_a_run_is_plain_sgd():
+    plain = Run(program_of(*LOGNORMAL)).steps(0, 20)
+    none = Run(program_of(*BACKUP, "--config.reducer.num_required=8")).steps(0, 20)
+    assert largest_difference(none.params(), plain.params()) == 0
+    assert none.metrics["step_seconds"] == plain.metrics["step_seconds"] > 0
+    some = Run(program_of(*BACKUP)).steps(0, 20)
+    assert largest_difference(some.params(), plain.params()) > 1e-3
+
+
+def test_time_passes_in_a_step_that_is_skipped():
+    """What half precision overflows is dropped; whom the step waited for is still told."""
+    half = reducers.in_half_precision(reducers.backup_workers(WORKER, num_required=1), axis_name=WORKER)
+    seconds = jnp.array([3.0, 2.0])
+    reduce = lambda g: half.update(g, half.init(g), arrival_seconds=seconds)  # noqa: E731
+    updates, state = jax.vmap(reduce, axis_name=WORKER)(jnp.array([1.0, 1e9]))
+    assert (updates == 0).all() and reducers.overflowed(state).all()
+    assert reducers.metrics(state)["step_seconds"].tolist() == [2.0, 2.0]
+    assert reducers.waited(state).contributes.tolist() == [0, 1]
+
+
+# ---- epochs and rates count what is used ---------------------------------------------------------------------------
+
+
+def test_an_epoch_is_of_used_examples():
+    steps = lambda *more: program_of("--config.train_epochs=2", "--config.train_steps=None", *more).num_steps  # noqa: E731
+    num_train = len(DATASET.train.labels)
+    assert steps() == -(-2 * num_train // 32)
+    assert steps(*BACKUP) == -(-2 * num_train // 24)
+    assert steps(*LOGNORMAL, "--config.reducer.name=k_batch", "--config.reducer.num_batches=5") == -(
+        -2 * num_train // 20
+    )
+    stale = "{'name': 'backup_workers', 'num_required': 6}"
+    overrides = ("--config.reducer.name=stale", "--config.reducer.delay_steps=1", f"--config.reducer.combine={stale}")
+    assert steps(*LOGNORMAL, *overrides) == steps(*BACKUP)
+
+
+def test_the_rate_follows_those_who_are_waited_for():
+    constant = ("--config.learning_rate_scaling=linear", "--config.schedule.name=constant")
+    assert Run(program_of(*constant, *BACKUP)).steps(0, 1).metrics["learning_rate"] == pytest.approx(0.02 * 6)
+    assert Run(program_of(*constant)).steps(0, 1).metrics["learning_rate"] == pytest.approx(0.02 * 8)
+
+
+# ---- a run ---------------------------------------------------------------------------------------------------------
+
+STOP_AT = 33
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Runs that were never stopped, by the flags of their reducer."""
+
+    @functools.cache
+    def run(*flags):
+        workdir = tmp_path_factory.mktemp("finished")
+        assert command(*digits(workdir, *flags)) == 0
+        return workdir
+
+    return run
+
+
+def test_records_of_a_run(finished):
+    records = without_clock(finished(*BACKUP))
+    seconds = np.sort([program_of(*BACKUP).arrival_seconds(step) for step in range(120)], axis=1)[:, 5]
+    for record in records:
+        step = record["step"]
+        assert record["examples"] == step * 6 * 16 and record["dropped_examples"] == step * 2 * 16
+        assert record["epoch"] == step * 96 / 1437 and record["contributors"] == 6
+        assert record["step_seconds"] == seconds[step - 1]
+        assert record["simulated_seconds"] == pytest.approx(seconds[:step].sum(dtype=np.float64), rel=1e-12)
+    summary = json.loads((finished(*BACKUP) / "DONE").read_text())
+    for key in ("simulated_seconds", "dropped_examples", "epoch"):
+        assert summary[key] == records[-1][key] > 0
+
+
+DYNAMIC = ("--config.reducer.name=dynamic_backup_workers", *LOGNORMAL)
+
+
+@pytest.mark.parametrize("flags", [BACKUP, DYNAMIC], ids=["backup", "dynamic"])
+def test_a_stopped_run_goes_on_with_its_clock(flags, finished, tmp_path, monkeypatch):
+    over_workers = train.over_workers
+
+    def stopping(*arguments, **options):
+        step = over_workers(*arguments, **options)
+
+        def step_and_signal(*state):
+            result = step(*state)
+            if int(np.asarray(result[0].step)[0]) == STOP_AT:
+                signal.raise_signal(signal.SIGTERM)
+            return result
+
+        return step_and_signal
+
+    monkeypatch.setattr(train, "over_workers", stopping)
+    assert command(*digits(tmp_path, *flags)) == 128 + signal.SIGTERM
+    monkeypatch.undo()
+    assert command(*digits(tmp_path, *flags)) == 0
+    reference = finished(*flags)
+    assert without_clock(tmp_path) == without_clock(reference)
+    dropped = [record["dropped_examples"] for record in without_clock(reference)]
+    assert dropped[-1] > dropped[0] or flags is not DYNAMIC
