@@ -1,6 +1,7 @@
 """Times of compiled reducers over those of the mean, taken in turns in one process."""
 
 import dataclasses
+import functools
 import pathlib
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
 
 from benchmarks import hlo
 from benchmarks.candidates import BASELINE, Candidate, parse
@@ -128,8 +130,10 @@ def measure(
 
 def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Program:
     """Compiles a reducer as the train step has it; refuses what does not fit into memory."""
-    reducer = candidate.make(axis_name=AXES)
-    over_lanes = jax.vmap(reducer.update, out_axes=(None, 0), axis_name=AXES[1], axis_size=layout.lanes)
+    reducer = optax.with_extra_args_support(candidate.make(axis_name=AXES))
+    arrival_seconds = np.arange(1, layout.num_workers + 1, dtype=np.float32)
+    update = functools.partial(reducer.update, arrival_seconds=arrival_seconds)
+    over_lanes = jax.vmap(update, out_axes=(None, 0), axis_name=AXES[1], axis_size=layout.lanes)
     state = jax.tree.map(
         lambda x: np.broadcast_to(x, (layout.num_workers, *np.shape(x))),
         jax.jit(lambda: reducer.init([jax.numpy.zeros(leaf.shape, leaf.dtype) for leaf in leaves]))(),
