@@ -10,9 +10,9 @@ The paper's recipe: batches of 32, TensorFlow's RMSProp (0.9, 0.9, epsilon 1), g
 staircase, moving average 0.9999 of the parameters, which is what is evaluated. Arrival times are those of the preset
 after the paper's cluster. `configs/mnist_backup_106.py` differs in the number of workers alone.
 
-Reference: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981: Inception on ImageNet with 50 + 3 and
-100 + 6 workers, gamma_0 = 0.045 (recalled, unverified). Differs in: model and data, and so gamma_0 and the epochs, which
-are ours. Its accuracy at the full length was not measured yet.
+Reference: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981: Inception on ImageNet with 50 + 3
+and 100 + 6 workers, gamma_0 = 0.045 (recalled, unverified). Differs in: model and data, and so gamma_0 and the epochs,
+which are ours. Its accuracy at the full length was not measured yet.
 """
 
 from ml_collections import ConfigDict

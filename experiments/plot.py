@@ -1,5 +1,7 @@
 """Curves of one or several runs: `python -m experiments.plot RUN... [--x=step] [--y=loss,accuracy] [--out=curves.png]`.
 
+With `--gantt=FIRST:LAST`, what each worker did in these steps instead, by simulated time.
+
 A RUN is the folder of a run, finished or not. Its train records are drawn as a thin line, its evaluation records as a
 thick one with markers; a cross is where the numbers stop being finite. One panel for each quantity.
 """
@@ -205,6 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run")
     parser.add_argument("--x", default="step", help=f"one of {', '.join(X_LABELS)} (default: step)")
     parser.add_argument("--y", help="quantities of the records, separated by commas (default: loss,accuracy)")
+    parser.add_argument("--gantt", metavar="FIRST:LAST", help="draw what each worker did in these steps, no curves")
     parser.add_argument("--out", default="curves.png", help="the figure: .png, .pdf or .svg (default: curves.png)")
     try:
         arguments = parser.parse_args(argv)
@@ -215,6 +218,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError(f"out={arguments.out!r}: no such folder as {str(out.parent)!r}")
         read = {run: run_folders.read(run) for run in dict.fromkeys(arguments.runs)}
         names = run_folders.labels({run: config for run, (_, config) in read.items()})
+        if arguments.gantt is not None:
+            from experiments import gantt
+
+            gantt.of_runs({names[run]: found for run, found in read.items()}, steps=arguments.gantt).savefig(
+                out, dpi=200
+            )
+            print(f"{out}: steps {arguments.gantt} by simulated time")
+            return 0
         runs = {names[run]: found for run, (found, _) in read.items()}
         recorded = {key for found in runs.values() for r in found for key in r}
         y = [q for q in DEFAULT_Y if q in recorded] if arguments.y is None else arguments.y.split(",")

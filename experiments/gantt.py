@@ -1,0 +1,86 @@
+"""Gantt charts: what each worker did in simulated time, run beside run."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from experiments import timelines
+from experiments.timelines import Span
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# kind of a span -> how it is drawn; the palette of the curves.
+BARS: dict[str, dict[str, Any]] = {
+    "computing": {"color": "#0072B2", "label": "computing"},
+    "dropped": {"color": "#D55E00", "label": "computing, dropped"},
+    "waiting": {"color": "#cccccc", "label": "waiting"},
+}
+MARK: dict[str, Any] = {"marker": "|", "color": "#000000", "linestyle": "", "label": "applied"}
+INCHES = (4.6, 3.4)  # of a panel
+MAX_INCHES = 9.0  # of height, however many workers
+
+
+def of_runs(
+    runs: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any] | None]], *, steps: str
+) -> "Figure":
+    """Draws some steps of runs.
+
+    Args:
+      runs: label of a run -> its records and its config.
+      steps: "FIRST:LAST", counted from 1.
+
+    Raises:
+      ValueError: one line, if these are no steps, or a run has no arrival model or no record of them.
+    """
+    first, colon, last = steps.partition(":")
+    if not (colon and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise ValueError(f"gantt={steps!r}: must be FIRST:LAST, such as 1:10")
+    drawn = {}
+    for label, (records, config) in runs.items():
+        try:
+            drawn[label] = timelines.of_run(records, config, first_step=int(first), last_step=int(last))
+        except ValueError as error:
+            raise ValueError(f"run {label}: {error}") from None
+    return draw(drawn)
+
+
+def draw(spans_of: Mapping[str, Sequence[Span]]) -> "Figure":
+    """Draws a panel a run, a row a worker, all on one scale of time.
+
+    Args:
+      spans_of: label of a run -> its spans.
+
+    Returns:
+      The figure.
+
+    >>> len(draw({"sync": [Span("computing", 0, 0.0, 2.0)], "async": [Span("applied", 0, 1.0, 1.0)]}).axes)
+    2
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    from experiments.plot import STYLE
+
+    num_workers = max(span.worker for spans in spans_of.values() for span in spans) + 1
+    height = min(max(INCHES[1], 0.14 * num_workers + 1.2), MAX_INCHES)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(INCHES[0] * len(spans_of), height), layout="constrained")
+        panels = figure.subplots(1, len(spans_of), squeeze=False, sharex=True, sharey=True)[0]
+        for axes, (label, spans) in zip(panels, spans_of.items(), strict=True):
+            for kind, style in BARS.items():
+                chosen = [span for span in spans if span.kind == kind]
+                workers, starts = [span.worker for span in chosen], [span.start for span in chosen]
+                axes.barh(workers, [s.stop - s.start for s in chosen], left=starts, height=0.8, linewidth=0, **style)
+            applied = [span for span in spans if span.kind == "applied"]
+            size = max(2.0, 0.7 * 72 * height / num_workers)
+            axes.plot([s.stop for s in applied], [s.worker for s in applied], markersize=min(size, 9.0), **MARK)
+            axes.set(title=label, xlabel="simulated time (s)")
+            axes.grid(visible=False, axis="y")
+        panels[0].set(ylabel="worker")
+        panels[0].invert_yaxis()
+        panels[0].yaxis.get_major_locator().set_params(integer=True)
+        bars = [Patch(**style) for style in BARS.values()]
+        figure.legend(handles=[*bars, Line2D([], [], **MARK)], loc="outside lower center", ncols=len(bars) + 1)
+    return figure

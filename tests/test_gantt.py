@@ -1,0 +1,125 @@
+"""Gantt charts: spans worked out by hand, laws that hold of any, and what is drawn of them."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import gantt, plot, timelines
+from experiments.timelines import Span, synchronous
+from reducers import arrivals
+from reducers.arrivals import first_arrivals
+
+EVENTS = ((1, 0, 5.0), (0, 1, 0.5))
+CONFIG = {
+    "arrivals": {"name": "scripted", "base": "constant", "events": [list(event) for event in EVENTS]},
+    "num_workers": 3,
+    "seed": 0,
+}
+
+
+def record(step, step_seconds, contributors, end):
+    return {
+        "kind": "train",
+        "step": step,
+        "step_seconds": step_seconds,
+        "contributors": contributors,
+        "simulated_seconds": end,
+    }
+
+
+RECORDS = [record(1, 1.0, 2.0, 1.0), record(2, 1.0, 3.0, 2.0), {**record(2, 1.0, 3.0, 2.0), "kind": "eval"}]
+BY_HAND = [
+    # step 1: workers 0 and 2 take 1 s, worker 1 would take 5 s
+    Span("computing", 0, 0, 1),
+    Span("applied", 0, 1, 1),
+    Span("dropped", 1, 0, 1),
+    Span("computing", 2, 0, 1),
+    Span("applied", 2, 1, 1),
+    # step 2: worker 0 takes 0.5 s, and waits
+    Span("computing", 0, 1, 1.5),
+    Span("waiting", 0, 1.5, 2),
+    Span("applied", 0, 2, 2),
+    *[span for worker in (1, 2) for span in (Span("computing", worker, 1, 2), Span("applied", worker, 2, 2))],
+]
+
+
+def test_spans_of_a_run_by_hand():
+    assert timelines.of_run(RECORDS, CONFIG, first_step=1, last_step=9) == BY_HAND
+    assert timelines.of_run(RECORDS, CONFIG, first_step=2, last_step=2) == BY_HAND[5:]
+
+
+def check_law(spans, *, seconds, contributors, step_seconds, start):
+    """Every worker is busy from the start to the stop, without a gap; as many are applied as were counted."""
+    for worker in range(len(seconds)):
+        mine = [span for span in spans if span.worker == worker and span.kind != "applied"]
+        edges = [start, *(span.stop for span in mine)]
+        assert [span.start for span in mine] == edges[:-1] and edges[-1] == start + step_seconds
+        assert all(span.stop > span.start for span in mine)
+    assert sum(span.kind == "applied" for span in spans) == contributors
+    dropped = {span.worker for span in spans if span.kind == "dropped"}
+    counted = np.asarray(first_arrivals(seconds, contributors).contributes)
+    assert dropped == set(np.flatnonzero(~counted))
+
+
+@pytest.mark.parametrize("contributors", [1, 5, 8])
+def test_law_of_a_step(contributors):
+    model = arrivals.make("lognormal", sigma=0.5)
+    seconds = model(jax.random.key(0), contributors, 8)
+    step = {"contributors": contributors, "step_seconds": float(first_arrivals(seconds, contributors).step_seconds)}
+    spans = synchronous(np.asarray(seconds), **step, start=3.0)
+    check_law(spans, seconds=seconds, start=3.0, **step)
+    for wrong in (spans[:-1], [span._replace(kind="computing") for span in spans], [*spans, spans[0]]):
+        with pytest.raises(AssertionError):
+            check_law(wrong, seconds=seconds, start=3.0, **step)
+
+
+def test_what_is_drawn():
+    figure = gantt.draw({"backup": BY_HAND, "other": BY_HAND[:2]})
+    axes = figure.axes[0]
+    bars = {(p.get_x(), p.get_x() + p.get_width(), round(p.get_y() + p.get_height() / 2)) for p in axes.patches}
+    assert bars == {(span.start, span.stop, span.worker) for span in BY_HAND if span.kind != "applied"}
+    marks = {tuple(point) for point in axes.lines[0].get_xydata().tolist()}
+    assert marks == {(span.stop, span.worker) for span in BY_HAND if span.kind == "applied"}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "computing",
+        "computing, dropped",
+        "waiting",
+        "applied",
+    ]
+    assert len({p.get_facecolor() for p in figure.legends[0].get_patches()}) == 3
+    assert axes.get_xlim() == figure.axes[1].get_xlim()  # one scale of time
+
+
+def folder(path, *, config=CONFIG):
+    path.mkdir()
+    (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in RECORDS))
+    (path / "config.json").write_text(json.dumps(config))
+    return str(path)
+
+
+def test_command(tmp_path, capsys):
+    runs = [folder(tmp_path / "a"), folder(tmp_path / "b", config={**CONFIG, "seed": 1})]
+    out = tmp_path / "gantt.png"
+    assert plot.main([*runs, "--gantt=1:2", f"--out={out}"]) == 0
+    assert out.stat().st_size > 1000 and "steps 1:2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("steps", "config", "message"),
+    [
+        ("2:1", CONFIG, "gantt='2:1': must be FIRST:LAST"),
+        ("0:2", CONFIG, "gantt='0:2'"),
+        ("all", CONFIG, "gantt='all'"),
+        ("7:9", CONFIG, "steps=7:9: no train record"),
+        ("1:2", {**CONFIG, "arrivals": {"name": "none"}}, "no config with an arrival model"),
+        ("1:2", {"seed": 0}, "no config with an arrival model"),
+    ],
+)
+def test_refused_in_one_line(steps, config, message, tmp_path, capsys):
+    run = folder(tmp_path / "a", config=config)
+    assert plot.main([run, f"--gantt={steps}", f"--out={tmp_path}/x.png"]) == 2
+    captured = capsys.readouterr()
+    assert not captured.out and len(captured.err.splitlines()) == 1 and message in captured.err
+    assert not (tmp_path / "x.png").exists()
