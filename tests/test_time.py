@@ -25,6 +25,10 @@ EVENTS = ((0, 0, 5.0), (1, 1, 0.5), (7, 1, 4.0), (6, 1, 3.0), (5, 1, 2.0))
 SCRIPTED = ("--config.arrivals.name=scripted", f"--config.arrivals.events={EVENTS}")
 
 
+def slow(*row):
+    return pytest.param(*row, marks=pytest.mark.slow)
+
+
 # ---- the clock of a step -------------------------------------------------------------------------------------------
 
 
@@ -32,13 +36,13 @@ SCRIPTED = ("--config.arrivals.name=scripted", f"--config.arrivals.events={EVENT
     ("rule", "options", "expected"),
     [
         ("mean", {}, [(5.0, 8), (4.0, 8)]),  # the slowest
-        ("adasum", {}, [(5.0, 8), (4.0, 8)]),
+        slow("adasum", {}, [(5.0, 8), (4.0, 8)]),
         ("backup_workers", {"num_required": 7}, [(1.0, 7), (3.0, 7)]),
-        ("backup_workers", {"num_required": 6, "combine": "adasum"}, [(1.0, 6), (2.0, 6)]),
+        slow("backup_workers", {"num_required": 6, "combine": "adasum"}, [(1.0, 6), (2.0, 6)]),
         ("deadline", {"deadline_seconds": 2.5}, [(2.5, 7), (2.5, 6)]),
-        ("k_batch", {"num_batches": 1}, [(1.0, 1), (0.5, 1)]),
-        ("dynamic_backup_workers", {}, [(5.0, 8), (4.0, 8)]),  # warms up
-        ("stale", {"delay_steps": 1, "combine": {"name": "deadline", "deadline_seconds": 1}}, [(1.0, 7), (1.0, 5)]),
+        slow("k_batch", {"num_batches": 1}, [(1.0, 1), (0.5, 1)]),
+        slow("dynamic_backup_workers", {}, [(5.0, 8), (4.0, 8)]),  # warms up
+        slow("stale", {"delay_steps": 1, "combine": {"name": "deadline", "deadline_seconds": 1}}, [(1.0, 7), (1.0, 5)]),
     ],
 )
 def test_a_step_takes_as_long_as_its_rule_says(rule, options, expected):
@@ -56,7 +60,7 @@ def test_no_time_passes_where_none_is_modelled():
     assert metrics["step_seconds"] == 0 and metrics["contributors"] == 8
 
 
-@pytest.mark.parametrize(("num_workers", "num_devices"), [(8, 8), (8, 2), (6, 2), (5, 1)])
+@pytest.mark.parametrize(("num_workers", "num_devices"), [(8, 2), slow(8, 8), slow(6, 2), (5, 1)])
 def test_the_clock_knows_no_layout(num_workers, num_devices):
     """The N-th of the very seconds that the model gives on the host; workers in any number, on any layout."""
     overrides = (*BACKUP, f"--config.num_workers={num_workers}", "--config.reducer.num_required=4")
@@ -109,10 +113,12 @@ def check_no_leak(*overrides, lanes="unrolled"):
 @pytest.mark.parametrize(
     "overrides",
     [
-        BACKUP,
+        slow(BACKUP),
         (*BACKUP, "--config.reducer.combine=adasum", "--config.reducer_on=updates"),
-        (*BACKUP, "--config.loss_scaling.name=dynamic", "--config.communication.name=half"),
-        ("--config.reducer.name=stale", "--config.reducer.delay_steps=1", f"--config.reducer.combine={BACKUP[0]}"),
+        slow((*BACKUP, "--config.loss_scaling.name=dynamic", "--config.communication.name=half")),
+        slow(
+            ("--config.reducer.name=stale", "--config.reducer.delay_steps=1", f"--config.reducer.combine={BACKUP[0]}")
+        ),
     ],
     ids=["mean", "adasum of updates", "half precision", "stale"],
 )
@@ -237,7 +243,7 @@ def test_records_of_a_run(finished):
 DYNAMIC = ("--config.reducer.name=dynamic_backup_workers", *LOGNORMAL)
 
 
-@pytest.mark.parametrize("flags", [BACKUP, DYNAMIC], ids=["backup", "dynamic"])
+@pytest.mark.parametrize("flags", [slow(BACKUP), DYNAMIC], ids=["backup", "dynamic"])
 def test_a_stopped_run_goes_on_with_its_clock(flags, finished, tmp_path, monkeypatch):
     over_workers = train.over_workers
 
