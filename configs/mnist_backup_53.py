@@ -12,7 +12,8 @@ after the paper's cluster. `configs/mnist_backup_106.py` differs in the number o
 
 Reference: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981: Inception on ImageNet with 50 + 3
 and 100 + 6 workers, gamma_0 = 0.045 (recalled, unverified). Differs in: model and data, and so gamma_0 and the epochs,
-which are ours. Its accuracy at the full length was not measured yet.
+which are ours. After 2 of its 20 epochs: 98.38 % on the test set, 131 simulated seconds, 6 minutes on 2 busy cores
+(seed 0); the full length was not measured yet.
 """
 
 from ml_collections import ConfigDict

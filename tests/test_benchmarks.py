@@ -102,7 +102,7 @@ def test_rows_are_measured_in_pairs(num_devices):
 
 def needy(axis_name):
     return optax.GradientTransformationExtraArgs(
-        lambda params: optax.EmptyState(), lambda updates, state, params=None, *, contributes: (updates, state)
+        lambda params: optax.EmptyState(), lambda updates, state, params=None, *, contributes, **extra: (updates, state)
     )
 
 
