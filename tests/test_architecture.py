@@ -29,6 +29,7 @@ FIRST_PARTY: dict[str, set[str]] = {
     "optim": {"reducers"},  # Adasum of micro-batches, and one rule for both dynamic scales
     "data": set(),
     "workers": set(),
+    "asynchronous": {"reducers"},  # for the worker axes
     "runs": {"workers"},  # the dry run lays workers out; what it describes is handed to it
     "configs": {"workers", "models", "optim", "reducers"},  # for the signatures that are the schema
     "step": {"data", "models", "optim", "reducers", "workers"},
@@ -42,6 +43,7 @@ FIRST_PARTY["tests"] = set(FIRST_PARTY)
 
 # Packages that others may take out of this repository, or that must stay free of the trainer's tools.
 THIRD_PARTY: dict[str, set[str]] = {
+    "asynchronous": {"jax", "numpy", "optax"},
     "reducers": {"jax", "numpy", "optax"},
     "models": {"flax", "jax", "numpy", "optax"},
     "optim": {"jax", "numpy", "optax"},
@@ -198,6 +200,7 @@ CHECKS: dict[Callable[[Sources], list[str]], list[Sources]] = {
         {"models/one.py": "import reducers"},
         {"models/one.py": "from train import train"},
         {"workers/one.py": "from data import Draws"},
+        {"asynchronous/one.py": "import program"},
         {"data/one.py": "import runs"},
         {"optim/one.py": "import program"},
         {"runs/one.py": "import data"},

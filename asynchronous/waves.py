@@ -1,0 +1,92 @@
+"""The order cut into waves: gradients that depend on nothing in the same wave, computed together, applied in order."""
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from asynchronous.events import Events, Reads
+
+
+class Slots(NamedTuple):
+    """What one wave asks of each worker; the leaves have the workers as their leading axis, [n]."""
+
+    position: np.ndarray  # int32, place of the worker's gradient in the wave's order; -1 where it has none
+    staleness: np.ndarray  # int32, of that gradient
+    draw: np.ndarray  # int64, the batch of that gradient
+    reads_after: np.ndarray  # int32, after how many of the wave's gradients the worker reads; 0 where it does not
+
+
+class Wave(NamedTuple):
+    """Consecutive events, each of parameters that were read before the wave; so no worker comes twice."""
+
+    events: Events
+    first_event: int
+    slots: Slots
+
+    @property
+    def next_event(self) -> int:
+        return self.first_event + len(self.events.worker)
+
+
+def waves(
+    order: Iterable[tuple[Events, Reads]],
+    *,
+    num_workers: int,
+    first_event: int = 0,
+    width: int | None = None,
+    stops: Collection[int] = (),
+) -> Iterator[Wave]:
+    """Cuts an order into waves, each as long as it can be.
+
+    A wave ends before the first gradient of parameters that were read within it. Cut it anywhere else besides, and
+    every gradient and every update stays the same: so a run may stop, and go on, after any event. Equal workers make
+    waves of n, as rounds do; exponential times, some sqrt(pi n / 2), for n = 40 a fifth of the workers.
+
+    Args:
+      order: pieces of the order, one after another, as ``events.order`` yields them.
+      num_workers: n.
+      first_event: number of the first event of the first piece.
+      width: most gradients in a wave, by default n; 1 is one at a time.
+      stops: periods in events; no wave goes across a multiple of one of them.
+
+    Raises:
+      ValueError: for a width or a stop below 1.
+
+    >>> from asynchronous.durations import from_table
+    >>> from asynchronous.events import order
+    >>> equal = order(from_table(np.ones((9, 4))), num_workers=4, num_events=20)
+    >>> wave = next(waves(equal, num_workers=4, width=3))
+    >>> wave.slots.position, wave.slots.reads_after
+    (array([ 0,  1,  2, -1], dtype=int32), array([1, 2, 3, 0], dtype=int32))
+    """
+    width = num_workers if width is None else width
+    if min([width, *stops]) < 1:
+        raise ValueError(f"width={width}, stops={stops}: must be in [1, inf)")
+    for events, reads in order:
+        last_event = first_event + len(events.worker)
+        start = first_event
+        while start < last_event:
+            stop = min([start + width, last_event, *((start // period + 1) * period for period in stops)])
+            here = slice(start - first_event, stop - first_event)
+            dependent = np.flatnonzero(events.read_event[here] > start)
+            stop = start + int(dependent[0]) if len(dependent) else stop
+            yield _wave(events, reads, first_event, start, stop, num_workers=num_workers)
+            start = stop
+        first_event = last_event
+
+
+def _wave(events: Events, reads: Reads, first_event: int, start: int, stop: int, *, num_workers: int) -> Wave:
+    part = Events(*(column[start - first_event : stop - first_event] for column in events))
+    slots = Slots(
+        position=np.full(num_workers, -1, np.int32),
+        staleness=np.zeros(num_workers, np.int32),
+        draw=np.zeros(num_workers, np.int64),
+        reads_after=np.zeros(num_workers, np.int32),
+    )
+    slots.position[part.worker] = np.arange(stop - start)
+    slots.staleness[part.worker] = part.staleness
+    slots.draw[part.worker] = part.draw
+    low, high = np.searchsorted(reads.event, [start, stop], side="right")
+    slots.reads_after[reads.worker[low:high]] = reads.event[low:high] - start
+    return Wave(part, start, slots)

@@ -1,0 +1,309 @@
+"""The order of asynchronous runs: against sums of durations, closed forms, and hand-made traces."""
+
+import functools
+import itertools
+import math
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+import asynchronous
+from asynchronous import events as events_module
+from asynchronous.durations import BLOCK
+
+LAWS = {
+    "constant": lambda rng, shape: np.ones(shape),
+    "exponential": lambda rng, shape: rng.exponential(1.0, shape),
+    "lognormal": lambda rng, shape: rng.lognormal(0.0, 0.5, shape),
+    "pareto": lambda rng, shape: 1 + rng.pareto(2.0, shape),
+    "slow workers": lambda rng, shape: rng.lognormal(0.0, 0.1, shape) * np.linspace(1, 5, shape[1]),
+    "outliers": lambda rng, shape: np.where(rng.random(shape) < 0.01, 30.0, 1.5) + 0.1 * rng.random(shape),
+}
+
+
+def durations_of(law, *, num_workers, seed=0):
+    return functools.lru_cache(None)(
+        lambda block: LAWS[law](np.random.default_rng([seed, block]), (BLOCK, num_workers))
+    )
+
+
+def run(durations, *, num_workers, num_events, **options):
+    """All events and reads of a run."""
+    pieces = list(asynchronous.order(durations, num_workers=num_workers, num_events=num_events, **options))
+    events, reads = zip(*pieces, strict=True)
+    return tuple(type(parts[0])(*map(np.concatenate, zip(*parts, strict=True))) for parts in (events, reads))
+
+
+# ---- the order ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_nobody_waits_so_arrivals_are_sums_of_durations(law):
+    num_workers, num_events = 7, 3000
+    durations = durations_of(law, num_workers=num_workers)
+    events, _ = run(durations, num_workers=num_workers, num_events=num_events)
+
+    finish = np.cumsum(np.concatenate([durations(block) for block in range(13)]), axis=0)  # [T, n]
+    task, worker = np.divmod(np.lexsort((np.tile(np.arange(num_workers), len(finish)), finish.ravel())), num_workers)
+    np.testing.assert_array_equal(events.worker, worker[:num_events])
+    np.testing.assert_array_equal(events.task, task[:num_events])
+    np.testing.assert_array_equal(events.seconds, finish[task, worker][:num_events])
+
+
+def by_hand(durations, *, num_workers, num_events, bound, count):
+    """The server, slowly: looks at every worker at every moment."""
+    arrives = [durations(0)[0, w] for w in range(num_workers)]
+    done, read, draw = [0] * num_workers, [0] * num_workers, list(range(num_workers))
+    num_reads, rows = num_workers, []
+    for event in range(num_events):
+        worker = min(range(num_workers), key=lambda w: (arrives[w], w))
+        now = arrives[worker]
+        rows.append((worker, draw[worker], read[worker] // count, event // count, now))
+        done[worker] += 1
+        arrives[worker] = math.inf
+        for w in range(num_workers):
+            if arrives[w] == math.inf and (bound is None or done[w] - min(done) <= bound):
+                arrives[w] = now + durations(done[w] // BLOCK)[done[w] % BLOCK, w]
+                read[w], draw[w] = event + 1, num_reads
+                num_reads += 1
+    return [np.array(column) for column in zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize("law", ["constant", "exponential", "slow workers"])
+@pytest.mark.parametrize("bound", [None, 0, 1, 3])
+@pytest.mark.parametrize("count", [1, 3])
+def test_order_is_that_of_the_slow_server(law, bound, count):
+    durations = durations_of(law, num_workers=5)
+    expected = by_hand(durations, num_workers=5, num_events=900, bound=bound, count=count)
+    events, _ = run(durations, num_workers=5, num_events=900, staleness_bound=bound, gradients_per_update=count)
+    found = (events.worker, events.draw, events.read_version, events.version, events.seconds)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_slow_server_rejects_another_bound():
+    durations = durations_of("slow workers", num_workers=5)
+    expected = by_hand(durations, num_workers=5, num_events=900, bound=1, count=1)
+    events, _ = run(durations, num_workers=5, num_events=900, staleness_bound=2)
+    assert not np.array_equal(events.worker, expected[0])
+
+
+@pytest.mark.parametrize("bound", [None, 0, 2])
+def test_an_order_goes_on_from_any_event(bound, monkeypatch):
+    durations = durations_of("lognormal", num_workers=6)
+    whole = run(durations, num_workers=6, num_events=400, staleness_bound=bound)
+    monkeypatch.setattr(events_module, "PIECE", 37)
+    pieces = run(durations, num_workers=6, num_events=400, staleness_bound=bound)
+    later = run(durations, num_workers=6, num_events=400, first_event=211, staleness_bound=bound)
+    reads_before = (whole[1].event <= 211).sum()
+    for table, (one, two, three) in enumerate(zip(whole, pieces, later, strict=True)):
+        for a, b, c in zip(one, two, three, strict=True):
+            np.testing.assert_array_equal(a, b)
+            np.testing.assert_array_equal(a[[211, reads_before][table] :], c)
+
+
+def test_draws_are_the_numbers_of_reads_and_each_comes_once():
+    durations = durations_of("exponential", num_workers=5)
+    events, reads = run(durations, num_workers=5, num_events=500)
+    assert len(set(events.draw)) == 500 and events.draw.max() < 505
+    later = events.draw >= 5  # the first five are of the start
+    np.testing.assert_array_equal(reads.worker[events.draw[later] - 5], events.worker[later])
+    np.testing.assert_array_equal(reads.event[events.draw[later] - 5], events.read_event[later])
+    alone, _ = run(durations_of("exponential", num_workers=1), num_workers=1, num_events=300)
+    np.testing.assert_array_equal(alone.draw, np.arange(300))
+
+
+# ---- what is known of staleness ----------------------------------------------------------------------------------
+
+
+def test_equal_workers_have_staleness_n_minus_1_after_warm_up():
+    events, _ = run(durations_of("constant", num_workers=8), num_workers=8, num_events=800)
+    np.testing.assert_array_equal(events.staleness[:8], np.arange(8))
+    np.testing.assert_array_equal(events.staleness[8:], 7)
+    other, _ = run(durations_of("lognormal", num_workers=8), num_workers=8, num_events=800)
+    assert (other.staleness[8:] != 7).any()
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_mean_staleness_of_40_workers_is_39_whatever_their_speeds(law):
+    events, _ = run(durations_of(law, num_workers=40), num_workers=40, num_events=10_000)
+    assert abs(events.staleness.mean() - 39) < 0.03 * 39
+    bounded, _ = run(durations_of(law, num_workers=40), num_workers=40, num_events=10_000, staleness_bound=0)
+    assert abs(bounded.staleness.mean() - 39) > 0.4 * 39
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_mean_staleness_misses_39_only_by_who_is_away_at_the_end(law):
+    """Between two gradients of a worker lie those of the others: the sum telescopes, to the worker's last event."""
+    events, _ = run(durations_of(law, num_workers=40), num_workers=40, num_events=5000)
+    last = [np.flatnonzero(events.worker == worker).max(initial=-1) + 1 for worker in range(40)]
+    assert events.staleness.sum() == sum(last) - 5000
+
+
+def geometric_deviation(staleness, *, num_workers):
+    """Largest distance of the distribution function from the geometric one, in units of 1 / sqrt(samples)."""
+    p = 1 / num_workers
+    counts = np.bincount(staleness)
+    expected = 1 - (1 - p) ** np.arange(1, len(counts) + 1)
+    return np.abs(np.cumsum(counts) / len(staleness) - expected).max() * np.sqrt(len(staleness))
+
+
+def test_staleness_under_exponential_times_is_geometric():
+    events, _ = run(durations_of("exponential", num_workers=40), num_workers=40, num_events=40_000)
+    steady = events.staleness[2000:]  # a worker that has not arrived yet would count from the start
+    # Each bound is five standard deviations over 20 seeds: 0.14, 0.0008 and, around 0.62, 0.17.
+    assert abs(steady.std() - math.sqrt(40 * 39)) < 0.7
+    assert abs((steady == 0).mean() - 1 / 40) < 0.004
+    assert geometric_deviation(steady, num_workers=40) < 1.5
+    other, _ = run(durations_of("lognormal", num_workers=40), num_workers=40, num_events=40_000)
+    assert geometric_deviation(other.staleness[2000:], num_workers=40) > 10
+    assert abs(other.staleness[2000:].std() - math.sqrt(40 * 39)) > 10
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_soft_synchronisation_counts_updates(count):
+    events, _ = run(durations_of("constant", num_workers=8), num_workers=8, num_events=800, gradients_per_update=count)
+    np.testing.assert_array_equal(events.version, np.arange(800) // count)
+    # n / c updates pass while a worker computes, the last of them being the one that its gradient is part of.
+    later = events.staleness[8:]
+    assert set(later.tolist()) <= {8 // count - 1, 8 // count}
+
+
+@pytest.mark.parametrize("bound", [0, 1, 4])
+def test_bounded_staleness(bound):
+    num_workers = 6
+    durations = durations_of("slow workers", num_workers=num_workers)
+    events, reads = run(durations, num_workers=num_workers, num_events=1200, staleness_bound=bound)
+
+    def furthest_ahead(events):
+        done, ahead = np.zeros(num_workers, int), 0
+        before = {(w, t): r for w, t, r in zip(events.worker, events.task, events.read_event, strict=True)}
+        snapshots = [done.copy()]
+        for worker in events.worker:
+            done[worker] += 1
+            snapshots.append(done.copy())
+        for (_, task), read in before.items():
+            ahead = max(ahead, task - snapshots[read].min())
+        return ahead
+
+    assert furthest_ahead(events) == bound
+    assert events.staleness.max() <= (2 * bound + 1) * (num_workers - 1)
+    free, _ = run(durations, num_workers=num_workers, num_events=1200)
+    assert furthest_ahead(free) > bound
+    if bound == 0:
+        np.testing.assert_array_equal(events.read_event, np.arange(1200) // num_workers * num_workers)
+        np.testing.assert_array_equal(events.draw, events.task * num_workers + events.worker)  # as synchronous
+        assert len(reads.event) == 1200 and set(reads.event % num_workers) == {0}
+
+
+def test_an_event_on_a_hand_made_trace():
+    table = asynchronous.from_table(np.array([[1.0, 3.0, 10.0]] * 15))
+    events, _ = run(table, num_workers=3, num_events=14)
+    assert events.worker.tolist() == [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 2]
+    assert events.staleness.tolist() == [0, 0, 0, 3, 1, 0, 0, 3, 1, 0, 0, 3, 1, 13]
+
+
+# ---- durations ---------------------------------------------------------------------------------------------------
+
+
+def test_durations_of_an_arrival_model():
+    def model(key, step, num_workers):
+        return 1 + jax.random.exponential(jax.random.fold_in(key, step), (num_workers,))
+
+    durations = asynchronous.from_model(model, key=jax.random.key(3), num_workers=4)
+    np.testing.assert_allclose(durations(1)[5], model(jax.random.key(3), jnp.array(BLOCK + 5), 4), rtol=1e-6)
+    events, _ = run(durations, num_workers=4, num_events=2000)
+    assert abs(events.staleness.mean() - 3) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("table", "num_workers", "message"),
+    [
+        (np.ones((5, 2)), 2, "ends before task 5 of worker 0"),
+        (np.ones((5, 2)), 3, r"of \(2,\) workers, must be \(3,\)"),
+        (np.array([[1.0, 1.0], [1.0, 0.0]]), 2, r"seconds\[1, 1\]=0.0: must be in \(0, inf\)"),
+        (np.array([[1.0, np.nan]]), 2, r"seconds\[0, 1\]=nan"),
+        (np.array([[np.inf, 1.0]]), 2, r"seconds\[0, 0\]=inf"),
+        (np.ones(5), 1, r"has shape \(5,\)"),
+    ],
+)
+def test_refused_durations(table, num_workers, message):
+    with pytest.raises(ValueError, match=message):
+        run(asynchronous.from_table(table), num_workers=num_workers, num_events=20)
+
+
+@pytest.mark.parametrize(("option", "value"), [("staleness_bound", -1), ("gradients_per_update", 0)])
+def test_refused_options(option, value):
+    with pytest.raises(ValueError, match=f"{option}={value}"):
+        run(durations_of("constant", num_workers=2), num_workers=2, num_events=4, **{option: value})
+
+
+# ---- waves -------------------------------------------------------------------------------------------------------
+
+
+def cut(law="exponential", *, num_workers=9, num_events=700, bound=None, count=1, first_event=0, **options):
+    order = asynchronous.order(
+        durations_of(law, num_workers=num_workers),
+        num_workers=num_workers,
+        num_events=num_events,
+        first_event=first_event,
+        staleness_bound=bound,
+        gradients_per_update=count,
+    )
+    return list(asynchronous.waves(order, num_workers=num_workers, first_event=first_event, **options))
+
+
+def dependencies_within(waves):
+    """Gradients of parameters that were read after their wave began."""
+    return sum(int((wave.events.read_event > wave.first_event).sum()) for wave in waves)
+
+
+@pytest.mark.parametrize("bound", [None, 0, 2])
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("law", ["constant", "exponential", "slow workers"])
+def test_waves_hold_every_event_once_and_nothing_that_depends(law, bound, count):
+    waves = cut(law, bound=bound, count=count)
+    assert np.concatenate([wave.events.worker for wave in waves]).size == 700
+    assert [wave.next_event for wave in waves[:-1]] == [wave.first_event for wave in waves[1:]]
+    assert dependencies_within(waves) == 0
+    for wave, after in itertools.pairwise(waves):  # none could be longer
+        assert after.events.read_event[0] > wave.first_event
+        assert len(set(wave.events.worker)) == len(wave.events.worker)
+    for wave in waves:
+        slots = wave.slots
+        np.testing.assert_array_equal(slots.position[wave.events.worker], np.arange(len(wave.events.worker)))
+        np.testing.assert_array_equal(slots.staleness[wave.events.worker], wave.events.staleness)
+        np.testing.assert_array_equal(slots.draw[wave.events.worker], wave.events.draw)
+        assert (slots.position >= 0).sum() == len(wave.events.worker)
+    # Each read follows the gradient that the read's own gradient says it follows.
+    read_at = np.zeros(9, int)
+    for wave in waves:
+        np.testing.assert_array_equal(read_at[wave.events.worker], wave.events.read_event)
+        reads = wave.slots.reads_after
+        read_at = np.where(reads > 0, wave.first_event + reads, read_at)
+
+
+def test_dependencies_are_found_where_waves_are_too_long():
+    waves = cut()
+    joined = waves[3]._replace(
+        events=type(waves[3].events)(*(np.concatenate(c) for c in zip(waves[3].events, waves[4].events, strict=True)))
+    )
+    assert dependencies_within([joined]) > 0
+
+
+def test_equal_workers_make_waves_of_all():
+    assert {len(wave.events.worker) for wave in cut("constant", num_events=900)} == {9}
+    assert {len(wave.events.worker) for wave in cut("lognormal", bound=0, num_events=900)} == {9}
+
+
+def test_width_and_stops():
+    assert {len(wave.events.worker) for wave in cut(width=1)} == {1}
+    waves = cut("constant", stops=(10, 25), first_event=3)
+    starts = {wave.first_event for wave in waves}
+    assert set(range(10, 700, 10)) | set(range(25, 700, 25)) <= starts
+    assert waves[0].first_event == 3 and max(len(wave.events.worker) for wave in waves) <= 9
+    for options in ({"width": 0}, {"stops": (0,)}):
+        with pytest.raises(ValueError, match=r"must be in \[1, inf\)"):
+            cut(**options)

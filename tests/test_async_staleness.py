@@ -1,0 +1,110 @@
+"""Statistics of staleness: per worker, and layer by layer."""
+
+import numpy as np
+import pytest
+
+import asynchronous
+from tests.test_async_events import durations_of, run
+
+
+@pytest.fixture(scope="module")
+def lognormal():
+    return run(durations_of("lognormal", num_workers=40), num_workers=40, num_events=20_000)[0]
+
+
+def test_histogram_counts_by_worker(lognormal):
+    counts = asynchronous.histogram(lognormal.worker, lognormal.staleness, num_workers=40)
+    assert counts.sum() == 20_000
+    for worker in (0, 17):
+        mine = lognormal.staleness[lognormal.worker == worker]
+        np.testing.assert_array_equal(counts[worker], np.bincount(mine, minlength=counts.shape[1]))
+    assert not np.array_equal(counts[0], counts[17])
+
+
+def test_histograms_of_pieces_merge_to_that_of_the_whole(lognormal):
+    def part(here):
+        return asynchronous.histogram(lognormal.worker[here], lognormal.staleness[here], num_workers=40)
+
+    first, second, whole = part(slice(300)), part(slice(300, None)), part(slice(None))
+    assert first.shape != second.shape
+    np.testing.assert_array_equal(asynchronous.merge(first, second), whole)
+    np.testing.assert_array_equal(asynchronous.merge(second, first), whole)
+    assert not np.array_equal(asynchronous.merge(second, second), whole)
+
+
+def test_summary_is_that_of_the_values(lognormal):
+    counts = asynchronous.histogram(lognormal.worker, lognormal.staleness, num_workers=40)
+    for found, values in (
+        (asynchronous.summary(counts), lognormal.staleness),
+        (asynchronous.summary(counts[3]), lognormal.staleness[lognormal.worker == 3]),
+    ):
+        expected = (values.min(), values.mean(), np.median(values), values.max(), values.std(), len(values))
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert asynchronous.summary(np.array([0, 1, 0, 0, 1])).median == 2.5
+    with pytest.raises(ValueError, match="no gradients to describe"):
+        asynchronous.summary(np.zeros(3, int))
+
+
+# ---- layer by layer ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("law", ["constant", "exponential", "lognormal"])
+def test_a_layer_of_the_whole_task_is_as_stale_as_the_whole_gradient(law):
+    events, _ = run(durations_of(law, num_workers=12), num_workers=12, num_events=3000)
+    end = min(events.seconds[events.worker == worker].max() for worker in range(12))
+    expected = events.staleness[(events.task > 0) & (events.seconds <= end)]
+    times = asynchronous.LayerTimes(np.array([0.0, 0.0]), np.array([1.0, 0.9]))
+    whole, shorter = asynchronous.layer_staleness(events, times, num_workers=12)
+    np.testing.assert_array_equal(whole, expected)
+    assert shorter.mean() < expected.mean() - 0.5
+
+
+@pytest.mark.parametrize("law", ["exponential", "lognormal"])
+def test_mean_staleness_of_a_layer_is_its_part_of_the_task_times_the_others(law):
+    """Where the workers' tasks have drifted apart; those that begin together stay together under narrow laws."""
+    events, _ = run(durations_of(law, num_workers=40), num_workers=40, num_events=20_000)
+    times = asynchronous.layer_times([1, 2, 1, 4, 1])
+    found = [s.mean() for s in asynchronous.layer_staleness(events, times, num_workers=40)]
+    np.testing.assert_allclose(found, 39 * (times.sent - times.read), rtol=0.02, atol=0.1)
+    assert found == sorted(found, reverse=True)  # the bottom layer is the stalest
+    with pytest.raises(AssertionError):
+        np.testing.assert_allclose(found, 39 * times.sent, rtol=0.02, atol=0.1)
+
+
+def test_layers_of_equal_workers_by_hand():
+    """Two workers, half a task apart: worker 1's first task is half as long as all others."""
+    seconds = np.ones((40, 2))
+    seconds[0, 1] = 0.5
+    events, _ = run(asynchronous.from_table(seconds), num_workers=2, num_events=70)
+    for costs, of_top in (([1, 3], 1), ([3, 1], 0)):  # windows of the top layer: [1/8, 7/8] and [3/8, 5/8] of a task
+        times = asynchronous.layer_times(costs, forward_fraction=0.5)
+        bottom, top = asynchronous.layer_staleness(events, times, num_workers=2)
+        assert set(bottom.tolist()) == {1}  # the other one's end lies in the middle of it
+        assert set(top.tolist()) == {of_top}
+
+
+def test_table_has_a_row_per_layer():
+    events, _ = run(durations_of("lognormal", num_workers=40), num_workers=40, num_events=5000)
+    staleness = asynchronous.layer_staleness(events, asynchronous.layer_times([1] * 18), num_workers=40)
+    rows = asynchronous.layer_table(staleness).splitlines()
+    assert len(rows) == 20 and rows[2].startswith("| 17 |") and rows[-1].startswith("| 0 |")
+    cells = [float(cell) for cell in rows[-1].strip("| ").split("|")]
+    assert cells[1] == staleness[0].min() and cells[-1] == len(staleness[0])
+
+
+@pytest.mark.parametrize(
+    ("costs", "forward_fraction"), [([1, 0], 0.5), ([1, -1, 3], 0.5), ([1, 1], 0.0), ([1, 1], 1.0)]
+)
+def test_refused_layers(costs, forward_fraction):
+    with pytest.raises(ValueError, match="forward_fraction"):
+        asynchronous.layer_times(costs, forward_fraction=forward_fraction)
+
+
+def test_too_few_events_are_refused():
+    events, _ = run(durations_of("constant", num_workers=5), num_workers=5, num_events=4)
+    times = asynchronous.layer_times([1])
+    with pytest.raises(ValueError, match="of each of the 5 workers"):
+        asynchronous.layer_staleness(events, times, num_workers=5)
+    events, _ = run(durations_of("constant", num_workers=5), num_workers=5, num_events=5)
+    with pytest.raises(ValueError, match="too few"):
+        asynchronous.layer_staleness(events, times, num_workers=5)
