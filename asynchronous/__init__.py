@@ -1,7 +1,8 @@
 """Asynchronous SGD, exactly simulated: one server, n workers that read, compute and push without waiting for others.
 
 Who arrives when depends on how long tasks take and on nothing else, so ``order`` knows it before any training.
-``waves`` cuts that order into groups of gradients that do not depend on each other, to be computed in parallel.
+``waves`` cuts that order into groups of gradients that do not depend on each other, to be computed in parallel;
+``apply_in_order`` is the reduce half that applies them one by one, under one of the ``RULES`` about staleness.
 
 >>> import numpy as np
 >>> durations = from_table(np.array([[1.0, 1.0, 3.5]] * 9))  # seconds of each task of three workers
@@ -17,28 +18,39 @@ Who arrives when depends on how long tasks take and on nothing else, so ``order`
 from asynchronous.durations import Durations, from_model, from_table
 from asynchronous.events import Cursor, Events, Reads, advance, order, start
 from asynchronous.layers import LayerTimes, layer_staleness, layer_table, layer_times
+from asynchronous.rules import RULES, Rule, lookup, make
+from asynchronous.server import Server, ServerState, apply_in_order, step, values_in_order
 from asynchronous.staleness import Summary, histogram, merge, summary
 from asynchronous.waves import Slots, Wave, waves
 
 __all__ = [
+    "RULES",
     "Cursor",
     "Durations",
     "Events",
     "LayerTimes",
     "Reads",
+    "Rule",
+    "Server",
+    "ServerState",
     "Slots",
     "Summary",
     "Wave",
     "advance",
+    "apply_in_order",
     "from_model",
     "from_table",
     "histogram",
     "layer_staleness",
     "layer_table",
     "layer_times",
+    "lookup",
+    "make",
     "merge",
     "order",
     "start",
+    "step",
     "summary",
+    "values_in_order",
     "waves",
 ]

@@ -1,0 +1,213 @@
+"""What a server does about staleness: pure functions of one gradient, as the server is about to apply it.
+
+A rule gives the gradient to apply and a *rate*, a factor of the optimizer's step. A rate of 0 drops the gradient: the
+parameters and the optimizer's state stay as they are, and it counts as an update. The rate is a factor of the step and
+not of the gradient because optimizers such as Adam and LAMB would divide it out again; for SGD the two are the same.
+"""
+
+import difflib
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import optax
+from jax import numpy as jnp
+
+Rate = jax.Array | None
+"""[] float32 in [0, 1], factor of the step; None is 1, and leaves the arithmetic of the step alone."""
+
+
+class Rule(NamedTuple):
+    """A pair of pure functions.
+
+    Attributes:
+      init: ``params -> state``.
+      apply: ``(gradient, state, *, <what it needs>, **others) -> (gradient, rate, state)``. There are ``params``, the
+        server's; ``read``, a function that gives those that the gradient is of (call it only if needed: they lie with
+        the worker); ``staleness``, [] int32, in updates; and ``num_workers``.
+    """
+
+    init: Callable[[Any], Any]
+    apply: Callable[..., tuple[Any, Rate, Any]]
+
+
+def _rate_by(rate: Callable[[jax.Array], jax.Array]) -> Rule:
+    def apply(gradient, state, *, staleness, **others):
+        del others
+        return gradient, rate(staleness.astype(jnp.float32)), state
+
+    return Rule(lambda params: optax.EmptyState(), apply)
+
+
+def none() -> Rule:
+    """Applies every gradient as it is.
+
+    Reference: Chen et al., arXiv 1604.00981, algorithm 2.
+    """
+
+    def apply(gradient, state, **others):
+        del others
+        return gradient, None, state
+
+    return Rule(lambda params: optax.EmptyState(), apply)
+
+
+def inverse() -> Rule:
+    r"""Divides the step by the staleness.
+
+    .. math:: \gamma_\tau = \gamma / \max(1, \tau)
+
+    >>> rule = inverse()
+    >>> _, rate, _ = rule.apply({}, rule.init({}), staleness=jnp.array(4))
+    >>> float(rate)
+    0.25
+
+    Reference: Zhang, Gupta, Lian, Liu, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv 1511.05950.
+    """
+    return _rate_by(lambda staleness: 1 / jnp.maximum(staleness, 1))
+
+
+def inverse_sqrt() -> Rule:
+    r"""Divides the step by the square root of the staleness.
+
+    .. math:: \gamma_\tau = \gamma / \sqrt{\max(1, \tau)}
+
+    Reference: no paper's own; between ``none`` and ``inverse``.
+    """
+    return _rate_by(lambda staleness: 1 / jnp.sqrt(jnp.maximum(staleness, 1)))
+
+
+def threshold(*, max_staleness: Annotated[int, "[0, inf)"]) -> Rule:
+    r"""Drops gradients that are too stale.
+
+    .. math:: \gamma_\tau = \gamma \, [\tau \le \text{max\_staleness}]
+
+    Reference: allowed by Koloskova, Stich, Jaggi, arXiv 2206.08307, eq. 11, for a threshold of the concurrency or more.
+    """
+    if max_staleness < 0:
+        raise ValueError(f"max_staleness={max_staleness}: must be in [0, inf)")
+    return _rate_by(lambda staleness: (staleness <= max_staleness).astype(jnp.float32))
+
+
+def delay_adaptive(*, bound: Annotated[float, "[0, inf)"] = 1.0) -> Rule:
+    r"""Leaves the step alone up to the concurrency n, and bounds it by the inverse of the staleness beyond.
+
+    .. math:: \gamma_\tau = \gamma \text{ if } \tau \le n, \text{ else } \gamma \min(1, \text{bound} / \tau)
+
+    Since the mean staleness of n busy workers is n - 1 whatever their speeds, this touches stragglers alone.
+
+    Args:
+      bound: :math:`1 / (4 L \gamma)` for L-smooth functions; 1 is the choice that needs no L, n that of Mishchenko et
+        al., which is continuous at n; 0 drops.
+
+    Reference: Koloskova, Stich, Jaggi, "Sharper Convergence Guarantees for Asynchronous SGD", arXiv 2206.08307, eq. 11;
+    Mishchenko, Bach, Even, Woodworth, "Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays", arXiv 2206.07638.
+    Differs from the paper in: the concurrency is n at all times, also where a bound on staleness makes workers wait.
+    """
+    if bound < 0:
+        raise ValueError(f"bound={bound}: must be in [0, inf)")
+
+    def apply(gradient, state, *, staleness, num_workers, **others):
+        del others
+        bounded = jnp.minimum(1.0, bound / jnp.maximum(staleness, 1))
+        return gradient, jnp.where(staleness <= num_workers, 1.0, bounded), state
+
+    return Rule(lambda params: optax.EmptyState(), apply)
+
+
+def delay_compensation(*, strength: Annotated[float, "[0, inf)"] = 0.04) -> Rule:
+    r"""Carries the gradient over to the present parameters, by a diagonal stand-in for the Hessian.
+
+    .. math:: g + \lambda \, g \odot g \odot (w - w_{\text{read}})
+
+    Args:
+      strength: :math:`\lambda`; 0 is plain asynchronous SGD.
+
+    >>> rule = delay_compensation(strength=0.5)
+    >>> gradient, _, _ = rule.apply(2.0, (), params=4.0, read=lambda: 3.0)
+    >>> gradient
+    4.0
+
+    Reference: Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML 2017,
+    arXiv 1609.08326, DC-ASGD-c.
+    """
+    if strength < 0:
+        raise ValueError(f"strength={strength}: must be in [0, inf)")
+
+    def apply(gradient, state, *, params, read, **others):
+        del others
+        return jax.tree.map(lambda g, w, r: g + strength * g * g * (w - r), gradient, params, read()), None, state
+
+    return Rule(lambda params: optax.EmptyState(), apply)
+
+
+def adaptive_delay_compensation(
+    *,
+    strength: Annotated[float, "[0, inf)"] = 2.0,
+    decay: Annotated[float, "[0, 1)"] = 0.95,
+    epsilon: Annotated[float, "(0, inf)"] = 1e-7,
+) -> Rule:
+    r"""Delay compensation whose strength follows the size of the gradients, coordinate by coordinate.
+
+    .. math:: v \leftarrow m v + (1 - m) g \odot g, \quad
+      g + \frac{\lambda_0}{\sqrt{v + \epsilon}} \, g \odot g \odot (w - w_{\text{read}})
+
+    Args:
+      strength: :math:`\lambda_0`; 0 is plain asynchronous SGD.
+      decay: m, of the mean square, which begins at 0.
+      epsilon: inside the root.
+
+    Reference: Zheng et al., arXiv 1609.08326, DC-ASGD-a. Differs from implementations in: the mean square is one for
+    all workers' gradients; a published one keeps one for each worker.
+    """
+    if strength < 0 or not 0 <= decay < 1 or epsilon <= 0:
+        raise ValueError(
+            f"strength={strength}, decay={decay}, epsilon={epsilon}: must be in [0, inf), in [0, 1) and above 0"
+        )
+
+    def apply(gradient, state, *, params, read, **others):
+        del others
+        state = jax.tree.map(lambda v, g: decay * v + (1 - decay) * g * g, state, gradient)
+
+        def compensated(g, v, w, r):
+            return g + strength / jnp.sqrt(v + epsilon) * g * g * (w - r)
+
+        return jax.tree.map(compensated, gradient, state, params, read()), None, state
+
+    return Rule(lambda params: jax.tree.map(jnp.zeros_like, params), apply)
+
+
+RULES: dict[str, Callable[..., Rule]] = {
+    "adaptive_delay_compensation": adaptive_delay_compensation,
+    "delay_adaptive": delay_adaptive,
+    "delay_compensation": delay_compensation,
+    "inverse": inverse,
+    "inverse_sqrt": inverse_sqrt,
+    "none": none,
+    "threshold": threshold,
+}
+
+GIVEN: frozenset[str] = frozenset()  # what the program supplies: nothing; every parameter of a rule is a config key
+
+
+def lookup(name: str) -> Callable[..., Rule]:
+    """Returns the rule's constructor; its signature is the schema of a config's block.
+
+    Raises:
+      ValueError: if no rule has that name; says which there are.
+    """
+    if name not in RULES:
+        close = difflib.get_close_matches(name, RULES, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"name={name!r}: {hint}allowed: {', '.join(sorted(RULES))}")
+    return RULES[name]
+
+
+def make(name: str, **options) -> Rule:
+    """Builds the rule called ``name``: ``make(**config.rule)``.
+
+    >>> rule = make("threshold", max_staleness=3)
+    >>> [float(rule.apply(1.0, (), staleness=jnp.array(staleness))[1]) for staleness in (3, 4)]
+    [1.0, 0.0]
+    """
+    return lookup(name)(**options)

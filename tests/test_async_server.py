@@ -1,0 +1,290 @@
+"""Waves against one gradient at a time, over layouts, rules and options; each with something wrong that is rejected."""
+
+import functools
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import numpy as jnp
+
+import asynchronous
+import reducers
+from tests import async_toy as toy
+from workers import AXES, Halves, Layout, over_workers
+
+NUM_EVENTS = 60
+MOMENTUM = toy.MOMENTUM
+
+
+@functools.cache
+def trace(num_workers=8):
+    """Seconds[task, worker]: one worker takes ten times as long as the others."""
+    seconds = np.random.default_rng(5).lognormal(0.0, 0.4, (120, num_workers))
+    seconds[:, 2 % num_workers] *= 10
+    return asynchronous.from_table(seconds)
+
+
+def ordered(*, num_workers=8, num_events=NUM_EVENTS, width=None, durations=None, **options):
+    """The waves of a run, and its only piece."""
+    order = functools.partial(
+        asynchronous.order, durations or trace(num_workers), num_workers=num_workers, num_events=num_events, **options
+    )
+    return list(asynchronous.waves(order(), num_workers=num_workers, width=width)), next(order())
+
+
+def both(*, num_devices=2, num_workers=8, rule=toy.PLAIN, optimizer=toy.SGD, gradients_per_update=1, **options):
+    """The same run in waves and one at a time."""
+    waves, (events, reads) = ordered(num_workers=num_workers, gradients_per_update=gradients_per_update, **options)
+    given = {"rule": rule, "optimizer": optimizer, "gradients_per_update": gradients_per_update}
+    layout = Layout.of(num_workers, num_devices=num_devices)
+    return toy.run_waves(waves, layout=layout, **given), toy.simulate(events, reads, num_workers=num_workers, **given)
+
+
+# ---- waves equal one at a time -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "lanes", "lift"),
+    [
+        (8, "vmap", "pmap"),
+        (4, "vmap", "shard_map"),
+        (4, "unrolled", "pmap"),
+        (1, "vmap", "pmap"),
+        (1, "dispatched", "shard_map"),
+    ],
+)
+def test_waves_equal_one_at_a_time_on_every_layout(num_devices, lanes, lift):
+    waves, (events, reads) = ordered()
+    expected = toy.simulate(events, reads, num_workers=8, optimizer=MOMENTUM)
+    layout = Layout.of(8, num_devices=num_devices)
+    found = toy.run_waves(waves, layout=layout, optimizer=MOMENTUM, lift=lift, lanes=lanes)
+    assert toy.largest_difference(found, expected) < 1e-6
+    assert found[1] == NUM_EVENTS
+
+
+@pytest.mark.parametrize("num_devices", [8, 2, 1])
+def test_waves_equal_one_at_a_time_bit_for_bit_where_both_run_the_same_program(num_devices):
+    layout = Layout.of(8, num_devices=num_devices)
+    single, _ = ordered(width=1)
+    expected = toy.run_waves(single, layout=layout, optimizer=MOMENTUM)
+    for width in (None, 3):
+        waves, _ = ordered(width=width)
+        assert len(waves) < len(single)
+        assert toy.same_bits(toy.run_waves(waves, layout=layout, optimizer=MOMENTUM), expected)
+
+
+@pytest.mark.parametrize("wrong", ["order", "snapshot", "read late"])
+def test_one_at_a_time_rejects(wrong):
+    """The gradients of a wave in another order, at the present parameters, and snapshots of the wave's end."""
+    waves, (events, reads) = ordered()
+    expected = toy.simulate(events, reads, num_workers=8, optimizer=MOMENTUM)
+
+    def spoil(slots):
+        active = slots.position >= 0
+        if wrong == "order":
+            return slots._replace(position=np.where(active, active.sum() - 1 - slots.position, -1).astype(np.int32))
+        if wrong == "read late":
+            return slots._replace(reads_after=np.where(slots.reads_after, active.sum(), 0).astype(np.int32))
+        return slots._replace(reads_after=np.full(8, active.sum(), np.int32))
+
+    waves = [wave._replace(slots=spoil(wave.slots)) for wave in waves]
+    found = toy.run_waves(waves, layout=Layout.of(8, num_devices=2), optimizer=MOMENTUM)
+    assert toy.largest_difference(found[0], expected[0]) > 1e-5
+
+
+# ---- limits that are plain SGD -----------------------------------------------------------------------------------
+
+
+def run_synchronous(num_workers, *, num_steps, reducer, optimizer):
+    """Synchronous SGD on the same draws."""
+    tx = optax.chain(reducers.make(reducer, axis_name=AXES), optimizer)
+
+    def gradient(params, local, feed, resident):
+        del local, resident
+        return jax.grad(toy.loss)(params[0], feed["draw"])
+
+    def reduce(shared, local, computed):
+        params, state = shared
+        updates, state = tx.update(computed, state, params)
+        return (optax.apply_updates(params, updates), state), local, {}
+
+    layout = Layout.of(num_workers)
+    step = over_workers(Halves(gradient, reduce), layout=layout)
+    params = toy.initial_params()
+    shared, local = layout.put_shared((params, tx.init(params))), layout.put_local({"x": np.zeros(num_workers)})
+    for number in range(num_steps):
+        draw = layout.split(np.arange(num_workers, dtype=np.uint32) + number * num_workers)
+        shared, local, _ = jax.block_until_ready(step(shared, local, {"draw": draw}, {}))
+    return layout.get_shared(shared)[0]
+
+
+@pytest.mark.parametrize("optimizer", [toy.SGD, optax.adam(0.01)], ids=["sgd", "adam"])
+def test_one_worker_is_plain_sgd_bit_for_bit(optimizer):
+    waves, _ = ordered(num_workers=1, num_events=40)
+    found = toy.run_waves(waves, layout=Layout.of(1), optimizer=optimizer)
+    plain = functools.partial(run_synchronous, 1, reducer="mean", optimizer=optimizer)
+    assert toy.same_bits(found[0], plain(num_steps=40))
+    assert not toy.same_bits(found[0], plain(num_steps=39))
+
+
+def test_bound_0_makes_a_round_one_step_of_the_sum():
+    optimizer, num_rounds = optax.sgd(0.01), 6
+    waves, _ = ordered(num_events=8 * num_rounds, staleness_bound=0)
+    assert len(waves) == num_rounds
+    expected = run_synchronous(8, num_steps=num_rounds, reducer="sum", optimizer=optimizer)
+    found = toy.run_waves(waves, layout=Layout.of(8, num_devices=2), optimizer=optimizer)
+    assert toy.largest_difference(found[0], expected) < 1e-6
+    # Everyone has read the same, and what the server has.
+    assert all((rows == rows[0]).all() for rows in jax.tree.leaves(found[2]))
+    assert toy.same_bits(jax.tree.map(lambda rows: rows[0], found[2]), found[0])
+    bounded_by_1, _ = ordered(num_events=8 * num_rounds, staleness_bound=1)
+    other = toy.run_waves(bounded_by_1, layout=Layout.of(8, num_devices=2), optimizer=optimizer)
+    assert toy.largest_difference(other[0], expected) > 1e-4
+
+
+def test_soft_synchronisation_of_a_round_is_one_step_of_the_mean():
+    waves, _ = ordered(num_events=48, staleness_bound=0, gradients_per_update=8)
+    found = toy.run_waves(waves, layout=Layout.of(8, num_devices=2), optimizer=MOMENTUM, gradients_per_update=8)
+    expected = run_synchronous(8, num_steps=6, reducer="mean", optimizer=MOMENTUM)
+    assert found[1] == 6 and toy.largest_difference(found[0], expected) < 1e-6
+    assert toy.largest_difference(found[0], toy.initial_params()) > 1e-2
+
+
+# ---- options and rules -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"staleness_bound": 2}, {"gradients_per_update": 3}], ids=str)
+def test_options_equal_one_at_a_time(options):
+    found, expected = both(optimizer=MOMENTUM, **options)
+    assert toy.largest_difference(found, expected) < 1e-6
+    plain, _ = both(optimizer=MOMENTUM)
+    assert toy.largest_difference(found[0], plain[0]) > 1e-3
+
+
+RULES = {
+    "adaptive_delay_compensation": {"strength": 0.5},
+    "delay_adaptive": {"bound": 2.0},
+    "delay_compensation": {"strength": 0.5},
+    "inverse": {},
+    "inverse_sqrt": {},
+    "none": {},
+    "threshold": {"max_staleness": 7},
+}
+
+
+def test_every_rule_is_tried():
+    assert set(RULES) == set(asynchronous.RULES)
+
+
+@functools.cache
+def rule_of(name):
+    return asynchronous.make(name, **RULES[name])
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_rules_equal_one_at_a_time(name):
+    found, expected = both(rule=rule_of(name), optimizer=MOMENTUM)
+    assert toy.largest_difference(found, expected) < 1e-6
+    plain, _ = both(optimizer=MOMENTUM)
+    assert name == "none" or toy.largest_difference(found[0], plain[0]) > 1e-5
+
+
+@pytest.mark.parametrize("name", ["delay_compensation", "inverse", "threshold"])
+def test_rules_of_a_group_equal_one_at_a_time(name):
+    found, expected = both(rule=rule_of(name), optimizer=MOMENTUM, gradients_per_update=3)
+    assert toy.largest_difference(found, expected) < 1e-6 and found[1] == NUM_EVENTS // 3
+    single, _ = both(rule=rule_of(name), optimizer=MOMENTUM)
+    assert toy.largest_difference(found[0], single[0]) > 1e-5
+
+
+@pytest.mark.parametrize("name", ["delay_compensation", "adaptive_delay_compensation"])
+def test_compensation_of_strength_0_is_plain(name):
+    found, _ = both(rule=asynchronous.make(name, strength=0.0), optimizer=MOMENTUM)
+    plain, _ = both(optimizer=MOMENTUM)
+    some, _ = both(rule=rule_of(name), optimizer=MOMENTUM)
+    assert toy.same_bits(found, plain)
+    assert not toy.same_bits(some, plain)
+
+
+@pytest.mark.parametrize("optimizer", [MOMENTUM, optax.adam(0.01)], ids=["momentum", "adam"])
+def test_a_rate_is_of_the_step_and_a_dropped_gradient_leaves_no_trace(optimizer):
+    params = {"w": jnp.array([1.0, -2.0])}
+    state = optimizer.update({"w": jnp.array([0.3, 0.1])}, optimizer.init(params), params)[1]
+    gradient = {"w": jnp.array([0.5, -0.5])}
+    whole, _ = asynchronous.step(optimizer, gradient, state, params, rate=None)
+    half, _ = asynchronous.step(optimizer, gradient, state, params, rate=jnp.array(0.5))
+    np.testing.assert_allclose(half["w"] - params["w"], (whole["w"] - params["w"]) / 2, atol=1e-6)
+    nan = {"w": jnp.full(2, jnp.nan)}
+    assert toy.same_bits(asynchronous.step(optimizer, nan, state, params, rate=jnp.array(0.0)), (params, state))
+    assert not toy.same_bits(asynchronous.step(optimizer, gradient, state, params, rate=jnp.array(0.1))[1], state)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_nan_of_a_dropped_gradient_does_not_reach_the_server(count):
+    update = toy.make_update(MOMENTUM)
+    rule = asynchronous.make("threshold", max_staleness=1)
+    server = asynchronous.apply_in_order(update, rule=rule, axis_name="worker", gradients_per_update=count)
+    params = jnp.ones(3)
+    state, snapshot = server.init(params)
+    shared = toy.Shared(params, MOMENTUM.init(params), jnp.zeros((), jnp.int32))
+
+    def after(stale_gradient, *, staleness):
+        def one(gradient, position, staleness):
+            slots = {"position": position, "staleness": staleness, "reads_after": position + 1}
+            return server.apply(shared, state, snapshot, gradient, **slots)
+
+        gradients = jnp.stack([jnp.ones(3), jnp.full(3, stale_gradient)])
+        lifted = jax.vmap(one, axis_name="worker", out_axes=(None, None, 0))
+        return lifted(gradients, jnp.arange(2), jnp.array([0, staleness]))[0]
+
+    dropped = after(jnp.nan, staleness=2)
+    assert toy.same_bits(dropped, after(7.0, staleness=2)) and int(dropped.num_updates) == 2 // count
+    assert bool(jnp.isfinite(dropped.params).all()) and not bool(jnp.isfinite(after(jnp.nan, staleness=1).params).all())
+
+
+def rate(name, staleness, **options):
+    rule = asynchronous.make(name, **options)
+    _, rate, _ = rule.apply(1.0, rule.init(1.0), staleness=jnp.array(staleness), num_workers=8, params=None, read=None)
+    return 1.0 if rate is None else float(rate)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),  # at staleness 0, 1, 4, 8, 9, 16
+    [
+        ("none", {}, [1, 1, 1, 1, 1, 1]),
+        ("inverse", {}, [1, 1, 1 / 4, 1 / 8, 1 / 9, 1 / 16]),
+        ("inverse_sqrt", {}, [1, 1, 1 / 2, 8**-0.5, 1 / 3, 1 / 4]),
+        ("threshold", {"max_staleness": 4}, [1, 1, 1, 0, 0, 0]),
+        ("delay_adaptive", {}, [1, 1, 1, 1, 1 / 9, 1 / 16]),
+        ("delay_adaptive", {"bound": 8.0}, [1, 1, 1, 1, 8 / 9, 8 / 16]),
+        ("delay_adaptive", {"bound": 0.0}, [1, 1, 1, 1, 0, 0]),
+    ],
+)
+def test_rates_by_hand(name, options, expected):
+    np.testing.assert_allclose([rate(name, staleness, **options) for staleness in (0, 1, 4, 8, 9, 16)], expected)
+
+
+def test_adaptive_compensation_by_hand():
+    rule = asynchronous.make("adaptive_delay_compensation", strength=2.0, decay=0.5, epsilon=1e-7)
+    state = rule.init(jnp.zeros(()))
+    gradient, _, state = rule.apply(jnp.array(2.0), state, params=jnp.array(3.0), read=lambda: jnp.array(2.5))
+    assert float(state) == 2.0  # half of 2 x 2
+    np.testing.assert_allclose(gradient, 2.0 + 2.0 / np.sqrt(2.0 + 1e-7) * 4.0 * 0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("inverze", {}, "did you mean 'inverse'"),
+        ("threshold", {"max_staleness": -1}, "max_staleness=-1"),
+        ("delay_adaptive", {"bound": -0.5}, "bound=-0.5"),
+        ("delay_compensation", {"strength": -1.0}, "strength=-1.0"),
+        ("adaptive_delay_compensation", {"decay": 1.0}, "decay=1.0"),
+    ],
+)
+def test_refused_rules(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        asynchronous.make(name, **options)
+    with pytest.raises(ValueError, match="gradients_per_update=0"):
+        asynchronous.apply_in_order(None, rule=asynchronous.make("none"), axis_name=AXES, gradients_per_update=0)
