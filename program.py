@@ -14,10 +14,12 @@ import data
 import models
 import optim
 import reducers
-from configs.schema import ConfigError, in_block
+from configs.schema import in_block
 from models import tasks
 from reducers import arrivals
-from step import Chain, Local, Shared, make_chain, make_train_step
+from step import Chain, Local, Shared, make_chain, make_local_half, make_update
+from turns import Timetable
+from ways import check_arrivals, in_waves, make_reducer, make_timetable, together
 from workers import AXES, Halves
 
 # Independent streams of randomness of one seed; the order of examples has its own generator.
@@ -31,6 +33,7 @@ class Program(NamedTuple):
     info: data.Info
     task: tasks.Task
     halves: Halves
+    timetable: Timetable  # what each call of the step is to do
     init: Callable[[], tuple[Shared, Local]]  # of one worker
     arrival_seconds: Callable[[Any], jax.Array]  # step -> [W]
     traffic: reducers.Traffic  # of one worker and step
@@ -42,8 +45,8 @@ class Program(NamedTuple):
 
     @property
     def examples_per_step(self) -> int:
-        """Examples that all workers compute, those of late ones too."""
-        return self.config.num_workers * self.config.batch_size_per_worker
+        """Examples that are computed for a step, those of late workers too."""
+        return self.timetable.gradients_per_step * self.config.batch_size_per_worker
 
 
 def build(config: ConfigDict) -> Program:
@@ -67,13 +70,9 @@ def build(config: ConfigDict) -> Program:
     with in_block("arrivals"):
         arrival_seconds = make_arrivals(config)
         jax.eval_shape(arrival_seconds, 0)  # what it says of this number of workers, it says here
-    if config.arrivals.name == "none" and reducers.needs_arrivals(config.reducer):
-        others = ", ".join(sorted(set(arrivals.ARRIVALS) - {"none"}))
-        needs = f"config.reducer.name={config.reducer.name!r} needs arrival times"
-        raise ConfigError(f"config.arrivals.name='none': {needs}; allowed: {others}")
-
-    num_counted = reducers.num_counted(config.reducer, num_workers=config.num_workers)
-    steps_per_epoch = info.num_train / (num_counted * config.batch_size_per_worker)
+    mode, timetable = make_timetable(config, arrival_seconds=arrival_seconds)
+    check_arrivals(config, mode=mode)
+    steps_per_epoch = info.num_train / (timetable.num_counted * config.batch_size_per_worker)
 
     def steps(key: str) -> int:
         count, epochs = config[f"{key}_steps"], config[f"{key}_epochs"]
@@ -95,37 +94,30 @@ def build(config: ConfigDict) -> Program:
         loss_scaling=loss_scaling,
         clip_norm=config.clip_norm,
     )
-    init = functools.partial(init_worker, config, task=task, chain=chain)
+    local_half = make_local_half(
+        task=task,
+        chain=chain,
+        accumulation=accumulation,
+        loss_scaling=loss_scaling,
+        augment=data.lookup(config.data.augment),
+    )
+    update = make_update(chain=chain, learning_rate=learning_rate, ema_decay=config.ema_decay)
+    if mode is None:
+        way = together(config, chain=chain, local_half=local_half, update=update, arrival_seconds=arrival_seconds)
+    else:
+        way = in_waves(config, mode=mode, local_half=local_half, update=update)
+    init = functools.partial(init_worker, config, task=task, chain=chain, init_server=way.init_server)
     with in_block("model"):
         params = jax.eval_shape(init)[0].params
-    with in_block("reducer"):  # traced for this number of workers, so that what is too few of them is refused here
-        counted = make_reducer(config, axis_name="worker")
-        traffic = reducers.traffic(
-            counted,
-            params,
-            axis_sizes={"worker": config.num_workers},
-            arrival_seconds=jnp.zeros(config.num_workers),
-        )
     return Program(
         config=config,
         info=info,
         task=task,
-        halves=make_train_step(
-            task=task,
-            chain=chain,
-            learning_rate=learning_rate,
-            accumulation=accumulation,
-            loss_scaling=loss_scaling,
-            arrival_seconds=arrival_seconds,
-            augment=data.lookup(config.data.augment),
-            on_overflow="ignore"
-            if (config.loss_scaling.name, config.communication.name) == ("none", "full")
-            else "skip",
-            ema_decay=config.ema_decay,
-        ),
+        halves=way.halves,
+        timetable=timetable,
         init=init,
         arrival_seconds=arrival_seconds,
-        traffic=traffic,
+        traffic=way.traffic(params),
         placement=placement,
         num_steps=steps("train"),
         log_every=steps("log_every"),
@@ -158,22 +150,18 @@ def make_arrivals(config: ConfigDict) -> Callable[[Any], jax.Array]:
     return arrival_seconds
 
 
-def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName) -> optax.GradientTransformation:
-    """Returns the reducer of a config, in the precision in which its updates are sent."""
-    with in_block("reducer"):
-        reducer = reducers.make(**config.reducer, axis_name=axis_name)
-    with in_block("communication"):
-        if config.communication.name != "full" and not reducers.communication.scales(config.reducer):
-            needs = f"needs a homogeneous reducer, not config.reducer.name={config.reducer.name!r}"
-            raise ValueError(f"name={config.communication.name!r}: {needs}")
-        return reducers.communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
-
-
-def init_worker(config: ConfigDict, *, task: tasks.Task, chain: Chain) -> tuple[Shared, Local]:
+def init_worker(
+    config: ConfigDict,
+    *,
+    task: tasks.Task,
+    chain: Chain,
+    init_server: Callable[[Any], tuple[Any, Any]],
+) -> tuple[Shared, Local]:
     """Returns the state that every worker begins with, a function of the seed alone."""
     key = jax.random.key(config.seed)
     params, model_state = task.init(jax.random.fold_in(key, INIT_STREAM))
     step_key = jax.random.key_data(jax.random.fold_in(key, STEP_STREAM))
     ema = None if config.ema_decay is None else params
-    shared = Shared(jnp.zeros((), jnp.int32), step_key, params, chain.after.init(params), ema)
-    return shared, Local(model_state, chain.before.init(params), chain.reducer.init(params))
+    server, snapshot = init_server(params)
+    shared = Shared(jnp.zeros((), jnp.int32), step_key, params, chain.after.init(params), ema, server)
+    return shared, Local(model_state, chain.before.init(params), chain.reducer.init(params), snapshot)

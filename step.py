@@ -10,6 +10,7 @@ from jax import lax
 from jax import numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+import asynchronous
 import data
 import optim
 import reducers
@@ -25,6 +26,7 @@ class Shared(NamedTuple):
     params: Any
     opt_state: Any
     ema: Any  # like params, or None
+    server: Any = None  # what an asynchronous server holds besides
 
 
 class Local(NamedTuple):
@@ -33,6 +35,7 @@ class Local(NamedTuple):
     model_state: Any  # BatchNorm statistics
     opt_state: Any  # of what comes before the reducer: clipping, the loss scale, a worker's own optimizer
     reducer_state: Any
+    snapshot: Any = None  # like params: those that an asynchronous worker has read
 
 
 class Chain(NamedTuple):
@@ -64,15 +67,11 @@ def make_chain(
 
 def make_train_step(
     *,
-    task: tasks.Task,
     chain: Chain,
-    learning_rate: optax.Schedule,
-    accumulation: optim.accumulation.Accumulation,
-    loss_scaling: optim.loss_scaling.LossScaling,
+    local_half: Callable,
+    update: Callable,
     arrival_seconds: Callable[[Any], jax.Array],
-    augment: Callable = data.AUGMENTATIONS["none"],
     on_overflow: Literal["ignore", "skip"] = "ignore",
-    ema_decay: float | None = None,
 ) -> Halves:
     """Returns one worker's step: what it does by itself, up to the reducer; then the reduction and the update.
 
@@ -81,39 +80,17 @@ def make_train_step(
     stay as they were, and its loss and its gradient's norm are in no metric. So its NaN is nowhere.
 
     Args:
-      task: gives the loss.
       chain: what is done with the gradient.
-      learning_rate: of each step, for the records.
-      accumulation: how a worker takes in its batch.
-      loss_scaling: how it gets at a gradient; the one that guards the chain.
+      local_half: of ``make_local_half``.
+      update: of ``make_update``.
       arrival_seconds: step -> [W], when each worker's gradient is there, for the reducer and the simulated clock.
-      augment: what is done to images.
       on_overflow: "skip" leaves parameters, the state of ``chain.after`` and the moving average as they were, on all
         workers, where the reduced updates are not all finite or no worker had any. The step counts all the same, and
         optimizers before the reducer keep what they have learnt, as those of Adasum's authors do.
-      ema_decay: of the moving average of the parameters.
     """
 
-    def gradient(params, opt_state, model_state, part):
-        batch, key = part
-        loss = functools.partial(task.loss, batch=batch, key=key)
-        return loss_scaling.gradient(loss, opt_state, params, model_state)
-
-    def local_half(shared: Shared, local: Local, feed, resident) -> optim.accumulation.Work:
-        key = jax.random.fold_in(jax.random.wrap_key_data(shared.key), feed["draw"])
-        augment_key, dropout_key = jax.random.split(key)
-        batch = data.fetch(resident["train"], feed)
-        image = data.normalise(augment(augment_key, batch["image"]), resident["mean"], resident["std"])
-        parts = optim.accumulation.split({**batch, "image": image}, key=dropout_key, count=accumulation.num_parts)
-
-        def update(gradients, opt_state, params):
-            return chain.before.update(gradients, optim.schedules.at_step(opt_state, shared.step), params)
-
-        work = accumulation.work(gradient, update, shared.params, local.opt_state, local.model_state, parts)
-        measured = loss_scaling.measure(local.opt_state, work.opt_state)
-        return work._replace(sums={**work.sums, **measured, "workers": jnp.ones(())})
-
-    def reduce_half(shared: Shared, local: Local, work: optim.accumulation.Work):
+    def reduce_half(shared: Shared, local: Local, work: optim.accumulation.Work, plan):
+        del plan
         seconds = arrival_seconds(shared.step)  # (W,)
         updates, reducer_state = chain.reducer.update(
             work.updates, local.reducer_state, shared.params, arrival_seconds=seconds
@@ -124,35 +101,83 @@ def make_train_step(
         flat, unflatten = ravel_pytree((work.sums, told))
         totals, told = unflatten(lax.psum(flat, AXES))  # one all-reduce for all metrics
         told = {name: total / reducers.num_workers(AXES) for name, total in told.items()}
-        reduced_norm = optax.tree.norm(updates)
         skipped = ~reducers.all_finite(updates) | reducers.overflowed(reducer_state) | (totals.get("contributed") == 0)
+        updated, own = update(shared, updates)
+        if on_overflow == "skip":
+            updated = optax.tree.where(skipped, shared._replace(step=updated.step), updated)
+            own["update_norm"] = jnp.where(skipped, 0, own["update_norm"])
+            own["skipped"] = skipped.astype(jnp.float32)
+        return updated, Local(work.model_state, work.opt_state, reducer_state), _metrics(totals, told, **own, **time)
 
+    return Halves(local_half, reduce_half)
+
+
+def make_local_half(
+    *,
+    task: tasks.Task,
+    chain: Chain,
+    accumulation: optim.accumulation.Accumulation,
+    loss_scaling: optim.loss_scaling.LossScaling,
+    augment: Callable = data.AUGMENTATIONS["none"],
+) -> Callable:
+    """Returns what a worker does by itself: ``(shared, local, feed, resident) -> Work``.
+
+    Args:
+      task: gives the loss.
+      chain: what is done with the gradient; here what comes before the reducer.
+      accumulation: how a worker takes in its batch.
+      loss_scaling: how it gets at a gradient; the one that guards the chain.
+      augment: what is done to images.
+    """
+
+    def gradient(params, opt_state, model_state, part):
+        batch, key = part
+        loss = functools.partial(task.loss, batch=batch, key=key)
+        return loss_scaling.gradient(loss, opt_state, params, model_state)
+
+    def local_half(shared: Shared, local: Local, feed, resident) -> optim.accumulation.Work:
+        params = shared.params if local.snapshot is None else local.snapshot
+        key = jax.random.fold_in(jax.random.wrap_key_data(shared.key), feed["draw"])
+        augment_key, dropout_key = jax.random.split(key)
+        batch = data.fetch(resident["train"], feed)
+        image = data.normalise(augment(augment_key, batch["image"]), resident["mean"], resident["std"])
+        parts = optim.accumulation.split({**batch, "image": image}, key=dropout_key, count=accumulation.num_parts)
+
+        def update(gradients, opt_state, params):
+            return chain.before.update(gradients, optim.schedules.at_step(opt_state, shared.step), params)
+
+        work = accumulation.work(gradient, update, params, local.opt_state, local.model_state, parts)
+        measured = loss_scaling.measure(local.opt_state, work.opt_state)
+        return work._replace(sums={**work.sums, **measured, "workers": jnp.ones(())})
+
+    return local_half
+
+
+def make_update(*, chain: Chain, learning_rate: optax.Schedule, ema_decay: float | None = None) -> Callable:
+    """Returns one update of the shared state: ``(shared, reduced updates, rate) -> (shared, metrics)``.
+
+    Args:
+      chain: what is done with the gradient; here what comes after the reducer.
+      learning_rate: of each step, for the records.
+      ema_decay: of the moving average of the parameters.
+    """
+
+    def update(shared: Shared, updates, rate: asynchronous.Rate = None) -> tuple[Shared, dict[str, jax.Array]]:
+        reduced_norm = optax.tree.norm(updates)
         opt_state = optim.schedules.at_step(shared.opt_state, shared.step)
-        updates, opt_state = chain.after.update(updates, opt_state, shared.params)
+        updates, opt_state = asynchronous.update_at(chain.after, updates, opt_state, shared.params, rate=rate)
         params = optax.apply_updates(shared.params, updates)
         step, ema = shared.step + 1, shared.ema
         if ema_decay is not None:
             ema = optim.ema.update(ema, params, num_updates=step, decay=ema_decay)
-        if on_overflow == "skip":
-            kept = (optax.tree.zeros_like(updates), shared.params, shared.opt_state, shared.ema)
-            updates, params, opt_state, ema = optax.tree.where(skipped, kept, (updates, params, opt_state, ema))
+        metrics = {
+            "learning_rate": learning_rate(shared.step),
+            "reduced_norm": reduced_norm,
+            "update_norm": optax.tree.norm(updates),
+        }
+        return shared._replace(step=step, params=params, opt_state=opt_state, ema=ema), metrics
 
-        metrics = _metrics(
-            totals,
-            told,
-            learning_rate=learning_rate(shared.step),
-            reduced_norm=reduced_norm,
-            update_norm=optax.tree.norm(updates),
-            **time,
-            **({"skipped": skipped.astype(jnp.float32)} if on_overflow == "skip" else {}),
-        )
-        return (
-            Shared(step, shared.key, params, opt_state, ema),
-            Local(work.model_state, work.opt_state, reducer_state),
-            metrics,
-        )
-
-    return Halves(local_half, reduce_half)
+    return update
 
 
 def _only_counted(work: Any, local: Local, waited: reducers.Waited | None, seconds: jax.Array) -> tuple[Any, dict]:

@@ -18,6 +18,7 @@ import numpy as np
 from absl import app, flags
 from jax import lax
 
+import asynchronous
 import data
 import runs
 from configs import flags as config_flags
@@ -25,6 +26,7 @@ from configs.schema import ConfigError, in_block
 from program import Program, build
 from runs import dry_run
 from step import Local, Shared
+from turns import Turn
 from workers import DEVICE_AXIS, Layout, Window, claim_cpu_devices, on_devices, over_workers
 
 flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
@@ -148,18 +150,21 @@ def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, An
         stop = stack.enter_context(runs.catch_stop())
         window = Window()
 
-        for step, feed in zip(range(start + 1, program.num_steps + 1), feeds.iterate(start), strict=False):
-            shared, local, metrics = train_step(shared, local, feed, resident)
-            journal.steps(window.push(step, metrics), waited_seconds=feeds.waited_seconds)
-            is_last, stopped_by = step == program.num_steps, stop.requested
-            at_eval = is_last or step % program.eval_every == 0
-            at_checkpoint = is_last or step % program.checkpoint_every == 0 or stopped_by is not None
+        cadences = (program.eval_every, program.checkpoint_every)
+        for turn, feed in feeds.follow(program.timetable.turns(start, program.num_steps, stops=cadences)):
+            plan = {name: layout.split(column) for name, column in turn.plan.items()}
+            shared, local, metrics = train_step(shared, local, {**feed, "plan": plan}, resident)
+            journal.turns(window.push(turn, metrics), waited_seconds=feeds.waited_seconds)
+            step, is_last = turn.steps.stop - 1, turn.reaches(program.num_steps)
+            stopped_by = stop.requested if turn.is_whole else None
+            at_eval = is_last or turn.reaches(program.eval_every)
+            at_checkpoint = is_last or turn.reaches(program.checkpoint_every) or stopped_by is not None
             if at_eval or at_checkpoint:
-                journal.steps(window.drain(), waited_seconds=feeds.waited_seconds)
+                journal.turns(window.drain(), waited_seconds=feeds.waited_seconds)
                 with journal.clock.paused():
                     quality = evaluate(shared, local, resident) if at_eval else None
                     if quality:
-                        journal.evaluation(step, metrics, quality)
+                        journal.evaluation(step, quality)
                     if at_checkpoint:
                         journal.records.flush()  # a checkpoint never knows more than the records
                         checkpoints.save(step, canonical(shared, local, tally, layout), metrics=quality)
@@ -167,6 +172,7 @@ def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, An
                 checkpoints.wait()
                 return {"stopped_by": stopped_by, "step": step}
         checkpoints.wait()
+        journal.staleness()
     return {"stopped_by": None, **journal.summary(), "num_devices": layout.num_devices, "lanes": layout.lanes}
 
 
@@ -176,6 +182,8 @@ class Journal:
     def __init__(self, program: Program, layout: Layout, folder: runs.Folder, *, start: int, tally: runs.Tally):
         self._program, self._layout, self._folder, self._tally = program, layout, folder, tally
         self.records = runs.Records(folder.metrics, tensorboard=folder.tensorboard, resume_step=start or None)
+        self._collect = program.timetable.collector(seconds=tally.simulated_seconds)
+        self._last: dict[str, float] = {}
         self._progress = runs.Progress(program.num_steps, start_step=start)
         self.clock = runs.Clock(wall_seconds=self.records.wall_seconds, step=start)
         if start:
@@ -188,19 +196,27 @@ class Journal:
         self._progress.close()
         self.records.close()
 
-    def steps(self, finished: list[tuple[int, Any]], *, waited_seconds: float) -> None:
-        """Adds all finished steps to the tally, and records those that the log wants."""
-        for step, metrics in finished:
-            time = self._layout.get_numbers({key: metrics[key] for key in ("step_seconds", "contributors")})
-            self._tally.add(num_workers=self._program.config.num_workers, **time)
-            if step % self._program.log_every == 0 or step == self._program.num_steps:
-                n = self._program.examples_per_step
-                rates = self.clock.lap(step, num_examples=n, waited_seconds=waited_seconds)
-                self._progress.update(step, self._record("train", step, {**self._layout.get_numbers(metrics), **rates}))
+    def turns(self, finished: list[tuple[Turn, Any]], *, waited_seconds: float) -> None:
+        """Adds the steps of all finished turns to the tally, and records those that the log wants."""
+        for turn, metrics in finished:
+            for step, numbers in self._collect(turn, self._layout.get_shared(metrics)):
+                self._last = numbers
+                time = {name: numbers[name] for name in ("step_seconds", "contributors")}
+                self._tally.add(num_workers=self._program.timetable.gradients_per_step, **time)
+                if step % self._program.log_every == 0 or step == self._program.num_steps:
+                    n = self._program.examples_per_step
+                    rates = self.clock.lap(step, num_examples=n, waited_seconds=waited_seconds)
+                    self._progress.update(step, self._record("train", step, {**numbers, **rates}))
 
-    def evaluation(self, step: int, metrics: Any, quality: dict[str, float]) -> None:
+    def evaluation(self, step: int, quality: dict[str, float]) -> None:
         """Records an evaluation, with what the step before it measured."""
-        self._record("eval", step, {**self._layout.get_numbers(metrics), **quality})
+        self._record("eval", step, {**self._last, **quality})
+
+    def staleness(self) -> None:
+        """Writes how stale the gradients of each worker were, where they can be."""
+        counts = self._program.timetable.staleness(self._program.num_steps)
+        if counts is not None:
+            self._folder.write("staleness.csv", asynchronous.table(counts))
 
     def summary(self) -> dict[str, Any]:
         """What a run comes to: its last evaluation, and its speed since it was started last."""

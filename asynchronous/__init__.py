@@ -18,17 +18,21 @@ Who arrives when depends on how long tasks take and on nothing else, so ``order`
 from asynchronous.durations import Durations, from_model, from_table
 from asynchronous.events import Cursor, Events, Reads, advance, order, start
 from asynchronous.layers import LayerTimes, layer_staleness, layer_table, layer_times
-from asynchronous.rules import RULES, Rule, lookup, make
-from asynchronous.server import Server, ServerState, apply_in_order, step, values_in_order
-from asynchronous.staleness import Summary, histogram, merge, summary
+from asynchronous.modes import MODES, Mode
+from asynchronous.rules import RULES, Rate, Rule, lookup, make
+from asynchronous.server import Server, ServerState, apply_in_order, traffic, update_at, values_in_order
+from asynchronous.staleness import Summary, histogram, merge, summary, table
 from asynchronous.waves import Slots, Wave, waves
 
 __all__ = [
+    "MODES",
     "RULES",
     "Cursor",
     "Durations",
     "Events",
     "LayerTimes",
+    "Mode",
+    "Rate",
     "Reads",
     "Rule",
     "Server",
@@ -49,8 +53,10 @@ __all__ = [
     "merge",
     "order",
     "start",
-    "step",
     "summary",
+    "table",
+    "traffic",
+    "update_at",
     "values_in_order",
     "waves",
 ]

@@ -30,20 +30,17 @@ def from_table(seconds: np.ndarray) -> Durations:
     return lambda block: table[block * BLOCK : (block + 1) * BLOCK]
 
 
-def from_model(model: Callable[..., jax.Array], *, key: jax.Array, num_workers: int) -> Durations:
-    """Draws the durations from an arrival model, the c-th task of every worker at its step c.
+def from_model(arrival_seconds: Callable[[jax.Array], jax.Array]) -> Durations:
+    """Takes the durations from an arrival model, those of the c-th task of every worker from its step c.
 
     Args:
-      model: ``(key, step, num_workers) -> seconds [num_workers]``, pure.
-      key: its randomness.
-      num_workers: n.
+      arrival_seconds: ``step -> seconds [n]``, pure: a model with its key and number of workers.
 
-    >>> model = lambda key, step, num_workers: jnp.full(num_workers, 1.0 + step)
-    >>> from_model(model, key=jax.random.key(0), num_workers=2)(0)[:2]
+    >>> from_model(lambda step: jnp.full(2, 1.0 + step))(0)[:2]
     array([[1., 1.],
            [2., 2.]])
     """
-    many = jax.jit(jax.vmap(lambda step: model(key, step, num_workers)))
+    many = jax.jit(jax.vmap(arrival_seconds))
     # Stragglers are blocks behind the others.
     return functools.lru_cache(_KEPT_BLOCKS)(
         lambda block: np.asarray(many(jnp.arange(BLOCK) + block * BLOCK), np.float64)

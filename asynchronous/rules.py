@@ -5,13 +5,14 @@ parameters and the optimizer's state stay as they are, and it counts as an updat
 not of the gradient because optimizers such as Adam and LAMB would divide it out again; for SGD the two are the same.
 """
 
-import difflib
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import jax
 import optax
 from jax import numpy as jnp
+
+from reducers import blocks
 
 Rate = jax.Array | None
 """[] float32 in [0, 1], factor of the step; None is 1, and leaves the arithmetic of the step alone."""
@@ -196,11 +197,7 @@ def lookup(name: str) -> Callable[..., Rule]:
     Raises:
       ValueError: if no rule has that name; says which there are.
     """
-    if name not in RULES:
-        close = difflib.get_close_matches(name, RULES, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"name={name!r}: {hint}allowed: {', '.join(sorted(RULES))}")
-    return RULES[name]
+    return blocks.find(RULES, name)
 
 
 def make(name: str, **options) -> Rule:

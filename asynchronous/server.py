@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 from asynchronous.rules import Rate, Rule
 from reducers.axes import AxisName, gather_workers, lanes_of
+from reducers.traffic import Traffic
 
 
 class Pending(NamedTuple):
@@ -59,7 +60,7 @@ def apply_in_order(
     snapshots while the loop runs, and the shared state twice. What lies in a slot without a position is never used.
 
     Args:
-      update: ``(shared, gradient, rate) -> shared``: one update of the server, as ``step`` helps to make it;
+      update: ``(shared, gradient, rate) -> shared``: one update of the server, as ``update_at`` helps to make it;
         ``shared.params`` are the parameters.
       rule: what is done about staleness.
       axis_name: the worker axis, or a tuple of axes, outer first.
@@ -128,25 +129,33 @@ def apply_in_order(
     return Server(init, lambda params, snapshot: snapshot, apply)
 
 
-def step(optimizer: optax.GradientTransformation, gradient: Any, opt_state: Any, params: Any, *, rate: Rate):
-    """Takes one step of the optimizer, ``rate`` times as long; none at all where the rate is 0.
+def update_at(optimizer: optax.GradientTransformation, gradient: Any, opt_state: Any, params: Any, *, rate: Rate):
+    """Returns what ``optimizer.update`` does, with updates ``rate`` times as large; at rate 0 nothing changes.
 
     Returns:
-      (params, opt_state)
+      (updates, opt_state)
 
-    >>> params, _ = step(optax.sgd(1.0), 3.0, optax.sgd(1.0).init(1.0), 1.0, rate=jnp.array(0.5))
-    >>> float(params)
-    -0.5
+    >>> updates, _ = update_at(optax.sgd(1.0), 3.0, optax.sgd(1.0).init(1.0), 1.0, rate=jnp.array(0.5))
+    >>> float(updates)
+    -1.5
     """
     updates, new_state = optimizer.update(gradient, opt_state, params)
     if rate is None:
-        return optax.apply_updates(params, updates), new_state
-    updates = jax.tree.map(lambda u: (rate * u).astype(jnp.result_type(u)), updates)
+        return updates, new_state
+    # A dropped gradient may be anything, NaN too.
+    updates = jax.tree.map(lambda u: jnp.where(rate > 0, rate * u, 0).astype(jnp.result_type(u)), updates)
+    return updates, jax.tree.map(lambda new, old: jnp.where(rate > 0, new, old), new_state, opt_state)
 
-    def kept(new, old):
-        return jax.tree.map(lambda n, o: jnp.where(rate > 0, n, o), new, old)
 
-    return kept(optax.apply_updates(params, updates), params), kept(new_state, opt_state)
+def traffic(params: Any, *, num_workers: int, gradients_per_update: int) -> Traffic:
+    """Returns what an update moves between workers and server: a gradient up and parameters down for each gradient.
+
+    >>> traffic({"w": jnp.zeros(100)}, num_workers=10, gradients_per_update=1)
+    Traffic(bytes_per_worker=40.0, collectives={'push': 1, 'read': 1})
+    """
+    num_bytes = sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(params))
+    moved = {"push": gradients_per_update, "read": gradients_per_update}
+    return Traffic(num_bytes * gradients_per_update / num_workers, moved)
 
 
 def values_in_order(values: jax.Array, position: jax.Array, axis_name: AxisName) -> jax.Array:

@@ -44,6 +44,22 @@ def merge(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return total
 
 
+def table(counts: np.ndarray) -> str:
+    """Writes a histogram as CSV, a line for each count that is not zero.
+
+    Args:
+      counts: [n, S], as ``histogram`` returns it.
+
+    >>> print(table(np.array([[1, 0, 3], [0, 2, 0]])), end="")
+    worker,staleness,gradients
+    0,0,1
+    0,2,3
+    1,1,2
+    """
+    lines = [f"{worker},{staleness},{counts[worker, staleness]}" for worker, staleness in np.argwhere(counts)]
+    return "\n".join(["worker,staleness,gradients", *lines]) + "\n"
+
+
 def summary(counts: np.ndarray) -> Summary:
     """Describes a histogram: of one worker, [S], or of several together, [n, S].
 

@@ -13,7 +13,7 @@ class Slots(NamedTuple):
 
     position: np.ndarray  # int32, place of the worker's gradient in the wave's order; -1 where it has none
     staleness: np.ndarray  # int32, of that gradient
-    draw: np.ndarray  # int64, the batch of that gradient
+    draw: np.ndarray  # int64, the batch of that gradient; -1 where it has none
     reads_after: np.ndarray  # int32, after how many of the wave's gradients the worker reads; 0 where it does not
 
 
@@ -81,7 +81,7 @@ def _wave(events: Events, reads: Reads, first_event: int, start: int, stop: int,
     slots = Slots(
         position=np.full(num_workers, -1, np.int32),
         staleness=np.zeros(num_workers, np.int32),
-        draw=np.zeros(num_workers, np.int64),
+        draw=np.full(num_workers, -1, np.int64),
         reads_after=np.zeros(num_workers, np.int32),
     )
     slots.position[part.worker] = np.arange(stop - start)

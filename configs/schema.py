@@ -58,6 +58,7 @@ BLOCKS: dict[str, str | Callable] = {
     "optimizer": "optim.optimizers",
     "reducer": "reducers",
     "schedule": "optim.schedules",
+    "server": "asynchronous.modes",
     "task": "models.tasks",
 }
 
@@ -70,6 +71,7 @@ def experiment(
     schedule: Mapping = types.MappingProxyType({"name": "constant"}),
     reducer: Mapping = types.MappingProxyType({"name": "mean"}),
     arrivals: Mapping = types.MappingProxyType({"name": "none"}),
+    server: Mapping = types.MappingProxyType({"name": "synchronous"}),
     task: Mapping = types.MappingProxyType({"name": "classification"}),
     accumulation: Mapping = types.MappingProxyType({"name": "micro_batches"}),
     loss_scaling: Mapping = types.MappingProxyType({"name": "none"}),
@@ -103,6 +105,7 @@ def experiment(
       schedule: block; the learning rate as a factor of its peak.
       reducer: block; how the workers' gradients become one.
       arrivals: block; who is late, and by how much, on the simulated clock.
+      server: block; whether workers wait for each other.
       task: block; the loss.
       accumulation: block; a worker's batch in parts: gradients of micro-batches, or local steps.
       loss_scaling: block; for gradients in float16.

@@ -4,7 +4,7 @@
     dataset = load("digits")                                # uint8 images, decoded once and cached
     draws = Draws(num_examples=info.num_train, batch_size=16, seed=0)
     with Feeds(dataset.train, draws, layout=(8, 1)) as feeds:
-        for step, feed in enumerate(feeds.iterate()):       # leading axes [D, L]; one worker: fetch(resident, feed)
+        for turn, feed in feeds.follow(turns):              # leading axes [D, L]; one worker: fetch(resident, feed)
             ...
 
 >>> info = check("digits")

@@ -1,12 +1,11 @@
-"""From draws to what each step is fed: indices into data on the device, or batches gathered ahead by a thread."""
+"""From draws to what each turn is fed: indices into data on the device, or batches gathered ahead by a thread."""
 
 import functools
-import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, Literal, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -16,6 +15,17 @@ from data.sources import Split
 
 Feed = dict[str, np.ndarray]
 Placement = Literal["auto", "device", "stream"]
+
+
+class HasDraw(Protocol):
+    """What a feed can be made for."""
+
+    @property
+    def draw(self) -> np.ndarray:
+        """[W] int64, the draw of each worker; -1 where it needs none."""
+
+
+Turn = TypeVar("Turn", bound=HasDraw)
 
 MAX_RESIDENT_BYTES = 256 * 2**20  # "auto": each device holds a copy of a training set up to this size
 NUM_DRAW_NUMBERS = 2**32  # draw numbers are folded into keys as uint32
@@ -50,20 +60,20 @@ def resolve_placement(placement: Placement, *, num_bytes: int) -> Literal["devic
 
 
 class Feeds:
-    """The feed of every step, for workers laid out as [D devices, L lanes]; worker w is lane w % L of device w // L.
+    """The feed of every turn, for workers laid out as [D devices, L lanes]; worker w is lane w % L of device w // L.
 
-    Synchronous: worker w draws number ``step * D * L + w`` at each step. Either placement gives the same bits.
+    Which draw each worker takes is told by the turns. Either placement gives the same bits.
 
     Attributes:
       placement: "device" or "stream", never "auto".
       resident: {"image", "label"} for each device to hold, or {} when streaming.
-      waited_seconds: time that the consumer of ``iterate`` has spent waiting for feeds or making them, so far.
+      waited_seconds: time that the consumer of ``follow`` has spent waiting for feeds or making them, so far.
     """
 
     def __init__(
         self, split: Split, draws: Draws, *, layout: tuple[int, int], placement: Placement = "auto", depth: int = 4
     ):
-        """Makes the feeds; nothing runs until ``iterate``.
+        """Makes the feeds; nothing runs until ``follow``.
 
         Args:
           split: the training examples.
@@ -89,33 +99,37 @@ class Feeds:
             self._make = functools.partial(make_feed, draws=draws, layout=layout, split=split)
         self._prefetch: _Prefetch | None = None
 
-    def at(self, step: int) -> Feed:
-        """Returns the feed of one step, made here and now: a pure function of the step.
+    def at(self, draw: np.ndarray) -> Feed:
+        """Returns the feed of these draws, made here and now: a pure function of them.
+
+        Args:
+          draw: [W] int64, of each worker; -1 where it needs none.
 
         Returns:
           {"draw": [D, L] uint32, "index": [D, L, B] int32} when resident;
           {"draw": [D, L] uint32, "image": [D, L, B, H, W, C] uint8, "label": [D, L, B] int32} when streamed.
         """
-        return self._make(step)
+        return self._make(draw)
 
-    def iterate(self, first_step: int = 0) -> Generator[Feed, None, None]:
-        """Yields the feeds of ``first_step`` and all later steps, without end.
+    def follow(self, turns: Iterable[Turn]) -> Generator[tuple[Turn, Feed], None, None]:
+        """Yields each turn with its feed, in order.
 
         Streamed feeds are made ahead by a thread, which ends with ``close``, with this iterator, or when the next one
         starts. What goes wrong in the thread is raised here.
         """
         self.close()
         prefetch: _Prefetch | None = None
-        make: Callable[[int], Feed] = self._make
+        made: Iterator[tuple[Turn, Feed]] = _each(self._make, turns)
         if self.placement == "stream":
-            prefetch = self._prefetch = _Prefetch(make, first_step, depth=self._depth)
-            make = prefetch.take
+            made = prefetch = self._prefetch = _Prefetch(made, depth=self._depth)
         try:
-            for step in itertools.count(first_step):
+            while True:
                 start = time.perf_counter()
-                feed = make(step)
+                item = next(made, None)
                 self.waited_seconds += time.perf_counter() - start
-                yield feed
+                if item is None:
+                    return
+                yield item
         finally:
             if prefetch:
                 prefetch.close()
@@ -133,32 +147,41 @@ class Feeds:
         self.close()
 
 
-def make_feed(step: int, *, draws: Draws, layout: tuple[int, int], split: Split | None = None) -> Feed:
-    """Returns one step's feed: indices, or the examples themselves where a split is given."""
-    num_workers = layout[0] * layout[1]
-    first_draw = step * num_workers
-    index = draws.indices(first_draw, num_draws=num_workers).reshape(*layout, -1)  # [D, L, B]
-    draw = (np.arange(num_workers, dtype=np.uint64) + first_draw % NUM_DRAW_NUMBERS) % NUM_DRAW_NUMBERS
-    feed = {"draw": draw.astype(np.uint32).reshape(layout)}
+def make_feed(draw: np.ndarray, *, draws: Draws, layout: tuple[int, int], split: Split | None = None) -> Feed:
+    """Returns the feed of draws [W]: indices, or the examples themselves where a split is given."""
+    rows = np.zeros((len(draw), draws.batch_size), np.int32)
+    given = np.flatnonzero(draw >= 0)
+    for run in np.split(
+        given, np.flatnonzero(np.diff(draw[given]) != 1) + 1
+    ):  # consecutive draws are looked up at once
+        rows[run] = draws.indices(int(draw[run[0]]), num_draws=len(run))
+    index = rows.reshape(*layout, -1)  # [D, L, B]
+    feed = {"draw": (draw % NUM_DRAW_NUMBERS).astype(np.uint32).reshape(layout)}
     if split is None:
         return {**feed, "index": index}
     return {**feed, "image": split.images[index], "label": split.labels[index]}
 
 
-class _Prefetch:
-    """A thread that makes the feeds of consecutive steps, at most ``depth`` ahead of who takes them."""
+def _each(make: Callable[[np.ndarray], Feed], turns: Iterable[Turn]) -> Iterator[tuple[Turn, Feed]]:
+    return ((turn, make(turn.draw)) for turn in turns)
 
-    def __init__(self, make: Callable[[int], Feed], first_step: int, *, depth: int):
-        self._ready: queue.Queue[Feed | BaseException] = queue.Queue(depth)
+
+class _Prefetch:
+    """A thread that takes from an iterator, at most ``depth`` ahead of who takes from this one."""
+
+    def __init__(self, items: Iterator[Any], *, depth: int):
+        self._ready: queue.Queue[Any] = queue.Queue(depth)
         self._stop = threading.Event()
         # The thread must not hold this object, or a forgotten one would live for ever.
-        arguments = (make, first_step, self._ready, self._stop)
+        arguments = (items, self._ready, self._stop)
         self._thread = threading.Thread(target=_work, args=arguments, name="data feeds", daemon=True)
         self._thread.start()
 
-    def take(self, step: int) -> Feed:
-        """Returns the next feed, which must be that of ``step``; waits for it if need be."""
-        del step
+    def __iter__(self) -> "_Prefetch":
+        return self
+
+    def __next__(self) -> Any:
+        """Returns the next item; waits for it if need be."""
         if self._stop.is_set():
             raise RuntimeError("these feeds are closed")
         item = self._ready.get()
@@ -176,10 +199,9 @@ class _Prefetch:
         self._thread.join()
 
 
-def _work(make: Callable[[int], Feed], step: int, ready: queue.Queue, stop: threading.Event) -> None:
+def _work(items: Iterator[Any], ready: queue.Queue, stop: threading.Event) -> None:
     try:
         while not stop.is_set():
-            ready.put(make(step))
-            step += 1
-    except BaseException as failure:  # whatever it is, it belongs to the consumer
-        ready.put(failure)
+            ready.put(next(items))
+    except BaseException as end:  # whatever it is, StopIteration too, it belongs to the consumer
+        ready.put(end)

@@ -50,7 +50,8 @@ def _inputs(program: Any, layout: Layout) -> dict[str, Any]:
     info, config = program.info, program.config
     lanes, batch = layout.lanes, config.batch_size_per_worker
     shape = jax.ShapeDtypeStruct
-    feed, resident = {"draw": shape((lanes,), jnp.uint32)}, {}
+    feed: dict[str, Any] = {"draw": shape((lanes,), jnp.uint32)}
+    resident = {}
     if program.placement == "device":
         feed["index"] = shape((lanes, batch), jnp.int32)
         resident["image"] = shape((info.num_train, *info.image_shape), jnp.uint8)
@@ -58,6 +59,7 @@ def _inputs(program: Any, layout: Layout) -> dict[str, Any]:
     else:
         feed["image"] = shape((lanes, batch, *info.image_shape), jnp.uint8)
         feed["label"] = shape((lanes, batch), jnp.int32)
+    feed["plan"] = {name: shape((lanes,), dtype) for name, dtype in program.timetable.plan.items()}
     statistics = shape((info.image_shape[-1],), jnp.float32)
     return {
         "shared": shared,
@@ -73,7 +75,7 @@ def _stack(tree: Any, layout: Layout) -> Any:
 
 def _trace(program: Any, layout: Layout, inputs: dict[str, Any]) -> None:
     def worker(shared, local, feed, resident):
-        return program.halves.reduce(shared, local, program.halves.local(shared, local, feed, resident))
+        return program.halves.reduce(shared, local, program.halves.local(shared, local, feed, resident), feed["plan"])
 
     def over(function, axis_name):
         return jax.vmap(function, in_axes=(None, 0, 0, None), out_axes=(None, 0, None), axis_name=axis_name)

@@ -71,6 +71,10 @@ class Folder:
         done = identity.read_object(str(self.path), self.path / "DONE", way_out="remove it")
         return None if done is None else files.decode_numbers(done)
 
+    def write(self, name: str, text: str) -> None:
+        """Writes one more file of results, whole."""
+        files.write_atomically(self.path / name, text.encode())
+
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Marks the run as finished, once its last checkpoint is written."""
         files.write_atomically(self.path / "DONE", files.to_json(files.encode_numbers(summary)))

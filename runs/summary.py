@@ -31,24 +31,26 @@ def summarise(
       spec: the config file that it came from.
       overrides: the ``--config.key=value`` flags that changed it.
     """
-    names = {block: config[block]["name"] for block in ("data", "model", "reducer")}
+    names = {block: config[block]["name"] for block in ("data", "model", "reducer", "server")}
     where = f"{config['num_workers']} workers = {summary['num_devices']} devices x {summary['lanes']}"
     speed = "not measured: too few steps"
     if summary["steps_per_second"]:
         speed = f"{summary['steps_per_second']:,.1f} steps/s, {summary['examples_per_second']:,.0f} examples/s"
     return f"""
-{names["data"]}, {names["model"]}: {where}, reducer {names["reducer"]}, {summary["step"]} steps
+{names["data"]}, {names["model"]}: {where}, {names["server"]}, reducer {names["reducer"]}, {summary["step"]} steps
 test accuracy  {summary["accuracy"]:.2%}  (loss {summary["loss"]:.4f}, epoch {summary["epoch"]:.1f})
 speed          {speed}
 time           {summary["wall_seconds"]:.1f} s, simulated {summary["simulated_seconds"]:.1f} s
 results        {path}  (metrics.jsonl, tensorboard/, checkpoints/)
-next           {_with_another_reducer(names["reducer"], spec=spec, overrides=overrides)}
+next           {_to_compare_with(names, spec=spec, overrides=overrides)}
                .venv/bin/python -m experiments.plot {shlex.quote(str(path))}"""
 
 
-def _with_another_reducer(name: str, *, spec: str, overrides: Sequence[str]) -> str:
-    """The same run but for the reducer, to compare with."""
-    other = "sum" if name == "mean" else "mean"
-    kept = [flag for flag in overrides if not flag.lstrip("-").startswith("config.reducer.")]
-    flags = [f"--config={spec}", *kept, f"--config.reducer.name={other}"]
+def _to_compare_with(names: Mapping[str, str], *, spec: str, overrides: Sequence[str]) -> str:
+    """The same run but for the reducer, or for waiting for each other where there is no reducer."""
+    block, other = "reducer", "sum" if names["reducer"] == "mean" else "mean"
+    if names["server"] != "synchronous":
+        block, other = "server", "synchronous"
+    kept = [flag for flag in overrides if not flag.lstrip("-").startswith(f"config.{block}.")]
+    flags = [f"--config={spec}", *kept, f"--config.{block}.name={other}"]
     return f'make train ARGS="{shlex.join(flags)}"'

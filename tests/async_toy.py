@@ -12,6 +12,7 @@ import asynchronous
 from workers import AXES, Halves, Window, over_workers
 
 NUM_FEATURES = 6
+NOBODY = np.uint32(2**32 - 1)  # the draw of a worker that has nothing to give
 SGD = optax.sgd(0.05)
 MOMENTUM = optax.sgd(0.005, momentum=0.9)
 PLAIN = asynchronous.make("none")
@@ -40,7 +41,8 @@ def make_update(optimizer):
     """One update of the server, as the program will have it: optimizer, and a count of updates."""
 
     def update(shared, gradient, rate):
-        params, opt_state = asynchronous.step(optimizer, gradient, shared.opt_state, shared.params, rate=rate)
+        updates, opt_state = asynchronous.update_at(optimizer, gradient, shared.opt_state, shared.params, rate=rate)
+        params = optax.apply_updates(shared.params, updates)
         return shared._replace(params=params, opt_state=opt_state, num_updates=shared.num_updates + 1)
 
     return update
@@ -55,22 +57,22 @@ def make_halves(optimizer, *, rule, gradients_per_update=1):
     def gradient(shared, snapshot, feed, resident):
         del resident
         value, gradients = jax.value_and_grad(loss)(server.view(shared.params, snapshot), feed["draw"])
-        gradients = jax.tree.map(lambda g: jnp.where(feed["position"] < 0, jnp.nan, g), gradients)
-        return gradients, value, {key: feed[key] for key in ("position", "staleness", "reads_after")}
+        gradients = jax.tree.map(lambda g: jnp.where(feed["draw"] == NOBODY, jnp.nan, g), gradients)
+        return gradients, value
 
-    def reduce(shared, snapshot, computed):
-        gradients, value, slots = computed
+    def reduce(shared, snapshot, computed, slots):
+        gradients, value = computed
         state, server_state = shared._replace(server=None), shared.server
         state, server_state, snapshot = server.apply(state, server_state, snapshot, gradients, **slots)
         losses = asynchronous.values_in_order(value, slots["position"], AXES)
         return state._replace(server=server_state), snapshot, {"loss": losses}
 
-    return Halves(gradient, reduce), server
+    return Halves(gradient, reduce, idle=lambda slots: slots["position"] < 0), server
 
 
 def feed_of(wave, layout):
-    slots = wave.slots._replace(draw=wave.slots.draw.astype(np.uint32))
-    return {name: layout.split(column) for name, column in slots._asdict().items()}
+    plan = {name: layout.split(column) for name, column in wave.slots._asdict().items()}
+    return {"draw": plan.pop("draw").astype(np.uint32), "plan": plan}
 
 
 @functools.cache

@@ -31,10 +31,13 @@ FIRST_PARTY: dict[str, set[str]] = {
     "workers": set(),
     "asynchronous": {"reducers"},  # for the worker axes
     "runs": {"workers"},  # the dry run lays workers out; what it describes is handed to it
-    "configs": {"workers", "models", "optim", "reducers"},  # for the signatures that are the schema
-    "step": {"data", "models", "optim", "reducers", "workers"},
-    "program": {"configs", "data", "models", "optim", "reducers", "step", "workers"},
-    "train": {"configs", "data", "models", "program", "reducers", "runs", "step", "workers"},
+    "configs": {"asynchronous", "workers", "models", "optim", "reducers"},  # for the signatures that are the schema
+    "step": {"asynchronous", "data", "models", "optim", "reducers", "workers"},
+    "wave_step": {"asynchronous", "optim", "reducers", "step", "workers"},
+    "turns": {"asynchronous"},
+    "ways": {"asynchronous", "configs", "reducers", "step", "turns", "wave_step", "workers"},
+    "program": {"configs", "data", "models", "optim", "reducers", "step", "turns", "ways", "workers"},
+    "train": {"asynchronous", "configs", "data", "program", "runs", "step", "turns", "workers"},
     "experiments": {"configs", "program", "reducers", "runs", "train"},
     "benchmarks": {"configs", "models", "reducers", "runs", "workers"},  # parts of a step, and never the trainer
     "conftest": set(),

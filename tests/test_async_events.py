@@ -209,11 +209,11 @@ def test_an_event_on_a_hand_made_trace():
 
 
 def test_durations_of_an_arrival_model():
-    def model(key, step, num_workers):
-        return 1 + jax.random.exponential(jax.random.fold_in(key, step), (num_workers,))
+    def arrival_seconds(step):
+        return 1 + jax.random.exponential(jax.random.fold_in(jax.random.key(3), step), (4,))
 
-    durations = asynchronous.from_model(model, key=jax.random.key(3), num_workers=4)
-    np.testing.assert_allclose(durations(1)[5], model(jax.random.key(3), jnp.array(BLOCK + 5), 4), rtol=1e-6)
+    durations = asynchronous.from_model(arrival_seconds)
+    np.testing.assert_allclose(durations(1)[5], arrival_seconds(jnp.array(BLOCK + 5)), rtol=1e-6)
     events, _ = run(durations, num_workers=4, num_events=2000)
     assert abs(events.staleness.mean() - 3) < 0.1
 

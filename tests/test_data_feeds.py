@@ -1,5 +1,6 @@
 import itertools
 import threading
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -27,6 +28,22 @@ def make(placement, layout=(4, 2), **options) -> Feeds:
     return Feeds(examples(), options.pop("draws", draws()), layout=layout, placement=placement, **options)
 
 
+class Step(NamedTuple):
+    """A turn of 8 workers, or as many as the layout has."""
+
+    draw: np.ndarray
+
+
+def at(feeds, step, num_workers=8):
+    return feeds.at(step * num_workers + np.arange(num_workers))
+
+
+def iterate(feeds, first=0):
+    """The feeds of all steps from the first on, without end."""
+    turns = (Step(step * 8 + np.arange(8)) for step in itertools.count(first))
+    return (feed for _, feed in feeds.follow(turns))
+
+
 def feeding_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "data feeds"]
 
@@ -44,7 +61,7 @@ fetch_all = jax.jit(jax.vmap(jax.vmap(fetch, (None, 0)), (None, 0)))
 def test_placements_give_the_same_bits_in_the_order_of_draws(layout):
     split = examples()
     with make("device", layout) as device, make("stream", layout) as stream:
-        for step, on_device, streamed in zip(range(20), device.iterate(), stream.iterate(), strict=False):
+        for step, on_device, streamed in zip(range(20), iterate(device), iterate(stream), strict=False):
             batch, other = fetch_all(device.resident, on_device), fetch_all({}, streamed)
             assert batch["image"].dtype == np.uint8 and batch["label"].dtype == np.int32
             assert batch["image"].shape == (*layout, BATCH_SIZE, 4, 5, 2)
@@ -56,7 +73,7 @@ def test_placements_give_the_same_bits_in_the_order_of_draws(layout):
 
 def test_fetch_under_pmap():
     with make("device", (8, 1)) as feeds:
-        feed = feeds.at(3)
+        feed = at(feeds, 3)
         batch = jax.pmap(jax.vmap(fetch, (None, 0)), in_axes=(None, 0))(feeds.resident, feed)
         np.testing.assert_array_equal(batch["label"], feeds.resident["label"][feed["index"]])
         np.testing.assert_array_equal(batch["image"], feeds.resident["image"][feed["index"]])
@@ -70,7 +87,7 @@ def test_form_of_a_feed(layout):
     }
     for placement, form in forms.items():
         with make(placement, layout) as feeds:
-            feed = feeds.at(2)
+            feed = at(feeds, 2)
             assert {name: (x.dtype, x.shape[2:]) for name, x in feed.items()} == form
             assert all(x.shape[:2] == layout for x in feed.values())
             np.testing.assert_array_equal(feed["draw"].ravel(), 2 * 8 + np.arange(8))
@@ -80,20 +97,20 @@ def test_form_of_a_feed(layout):
 def test_starts_anywhere_and_again(placement):
     with make(placement) as feeds:
         for first in (0, 7, 3):
-            for step, feed in zip(range(first, first + 3), feeds.iterate(first), strict=False):
-                jax.tree.map(np.testing.assert_array_equal, feed, feeds.at(step))
+            for step, feed in zip(range(first, first + 3), iterate(feeds, first), strict=False):
+                jax.tree.map(np.testing.assert_array_equal, feed, at(feeds, step))
             assert len(feeding_threads()) <= 1
 
 
 def test_draw_numbers_wrap():
     with make("device", (2, 2)) as feeds:
-        before, after = feeds.at(2**30 - 1), feeds.at(2**30)
+        before, after = at(feeds, 2**30 - 1, 4), at(feeds, 2**30, 4)
     assert before["draw"].ravel().tolist() == [2**32 - 4, 2**32 - 3, 2**32 - 2, 2**32 - 1]
     assert after["draw"].ravel().tolist() == [0, 1, 2, 3] and after["draw"].dtype == np.uint32
     with make("device", (3, 1)) as feeds:  # inside one feed: 2**32 = 3 * 1431655765 + 1
-        assert feeds.at(1431655765)["draw"].ravel().tolist() == [2**32 - 1, 0, 1]
+        assert at(feeds, 1431655765, 3)["draw"].ravel().tolist() == [2**32 - 1, 0, 1]
         with pytest.raises(AssertionError):  # the order of examples does not wrap
-            np.testing.assert_array_equal(feeds.at(2**32)["index"], feeds.at(0)["index"])
+            np.testing.assert_array_equal(at(feeds, 2**32, 3)["index"], at(feeds, 0, 3)["index"])
 
 
 @pytest.mark.parametrize(
@@ -129,7 +146,7 @@ class Counted(Draws):
 def test_works_ahead_within_bounds(depth):
     counted = Counted()
     with make("stream", draws=counted, depth=depth) as feeds:
-        for taken, _ in enumerate(itertools.islice(feeds.iterate(), 10), start=1):
+        for taken, _ in enumerate(itertools.islice(iterate(feeds), 10), start=1):
             counted.wait_until_made(taken + depth)  # ahead without being asked; at the end one waits to be put
             assert counted.num_made <= taken + depth + 1
 
@@ -138,7 +155,7 @@ def test_works_ahead_within_bounds(depth):
 def test_the_thread_ends_when_the_consumer_stops_early(end):
     counted = Counted()
     feeds = make("stream", draws=counted, depth=1)
-    iterator = feeds.iterate()
+    iterator = iterate(feeds)
     next(iterator)
     counted.wait_until_made(3)  # now it waits to put the third
     (thread,) = feeding_threads()
@@ -150,7 +167,7 @@ def test_the_thread_ends_when_the_consumer_stops_early(end):
     elif end == "iterator":
         iterator.close()
     else:
-        other = feeds.iterate()
+        other = iterate(feeds)
         next(other)
         assert len(feeding_threads()) == 1
         feeds.close()
@@ -163,7 +180,7 @@ def test_the_thread_ends_when_the_consumer_stops_early(end):
 
 def test_failure_reaches_the_consumer():
     with make("stream", draws=Counted(fail_at=3), depth=2) as feeds:
-        iterator = feeds.iterate()
+        iterator = iterate(feeds)
         for _ in range(3):
             next(iterator)
         with pytest.raises(OSError, match="the disk is gone"):
@@ -178,7 +195,7 @@ def test_waiting_is_measured(placement, monkeypatch):
     monkeypatch.setattr("data.feeds.time.perf_counter", lambda: next(clock))
     with make(placement) as feeds:
         assert feeds.waited_seconds == 0
-        list(itertools.islice(feeds.iterate(), 5))
+        list(itertools.islice(iterate(feeds), 5))
         assert feeds.waited_seconds == 5  # one tick for each feed; what the consumer did between them is not counted
 
 

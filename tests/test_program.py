@@ -44,11 +44,16 @@ class Run:
     def steps(self, first, last):
         window = Window()
         for number in range(first, last):
-            self.shared, self.local, metrics = self.step(self.shared, self.local, self.feeds.at(number), self.resident)
+            self.shared, self.local, metrics = self.step(
+                self.shared, self.local, self.feeds.at(self.draw(number)), self.resident
+            )
             window.push(number, metrics)
         window.drain()
         self.metrics = self.layout.get_numbers(metrics)
         return self
+
+    def draw(self, step):
+        return step * self.layout.num_workers + np.arange(self.layout.num_workers)
 
     def params(self):
         return self.layout.get_shared(self.shared).params
@@ -125,7 +130,8 @@ def test_only_the_first_step_compiles(lift, lanes, compilations):
 def test_mean_all_reduces_once_per_leaf_and_once_for_the_metrics(num_devices, lanes):
     run = Run(program_of(), num_devices=num_devices, lanes=lanes)
     shapes = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (run.shared, run.local, run.feeds.at(0), run.resident)
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
+        (run.shared, run.local, run.feeds.at(run.draw(0)), run.resident),
     )
     lowered, _ = run.step.lower(*shapes)["step"]
     text = lowered.as_text()

@@ -30,8 +30,8 @@ def toy_halves(*, reducer="mean", num_features=6):
         value, gradients = jax.value_and_grad(loss)(params)
         return gradients, value, local["seen"] + feed["draw"].astype(jnp.int32)
 
-    def reduce(shared, local, computed):
-        del local
+    def reduce(shared, local, computed, plan):
+        del local, plan
         gradients, value, seen = computed
         params, state = shared
         updates, state = tx.update(gradients, state, params)

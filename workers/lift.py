@@ -23,13 +23,17 @@ class Halves(NamedTuple):
 
     Attributes:
       local: ``(shared, local, feed, resident) -> work``: what a worker does by itself; no collective in it, so lanes
-        may run in any way.
-      reduce: ``(shared, local, work) -> (shared, local, metrics)``; under the named axes ``AXES``. What it returns
-        as shared must be the same on all workers, and ``metrics`` too.
+        may run in any way. It does not see ``feed["plan"]``.
+      reduce: ``(shared, local, work, plan) -> (shared, local, metrics)``; under the named axes ``AXES``, with the
+        worker's part of ``feed["plan"]``, or {} where a feed has none. What it returns as shared must be the same on
+        all workers, and ``metrics`` too.
+      idle: ``plan -> [D, L]`` bool, on the host: whose work the reduce half will not look at, whatever it is; None
+        where all work counts.
     """
 
     local: Callable[..., Any]
     reduce: Callable[..., Any]
+    idle: Callable[[Any], np.ndarray] | None = None
 
 
 class Step:
@@ -51,11 +55,12 @@ class Step:
         return self._call(shared, local, feed, resident)
 
 
-def resolve_lanes(lanes: Lanes, *, layout: Layout) -> Lanes:
+def resolve_lanes(lanes: Lanes, *, layout: Layout, work: Literal["all", "some"] = "all") -> Lanes:
     """Returns how ``"auto"`` goes over lanes: what measured fastest on this kind of device.
 
     On CPU a convolution's weight gradient under ``vmap`` is a grouped convolution, 3 times slower than lane after
-    lane. On accelerators one batched program keeps the device busy; not measured there yet.
+    lane. On accelerators one batched program keeps the device busy; not measured there yet. Where only some workers
+    have work, lane after lane is dispatched, so that those without are passed over.
     """
     if lanes != "auto":
         return lanes
@@ -63,7 +68,7 @@ def resolve_lanes(lanes: Lanes, *, layout: Layout) -> Lanes:
         return "unrolled"
     if layout.devices[0].platform != "cpu":
         return "vmap"
-    return "unrolled" if layout.lanes <= _MAX_UNROLLED else "dispatched"
+    return "unrolled" if layout.lanes <= _MAX_UNROLLED and work == "all" else "dispatched"
 
 
 def on_devices(function: Callable, *, layout: Layout, lift: Lift = "pmap", donate_argnums: tuple[int, ...] = ()):
@@ -102,18 +107,23 @@ def over_workers(halves: Halves, *, layout: Layout, lift: Lift = "pmap", lanes: 
       layout: W workers as D devices x L lanes.
       lift: how devices are mapped.
       lanes: how the local half goes over the lanes of a device: ``"vmap"`` as one batched program, ``"unrolled"``
-        lane after lane in one program, ``"dispatched"`` as one call per lane of a program compiled once.
+        lane after lane in one program, ``"dispatched"`` as one call per lane of a program compiled once; none for a
+        lane in which nobody has work.
 
     Returns:
       A ``Step``.
     """
-    lanes = resolve_lanes(lanes, layout=layout)
+    lanes = resolve_lanes(lanes, layout=layout, work="all" if halves.idle is None else "some")
 
-    def reduce_lanes(shared, local, work):
+    def reduce_lanes(shared, local, work, plan):
         over_lanes = jax.vmap(
-            halves.reduce, in_axes=(None, 0, 0), out_axes=(None, 0, None), axis_name=LANE_AXIS, axis_size=layout.lanes
+            halves.reduce,
+            in_axes=(None, 0, 0, 0),
+            out_axes=(None, 0, None),
+            axis_name=LANE_AXIS,
+            axis_size=layout.lanes,
         )
-        return over_lanes(shared, local, work)
+        return over_lanes(shared, local, work, plan)
 
     if lanes == "dispatched":
         return _dispatched(halves, reduce_lanes, layout=layout, lift=lift)
@@ -124,7 +134,8 @@ def over_workers(halves: Halves, *, layout: Layout, lift: Lift = "pmap", lanes: 
         return _stack([halves.local(shared, *_lane((local, feed), lane), resident) for lane in range(layout.lanes)])
 
     def step(shared, local, feed, resident):
-        return reduce_lanes(shared, local, local_lanes(shared, local, feed, resident))
+        feed, plan = _split(feed)
+        return reduce_lanes(shared, local, local_lanes(shared, local, feed, resident), plan)
 
     compiled = on_devices(step, layout=layout, lift=lift, donate_argnums=(0, 1))
 
@@ -135,35 +146,42 @@ def _dispatched(halves: Halves, reduce_lanes: Callable, *, layout: Layout, lift:
     def one_lane(shared, local, feed, resident, lane):
         return halves.local(shared, _lane(local, lane), feed, resident)
 
-    def reduce_list(shared, local, work):
-        return reduce_lanes(shared, local, _stack(work))
+    def reduce_list(shared, local, work, plan):
+        return reduce_lanes(shared, local, _stack(work), plan)
 
     alone = on_devices(one_lane, layout=layout, lift=lift)
     reduce = on_devices(reduce_list, layout=layout, lift=lift, donate_argnums=(0, 1))
+    nothing: list[Any] = []  # stands in for the work of lanes without any; made when first needed, and kept
+
+    def work_of(lane, shared, local, feed, resident):
+        feed = jax.tree.map(lambda x: x[:, lane], feed)  # host arrays: a view
+        return alone(shared, local, feed, resident, np.full(layout.num_devices, lane, np.int32))
 
     def run(shared, local, feed, resident):
-        work = [
-            alone(
-                shared,
-                local,
-                jax.tree.map(lambda x, lane=lane: x[:, lane], feed),  # host arrays: a view
-                resident,
-                np.full(layout.num_devices, lane, np.int32),
-            )
-            for lane in range(layout.lanes)
-        ]
-        return reduce(shared, local, work)
+        feed, plan = _split(feed)
+        nobody = np.zeros((layout.num_devices, layout.lanes), bool)
+        idle = np.all(nobody if halves.idle is None else halves.idle(plan), axis=0)  # (L,)
+        work = [None if idle[lane] else work_of(lane, shared, local, feed, resident) for lane in range(layout.lanes)]
+        if idle.any() and not nothing:
+            some = next(w for w in work if w is not None)  # nobody plans a step without work
+            nothing.append(jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), layout.sharding), some))
+        return reduce(shared, local, [nothing[0] if w is None else w for w in work], plan)
 
     def lower(shared, local, feed, resident):
         lane = jax.ShapeDtypeStruct((layout.num_devices,), np.int32)
+        feed, plan = _split(feed)
         feed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), feed)
         work = [jax.eval_shape(alone, shared, local, feed, resident, lane)] * layout.lanes
         return {
             "local": (alone.lower(shared, local, feed, resident, lane), layout.lanes),
-            "reduce": (reduce.lower(shared, local, work), 1),
+            "reduce": (reduce.lower(shared, local, work, plan), 1),
         }
 
     return Step(run, lower=lower)
+
+
+def _split(feed: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    return {key: value for key, value in feed.items() if key != "plan"}, feed.get("plan", {})
 
 
 def _lane(tree: Any, lane) -> Any:

@@ -1,0 +1,46 @@
+"""MNIST with the small CNN and asynchronous SGD: 53 workers and a server, on the simulated cluster of the paper.
+
+    TFDS_DATA_DIR=... make train ARGS="--config=configs/mnist_async_53.py --num_devices=1"      # minutes on 2 cores
+
+Each worker reads the parameters, computes a gradient of 32 examples, and the server applies it when it arrives; how
+long a gradient takes comes from `config.arrivals`. A gradient misses 52 updates on average. 53 is prime, so all lanes
+are on one device. `configs/mnist_async_106.py` has twice as many.
+
+    --config.server.rule=inverse                  # slower steps for stale gradients; asynchronous/rules.py has them all
+    --config.server.staleness_bound=3             # nobody is more than 3 gradients ahead of the slowest
+    --config.server.gradients_per_update=10       # soft synchronisation
+    --config.arrivals.name=shifted_exponential
+
+Reference: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981, where 53 and 106 machines train
+Inception, here a small network. Differs in: data and model; optimizer, rate, clipping and epochs are ours. No momentum:
+staleness acts as one.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.schema import experiment, shrink
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    return recipe(variant, num_workers=53, learning_rate=0.02)
+
+
+def recipe(variant: str, *, num_workers: int, learning_rate: float) -> ConfigDict:
+    """The experiment with so many workers; the rate falls with their number, as the staleness grows with it."""
+    config = experiment(
+        model={"name": "mnist_cnn"},
+        data={"name": "mnist"},
+        optimizer={"name": "sgd", "learning_rate": learning_rate},
+        schedule={"name": "constant"},
+        server={"name": "asynchronous"},
+        arrivals={"name": "paper_cluster"},
+        num_workers=num_workers,
+        batch_size_per_worker=32,
+        train_epochs=2,
+        log_every_steps=20,
+        eval_every_epochs=0.5,
+        checkpoint_every_epochs=0.5,
+        clip_norm=10.0,
+        ema_decay=0.999,
+    )
+    return shrink(config, variant)

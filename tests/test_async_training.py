@@ -1,0 +1,256 @@
+"""Asynchronous runs of the real trainer: limits that are plain SGD, exact resume, records, refusals."""
+
+import pathlib
+import signal
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+import asynchronous
+import runs
+import train
+from configs import flags
+from program import build
+from runs import dry_run
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DIGITS = f"{ROOT}/configs/digits.py"
+BASE = (
+    "--config.model.hidden_sizes=(16,)",
+    "--config.num_workers=4",
+    "--config.batch_size_per_worker=8",
+    "--config.optimizer.learning_rate=0.02",
+    "--config.schedule.name=constant",
+    "--config.train_steps=48",
+    "--config.log_every_steps=1",
+    "--config.eval_every_steps=12",
+    "--config.checkpoint_every_steps=16",
+)
+EXPONENTIAL = ("--config.arrivals.name=shifted_exponential",)
+CONSTANT = ("--config.arrivals.name=constant",)
+ASYNC = ("--config.server.name=asynchronous",)
+
+
+def run(workdir, *more):
+    """Trains on 2 devices, or as many as ``more`` says; returns the exit code."""
+    with flagsaver.flagsaver():
+        devices = () if any(flag.startswith("--num_devices") for flag in more) else ("--num_devices=2",)
+        return train.main(["train.py", f"--config={DIGITS}", *BASE, *devices, f"--workdir={workdir}", *more])
+
+
+def load(*more):
+    return build(flags.load(DIGITS, [*BASE, *more]))
+
+
+def final_state(workdir, *more):
+    with runs.Checkpoints(pathlib.Path(workdir) / "checkpoints", access="read") as checkpoints:
+        return checkpoints.restore(train.abstract(load(*more)))[1]
+
+
+def records(workdir, kind="train"):
+    found = [record for record in runs.read(pathlib.Path(workdir) / "metrics.jsonl") if record["kind"] == kind]
+    return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in found]
+
+
+def same_bits(one, other):
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in pairs)
+
+
+def largest_difference(one, other):
+    return max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
+
+
+@pytest.fixture(scope="module")
+def exponential(tmp_path_factory):
+    """A run on 2 devices, with clipping and a rule."""
+    workdir = tmp_path_factory.mktemp("exponential")
+    assert run(workdir, *RULED) == 0
+    return workdir
+
+
+RULED = (*ASYNC, *EXPONENTIAL, "--config.clip_norm=1.0", "--config.server.rule={'name': 'delay_adaptive', 'bound': 2}")
+
+
+def test_one_worker_is_plain_sgd_bit_for_bit(tmp_path):
+    one = ("--config.num_workers=1", "--num_devices=1", "--config.train_steps=20")
+    assert run(tmp_path / "plain", *one) == 0
+    assert run(tmp_path / "async", *one, *ASYNC, *CONSTANT) == 0
+    plain = final_state(tmp_path / "plain", "--config.num_workers=1")["shared"]
+    found = final_state(tmp_path / "async", "--config.num_workers=1", *ASYNC, *CONSTANT)["shared"]
+    for part in ("params", "opt_state", "ema", "step"):
+        assert same_bits(getattr(plain, part), getattr(found, part)), part
+    shown = ("step", "epoch", "examples", "learning_rate", "accuracy")
+    for ours, theirs in zip(records(tmp_path / "async"), records(tmp_path / "plain"), strict=True):
+        assert {k: ours[k] for k in shown} == {k: theirs[k] for k in shown}
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-6)
+        assert ours["update_norm"] == pytest.approx(theirs["update_norm"], rel=1e-5) and ours["staleness"] == 0
+
+
+def test_equal_workers_and_their_records(tmp_path):
+    assert run(tmp_path, *ASYNC, *CONSTANT, "--config.arrivals.seconds=2.0") == 0
+    found = records(tmp_path)
+    assert [r["step"] for r in found] == list(range(1, 49))
+    assert [r["staleness"] for r in found] == [0, 1, 2] + [3] * 45  # exactly n - 1 after warm-up
+    assert [r["simulated_seconds"] for r in found] == [2.0 * (1 + i // 4) for i in range(48)]
+    assert [r["examples"] for r in found] == [8 * (1 + i) for i in range(48)]  # one gradient an update
+    assert all(r["contributors"] == 1 for r in found)
+    assert [r["step"] for r in records(tmp_path, "eval")] == [12, 24, 36, 48]
+    lines = (tmp_path / "staleness.csv").read_text().splitlines()
+    assert lines == ["worker,staleness,gradients", *(f"{w},{s},{c}" for w, s, c in sorted(warm_up()))]
+
+
+def warm_up():
+    """Worker w's first gradient is w updates stale, all others 3."""
+    return [(w, w, 1) for w in range(3)] + [(w, 3, 11) for w in range(3)] + [(3, 3, 12)]
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "lanes"),
+    [
+        (1, "dispatched"),
+        pytest.param(4, "auto", marks=pytest.mark.slow),
+        pytest.param(1, "vmap", marks=pytest.mark.slow),
+    ],
+)
+def test_layouts_agree(num_devices, lanes, exponential, tmp_path):
+    assert run(tmp_path, *RULED, f"--num_devices={num_devices}", f"--config.lanes={lanes}") == 0
+    params = [final_state(workdir, *RULED)["shared"].params for workdir in (exponential, tmp_path)]
+    assert largest_difference(*params) < 1e-6
+    first, last = records(exponential)[0], records(exponential)[-1]
+    assert last["loss"] < first["loss"]
+    for ours, theirs in zip(records(tmp_path), records(exponential), strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+        assert (ours["staleness"], ours["simulated_seconds"]) == (theirs["staleness"], theirs["simulated_seconds"])
+
+
+def test_waves_equal_one_at_a_time_bit_for_bit(exponential, tmp_path):
+    """An evaluation after each update cuts waves down to single gradients."""
+    single = (*RULED, "--config.eval_every_steps=1")
+    for flags, is_cut in ((RULED, False), (single, True)):
+        turns = list(load(*flags).timetable.turns(0, 48, stops=(load(*flags).eval_every,)))
+        assert (len(turns) == 48) == is_cut
+    assert run(tmp_path, *single) == 0
+    assert same_bits(final_state(tmp_path, *RULED), final_state(exponential, *RULED))
+    assert records(tmp_path) == records(exponential)
+
+
+def breaking(over_workers, *, after, end):
+    """Steps that call ``end`` once so many updates are made."""
+
+    def make(*arguments, **kwargs):
+        step = over_workers(*arguments, **kwargs)
+
+        def step_and_end(shared, *rest):
+            result = step(shared, *rest)
+            if int(np.asarray(result[0].step)[0]) >= after:
+                end()
+            return result
+
+        return step_and_end
+
+    return make
+
+
+def crash():
+    raise MemoryError
+
+
+def ask_to_stop():
+    signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("after", "end", "placement", "goes_on_at"),
+    [
+        (22, crash, "stream", "going on at step 16"),  # as after a SIGKILL: from the last checkpoint
+        (20, ask_to_stop, "device", "going on at step 2"),  # where the wave ended
+        pytest.param(5, ask_to_stop, "stream", "going on at step", marks=pytest.mark.slow),
+    ],
+)
+def test_ended_and_gone_on_is_bit_for_bit_the_same(
+    after, end, placement, goes_on_at, exponential, tmp_path, monkeypatch, capsys
+):
+    command = (*RULED, f"--config.data.placement={placement}")
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "over_workers", breaking(train.over_workers, after=after, end=end))
+        if end is crash:
+            with pytest.raises(MemoryError):
+                run(tmp_path, *command)
+        else:
+            assert run(tmp_path, *command) == 128 + signal.SIGTERM
+            assert "stopped by SIGTERM at step" in capsys.readouterr().out
+    assert run(tmp_path, *command) == 0
+    assert goes_on_at in capsys.readouterr().err
+    assert same_bits(final_state(tmp_path, *RULED), final_state(exponential, *RULED))
+    assert records(tmp_path) == records(exponential) and records(tmp_path, "eval") == records(exponential, "eval")
+
+
+def test_another_arrival_model_or_rule_is_another_run(exponential, tmp_path):
+    params = final_state(exponential, *RULED)["shared"].params
+    assert run(tmp_path, *RULED, "--config.server.rule=inverse") == 0
+    assert largest_difference(final_state(tmp_path, *RULED)["shared"].params, params) > 1e-4
+    assert records(tmp_path)[-1]["rate"] == pytest.approx(1 / max(1, records(tmp_path)[-1]["staleness"]))
+
+
+def test_soft_synchronisation_counts_updates(tmp_path):
+    soft = (*ASYNC, *EXPONENTIAL, "--config.server.gradients_per_update=3", "--config.train_steps=24")
+    assert run(tmp_path, *soft) == 0
+    found = records(tmp_path)
+    assert [r["step"] for r in found] == list(range(1, 25)) and found[-1]["examples"] == 24 * 3 * 8
+    assert all(r["contributors"] == 3 for r in found)
+    total = [int(line.split(",")[2]) for line in (tmp_path / "staleness.csv").read_text().splitlines()[1:]]
+    assert sum(total) == 24 * 3
+    state = final_state(tmp_path, *soft)["shared"]
+    assert int(state.step) == 24 and int(state.server.pending.num_gradients) == 0
+
+
+def test_bound_0_is_a_step_of_the_sum(tmp_path):
+    """Four updates of one gradient each, at the same parameters, against one of their sum; plain SGD."""
+    plain = ("--config.optimizer.momentum=0.0", "--config.ema_decay=None")
+    rounds = (*ASYNC, *EXPONENTIAL, *plain, "--config.server.staleness_bound=0", "--config.train_steps=24")
+    steps = (*plain, "--config.reducer.name=sum", "--config.train_steps=6")
+    cadences = ("--config.eval_every_steps=6", "--config.checkpoint_every_steps=6")
+    assert run(tmp_path / "rounds", *rounds) == 0 and run(tmp_path / "sum", *steps, *cadences) == 0
+    found, expected = final_state(tmp_path / "rounds", *rounds), final_state(tmp_path / "sum", *steps)
+    # Reads of a round are in the order of the workers' numbers, so each draws what it would draw synchronously.
+    assert largest_difference(found["shared"].params, expected["shared"].params) < 1e-6
+    assert [r["staleness"] for r in records(tmp_path / "rounds")] == [0, 1, 2, 3] * 6
+
+
+REFUSED = {
+    ASYNC: "config.arrivals.name='none': config.server.name='asynchronous' needs arrival times; allowed: constant",
+    (*ASYNC, *CONSTANT, "--config.reducer.name=sum"): "needs config.reducer.name='mean', not 'sum'",
+    (*ASYNC, *CONSTANT, "--config.reducer_on=updates"): "needs config.reducer_on='gradients', not 'updates'",
+    (*ASYNC, *CONSTANT, "--config.loss_scaling.name=dynamic"): "needs config.loss_scaling.name='none', not 'dynamic'",
+    (*ASYNC, *CONSTANT, "--config.communication.name=half"): "needs config.communication.name='full', not 'half'",
+    (*ASYNC, *CONSTANT, "--config.accumulation.name=local_steps", "--config.accumulation.count=2"): "config.reducer_on",
+    (*ASYNC, *CONSTANT, "--config.server.rule=inverze"): "config.server.rule.name='inverze': did you mean 'inverse'?",
+    (*ASYNC, *CONSTANT, "--config.server.rule=threshold"): "config.server.rule.max_staleness: missing",
+    (*ASYNC, *CONSTANT, "--config.server.rule={'name': 'none', 'x': 1}"): "config.server.rule.x: unknown option",
+    (*ASYNC, *CONSTANT, "--config.server.gradients_per_update=0"): "must be int in [1, inf)",
+    (*ASYNC, *CONSTANT, "--config.server.staleness_bound=-1"): "must be int in [0, inf) or None",
+    ("--config.server.rule=inverse",): "config.server.rule: unknown key",
+    ("--config.server.name=asynchronos",): "did you mean 'asynchronous'?",
+}
+
+
+@pytest.mark.parametrize("more", REFUSED, ids=lambda more: " ".join(more)[-60:])
+def test_refused_in_one_line(more, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(train, "train", lambda *_: pytest.fail("training began"))
+    assert run(tmp_path / "run", *more) == 2
+    said = capsys.readouterr().err
+    assert REFUSED[more] in said and len(said.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_dry_run_says_what_moves():
+    program = load(*RULED)
+    said = dry_run.describe(program, num_devices=2)
+    params = jax.eval_shape(program.init)[0].params
+    count = sum(x.size for x in jax.tree.leaves(params))
+    assert program.traffic == asynchronous.traffic(params, num_workers=4, gradients_per_update=1)
+    assert f"{4 * count / 4:,.0f}" in said and "1 push, 1 read" in said and "FLOP" in said
+    assert program.examples_per_step == 8

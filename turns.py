@@ -1,0 +1,175 @@
+"""What each call of a run's step is to do: one step of all workers, or a wave of an asynchronous run.
+
+A step is an update of the server. A synchronous call is one step; a wave is several, or none where gradients still
+wait for others of their update.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+import asynchronous
+
+Numbers = dict[str, float]
+
+
+class Turn(NamedTuple):
+    """One call of the step.
+
+    Attributes:
+      steps: those that it completes, counted from 1.
+      draw: [W] int64, the number of each worker's batch; -1 where it has none.
+      plan: what the reduce half is told of each worker, [W] each.
+      arrivals: the gradients of a wave; None where all come together.
+      is_whole: no gradient waits for others of its update, so that a run can stop here.
+    """
+
+    steps: range
+    draw: np.ndarray
+    plan: Mapping[str, np.ndarray] = {}
+    arrivals: asynchronous.Events | None = None
+    is_whole: bool = True
+
+    def reaches(self, period: int) -> bool:
+        """Tells whether it ends with a step that is a multiple of ``period``."""
+        return bool(self.steps) and self.is_whole and self.steps[-1] % period == 0
+
+
+class Collector(Protocol):
+    """Takes a turn and what it measured, on the host; returns the steps that are complete, with their numbers."""
+
+    def __call__(self, turn: Turn, metrics: Mapping[str, np.ndarray]) -> list[tuple[int, Numbers]]: ...
+
+
+class Timetable(Protocol):
+    """The turns of a run: a pure function of the step at which they begin."""
+
+    gradients_per_step: int  # that are computed
+    num_counted: int  # that an update counts, where that is fixed
+    plan: Mapping[str, np.dtype]  # of a worker's part of a turn's plan
+
+    def turns(self, first_step: int, num_steps: int, *, stops: Sequence[int]) -> Iterator[Turn]:
+        """Yields the turns after ``first_step`` steps up to ``num_steps``; none goes across a multiple of a stop."""
+
+    def collector(self, *, seconds: float) -> Collector:
+        """Returns what makes numbers of each step out of what turns measured, from a simulated moment on."""
+
+    def staleness(self, num_steps: int) -> np.ndarray | None:
+        """Counts the gradients of the first steps by worker and staleness, [W, S]; None where none is stale."""
+
+
+class Together:
+    """Synchronous: each turn is a step of all workers, and worker w draws number ``step * W + w``.
+
+    >>> turn = next(Together(num_workers=2, num_counted=2).turns(5, 9, stops=()))
+    >>> turn.steps, turn.draw
+    (range(6, 7), array([10, 11]))
+    """
+
+    plan: Mapping[str, np.dtype] = {}
+
+    def __init__(self, *, num_workers: int, num_counted: int):
+        self.gradients_per_step, self.num_counted = num_workers, num_counted
+
+    def turns(self, first_step: int, num_steps: int, *, stops: Sequence[int]) -> Iterator[Turn]:
+        """Yields one turn for each step."""
+        del stops
+        for step in range(first_step, num_steps):
+            first_draw = step * self.gradients_per_step
+            yield Turn(range(step + 1, step + 2), np.arange(first_draw, first_draw + self.gradients_per_step))
+
+    def collector(self, *, seconds: float) -> Collector:
+        """Returns the step's numbers as they were measured."""
+        del seconds
+        return lambda turn, metrics: [(turn.steps[-1], {name: float(value) for name, value in metrics.items()})]
+
+    def staleness(self, num_steps: int) -> None:
+        """Nothing is stale."""
+
+
+class InWaves:
+    """Asynchronous: turns are the waves of an event order, which follows from the durations of tasks alone."""
+
+    plan: Mapping[str, np.dtype] = {name: np.dtype(np.int32) for name in ("position", "staleness", "reads_after")}
+
+    def __init__(self, durations: asynchronous.Durations, *, num_workers: int, mode: asynchronous.Mode):
+        self._durations, self._num_workers, self._mode = durations, num_workers, mode
+        self.gradients_per_step = self.num_counted = mode.gradients_per_update
+
+    def _order(self, first_event: int, num_events: int):
+        return asynchronous.order(
+            self._durations,
+            num_workers=self._num_workers,
+            num_events=num_events,
+            first_event=first_event,
+            staleness_bound=self._mode.staleness_bound,
+            gradients_per_update=self._mode.gradients_per_update,
+        )
+
+    def turns(self, first_step: int, num_steps: int, *, stops: Sequence[int]) -> Iterator[Turn]:
+        """Yields one turn for each wave."""
+        count = self.gradients_per_step
+        first_event = first_step * count
+        waves = asynchronous.waves(
+            self._order(first_event, num_steps * count),
+            num_workers=self._num_workers,
+            first_event=first_event,
+            stops=[stop * count for stop in stops],
+        )
+        for wave in waves:
+            plan = {name: getattr(wave.slots, name) for name in self.plan}
+            steps = range(wave.first_event // count + 1, wave.next_event // count + 1)
+            yield Turn(steps, wave.slots.draw, plan, wave.events, is_whole=wave.next_event % count == 0)
+
+    def collector(self, *, seconds: float) -> Collector:
+        """Returns what keeps gradients until those of a step are complete."""
+        return _Groups(self.gradients_per_step, seconds=seconds)
+
+    def staleness(self, num_steps: int) -> np.ndarray:
+        """Counts the gradients of the first steps by worker and staleness."""
+        counts = np.zeros((self._num_workers, 1), np.int64)
+        for events, _ in self._order(0, num_steps * self.gradients_per_step):
+            part = asynchronous.histogram(events.worker, events.staleness, num_workers=self._num_workers)
+            counts = asynchronous.merge(counts, part)
+        return counts
+
+
+class _Groups:
+    """Makes the numbers of steps out of those of gradients, which may have come in several waves."""
+
+    def __init__(self, size: int, *, seconds: float):
+        self._size, self._seconds = size, seconds
+        self._waiting: list[Numbers] = []
+
+    def __call__(self, turn: Turn, metrics: Mapping[str, np.ndarray]) -> list[tuple[int, Numbers]]:
+        assert turn.arrivals is not None
+        of_gradients = ("loss", "correct", "count", "squared_norm")
+        complete: list[tuple[int, Numbers]] = []
+        for i, staleness in enumerate(turn.arrivals.staleness):
+            numbers = {name: float(metrics[name][i]) for name in of_gradients}
+            self._waiting.append({**numbers, "staleness": float(staleness)})
+            if len(self._waiting) == self._size:
+                update = len(complete)
+                of_update = {name: float(x[update]) for name, x in metrics.items() if name not in of_gradients}
+                contributors = float(self._size if of_update["rate"] > 0 else 0)
+                time = {"step_seconds": self._lap(turn.arrivals.seconds[i]), "contributors": contributors}
+                complete.append((turn.steps[update], {**_of_step(self._waiting), **of_update, **time}))
+                self._waiting = []
+        return complete
+
+    def _lap(self, arrival: float) -> float:
+        # Since the sum of all laps, as the tally has it, and not since the arrival before: so resuming keeps the bits.
+        lap = float(arrival) - self._seconds
+        self._seconds += lap
+        return lap
+
+
+def _of_step(gradients: list[Numbers]) -> Numbers:
+    total = {name: sum(g[name] for g in gradients) for name in gradients[0]}
+    return {
+        "loss": total["loss"] / total["count"],
+        "accuracy": total["correct"] / total["count"],
+        "gradient_norm": (total["squared_norm"] / len(gradients)) ** 0.5,  # root mean square, as over workers
+        "staleness": total["staleness"] / len(gradients),
+    }
