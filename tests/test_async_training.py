@@ -129,8 +129,8 @@ def test_layouts_agree(num_devices, lanes, exponential, tmp_path):
 def test_waves_equal_one_at_a_time_bit_for_bit(exponential, tmp_path):
     """An evaluation after each update cuts waves down to single gradients."""
     single = (*RULED, "--config.eval_every_steps=1")
-    for flags, is_cut in ((RULED, False), (single, True)):
-        turns = list(load(*flags).timetable.turns(0, 48, stops=(load(*flags).eval_every,)))
+    for overrides, is_cut in ((RULED, False), (single, True)):
+        turns = list(load(*overrides).timetable.turns(0, 48, stops=(load(*overrides).eval_every,)))
         assert (len(turns) == 48) == is_cut
     assert run(tmp_path, *single) == 0
     assert same_bits(final_state(tmp_path, *RULED), final_state(exponential, *RULED))

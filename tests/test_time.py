@@ -157,7 +157,7 @@ def test_losses_are_of_those_that_count():
         program_of(*overrides, "--config.reducer.name=backup_workers", "--config.reducer.num_required=3"), num_devices=4
     )
     local_half = jax.jit(three.program.halves.local)
-    one = lambda worker: jax.tree.map(lambda x: np.asarray(x)[worker, 0], (three.local, three.feeds.at(0)))  # noqa: E731
+    one = lambda worker: jax.tree.map(lambda x: np.asarray(x)[worker, 0], (three.local, three.feeds.at(three.draw(0))))  # noqa: E731
     first = lambda tree: jax.tree.map(lambda x: np.asarray(x)[0], tree)  # noqa: E731
     shared, resident = first(three.shared), first(three.resident)
     sums = [local_half(shared, *one(worker), resident).sums for worker in (0, 2, 3)]
