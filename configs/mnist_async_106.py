@@ -11,4 +11,4 @@ from configs.mnist_async_53 import recipe
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return recipe(variant, num_workers=106, learning_rate=0.01)
+    return recipe(variant, num_workers=106, learning_rate=0.0025)

@@ -22,7 +22,7 @@ from configs.schema import experiment, shrink
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return recipe(variant, num_workers=53, learning_rate=0.02)
+    return recipe(variant, num_workers=53, learning_rate=0.005)
 
 
 def recipe(variant: str, *, num_workers: int, learning_rate: float) -> ConfigDict:
@@ -40,7 +40,7 @@ def recipe(variant: str, *, num_workers: int, learning_rate: float) -> ConfigDic
         log_every_steps=20,
         eval_every_epochs=0.5,
         checkpoint_every_epochs=0.5,
-        clip_norm=10.0,
+        clip_norm=1.0,
         ema_decay=0.999,
     )
     return shrink(config, variant)

@@ -4,7 +4,7 @@ The arrival times of a step are a function of the config, so a run need not keep
 each took and how many workers it counted is in the records. One function a kind of run, all to the same spans.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -58,6 +58,46 @@ def synchronous(seconds: np.ndarray, *, contributors: int, step_seconds: float, 
     return spans
 
 
+def in_order(
+    worker: np.ndarray,
+    *,
+    read_seconds: np.ndarray,
+    seconds: np.ndarray,
+    gradients_per_step: int = 1,
+    dropped_steps: Collection[int] = (),
+    first_step: int = 1,
+) -> list[Span]:
+    """Returns the spans of consecutive gradients of asynchronous SGD, which begin with those of a step.
+
+    Args:
+      worker: [E], whose gradient each is.
+      read_seconds: [E], when the worker began it.
+      seconds: [E], when it arrived.
+      gradients_per_step: that make an update, which is made when the last of them arrives.
+      dropped_steps: updates of rate 0.
+      first_step: the first one's number.
+
+    >>> spans = in_order(np.array([0, 0]), read_seconds=np.array([0.0, 3.0]), seconds=np.array([2.0, 4.0]))
+    >>> [tuple(span) for span in spans if span.kind != "applied"]
+    [('computing', 0, 0.0, 2.0), ('waiting', 0, 2.0, 3.0), ('computing', 0, 3.0, 4.0)]
+    """
+    free: dict[int, float] = {}  # worker -> since when
+    spans = []
+    for event, (its, read, arrival) in enumerate(
+        zip(worker.tolist(), read_seconds.tolist(), seconds.tolist(), strict=True)
+    ):
+        group = event // gradients_per_step
+        kind: Kind = "dropped" if first_step + group in dropped_steps else "computing"
+        if free.get(its, read) < read:
+            spans.append(Span("waiting", its, free[its], read))
+        spans.append(Span(kind, its, read, arrival))
+        if kind == "computing":
+            update = float(seconds[(group + 1) * gradients_per_step - 1])
+            spans.append(Span("applied", its, update, update))
+        free[its] = arrival
+    return spans
+
+
 def of_run(
     records: Sequence[Mapping[str, Any]], config: Mapping[str, Any] | None, *, first_step: int, last_step: int
 ) -> list[Span]:
@@ -75,13 +115,17 @@ def of_run(
     from ml_collections import ConfigDict
 
     import program
+    import ways
 
     if config is None or config.get("arrivals", {"name": "none"})["name"] == "none":
         raise ValueError("has no config with an arrival model; without one there is no time to draw")
     arrival_seconds = program.make_arrivals(ConfigDict(config))
-    spans = []
-    for record in records:
-        if record["kind"] == "train" and first_step <= record["step"] <= last_step:
+    chosen = [r for r in records if r["kind"] == "train" and first_step <= r["step"] <= last_step]
+    if not chosen:
+        raise ValueError(f"steps={first_step}:{last_step}: no train record; log_every_steps=1 records them all")
+    if config.get("server", {"name": "synchronous"})["name"] == "synchronous":
+        spans = []
+        for record in chosen:
             step_seconds = record["step_seconds"]
             spans += synchronous(
                 np.asarray(arrival_seconds(record["step"] - 1)),
@@ -89,6 +133,16 @@ def of_run(
                 step_seconds=step_seconds,
                 start=record["simulated_seconds"] - step_seconds,
             )
-    if not spans:
-        raise ValueError(f"steps={first_step}:{last_step}: no train record; log_every_steps=1 records them all")
-    return spans
+        return spans
+    # The order of a run does not depend on its records, but how long it is does.
+    last_step = min(last_step, max(record["step"] for record in chosen))
+    _, timetable = ways.make_timetable(ConfigDict(config), arrival_seconds=arrival_seconds)
+    waves = [turn.arrivals for turn in timetable.turns(first_step - 1, last_step, stops=()) if turn.arrivals]
+    return in_order(
+        np.concatenate([wave.worker for wave in waves]),
+        read_seconds=np.concatenate([wave.read_seconds for wave in waves]),
+        seconds=np.concatenate([wave.seconds for wave in waves]),
+        gradients_per_step=timetable.gradients_per_step,
+        dropped_steps={record["step"] for record in chosen if not record["contributors"]},
+        first_step=first_step,
+    )

@@ -38,7 +38,7 @@ FIRST_PARTY: dict[str, set[str]] = {
     "ways": {"asynchronous", "configs", "reducers", "step", "turns", "wave_step", "workers"},
     "program": {"configs", "data", "models", "optim", "reducers", "step", "turns", "ways", "workers"},
     "train": {"asynchronous", "configs", "data", "program", "runs", "step", "turns", "workers"},
-    "experiments": {"configs", "program", "reducers", "runs", "train"},
+    "experiments": {"configs", "program", "reducers", "runs", "train", "ways"},
     "benchmarks": {"configs", "models", "reducers", "runs", "workers"},  # parts of a step, and never the trainer
     "conftest": set(),
 }

@@ -50,6 +50,47 @@ def test_spans_of_a_run_by_hand():
     assert timelines.of_run(RECORDS, CONFIG, first_step=2, last_step=2) == BY_HAND[5:]
 
 
+ASYNCHRONOUS = {
+    **CONFIG,
+    "arrivals": {"name": "scripted", "base": "constant", "events": [[1, 0, 2.5]]},
+    "num_workers": 2,
+    "server": {"name": "asynchronous", "rule": "none", "gradients_per_update": 1, "staleness_bound": None},
+    "reducer": {"name": "mean"},
+    "communication": {"name": "full"},
+    "loss_scaling": {"name": "none"},
+    "reducer_on": "gradients",
+}
+
+
+def of_events(*events, kind="computing"):
+    """Spans of (worker, read, arrival), each gradient an update."""
+    pairs = [(Span(kind, w, read, arrival), Span("applied", w, arrival, arrival)) for w, read, arrival in events]
+    return [span for pair in pairs for span in pair]
+
+
+def test_spans_of_an_asynchronous_run_by_hand():
+    """Worker 1's first gradient takes 2.5 s, all others 1 s; of two that arrive at once, worker 0's is first."""
+    expected = of_events((0, 0, 1), (0, 1, 2), (1, 0, 2.5), (0, 2, 3), (1, 2.5, 3.5), (0, 3, 4))
+    records = [record(step, 1.0, 1.0, 0.0) for step in range(1, 7)]
+    assert timelines.of_run(records, ASYNCHRONOUS, first_step=1, last_step=99) == expected
+    assert timelines.of_run(records, ASYNCHRONOUS, first_step=3, last_step=4) == expected[4:8]
+    records[2]["contributors"] = 0.0
+    dropped = timelines.of_run(records, ASYNCHRONOUS, first_step=1, last_step=6)
+    assert dropped == [*expected[:4], Span("dropped", 1, 0, 2.5), *expected[6:]]
+
+
+def test_spans_of_bounded_staleness_and_of_groups_by_hand():
+    server = {**ASYNCHRONOUS["server"], "staleness_bound": 0}
+    records = [record(step, 1.0, 1.0, 0.0) for step in range(1, 5)]
+    found = timelines.of_run(records, {**ASYNCHRONOUS, "server": server}, first_step=1, last_step=4)
+    rounds = of_events((0, 0, 1), (1, 0, 2.5), (0, 2.5, 3.5), (1, 2.5, 3.5))
+    assert found == [*rounds[:4], Span("waiting", 0, 1, 2.5), *rounds[4:]]
+    pair = {**ASYNCHRONOUS["server"], "gradients_per_update": 2}
+    found = timelines.of_run(records[:1], {**ASYNCHRONOUS, "server": pair}, first_step=1, last_step=1)
+    applied = [Span("applied", 0, 2, 2)] * 2  # both are in the update that the second one makes
+    assert found == [Span("computing", 0, 0, 1), applied[0], Span("computing", 0, 1, 2), applied[1]]
+
+
 def check_law(spans, *, seconds, contributors, step_seconds, start):
     """Every worker is busy from the start to the stop, without a gap; as many are applied as were counted."""
     for worker in range(len(seconds)):
