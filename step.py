@@ -136,7 +136,7 @@ def make_local_half(
         return loss_scaling.gradient(loss, opt_state, params, model_state)
 
     def local_half(shared: Shared, local: Local, feed, resident) -> optim.accumulation.Work:
-        params = shared.params if local.snapshot is None else local.snapshot
+        params = view(shared, local)
         key = jax.random.fold_in(jax.random.wrap_key_data(shared.key), feed["draw"])
         augment_key, dropout_key = jax.random.split(key)
         batch = data.fetch(resident["train"], feed)
@@ -151,6 +151,11 @@ def make_local_half(
         return work._replace(sums={**work.sums, **measured, "workers": jnp.ones(())})
 
     return local_half
+
+
+def view(shared: Shared, local: Local) -> Any:
+    """Returns the parameters at which a worker evaluates: the shared ones, or those that it has read."""
+    return shared.params if local.snapshot is None else local.snapshot
 
 
 def make_update(*, chain: Chain, learning_rate: optax.Schedule, ema_decay: float | None = None) -> Callable:

@@ -32,14 +32,13 @@ class Server(NamedTuple):
     """Pure functions of one worker.
 
     Attributes:
-      init: ``params -> (state, snapshot)``: shared state, and local state, the parameters that the worker has read.
-      view: ``(params, snapshot) -> params`` at which the worker computes its gradient.
+      init: ``params -> (state, snapshot)``: shared state, and local state, the parameters that the worker has read and
+        computes its gradient of.
       apply: ``(shared, state, snapshot, gradient, *, position, staleness, reads_after) -> (shared, state, snapshot)``
         under the worker axes, with a worker's ``waves.Slots``.
     """
 
     init: Callable[[Any], tuple[ServerState, Any]]
-    view: Callable[[Any, Any], Any]
     apply: Callable[..., tuple[Any, ServerState, Any]]
 
 
@@ -126,7 +125,7 @@ def apply_in_order(
         shared, state, snapshots = lax.fori_loop(0, jnp.sum(position >= 0), one, carry)
         return shared, state, rows.own(snapshots)
 
-    return Server(init, lambda params, snapshot: snapshot, apply)
+    return Server(init, apply)
 
 
 def update_at(optimizer: optax.GradientTransformation, gradient: Any, opt_state: Any, params: Any, *, rate: Rate):

@@ -56,7 +56,7 @@ def make_halves(optimizer, *, rule, gradients_per_update=1):
 
     def gradient(shared, snapshot, feed, resident):
         del resident
-        value, gradients = jax.value_and_grad(loss)(server.view(shared.params, snapshot), feed["draw"])
+        value, gradients = jax.value_and_grad(loss)(snapshot, feed["draw"])
         gradients = jax.tree.map(lambda g: jnp.where(feed["draw"] == NOBODY, jnp.nan, g), gradients)
         return gradients, value
 
