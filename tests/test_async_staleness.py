@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import asynchronous
+from asynchronous import __main__ as command
 from tests.test_async_events import durations_of, run
 
 
@@ -108,3 +109,36 @@ def test_too_few_events_are_refused():
     events, _ = run(durations_of("constant", num_workers=5), num_workers=5, num_events=5)
     with pytest.raises(ValueError, match="too few"):
         asynchronous.layer_staleness(events, times, num_workers=5)
+
+
+def test_command(capsys):
+    assert command.main(["--model=constant", "--workers=4", "--gradients=40", "--layers=2", "--seconds=2.5"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    # The first gradients of all but the last worker are 0, 1 and 2 updates stale, the other 37 all 3.
+    assert said[1] == "staleness: min 0, mean 2.85, median 3.0, max 3, std 0.57"
+    assert said[2] == "simulated seconds: 25.0"
+    assert said[-1].startswith("| 0 | 3 | 3.00 | 3.0 | 3 | 0.00 |") and len(said) == 8
+
+
+def test_command_with_a_bound(capsys):
+    bounds = {}
+    for bound in ("0", "50"):
+        assert command.main(["--model=lognormal", "--workers=4", "--gradients=400", f"--staleness_bound={bound}"]) == 0
+        bounds[bound] = capsys.readouterr().out.splitlines()[1]
+    assert bounds["0"] == "staleness: min 0, mean 1.50, median 1.5, max 3, std 1.12" != bounds["50"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model=constnat"], "did you mean 'constant'?"),
+        (["--model=constant", "--workers=0"], "workers=0: must be at least 1"),
+        (["--model=constant", "--sigma=1"], "sigma: unknown option"),
+        (["--model=constant", "--gradients=5"], "of each of the 40 workers"),
+        ([], "--model"),
+    ],
+)
+def test_command_refuses_in_one_line(arguments, message, capsys):
+    assert command.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert not captured.out and message in captured.err and len(captured.err.splitlines()) == 1
