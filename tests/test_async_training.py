@@ -188,7 +188,8 @@ def test_ended_and_gone_on_is_bit_for_bit_the_same(
     assert records(tmp_path) == records(exponential) and records(tmp_path, "eval") == records(exponential, "eval")
 
 
-def test_another_arrival_model_or_rule_is_another_run(exponential, tmp_path):
+@pytest.mark.slow  # tests/test_async_server.py holds it on a small model
+def test_another_rule_is_another_run(exponential, tmp_path):
     params = final_state(exponential, *RULED)["shared"].params
     assert run(tmp_path, *RULED, "--config.server.rule=inverse") == 0
     assert largest_difference(final_state(tmp_path, *RULED)["shared"].params, params) > 1e-4
@@ -207,6 +208,7 @@ def test_soft_synchronisation_counts_updates(tmp_path):
     assert int(state.step) == 24 and int(state.server.pending.num_gradients) == 0
 
 
+@pytest.mark.slow  # tests/test_async_server.py holds it on a small model
 def test_bound_0_is_a_step_of_the_sum(tmp_path):
     """Four updates of one gradient each, at the same parameters, against one of their sum; plain SGD."""
     plain = ("--config.optimizer.momentum=0.0", "--config.ema_decay=None")
