@@ -15,8 +15,11 @@ from workers import AXES, Layout, on_devices
 
 WORKER = "worker"
 LAYOUTS = [(8, 1), (4, 2), (2, 4), (1, 8)]  # devices x lanes
+FIRST = {case.name: case for case in reversed(CASES)}  # the others of a reducer are for `make test-all`
 every_case = pytest.mark.parametrize(
-    "case", CASES, ids=lambda case: "-".join((case.name, *map(str, case.kwargs.values())))
+    "case",
+    [pytest.param(case, marks=() if case is FIRST[case.name] else pytest.mark.slow) for case in CASES],
+    ids=["-".join((case.name, *map(str, case.kwargs.values()))) for case in CASES],
 )
 
 

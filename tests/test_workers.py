@@ -11,6 +11,7 @@ from jax import numpy as jnp
 
 import reducers
 from workers import AXES, Halves, Layout, Window, over_workers, resolve_lanes
+from workers import lift as lifts
 
 LAYOUTS = [8, 4, 2, 1]  # devices for 8 workers
 
@@ -151,3 +152,23 @@ def test_resolve_lanes_on_cpu():
     assert resolve(layout=Layout.of(8)) == "unrolled"
     assert resolve(layout=Layout.of(64, num_devices=1)) == "dispatched"
     assert resolve_lanes("vmap", layout=Layout.of(64, num_devices=1)) == "vmap"
+
+
+def test_dispatched_lanes_are_limited_as_steps_are(monkeypatch):
+    seen = []
+
+    class Recording(Window):
+        def push(self, tag, outputs):
+            left = super().push(tag, outputs)
+            seen.append(len(self))
+            return left
+
+        def drain(self):
+            seen.append("drained")
+            return super().drain()
+
+    monkeypatch.setattr(lifts, "Window", Recording)
+    for num_devices, expected in [(2, [*range(1, 9), *[8] * 8, "drained"]), (1, [*range(1, 33)])]:
+        seen.clear()
+        run(Layout.of(32, num_devices=num_devices), lanes="dispatched", num_steps=1)
+        assert seen == expected

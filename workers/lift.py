@@ -9,6 +9,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec
 
 from workers.layout import DEVICE_AXIS, LANE_AXIS, Layout
+from workers.window import MAX_IN_FLIGHT, Window
 
 Lift = Literal["pmap", "shard_map"]
 Lanes = Literal["auto", "vmap", "unrolled", "dispatched"]
@@ -161,7 +162,14 @@ def _dispatched(halves: Halves, reduce_lanes: Callable, *, layout: Layout, lift:
         feed, plan = _split(feed)
         nobody = np.zeros((layout.num_devices, layout.lanes), bool)
         idle = np.all(nobody if halves.idle is None else halves.idle(plan), axis=0)  # (L,)
-        work = [None if idle[lane] else work_of(lane, shared, local, feed, resident) for lane in range(layout.lanes)]
+        # Calls of several devices are limited as steps are: 16 lanes on 2 devices deadlocked.
+        in_flight = Window(limit=layout.lanes if layout.num_devices == 1 else MAX_IN_FLIGHT)
+        work: list[Any] = []
+        for lane in range(layout.lanes):
+            work.append(None if idle[lane] else work_of(lane, shared, local, feed, resident))
+            in_flight.push(lane, work[-1])
+        if layout.num_devices > 1:
+            in_flight.drain()
         if idle.any() and not nothing:
             some = next(w for w in work if w is not None)  # nobody plans a step without work
             nothing.append(jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), layout.sharding), some))
