@@ -73,7 +73,7 @@ def defaults() -> list[Candidate]:
     One that needs an option is there too; it raises when it is made, so that it is listed with the reason.
 
     >>> [candidate.label for candidate in defaults()][1:3]
-    ['adasum:algorithm=gram', 'adasum:algorithm=gather']
+    ['adasum:algorithm=auto', 'adasum:algorithm=gram']
     """
     labels = []
     for name in reducers.REDUCERS:

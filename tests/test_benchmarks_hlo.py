@@ -107,9 +107,20 @@ def leaves(num_floats=4096):
     return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in [(num_floats,), (40, 8), (5,), ()]]
 
 
-@pytest.mark.parametrize("candidate", defaults(), ids=lambda candidate: candidate.label)
-def test_compiled_bytes_are_those_that_are_traced(candidate):
-    traced = reducers.traffic(candidate.make(axis_name="worker"), leaves(), axis_sizes={"worker": 8})
+NEEDED = {  # by those that have no default for an option
+    "backup_workers": "num_required=6",
+    "deadline": "deadline_seconds=4.5",
+    "k_batch": "num_batches=6",
+    "stale": "delay_steps=2",
+}
+LABELS = [f"{c.label}:{NEEDED[c.label]}" if c.label in NEEDED else c.label for c in defaults()]
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_compiled_bytes_are_those_that_are_traced(label):
+    candidate, seconds = parse(label), jnp.arange(1.0, 9.0)
+    make = candidate.make(axis_name="worker")
+    traced = reducers.traffic(make, leaves(), axis_sizes={"worker": 8}, arrival_seconds=seconds)
     compiled = compile_reducer(candidate, leaves(), Layout.of(8, num_devices=8)).traffic
     assert compiled.bytes_per_worker == pytest.approx(traced.bytes_per_worker)
     assert 1 <= sum(compiled.collectives.values()) <= sum(traced.collectives.values())
