@@ -4,7 +4,7 @@
 
 The authors' recipe at their largest number of workers: 32 x 32 examples a step, the learning rate of one worker, as
 Adasum needs no other. `configs/mnist_adasum_adam.py` and `configs/mnist_adasum_lamb.py` differ in the optimizer alone.
-What they reach, with `sum` and on gradients as well, stands in the README.
+Seed 0: 98.3 % on the test set, on gradients 99.1 %; `sum` does not train at this rate, on either (11.35 %).
 
     --config.reducer_on=gradients            # one optimizer, after the reduction
     --config.reducer.name=sum                # what the authors compare with
