@@ -2,7 +2,8 @@
 
     TFDS_DATA_DIR=... make train ARGS="--config=configs/mnist_adasum_adam.py"      # minutes on 2 cores
 
-As `configs/mnist_adasum.py`, where the options stand. The learning rate is Adam's usual 0.001, not tuned; its accuracy is not measured yet.
+As `configs/mnist_adasum.py`, where the options stand. The learning rate is Adam's usual 0.001, not tuned;
+its accuracy is not measured yet.
 """
 
 from ml_collections import ConfigDict
