@@ -6,44 +6,31 @@ Options are those of the arrival model, as in ``python -m reducers.arrivals``.
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 import jax
 
 import asynchronous
-from reducers import arrivals, blocks
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
+from reducers import arrivals
+from reducers.arrivals.command import Parser
 
 
 def _parse(argv: Sequence[str] | None):
-    parser = _Parser(
-        prog="python -m asynchronous",
-        description="Prints how stale the gradients of asynchronous SGD would be, in all and layer by layer.",
-        epilog="All other --key=value are options of the model.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--model", required=True, help=f"one of {', '.join(sorted(arrivals.ARRIVALS))}")
+    description = "Prints how stale the gradients of asynchronous SGD would be, in all and layer by layer."
+    parser = Parser(prog="python -m asynchronous", description=description)
     parser.add_argument("--workers", type=int, default=40, help="n (default: 40, as in the paper's study)")
     parser.add_argument("--gradients", type=int, default=10_000, help="that arrive (default: 10000)")
     parser.add_argument("--layers", type=int, default=18, help="of equal cost (default: 18)")
     parser.add_argument("--staleness_bound", type=int, help="how many tasks one may be ahead (default: any)")
     parser.add_argument("--seed", type=int, default=0, help="of the model (default: 0)")
-    return parser.parse_known_args(argv)
+    return parser.read(argv, counts=("workers", "gradients", "layers"))
 
 
 def report(arguments: argparse.Namespace, options: dict) -> str:
     """Says how stale the gradients of all and of each layer are.
 
     Raises:
-      ValueError: one line, for a model, an option or a number that makes no sense.
+      ValueError: one line, for a model or an option that makes no sense.
     """
-    for key in ("workers", "gradients", "layers"):
-        if getattr(arguments, key) < 1:
-            raise ValueError(f"{key}={getattr(arguments, key)}: must be at least 1")
     model = arrivals.make(arguments.model, **options)
     draws = jax.random.key(arguments.seed)
     durations = asynchronous.from_model(lambda step: model(draws, step, arguments.workers))
@@ -68,8 +55,7 @@ def report(arguments: argparse.Namespace, options: dict) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the report; returns the exit code."""
     try:
-        arguments, rest = _parse(argv)
-        print(report(arguments, blocks.parse_options(rest)))
+        print(report(*_parse(argv)))
     except (ValueError, OSError) as error:
         print(f"asynchronous: {error}", file=sys.stderr)
         return 2

@@ -10,19 +10,19 @@ between which a power law is drawn and outside of which nothing is planned. All 
 model.
 """
 
-import argparse
 import csv
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import numpy as np
 
 from experiments import plan_report
-from reducers import arrivals, blocks
+from reducers import arrivals
+from reducers.arrivals.command import Parser
 
 StepsToTarget = Callable[[np.ndarray], np.ndarray]
 
@@ -160,26 +160,16 @@ def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the plan that the command line asks for, and draws it; returns the exit code."""
-    parser = _Parser(prog="python -m experiments.planner", description="Plans N + b machines.", allow_abbrev=False)
-    parser.add_argument("--model", required=True, help=f"one of {', '.join(sorted(arrivals.ARRIVALS))}")
+    parser = Parser(prog="python -m experiments.planner", description="Plans N + b machines.")
     parser.add_argument("--machines", type=int, default=100, help="M (default: 100)")
     parser.add_argument("--steps_to_target", default="power_law:1", help="power_law:EXPONENT[,STEPS] or a CSV file")
     parser.add_argument("--steps", type=int, default=100_000, help="steps to draw (default: 100000)")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
     parser.add_argument("--figure", help="draw the plan, into this file")
     try:
-        arguments, rest = parser.parse_known_args(argv)
-        for key in ("machines", "steps"):
-            if getattr(arguments, key) < 1:
-                raise ValueError(f"{key}={getattr(arguments, key)}: must be at least 1")
-        options = blocks.parse_options(rest)
+        arguments, options = parser.read(argv, counts=("machines", "steps"))
         for key in {"steps_to_target", "num_machines", "num_steps"} & set(options):
             raise ValueError(f"{key}: unknown option")
         made = plan(

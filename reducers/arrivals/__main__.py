@@ -3,17 +3,16 @@
 Options are those of the model: ``--median_seconds=1.5``, ``--base="{'name': 'pareto', 'alpha': 1.5}"``.
 """
 
-import argparse
 import math
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 import jax
 import numpy as np
 
-from reducers import arrivals, blocks
+from reducers import arrivals
 from reducers.arrivals import figure
+from reducers.arrivals.command import Parser
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99)
 _NUM_TIMES = 12  # of the table of shares
@@ -61,35 +60,20 @@ def chosen_arrivals(text: str | None, *, num_workers: int) -> list[int]:
     return which
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
 def _parse(argv: Sequence[str] | None):
-    parser = _Parser(
-        prog="python -m reducers.arrivals",
-        description="Prints the distribution of the k-th arrival.",
-        epilog="All other --key=value are options of the model.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--model", required=True, help=f"one of {', '.join(sorted(arrivals.ARRIVALS))}")
+    parser = Parser(prog="python -m reducers.arrivals", description="Prints the distribution of the k-th arrival.")
     parser.add_argument("--workers", type=int, default=100, help="W (default: 100)")
     parser.add_argument("--steps", type=int, default=100_000, help="steps to draw (default: 100000)")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
     parser.add_argument("--k", help="which arrivals, such as 1,50,100 (default: a few)")
     parser.add_argument("--figure", help="draw them too, into this file; needs matplotlib")
-    return parser.parse_known_args(argv)
+    return parser.read(argv, counts=("workers", "steps"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints, and draws if asked to; returns the exit code."""
     try:
-        arguments, rest = _parse(argv)
-        for key in ("workers", "steps"):
-            if getattr(arguments, key) < 1:
-                raise ValueError(f"{key}={getattr(arguments, key)}: must be at least 1")
-        options = blocks.parse_options(rest)
+        arguments, options = _parse(argv)
         which = chosen_arrivals(arguments.k, num_workers=arguments.workers)
         model = arrivals.make(arguments.model, **options)
         draws = jax.random.key(arguments.seed)
