@@ -1,6 +1,5 @@
 """Which reducers are measured, and with what options: ``adasum:algorithm=gather,granularity=model``."""
 
-import ast
 import functools
 import inspect
 import re
@@ -12,6 +11,7 @@ import optax
 
 import reducers
 from configs import annotations
+from reducers import blocks
 
 BASELINE = "mean"
 
@@ -46,7 +46,7 @@ def parse(label: str) -> Candidate:
             raise ValueError(
                 f"reducers={label!r}: {key!r} is no option of {name}; it has {', '.join(parameters) or 'none'}"
             )
-        options[key] = _literal(value)
+        options[key] = blocks.literal(value)
         annotation = parameters[key].annotation
         if not annotations.matches(annotation, options[key]):
             raise ValueError(f"reducers={label!r}: {key} must be {annotations.describe(annotation)}")
@@ -90,10 +90,3 @@ def _made_when_used(label: str, *, axis_name: reducers.AxisName) -> optax.Gradie
 def _options(name: str) -> dict[str, inspect.Parameter]:
     signature = inspect.signature(reducers.lookup(name), eval_str=True)
     return {key: parameter for key, parameter in signature.parameters.items() if key not in reducers.GIVEN}
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text

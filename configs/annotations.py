@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from ml_collections import ConfigDict
 
+from reducers import blocks
+
 
 def matches(annotation: Any, value: Any) -> bool:
     """Tells whether a value has the type that the annotation names, and lies in its range.
@@ -48,10 +50,7 @@ def matches(annotation: Any, value: Any) -> bool:
 def _in_interval(interval: str, value: Any) -> bool:
     if value is None or isinstance(value, str | tuple | list):
         return True  # of the wrong type, or optional: for the other checks to tell
-    low, high = (float(end) for end in interval[1:-1].split(","))
-    above = value >= low if interval[0] == "[" else value > low
-    below = value <= high if interval[-1] == "]" else value < high
-    return above and below
+    return blocks.inside(interval, value)
 
 
 def describe(annotation: Any) -> str:

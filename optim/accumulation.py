@@ -13,6 +13,7 @@ import jax
 import optax
 from jax import numpy as jnp
 
+from reducers import blocks
 from reducers.adasum import Tree, fold, pair
 
 
@@ -181,9 +182,7 @@ def lookup(name: str) -> Callable[..., Accumulation]:
     Raises:
       ValueError: if none has that name; says which there are.
     """
-    if name not in ACCUMULATIONS:
-        raise ValueError(f"name={name!r}: allowed: {', '.join(sorted(ACCUMULATIONS))}")
-    return ACCUMULATIONS[name]
+    return blocks.find(ACCUMULATIONS, name)
 
 
 def make(name: str, *, batch_size_per_worker: int, reducer_on: str, **kwargs) -> Accumulation:

@@ -8,6 +8,7 @@ import jax
 import optax
 from jax import numpy as jnp
 
+from reducers import blocks
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
 
 Loss = Callable[..., tuple[jax.Array, tuple[dict[str, jax.Array], Any]]]
@@ -124,9 +125,7 @@ def lookup(name: str) -> Callable[..., LossScaling]:
     Raises:
       ValueError: if none has that name; says which there are.
     """
-    if name not in LOSS_SCALINGS:
-        raise ValueError(f"name={name!r}: allowed: {', '.join(sorted(LOSS_SCALINGS))}")
-    return LOSS_SCALINGS[name]
+    return blocks.find(LOSS_SCALINGS, name)
 
 
 def make(name: str, **kwargs) -> LossScaling:

@@ -80,13 +80,18 @@ def check_number(key: str, value: Any, *, annotation: Any) -> None:
             continue
         kind, *intervals = typing.get_args(option)
         allowed = (int,) if kind is int else (int, float)
-        good = type(value) in allowed and math.isfinite(value) and all(_inside(i, value) for i in intervals)
+        good = type(value) in allowed and math.isfinite(value) and all(inside(i, value) for i in intervals)
         if not good:
             raise ValueError(f"{key}={value!r}: must be {' in '.join([kind.__name__, *intervals])}")
         return
 
 
-def _inside(interval: str, value: float) -> bool:
+def inside(interval: str, value: float) -> bool:
+    """Tells whether a number lies in an interval.
+
+    >>> inside("[0, 1)", 0), inside("[0, 1)", 1), inside("(0, inf)", 0)
+    (True, False, False)
+    """
     low, high = (float(end) for end in interval[1:-1].split(","))
     return (low <= value if interval[0] == "[" else low < value) and (
         value <= high if interval[-1] == "]" else value < high
@@ -104,8 +109,17 @@ def parse_options(arguments: Sequence[str]) -> dict[str, Any]:
         key, equals, text = argument.removeprefix("--").partition("=")
         if not argument.startswith("--") or not equals or not key.isidentifier():
             raise ValueError(f"{argument!r}: must be --key=value")
-        try:
-            options[key] = ast.literal_eval(text)
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
-            options[key] = text
+        options[key] = literal(text)
     return options
+
+
+def literal(text: str) -> Any:
+    """Reads a value: a Python literal, or else a string.
+
+    >>> literal("0.5"), literal("layer")
+    (0.5, 'layer')
+    """
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return text

@@ -8,6 +8,7 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
+from reducers import blocks
 from reducers.arrived import Waited
 from reducers.axes import AxisName
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
@@ -154,9 +155,7 @@ def lookup(name: str) -> Callable:
     Raises:
       ValueError: if none has that name; says which there are.
     """
-    if name not in COMMUNICATIONS:
-        raise ValueError(f"name={name!r}: allowed: {', '.join(sorted(COMMUNICATIONS))}")
-    return COMMUNICATIONS[name]
+    return blocks.find(COMMUNICATIONS, name)
 
 
 def make(name: str, *, reducer: optax.GradientTransformation, axis_name: AxisName, **kwargs):
