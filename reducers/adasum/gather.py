@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import jax
 from jax import numpy as jnp
 
-from reducers.adasum.layers import wide
+from reducers.adasum.layers import cut, join, wide
 from reducers.adasum.pairs import Tree, add_up, fold, pair, unit
 from reducers.adasum.telemetry import Told, tell
 from reducers.axes import gather_workers
@@ -28,13 +28,12 @@ def gather_and_fold(
     Returns:
       Of every layer the result, [m], and what it tells.
     """
-    block = jnp.concatenate(vectors, axis=1) if len(vectors) > 1 else vectors[0]  # (k, M)
+    block = join(vectors, axis=1)  # (k, M)
     block = wide(gather_workers(block, axes).reshape(-1, block.shape[1]) if axes else block)  # (n, M)
     if tree.within == "sum":
         block = add_up(block, tree.group_size)
         tree = tree.after_groups()
-    ends = [sum(x.shape[1] for x in vectors[: i + 1]) for i in range(len(vectors))]
-    stacks = [block[:, end - x.shape[1] : end] for end, x in zip(ends, vectors, strict=True)]  # (n, m) each
+    stacks = cut(block, [x.shape[1] for x in vectors])  # (n, m) each
     return [(v, functools.partial(_tell, x, v)) for x, v in zip(stacks, _fold_all(stacks, tree), strict=True)]
 
 

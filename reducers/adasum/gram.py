@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.adasum.layers import wide
+from reducers.adasum.layers import cut, join, wide
 from reducers.adasum.pairs import Tree, add_up, coefficients, nonzero, power_of_two
 from reducers.adasum.telemetry import Told, tell
 from reducers.axes import gather_workers, num_workers
@@ -64,15 +64,14 @@ def fold_slices(
         sums, spanned = fold_rows([wide(nodes)[None] for nodes in vectors], tree=tree, present=present)
         return [(result[0], functools.partial(_tell, spanned, i)) for i, result in enumerate(sums)]
     parts = [_slices(nodes, num_workers(axes)) for nodes in vectors]  # (k, num_devices, m / num_devices) each
-    block = jnp.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
+    block = join(parts, axis=2)
     block = lax.all_to_all(block, axes, split_axis=1, concat_axis=0)  # (num_devices, k, M)
     rows = _alike(wide(block.reshape(-1, block.shape[-1])), [part.shape[2] for part in parts])
     sums, spanned = fold_rows(rows, tree=tree, axes=axes, present=present)
-    whole = _join([s.ravel() for s in sums]).astype(block.dtype)  # (M,)
+    whole = join([s.ravel() for s in sums]).astype(block.dtype)  # (M,)
     whole = gather_workers(whole, axes)  # (num_devices, M)
-    ends = np.cumsum([part.shape[2] for part in parts])
-    cuts = [whole[:, end - part.shape[2] : end].reshape(-1) for part, end in zip(parts, ends, strict=True)]
-    results = [cut[: nodes.shape[1]] for cut, nodes in zip(cuts, vectors, strict=True)]
+    padded = cut(whole, [part.shape[2] for part in parts])
+    results = [x.reshape(-1)[: nodes.shape[1]] for x, nodes in zip(padded, vectors, strict=True)]
     return [(result, functools.partial(_tell, spanned, i)) for i, result in enumerate(results)]
 
 
@@ -147,8 +146,8 @@ def fold_coefficients(scales: jax.Array, gram: jax.Array, *, tree: Tree) -> Span
 
 
 def _tell(spanned: Spanned, layer: int) -> Told:
-    length = spanned.scale * jnp.sqrt(jnp.maximum(spanned.square, 0))
-    return tell(spanned.scales[layer], spanned.gram[layer], length[layer])
+    length = spanned.scale[layer] * jnp.sqrt(jnp.maximum(spanned.square[layer], 0))
+    return tell(spanned.scales[layer], spanned.gram[layer], length)
 
 
 def _normalised(rows: list[jax.Array], gram: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -199,21 +198,14 @@ def can_multiply(gram: jax.Array, present: jax.Array | None) -> jax.Array:
 
 def _alike(block: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
     """Cuts [n, M] into layers, those of one width that follow each other together: [layers, n, width]."""
-    cuts, start = [], 0
-    for width, run in itertools.groupby(widths):
-        count = len(list(run))
-        cut = block[:, start : start + count * width].reshape(len(block), count, width)
-        cuts.append(cut.transpose(1, 0, 2))
-        start += count * width
-    return cuts
+    runs = [(width, len(list(run))) for width, run in itertools.groupby(widths)]
+    parts = cut(block, [count * width for width, count in runs])
+    alike = [part.reshape(len(block), count, width) for part, (width, count) in zip(parts, runs, strict=True)]
+    return [part.transpose(1, 0, 2) for part in alike]
 
 
 def _gram(rows: Sequence[jax.Array]) -> jax.Array:
-    return _join([jnp.einsum("lim,ljm->lij", r, r, precision="highest") for r in rows])  # (layers, n, n)
-
-
-def _join(parts: Sequence[jax.Array]) -> jax.Array:
-    return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
+    return join([jnp.einsum("lim,ljm->lij", r, r, precision="highest") for r in rows])  # (layers, n, n)
 
 
 def _slices(nodes: jax.Array, num_slices: int) -> jax.Array:

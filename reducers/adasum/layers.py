@@ -1,7 +1,8 @@
 """What counts as one vector: a leaf, leaves whose paths match alike, or the whole model."""
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -53,14 +54,12 @@ def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[
     flat, treedef = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in flat]
     layers = members(tree, granularity)
-    vectors = {name: _join([leaves[i].ravel() for i in indices]) for name, indices in layers.items()}
+    vectors = {name: join([leaves[i].ravel() for i in indices]) for name, indices in layers.items()}
 
     def restore(vectors: dict[str, jax.Array]) -> Any:
         results = [jnp.zeros_like(leaf) for leaf in leaves]  # what is empty stays so
         for name, indices in layers.items():
-            ends = np.cumsum([leaves[i].size for i in indices])
-            for i, end in zip(indices, ends, strict=True):
-                part = vectors[name] if len(indices) == 1 else vectors[name][end - leaves[i].size : end]
+            for i, part in zip(indices, cut(vectors[name], [leaves[i].size for i in indices]), strict=True):
                 results[i] = part.reshape(leaves[i].shape).astype(leaves[i].dtype)
         return jax.tree.unflatten(treedef, results)
 
@@ -72,5 +71,16 @@ def wide(x: jax.Array) -> jax.Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def _join(parts: list[jax.Array]) -> jax.Array:
-    return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
+def join(parts: Sequence[jax.Array], *, axis: int = 0) -> jax.Array:
+    """The parts one after the other; a single one as it is, uncopied."""
+    return jnp.concatenate(parts, axis=axis) if len(parts) > 1 else parts[0]
+
+
+def cut(joined: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
+    """Takes the parts out again, along the last axis.
+
+    >>> cut(jnp.arange(3), [1, 2])
+    [Array([0], dtype=int32), Array([1, 2], dtype=int32)]
+    """
+    ends = itertools.accumulate(widths)
+    return [joined[..., end - width : end] for width, end in zip(widths, ends, strict=True)]

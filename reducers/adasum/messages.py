@@ -6,7 +6,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.adasum.layers import wide
+from reducers.adasum.layers import cut, join, wide
 from reducers.adasum.pairs import coefficients, nonzero, pair, unit
 from reducers.axes import gather_workers, num_workers
 
@@ -53,15 +53,13 @@ def halving(vectors: Sequence[jax.Array], *, axes: Sequence[str]) -> list[tuple[
         kept = [lax.dynamic_index_in_dim(pairs, bit, 1, keepdims=False) for pairs in split]
         sent = [lax.dynamic_index_in_dim(pairs, 1 - bit, 1, keepdims=False) for pairs in split]
         # One message for all layers.
-        received = _from_partner(jnp.concatenate(sent, axis=1), axes, distance)
-        ends = [sum(s.shape[1] for s in sent[: i + 1]) for i in range(len(sent))]
-        theirs = [received[:, end - s.shape[1] : end] for end, s in zip(ends, sent, strict=True)]
+        received = _from_partner(join(sent, axis=1), axes, distance)
+        theirs = cut(received, [s.shape[1] for s in sent])
         held = _combine_spread(kept, theirs, bit=bit, axes=axes, distance=distance)
         distance *= 2
-    whole = gather_workers(jnp.concatenate([chunk[0] for chunk in held]), axes)  # (num_devices, M)
-    ends = [sum(chunk.shape[1] for chunk in held[: i + 1]) for i in range(len(held))]
-    cuts = [whole[:, end - chunk.shape[1] : end].reshape(-1) for end, chunk in zip(ends, held, strict=True)]
-    return [(cut[: nodes.size], None) for cut, nodes in zip(cuts, vectors, strict=True)]
+    whole = gather_workers(join([chunk[0] for chunk in held]), axes)  # (num_devices, M)
+    results = cut(whole, [chunk.shape[1] for chunk in held])
+    return [(result.reshape(-1)[: nodes.size], None) for result, nodes in zip(results, vectors, strict=True)]
 
 
 def _combine_spread(kept, theirs, *, bit, axes: Sequence[str], distance: int) -> list[jax.Array]:

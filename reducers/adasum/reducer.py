@@ -79,10 +79,10 @@ def adasum(
     Training with Adaptive Summation", arXiv 2006.02924. Differs from the paper in: any number of workers, not powers
     of two alone; in the Gram form a node that cancels out to rounding noise is added without a projection.
     """
-    check(algorithm, tells=telemetry == "on")
+    tells = telemetry == "on"
+    check(algorithm, tells=tells)
     layers.check(granularity)
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    tells = telemetry == "on"
 
     def init_fn(params):
         if not tells:
