@@ -151,9 +151,8 @@ def make_feed(draw: np.ndarray, *, draws: Draws, layout: tuple[int, int], split:
     """Returns the feed of draws [W]: indices, or the examples themselves where a split is given."""
     rows = np.zeros((len(draw), draws.batch_size), np.int32)
     given = np.flatnonzero(draw >= 0)
-    for run in np.split(
-        given, np.flatnonzero(np.diff(draw[given]) != 1) + 1
-    ):  # consecutive draws are looked up at once
+    breaks = np.flatnonzero(np.diff(draw[given]) != 1) + 1
+    for run in np.split(given, breaks):  # consecutive draws are looked up at once
         rows[run] = draws.indices(int(draw[run[0]]), num_draws=len(run))
     index = rows.reshape(*layout, -1)  # [D, L, B]
     feed = {"draw": (draw % NUM_DRAW_NUMBERS).astype(np.uint32).reshape(layout)}

@@ -152,9 +152,11 @@ def test_groups_of_a_mesh_axis():
 
 @pytest.mark.slow
 def test_adasum_on_resnet50_sends_what_an_all_reduce_does():
-    bound = (2 * 7 / 8 + 0.01) * 4 * sum(leaf.size for leaf in resnet50())
+    size = 4 * sum(leaf.size for leaf in resnet50())
     moved = [compile_reducer(parse(label), resnet50(), Layout.of(8)).traffic for label in ("adasum", "adacons")]
-    assert moved[0].bytes_per_worker <= bound < moved[1].bytes_per_worker
+    assert moved[0].bytes_per_worker <= (2 * 7 / 8 + 0.01) * size < moved[1].bytes_per_worker
+    # Batches of a mebibyte, five collectives each, as tests/test_adasum.py counts them in the trace.
+    assert sum(moved[0].collectives.values()) <= 5 * (2 * size / 2**20 + 1) + 1
 
 
 def test_a_text_without_collectives():
