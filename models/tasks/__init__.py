@@ -1,0 +1,44 @@
+"""Tasks: a model joined with its loss and metrics."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+from flax import linen as nn
+
+from models import registry
+from models.tasks.base import Batch, Sums, Task
+from models.tasks.classification import classification
+
+__all__ = ["GIVEN", "TASKS", "Batch", "Sums", "Task", "classification", "lookup", "make"]
+
+TASKS: dict[str, Callable[..., Task]] = {"classification": classification}
+
+# What the program supplies; every other parameter of a task is a config key.
+GIVEN = frozenset({"model", "example", "sizes"})
+
+
+def lookup(name: str) -> Callable[..., Task]:
+    """Returns the task's constructor; its signature is the schema of a config's ``task`` block.
+
+    Raises:
+      ValueError: if no task has that name; says which there are.
+    """
+    return registry.find(TASKS, name)
+
+
+def make(
+    name: str, *, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], sizes: Mapping[str, int], **kwargs
+) -> Task:
+    """Builds the task called ``name``: ``make(model=..., example=..., sizes=..., **config.task)``.
+
+    Args:
+      name: of the task.
+      model: what it trains.
+      example: shapes and dtypes of one example, as it reaches the task; without a batch axis.
+      sizes: what the data say of themselves: "num_classes", "vocab_size" and the like.
+      **kwargs: the config's further keys.
+
+    Raises:
+      ValueError: one line; the data are not what the task is for.
+    """
+    return lookup(name)(model=model, example=example, sizes=sizes, **kwargs)

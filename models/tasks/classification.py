@@ -1,0 +1,82 @@
+"""Which of C classes an image is of."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import jax
+import optax
+from flax import linen as nn
+from jax import numpy as jnp
+
+from models.tasks.base import Batch, Sums, Task, apply
+
+
+def classification(
+    *,
+    model: nn.Module,
+    example: Mapping[str, jax.ShapeDtypeStruct],
+    sizes: Mapping[str, int],
+    label_smoothing: Annotated[float, "[0, 1)"] = 0.0,
+    auxiliary_weight: Annotated[float, "[0, inf)"] = 0.4,
+) -> Task:
+    r"""Softmax cross-entropy over C classes.
+
+    .. math:: \ell = - \sum_c ((1 - s) [c = y] + s / C) \log p_c
+
+    A model that returns two logits in training, its own and an auxiliary head's, has the auxiliary loss added with a
+    weight; metrics are of its own alone.
+
+    Args:
+      model: maps images [B, H, W, D] to logits [B, C], or in training to (logits, auxiliary logits).
+      example: "image" [H, W, D] float32 and "label" [] int32.
+      sizes: "num_classes", C.
+      label_smoothing: s, in training only; evaluation reports the unsmoothed loss.
+      auxiliary_weight: of the auxiliary head's loss.
+
+    Returns:
+      A ``Task`` over batches ``{"image": [B, H, W, D] float32, "label": [B] int32}``; metrics are loss, accuracy and,
+      for more than 10 classes, top_5_accuracy.
+
+    Raises:
+      ValueError: if the data are no images with labels.
+    """
+    if not {"image", "label"} <= example.keys():
+        raise ValueError("name='classification': needs data of images with labels")
+    image, ranked = example["image"], sizes["num_classes"] > 10
+
+    def init(key: jax.Array):
+        variables = dict(model.init(key, jnp.zeros((1, *image.shape), image.dtype)))
+        return variables.pop("params"), variables
+
+    def cross_entropy(logits: jax.Array, batch: Batch, smoothing: float) -> jax.Array:
+        target = optax.smooth_labels(jax.nn.one_hot(batch["label"], logits.shape[-1]), smoothing)  # (B, C)
+        return optax.softmax_cross_entropy(logits.astype(jnp.float32), target)  # (B,)
+
+    def sums_of(logits: jax.Array, batch: Batch, weight: jax.Array, smoothing: float) -> Sums:
+        label, total = batch["label"], {"loss": cross_entropy(logits, batch, smoothing)}
+        total["correct"] = (logits.argmax(-1) == label).astype(jnp.float32)
+        if ranked:
+            total["correct_5"] = (jax.lax.top_k(logits, 5)[1] == label[:, None]).any(-1).astype(jnp.float32)
+        return {**{name: (weight * x).sum() for name, x in total.items()}, "count": weight.sum()}
+
+    def loss(params, model_state, batch: Batch, key: jax.Array):
+        variables, rngs = {"params": params, **model_state}, {"dropout": key}
+        outputs, changed = apply(
+            model, variables, batch["image"], deterministic=False, rngs=rngs, mutable=list(model_state)
+        )
+        logits, *auxiliary = outputs if isinstance(outputs, tuple) else (outputs,)
+        sums = sums_of(logits, batch, jnp.ones(batch["label"].shape, jnp.float32), label_smoothing)
+        mean = sums["loss"] / sums["count"]
+        for head in auxiliary:
+            mean += auxiliary_weight * cross_entropy(head, batch, label_smoothing).mean()
+        return mean, (sums, changed)
+
+    def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
+        logits = apply(model, {"params": params, **model_state}, batch["image"], deterministic=True)
+        return sums_of(logits, batch, weight, 0.0)
+
+    def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
+        names = {"loss": "loss", "accuracy": "correct", **({"top_5_accuracy": "correct_5"} if ranked else {})}
+        return {name: sums[total] / sums["count"] for name, total in names.items()}
+
+    return Task(init, loss, evaluate, metrics, ("accuracy", "max"))
