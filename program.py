@@ -1,9 +1,8 @@
 """A config made concrete: model, data, chain and step, before data are read or devices chosen."""
 
 import functools
-import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import optax
@@ -30,14 +29,13 @@ class Program(NamedTuple):
     """What a config stands for, before data are read and devices chosen."""
 
     config: ConfigDict
-    info: data.Info
+    source: data.Source
     task: tasks.Task
     halves: Halves
     timetable: Timetable  # what each call of the step is to do
     init: Callable[[], tuple[Shared, Local]]  # of one worker
     arrival_seconds: Callable[[Any], jax.Array]  # step -> [W]
     traffic: reducers.Traffic  # of one worker and step
-    placement: Literal["device", "stream"]  # of the training set
     num_steps: int
     log_every: int
     eval_every: int
@@ -59,20 +57,18 @@ def build(config: ConfigDict) -> Program:
       ConfigError: one line that names the key, the value and what is allowed.
     """
     with in_block("data"):
-        info = data.check(config.data.name, directory=config.data.dir)
-        num_bytes = info.num_train * math.prod(info.image_shape)
-        placement = data.resolve_placement(config.data.placement, num_bytes=num_bytes)
+        source = data.make(**config.data)
     with in_block("model"):
-        model = models.make(**config.model, num_classes=info.num_classes)
+        model = models.make(**config.model, sizes=source.info.sizes)
     with in_block("task"):
-        task = tasks.make(**config.task, model=model, image_shape=info.image_shape)
+        task = tasks.make(**config.task, model=model, example=inputs_of(source.info), sizes=source.info.sizes)
 
     with in_block("arrivals"):
         arrival_seconds = make_arrivals(config)
         jax.eval_shape(arrival_seconds, 0)  # what it says of this number of workers, it says here
     mode, timetable = make_timetable(config, arrival_seconds=arrival_seconds)
     check_arrivals(config, mode=mode)
-    steps_per_epoch = info.num_train / (timetable.num_counted * config.batch_size_per_worker)
+    steps_per_epoch = source.info.num_train / (timetable.num_counted * config.batch_size_per_worker)
 
     def steps(key: str) -> int:
         count, epochs = config[f"{key}_steps"], config[f"{key}_epochs"]
@@ -99,11 +95,18 @@ def build(config: ConfigDict) -> Program:
         chain=chain,
         accumulation=accumulation,
         loss_scaling=loss_scaling,
-        augment=data.lookup(config.data.augment),
+        augment=source.augment,
     )
     update = make_update(chain=chain, learning_rate=learning_rate, ema_decay=config.ema_decay)
     if mode is None:
-        way = together(config, chain=chain, local_half=local_half, update=update, arrival_seconds=arrival_seconds)
+        way = together(
+            config,
+            chain=chain,
+            local_half=local_half,
+            update=update,
+            measure=task.metrics,
+            arrival_seconds=arrival_seconds,
+        )
     else:
         way = in_waves(config, mode=mode, local_half=local_half, update=update)
     init = functools.partial(init_worker, config, task=task, chain=chain, init_server=way.init_server)
@@ -111,19 +114,25 @@ def build(config: ConfigDict) -> Program:
         params = jax.eval_shape(init)[0].params
     return Program(
         config=config,
-        info=info,
+        source=source,
         task=task,
         halves=way.halves,
         timetable=timetable,
         init=init,
         arrival_seconds=arrival_seconds,
         traffic=way.traffic(params),
-        placement=placement,
         num_steps=steps("train"),
         log_every=steps("log_every"),
         eval_every=steps("eval_every"),
         checkpoint_every=steps("checkpoint_every"),
     )
+
+
+def inputs_of(info: data.Info) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes of one example as it reaches the task."""
+    batch = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in info.example.items()}
+    inputs = jax.eval_shape(data.as_inputs, batch, info.constants)
+    return {name: jax.ShapeDtypeStruct(part.shape[1:], part.dtype) for name, part in inputs.items()}
 
 
 def make_learning_rate(config: ConfigDict, *, total_steps: int, steps_per_epoch: float) -> optax.Schedule:

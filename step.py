@@ -1,7 +1,7 @@
 """One worker's step: the state it is in, what it does by itself, and the reduction with the update."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -70,6 +70,7 @@ def make_train_step(
     chain: Chain,
     local_half: Callable,
     update: Callable,
+    measure: Callable[[Mapping[str, Any]], dict[str, Any]],
     arrival_seconds: Callable[[Any], jax.Array],
     on_overflow: Literal["ignore", "skip"] = "ignore",
 ) -> Halves:
@@ -83,6 +84,7 @@ def make_train_step(
       chain: what is done with the gradient.
       local_half: of ``make_local_half``.
       update: of ``make_update``.
+      measure: ``Task.metrics``, of sums over all workers that count.
       arrival_seconds: step -> [W], when each worker's gradient is there, for the reducer and the simulated clock.
       on_overflow: "skip" leaves parameters, the state of ``chain.after`` and the moving average as they were, on all
         workers, where the reduced updates are not all finite or no worker had any. The step counts all the same, and
@@ -107,7 +109,8 @@ def make_train_step(
             updated = optax.tree.where(skipped, shared._replace(step=updated.step), updated)
             own["update_norm"] = jnp.where(skipped, 0, own["update_norm"])
             own["skipped"] = skipped.astype(jnp.float32)
-        return updated, Local(work.model_state, work.opt_state, reducer_state), _metrics(totals, told, **own, **time)
+        metrics = _metrics(totals, told, **measure(totals), **own, **time)
+        return updated, Local(work.model_state, work.opt_state, reducer_state), metrics
 
     return Halves(local_half, reduce_half)
 
@@ -140,8 +143,8 @@ def make_local_half(
         key = jax.random.fold_in(jax.random.wrap_key_data(shared.key), feed["draw"])
         augment_key, dropout_key = jax.random.split(key)
         batch = data.fetch(resident["train"], feed)
-        image = data.normalise(augment(augment_key, batch["image"]), resident["mean"], resident["std"])
-        parts = optim.accumulation.split({**batch, "image": image}, key=dropout_key, count=accumulation.num_parts)
+        batch = data.as_inputs(batch, resident["constants"], augment=augment, key=augment_key)
+        parts = optim.accumulation.split(batch, key=dropout_key, count=accumulation.num_parts)
 
         def update(gradients, opt_state, params):
             return chain.before.update(gradients, optim.schedules.at_step(opt_state, shared.step), params)
@@ -201,8 +204,6 @@ def _only_counted(work: Any, local: Local, waited: reducers.Waited | None, secon
 def _metrics(totals: dict[str, jax.Array], told: dict[str, jax.Array], **own: jax.Array) -> dict[str, jax.Array]:
     """What a step measured, of sums over the workers that count and of what is the same on all."""
     metrics = {
-        "loss": totals["loss"] / totals["count"],
-        "accuracy": totals["correct"] / totals["count"],
         "gradient_norm": jnp.sqrt(totals["squared_norm"] / totals["workers"]),  # root mean square over workers
         **{name: totals[name] / totals["workers"] for name in ("loss_scale",) if name in totals},
         **own,

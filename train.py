@@ -6,28 +6,27 @@ A config is the whole experiment; flags are the run: where, on how many devices,
 """
 
 import contextlib
-import math
 import pathlib
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import jax
 import numpy as np
 from absl import app, flags
-from jax import lax
 
 import asynchronous
 import data
 import runs
 from configs import flags as config_flags
 from configs.schema import ConfigError, in_block
+from evaluation import make_evaluation
 from program import Program, build
 from runs import dry_run
 from step import Local, Shared
 from turns import Turn
-from workers import DEVICE_AXIS, Layout, Window, claim_cpu_devices, on_devices, over_workers
+from workers import Layout, Window, claim_cpu_devices, over_workers
 
 flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
 flags.DEFINE_string("workdir", None, "Folder of the run; by default out/<config>/<hash of the config>.")
@@ -56,41 +55,6 @@ def place(program: Program, layout: Layout) -> tuple[Any, Any]:
     return layout.put_shared(shared), layout.put_local(local)
 
 
-def make_evaluation(program: Program, layout: Layout, split: data.Split) -> Callable[[Any, Any, Any], dict[str, float]]:
-    """Returns ``evaluate(shared, local, resident) -> {"loss", "accuracy"}`` over a whole split, exactly.
-
-    It uses the moving average of the parameters where there is one, and the workers' mean of the model state.
-    """
-
-    def one_device(shared: Shared, local: Local, resident, batch):
-        params = shared.params if shared.ema is None else shared.ema
-        model_state = jax.tree.map(lambda x: lax.pmean(x.mean(0), DEVICE_AXIS), local.model_state)
-        image = data.normalise(batch["image"], resident["mean"], resident["std"])
-        sums = program.task.evaluate(params, model_state, {**batch, "image": image}, batch["weight"])
-        return lax.psum(sums, DEVICE_AXIS)
-
-    compiled = on_devices(one_device, layout=layout, lift=program.config.lift)
-    num_examples, num_devices = len(split.labels), layout.num_devices
-    per_device = min(math.ceil(program.config.eval_batch_size / num_devices), math.ceil(num_examples / num_devices))
-
-    def batch_at(start: int):
-        index = np.arange(start, start + per_device * num_devices).reshape(num_devices, per_device)
-        weight = (index < num_examples).astype(np.float32)
-        index = np.minimum(index, num_examples - 1)
-        return {"image": split.images[index], "label": split.labels[index], "weight": weight}
-
-    def evaluate(shared, local, resident) -> dict[str, float]:
-        window = Window()
-        done = []
-        for start in range(0, num_examples, per_device * num_devices):
-            done += window.push(start, compiled(shared, local, resident, batch_at(start)))
-        sums = [layout.get_shared(sums) for _, sums in done + window.drain()]
-        total = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
-        return {"loss": total["loss"] / total["count"], "accuracy": total["correct"] / total["count"]}
-
-    return evaluate
-
-
 def canonical(shared: Shared, local: Local, tally: runs.Tally, layout: Layout) -> dict[str, Any]:
     """Returns the state in the form that checkpoints have, which does not know the layout."""
     return {"shared": layout.get_shared(shared), "local": layout.get_local(local), "tally": tally.state()}
@@ -102,6 +66,15 @@ def abstract(program: Program) -> dict[str, Any]:
     num_workers = program.config.num_workers
     local = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_workers, *x.shape), x.dtype), local)
     return {"shared": shared, "local": local, "tally": runs.Tally.abstract()}
+
+
+def open_checkpoints(
+    program: Program, folder: pathlib.Path, *, access: Literal["write", "read"] = "write"
+) -> runs.Checkpoints:
+    """Opens a run's checkpoints; the best is the best by the task's own metric."""
+    metric, mode = program.task.best
+    keep = program.config.keep_checkpoints
+    return runs.Checkpoints(folder / "checkpoints", keep_last=keep, best_metric=metric, best_mode=mode, access=access)
 
 
 def restore(
@@ -131,21 +104,26 @@ def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, An
     """
     config = program.config
     with in_block("data"):
-        dataset = data.load(config.data.name, directory=config.data.dir)
+        dataset = program.source.load()
     draws = data.Draws(
-        num_examples=len(dataset.train.labels), batch_size=config.batch_size_per_worker, seed=config.seed
+        num_examples=dataset.train.num_examples, batch_size=config.batch_size_per_worker, seed=config.seed
     )
     train_step = over_workers(program.halves, layout=layout, lift=config.lift, lanes=config.lanes)
     evaluate = make_evaluation(program, layout, dataset.test)
 
     with contextlib.ExitStack() as stack:
-        checkpoints = stack.enter_context(runs.Checkpoints(folder.checkpoints, keep_last=config.keep_checkpoints))
+        checkpoints = stack.enter_context(open_checkpoints(program, folder.path))
         restored = restore(program, layout, checkpoints)
         start, shared, local, tally = restored or (0, *place(program, layout), runs.Tally())
         feeds = stack.enter_context(
-            data.Feeds(dataset.train, draws, layout=(layout.num_devices, layout.lanes), placement=program.placement)
+            data.Feeds(
+                dataset.train,
+                draws,
+                layout=(layout.num_devices, layout.lanes),
+                placement=program.source.placement,
+            )
         )
-        resident = layout.put_shared({"train": feeds.resident, "mean": dataset.mean, "std": dataset.std})
+        resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
         journal = stack.enter_context(Journal(program, layout, folder, start=start, tally=tally))
         stop = stack.enter_context(runs.catch_stop())
         window = Window()
@@ -182,7 +160,7 @@ class Journal:
     def __init__(self, program: Program, layout: Layout, folder: runs.Folder, *, start: int, tally: runs.Tally):
         self._program, self._layout, self._folder, self._tally = program, layout, folder, tally
         self.records = runs.Records(folder.metrics, tensorboard=folder.tensorboard, resume_step=start or None)
-        self._collect = program.timetable.collector(seconds=tally.simulated_seconds)
+        self._collect = program.timetable.collector(seconds=tally.simulated_seconds, measure=program.task.metrics)
         self._last: dict[str, float] = {}
         self._progress = runs.Progress(program.num_steps, start_step=start)
         self.clock = runs.Clock(wall_seconds=self.records.wall_seconds, step=start)
@@ -220,11 +198,12 @@ class Journal:
 
     def summary(self) -> dict[str, Any]:
         """What a run comes to: its last evaluation, and its speed since it was started last."""
-        keys = ("step", "epoch", "accuracy", "loss", "wall_seconds", "simulated_seconds", "dropped_examples")
+        keys = ("step", "epoch", "loss", "wall_seconds", "simulated_seconds", "dropped_examples")
         last = [record for record in runs.read(self._folder.metrics) if record["kind"] == "eval"][-1]
         rate = self.clock.steps_per_second()
         examples = None if rate is None else rate * self._program.examples_per_step
-        return {**{key: last[key] for key in keys}, "steps_per_second": rate, "examples_per_second": examples}
+        best = self._program.task.best[0]
+        return {**{key: last[key] for key in (*keys, best)}, "steps_per_second": rate, "examples_per_second": examples}
 
     def _record(self, kind: str, step: int, measured: dict[str, float]) -> dict[str, Any]:
         tally, batch_size = self._tally, self._program.config.batch_size_per_worker
@@ -232,7 +211,7 @@ class Journal:
         record = {
             "kind": kind,
             "step": step,
-            "epoch": examples / self._program.info.num_train,
+            "epoch": examples / self._program.source.info.num_train,
             "examples": examples,
             "dropped_examples": tally.num_dropped * batch_size,
             "wall_seconds": self.clock.wall_seconds(),
@@ -296,7 +275,8 @@ def run(argv: Sequence[str]) -> int:
                 return 128 + signal.Signals[summary["stopped_by"]]
             folder.finish(summary)
         overrides = config_flags.split(argv)[1]
-        print(runs.summarise(summary, config=config, path=folder.path, spec=FLAGS.config, overrides=overrides))
+        command = {"config": config, "spec": FLAGS.config, "overrides": overrides}
+        print(runs.summarise(summary, metric=program.task.best[0], path=folder.path, **command))
     return 0
 
 
@@ -306,16 +286,16 @@ def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *,
         raise ConfigError(f"checkpoint={which!r}: must be latest, best or a step")
     with refusing():
         runs.check_same(str(path), program.config.to_dict())
-    with runs.Checkpoints(path / "checkpoints", access="read") as checkpoints:
+    with open_checkpoints(program, path, access="read") as checkpoints:
         restored = restore(program, layout, checkpoints, which=int(which) if which.isdecimal() else which)
     if restored is None:
         raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint to evaluate")
     step, shared, local, _ = restored
     with in_block("data"):
-        dataset = data.load(program.config.data.name, directory=program.config.data.dir)
-    resident = layout.put_shared({"mean": dataset.mean, "std": dataset.std})
+        dataset = program.source.load()
+    resident = layout.put_shared({"constants": dataset.constants})
     quality = make_evaluation(program, layout, dataset.test)(shared, local, resident)
-    return f"step {step}: test accuracy {quality['accuracy']:.2%}, loss {quality['loss']:.4f}"
+    return f"step {step}: test {runs.in_words(quality, names=(program.task.best[0], 'loss'))}"
 
 
 @contextlib.contextmanager

@@ -4,14 +4,15 @@ A step is an update of the server. A synchronous call is one step; a wave is sev
 wait for others of their update.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 import asynchronous
 
 Numbers = dict[str, float]
+Measure = Callable[[Mapping[str, Any]], Numbers]
 
 
 class Turn(NamedTuple):
@@ -39,7 +40,7 @@ class Turn(NamedTuple):
 class Collector(Protocol):
     """Takes a turn and what it measured, on the host; returns the steps that are complete, with their numbers."""
 
-    def __call__(self, turn: Turn, metrics: Mapping[str, np.ndarray]) -> list[tuple[int, Numbers]]: ...
+    def __call__(self, turn: Turn, metrics: Mapping[str, Any]) -> list[tuple[int, Numbers]]: ...
 
 
 class Timetable(Protocol):
@@ -52,8 +53,13 @@ class Timetable(Protocol):
     def turns(self, first_step: int, num_steps: int, *, stops: Sequence[int]) -> Iterator[Turn]:
         """Yields the turns after ``first_step`` steps up to ``num_steps``; none goes across a multiple of a stop."""
 
-    def collector(self, *, seconds: float) -> Collector:
-        """Returns what makes numbers of each step out of what turns measured, from a simulated moment on."""
+    def collector(self, *, seconds: float, measure: Measure) -> Collector:
+        """Returns what makes numbers of each step out of what turns measured, from a simulated moment on.
+
+        Args:
+          seconds: that moment.
+          measure: what the sums of a step's gradients come to.
+        """
 
     def staleness(self, num_steps: int) -> np.ndarray | None:
         """Counts the gradients of the first steps by worker and staleness, [W, S]; None where none is stale."""
@@ -79,9 +85,9 @@ class Together:
             first_draw = step * self.gradients_per_step
             yield Turn(range(step + 1, step + 2), np.arange(first_draw, first_draw + self.gradients_per_step))
 
-    def collector(self, *, seconds: float) -> Collector:
+    def collector(self, *, seconds: float, measure: Measure) -> Collector:
         """Returns the step's numbers as they were measured."""
-        del seconds
+        del seconds, measure
         return lambda turn, metrics: [(turn.steps[-1], {name: float(value) for name, value in metrics.items()})]
 
     def staleness(self, num_steps: int) -> None:
@@ -122,9 +128,9 @@ class InWaves:
             steps = range(wave.first_event // count + 1, wave.next_event // count + 1)
             yield Turn(steps, wave.slots.draw, plan, wave.events, is_whole=wave.next_event % count == 0)
 
-    def collector(self, *, seconds: float) -> Collector:
+    def collector(self, *, seconds: float, measure: Measure) -> Collector:
         """Returns what keeps gradients until those of a step are complete."""
-        return _Groups(self.gradients_per_step, seconds=seconds)
+        return _Groups(self.gradients_per_step, seconds=seconds, measure=measure)
 
     def staleness(self, num_steps: int) -> np.ndarray:
         """Counts the gradients of the first steps by worker and staleness."""
@@ -138,23 +144,22 @@ class InWaves:
 class _Groups:
     """Makes the numbers of steps out of those of gradients, which may have come in several waves."""
 
-    def __init__(self, size: int, *, seconds: float):
-        self._size, self._seconds = size, seconds
+    def __init__(self, size: int, *, seconds: float, measure: Measure):
+        self._size, self._seconds, self._measure = size, seconds, measure
         self._waiting: list[Numbers] = []
 
-    def __call__(self, turn: Turn, metrics: Mapping[str, np.ndarray]) -> list[tuple[int, Numbers]]:
+    def __call__(self, turn: Turn, metrics: Mapping[str, Any]) -> list[tuple[int, Numbers]]:
         assert turn.arrivals is not None
-        of_gradients = ("loss", "correct", "count", "squared_norm")
         complete: list[tuple[int, Numbers]] = []
         for i, staleness in enumerate(turn.arrivals.staleness):
-            numbers = {name: float(metrics[name][i]) for name in of_gradients}
+            numbers = {name: float(column[i]) for name, column in metrics["gradients"].items()}
             self._waiting.append({**numbers, "staleness": float(staleness)})
             if len(self._waiting) == self._size:
                 update = len(complete)
-                of_update = {name: float(x[update]) for name, x in metrics.items() if name not in of_gradients}
+                of_update = {name: float(column[update]) for name, column in metrics["updates"].items()}
                 contributors = float(self._size if of_update["rate"] > 0 else 0)
                 time = {"step_seconds": self._lap(turn.arrivals.seconds[i]), "contributors": contributors}
-                complete.append((turn.steps[update], {**_of_step(self._waiting), **of_update, **time}))
+                complete.append((turn.steps[update], {**self._of_step(), **of_update, **time}))
                 self._waiting = []
         return complete
 
@@ -164,12 +169,11 @@ class _Groups:
         self._seconds += lap
         return lap
 
-
-def _of_step(gradients: list[Numbers]) -> Numbers:
-    total = {name: sum(g[name] for g in gradients) for name in gradients[0]}
-    return {
-        "loss": total["loss"] / total["count"],
-        "accuracy": total["correct"] / total["count"],
-        "gradient_norm": (total["squared_norm"] / len(gradients)) ** 0.5,  # root mean square, as over workers
-        "staleness": total["staleness"] / len(gradients),
-    }
+    def _of_step(self) -> Numbers:
+        gradients = self._waiting
+        total = {name: sum(g[name] for g in gradients) for name in gradients[0]}
+        return {
+            **{name: float(value) for name, value in self._measure(total).items()},
+            "gradient_norm": (total["squared_norm"] / len(gradients)) ** 0.5,  # root mean square, as over workers
+            "staleness": total["staleness"] / len(gradients),
+        }

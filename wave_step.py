@@ -13,8 +13,7 @@ from reducers import num_workers
 from step import Local, Shared
 from workers import AXES, Halves
 
-# Of each gradient, in the order of arrival; of each update, in order.
-GRADIENT_METRICS = ("loss", "correct", "count", "squared_norm")
+# Of each update, in order.
 UPDATE_METRICS = ("learning_rate", "reduced_norm", "update_norm", "rate")
 
 
@@ -44,7 +43,8 @@ def make_wave_step(
 
     Returns:
       The halves, whose feeds have a plan of the leaves of ``asynchronous.Slots`` but for the draw, and whose metrics
-      are [W] each; and ``params -> (server, snapshot)``, the further state.
+      are [W] each, of "gradients" in the order of arrival and of "updates" in order; and
+      ``params -> (server, snapshot)``, the further state.
     """
 
     def apply_one(served: Served, gradient, rate: asynchronous.Rate) -> Served:
@@ -64,9 +64,10 @@ def make_wave_step(
         busy = plan["position"] >= 0
         worked = local._replace(model_state=work.model_state, opt_state=work.opt_state)
         local = optax.tree.where(busy, worked, local)._replace(snapshot=snapshot)
-        sums = jnp.stack([jnp.asarray(work.sums[name], jnp.float32) for name in GRADIENT_METRICS])
-        sums = asynchronous.values_in_order(sums, plan["position"], AXES)  # (W, 4)
-        metrics = {name: sums[:, i] for i, name in enumerate(GRADIENT_METRICS)} | served.told
-        return served.shared._replace(server=state), local, metrics
+        names = sorted(work.sums)
+        sums = jnp.stack([jnp.asarray(work.sums[name], jnp.float32) for name in names])
+        sums = asynchronous.values_in_order(sums, plan["position"], AXES)  # (W, names)
+        of_gradients = {name: sums[:, i] for i, name in enumerate(names)}
+        return served.shared._replace(server=state), local, {"gradients": of_gradients, "updates": served.told}
 
     return Halves(local_half, reduce_half, idle=lambda plan: plan["position"] < 0), server.init

@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -71,13 +71,19 @@ def together(
     chain: Chain,
     local_half: Callable,
     update: Callable,
+    measure: Callable[[Mapping[str, Any]], dict[str, Any]],
     arrival_seconds: Callable[[Any], jax.Array],
 ) -> Way:
     """Returns the synchronous way: a reduction of all workers' gradients, then one update."""
     overflows = (config.loss_scaling.name, config.communication.name) != ("none", "full")
     on_overflow: Literal["ignore", "skip"] = "skip" if overflows else "ignore"
     halves = make_train_step(
-        chain=chain, local_half=local_half, update=update, arrival_seconds=arrival_seconds, on_overflow=on_overflow
+        chain=chain,
+        local_half=local_half,
+        update=update,
+        measure=measure,
+        arrival_seconds=arrival_seconds,
+        on_overflow=on_overflow,
     )
 
     def traffic(params):

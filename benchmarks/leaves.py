@@ -38,7 +38,7 @@ def resnet50_like(num_floats: int) -> Leaves:
 
 def lenet5() -> Leaves:
     """LeNet-5 of the MNIST recipe: 1,663,370 floats in 8 leaves."""
-    model = models.make("lenet5", num_classes=10)
+    model = models.make("lenet5", sizes={"num_classes": 10})
     variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 28, 28, 1)))
     return jax.tree.leaves(variables["params"])
 

@@ -7,7 +7,8 @@
 
 from ml_collections import ConfigDict
 
-from configs.schema import experiment, shrink
+from configs.schema import experiment
+from configs.variants import sized
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -30,4 +31,4 @@ def get_config(variant: str = "") -> ConfigDict:
         eval_every_epochs=1,
         checkpoint_every_epochs=1,
     )
-    return shrink(config, variant)
+    return sized(config, variant)

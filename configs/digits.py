@@ -8,7 +8,8 @@ An MLP, 8 workers x 16 examples, Momentum-SGD. Expected: 98.6 to 99.4 % on the 3
 
 from ml_collections import ConfigDict
 
-from configs.schema import experiment, shrink
+from configs.schema import experiment
+from configs.variants import sized
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -26,4 +27,4 @@ def get_config(variant: str = "") -> ConfigDict:
         checkpoint_every_epochs=10,
         ema_decay=0.99,
     )
-    return shrink(config, variant)
+    return sized(config, variant)

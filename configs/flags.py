@@ -102,9 +102,9 @@ def _replace_blocks(config: ConfigDict, texts: dict[str, str], tell: Callable[[s
     for block in schema.BLOCKS:
         name = texts.get(f"{block}.name")
         old = config.get(block)
-        if name is None or callable(schema.BLOCKS[block]) or not isinstance(old, ConfigDict):
+        if name is None or not isinstance(old, ConfigDict):
             continue
-        if old.get("name") != name:
+        if not schema.same_keys(block, old.get("name"), name):
             gone = sorted(set(old) - {"name"})
             tell(f"config.{block}: {name} replaces {old.get('name')}" + (f"; gone: {', '.join(gone)}" if gone else ""))
             with config.unlocked():

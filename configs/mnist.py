@@ -14,7 +14,8 @@ square-root rule, and flax's initialisation.
 
 from ml_collections import ConfigDict
 
-from configs.schema import experiment, shrink
+from configs.schema import experiment
+from configs.variants import sized
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -31,4 +32,4 @@ def get_config(variant: str = "") -> ConfigDict:
         eval_every_epochs=1,
         checkpoint_every_epochs=1,
     )
-    return shrink(config, variant)
+    return sized(config, variant)

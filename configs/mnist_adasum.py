@@ -18,7 +18,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.schema import experiment, shrink
+from configs.schema import experiment
+from configs.variants import sized
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -41,4 +42,4 @@ def recipe(variant: str, *, optimizer: dict[str, Any]) -> ConfigDict:
         eval_every_epochs=1,
         checkpoint_every_epochs=1,
     )
-    return shrink(config, variant)
+    return sized(config, variant)

@@ -19,7 +19,8 @@ staleness acts as one.
 
 from ml_collections import ConfigDict
 
-from configs.schema import experiment, shrink
+from configs.schema import experiment
+from configs.variants import sized
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -44,4 +45,4 @@ def recipe(variant: str, *, num_workers: int, learning_rate: float) -> ConfigDic
         clip_norm=1.0,
         ema_decay=0.999,
     )
-    return shrink(config, variant)
+    return sized(config, variant)

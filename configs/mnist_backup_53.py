@@ -18,7 +18,8 @@ which are ours. After 2 of its 20 epochs: 98.38 % on the test set, 131 simulated
 
 from ml_collections import ConfigDict
 
-from configs.schema import experiment, shrink
+from configs.schema import experiment
+from configs.variants import sized
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -43,4 +44,4 @@ def recipe(variant: str, *, num_required: int, num_backups: int) -> ConfigDict:
         checkpoint_every_epochs=2,
         ema_decay=0.9999,
     )
-    return shrink(config, variant)
+    return sized(config, variant)

@@ -10,7 +10,8 @@ Reference: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.009
 
 from ml_collections import ConfigDict
 
-from configs.schema import experiment, shrink
+from configs.schema import experiment
+from configs.variants import sized
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -27,4 +28,4 @@ def get_config(variant: str = "") -> ConfigDict:
         checkpoint_every_epochs=1,
         ema_decay=0.999,
     )
-    return shrink(config, variant)
+    return sized(config, variant)

@@ -9,7 +9,6 @@ import contextlib
 import difflib
 import importlib
 import inspect
-import math
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -23,36 +22,17 @@ Parameters = dict[str, inspect.Parameter]
 Count = Annotated[int, "[1, inf)"]
 Duration = Annotated[float, "(0, inf)"]
 
-VARIANTS = ("", "smoke")
-
 
 class ConfigError(ValueError):
     """A value that the user gave is refused; one line: key, value, what is allowed."""
 
 
-def data(
-    *,
-    name: str,
-    dir: str = "",
-    augment: Literal["none", "crop_flip"] = "none",
-    placement: Literal["auto", "device", "stream"] = "auto",
-):
-    """The ``data`` block: a data set by name, ``digits`` or any TFDS image classification set.
-
-    Args:
-      name: the data set.
-      dir: folder of prepared TFDS sets; by default ``TFDS_DATA_DIR``, then TFDS's own.
-      augment: what is done to training images, on the device.
-      placement: ``device`` keeps the training set on every device, ``stream`` sends batch by batch.
-    """
-
-
-# block -> (module with lookup and GIVEN) for unions, or a function for a block whose keys do not depend on its name.
-BLOCKS: dict[str, str | Callable] = {
+# block -> its module, whose lookup(name) has the block's keys as parameters, but for those in GIVEN.
+BLOCKS: dict[str, str] = {
     "accumulation": "optim.accumulation",
     "arrivals": "reducers.arrivals",
     "communication": "reducers.communication",
-    "data": data,
+    "data": "data.sources",
     "loss_scaling": "optim.loss_scaling",
     "model": "models",
     "optimizer": "optim.optimizers",
@@ -136,31 +116,9 @@ def experiment(
     return ConfigDict({k: dict(v) if isinstance(v, Mapping) else v for k, v in locals().items()})
 
 
-def shrink(config: ConfigDict, variant: str) -> ConfigDict:
-    """Applies a variant's name: "" changes nothing, "smoke" makes seconds of any config, on the built-in data."""
-    if variant not in VARIANTS:
-        raise ConfigError(f"variant={variant!r}: allowed: smoke")
-    if variant == "smoke":
-        with config.ignore_type():
-            config.data.update(name="digits", dir="")
-            config.update(num_workers=min(config.num_workers, 8), batch_size_per_worker=4)
-            config.accumulation.update(count=math.gcd(config.accumulation.get("count", 1), 4))
-            for key in {"num_required", "num_batches"} & set(config.reducer):
-                config.reducer[key] = max(1, min(config.reducer[key], config.num_workers - 1))
-            for key in [key for key in config.schedule if key.endswith("_epochs")]:
-                del config.schedule[key]
-                config.schedule[twin(key)] = 1
-            for key in ("train", "log_every", "eval_every", "checkpoint_every"):
-                config.update({f"{key}_steps": 4 if key == "train" else 2, f"{key}_epochs": None})
-    return config
-
-
 def constructor(block: str, name: Any) -> tuple[Callable, frozenset[str]]:
     """Returns what a block's name stands for, and the parameters that are not config keys."""
-    registry = BLOCKS[block]
-    if callable(registry):
-        return registry, frozenset()
-    module = importlib.import_module(registry)
+    module = importlib.import_module(BLOCKS[block])
     if not isinstance(name, str):
         raise ConfigError(f"config.{block}.name={name!r}: must be the name of a {block}")
     try:
@@ -182,6 +140,11 @@ def block_parameters(block: str, name: Any) -> Parameters:
     """Returns the keys of a block but for ``name``: the parameters of what the name stands for."""
     function, given = constructor(block, name)
     return parameters(function, given=given)
+
+
+def same_keys(block: str, old: Any, new: Any) -> bool:
+    """Tells whether two names of a block stand for the same function, as those of image sets do."""
+    return old == new or (old is not None and constructor(block, old)[0] is constructor(block, new)[0])
 
 
 def complete(config: ConfigDict, *, promised: Collection[str] = ()) -> ConfigDict:

@@ -1,6 +1,6 @@
 """What is done to a worker's images on the device: random augmentation of bytes, then normalisation to floats."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +63,27 @@ def crop_flip(key: jax.Array, images: jax.Array) -> jax.Array:
     columns = jnp.where(flips, width - 1 - columns, columns) + offsets[:, 1:]  # [B, W]
     which = jnp.arange(batch)[:, None, None]
     return padded.at[which, rows[:, :, None], columns[:, None, :]].get(mode="promise_in_bounds")
+
+
+def as_inputs(
+    batch: dict[str, jax.Array],
+    constants: Mapping[str, jax.Array],
+    *,
+    augment: Augmentation = unchanged,
+    key: jax.Array | None = None,
+) -> dict[str, jax.Array]:
+    """Returns a batch as tasks take it: images augmented, then normalised where there are statistics of them.
+
+    Args:
+      batch: name -> [B, ...], as the examples are stored.
+      constants: "mean" and "std" [C], or neither.
+      augment: what is done to training images.
+      key: its random key; without one nothing is augmented.
+    """
+    if "image" not in batch:
+        return batch
+    image = batch["image"] if key is None else augment(key, batch["image"])
+    return {**batch, "image": normalise(image, constants["mean"], constants["std"]) if constants else image}
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {"crop_flip": crop_flip, "none": unchanged}

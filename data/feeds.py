@@ -11,10 +11,9 @@ import jax
 import numpy as np
 
 from data.draws import Draws
-from data.sources import Split
+from data.examples import Arrays, Columns, Examples
 
-Feed = dict[str, np.ndarray]
-Placement = Literal["auto", "device", "stream"]
+Feed = dict[str, Any]
 
 
 class HasDraw(Protocol):
@@ -27,11 +26,10 @@ class HasDraw(Protocol):
 
 Turn = TypeVar("Turn", bound=HasDraw)
 
-MAX_RESIDENT_BYTES = 256 * 2**20  # "auto": each device holds a copy of a training set up to this size
 NUM_DRAW_NUMBERS = 2**32  # draw numbers are folded into keys as uint32
 
 
-def fetch(resident: Mapping[str, jax.Array], feed: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def fetch(resident: Mapping[str, jax.Array], feed: Mapping[str, Any]) -> dict[str, jax.Array]:
     """Returns one worker's batch, inside the step: gathered from resident data, or what was streamed.
 
     Args:
@@ -39,24 +37,11 @@ def fetch(resident: Mapping[str, jax.Array], feed: Mapping[str, jax.Array]) -> d
       feed: one worker's part of a feed, without the axes [D, L].
 
     Returns:
-      {"image": [B, H, W, C] uint8, "label": [B] int32}
+      name -> [B, ...], as the examples are stored
     """
     if "index" not in feed:
-        return {"image": feed["image"], "label": feed["label"]}
-    return {name: resident[name].at[feed["index"]].get(mode="promise_in_bounds") for name in ("image", "label")}
-
-
-def resolve_placement(placement: Placement, *, num_bytes: int) -> Literal["device", "stream"]:
-    """Returns where a training set of so many bytes lies: "auto" keeps up to 256 MiB on each device.
-
-    Raises:
-      ValueError: if it is no placement.
-    """
-    if placement not in ("auto", "device", "stream"):
-        raise ValueError(f"data.placement={placement!r}: must be one of auto, device, stream")
-    if placement == "auto":
-        return "device" if num_bytes <= MAX_RESIDENT_BYTES else "stream"
-    return placement
+        return dict(feed["batch"])
+    return {name: column.at[feed["index"]].get(mode="promise_in_bounds") for name, column in resident.items()}
 
 
 class Feeds:
@@ -65,22 +50,26 @@ class Feeds:
     Which draw each worker takes is told by the turns. Either placement gives the same bits.
 
     Attributes:
-      placement: "device" or "stream", never "auto".
-      resident: {"image", "label"} for each device to hold, or {} when streaming.
+      resident: columns for each device to hold, or {} when streaming.
       waited_seconds: time that the consumer of ``follow`` has spent waiting for feeds or making them, so far.
     """
 
     def __init__(
-        self, split: Split, draws: Draws, *, layout: tuple[int, int], placement: Placement = "auto", depth: int = 4
+        self,
+        examples: Examples,
+        draws: Draws,
+        *,
+        layout: tuple[int, int],
+        placement: Literal["device", "stream"] = "device",
+        depth: int = 4,
     ):
         """Makes the feeds; nothing runs until ``follow``.
 
         Args:
-          split: the training examples.
+          examples: the training examples.
           draws: their order.
           layout: (D, L).
-          placement: "device" sends indices to data that lies there, "stream" sends batches; "auto" is "device" for
-            images of up to 256 MiB.
+          placement: "device" sends indices to data that lie there, which must be ``Arrays``; "stream" sends batches.
           depth: streamed batches that are made ahead, at least 1.
 
         Raises:
@@ -88,15 +77,21 @@ class Feeds:
         """
         if min(layout) < 1 or depth < 1:
             raise ValueError(f"layout={layout}, depth={depth}: must be at least 1")
-        if draws.num_examples != len(split.labels):
-            raise ValueError(f"num_examples={draws.num_examples}: the split has {len(split.labels)}")
-        self.placement = resolve_placement(placement, num_bytes=split.images.nbytes)
-        self.resident = {"image": split.images, "label": split.labels} if self.placement == "device" else {}
+        if draws.num_examples != examples.num_examples:
+            raise ValueError(f"num_examples={draws.num_examples}: there are {examples.num_examples}")
+        self.resident: Columns = {}
         self.waited_seconds = 0.0
         self._depth = depth
         self._make = functools.partial(make_feed, draws=draws, layout=layout)
-        if self.placement == "stream":
-            self._make = functools.partial(make_feed, draws=draws, layout=layout, split=split)
+        self._streams = placement == "stream"
+        if self._streams:
+            self._make = functools.partial(make_feed, draws=draws, layout=layout, examples=examples)
+        elif isinstance(examples, Arrays):
+            self.resident = examples.columns
+        else:
+            raise ValueError(
+                f"data.placement={placement!r}: these examples are read as they are needed; allowed: stream"
+            )
         self._prefetch: _Prefetch | None = None
 
     def at(self, draw: np.ndarray) -> Feed:
@@ -107,7 +102,7 @@ class Feeds:
 
         Returns:
           {"draw": [D, L] uint32, "index": [D, L, B] int32} when resident;
-          {"draw": [D, L] uint32, "image": [D, L, B, H, W, C] uint8, "label": [D, L, B] int32} when streamed.
+          {"draw": [D, L] uint32, "batch": {name: [D, L, B, ...]}} when streamed.
         """
         return self._make(draw)
 
@@ -120,7 +115,7 @@ class Feeds:
         self.close()
         prefetch: _Prefetch | None = None
         made: Iterator[tuple[Turn, Feed]] = _each(self._make, turns)
-        if self.placement == "stream":
+        if self._streams:
             made = prefetch = self._prefetch = _Prefetch(made, depth=self._depth)
         try:
             while True:
@@ -147,18 +142,18 @@ class Feeds:
         self.close()
 
 
-def make_feed(draw: np.ndarray, *, draws: Draws, layout: tuple[int, int], split: Split | None = None) -> Feed:
-    """Returns the feed of draws [W]: indices, or the examples themselves where a split is given."""
-    rows = np.zeros((len(draw), draws.batch_size), np.int32)
+def make_feed(draw: np.ndarray, *, draws: Draws, layout: tuple[int, int], examples: Examples | None = None) -> Feed:
+    """Returns the feed of draws [W]: indices, or the batches themselves where the examples are given."""
+    index = np.zeros((len(draw), draws.batch_size), np.int32)
     given = np.flatnonzero(draw >= 0)
     breaks = np.flatnonzero(np.diff(draw[given]) != 1) + 1
     for run in np.split(given, breaks):  # consecutive draws are looked up at once
-        rows[run] = draws.indices(int(draw[run[0]]), num_draws=len(run))
-    index = rows.reshape(*layout, -1)  # [D, L, B]
+        index[run] = draws.indices(int(draw[run[0]]), num_draws=len(run))
     feed = {"draw": (draw % NUM_DRAW_NUMBERS).astype(np.uint32).reshape(layout)}
-    if split is None:
-        return {**feed, "index": index}
-    return {**feed, "image": split.images[index], "label": split.labels[index]}
+    if examples is None:
+        return {**feed, "index": index.reshape(*layout, -1)}
+    batch = examples.gather(index, draw)
+    return {**feed, "batch": {name: part.reshape(*layout, *part.shape[1:]) for name, part in batch.items()}}
 
 
 def _each(make: Callable[[np.ndarray], Feed], turns: Iterable[Turn]) -> Iterator[tuple[Turn, Feed]]:

@@ -1,12 +1,13 @@
 """Flax modules: architectures only, no loss, no data, no optimizer; ``tasks`` joins a model with its loss.
 
 >>> import jax
->>> model = make("mlp", num_classes=10, hidden_sizes=(32,))
+>>> model = make("mlp", sizes={"num_classes": 10}, hidden_sizes=(32,))
 >>> model.apply(model.init(jax.random.key(0), jax.numpy.zeros((1, 8, 8, 1))), jax.numpy.zeros((5, 8, 8, 1))).shape
 (5, 10)
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 
 from flax import linen as nn
 
@@ -23,8 +24,11 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "softmax": Softmax,
 }
 
-# What the program supplies (the data set's classes) or flax adds; every other field of a model is a config key.
-GIVEN = frozenset({"num_classes", "parent", "name"})
+# What the data supply, of those fields that a model has.
+FROM_DATA = frozenset({"num_classes", "vocab_size"})
+
+# That, or what flax adds; every other field of a model is a config key.
+GIVEN = FROM_DATA | {"parent", "name"}
 
 
 def lookup(name: str) -> Callable[..., nn.Module]:
@@ -36,6 +40,19 @@ def lookup(name: str) -> Callable[..., nn.Module]:
     return registry.find(MODELS, name)
 
 
-def make(name: str, *, num_classes: int, **kwargs) -> nn.Module:
-    """Builds the model called ``name``: ``make(num_classes=..., **config.model)``."""
-    return lookup(name)(num_classes=num_classes, **kwargs)
+def make(name: str, *, sizes: Mapping[str, int], **kwargs) -> nn.Module:
+    """Builds the model called ``name``: ``make(sizes=..., **config.model)``.
+
+    Args:
+      name: of the model.
+      sizes: what the data say of themselves, such as "num_classes"; the model takes what it has a field for.
+      **kwargs: the config's further keys.
+
+    Raises:
+      ValueError: if the model needs a size that the data do not have.
+    """
+    constructor = lookup(name)
+    needed = sorted(FROM_DATA & inspect.signature(constructor).parameters.keys())
+    if missing := [size for size in needed if size not in sizes]:
+        raise ValueError(f"name={name!r}: needs data with {missing[0]}; these have {', '.join(sizes)}")
+    return constructor(**{size: sizes[size] for size in needed}, **kwargs)

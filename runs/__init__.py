@@ -4,7 +4,7 @@ from runs.checkpoints import Checkpoints, SaveError
 from runs.clock import Clock
 from runs.folder import Folder, check_workdir, open_run
 from runs.identity import check_same, fingerprint
-from runs.progress import Progress
+from runs.progress import Progress, in_words
 from runs.records import HOST_CLOCK_FIELDS, Records, read
 from runs.signals import Stop, catch_stop
 from runs.summary import default_workdir, summarise
@@ -27,6 +27,7 @@ __all__ = [
     "check_workdir",
     "default_workdir",
     "fingerprint",
+    "in_words",
     "open_run",
     "read",
     "summarise",

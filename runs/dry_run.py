@@ -1,7 +1,6 @@
 """What a run would be, without running it: sizes for any number of devices, costs where the devices are here."""
 
 import json
-import math
 from collections import Counter
 from typing import Any
 
@@ -47,25 +46,25 @@ def describe(program: Any, *, num_devices: int | None = None, devices: list[Any]
 def _inputs(program: Any, layout: Layout) -> dict[str, Any]:
     """One device's share of the step's arguments, as shapes: local and feed with a leading lane axis."""
     shared, local = jax.eval_shape(program.init)
-    info, config = program.info, program.config
+    info, config = program.source.info, program.config
     lanes, batch = layout.lanes, config.batch_size_per_worker
     shape = jax.ShapeDtypeStruct
+
+    def many(*counts: int) -> dict[str, Any]:
+        return {name: shape((*counts, *part.shape), part.dtype) for name, part in info.example.items()}
+
     feed: dict[str, Any] = {"draw": shape((lanes,), jnp.uint32)}
     resident = {}
-    if program.placement == "device":
-        feed["index"] = shape((lanes, batch), jnp.int32)
-        resident["image"] = shape((info.num_train, *info.image_shape), jnp.uint8)
-        resident["label"] = shape((info.num_train,), jnp.int32)
+    if program.source.placement == "device":
+        feed["index"], resident = shape((lanes, batch), jnp.int32), many(info.num_train)
     else:
-        feed["image"] = shape((lanes, batch, *info.image_shape), jnp.uint8)
-        feed["label"] = shape((lanes, batch), jnp.int32)
+        feed["batch"] = many(lanes, batch)
     feed["plan"] = {name: shape((lanes,), dtype) for name, dtype in program.timetable.plan.items()}
-    statistics = shape((info.image_shape[-1],), jnp.float32)
     return {
         "shared": shared,
         "local": jax.tree.map(lambda x: shape((lanes, *x.shape), x.dtype), local),
         "feed": feed,
-        "resident": {"train": resident, "mean": statistics, "std": statistics},
+        "resident": {"train": resident, "constants": info.constants},
     }
 
 
@@ -124,7 +123,7 @@ def _memory(program: Any, inputs: dict[str, Any], layout: Layout) -> str:
         "shared optimizer state": _bytes(shared.opt_state),
         "state of the workers": _bytes(local),
         "gradients": layout.lanes * _bytes(shared.params),
-        "batch": examples * (math.prod(program.info.image_shape) + 4),  # uint8 pixels and a label
+        "batch": examples * program.source.info.example_bytes,  # as it is stored
         "resident data": _bytes(inputs["resident"]),
     }
     lines = [f"  {name:<24}{count:>16,}" for name, count in rows.items()]

@@ -2,14 +2,28 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
-_FORMS = {"loss": "loss {:.4f}", "accuracy": "accuracy {:.2%}", "examples_per_second": "{:,.0f} ex/s"}
+_SHOWN = ("loss", "accuracy", "masked_lm_accuracy", "bits_per_dim", "perplexity")
+
+
+def in_words(record: Mapping[str, Any], *, names: Sequence[str] = _SHOWN) -> str:
+    """Returns those quantities of a record that it has.
+
+    >>> in_words({"accuracy": 0.5, "loss": 1.0})
+    'loss 1.0000, accuracy 50.00%'
+    """
+    return ", ".join(_in_words(name, float(record[name])) for name in names if record.get(name) is not None)
+
+
+def _in_words(name: str, value: float) -> str:
+    words = name.replace("_", " ")
+    return f"{words} {value:.2%}" if name.endswith("accuracy") else f"{words} {value:.4f}"
 
 
 class Progress:
-    """Shows step, loss, accuracy and rate while a run goes on."""
+    """Shows step, loss, quality and rate while a run goes on."""
 
     def __init__(
         self,
@@ -44,7 +58,7 @@ class Progress:
             )
 
     def update(self, step: int, record: Mapping[str, Any]) -> None:
-        """Shows that `step` is done, with what its record says of loss, accuracy and examples_per_second."""
+        """Shows that `step` is done, with what its record says of loss, quality and examples_per_second."""
         if self._bar is not None:
             self._bar.set_postfix_str(_describe(record), refresh=False)
             self._bar.update(step - self._bar.n)
@@ -82,4 +96,5 @@ class Progress:
 
 
 def _describe(record: Mapping[str, Any]) -> str:
-    return "  ".join(form.format(float(record[key])) for key, form in _FORMS.items() if record.get(key) is not None)
+    rate = record.get("examples_per_second")
+    return "  ".join(filter(None, (in_words(record).replace(", ", "  "), "" if rate is None else f"{rate:,.0f} ex/s")))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs import identity
+from runs import identity, progress
 
 
 def default_workdir(spec: str, config: Mapping[str, Any]) -> str:
@@ -20,12 +20,19 @@ def default_workdir(spec: str, config: Mapping[str, Any]) -> str:
 
 
 def summarise(
-    summary: Mapping[str, Any], *, config: Mapping[str, Any], path: Path, spec: str, overrides: Sequence[str]
+    summary: Mapping[str, Any],
+    *,
+    metric: str,
+    config: Mapping[str, Any],
+    path: Path,
+    spec: str,
+    overrides: Sequence[str],
 ) -> str:
     """Returns what a finished run shows.
 
     Args:
       summary: what ``train.train`` returned.
+      metric: the task's own, first to be shown.
       config: the run's config, as nested dicts.
       path: the run's folder.
       spec: the config file that it came from.
@@ -33,12 +40,13 @@ def summarise(
     """
     names = {block: config[block]["name"] for block in ("data", "model", "reducer", "server")}
     where = f"{config['num_workers']} workers = {summary['num_devices']} devices x {summary['lanes']}"
+    name, _, value = progress.in_words(summary, names=[metric]).rpartition(" ")
     speed = "not measured: too few steps"
     if summary["steps_per_second"]:
         speed = f"{summary['steps_per_second']:,.1f} steps/s, {summary['examples_per_second']:,.0f} examples/s"
     return f"""
 {names["data"]}, {names["model"]}: {where}, {names["server"]}, reducer {names["reducer"]}, {summary["step"]} steps
-test accuracy  {summary["accuracy"]:.2%}  (loss {summary["loss"]:.4f}, epoch {summary["epoch"]:.1f})
+{f"test {name}":<14} {value}  (loss {summary["loss"]:.4f}, epoch {summary["epoch"]:.1f})
 speed          {speed}
 time           {summary["wall_seconds"]:.1f} s, simulated {summary["simulated_seconds"]:.1f} s
 results        {path}  (metrics.jsonl, tensorboard/, checkpoints/)

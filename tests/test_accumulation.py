@@ -11,7 +11,7 @@ import reducers
 from models import tasks
 from optim import accumulation, loss_scaling
 from step import make_chain
-from tests import cases
+from tests import cases, inputs
 from tests.test_program import Normalised, Run, largest_difference, program_of
 
 B = 12
@@ -169,7 +169,7 @@ def test_local_steps_have_the_learning_rate_of_the_step(monkeypatch):
 
 @pytest.mark.parametrize("name", accumulation.ACCUMULATIONS)
 def test_model_state_flows_through_the_parts_in_order(name):
-    task = tasks.make("classification", model=Normalised(num_classes=3), image_shape=(2, 2, 1))
+    task = tasks.make("classification", model=Normalised(num_classes=3), **inputs.images((2, 2, 1), num_classes=3))
     images = jax.random.normal(jax.random.key(1), (8, 2, 2, 1)) + jnp.arange(8.0)[:, None, None, None]
     params, state = task.init(jax.random.key(0))
     batch = {"image": images, "label": jnp.arange(8) % 3}

@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 
 from data.draws import Draws
-from data.feeds import MAX_RESIDENT_BYTES, Feeds, fetch
-from data.sources import Split
+from data.examples import MAX_RESIDENT_BYTES, Arrays, resolve_placement
+from data.feeds import Feeds, fetch
 
 LAYOUTS = [(8, 1), (4, 2), (2, 4), (1, 8)]
 NUM_EXAMPLES, BATCH_SIZE = 100, 3
 
 
-def examples(num_examples=NUM_EXAMPLES) -> Split:
+def examples(num_examples=NUM_EXAMPLES) -> Arrays:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (num_examples, 4, 5, 2), dtype=np.uint8)
-    return Split(images, np.arange(num_examples, dtype=np.int32))  # the label tells which example it is
+    labels = np.arange(num_examples, dtype=np.int32)  # the label tells which example it is
+    return Arrays({"image": images, "label": labels})
 
 
 def draws(**change) -> Draws:
@@ -68,7 +69,9 @@ def test_placements_give_the_same_bits_in_the_order_of_draws(layout):
             order = draws().indices(step * 8, num_draws=8)  # worker w = device * lanes + lane has draw step * 8 + w
             for got in (batch, other):
                 np.testing.assert_array_equal(got["label"].reshape(8, BATCH_SIZE), order)
-                np.testing.assert_array_equal(got["image"].reshape(8, BATCH_SIZE, 4, 5, 2), split.images[order])
+                np.testing.assert_array_equal(
+                    got["image"].reshape(8, BATCH_SIZE, 4, 5, 2), split.columns["image"][order]
+                )
 
 
 def test_fetch_under_pmap():
@@ -83,13 +86,16 @@ def test_fetch_under_pmap():
 def test_form_of_a_feed(layout):
     forms = {
         "device": {"draw": (np.uint32, ()), "index": (np.int32, (3,))},
-        "stream": {"draw": (np.uint32, ()), "image": (np.uint8, (3, 4, 5, 2)), "label": (np.int32, (3,))},
+        "stream": {
+            "draw": (np.uint32, ()),
+            "batch": {"image": (np.uint8, (3, 4, 5, 2)), "label": (np.int32, (3,))},
+        },
     }
     for placement, form in forms.items():
         with make(placement, layout) as feeds:
             feed = at(feeds, 2)
-            assert {name: (x.dtype, x.shape[2:]) for name, x in feed.items()} == form
-            assert all(x.shape[:2] == layout for x in feed.values())
+            assert jax.tree.map(lambda x: (x.dtype, x.shape[2:]), feed) == form
+            assert all(x.shape[:2] == layout for x in jax.tree.leaves(feed))
             np.testing.assert_array_equal(feed["draw"].ravel(), 2 * 8 + np.arange(8))
 
 
@@ -117,9 +123,9 @@ def test_draw_numbers_wrap():
     ("num_bytes", "placement"), [(MAX_RESIDENT_BYTES, "device"), (MAX_RESIDENT_BYTES + 1, "stream")]
 )
 def test_auto(num_bytes, placement):
-    images = np.broadcast_to(np.zeros((), np.uint8), (1, num_bytes, 1, 1))  # takes no memory
-    feeds = Feeds(Split(images, np.zeros(1, np.int32)), draws(num_examples=1), layout=(1, 1))
-    assert feeds.placement == placement and bool(feeds.resident) == (placement == "device")
+    assert resolve_placement("auto", num_bytes=num_bytes) == placement
+    other = {"device": "stream", "stream": "device"}[placement]
+    assert resolve_placement(other, num_bytes=num_bytes) == other
 
 
 class Counted(Draws):
@@ -202,12 +208,34 @@ def test_waiting_is_measured(placement, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"placement": "gpu"}, "data.placement='gpu': must be one of auto, device, stream"),
         ({"layout": (0, 2)}, r"layout=\(0, 2\)"),
         ({"depth": 0}, "depth=0"),
-        ({"draws": draws(num_examples=7)}, "num_examples=7: the split has 100"),
+        ({"draws": draws(num_examples=7)}, "num_examples=7: there are 100"),
     ],
 )
 def test_refused(change, told):
     with pytest.raises(ValueError, match=told):
-        make(**{"placement": "auto", **change})
+        make(**{"placement": "device", **change})
+
+
+def test_an_unknown_placement():
+    with pytest.raises(ValueError, match=r"data\.placement='gpu': must be one of auto, device, stream"):
+        resolve_placement("gpu", num_bytes=1)
+
+
+class Made:
+    """Examples that are made as they are asked for."""
+
+    num_examples = NUM_EXAMPLES
+
+    def gather(self, index, draw):
+        return {"number": index * 10 + draw[:, None]}
+
+
+def test_what_is_made_on_the_way_is_streamed_with_its_draw():
+    with pytest.raises(ValueError, match=r"data\.placement='device': these examples are read as they are needed"):
+        Feeds(Made(), draws(), layout=(2, 2), placement="device")
+    with Feeds(Made(), draws(), layout=(2, 2), placement="stream") as feeds:
+        batch = feeds.at(np.array([5, 0, 2, 1]))["batch"]["number"]
+    expected = [draws().indices(draw, num_draws=1)[0] * 10 + draw for draw in (5, 0, 2, 1)]
+    np.testing.assert_array_equal(batch.reshape(4, BATCH_SIZE), expected)

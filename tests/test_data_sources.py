@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data import cache, check, load, sources, tfds_sets
+from data import cache, tfds_sets
+from data import images as image_sets
+from data.images import check, load
 from tests.data_folders import random_examples, write_set, write_shard
 
 
@@ -51,20 +53,22 @@ def warnings_said(monkeypatch):
 def assert_holds(dataset, splits):
     for split, (images, labels) in splits.items():
         got = getattr(dataset, split)
-        assert got.images.dtype == np.uint8 and got.labels.dtype == np.int32
-        np.testing.assert_array_equal(got.images, images)
-        np.testing.assert_array_equal(got.labels, labels)
-    np.testing.assert_allclose(dataset.mean, splits["train"][0].mean((0, 1, 2)), rtol=1e-6)
-    np.testing.assert_allclose(dataset.std, splits["train"][0].std((0, 1, 2)), rtol=1e-6)
-    assert dataset.mean.dtype == dataset.std.dtype == np.float32
+        assert got.columns["image"].dtype == np.uint8 and got.columns["label"].dtype == np.int32
+        np.testing.assert_array_equal(got.columns["image"], images)
+        np.testing.assert_array_equal(got.columns["label"], labels)
+    mean, std = dataset.constants["mean"], dataset.constants["std"]
+    np.testing.assert_allclose(mean, splits["train"][0].mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(std, splits["train"][0].std((0, 1, 2)), rtol=1e-6)
+    assert mean.dtype == std.dtype == np.float32
 
 
 def assert_agrees(dataset, info):
-    assert dataset.train.images.shape == (info.num_train, *info.image_shape)
-    assert dataset.test.images.shape == (info.num_test, *info.image_shape)
-    assert dataset.train.labels.shape == (info.num_train,) and dataset.test.labels.shape == (info.num_test,)
-    assert dataset.num_classes == info.num_classes
-    assert dataset.mean.shape == dataset.std.shape == info.image_shape[-1:]
+    for examples, count in ((dataset.train, info.num_train), (dataset.test, info.num_test)):
+        told = {name: ((count, *part.shape), part.dtype) for name, part in info.example.items()}
+        assert {name: (column.shape, column.dtype) for name, column in examples.columns.items()} == told
+        assert examples.num_examples == count and examples.columns["label"].max() < info.sizes["num_classes"]
+    told = {name: (part.shape, part.dtype) for name, part in info.constants.items()}
+    assert {name: (value.shape, value.dtype) for name, value in dataset.constants.items()} == told
 
 
 def cached(tmp_path):
@@ -78,18 +82,17 @@ def cached(tmp_path):
 def test_digits():
     dataset = load("digits")
     assert_agrees(dataset, check("digits"))
-    assert dataset.train.images.dtype == np.uint8 and dataset.train.images.max() == 16
-    np.testing.assert_allclose(dataset.mean, dataset.train.images.mean(), rtol=1e-6)
-    whole, test = (
-        np.bincount(np.concatenate(x)) for x in ([dataset.train.labels, dataset.test.labels], [dataset.test.labels])
-    )
-    assert abs(test - whole / 5).max() < 1  # stratified
+    train, test = dataset.train.columns, dataset.test.columns
+    assert train["image"].dtype == np.uint8 and train["image"].max() == 16
+    np.testing.assert_allclose(dataset.constants["mean"], train["image"].mean(), rtol=1e-6)
+    whole, part = (np.bincount(np.concatenate(x)) for x in ([train["label"], test["label"]], [test["label"]]))
+    assert abs(part - whole / 5).max() < 1  # stratified
     # The split that published numbers rest on; it must not change with the version of scikit-learn.
-    assert zlib.crc32(dataset.train.images.data) == 3142362505 and zlib.crc32(dataset.test.images.data) == 1814970648
+    assert zlib.crc32(train["image"].data) == 3142362505 and zlib.crc32(test["image"].data) == 1814970648
 
 
 def test_what_is_heavy_is_imported_late():
-    code = "import sys, data; data.check('digits'); print({'sklearn', 'tensorflow_datasets'} & set(sys.modules))"
+    code = "import sys, data; data.make('digits'); print({'sklearn', 'tensorflow_datasets'} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=pathlib.Path(__file__).parents[1]
     )
@@ -101,7 +104,7 @@ def test_digits_are_all_there_once():
 
     digits: Any = load_digits()
     dataset = load("digits")
-    both = np.concatenate([dataset.train.images, dataset.test.images])[..., 0]
+    both = np.concatenate([dataset.train.columns["image"], dataset.test.columns["image"]])[..., 0]
     np.testing.assert_array_equal(
         np.sort(both.reshape(1797, 64), axis=0), np.sort(digits.data.astype(np.uint8), axis=0)
     )
@@ -112,14 +115,14 @@ def test_digits_are_all_there_once():
 
 def test_a_set_by_name(fashion, no_decoding, capfd):
     info = check("fashion_mnist")
-    assert info == sources.Info((28, 28, 1), 10, 1100, 30)
+    assert info == image_sets.describe((28, 28, 1), 10, 1100, 30)
     first = load("fashion_mnist")
     assert_holds(first, fashion)
     assert_agrees(first, info)
     no_decoding()
     second = load("fashion_mnist")
     assert_holds(second, fashion)
-    assert isinstance(second.train.images.base, np.memmap)
+    assert isinstance(second.train.columns["image"].base, np.memmap)
     out, err = capfd.readouterr()
     assert out == "" and err == ""
 
@@ -128,10 +131,10 @@ def test_same_bits_as_tfds_itself(fashion):
     import tensorflow_datasets as tfds
 
     theirs: Any = tfds.data_source("fashion_mnist", split="train", data_dir=os.environ["TFDS_DATA_DIR"], download=False)
-    ours = load("fashion_mnist").train
+    ours = load("fashion_mnist").train.columns
     for i in (0, 549, 550, 1099):  # both shards
-        np.testing.assert_array_equal(theirs[i]["image"], ours.images[i])
-        assert theirs[i]["label"] == ours.labels[i]
+        np.testing.assert_array_equal(theirs[i]["image"], ours["image"][i])
+        assert theirs[i]["label"] == ours["label"][i]
 
 
 def test_directory_and_cache_by_argument(fashion, tmp_path, monkeypatch):
@@ -148,14 +151,14 @@ def test_colour_a_set_that_only_files_know_and_validation_for_test(tmp_path):
         "validation": random_examples(7, shape=(6, 5, 3), num_classes=4),
     }
     write_set(tmp_path, "my_own", splits, num_classes=4, version="1.2.3")
-    assert check("my_own", directory=str(tmp_path)) == sources.Info((6, 5, 3), 4, 20, 7)
+    assert check("my_own", directory=str(tmp_path)) == image_sets.describe((6, 5, 3), 4, 20, 7)
     dataset = load("my_own", directory=str(tmp_path))
     assert_holds(dataset, {"train": splits["train"], "test": splits["validation"]})
 
 
 def test_a_channel_that_never_changes_can_be_normalised_by():
     histogram = cache.count_pixels(np.full((2, 3, 3, 1), 7, np.uint8))
-    assert [x.tolist() for x in sources.statistics(histogram)] == [[7.0], [1.0]]
+    assert [x.tolist() for x in image_sets.statistics(histogram)] == [[7.0], [1.0]]
 
 
 def test_default_folders(monkeypatch, tmp_path):
@@ -405,17 +408,28 @@ def real(name):
 @real("mnist")
 def test_mnist():
     info = check("mnist", directory=REAL)
-    assert info == sources.Info((28, 28, 1), 10, 60_000, 10_000)
+    assert info == image_sets.describe((28, 28, 1), 10, 60_000, 10_000)
     dataset = load("mnist", directory=REAL)
     assert_agrees(dataset, info)
     np.testing.assert_allclose(dataset.mean / 255, [0.1307], atol=5e-5)
     np.testing.assert_allclose(dataset.std / 255, [0.3081], atol=5e-5)
-    assert np.bincount(dataset.train.labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert np.bincount(dataset.train.columns["label"]).tolist() == [
+        5923,
+        6742,
+        5958,
+        6131,
+        5842,
+        5421,
+        5918,
+        6265,
+        5851,
+        5949,
+    ]
 
 
 @pytest.mark.data
 @real("cifar10")
 def test_cifar10():
-    assert check("cifar10", directory=REAL) == sources.Info((32, 32, 3), 10, 50_000, 10_000)
+    assert check("cifar10", directory=REAL) == image_sets.describe((32, 32, 3), 10, 50_000, 10_000)
     images, labels = next(tfds_sets.decode(tfds_sets.open_set("cifar10", directory=REAL), "test"))
     assert images.shape == (512, 32, 32, 3) and np.bincount(labels).min() > 25

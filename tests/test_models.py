@@ -8,6 +8,7 @@ from jax import numpy as jnp
 
 import models
 from models import tasks
+from tests import inputs
 
 COUNTS = {  # (28, 28, 1) images, 10 classes
     "lenet5": 1_663_370,
@@ -23,14 +24,16 @@ def test_every_model_is_counted():
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_parameter_count(name):
-    model = models.make(name, num_classes=10)
+    model = models.make(name, sizes={"num_classes": 10})
     variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 28, 28, 1)))
     assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == COUNTS[name]
     assert f"{COUNTS[name]:,}" in models.lookup(name).__doc__ or name == "mlp"
 
 
 def test_mlp_count_on_digits():
-    variables = jax.eval_shape(models.make("mlp", num_classes=10).init, jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
+    variables = jax.eval_shape(
+        models.make("mlp", sizes={"num_classes": 10}).init, jax.random.key(0), jnp.zeros((1, 8, 8, 1))
+    )
     assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == 9_610
     assert "9,610" in models.MLP.__doc__
 
@@ -45,7 +48,8 @@ def test_max_pool_equals_flax(size):
 
 
 def task_on(images, **kwargs):
-    return tasks.make("classification", model=models.Softmax(num_classes=3), image_shape=images.shape[1:], **kwargs)
+    told = inputs.images(images.shape[1:], num_classes=3)
+    return tasks.make("classification", model=models.Softmax(num_classes=3), **told, **kwargs)
 
 
 def test_sums_are_exact_for_any_split_and_padding():
@@ -79,8 +83,8 @@ def test_loss_agrees_with_numpy_and_smoothing_is_for_training_only():
 
 
 def test_dropout_follows_the_key():
-    model = models.make("mlp", num_classes=3, dropout_rate=0.5)
-    task = tasks.make("classification", model=model, image_shape=(2, 2, 1))
+    model = models.make("mlp", sizes={"num_classes": 3}, dropout_rate=0.5)
+    task = tasks.make("classification", model=model, **inputs.images((2, 2, 1), num_classes=3))
     params, state = task.init(jax.random.key(0))
     batch = {"image": jnp.ones((4, 2, 2, 1)), "label": jnp.zeros(4, jnp.int32)}
     losses = [float(task.loss(params, state, batch, jax.random.key(seed))[0]) for seed in (0, 0, 1)]
@@ -89,6 +93,6 @@ def test_dropout_follows_the_key():
 
 def test_unknown_names():
     with pytest.raises(ValueError, match="did you mean 'lenet5'"):
-        models.make("lenet", num_classes=10)
+        models.make("lenet", sizes={"num_classes": 10})
     with pytest.raises(ValueError, match="allowed: classification"):
-        tasks.make("regression", model=None, image_shape=())
+        tasks.make("regression", model=None, example={}, sizes={})

@@ -8,6 +8,7 @@ import optax
 import pytest
 from jax import numpy as jnp
 
+import evaluation
 import models
 import optim
 import reducers
@@ -16,7 +17,7 @@ import step
 import train
 from models import tasks
 from runs import dry_run
-from tests import cases
+from tests import cases, inputs
 from tests.test_program import DATASET, Run, largest_difference, program_of
 from tests.test_reducers import check_replication, extras, maker, reduce, tree_of
 
@@ -31,8 +32,8 @@ SOFTMAX = ("--config.model.name=softmax", "--config.ema_decay=0.9")
 @pytest.mark.parametrize("name", models.MODELS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_models_compute_in_their_dtype_and_keep_float32_parameters(name, dtype):
-    model = models.make(name, num_classes=3, dtype=dtype)
-    task = tasks.make("classification", model=model, image_shape=(8, 8, 1))
+    model = models.make(name, sizes={"num_classes": 3}, dtype=dtype)
+    task = tasks.make("classification", model=model, **inputs.images((8, 8, 1), num_classes=3))
     params, state = jax.eval_shape(task.init, jax.random.key(0))
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
     image = jnp.zeros((2, 8, 8, 1))
@@ -295,7 +296,7 @@ def test_float16_with_both_scales_learns_digits():
     scales = ("--config.loss_scaling.name=dynamic", "--config.communication.name=half")
     overrides = ("--config.model.dtype=float16", "--config.optimizer.learning_rate=0.1", "--config.ema_decay=None")
     run = Run(program_of(*scales, *overrides, train_steps=80))
-    evaluate = train.make_evaluation(run.program, run.layout, DATASET.test)
+    evaluate = evaluation.make_evaluation(run.program, run.layout, DATASET.test)
     before = evaluate(run.shared, run.local, run.resident)
     run.steps(0, 80)
     after = evaluate(run.shared, run.local, run.resident)

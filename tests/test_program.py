@@ -12,6 +12,7 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 import data
+import evaluation
 import models
 import reducers
 import train
@@ -21,7 +22,7 @@ from tests import cases
 from workers import Layout, Window, over_workers
 
 SMALL = ("--config.num_workers=8", "--config.batch_size_per_worker=4", "--config.optimizer.learning_rate=0.02")
-DATASET = data.load("digits")
+DATASET = data.make("digits").load()
 
 
 def program_of(*overrides, train_steps=20):
@@ -35,11 +36,10 @@ class Run:
         self.program, self.layout = program, Layout.of(program.config.num_workers, num_devices=num_devices)
         self.step = over_workers(program.halves, layout=self.layout, lift=program.config.lift, lanes=lanes)
         self.shared, self.local = train.place(program, self.layout)
-        draws = data.Draws(num_examples=len(DATASET.train.labels), batch_size=4, seed=program.config.seed)
+        draws = data.Draws(num_examples=DATASET.train.num_examples, batch_size=4, seed=program.config.seed)
         shape = (self.layout.num_devices, self.layout.lanes)
-        self.feeds = data.Feeds(DATASET.train, draws, layout=shape, placement=program.placement)
-        train_data = {"train": self.feeds.resident, "mean": DATASET.mean, "std": DATASET.std}
-        self.resident = self.layout.put_shared(train_data)
+        self.feeds = data.Feeds(DATASET.train, draws, layout=shape, placement=program.source.placement)
+        self.resident = self.layout.put_shared({"train": self.feeds.resident, "constants": DATASET.constants})
 
     def steps(self, first, last):
         window = Window()
@@ -191,24 +191,26 @@ def test_model_state_is_of_each_worker_and_averaged_for_evaluation(monkeypatch):
         run = Run(program_of("--config.model.name=normalised"), num_devices=num_devices).steps(0, 3)
         means = run.layout.get_local(run.local).model_state["batch_stats"]["BatchNorm_0"]["mean"]
         assert len(means) == 8 and not np.array_equal(means[0], means[1])
-        quality = train.make_evaluation(run.program, run.layout, DATASET.test)(run.shared, run.local, run.resident)
+        quality = evaluation.make_evaluation(run.program, run.layout, DATASET.test)(run.shared, run.local, run.resident)
         evaluated.append(quality)
         state = jax.tree.map(lambda x: x.mean(0), run.layout.get_local(run.local).model_state)
-        image = data.normalise(jnp.asarray(DATASET.test.images), DATASET.mean, DATASET.std)
-        batch, shared = {"image": image, "label": DATASET.test.labels}, run.layout.get_shared(run.shared)
-        sums = run.program.task.evaluate(shared.ema, state, batch, jnp.ones(360))
+        shared = run.layout.get_shared(run.shared)
+        sums = run.program.task.evaluate(shared.ema, state, all_test_inputs(), jnp.ones(360))
         assert quality["accuracy"] == pytest.approx(float(sums["correct"]) / 360)
         assert quality["loss"] == pytest.approx(float(sums["loss"]) / 360, rel=1e-5)
     assert evaluated[0]["loss"] == pytest.approx(evaluated[1]["loss"], rel=1e-5)
 
 
+def all_test_inputs():
+    return data.as_inputs({name: jnp.asarray(x) for name, x in DATASET.test.columns.items()}, DATASET.constants)
+
+
 @pytest.mark.parametrize("eval_batch_size", [7, 64, 5000])
 def test_evaluation_is_exact_for_any_batch(eval_batch_size):
     run = Run(program_of(f"--config.eval_batch_size={eval_batch_size}"))
-    quality = train.make_evaluation(run.program, run.layout, DATASET.test)(run.shared, run.local, run.resident)
-    image = data.normalise(jnp.asarray(DATASET.test.images), DATASET.mean, DATASET.std)
+    quality = evaluation.make_evaluation(run.program, run.layout, DATASET.test)(run.shared, run.local, run.resident)
     params = run.layout.get_shared(run.shared).ema
-    sums = run.program.task.evaluate(params, {}, {"image": image, "label": DATASET.test.labels}, jnp.ones(360))
+    sums = run.program.task.evaluate(params, {}, all_test_inputs(), jnp.ones(360))
     assert quality["accuracy"] == float(sums["correct"]) / 360
     assert quality["loss"] == pytest.approx(float(sums["loss"]) / 360, rel=1e-6)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+import evaluation
 import models
 import program
 import reducers
@@ -102,7 +103,7 @@ def check_no_leak(*overrides, values=(0.0, np.nan, np.inf)):
     seen = []
     for value in values:
         run = Run(spoiled(made, value), num_devices=4).steps(0, 6)
-        quality = train.make_evaluation(made, run.layout, DATASET.test)(run.shared, run.local, run.resident)
+        quality = evaluation.make_evaluation(made, run.layout, DATASET.test)(run.shared, run.local, run.resident)
         seen.append((jax.tree.leaves((run.shared, run.local)), run.metrics, quality))
     for leaves, metrics, quality in seen:
         assert all(np.isfinite(value) for value in (*metrics.values(), *quality.values()))
@@ -192,7 +193,7 @@ def test_time_passes_in_a_step_that_is_skipped():
 
 def test_an_epoch_is_of_used_examples():
     steps = lambda *more: program_of("--config.train_epochs=2", "--config.train_steps=None", *more).num_steps  # noqa: E731
-    num_train = len(DATASET.train.labels)
+    num_train = DATASET.train.num_examples
     assert steps() == -(-2 * num_train // 32)
     assert steps(*BACKUP) == -(-2 * num_train // 24)
     assert steps(*LOGNORMAL, "--config.reducer.name=k_batch", "--config.reducer.num_batches=5") == -(

@@ -1,0 +1,65 @@
+"""One config in several sizes: ``--config=configs/x.py:laptop``."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs.schema import ConfigError, twin
+
+Sizes = Mapping[str, Any]  # dotted key -> value; a block's key alone replaces the block
+
+
+def sized(config: ConfigDict, variant: str, *, sizes: Mapping[str, Sizes] | None = None) -> ConfigDict:
+    """Returns the config in the size that a variant names.
+
+    "" changes nothing. "smoke" makes seconds of any config, on built-in data: few workers, small batches, four steps.
+
+    Args:
+      config: the experiment, at the paper's size.
+      variant: a name.
+      sizes: further variants, each with the keys that it sets; what "smoke" sets here comes after what it does itself.
+
+    Raises:
+      ConfigError: if there is no such variant; says which there are.
+    """
+    sizes = sizes or {}
+    allowed = sorted({"smoke", *sizes})
+    if variant and variant not in allowed:
+        raise ConfigError(f"variant={variant!r}: allowed: {', '.join(allowed)}")
+    if variant == "smoke":
+        _to_seconds(config)
+    for path, value in sizes.get(variant, {}).items():
+        _set(config, path, value)
+    return config
+
+
+def _to_seconds(config: ConfigDict) -> None:
+    with config.ignore_type():
+        config.data.update(_BUILT_IN["text" if config.data.name == "text" else "images"])
+        config.update(num_workers=min(config.num_workers, 8), batch_size_per_worker=4)
+        config.accumulation.update(count=math.gcd(config.accumulation.get("count", 1), 4))
+        for key in {"num_required", "num_batches"} & set(config.reducer):
+            config.reducer[key] = max(1, min(config.reducer[key], config.num_workers - 1))
+    for key in [key for key in config.schedule if key.endswith("_epochs")]:
+        _set(config, f"schedule.{twin(key)}", 1)
+    for key in ("train", "log_every", "eval_every", "checkpoint_every"):
+        _set(config, f"{key}_steps", 4 if key == "train" else 2)
+
+
+_BUILT_IN: dict[str, Sizes] = {"images": {"name": "digits", "dir": ""}, "text": {"source": "pydoc", "dir": ""}}
+
+
+def _set(config: ConfigDict, path: str, value: Any) -> None:
+    """Sets a key; a duration's other form goes."""
+    head, _, key = path.rpartition(".")
+    holder = config[head] if head else config
+    with config.ignore_type():
+        holder[key] = ConfigDict(value) if isinstance(value, Mapping) else value
+        other = twin(key)
+        if other is not None and other in holder:
+            if head:
+                del holder[other]
+            else:
+                holder[other] = None

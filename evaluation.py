@@ -1,0 +1,50 @@
+"""Evaluation of a state on a whole split, spread over the devices."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+import data
+from program import Program
+from step import Local, Shared
+from workers import DEVICE_AXIS, Layout, Window, on_devices
+
+
+def make_evaluation(
+    program: Program, layout: Layout, examples: data.Examples
+) -> Callable[[Any, Any, Any], dict[str, float]]:
+    """Returns ``evaluate(shared, local, resident) -> the task's metrics`` over a whole split, exactly.
+
+    It uses the moving average of the parameters where there is one, and the workers' mean of the model state.
+    """
+
+    def one_device(shared: Shared, local: Local, resident, batch):
+        params = shared.params if shared.ema is None else shared.ema
+        model_state = jax.tree.map(lambda x: lax.pmean(x.mean(0), DEVICE_AXIS), local.model_state)
+        inputs = data.as_inputs(batch["examples"], resident["constants"])
+        return lax.psum(program.task.evaluate(params, model_state, inputs, batch["weight"]), DEVICE_AXIS)
+
+    compiled = on_devices(one_device, layout=layout, lift=program.config.lift)
+    num_examples, num_devices = examples.num_examples, layout.num_devices
+    no_draw = np.full(num_devices, -1)
+    per_device = min(math.ceil(program.config.eval_batch_size / num_devices), math.ceil(num_examples / num_devices))
+
+    def batch_at(start: int):
+        index = np.arange(start, start + per_device * num_devices).reshape(num_devices, per_device)
+        weight = (index < num_examples).astype(np.float32)
+        return {"examples": examples.gather(np.minimum(index, num_examples - 1), no_draw), "weight": weight}
+
+    def evaluate(shared, local, resident) -> dict[str, float]:
+        window = Window()
+        done = []
+        for start in range(0, num_examples, per_device * num_devices):
+            done += window.push(start, compiled(shared, local, resident, batch_at(start)))
+        sums = [layout.get_shared(sums) for _, sums in done + window.drain()]
+        total = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
+        return {name: float(value) for name, value in program.task.metrics(total).items()}
+
+    return evaluate
