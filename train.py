@@ -16,17 +16,16 @@ import jax
 import numpy as np
 from absl import app, flags
 
-import asynchronous
 import data
 import runs
 from configs import flags as config_flags
 from configs.schema import ConfigError, in_block
 from evaluation import make_evaluation
+from journal import Journal
 from program import Program, build
 from runs import dry_run
 from step import Local, Shared
-from turns import Turn
-from workers import Layout, Window, claim_cpu_devices, over_workers
+from workers import Lanes, Layout, Window, WorkerTimes, claim_cpu_devices, over_workers
 
 flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
 flags.DEFINE_string("workdir", None, "Folder of the run; by default out/<config>/<hash of the config>.")
@@ -39,6 +38,11 @@ flags.DEFINE_integer(
 flags.DEFINE_bool("fresh", False, "Start over in a new subfolder of the workdir; deletes nothing.")
 flags.DEFINE_bool("evaluate_only", False, "Evaluate a checkpoint of the workdir, and stop.")
 flags.DEFINE_string("checkpoint", "latest", "Which one to evaluate: latest, best, or a step.")
+flags.DEFINE_bool(
+    "record_times",
+    False,
+    "Write seconds[step, worker] to the workdir, as the arrival model trace replays them; workers run one by one.",
+)
 flags.DEFINE_bool("dry_run", False, "Print what would run, and stop.")
 flags.DEFINE_integer("dry_run_devices", None, lower_bound=1, help="Devices to assume in a dry run; need not be here.")
 
@@ -93,8 +97,14 @@ def restore(
 # ---- the loop ----------------------------------------------------------------------------------------------------
 
 
-def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, Any]:
+def train(program: Program, layout: Layout, folder: runs.Folder, *, times: WorkerTimes | None = None) -> dict[str, Any]:
     """Trains from the folder's last checkpoint, or from the start, to the end or to a signal that asks to stop.
+
+    Args:
+      program: what to train.
+      layout: on what.
+      folder: where the run lies.
+      times: if given, workers run one by one, and their times are written to the folder.
 
     Returns:
       The summary of the run. Its "stopped_by" names the signal, or is None; the state is saved either way.
@@ -108,7 +118,8 @@ def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, An
     draws = data.Draws(
         num_examples=dataset.train.num_examples, batch_size=config.batch_size_per_worker, seed=config.seed
     )
-    train_step = over_workers(program.halves, layout=layout, lift=config.lift, lanes=config.lanes)
+    lanes: Lanes = "dispatched" if times else config.lanes
+    train_step = over_workers(program.halves, layout=layout, lift=config.lift, lanes=lanes, times=times)
     evaluate = make_evaluation(program, layout, dataset.test)
 
     with contextlib.ExitStack() as stack:
@@ -124,7 +135,7 @@ def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, An
             )
         )
         resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
-        journal = stack.enter_context(Journal(program, layout, folder, start=start, tally=tally))
+        journal = stack.enter_context(Journal(program, layout, folder, start=start, tally=tally, times=times))
         stop = stack.enter_context(runs.catch_stop())
         window = Window()
 
@@ -132,6 +143,7 @@ def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, An
         for turn, feed in feeds.follow(program.timetable.turns(start, program.num_steps, stops=cadences)):
             plan = {name: layout.split(column) for name, column in turn.plan.items()}
             shared, local, metrics = train_step(shared, local, {**feed, "plan": plan}, resident)
+            journal.worker_times(turn)
             journal.turns(window.push(turn, metrics), waited_seconds=feeds.waited_seconds)
             step, is_last = turn.steps.stop - 1, turn.reaches(program.num_steps)
             stopped_by = stop.requested if turn.is_whole else None
@@ -144,7 +156,7 @@ def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, An
                     if quality:
                         journal.evaluation(step, quality)
                     if at_checkpoint:
-                        journal.records.flush()  # a checkpoint never knows more than the records
+                        journal.flush()  # a checkpoint never knows more than the records
                         checkpoints.save(step, canonical(shared, local, tally, layout), metrics=quality)
             if stopped_by is not None and not is_last:
                 checkpoints.wait()
@@ -152,75 +164,6 @@ def train(program: Program, layout: Layout, folder: runs.Folder) -> dict[str, An
         checkpoints.wait()
         journal.staleness()
     return {"stopped_by": None, **journal.summary(), "num_devices": layout.num_devices, "lanes": layout.lanes}
-
-
-class Journal:
-    """Turns what steps measured into records and progress."""
-
-    def __init__(self, program: Program, layout: Layout, folder: runs.Folder, *, start: int, tally: runs.Tally):
-        self._program, self._layout, self._folder, self._tally = program, layout, folder, tally
-        self.records = runs.Records(folder.metrics, tensorboard=folder.tensorboard, resume_step=start or None)
-        self._collect = program.timetable.collector(seconds=tally.simulated_seconds, measure=program.task.metrics)
-        self._last: dict[str, float] = {}
-        self._progress = runs.Progress(program.num_steps, start_step=start)
-        self.clock = runs.Clock(wall_seconds=self.records.wall_seconds, step=start)
-        if start:
-            self._progress.message(f"{folder.path}: going on at step {start} of {program.num_steps}")
-
-    def __enter__(self) -> "Journal":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.close()
-        self.records.close()
-
-    def turns(self, finished: list[tuple[Turn, Any]], *, waited_seconds: float) -> None:
-        """Adds the steps of all finished turns to the tally, and records those that the log wants."""
-        for turn, metrics in finished:
-            for step, numbers in self._collect(turn, self._layout.get_shared(metrics)):
-                self._last = numbers
-                time = {name: numbers[name] for name in ("step_seconds", "contributors")}
-                self._tally.add(num_workers=self._program.timetable.gradients_per_step, **time)
-                if step % self._program.log_every == 0 or step == self._program.num_steps:
-                    n = self._program.examples_per_step
-                    rates = self.clock.lap(step, num_examples=n, waited_seconds=waited_seconds)
-                    self._progress.update(step, self._record("train", step, {**numbers, **rates}))
-
-    def evaluation(self, step: int, quality: dict[str, float]) -> None:
-        """Records an evaluation, with what the step before it measured."""
-        self._record("eval", step, {**self._last, **quality})
-
-    def staleness(self) -> None:
-        """Writes how stale the gradients of each worker were, where they can be."""
-        counts = self._program.timetable.staleness(self._program.num_steps)
-        if counts is not None:
-            self._folder.write("staleness.csv", asynchronous.table(counts))
-
-    def summary(self) -> dict[str, Any]:
-        """What a run comes to: its last evaluation, and its speed since it was started last."""
-        keys = ("step", "epoch", "loss", "wall_seconds", "simulated_seconds", "dropped_examples")
-        last = [record for record in runs.read(self._folder.metrics) if record["kind"] == "eval"][-1]
-        rate = self.clock.steps_per_second()
-        examples = None if rate is None else rate * self._program.examples_per_step
-        best = self._program.task.best[0]
-        return {**{key: last[key] for key in (*keys, best)}, "steps_per_second": rate, "examples_per_second": examples}
-
-    def _record(self, kind: str, step: int, measured: dict[str, float]) -> dict[str, Any]:
-        tally, batch_size = self._tally, self._program.config.batch_size_per_worker
-        examples = tally.num_counted * batch_size
-        record = {
-            "kind": kind,
-            "step": step,
-            "epoch": examples / self._program.source.info.num_train,
-            "examples": examples,
-            "dropped_examples": tally.num_dropped * batch_size,
-            "wall_seconds": self.clock.wall_seconds(),
-            "simulated_seconds": tally.simulated_seconds,
-            **measured,
-            "bytes_per_worker": self._program.traffic.bytes_per_worker,
-        }
-        self.records.append(record)
-        return record
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -248,6 +191,8 @@ def run(argv: Sequence[str]) -> int:
     config, notes = config_flags.parse(argv)
     claim_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
     program = build(config)
+    if FLAGS.record_times and config.server.name != "synchronous":
+        raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
     if FLAGS.dry_run or FLAGS.dry_run_devices is not None:
         with refusing():
             print(dry_run.describe(program, num_devices=FLAGS.dry_run_devices or FLAGS.num_devices))
@@ -269,7 +214,7 @@ def run(argv: Sequence[str]) -> int:
         if summary is not None:
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
-            summary = train(program, layout, folder)
+            summary = train(program, layout, folder, times=WorkerTimes(layout) if FLAGS.record_times else None)
             if summary["stopped_by"]:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
                 return 128 + signal.Signals[summary["stopped_by"]]

@@ -38,7 +38,7 @@ def recipe(variant: str, *, num_workers: int, learning_rate: float) -> ConfigDic
         arrivals={"name": "paper_cluster"},
         num_workers=num_workers,
         batch_size_per_worker=32,
-        train_epochs=2,
+        train_epochs=10,
         log_every_steps=20,
         eval_every_epochs=0.5,
         checkpoint_every_epochs=0.5,

@@ -38,7 +38,7 @@ def recipe(variant: str, *, num_required: int, num_backups: int) -> ConfigDict:
         arrivals={"name": "paper_cluster"},
         num_workers=num_required + num_backups,
         batch_size_per_worker=32,
-        train_epochs=20,
+        train_epochs=10,
         log_every_steps=5,
         eval_every_epochs=1,
         checkpoint_every_epochs=2,

@@ -38,7 +38,8 @@ FIRST_PARTY: dict[str, set[str]] = {
     "ways": {"asynchronous", "configs", "reducers", "step", "turns", "wave_step", "workers"},
     "program": {"configs", "data", "models", "optim", "reducers", "step", "turns", "ways", "workers"},
     "evaluation": {"data", "program", "step", "workers"},
-    "train": {"asynchronous", "configs", "data", "evaluation", "program", "runs", "step", "turns", "workers"},
+    "journal": {"asynchronous", "program", "runs", "turns", "workers"},
+    "train": {"configs", "data", "evaluation", "journal", "program", "runs", "step", "workers"},
     "experiments": {"configs", "program", "reducers", "runs", "train", "ways"},
     "benchmarks": {"configs", "models", "reducers", "runs", "workers"},  # parts of a step, and never the trainer
     "conftest": set(),
@@ -59,7 +60,7 @@ HEAVY = {"tensorflow", "tensorflow_datasets", "sklearn", "orbax", "matplotlib", 
 
 MAX_LINES = 250
 MAX_LINES_OF = {
-    "train.py": 340,  # flags, loop and command are one story, read from top to bottom
+    "train.py": 260,  # flags, loop and command are one story, read from top to bottom
     "configs/schema.py": 300,  # the keys of a config with their meaning, a third of it, and what checks them
 }
 MAX_LINES_OF_TESTS = 450  # a list of tests is read one at a time

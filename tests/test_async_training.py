@@ -241,7 +241,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("more", REFUSED, ids=lambda more: " ".join(more)[-60:])
 def test_refused_in_one_line(more, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(train, "train", lambda *_: pytest.fail("training began"))
+    monkeypatch.setattr(train, "train", lambda *_, **__: pytest.fail("training began"))
     assert run(tmp_path / "run", *more) == 2
     said = capsys.readouterr().err
     assert REFUSED[more] in said and len(said.splitlines()) == 1

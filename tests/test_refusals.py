@@ -152,7 +152,7 @@ def test_refused_in_one_line(flags, places, tmp_path, monkeypatch, capsys):
     if not any(argument.startswith("--config=") for argument in arguments):
         arguments.insert(0, f"--config={ROOT}/configs/digits.py")
     before = listing(tmp_path)
-    monkeypatch.setattr(train, "train", lambda *_: pytest.fail("training began"))
+    monkeypatch.setattr(train, "train", lambda *_, **__: pytest.fail("training began"))
     with flagsaver.flagsaver():
         assert train.main(["train.py", *arguments]) == 2
     captured = capsys.readouterr()

@@ -18,7 +18,7 @@ from reducers.arrivals import first_arrivals
 from tests.test_program import DATASET, Normalised, Run, largest_difference, program_of
 from tests.test_reducers import WORKER
 from tests.test_train import command, digits, without_clock
-from workers import Halves
+from workers import Halves, Layout, WorkerTimes, over_workers
 
 LOGNORMAL = ("--config.arrivals.name=lognormal", "--config.arrivals.sigma=0.5")
 BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6", *LOGNORMAL)
@@ -270,3 +270,38 @@ def test_a_stopped_run_goes_on_with_its_clock(flags, finished, tmp_path, monkeyp
     assert without_clock(tmp_path) == without_clock(reference)
     dropped = [record["dropped_examples"] for record in without_clock(reference)]
     assert dropped[-1] > dropped[0] or flags is not DYNAMIC
+
+
+def test_a_run_records_its_own_times_and_another_replays_them(tmp_path):
+    short = ("--config.train_steps=5", "--config.eval_every_steps=5", "--config.checkpoint_every_steps=5")
+    assert command(*digits(tmp_path / "timed", *short, "--record_times", "--num_devices=2")) == 0
+    assert command(*digits(tmp_path / "free", *short, "--config.lanes=dispatched", "--num_devices=2")) == 0
+    assert without_clock(tmp_path / "timed") == without_clock(tmp_path / "free")  # measuring changes nothing else
+    path = tmp_path / "timed" / "worker_seconds-2.npz"  # the first step, in which programs are compiled, is left out
+    recorded = np.load(path)["seconds"]
+    assert recorded.shape == (4, 8) and (recorded > 0).all() and not list((tmp_path / "free").glob("*.npz"))
+    replay = ("--config.arrivals.name=trace", f"--config.arrivals.path={path}")
+    made = program_of(*replay)
+    np.testing.assert_array_equal([made.arrival_seconds(step) for step in range(4)], recorded)
+
+
+def test_each_worker_is_timed_by_itself():
+    """A worker with a thousand times the work of the others takes longest, wherever it sits."""
+
+    def local(shared, local, feed, resident):
+        rounds = jnp.where(feed["draw"] == 5, 300_000, 300)
+        return jax.lax.fori_loop(0, rounds, lambda _, x: jnp.sin(x), jnp.float32(1.0)) + shared
+
+    def reduce(shared, local, work, plan):
+        return shared, local, {}
+
+    for num_devices in (1, 2, 8):
+        layout = Layout.of(8, num_devices=num_devices)
+        times = WorkerTimes(layout)
+        step = over_workers(Halves(local, reduce), layout=layout, lanes="dispatched", times=times)
+        for _ in range(2):
+            feed = {"draw": layout.split(np.arange(8, dtype=np.uint32))}
+            step(layout.put_shared(np.float32(0)), layout.put_local(np.zeros(8)), feed, {})
+        assert times.seconds.argmax() == 5 and (times.seconds > 0).all()
+    with pytest.raises(ValueError, match="lanes='vmap': workers are timed where they are dispatched one by one"):
+        over_workers(Halves(local, reduce), layout=layout, lanes="vmap", times=times)

@@ -5,7 +5,8 @@ here knows of models, data or optimizers.
 """
 
 from workers.layout import AXES, DEVICE_AXIS, LANE_AXIS, Layout
-from workers.lift import Halves, Step, on_devices, over_workers, resolve_lanes
+from workers.lift import Halves, Lanes, Step, on_devices, over_workers, resolve_lanes
+from workers.timing import WorkerTimes
 from workers.virtual import claim_cpu_devices
 from workers.window import Window
 
@@ -14,9 +15,11 @@ __all__ = [
     "DEVICE_AXIS",
     "LANE_AXIS",
     "Halves",
+    "Lanes",
     "Layout",
     "Step",
     "Window",
+    "WorkerTimes",
     "claim_cpu_devices",
     "on_devices",
     "over_workers",

@@ -1,5 +1,6 @@
 """From one worker to all: the only place that knows of ``pmap``, ``shard_map`` and lanes."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -9,6 +10,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec
 
 from workers.layout import DEVICE_AXIS, LANE_AXIS, Layout
+from workers.timing import WorkerTimes
 from workers.window import MAX_IN_FLIGHT, Window
 
 Lift = Literal["pmap", "shard_map"]
@@ -97,7 +99,14 @@ def on_devices(function: Callable, *, layout: Layout, lift: Lift = "pmap", donat
     return jax.jit(mapped, donate_argnums=donate_argnums)
 
 
-def over_workers(halves: Halves, *, layout: Layout, lift: Lift = "pmap", lanes: Lanes = "auto"):
+def over_workers(
+    halves: Halves,
+    *,
+    layout: Layout,
+    lift: Lift = "pmap",
+    lanes: Lanes = "auto",
+    times: WorkerTimes | None = None,
+) -> Step:
     """Lifts one worker's step to all workers: devices by ``lift``, lanes by ``lanes``.
 
     Shared state is not batched over lanes: 32 lanes hold one copy of the parameters. The result depends on neither
@@ -110,10 +119,16 @@ def over_workers(halves: Halves, *, layout: Layout, lift: Lift = "pmap", lanes: 
       lanes: how the local half goes over the lanes of a device: ``"vmap"`` as one batched program, ``"unrolled"``
         lane after lane in one program, ``"dispatched"`` as one call per lane of a program compiled once; none for a
         lane in which nobody has work.
+      times: is told how long each worker's local half took, which needs lanes to be "dispatched".
 
     Returns:
       A ``Step``.
+
+    Raises:
+      ValueError: if times are wanted of lanes that are not dispatched.
     """
+    if times is not None and lanes != "dispatched":
+        raise ValueError(f"lanes={lanes!r}: workers are timed where they are dispatched one by one")
     lanes = resolve_lanes(lanes, layout=layout, work="all" if halves.idle is None else "some")
 
     def reduce_lanes(shared, local, work, plan):
@@ -127,7 +142,7 @@ def over_workers(halves: Halves, *, layout: Layout, lift: Lift = "pmap", lanes: 
         return over_lanes(shared, local, work, plan)
 
     if lanes == "dispatched":
-        return _dispatched(halves, reduce_lanes, layout=layout, lift=lift)
+        return _dispatched(halves, reduce_lanes, layout=layout, lift=lift, times=times)
 
     def local_lanes(shared, local, feed, resident):
         if lanes == "vmap":
@@ -143,7 +158,9 @@ def over_workers(halves: Halves, *, layout: Layout, lift: Lift = "pmap", lanes: 
     return Step(compiled, lower=lambda *shapes: {"step": (compiled.lower(*shapes), 1)})
 
 
-def _dispatched(halves: Halves, reduce_lanes: Callable, *, layout: Layout, lift: Lift):
+def _dispatched(
+    halves: Halves, reduce_lanes: Callable, *, layout: Layout, lift: Lift, times: WorkerTimes | None
+) -> Step:
     def one_lane(shared, local, feed, resident, lane):
         return halves.local(shared, _lane(local, lane), feed, resident)
 
@@ -156,7 +173,8 @@ def _dispatched(halves: Halves, reduce_lanes: Callable, *, layout: Layout, lift:
 
     def work_of(lane, shared, local, feed, resident):
         feed = jax.tree.map(lambda x: x[:, lane], feed)  # host arrays: a view
-        return alone(shared, local, feed, resident, np.full(layout.num_devices, lane, np.int32))
+        call = functools.partial(alone, shared, local, feed, resident, np.full(layout.num_devices, lane, np.int32))
+        return call() if times is None else times.measure(lane, call, after=shared)
 
     def run(shared, local, feed, resident):
         feed, plan = _split(feed)

@@ -1,0 +1,100 @@
+"""What steps measured, as records, progress and a summary."""
+
+from typing import Any
+
+import asynchronous
+import runs
+from program import Program
+from turns import Turn
+from workers import Layout, WorkerTimes
+
+
+class Journal:
+    """Turns what steps measured into records and progress."""
+
+    def __init__(
+        self,
+        program: Program,
+        layout: Layout,
+        folder: runs.Folder,
+        *,
+        start: int,
+        tally: runs.Tally,
+        times: WorkerTimes | None,
+    ):
+        self._program, self._layout, self._folder, self._tally = program, layout, folder, tally
+        self._times, self._trace = times, runs.TraceRecorder(num_workers=layout.num_workers)
+        self._first_step = start + 1
+        self.records = runs.Records(folder.metrics, tensorboard=folder.tensorboard, resume_step=start or None)
+        self._collect = program.timetable.collector(seconds=tally.simulated_seconds, measure=program.task.metrics)
+        self._last: dict[str, float] = {}
+        self._progress = runs.Progress(program.num_steps, start_step=start)
+        self.clock = runs.Clock(wall_seconds=self.records.wall_seconds, step=start)
+        if start:
+            self._progress.message(f"{folder.path}: going on at step {start} of {program.num_steps}")
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.close()
+        self.records.close()
+
+    def turns(self, finished: list[tuple[Turn, Any]], *, waited_seconds: float) -> None:
+        """Adds the steps of all finished turns to the tally, and records those that the log wants."""
+        for turn, metrics in finished:
+            for step, numbers in self._collect(turn, self._layout.get_shared(metrics)):
+                self._last = numbers
+                time = {name: numbers[name] for name in ("step_seconds", "contributors")}
+                self._tally.add(num_workers=self._program.timetable.gradients_per_step, **time)
+                if step % self._program.log_every == 0 or step == self._program.num_steps:
+                    n = self._program.examples_per_step
+                    rates = self.clock.lap(step, num_examples=n, waited_seconds=waited_seconds)
+                    self._progress.update(step, self._record("train", step, {**numbers, **rates}))
+
+    def worker_times(self, turn: Turn) -> None:
+        """Keeps how long each worker took; not of the first step, in which programs are compiled."""
+        if self._times is not None and turn.steps[0] > self._first_step:
+            self._trace.add(self._times.seconds)
+
+    def flush(self) -> None:
+        """Puts on disk what was recorded so far."""
+        self.records.flush()
+        if len(self._trace.seconds):
+            self._trace.write(self._folder.path / f"worker_seconds-{self._first_step + 1}.npz")
+
+    def evaluation(self, step: int, quality: dict[str, float]) -> None:
+        """Records an evaluation, with what the step before it measured."""
+        self._record("eval", step, {**self._last, **quality})
+
+    def staleness(self) -> None:
+        """Writes how stale the gradients of each worker were, where they can be."""
+        counts = self._program.timetable.staleness(self._program.num_steps)
+        if counts is not None:
+            self._folder.write("staleness.csv", asynchronous.table(counts))
+
+    def summary(self) -> dict[str, Any]:
+        """What a run comes to: its last evaluation, and its speed since it was started last."""
+        keys = ("step", "epoch", "loss", "wall_seconds", "simulated_seconds", "dropped_examples")
+        last = [record for record in runs.read(self._folder.metrics) if record["kind"] == "eval"][-1]
+        rate = self.clock.steps_per_second()
+        examples = None if rate is None else rate * self._program.examples_per_step
+        best = self._program.task.best[0]
+        return {**{key: last[key] for key in (*keys, best)}, "steps_per_second": rate, "examples_per_second": examples}
+
+    def _record(self, kind: str, step: int, measured: dict[str, float]) -> dict[str, Any]:
+        tally, batch_size = self._tally, self._program.config.batch_size_per_worker
+        examples = tally.num_counted * batch_size
+        record = {
+            "kind": kind,
+            "step": step,
+            "epoch": examples / self._program.source.info.num_train,
+            "examples": examples,
+            "dropped_examples": tally.num_dropped * batch_size,
+            "wall_seconds": self.clock.wall_seconds(),
+            "simulated_seconds": tally.simulated_seconds,
+            **measured,
+            "bytes_per_worker": self._program.traffic.bytes_per_worker,
+        }
+        self.records.append(record)
+        return record

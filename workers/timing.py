@@ -1,0 +1,52 @@
+"""How long each worker takes for its own half of a step, measured one by one."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from workers.layout import Layout
+
+_POLL_SECONDS = 5e-5
+
+
+class WorkerTimes:
+    """The seconds of each worker's local half, in the step that ran last.
+
+    Measuring costs speed: workers of one device run one after another, and each is waited for.
+
+    Attributes:
+      seconds: [W] float64, of the workers in order; NaN before the first step.
+
+    Args:
+      layout: where the workers are.
+      clock: seconds that only grow.
+    """
+
+    def __init__(self, layout: Layout, *, clock: Callable[[], float] = time.perf_counter):
+        self.seconds = np.full(layout.num_workers, np.nan)
+        self._layout, self._clock = layout, clock
+
+    def measure(self, lane: int, call: Callable[[], Any], *, after: Any) -> Any:
+        """Runs the local half of one lane on every device; returns its work, and keeps how long each device took.
+
+        Args:
+          lane: which.
+          call: starts the work; returns it as arrays [D, ...].
+          after: arrays that must be ready before the time begins to run.
+        """
+        jax.block_until_ready(after)
+        began = self._clock()
+        work = call()
+        shards = jax.tree.leaves(work)[0].addressable_shards
+        running = {self._layout.devices.index(shard.device): shard.data for shard in shards}
+        while running:
+            done = [device for device, part in running.items() if part.is_ready()]
+            for device in done:
+                self.seconds[device * self._layout.lanes + lane] = self._clock() - began
+                del running[device]
+            if running:
+                time.sleep(_POLL_SECONDS)
+        return work
