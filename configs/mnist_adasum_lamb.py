@@ -3,7 +3,8 @@
     TFDS_DATA_DIR=... make train ARGS="--config=configs/mnist_adasum_lamb.py"      # minutes on 2 cores
 
 As `configs/mnist_adasum.py`, where the options stand. The learning rate is not tuned: 0.01, so that the first steps
-change each layer by one per cent of its length. Its accuracy is not measured yet.
+change each layer by one per cent of its length. Seed 0, on the test set: 98.49 % (`sum` does not train, 11.35 %); on
+gradients 98.84 % (`sum` 98.86 %).
 """
 
 from ml_collections import ConfigDict
