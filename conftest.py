@@ -14,11 +14,16 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 def pytest_configure(config):
-    del config
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_XLA_FLAGS]).strip()
     jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS", "cpu"))
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_numpy_rank_promotion", "raise")
+    # Compiling is most of the suite's time, and many tests compile the same. A folder for each process, since JAX's
+    # files are not written in one go; programs that tests start have none, since some of them are killed.
+    compiled = config.rootpath / ".pytest_cache" / "xla" / os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    jax.config.update("jax_compilation_cache_dir", str(compiled))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     assert jax.local_device_count() == 8, "tests need eight devices"
 
 

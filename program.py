@@ -33,7 +33,7 @@ class Program(NamedTuple):
     task: tasks.Task
     halves: Halves
     timetable: Timetable  # what each call of the step is to do
-    init: Callable[[], tuple[Shared, Local]]  # of one worker
+    init: Callable[..., tuple[Shared, Local]]  # of one worker; of other parameters than the seed's where they are given
     arrival_seconds: Callable[[Any], jax.Array]  # step -> [W]
     traffic: reducers.Traffic  # of one worker and step
     num_steps: int
@@ -47,17 +47,18 @@ class Program(NamedTuple):
         return self.timetable.gradients_per_step * self.config.batch_size_per_worker
 
 
-def build(config: ConfigDict) -> Program:
+def build(config: ConfigDict, *, open_data: Callable[..., data.Source] = data.make) -> Program:
     """Builds all that a config names, and refuses what makes no sense; reads no data and compiles nothing.
 
     Args:
       config: complete and valid, as ``configs.flags.load`` returns it.
+      open_data: ``config.data`` -> the source; ``data.make_or_assume`` where nothing will be read.
 
     Raises:
       ConfigError: one line that names the key, the value and what is allowed.
     """
     with in_block("data"):
-        source = data.make(**config.data)
+        source = open_data(**config.data)
     with in_block("model"):
         model = models.make(**config.model, sizes=source.info.sizes)
     with in_block("task"):
@@ -165,10 +166,12 @@ def init_worker(
     task: tasks.Task,
     chain: Chain,
     init_server: Callable[[Any], tuple[Any, Any]],
+    params: Any = None,
 ) -> tuple[Shared, Local]:
-    """Returns the state that every worker begins with, a function of the seed alone."""
+    """Returns the state that every worker begins with, a function of the seed alone, or of parameters at hand."""
     key = jax.random.key(config.seed)
-    params, model_state = task.init(jax.random.fold_in(key, INIT_STREAM))
+    own, model_state = task.init(jax.random.fold_in(key, INIT_STREAM))
+    params = own if params is None else params
     step_key = jax.random.key_data(jax.random.fold_in(key, STEP_STREAM))
     ema = None if config.ema_decay is None else params
     server, snapshot = init_server(params)

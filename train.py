@@ -52,9 +52,9 @@ FLAGS = flags.FLAGS
 # ---- state and evaluation -----------------------------------------------------------------------------------------
 
 
-def place(program: Program, layout: Layout) -> tuple[Any, Any]:
-    """Returns the initial state on the devices."""
-    shared, local = jax.device_get(jax.jit(program.init)())
+def place(program: Program, layout: Layout, *, params: Any = None) -> tuple[Any, Any]:
+    """Returns the initial state on the devices, of the seed or of parameters at hand."""
+    shared, local = jax.device_get(jax.jit(lambda params: program.init(params=params))(params))
     local = jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), local)
     return layout.put_shared(shared), layout.put_local(local)
 
@@ -81,6 +81,23 @@ def open_checkpoints(
     return runs.Checkpoints(folder / "checkpoints", keep_last=keep, best_metric=metric, best_mode=mode, access=access)
 
 
+def params_of(program: Program, folder: str) -> Any:
+    """Returns the parameters of another run's last checkpoint: its moving average, where it has one.
+
+    Raises:
+      ConfigError: if the folder has no whole checkpoint, or one of another model.
+    """
+    shapes = jax.eval_shape(program.init)[0].params
+    with refusing(), open_checkpoints(program, pathlib.Path(folder), access="read") as checkpoints:
+        found = None
+        for part in ("shared/ema", "shared/params"):
+            if found is None and checkpoints.holds(part):
+                found = checkpoints.restore(shapes, part=part)
+    if found is None:
+        raise ConfigError(f"config.init_from={folder!r}: must be the folder of a run with a checkpoint")
+    return found[1]
+
+
 def restore(
     program: Program, layout: Layout, checkpoints: runs.Checkpoints, *, which: Any = "latest"
 ) -> tuple[int, Any, Any, runs.Tally] | None:
@@ -97,13 +114,16 @@ def restore(
 # ---- the loop ----------------------------------------------------------------------------------------------------
 
 
-def train(program: Program, layout: Layout, folder: runs.Folder, *, times: WorkerTimes | None = None) -> dict[str, Any]:
+def train(
+    program: Program, layout: Layout, folder: runs.Folder, *, params: Any = None, times: WorkerTimes | None = None
+) -> dict[str, Any]:
     """Trains from the folder's last checkpoint, or from the start, to the end or to a signal that asks to stop.
 
     Args:
       program: what to train.
       layout: on what.
       folder: where the run lies.
+      params: to begin with, where there is no checkpoint; by default those of the seed.
       times: if given, workers run one by one, and their times are written to the folder.
 
     Returns:
@@ -125,7 +145,7 @@ def train(program: Program, layout: Layout, folder: runs.Folder, *, times: Worke
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(open_checkpoints(program, folder.path))
         restored = restore(program, layout, checkpoints)
-        start, shared, local, tally = restored or (0, *place(program, layout), runs.Tally())
+        start, shared, local, tally = restored or (0, *place(program, layout, params=params), runs.Tally())
         feeds = stack.enter_context(
             data.Feeds(
                 dataset.train,
@@ -190,10 +210,11 @@ def run(argv: Sequence[str]) -> int:
     """
     config, notes = config_flags.parse(argv)
     claim_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
-    program = build(config)
+    dry = FLAGS.dry_run or FLAGS.dry_run_devices is not None
+    program = build(config, open_data=data.make_or_assume if dry else data.make)
     if FLAGS.record_times and config.server.name != "synchronous":
         raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
-    if FLAGS.dry_run or FLAGS.dry_run_devices is not None:
+    if dry:
         with refusing():
             print(dry_run.describe(program, num_devices=FLAGS.dry_run_devices or FLAGS.num_devices))
         return 0
@@ -203,6 +224,8 @@ def run(argv: Sequence[str]) -> int:
     if FLAGS.evaluate_only:
         print(evaluate_checkpoint(program, layout, pathlib.Path(workdir), which=FLAGS.checkpoint))
         return 0
+    begins = config.init_from and not (pathlib.Path(workdir) / "checkpoints").exists()
+    params = params_of(program, config.init_from) if begins else None
     with refusing():
         devices = [f"{device} {device.device_kind}" for device in layout.devices]
         folder = runs.open_run(workdir, config.to_dict(), start="fresh" if FLAGS.fresh else "resume", devices=devices)
@@ -214,7 +237,8 @@ def run(argv: Sequence[str]) -> int:
         if summary is not None:
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
-            summary = train(program, layout, folder, times=WorkerTimes(layout) if FLAGS.record_times else None)
+            times = WorkerTimes(layout) if FLAGS.record_times else None
+            summary = train(program, layout, folder, params=params, times=times)
             if summary["stopped_by"]:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
                 return 128 + signal.Signals[summary["stopped_by"]]

@@ -71,6 +71,7 @@ def experiment(
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none",
     clip_norm: Annotated[float, "(0, inf)"] | None = None,
     ema_decay: Annotated[float, "[0, 1)"] | None = None,
+    init_from: str = "",
     lift: Lift = "pmap",
     lanes: Lanes = "auto",
     keep_checkpoints: Count = 2,
@@ -105,6 +106,7 @@ def experiment(
       learning_rate_scaling: factor on the rate: 1, W or its root; with N required of W = N + b workers, of N.
       clip_norm: largest global norm of a worker's gradient, before the reduction.
       ema_decay: of the moving average of the parameters that is evaluated; none evaluates the parameters.
+      init_from: folder of a run whose parameters this one begins with; all else begins anew.
       lift: how devices are mapped.
       lanes: how the local half goes over the workers of one device.
       keep_checkpoints: how many of the last ones to keep, the best one aside.

@@ -71,3 +71,22 @@ def make(name: str, **kwargs) -> Source:
     {'num_classes': 10}
     """
     return lookup(name)(name=name, **kwargs)
+
+
+def make_or_assume(name: str, **kwargs) -> Source:
+    """Opens the data of a config block; where they are not at hand, assumes their sizes, for a dry run.
+
+    Raises:
+      ValueError: as ``make``, if they are not at hand and their sizes are not known either.
+
+    >>> make_or_assume("imagenet2012", image_size=224, dir="/nowhere").info.num_train
+    1281167
+    """
+    try:
+        return make(name, **kwargs)
+    except ValueError:
+        assumed = _ASSUMED.get(lookup(name))
+        source = assumed(name=name, **kwargs) if assumed else None
+        if source is None:
+            raise
+        return source

@@ -83,6 +83,13 @@ class Checkpoints:
         """The newest step that has a checkpoint, not looked at for damage; None without any."""
         return max(self.steps(), default=None)
 
+    def holds(self, part: str) -> bool:
+        """Tells whether the newest checkpoint has anything under this name, such as "shared/ema"."""
+        folder = self.directory / str(self.latest_step())
+        if not folder.is_dir() or manifest.find_damage(folder) is not None:
+            return False
+        return any(name.startswith(f"{part}/") for name in manifest.read(folder)["leaves"])
+
     def best_step(self) -> int | None:
         """The step of the best checkpoint, not looked at for damage; None if none was saved with the metric."""
         return next(iter(self._best_first()), None)
@@ -145,13 +152,16 @@ class Checkpoints:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def restore(self, abstract_tree: Any, *, which: Literal["latest", "best"] | int = "latest") -> Restored | None:
+    def restore(
+        self, abstract_tree: Any, *, which: Literal["latest", "best"] | int = "latest", part: str = ""
+    ) -> Restored | None:
         """Reads back a checkpoint, every bit of it checked.
 
         Args:
             abstract_tree: a pytree like the saved one, of anything with shape and dtype, or of numbers.
             which: "latest" and "best" pass over damaged ones to the next latest or best, after reporting them and
                 (access "write") moving them aside; a step means that one alone.
+            part: where in the saved tree `abstract_tree` lies, as "shared/params"; "" is all of it.
 
         Returns:
             The step, and the tree with numpy arrays as leaves; None if there is no (whole) checkpoint.
@@ -161,14 +171,15 @@ class Checkpoints:
                 or damaged.
         """
         self.wait()
-        here = manifest.flatten(abstract_tree)
+        prefix = f"{part}/" if part else ""
+        here = {prefix + name: leaf for name, leaf in manifest.flatten(abstract_tree).items()}
         if isinstance(which, int):
             self._check(which)
-            return which, self._load(which, here, abstract_tree)
+            return which, self._load(which, here, abstract_tree, prefix=prefix)
         for step in self.steps()[::-1] if which == "latest" else self._best_first():
             damage = manifest.find_damage(self.directory / str(step))
             if damage is None:
-                return step, self._load(step, here, abstract_tree)
+                return step, self._load(step, here, abstract_tree, prefix=prefix)
             self._set_aside(step, damage)
         return None
 
@@ -190,13 +201,14 @@ class Checkpoints:
         if (damage := manifest.find_damage(self.directory / str(step))) is not None:
             raise ValueError(f"{where}: is damaged: {damage}")
 
-    def _load(self, step: int, here: Mapping[str, Any], abstract_tree: Any) -> Any:
+    def _load(self, step: int, here: Mapping[str, Any], abstract_tree: Any, *, prefix: str) -> Any:
         folder = self.directory / str(step)
-        there = manifest.read(folder)["leaves"]
+        saved = manifest.read(folder)["leaves"]
+        there = {name: leaf for name, leaf in saved.items() if name.startswith(prefix)}
         wanted = {name: manifest.describe(leaf) for name, leaf in here.items()}
         manifest.check_fits(there, wanted, what=f"checkpoint {step} in {str(self.directory)!r}")
         # jax.numpy's dtype names include bfloat16 and the float8s, which numpy alone does not know.
-        empty = {name: np.zeros(leaf["shape"], jax.numpy.dtype(leaf["dtype"])) for name, leaf in wanted.items()}
+        empty = {name: np.zeros(leaf["shape"], jax.numpy.dtype(leaf["dtype"])) for name, leaf in saved.items()}
         read = self._files.read(folder, empty)
         leaves = [read[name] for name in here]
         return jax.tree.unflatten(jax.tree.structure(abstract_tree), leaves)
