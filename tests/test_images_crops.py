@@ -46,8 +46,8 @@ def test_boxes_have_the_law_of_the_paper(size):
 @pytest.mark.parametrize(
     ("size", "box"),
     [
-        ((1000, 10), (494, 0, 507, 10)),
-        ((10, 1000), (0, 494, 10, 507)),
+        ((1000, 10), (493, 0, 506, 10)),
+        ((10, 1000), (0, 493, 10, 506)),
         ((1, 1), (0, 0, 1, 1)),
         ((1, 900), (0, 449, 1, 450)),
     ],
@@ -102,7 +102,7 @@ def kinds() -> dict[str, bytes]:
     colour = picture(3, width=50, height=40)
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by a quarter
-    palette = colour.convert("P", palette=Image.Palette.ADAPTIVE, colors=16)
+    palette = colour.convert("P", palette=Image.Palette.ADAPTIVE, colors=256)
     return {
         "JPEG": file_of(colour, quality=95),
         "grey JPEG": file_of(colour.convert("L"), quality=95),
@@ -113,7 +113,7 @@ def kinds() -> dict[str, bytes]:
         "PNG": file_of(colour, "PNG"),
         "grey PNG": file_of(colour.convert("L"), "PNG"),
         "palette PNG": file_of(palette, "PNG"),
-        "palette PNG with transparency": file_of(palette, "PNG", transparency=bytes(range(16))),
+        "palette PNG with transparency": file_of(palette, "PNG", transparency=bytes(range(256))),
         "transparent PNG": file_of(colour.convert("RGBA"), "PNG"),
         "grey and transparent PNG": file_of(colour.convert("LA"), "PNG"),
         "black and white PNG": file_of(colour.convert("1"), "PNG"),
@@ -121,6 +121,7 @@ def kinds() -> dict[str, bytes]:
     }
 
 
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # which decoding processes keep to themselves
 @pytest.mark.parametrize("kind", kinds())
 def test_every_kind_of_file_gives_colours(kind):
     content = kinds()[kind]
@@ -133,7 +134,7 @@ def test_every_kind_of_file_gives_colours(kind):
         wanted = np.repeat((wanted @ [299, 587, 114] / 1000)[..., None], 3, -1)
     if "black" in kind:  # dithered: right on the average alone
         got, wanted = got.mean((0, 1)), wanted.mean((0, 1))
-    assert np.abs(got - wanted).mean() < (20 if "palette" in kind or kind == "GIF" else 5)
+    assert np.abs(got - wanted).mean() < (8 if "palette" in kind or kind == "GIF" else 5)
     assert crops.random_resized_crop(content, WHOLE, size=9).shape == (9, 9, 3)
 
 
