@@ -137,7 +137,12 @@ def measure(
     index, opened = np.arange(count)[None], []
     try:
         for row in own:
-            options = {"name": "noise", "split": "train", "num_classes": NUM_CLASSES, "image_size": image_size}
+            options: dict[str, Any] = {
+                "name": "noise",
+                "split": "train",
+                "num_classes": NUM_CLASSES,
+                "image_size": image_size,
+            }
             opened.append(Images([(str(path), count)], **options, mode=row.mode, processes=row.processes))
         for number in range(repeats + 1):
             tell(f"round {number} of {repeats}")
@@ -162,7 +167,7 @@ def table(rows: Sequence[Row], *, count: int) -> str:
     training  one thread        50      50-50           50      5 %      75 %  20 %
     training           2        80      80-80           40
     """
-    lines = [HEADER]
+    lines: list[Sequence[str]] = [HEADER]
     for row in rows:
         way = str(row.processes or "one thread")
         if not row.seconds:

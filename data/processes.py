@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parent.parent  # where the package ``images`` is
 REQUESTS_AHEAD = 2  # of one process: the next is there when it has sent an answer
 LOOK_SECONDS = 0.5  # how often a wait for answers looks whether it is to end
+PATIENCE_SECONDS = 1.0  # for the exit code of a process that answers no more
 
 
 class Request(NamedTuple):
@@ -98,7 +100,7 @@ class Processes:
         from images import process as protocol
 
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OPENBLAS_NUM_THREADS": "1"}
         for _ in range(self._count):
             ours, theirs = socket.socketpair()
             with theirs:
@@ -110,16 +112,18 @@ class Processes:
                     process_group=0,  # the terminal's Ctrl-C does not reach it, not even before it can ignore one
                 )
             self._running.append(_Process(child, ours, collections.deque()))
-            protocol.send(ours, self._job)
+        for process in self._running:  # now that all of them are starting: a long list of files waits for its reader
+            protocol.send(process.link, self._job)
 
     def _why_one_ended(self) -> str:
-        closing = self._closing.is_set()
-        codes = [process.child.poll() for process in self._running]
+        closing, deadline = self._closing.is_set(), time.monotonic() + PATIENCE_SECONDS
+        while not (codes := [c for c in (p.child.poll() for p in self._running) if c is not None]):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)  # its socket is closed a moment before it has ended
         self._end()
-        how = ", ".join(f"signal {-code}" if code < 0 else f"exit code {code}" for code in codes if code is not None)
-        return (
-            "these examples are closed" if closing else f"a decoding process ended by itself ({how or 'no code yet'})"
-        )
+        how = ", ".join(f"signal {-code}" if code < 0 else f"exit code {code}" for code in codes)
+        return "these examples are closed" if closing else f"a decoding process has ended ({how or 'no code'})"
 
     def _end(self) -> None:
         for process in self._running:
