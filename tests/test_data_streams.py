@@ -105,9 +105,8 @@ def test_resumed_anywhere_it_goes_on_with_the_same_batches(two, folder):
 
 def test_workers_share_an_epoch_out(tmp_path):
     labelled = [(content, number) for number, (content, _) in enumerate(TRAIN)]  # a record's label is its number
-    own = write_images(
-        folder.parents[1] / "numbered", "numbered", {"train": labelled, "test": labelled[:4]}, num_classes=30
-    )
+    splits = {"train": labelled, "test": labelled[:4]}
+    own = write_images(tmp_path, "numbered", splits, num_classes=30)
     draws = Draws(num_examples=30, batch_size=5, seed=0)
     with images(own, processes=0) as examples:
         seen = [
@@ -305,9 +304,10 @@ def test_a_decoding_process_imports_no_jax(folder):
 
 
 PROGRAM = """
-import os, sys, numpy as np
+import os, signal, sys, numpy as np
 from data import tfds_sets
 from data.streams import open_images
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
 prepared = tfds_sets.open_set("imagenet2012", directory=sys.argv[1], sizes="any")
 examples = open_images(prepared, "train", image_size=16, mode="training", processes=2)
 examples.gather(np.arange(8)[None], np.array([0]))
@@ -333,8 +333,9 @@ def alive(pid):
 def test_no_process_outlives_the_program(sent, folder):
     command = [sys.executable, "-c", PROGRAM, str(folder.parents[1])]
     program = subprocess.Popen(command, cwd=ROOT, stdout=-1, stderr=-1, text=True, start_new_session=True)
-    pids = [int(pid) for pid in program.stdout.readline().split()]
+    pids: list[int] = []
     try:
+        pids = [int(pid) for pid in program.stdout.readline().split()]
         assert len(pids) == 2 and all(map(alive, pids))
         if sent == signal.SIGINT:
             for pid in pids:  # what the terminal would send, if they were in its group
@@ -348,6 +349,8 @@ def test_no_process_outlives_the_program(sent, folder):
             time.sleep(0.02)
         assert not any(map(alive, pids)) and "Traceback" not in err
     finally:
+        program.kill()
+        program.communicate()
         for pid in pids:
             if alive(pid):
                 os.kill(pid, signal.SIGKILL)
