@@ -7,12 +7,13 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 Builder = Any  # tfds.core.DatasetBuilder; TFDS's own types say less than they should
 NAME = re.compile(r"\w+(/[\w.-]+)?(:[\d.*]+)?")  # set[/config][:version]; a namespace would reach for the network
+Sizes = Literal["one", "any"]  # of the images of a set
 EXAMPLES_PER_CHUNK = 512
 
 
@@ -21,7 +22,7 @@ class Prepared(NamedTuple):
 
     name: str
     builder: Builder
-    image_shape: tuple[int, int, int]  # H, W, C
+    image_shape: tuple[int, int, int]  # H, W, C; None where it differs from image to image
     num_classes: int
     splits: dict[str, str]  # "train", "test" -> the split's name in TFDS
 
@@ -47,8 +48,14 @@ def data_directory(directory: str) -> str:
     return path
 
 
-def find(name: str, *, directory: str, **builder_options) -> Builder:
+def find(name: str, *, directory: str, sizes: Sizes = "one", **builder_options) -> Builder:
     """Returns TFDS's builder of an image classification set, whether or not that set is prepared.
+
+    Args:
+      name: of the set.
+      directory: folder of prepared sets.
+      sizes: "one" if all images must be of one size, "any" if they need not.
+      **builder_options: of ``tfds.builder``.
 
     Raises:
       ValueError: if there is no such set, or its examples are not images with one label each.
@@ -70,14 +77,14 @@ def find(name: str, *, directory: str, **builder_options) -> Builder:
         told = reason(error)
         told = told.partition('}": ')[2] or told  # without TFDS's preamble, the call as we made it
         raise ValueError(f"{key}: cannot be opened in {directory}: {told}") from None
-    problem = _unfit(builder.info.features)
+    problem = _unfit(builder.info.features, sizes)
     if problem:
         raise ValueError(f"{key}: not an image classification set: {problem}")
     return builder
 
 
-def _unfit(features: Any) -> str:
-    """Returns what keeps these features from being an image of one size and a label; "" if nothing does."""
+def _unfit(features: Any, sizes: Sizes) -> str:
+    """Returns what keeps these features from being an image, of one size or any, and a label; "" if nothing does."""
     names = list(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
     if "image" not in names or "label" not in names:
         return f"its examples have {', '.join(names)}; needed are image and label"
@@ -85,21 +92,28 @@ def _unfit(features: Any) -> str:
     kinds = type(image).__name__, type(label).__name__
     if kinds != ("Image", "ClassLabel"):
         return f"image and label are {' and '.join(kinds)}; needed are Image and ClassLabel"
-    if len(image.shape) != 3 or None in image.shape:
+    if sizes == "one" and (len(image.shape) != 3 or None in image.shape):
         return f"its images differ in size {image.shape}; needed is one size"
     if image.np_dtype != np.uint8:
         return f"its images are {np.dtype(image.np_dtype).name}; needed are uint8"
     return "" if label.num_classes else "its number of classes is not known"
 
 
-def open_set(name: str, *, directory: str = "") -> Prepared:
-    """Opens a prepared set and looks at all that can be seen without decoding.
+def open_set(name: str, *, directory: str = "", sizes: Sizes = "one") -> Prepared:
+    """Opens a prepared set and looks at all that can be seen without decoding an image.
+
+    The test examples are the split "test", or "validation" where there is none, or where it has no labels (ImageNet).
+
+    Args:
+      name: of the set.
+      directory: folder of prepared sets; "" as for ``data_directory``.
+      sizes: "one" if all images must be of one size, "any" if they need not.
 
     Raises:
       ValueError: one line; the folder, the name, or what is prepared there is not fit.
     """
     path = data_directory(directory)
-    builder = find(name, directory=path)
+    builder = find(name, directory=path, sizes=sizes)
     key, prepare = f"data.name={name!r}", f"`python -m data.prepare {name}`"
     if directory:
         prepare = f"`python -m data.prepare {name} --dir={shlex.quote(directory)}`"
@@ -111,7 +125,7 @@ def open_set(name: str, *, directory: str = "") -> Prepared:
         raise ValueError(
             f"{key}: prepared in {path} as {found}; needed is array_record: use another folder and {prepare}"
         )
-    names = {"train": "train", "test": "test" if "test" in info.splits else "validation"}
+    names = {"train": "train", "test": "test" if _has_labels(info, "test") else "validation"}
     for split in names.values():
         if split not in info.splits or not info.splits[split].num_examples:
             raise ValueError(f"{key}: has no split {split!r} with examples; has {', '.join(info.splits) or 'none'}")
@@ -120,6 +134,27 @@ def open_set(name: str, *, directory: str = "") -> Prepared:
             raise ValueError(f"{key}: not prepared in full in {path}: {missing[0]} is missing; run {prepare}")
     image, label = (info.features[feature] for feature in ("image", "label"))
     return Prepared(name, builder, tuple(image.shape), label.num_classes, names)
+
+
+def files(prepared: Prepared, split: str) -> list[tuple[str, int]]:
+    """Returns path and number of records of each file of a split, in order. "split" is "train" or "test"."""
+    return _files(prepared.builder.info, prepared.splits[split])
+
+
+def _files(info: Any, split: str) -> list[tuple[str, int]]:
+    return [(str(part.filename), part.take) for part in info.splits[split].file_instructions]
+
+
+def _has_labels(info: Any, split: str) -> bool:
+    """Tells, where there is a choice, by the first label of the split: TFDS writes -1 where there are none."""
+    if split not in info.splits or "validation" not in info.splits:
+        return split in info.splits
+    from images import records
+
+    try:
+        return records.unpack(records.Shards(_files(info, split)).read(0))[1] >= 0
+    except (records.Damaged, records.Unreadable):  # a file that is missing is named later
+        return True
 
 
 def is_prepared(builder: Builder) -> bool:

@@ -27,7 +27,8 @@ FIRST_PARTY: dict[str, set[str]] = {
     "reducers": set(),
     "models": set(),
     "optim": {"reducers"},  # Adasum of micro-batches, and one rule for both dynamic scales
-    "data": set(),
+    "images": set(),
+    "data": {"images"},
     "workers": set(),
     "asynchronous": {"reducers"},  # for the worker axes
     "runs": {"workers"},  # the dry run lays workers out; what it describes is handed to it
@@ -41,7 +42,7 @@ FIRST_PARTY: dict[str, set[str]] = {
     "journal": {"asynchronous", "program", "runs", "turns", "workers"},
     "train": {"configs", "data", "evaluation", "journal", "program", "runs", "step", "workers"},
     "experiments": {"configs", "program", "reducers", "runs", "train", "ways"},
-    "benchmarks": {"configs", "models", "reducers", "runs", "workers"},  # parts of a step, and never the trainer
+    "benchmarks": {"configs", "data", "images", "models", "reducers", "runs", "workers"},  # parts, never the trainer
     "conftest": set(),
 }
 FIRST_PARTY["tests"] = set(FIRST_PARTY)
@@ -53,6 +54,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "models": {"flax", "jax", "numpy", "optax"},
     "optim": {"jax", "numpy", "optax"},
     "workers": {"jax", "numpy"},
+    "images": {"PIL", "array_record", "numpy", "tensorflow_datasets"},  # each decoding process imports them
 }
 
 # Slow to import: a wrong flag must be answered fast, so they are imported where they are used.
@@ -221,6 +223,7 @@ CHECKS: dict[Callable[[Sources], list[str]], list[Sources]] = {
         {"models/one.py": "import tensorflow"},
         {"workers/one.py": "def f():\n    import ml_collections"},
         {"optim/one.py": "from absl import logging"},
+        {"images/one.py": "import jax"},
     ],
     drawers: [{"runs/utils.py": ""}, {"data/tfds_utils.py": ""}],
     files_too_long: [

@@ -4,6 +4,7 @@ import pytest
 
 from data import prepare, tfds_sets
 from tests.data_folders import random_examples, write_set
+from tests.image_folders import random_images, write_images
 
 SPLITS = {"train": random_examples(4), "test": random_examples(2)}
 
@@ -53,6 +54,13 @@ def test_digits_need_nothing(capsys):
     assert "nothing to prepare" in capsys.readouterr().out
 
 
+def test_images_of_many_sizes(own_folder, capsys):
+    splits = {"train": random_images(4), "validation": random_images(2)}
+    write_images(own_folder, "imagenet2012", splits)
+    assert prepare.main(["imagenet2012"]) == 0
+    assert "4 + 2 images of many sizes" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("by", ["environment", "argument"])
 def test_already_prepared(by, own_folder, tmp_path, capsys):
     root = own_folder if by == "environment" else tmp_path / "others"
@@ -95,7 +103,7 @@ def test_prepared_now(own_folder, tmp_path, tensorflow, capsys, monkeypatch):
         ([], "the following arguments are required: name"),
         (["mnist", "--dri=x"], "unrecognized arguments: --dri=x"),
         (["mnits"], "data.name='mnits': not a known data set; did you mean 'mnist'?"),
-        (["cats_vs_dogs"], "data.name='cats_vs_dogs': not an image classification set: "),
+        (["imdb_reviews"], "data.name='imdb_reviews': not an image classification set: "),
         (["mnist", f"--dir={__file__}"], "must be a folder that can be read (Not a directory)"),
         (["mnist", f"--dir={__file__}/below"], "must be a folder that can be read (Not a directory)"),
         (["cifar10"], "cifar10: cannot be prepared in "),

@@ -1,0 +1,240 @@
+"""Images per second of the streamed pipeline: records on disk to crops, by one thread and by processes.
+
+    python -m benchmarks.pipeline
+    python -m benchmarks.pipeline --processes=1,2,4,8 --repeats=9 --json=out/pipeline.json
+
+Writes JPEG files like those of ImageNet, smooth noise at quality 90 to 95, into a temporary folder, and gathers batches
+of them, the ways in turn. "reading", "decoding" and "rest" are shares of the time of one thread: the record from its
+file, the JPEG to pixels, and the crop. Ctrl-C ends with what was measured so far.
+"""
+
+import dataclasses
+import io
+import os
+import pathlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from absl import flags
+
+from data.streams import Images, resolve_processes
+from runs import environment, files
+
+Mode = Literal["training", "evaluation"]
+
+MODES: tuple[Mode, ...] = ("training", "evaluation")
+NUM_CLASSES = 1000
+HEADER = ("crops", "processes", "images/s", "quartiles", "per process", "reading", "decoding", "rest")
+
+
+def make_flags() -> flags.FlagValues:
+    """Returns the flags of this command, its own."""
+    values = flags.FlagValues()
+    flags.DEFINE_integer("images", 256, "Different images.", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("width", 500, "Of an image as stored, pixels.", lower_bound=8, flag_values=values)
+    flags.DEFINE_integer("height", 375, "Likewise.", lower_bound=8, flag_values=values)
+    flags.DEFINE_integer("image_size", 224, "Side of a crop, pixels.", lower_bound=1, flag_values=values)
+    flags.DEFINE_list("processes", ["1", "2"], "Counts of processes; one thread comes first.", flag_values=values)
+    flags.DEFINE_integer("repeats", 7, "Rounds that are counted.", lower_bound=1, flag_values=values)
+    flags.DEFINE_string("json", None, "File for all times, and what they were measured on.", flag_values=values)
+    return values
+
+
+@dataclasses.dataclass
+class Row:
+    """What was measured of one way to make one kind of crops.
+
+    Attributes:
+      mode: "training" for random-resized crops, "evaluation" for centre crops.
+      processes: that decode; 0 is one thread of this process.
+      seconds: of each round over all images.
+      reading: of those, seconds in which records were read; of one thread alone.
+      decoding: likewise, in which JPEG became pixels.
+    """
+
+    mode: Mode
+    processes: int
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    reading: list[float] = dataclasses.field(default_factory=list)
+    decoding: list[float] = dataclasses.field(default_factory=list)
+
+
+def smooth_noise(number: int, *, width: int, height: int) -> np.ndarray:
+    """Returns a picture whose detail fades as in photographs: [height, width, 3] uint8, another one for each number."""
+    from PIL import Image
+
+    rng = np.random.default_rng(number)
+    picture = np.full((height, width, 3), 128, np.float32)
+    for cells, amplitude in ((8, 40), (32, 25), (128, 14)):
+        coarse = rng.standard_normal((max(1, cells * height // width), cells, 3), np.float32)
+        for channel in range(3):
+            layer = Image.fromarray(coarse[..., channel]).resize((width, height), Image.Resampling.BICUBIC)
+            picture[..., channel] += amplitude * np.asarray(layer)
+    picture += 5 * rng.standard_normal(picture.shape, np.float32)
+    return picture.clip(0, 255).astype(np.uint8)
+
+
+def write_images(path: pathlib.Path, *, count: int, width: int, height: int) -> int:
+    """Writes one array_record file of JPEG images with labels; returns their mean size in bytes."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+    from PIL import Image
+
+    from images import records
+
+    writer, size = ArrayRecordWriter(str(path), "group_size:1"), 0
+    for number in range(count):
+        content = io.BytesIO()
+        picture = Image.fromarray(smooth_noise(number, width=width, height=height))
+        picture.save(content, format="JPEG", quality=90 + number % 6)
+        writer.write(records.pack(content.getvalue(), number % NUM_CLASSES))
+        size += len(content.getvalue())
+    writer.close()
+    return size // count
+
+
+def parts(path: pathlib.Path, *, count: int) -> tuple[float, float]:
+    """Returns the seconds of one thread for reading all records, and for decoding all images at their full size."""
+    from images import crops, records
+
+    shards, reading, decoding = records.Shards([(str(path), count)]), 0.0, 0.0
+    for record in range(count):
+        start = time.perf_counter()
+        content, _ = records.unpack(shards.read(record))
+        read = time.perf_counter()
+        crops.open_image(content).load()
+        reading += read - start
+        decoding += time.perf_counter() - read
+    return reading, decoding
+
+
+def measure(
+    path: pathlib.Path,
+    *,
+    count: int,
+    image_size: int,
+    processes: Sequence[int],
+    repeats: int,
+    rows: list[Row],
+    tell: Callable[[str], Any] = lambda line: None,
+) -> None:
+    """Gathers all images once a round, each way in turn; the first round, which starts processes, is not counted.
+
+    Args:
+      path: of the array_record file.
+      count: of its records.
+      image_size: side of a crop, pixels.
+      processes: counts of processes; 0 is one thread.
+      repeats: rounds that are counted.
+      rows: one is added for each kind of crops and count, before the first round, and filled round by round.
+      tell: called with lines of progress.
+    """
+    own = [Row(mode, number) for mode in MODES for number in processes]
+    rows += own
+    index, opened = np.arange(count)[None], []
+    try:
+        for row in own:
+            options: dict[str, Any] = {
+                "name": "noise",
+                "split": "train",
+                "num_classes": NUM_CLASSES,
+                "image_size": image_size,
+            }
+            opened.append(Images([(str(path), count)], **options, mode=row.mode, processes=row.processes))
+        for number in range(repeats + 1):
+            tell(f"round {number} of {repeats}")
+            for row, examples in zip(own, opened, strict=True):
+                start = time.perf_counter()
+                examples.gather(index, np.array([number]))
+                seconds = time.perf_counter() - start
+                shares = [parts(path, count=count)] if number and not row.processes else []
+                row.reading += [reading for reading, _ in shares]
+                row.decoding += [decoding for _, decoding in shares]
+                row.seconds += [seconds] if number else []
+    finally:
+        for examples in opened:
+            examples.close()
+
+
+def table(rows: Sequence[Row], *, count: int) -> str:
+    """Returns the rows as aligned text; rates and shares are medians over the rounds.
+
+    >>> print(table([Row("training", 0, [2.0], [0.1], [1.5]), Row("training", 2, [1.25], [], [])], count=100))
+       crops   processes  images/s  quartiles  per process  reading  decoding  rest
+    training  one thread        50      50-50           50      5 %      75 %  20 %
+    training           2        80      80-80           40
+    """
+    lines: list[Sequence[str]] = [HEADER]
+    for row in rows:
+        way = str(row.processes or "one thread")
+        if not row.seconds:
+            lines.append((row.mode, way, "not measured", *[""] * 5))
+            continue
+        low, median, high = (f"{rate:.0f}" for rate in np.quantile(count / np.array(row.seconds), [0.25, 0.5, 0.75]))
+        share = ["", "", ""]
+        if not row.processes:
+            parts_of = zip(row.reading, row.decoding, row.seconds, strict=False)  # Ctrl-C may have come between them
+            reading, decoding = np.median([(r / seconds, d / seconds) for r, d, seconds in parts_of], axis=0)
+            share = [f"{100 * part:.0f} %" for part in (reading, decoding, 1 - reading - decoding)]
+        each = f"{float(median) / max(1, row.processes):.0f}"
+        lines.append((row.mode, way, median, f"{low}-{high}", each, *share))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Does what a command line says; returns its exit code: 0, 2 for bad input, 130 after Ctrl-C."""
+    given = make_flags()
+    if {"--help", "-help", "-h"} & set(argv):
+        print(f"{__doc__}\n{given.get_help()}")
+        return 0
+    try:
+        rest = given(argv)[1:]
+        if rest:
+            raise ValueError(f"{rest[0]!r}: not a flag")
+        counts = [0, *(_count(text) for text in given.processes)]
+        target = None if given.json is None else pathlib.Path(given.json).expanduser()
+        if target is not None and (target.is_dir() or not target.parent.is_dir()):
+            raise ValueError(f"json={given.json!r}: must be a file in a folder that exists")
+    except (ValueError, flags.Error) as error:
+        print("benchmarks.pipeline:", str(error).partition("\n")[0], file=sys.stderr)
+        return 2
+    tell = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+    rows: list[Row] = []
+    size, code = 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "noise.array_record"
+        try:
+            tell(f"writing {given.images} images")
+            size = write_images(path, count=given.images, width=given.width, height=given.height)
+            options = {"count": given.images, "image_size": given.image_size, "repeats": given.repeats}
+            measure(path, **options, processes=counts, rows=rows, tell=tell)
+        except KeyboardInterrupt:
+            code = 130
+            tell("interrupted: what follows was measured before")
+    print(
+        f"{given.images} images of {given.width} x {given.height}, {size / 1000:.0f} kB each, to {given.image_size} x "
+        f"{given.image_size}; rounds: {max((len(row.seconds) for row in rows), default=0)}; {os.cpu_count()} cores\n"
+    )
+    print(table(rows, count=given.images))
+    if target is not None:
+        about = {name: given[name].value for name in ("images", "width", "height", "image_size", "repeats")}
+        found = {"environment": environment.describe(devices=["host"]), "cpu_count": os.cpu_count(), **about}
+        found |= {"mean_bytes": size, "rows": [dataclasses.asdict(row) for row in rows]}
+        files.write_atomically(target, files.to_json(found))
+    return code
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ValueError(f"processes={text!r}: must be counts of at least 1")
+    return resolve_processes(int(text))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

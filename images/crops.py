@@ -1,0 +1,141 @@
+"""Crops of one image with Pillow: random-resized and mirrored for training, the centre for evaluation."""
+
+import io
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels of the image as stored
+
+ATTEMPTS = 10  # boxes that are tried before the centre is taken
+NUM_UNIFORMS = 1 + 4 * ATTEMPTS  # mirror; area, shape and place of each attempt
+STREAM = 1  # the word of the counter that keeps these apart from the orders of examples, which share the key
+EVALUATION_MARGIN = 256 / 224  # shorter side after resizing, over the side of the centre crop
+MIN_REDUCTION = 2  # decoding at 1/2, 1/4 or 1/8 leaves at least twice the pixels that are needed on each side
+
+
+def uniforms(seed: int, draw: int, position: int) -> list[float]:
+    """Returns the random numbers of one example: a pure function of where it stands, so in whatever order it is asked.
+
+    They are words of a Philox generator keyed by (seed, draw) whose counter starts at the position.
+
+    Args:
+      seed: 0 to 2**64 - 1.
+      draw: 0 to 2**63 - 1.
+      position: of the example in its draw.
+
+    Returns:
+      41 numbers in [0, 1).
+
+    >>> uniforms(0, 7, 3)[:2] == uniforms(0, 7, 3)[:2] != uniforms(0, 7, 4)[:2]
+    True
+    """
+    key, counter = np.array([seed, draw], np.uint64), np.array([0, 0, position, STREAM], np.uint64)
+    words = np.random.Philox(key=key, counter=counter).random_raw(NUM_UNIFORMS)
+    return ((words >> np.uint64(11)) * 2.0**-53).tolist()
+
+
+def random_box(
+    width: int,
+    height: int,
+    numbers: Sequence[float],
+    *,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+) -> Box:
+    """Returns a box of random area and shape at a random place; the largest one at the centre after 10 misses.
+
+    Args:
+      width: of the image, pixels.
+      height: likewise.
+      numbers: in [0, 1), four for each of the attempts.
+      scale: least and greatest area, as a share of the image's; uniform.
+      ratio: least and greatest width over height; its logarithm is uniform.
+
+    >>> random_box(400, 300, [0.5] * 40)
+    (73, 23, 328, 278)
+
+    Reference: Szegedy et al. 2015, Going Deeper with Convolutions, section 6, with the bounds of torchvision's
+    RandomResizedCrop, whose order of attempts this follows.
+    """
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    for attempt in range(ATTEMPTS):
+        of_area, of_ratio, of_left, of_top = numbers[4 * attempt : 4 * attempt + 4]
+        area = width * height * (scale[0] + of_area * (scale[1] - scale[0]))
+        shape = math.exp(low + of_ratio * (high - low))
+        w, h = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(of_left * (width - w + 1)), int(of_top * (height - h + 1))
+            return left, top, left + w, top + h
+    shape = min(max(width / height, ratio[0]), ratio[1])
+    w, h = max(1, min(width, round(height * shape))), max(1, min(height, round(width / shape)))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def random_resized_crop(content: bytes, numbers: Sequence[float], *, size: int) -> np.ndarray:
+    """Returns a random box of an image at a fixed size, mirrored left to right with probability 1/2.
+
+    Args:
+      content: of an image file.
+      numbers: in [0, 1), 41 of them: ``uniforms``.
+      size: side of the result, pixels.
+
+    Returns:
+      [size, size, 3] uint8.
+
+    Raises:
+      Exception: whatever Pillow raises for what is no image.
+    """
+    image = open_image(content)
+    box = random_box(*image.size, numbers[1:])
+    pixels = np.asarray(resized(image, box, width=size, height=size))
+    return pixels[:, ::-1] if numbers[0] < 0.5 else pixels
+
+
+def centre_crop(content: bytes, *, size: int) -> np.ndarray:
+    """Returns the centre of an image whose shorter side was brought to ``size * 256 / 224``.
+
+    Args:
+      content: of an image file.
+      size: side of the result, pixels.
+
+    Returns:
+      [size, size, 3] uint8.
+
+    Raises:
+      Exception: whatever Pillow raises for what is no image.
+    """
+    image = open_image(content)
+    shorter = round(size * EVALUATION_MARGIN)
+    factor = shorter / min(image.size)
+    width, height = (max(shorter, int(side * factor)) for side in image.size)
+    whole = resized(image, (0, 0, *image.size), width=width, height=height)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return np.asarray(whole.crop((left, top, left + size, top + size)))
+
+
+def open_image(content: bytes) -> Image.Image:
+    """Returns an image of which the size is known and nothing decoded."""
+    return Image.open(io.BytesIO(content))
+
+
+def resized(image: Image.Image, box: Box, *, width: int, height: int) -> Image.Image:
+    """Decodes an image and returns a box of it as RGB, resized with an antialiased triangle filter.
+
+    A JPEG of which the box has at least four times the pixels needed on each side is decoded at a half, a quarter or
+    an eighth, which saves most of the time of a large one. The choice depends on sizes alone. Transparency is dropped,
+    and an orientation in EXIF ignored, as TensorFlow's decoders do.
+    """
+    stored = image.size
+    needed = min((box[2] - box[0]) / width, (box[3] - box[1]) / height) / MIN_REDUCTION
+    reduction = next(r for r in (8, 4, 2, 1) if needed >= r or r == 1)
+    if reduction > 1 and image.format == "JPEG":
+        image.draft(None, (stored[0] // reduction, stored[1] // reduction))
+    across, down = image.size[0] / stored[0], image.size[1] / stored[1]
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # Pillow warns of what it cannot keep on the direct way
+    within = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
+    return image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR, box=within)

@@ -1,0 +1,107 @@
+"""Records by number from the array_record files of a split, and what is in one: an image file and a label."""
+
+import bisect
+import functools
+import itertools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+MAX_OPEN_FILES = 128  # of one process; opening one anew takes some 40 microseconds
+
+
+class Damaged(Exception):
+    """One record is not what it should be; the text says why."""
+
+
+class Unreadable(Exception):
+    """A file is not what it should be; the text names it."""
+
+
+class Shards:
+    """The records of a split, in the order of its files. Files are opened when they are needed."""
+
+    def __init__(self, files: Sequence[tuple[str, int]]):
+        """Opens nothing.
+
+        Args:
+          files: path and number of records of each.
+        """
+        self._files = list(files)
+        self._ends = list(itertools.accumulate(count for _, count in files))
+        self._open = functools.lru_cache(MAX_OPEN_FILES)(_open)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def read(self, record: int) -> bytes:
+        """Returns the content of a record, 0 to len - 1.
+
+        Raises:
+          Unreadable: if its file is missing, cut off, or holds another number of records.
+          Damaged: if this record alone cannot be read.
+        """
+        number = bisect.bisect_right(self._ends, record)
+        path, count = self._files[number]
+        try:
+            (content,) = self._open(path, count).read([record - self._ends[number] + count])
+        except Unreadable:
+            raise
+        except Exception as error:  # the library's own checksums
+            raise Damaged(f"{path}: {reason(error)}") from None
+        if not content:  # what the library gives where a file was cut off after it was opened
+            raise Unreadable(f"{path}: ends before record {record}")
+        return content
+
+
+def _open(path: str, count: int) -> Any:
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    if not os.path.isfile(path):
+        raise Unreadable(f"{path}: no such file")
+    try:  # the options of the library's own data source for access in any order
+        reader = ArrayRecordReader(path, options="readahead_buffer_size:0", file_reader_buffer_size=2**15)
+        if not reader.ok():
+            reader.read([0])  # says what is wrong
+        found = reader.num_records()
+    except Exception as error:
+        raise Unreadable(f"{path}: {reason(error)}") from None
+    if found != count:
+        raise Unreadable(f"{path}: holds {found} records instead of {count}")
+    return reader
+
+
+def pack(image: bytes, label: int) -> bytes:
+    """Returns a record as TFDS writes it: the inverse of ``unpack``.
+
+    >>> unpack(pack(b"JPEG", 3))
+    (b'JPEG', 3)
+    """
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
+    example.features.feature["image"].bytes_list.value.append(image)
+    example.features.feature["label"].int64_list.value.append(label)
+    return example.SerializeToString()
+
+
+def unpack(record: bytes) -> tuple[bytes, int]:
+    """Returns the content of the image file in a record, and its label.
+
+    Raises:
+      Damaged: if there is no such thing in it.
+    """
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    try:
+        example = tf_example_pb2.Example.FromString(record)  # pyright: ignore[reportAttributeAccessIssue]
+        feature = example.features.feature
+        return feature["image"].bytes_list.value[0], feature["label"].int64_list.value[0]
+    except Exception as error:
+        raise Damaged(f"not an example with an image and a label ({reason(error)})") from None
+
+
+def reason(error: BaseException) -> str:
+    """Returns an error's text on one line of bounded length; its type if it has no text."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,391 @@
+"""The streamed pipeline from files in TFDS's form to batches: its order, its processes, what it says of damage."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from data import tfds_sets
+from data.draws import Draws
+from data.processes import resolve_processes
+from data.streams import Images, open_images
+from images import crops
+from tests.image_folders import random_images, shard, write_images, write_shard
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SIZE, SEED, WORKERS, BATCH = 16, 3, 3, 4
+TRAIN, VALIDATION = random_images(30), random_images(13, seed=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """ImageNet as TFDS lays it out, very small; its test images have no labels."""
+    unlabelled = [(content, -1) for content, _ in random_images(3, seed=2)]
+    splits = {"train": TRAIN, "validation": VALIDATION, "test": unlabelled}
+    return write_images(tmp_path_factory.mktemp("sets"), "imagenet2012", splits)
+
+
+def prepared(folder):
+    return tfds_sets.open_set(folder.parent.name, directory=str(folder.parent.parent), sizes="any")
+
+
+def images(folder, split="train", **options):
+    mode = "training" if split == "train" else "evaluation"
+    return open_images(prepared(folder), split, **{"image_size": SIZE, "mode": mode, "seed": SEED, **options})
+
+
+@pytest.fixture(scope="module")
+def two(folder):
+    """The training examples, by two processes that all tests share."""
+    with images(folder, processes=2) as opened:
+        yield opened
+
+
+DRAWS = Draws(num_examples=len(TRAIN), batch_size=BATCH, seed=SEED)
+
+
+def batch(examples, draw):
+    index = np.concatenate([DRAWS.indices(max(0, d), num_draws=1) for d in draw])
+    return examples.gather(index, np.array(draw))
+
+
+def assert_same(a, b):
+    for name in ("image", "label"):
+        np.testing.assert_array_equal(a[name], b[name])
+
+
+# ---- what a batch is ---------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_crops_of_its_records(two):
+    got = batch(two, [5, -1, 2**40])
+    assert got["image"].shape == (WORKERS, BATCH, SIZE, SIZE, 3) and got["image"].dtype == np.uint8
+    assert got["label"].shape == (WORKERS, BATCH) and got["label"].dtype == np.int32
+    for worker, draw in ((0, 5), (2, 2**40)):
+        for position, record in enumerate(DRAWS.indices(draw, num_draws=1)[0]):
+            content, label = TRAIN[record]
+            numbers = crops.uniforms(SEED, draw, position)
+            wanted = crops.random_resized_crop(content, numbers, size=SIZE)
+            np.testing.assert_array_equal(got["image"][worker, position], wanted)
+            assert got["label"][worker, position] == label
+    assert not got["image"][1].any()  # no draw, no work
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_any_number_of_processes_gives_the_same_bits(processes, two, folder):
+    with images(folder, processes=processes) as other:
+        for draw in ([0, 1, 2], [-1, 9, 3]):
+            assert_same(batch(other, draw), batch(two, draw))
+
+
+def test_any_order_of_draws_gives_the_same_bits(two):
+    numbers = np.arange(12)
+    in_order = np.concatenate([batch(two, list(n))["image"] for n in numbers.reshape(4, WORKERS)])
+    shuffled = np.random.default_rng(0).permutation(numbers)
+    again = np.concatenate([batch(two, list(n))["image"] for n in shuffled.reshape(6, 2)])
+    np.testing.assert_array_equal(again, in_order[shuffled])
+    assert len({image.tobytes() for image in in_order.reshape(48, -1)}) == 48  # 18 records a second time, cropped anew
+
+
+def test_resumed_anywhere_it_goes_on_with_the_same_batches(two, folder):
+    steps = [[WORKERS * step + w for w in range(WORKERS)] for step in range(6)]
+    uninterrupted = [batch(two, draw) for draw in steps]
+    for first in (1, 4):
+        with images(folder, processes=1) as resumed:
+            for step in range(first, 6):
+                assert_same(batch(resumed, steps[step]), uninterrupted[step])
+
+
+def test_workers_share_an_epoch_out(tmp_path):
+    labelled = [(content, number) for number, (content, _) in enumerate(TRAIN)]  # a record's label is its number
+    splits = {"train": labelled, "test": labelled[:4]}
+    own = write_images(tmp_path, "numbered", splits, num_classes=30)
+    draws = Draws(num_examples=30, batch_size=5, seed=0)
+    with images(own, processes=0) as examples:
+        seen = [
+            examples.gather(draws.indices(3 * step, num_draws=3), 3 * step + np.arange(3))["label"] for step in range(2)
+        ]
+    assert sorted(np.concatenate(seen).ravel().tolist()) == list(range(30))
+
+
+def test_evaluation_is_complete_and_the_same_whatever_the_draws(folder):
+    index = np.arange(13)[None]
+    with images(folder, "test", processes=2) as examples:
+        assert examples.num_examples == 13
+        first, second = examples.gather(index, np.array([-1])), examples.gather(index, np.array([7]))
+        parts = [examples.gather(index[:, [n]], np.array([n])) for n in range(13)]
+    assert_same(first, second)
+    assert_same(first, {name: np.concatenate([part[name] for part in parts], 1) for name in first})
+    assert first["label"][0].tolist() == [label for _, label in VALIDATION]
+    wanted = np.stack([crops.centre_crop(content, size=SIZE) for content, _ in VALIDATION])
+    np.testing.assert_array_equal(first["image"][0], wanted)
+
+
+def test_files_of_one_size_are_welcome_too(tmp_path):
+    from tests.data_folders import random_examples, write_set
+
+    splits = {"train": random_examples(5, shape=(9, 9, 1)), "test": random_examples(4, shape=(9, 9, 1))}
+    with images(write_set(tmp_path, "mnist", splits), "test", image_size=9, processes=0) as examples:
+        got = examples.gather(np.arange(4)[None], np.array([-1]))
+    assert got["image"].shape == (1, 4, 9, 9, 3) and got["label"].tolist() == [splits["test"][1].tolist()]
+
+
+def test_splits_of_imagenet(folder):
+    found = prepared(folder)
+    assert found.splits == {"train": "train", "test": "validation"}  # its own test images have no labels
+    assert found.image_shape == (None, None, 3) and found.num_classes == 1000
+    with pytest.raises(ValueError, match="its images differ in size"):
+        tfds_sets.open_set("imagenet2012", directory=str(folder.parents[1]))
+
+
+# ---- damage ------------------------------------------------------------------------------------------------------
+
+CUT = TRAIN[7][0][:-200]
+DAMAGE = {
+    "cut off": ((CUT, 1), "image file is truncated"),
+    "no image": ((b"no image", 1), "cannot identify image file"),
+    "label": ((TRAIN[7][0], 1000), "label 1000 is not in [0, 1000)"),
+    "no label": ((TRAIN[7][0], -1), "label -1 is not in [0, 1000)"),
+}
+
+
+def with_damage(tmp_path, *damaged):
+    train = list(TRAIN)
+    for record, example in damaged:
+        train[record] = example
+    return write_images(tmp_path, "imagenet2012", {"train": train, "validation": VALIDATION})
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_damaged_record_stops_the_run(case, processes, tmp_path):
+    example, told = DAMAGE[case]
+    own = with_damage(tmp_path, (7, example))
+    with images(own, processes=processes) as examples:
+        with pytest.raises(ValueError) as stopped:
+            examples.gather(np.arange(30)[None], np.array([0]))
+        text = str(stopped.value)
+        assert text.startswith("data.name='imagenet2012': record 7 of split 'train' cannot be decoded: ")
+        assert told in text and "\n" not in text
+        good = examples.gather(np.arange(7)[None], np.array([0]))  # what went wrong leaves nothing behind
+        assert good["label"][0].tolist() == [label for _, label in TRAIN[:7]]
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_damaged_records_are_skipped_where_that_is_asked_for(processes, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr("data.streams.logging.warning", lambda text, *values: said.append(text % values))
+    own = with_damage(tmp_path, (7, (CUT, 1)), (8, (b"", 2)), (29, (b"", 3)))  # the last: it goes on at the first
+    with images(own, processes=processes, on_damage="skip") as examples:
+        for _ in range(2):
+            got = examples.gather(np.arange(30)[None], np.array([4]))
+        assert set(examples.damaged) == {7, 8, 29}
+    taken = [9 if n in (7, 8) else 0 if n == 29 else n for n in range(30)]
+    assert got["label"][0].tolist() == [TRAIN[record][1] for record in taken]
+    for position, record in enumerate(taken):
+        wanted = crops.random_resized_crop(TRAIN[record][0], crops.uniforms(SEED, 4, position), size=SIZE)
+        np.testing.assert_array_equal(got["image"][0, position], wanted)
+    assert len(said) == 3 and sum("record 7 of split 'train'" in text for text in said) == 1  # once for each
+
+
+def test_nothing_but_damage_stops_at_last(tmp_path):
+    own = write_images(tmp_path, "imagenet2012", {"train": [(b"", 0)] * 4, "validation": VALIDATION})
+    with images(own, processes=0, on_damage="skip") as examples, pytest.raises(ValueError, match="record 1 of split"):
+        examples.gather(np.array([[2]]), np.array([0]))
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+FILES = {
+    "cut off": (cut_off, "holds 0 records instead of 15"),
+    "empty": (lambda path: path.write_bytes(b""), "at least 64KB"),
+    "garbage": (lambda path: path.write_bytes(os.urandom(200_000)), ""),
+    "gone": (lambda path: path.unlink(), "no such file"),
+    "another": (lambda path: write_shard(path, TRAIN[:14]), "holds 14 records instead of 15"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+@pytest.mark.parametrize("on_damage", ["stop", "skip"])
+def test_a_spoilt_file_is_named(case, on_damage, tmp_path):
+    spoil, told = FILES[case]
+    own = with_damage(tmp_path)
+    with images(own, processes=0, on_damage=on_damage) as examples:
+        spoil(shard(own, "train", 1))
+        examples.gather(np.arange(15)[None], np.array([0]))  # the other file
+        with pytest.raises(ValueError) as stopped:
+            examples.gather(np.array([[20]]), np.array([0]))
+    text = str(stopped.value)
+    assert text.startswith("data.name='imagenet2012': split 'train' cannot be read: ") and "\n" not in text
+    assert str(shard(own, "train", 1)) in text and told in text
+
+
+def test_a_bad_block_is_a_damaged_record_of_a_named_file(tmp_path):
+    big = [(os.urandom(100_000), 0)] * 8
+    own = write_images(tmp_path, "imagenet2012", {"train": big, "validation": VALIDATION}, num_shards=1)
+    path = shard(own, "train", 0, num_shards=1)
+    content = bytearray(path.read_bytes())
+    content[2**16 * 5] ^= 255  # of a header, which has a checksum
+    path.write_bytes(content)
+    said = []
+    with images(own, processes=0) as examples:
+        for record in range(8):
+            with pytest.raises(ValueError, match=f"record {record} of split 'train' cannot be decoded: ") as stopped:
+                examples.gather(np.array([[record]]), np.array([0]))
+            said.append(str(stopped.value))
+    (bad,) = (text for text in said if "cannot identify image file" not in text)  # what the others rightly are not
+    assert str(path) in bad and "hash mismatch" in bad and "\n" not in bad
+
+
+# ---- processes ---------------------------------------------------------------------------------------------------
+
+
+def children(examples):
+    return [process.child for process in examples._processes._running]
+
+
+def test_processes_start_late_and_close_is_prompt(folder):
+    examples = images(folder, processes=2)
+    assert not children(examples)
+    before = batch(examples, [0])
+    started = children(examples)
+    assert len(started) == 2 and all(child.poll() is None for child in started)
+    start = time.monotonic()
+    examples.close()
+    assert time.monotonic() - start < 2
+    assert all(child.returncode is not None for child in started) and not children(examples)
+    examples.close()
+    assert_same(batch(examples, [0]), before)  # closed is not spent
+    examples.close()
+
+
+def test_close_ends_a_gather_of_another_thread(folder):
+    ended = []
+
+    def run():
+        try:
+            while True:
+                batch(examples, list(range(50)))
+        except RuntimeError as error:
+            ended.append(str(error))
+
+    with images(folder, processes=1) as examples:
+        batch(examples, [0])
+        thread = threading.Thread(target=run)
+        thread.start()
+        time.sleep(0.05)
+        examples._processes._closing.set()  # as close does first; the thread cannot start them again meanwhile
+        thread.join(5)
+    assert ended == ["these examples are closed"]
+
+
+def test_a_process_that_dies_is_told(folder):
+    with images(folder, processes=2) as examples:
+        batch(examples, [0])
+        children(examples)[1].kill()
+        with pytest.raises(RuntimeError, match=r"a decoding process has ended \(signal 9\)"):
+            batch(examples, list(range(8)))
+        assert batch(examples, [0])["label"].shape == (1, BATCH)  # anew
+
+
+def test_a_decoding_process_imports_no_jax(folder):
+    code = "import sys, images.process, images.crops, images.records as r; r.pack(b'', 0); print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.stdout == "False\n", done.stderr
+
+
+PROGRAM = """
+import os, signal, sys, numpy as np
+from data import tfds_sets
+from data.streams import open_images
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
+prepared = tfds_sets.open_set("imagenet2012", directory=sys.argv[1], sizes="any")
+examples = open_images(prepared, "train", image_size=16, mode="training", processes=2)
+examples.gather(np.arange(8)[None], np.array([0]))
+try:
+    print(*(process.child.pid for process in examples._processes._running), flush=True)
+    while True:
+        examples.gather(np.arange(30).repeat(20)[None], np.array([0]))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = pathlib.Path(f"/proc/{pid}/stat")
+    return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_outlives_the_program(sent, folder):
+    command = [sys.executable, "-c", PROGRAM, str(folder.parents[1])]
+    program = subprocess.Popen(command, cwd=ROOT, stdout=-1, stderr=-1, text=True, start_new_session=True)
+    pids: list[int] = []
+    try:
+        pids = [int(pid) for pid in program.stdout.readline().split()]
+        assert len(pids) == 2 and all(map(alive, pids))
+        if sent == signal.SIGINT:
+            for pid in pids:  # what the terminal would send, if they were in its group
+                os.kill(pid, sent)
+        os.killpg(program.pid, sent)
+        out, err = program.communicate(timeout=20)
+        if sent == signal.SIGINT:
+            assert (out, err, program.returncode) == ("interrupted\n", "", 0)
+        deadline = time.monotonic() + 10
+        while any(map(alive, pids)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not any(map(alive, pids)) and "Traceback" not in err
+    finally:
+        program.kill()
+        program.communicate()
+        for pid in pids:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_the_link_of_a_process_is_its_own(folder):
+    """A process ends with its socket only if no other holds the far end of it."""
+    with images(folder, processes=2) as examples:
+        batch(examples, [0])
+        first, second = examples._processes._running
+        first.link.shutdown(socket.SHUT_RDWR)
+        assert first.child.wait(10) == 0 and second.child.poll() is None
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"mode": "test"}, "mode='test': must be one of training, evaluation"),
+        ({"on_damage": "ignore"}, "data.on_damage='ignore': must be one of stop, skip"),
+        ({"image_size": 0}, r"data.image_size=0: must be in \[1, 4096\]"),
+        ({"processes": "all"}, "data.processes='all': must be auto, or a count"),
+        ({"processes": -1}, "data.processes=-1: must be auto, or a count"),
+        ({"processes": True}, "data.processes=True: must be auto"),
+    ],
+)
+def test_refused(change, told):
+    options = {"name": "x", "split": "train", "num_classes": 2, "image_size": 8, "mode": "training", **change}
+    with pytest.raises(ValueError, match=told):
+        Images([], **options)
+
+
+def test_auto_leaves_a_core(monkeypatch):
+    for usable, count in ((1, 1), (2, 1), (8, 7)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, n=usable: set(range(n)), raising=False)
+        assert resolve_processes("auto") == count
