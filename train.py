@@ -134,7 +134,7 @@ def train(
     """
     config = program.config
     with in_block("data"):
-        dataset = program.source.load()
+        dataset = program.source.load(config.seed)
     draws = data.Draws(
         num_examples=dataset.train.num_examples, batch_size=config.batch_size_per_worker, seed=config.seed
     )
@@ -143,6 +143,7 @@ def train(
     evaluate = make_evaluation(program, layout, dataset.test)
 
     with contextlib.ExitStack() as stack:
+        stack.callback(dataset.close)
         checkpoints = stack.enter_context(open_checkpoints(program, folder.path))
         restored = restore(program, layout, checkpoints)
         start, shared, local, tally = restored or (0, *place(program, layout, params=params), runs.Tally())
@@ -261,9 +262,10 @@ def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *,
         raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint to evaluate")
     step, shared, local, _ = restored
     with in_block("data"):
-        dataset = program.source.load()
+        dataset = program.source.load(program.config.seed)
     resident = layout.put_shared({"constants": dataset.constants})
-    quality = make_evaluation(program, layout, dataset.test)(shared, local, resident)
+    with contextlib.closing(dataset):
+        quality = make_evaluation(program, layout, dataset.test)(shared, local, resident)
     return f"step {step}: test {runs.in_words(quality, names=(program.task.best[0], 'loss'))}"
 
 

@@ -1,7 +1,7 @@
 """Data: from a set's name to each step's batches; a batch is a pure function of (seed, draw).
 
     source = make("digits")                                 # shapes; reads nothing, refuses bad names and folders
-    dataset = source.load()                                 # uint8 images, decoded once and cached
+    dataset = source.load(0)                                # uint8 images, decoded once and cached
     draws = Draws(num_examples=source.info.num_train, batch_size=16, seed=0)
     with Feeds(dataset.train, draws, layout=(8, 1)) as feeds:
         for turn, feed in feeds.follow(turns):              # leading axes [D, L]; one worker: fetch(resident, feed)
@@ -14,6 +14,7 @@
 (2, 4)
 """
 
+from data.assumed import make_or_assume
 from data.augment import AUGMENTATIONS, as_inputs, crop_flip, normalise
 from data.draws import Draws
 from data.examples import Arrays, Dataset, Examples, Info, Placement, resolve_placement
@@ -35,6 +36,7 @@ __all__ = [
     "fetch",
     "lookup",
     "make",
+    "make_or_assume",
     "normalise",
     "resolve_placement",
 ]

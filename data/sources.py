@@ -1,59 +1,168 @@
 """Data by name: what a config's ``data`` block stands for."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
 
 from data import augment as augmentations
-from data import examples
-from data import images as image_sets
+from data import decoded, examples, streams, tfds_sets, text
 from data.augment import Augmentation
-from data.examples import Dataset, Info, Placement
+from data.examples import Arrays, Columns, Dataset, Info, Placement
+
+# Of ImageNet's training images; for streamed sets, whose own statistics nobody has counted.
+IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+
+Normalise = Literal["channels", "symmetric", "none"]
 
 
 class Source(NamedTuple):
-    """Data that are known to be there, and not read yet."""
+    """Data that are known to be there, and not read yet.
+
+    Attributes:
+      info: what is known of them.
+      load: seed -> the examples; the seed is that of random crops which are made while reading.
+      placement: of the training examples.
+      augment: of training images, on the device.
+      note: what a dry run says of them; "" if nothing.
+    """
 
     info: Info
-    load: Callable[[], Dataset]
-    placement: Literal["device", "stream"]  # of the training examples
-    augment: Augmentation  # of training images, on the device
+    load: Callable[[int], Dataset]
+    placement: Literal["device", "stream"]
+    augment: Augmentation = augmentations.unchanged
+    note: str = ""
 
 
 def images(
     *,
     name: str,
     dir: str = "",
+    image_size: Annotated[int, "[1, 4096]"] | None = None,
     augment: Literal["none", "crop_flip"] = "none",
-    normalise: Literal["channels", "none"] = "channels",
+    normalise: Normalise = "channels",
     placement: Placement = "auto",
+    processes: Annotated[int, "[0, 1024]"] | None = None,
+    on_damage: Literal["stop", "skip"] = "stop",
 ) -> Source:
     """Images with one label each: ``digits``, or any image classification set of TFDS by its name.
+
+    Sets of one size are decoded once and kept. With an ``image_size``, and sets whose images differ in size need one,
+    images are decoded as they are needed: random-resized crops and mirrored halves for training, centre crops for
+    evaluation, as Inception's.
 
     Args:
       name: the set.
       dir: folder of prepared TFDS sets; by default ``TFDS_DATA_DIR``, then TFDS's own.
+      image_size: side of crops; by default images are taken whole.
       augment: what is done to training images, on the device.
       normalise: "channels" takes the mean of each channel away and divides by its standard deviation, of the training
-        images; "none" leaves bytes.
+        images (with an image_size: of ImageNet's); "symmetric" maps bytes to -1 to 1; "none" leaves bytes.
       placement: "device" keeps the training set on every device, "stream" sends batch by batch.
+      processes: that decode, with an image_size; by default one less than the cores, 0 is a thread.
+      on_damage: "skip" takes the next image in the place of one that cannot be decoded, and says so.
 
     Raises:
       ValueError: one line; no such set, or not prepared in that folder.
     """
-    info = image_sets.check(name, directory=dir)
-    if normalise == "none":
-        info = info._replace(constants={})
+    if image_size is None:
+        info = decoded.check(name, directory=dir)
 
-    def load() -> Dataset:
-        dataset = image_sets.load(name, directory=dir)
-        return dataset._replace(constants={key: dataset.constants[key] for key in info.constants})
+        def load(seed: int) -> Dataset:
+            del seed
+            dataset = decoded.load(name, directory=dir)
+            return dataset._replace(constants=constants_of(normalise, measured=dataset.constants))
 
+    else:
+        if name == "digits" or placement == "device":
+            other = "name='digits'" if name == "digits" else f"placement={placement!r}"
+            raise ValueError(f"image_size={image_size}: crops are made as images are read, which {other} are not")
+        prepared = tfds_sets.open_set(name, directory=dir, sizes="any")
+        counts = prepared.num_examples("train"), prepared.num_examples("test")
+        info = decoded.describe((image_size, image_size, 3), prepared.num_classes, *counts)
+        options: dict[str, Any] = {"image_size": image_size, "on_damage": on_damage}
+        options["processes"] = "auto" if processes is None else processes
+
+        def load(seed: int) -> Dataset:
+            train = streams.open_images(prepared, "train", mode="training", seed=seed, **options)
+            test = streams.open_images(prepared, "test", mode="evaluation", **options)
+            return Dataset(name, train, test, constants_of(normalise))
+
+    return _images_of(info, load, image_size=image_size, augment=augment, normalise=normalise, placement=placement)
+
+
+def _images_of(info: Info, load: Callable, *, image_size, augment, normalise, placement, note: str = "") -> Source:
     where = examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes)
-    return Source(info, load, where, augmentations.lookup(augment))
+    info = info._replace(constants=info.constants if normalise != "none" else {})
+    return Source(info, load, "stream" if image_size else where, augmentations.lookup(augment), note)
+
+
+def constants_of(normalise: Normalise, *, measured: Columns | None = None) -> Columns:
+    """Returns "mean" and "std" [C] by which images are normalised, in units of a pixel value; {} leaves them.
+
+    Args:
+      normalise: how.
+      measured: of the training images; by default ImageNet's.
+    """
+    if normalise == "none":
+        return {}
+    measured = measured or {"mean": np.float32(IMAGENET_MEAN), "std": np.float32(IMAGENET_STD)}
+    if normalise == "symmetric":
+        return {name: np.full_like(value, 127.5) for name, value in measured.items()}
+    return measured
+
+
+def texts(
+    *,
+    name: str,
+    source: str,
+    dir: str = "",
+    tokenizer: Literal["wordpiece", "bytes"] = "wordpiece",
+    vocab_size: Annotated[int, "[300, 262144]"] = 8192,
+    sequence_length: Annotated[int, "[8, 8192]"] = 128,
+    form: Literal["causal", "masked"] = "causal",
+    pairs: Literal["on", "off"] = "on",
+    placement: Placement = "auto",
+) -> Source:
+    """Sequences of tokens, of a text set of TFDS or of plain text files.
+
+    Args:
+      name: ``text``.
+      source: "pydoc" (Python's own reference, which needs no file), the name of a TFDS set, or a path or pattern of
+        text files, as ``~/books/*.txt``.
+      dir: folder of prepared TFDS sets, and where relative paths begin.
+      tokenizer: "bytes", or "wordpiece", learnt from the training texts.
+      vocab_size: of "wordpiece", at most.
+      sequence_length: T; predictions in a causal sequence, all tokens of a masked one.
+      form: "causal", each token predicted from those before it; "masked", BERT's.
+      pairs: of masked sequences: "on" for two segments, of which the second follows or not.
+      placement: as for images.
+
+    Raises:
+      ValueError: one line; no such texts, or too few of them.
+    """
+    del name
+    options: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "vocab_size": vocab_size,
+        "sequence_length": sequence_length,
+        "form": form,
+        "pairs": pairs,
+        "directory": dir,
+    }
+    told = text.check_text(source, **options)
+    info = Info(told.example, told.sizes, told.num_train, told.num_test, constants={})
+
+    def load(seed: int) -> Dataset:
+        del seed
+        found = text.load_text(source, **options)
+        return Dataset(source, Arrays(found.train), Arrays(found.test), {})
+
+    return Source(info, load, examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes))
 
 
 # Every other name is that of an image set.
-SOURCES: dict[str, Callable[..., Source]] = {}
+SOURCES: dict[str, Callable[..., Source]] = {"text": texts}
 
 GIVEN: frozenset[str] = frozenset()
 """Nothing: every parameter of a source is a config key."""
@@ -71,22 +180,3 @@ def make(name: str, **kwargs) -> Source:
     {'num_classes': 10}
     """
     return lookup(name)(name=name, **kwargs)
-
-
-def make_or_assume(name: str, **kwargs) -> Source:
-    """Opens the data of a config block; where they are not at hand, assumes their sizes, for a dry run.
-
-    Raises:
-      ValueError: as ``make``, if they are not at hand and their sizes are not known either.
-
-    >>> make_or_assume("imagenet2012", image_size=224, dir="/nowhere").info.num_train
-    1281167
-    """
-    try:
-        return make(name, **kwargs)
-    except ValueError:
-        assumed = _ASSUMED.get(lookup(name))
-        source = assumed(name=name, **kwargs) if assumed else None
-        if source is None:
-            raise
-        return source

@@ -106,7 +106,8 @@ def _workers(program: Any, layout: Layout) -> str:
     kinds = ", ".join(f"{count} {kind}" for kind, count in moved.collectives.items())
     return "\n".join(
         [
-            f"{layout.num_workers} workers = {layout.num_devices} devices x {layout.lanes} lanes",
+            *([program.source.note] if program.source.note else []),
+        f"{layout.num_workers} workers = {layout.num_devices} devices x {layout.lanes} lanes",
             f"  {'steps':<24}{program.num_steps:>16,}",
             f"  {'examples per step':<24}{program.examples_per_step:>16,}",
             f"  {'bytes a worker sends':<24}{moved.bytes_per_worker:>16,.0f}  and receives, per step ({kinds})",

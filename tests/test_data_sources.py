@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from data import cache, tfds_sets
-from data import images as image_sets
-from data.images import check, load
+from data import decoded
+from data.decoded import check, load
 from tests.data_folders import random_examples, write_set, write_shard
 
 
@@ -115,7 +115,7 @@ def test_digits_are_all_there_once():
 
 def test_a_set_by_name(fashion, no_decoding, capfd):
     info = check("fashion_mnist")
-    assert info == image_sets.describe((28, 28, 1), 10, 1100, 30)
+    assert info == decoded.describe((28, 28, 1), 10, 1100, 30)
     first = load("fashion_mnist")
     assert_holds(first, fashion)
     assert_agrees(first, info)
@@ -151,14 +151,14 @@ def test_colour_a_set_that_only_files_know_and_validation_for_test(tmp_path):
         "validation": random_examples(7, shape=(6, 5, 3), num_classes=4),
     }
     write_set(tmp_path, "my_own", splits, num_classes=4, version="1.2.3")
-    assert check("my_own", directory=str(tmp_path)) == image_sets.describe((6, 5, 3), 4, 20, 7)
+    assert check("my_own", directory=str(tmp_path)) == decoded.describe((6, 5, 3), 4, 20, 7)
     dataset = load("my_own", directory=str(tmp_path))
     assert_holds(dataset, {"train": splits["train"], "test": splits["validation"]})
 
 
 def test_a_channel_that_never_changes_can_be_normalised_by():
     histogram = cache.count_pixels(np.full((2, 3, 3, 1), 7, np.uint8))
-    assert [x.tolist() for x in image_sets.statistics(histogram)] == [[7.0], [1.0]]
+    assert [x.tolist() for x in decoded.statistics(histogram)] == [[7.0], [1.0]]
 
 
 def test_default_folders(monkeypatch, tmp_path):
@@ -408,7 +408,7 @@ def real(name):
 @real("mnist")
 def test_mnist():
     info = check("mnist", directory=REAL)
-    assert info == image_sets.describe((28, 28, 1), 10, 60_000, 10_000)
+    assert info == decoded.describe((28, 28, 1), 10, 60_000, 10_000)
     dataset = load("mnist", directory=REAL)
     assert_agrees(dataset, info)
     np.testing.assert_allclose(dataset.mean / 255, [0.1307], atol=5e-5)
@@ -430,6 +430,6 @@ def test_mnist():
 @pytest.mark.data
 @real("cifar10")
 def test_cifar10():
-    assert check("cifar10", directory=REAL) == image_sets.describe((32, 32, 3), 10, 50_000, 10_000)
+    assert check("cifar10", directory=REAL) == decoded.describe((32, 32, 3), 10, 50_000, 10_000)
     images, labels = next(tfds_sets.decode(tfds_sets.open_set("cifar10", directory=REAL), "test"))
     assert images.shape == (512, 32, 32, 3) and np.bincount(labels).min() > 25

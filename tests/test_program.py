@@ -22,7 +22,7 @@ from tests import cases
 from workers import Layout, Window, over_workers
 
 SMALL = ("--config.num_workers=8", "--config.batch_size_per_worker=4", "--config.optimizer.learning_rate=0.02")
-DATASET = data.make("digits").load()
+DATASET = data.make("digits").load(0)
 
 
 def program_of(*overrides, train_steps=20):
