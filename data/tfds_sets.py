@@ -1,11 +1,11 @@
-"""Image classification sets that TFDS has prepared on disk, read without TensorFlow."""
+"""Sets that TFDS has prepared on disk, read without TensorFlow: of images with one label each, or of texts."""
 
 import difflib
 import hashlib
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,15 @@ import numpy as np
 Builder = Any  # tfds.core.DatasetBuilder; TFDS's own types say less than they should
 NAME = re.compile(r"\w+(/[\w.-]+)?(:[\d.*]+)?")  # set[/config][:version]; a namespace would reach for the network
 EXAMPLES_PER_CHUNK = 512
+
+
+class Kind(NamedTuple):
+    """What a set must be for its user, and what its user calls it."""
+
+    key: str  # of the config
+    noun: str
+    unfit: Callable[[Any], str]  # features -> what is wrong with them, "" if nothing is
+    names: tuple[str, ...]  # some, to be proposed; the first is not TFDS's
 
 
 class Prepared(NamedTuple):
@@ -47,35 +56,6 @@ def data_directory(directory: str) -> str:
     return path
 
 
-def find(name: str, *, directory: str, **builder_options) -> Builder:
-    """Returns TFDS's builder of an image classification set, whether or not that set is prepared.
-
-    Raises:
-      ValueError: if there is no such set, or its examples are not images with one label each.
-    """
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core.registered import DatasetNotFoundError
-
-    key = f"data.name={name!r}"
-    try:
-        if not NAME.fullmatch(name):
-            raise DatasetNotFoundError
-        builder = tfds.builder(name, data_dir=directory, **builder_options)
-    except DatasetNotFoundError:
-        known = ["digits", *tfds.list_builders(with_community_datasets=False)]
-        close = difflib.get_close_matches(name.lower(), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "try digits, mnist, fashion_mnist, cifar10, ..."
-        raise ValueError(f"{key}: not a known data set; {hint}") from None
-    except Exception as error:  # damaged files, a version or config that does not exist: TFDS has no common type
-        told = reason(error)
-        told = told.partition('}": ')[2] or told  # without TFDS's preamble, the call as we made it
-        raise ValueError(f"{key}: cannot be opened in {directory}: {told}") from None
-    problem = _unfit(builder.info.features)
-    if problem:
-        raise ValueError(f"{key}: not an image classification set: {problem}")
-    return builder
-
-
 def _unfit(features: Any) -> str:
     """Returns what keeps these features from being an image of one size and a label; "" if nothing does."""
     names = list(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
@@ -92,17 +72,60 @@ def _unfit(features: Any) -> str:
     return "" if label.num_classes else "its number of classes is not known"
 
 
+IMAGES = Kind("data.name", "an image classification set", _unfit, ("digits", "mnist", "fashion_mnist", "cifar10"))
+
+
+def find(name: str, *, directory: str, kind: Kind = IMAGES, **builder_options) -> Builder:
+    """Returns TFDS's builder of a set, whether or not that set is prepared.
+
+    Raises:
+      ValueError: if there is no such set, or its examples are not of the kind.
+    """
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.registered import DatasetNotFoundError
+
+    key = f"{kind.key}={name!r}"
+    try:
+        if not NAME.fullmatch(name):
+            raise DatasetNotFoundError
+        builder = tfds.builder(name, data_dir=directory, **builder_options)
+    except DatasetNotFoundError:
+        known = [*kind.names[:1], *tfds.list_builders(with_community_datasets=False)]
+        close = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"try {', '.join(kind.names)}, ..."
+        raise ValueError(f"{key}: not a known data set; {hint}") from None
+    except Exception as error:  # damaged files, a version or config that does not exist: TFDS has no common type
+        told = reason(error)
+        told = told.partition('}": ')[2] or told  # without TFDS's preamble, the call as we made it
+        raise ValueError(f"{key}: cannot be opened in {directory}: {told}") from None
+    problem = kind.unfit(builder.info.features)
+    if problem:
+        raise ValueError(f"{key}: not {kind.noun}: {problem}")
+    return builder
+
+
 def open_set(name: str, *, directory: str = "") -> Prepared:
-    """Opens a prepared set and looks at all that can be seen without decoding.
+    """Opens a prepared set of images and looks at all that can be seen without decoding.
 
     Raises:
       ValueError: one line; the folder, the name, or what is prepared there is not fit.
     """
+    builder = open_builder(name, directory=directory, kind=IMAGES)
+    splits = {"train": "train", "test": "test" if "test" in builder.info.splits else "validation"}
+    require_splits(builder, name, splits.values(), directory=directory, kind=IMAGES)
+    image, label = (builder.info.features[feature] for feature in ("image", "label"))
+    return Prepared(name, builder, tuple(image.shape), label.num_classes, splits)
+
+
+def open_builder(name: str, *, directory: str, kind: Kind) -> Builder:
+    """Returns the builder of a set that is prepared in a format that is read without TensorFlow.
+
+    Raises:
+      ValueError: one line, as ``open_set``.
+    """
     path = data_directory(directory)
-    builder = find(name, directory=path)
-    key, prepare = f"data.name={name!r}", f"`python -m data.prepare {name}`"
-    if directory:
-        prepare = f"`python -m data.prepare {name} --dir={shlex.quote(directory)}`"
+    builder = find(name, directory=path, kind=kind)
+    key, prepare = f"{kind.key}={name!r}", _command(name, directory)
     if not is_prepared(builder):
         raise ValueError(f"{key}: not prepared in {path}; run {prepare}")
     info = builder.info
@@ -111,15 +134,23 @@ def open_set(name: str, *, directory: str = "") -> Prepared:
         raise ValueError(
             f"{key}: prepared in {path} as {found}; needed is array_record: use another folder and {prepare}"
         )
-    names = {"train": "train", "test": "test" if "test" in info.splits else "validation"}
-    for split in names.values():
+    return builder
+
+
+def require_splits(builder: Builder, name: str, splits: Iterable[str], *, directory: str, kind: Kind) -> None:
+    """Raises a ValueError of one line if one of the splits has no examples, or one of its files is missing."""
+    key, info = f"{kind.key}={name!r}", builder.info
+    for split in splits:
         if split not in info.splits or not info.splits[split].num_examples:
             raise ValueError(f"{key}: has no split {split!r} with examples; has {', '.join(info.splits) or 'none'}")
         missing = [os.path.basename(file) for file in info.splits[split].filepaths if not os.path.isfile(file)]
         if missing:
+            path, prepare = data_directory(directory), _command(name, directory)
             raise ValueError(f"{key}: not prepared in full in {path}: {missing[0]} is missing; run {prepare}")
-    image, label = (info.features[feature] for feature in ("image", "label"))
-    return Prepared(name, builder, tuple(image.shape), label.num_classes, names)
+
+
+def _command(name: str, directory: str) -> str:
+    return f"`python -m data.prepare {name}{f' --dir={shlex.quote(directory)}' if directory else ''}`"
 
 
 def is_prepared(builder: Builder) -> bool:
@@ -132,9 +163,14 @@ def fingerprint(prepared: Prepared) -> str:
 
     The time, because new labels for the same images seldom change a size.
     """
-    content = hashlib.sha256((Path(prepared.builder.data_dir) / "dataset_info.json").read_bytes())
-    for split in sorted(prepared.splits.values()):
-        for file in prepared.builder.info.splits[split].filepaths:
+    return fingerprint_files(prepared.builder, prepared.splits.values())
+
+
+def fingerprint_files(builder: Builder, splits: Iterable[str]) -> str:
+    """Returns ``fingerprint`` of any set's splits."""
+    content = hashlib.sha256((Path(builder.data_dir) / "dataset_info.json").read_bytes())
+    for split in sorted(splits):
+        for file in builder.info.splits[split].filepaths:
             status = os.stat(file)
             content.update(f"\n{os.path.basename(file)} {status.st_size} {status.st_mtime_ns}".encode())
     return content.hexdigest()[:12]
