@@ -1,4 +1,8 @@
-"""Decoded splits as .npy files: written once, whole or not at all; read back through memory maps."""
+"""Splits as .npy files: written once, whole or not at all; read back through memory maps.
+
+Images are decoded chunk by chunk into their files (``load``); columns that were made in memory are written as they are
+(``store`` and ``stored``).
+"""
 
 import contextlib
 import json
@@ -6,9 +10,9 @@ import os
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -26,6 +30,16 @@ class Split(NamedTuple):
 
     images: np.ndarray  # [N, H, W, C] uint8
     labels: np.ndarray  # [N] int32
+
+
+Columns = dict[str, np.ndarray]
+
+
+class Stored(NamedTuple):
+    """Splits of named columns [N, ...], and what else was to be kept: of JSON's types."""
+
+    splits: dict[str, Columns]
+    notes: dict[str, Any]
 
 
 class Decoded(NamedTuple):
@@ -89,17 +103,22 @@ def _read(folder: Path, sizes: Mapping[str, tuple[int, ...]]) -> Decoded:
     for name, shape in sizes.items():
         arrays = []
         for kind, wanted, dtype in (("images", shape, np.uint8), ("labels", shape[:1], np.int32)):
-            array = np.load(folder / f"{name}.{kind}.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
-            if array.shape != tuple(wanted) or array.dtype != dtype:
-                raise ValueError(f"{name}.{kind}.npy holds {array.dtype} {array.shape}")
-            if array.nbytes <= MAX_CHECKED_BYTES and zlib.crc32(array.data) != manifest[name][kind]:
-                raise ValueError(f"{name}.{kind}.npy fails its checksum")
-            arrays.append(array)
+            path = folder / f"{name}.{kind}.npy"
+            arrays.append(_read_array(path, shape=wanted, dtype=np.dtype(dtype), crc=manifest[name][kind]))
         splits[name] = Split(*arrays)
         histograms[name] = np.array(manifest[name]["histogram"], np.int64)
         if histograms[name].shape != (shape[-1], 256) or histograms[name].sum() != np.prod(shape, dtype=np.int64):
             raise ValueError(f"the histogram of {name} is not of its images")
     return Decoded(splits, histograms)
+
+
+def _read_array(path: Path, *, shape: Sequence[int], dtype: np.dtype, crc: int) -> np.ndarray:
+    array = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+    if array.shape != tuple(shape) or array.dtype != dtype:
+        raise ValueError(f"{path.name} holds {array.dtype} {array.shape}")
+    if array.nbytes <= MAX_CHECKED_BYTES and zlib.crc32(array.data) != crc:
+        raise ValueError(f"{path.name} fails its checksum")
+    return array
 
 
 def _write(folder: Path, sizes: Mapping[str, tuple[int, ...]], decode: Callable[[str], Chunks]) -> None:
@@ -121,6 +140,72 @@ def _write(folder: Path, sizes: Mapping[str, tuple[int, ...]], decode: Callable[
         file.write(json.dumps(manifest).encode())
 
 
+def stored(folder: Path) -> Stored | None:
+    """Returns what ``store`` wrote, mapped; None if there is nothing, or (with a warning) it is damaged."""
+    if not (folder / MANIFEST).exists():
+        return None
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        splits: dict[str, Columns] = {}
+        for file, (split, name, shape, dtype, crc) in manifest["arrays"].items():
+            array = _read_array(folder / file, shape=shape, dtype=np.dtype(dtype), crc=crc)
+            splits.setdefault(split, {})[name] = array
+        if zlib.crc32(json.dumps(manifest["notes"]).encode()) != manifest["notes_crc"]:
+            raise ValueError("the notes fail their checksum")
+        return Stored(splits, manifest["notes"])
+    except Exception as damage:  # there is no end of ways to be damaged
+        logging.warning("%s is damaged (%s); making it again", folder, damage)
+        return None
+
+
+def store(folder: Path, content: Stored) -> Stored:
+    """Writes into a folder of its own and returns it mapped; where that fails, as it is, with a warning."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_stale(folder)
+        arrays = {}
+        for split, columns in content.splits.items():
+            for name, column in columns.items():
+                path = folder / f"{split}.{name}.npy"
+                with _array_file(path, shape=column.shape, dtype=column.dtype) as file:
+                    file.append(column)
+                arrays[path.name] = (split, name, column.shape, column.dtype.str, file.crc)
+        notes_crc = zlib.crc32(json.dumps(content.notes).encode())
+        manifest = {"arrays": arrays, "notes": content.notes, "notes_crc": notes_crc}
+        with _whole_file(folder / MANIFEST) as file:
+            file.write(json.dumps(manifest).encode())
+        return stored(folder) or content
+    except OSError as error:
+        logging.warning("%s cannot be written (%s); made in memory, at every start", folder, error)
+        return content
+
+
+def stored_file(folder: Path, name: str) -> str | None:
+    """Returns what ``store_file`` wrote; None if there is nothing, or (with a warning) it is damaged."""
+    if not (folder / MANIFEST).exists():
+        return None
+    try:
+        content = (folder / name).read_bytes()
+        if zlib.crc32(content) != json.loads((folder / MANIFEST).read_text())[name]:
+            raise ValueError(f"{name} fails its checksum")
+        return content.decode()
+    except Exception as damage:
+        logging.warning("%s is damaged (%s); making it again", folder, damage)
+        return None
+
+
+def store_file(folder: Path, name: str, content: str) -> None:
+    """Writes a file of text into a folder of its own; where that fails, says so in a warning."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_stale(folder)
+        for file, text in ((name, content), (MANIFEST, json.dumps({name: zlib.crc32(content.encode())}))):
+            with _whole_file(folder / file) as handle:
+                handle.write(text.encode())
+    except OSError as error:
+        logging.warning("%s cannot be written (%s); made at every start", folder, error)
+
+
 class _ArrayFile:
     """Appends chunks to a .npy file, and keeps the checksum of what follows the header."""
 
@@ -134,7 +219,7 @@ class _ArrayFile:
 
 
 @contextlib.contextmanager
-def _array_file(path: Path, *, shape: tuple[int, ...], dtype: type) -> Iterator[_ArrayFile]:
+def _array_file(path: Path, *, shape: tuple[int, ...], dtype: np.dtype | type) -> Iterator[_ArrayFile]:
     with _whole_file(path) as file:
         header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": tuple(shape)}
         np.lib.format.write_array_header_1_0(file, header)

@@ -45,7 +45,7 @@ def prepare(name: str, *, directory: str = "") -> str:
     if name == "digits":
         return "digits: nothing to prepare, it comes with scikit-learn"
     folder = _folder(directory)
-    builder = tfds_sets.find(name, directory=folder, sizes="any", file_format="array_record")
+    builder = tfds_sets.find(name, directory=folder, kind=tfds_sets.IMAGES_OF_ANY_SIZE, file_format="array_record")
     if tfds_sets.is_prepared(builder):
         return f"{name}: already prepared in {builder.data_dir} ({_describe(name, folder)})"
     if _needs_tensorflow(builder):
@@ -73,7 +73,7 @@ def _folder(directory: str) -> str:
 
 
 def _describe(name: str, folder: str) -> str:
-    prepared = tfds_sets.open_set(name, directory=folder, sizes="any")
+    prepared = tfds_sets.open_set(name, directory=folder, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
     size = "many sizes" if None in prepared.image_shape else prepared.image_shape
     return f"{prepared.num_examples('train')} + {prepared.num_examples('test')} images of {size}"
 

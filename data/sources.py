@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 
 from data import augment as augmentations
-from data import decoded, examples, streams, tfds_sets, text
+from data import decoded, examples, streams, text, tfds_sets
 from data.augment import Augmentation
 from data.examples import Arrays, Columns, Dataset, Info, Placement
 
@@ -77,7 +77,7 @@ def images(
         if name == "digits" or placement == "device":
             other = "name='digits'" if name == "digits" else f"placement={placement!r}"
             raise ValueError(f"image_size={image_size}: crops are made as images are read, which {other} are not")
-        prepared = tfds_sets.open_set(name, directory=dir, sizes="any")
+        prepared = tfds_sets.open_set(name, directory=dir, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
         counts = prepared.num_examples("train"), prepared.num_examples("test")
         info = decoded.describe((image_size, image_size, 3), prepared.num_classes, *counts)
         options: dict[str, Any] = {"image_size": image_size, "on_damage": on_damage}
@@ -106,7 +106,7 @@ def constants_of(normalise: Normalise, *, measured: Columns | None = None) -> Co
     """
     if normalise == "none":
         return {}
-    measured = measured or {"mean": np.float32(IMAGENET_MEAN), "std": np.float32(IMAGENET_STD)}
+    measured = measured or {"mean": np.array(IMAGENET_MEAN, np.float32), "std": np.array(IMAGENET_STD, np.float32)}
     if normalise == "symmetric":
         return {name: np.full_like(value, 127.5) for name, value in measured.items()}
     return measured

@@ -1,11 +1,12 @@
-"""Image classification sets that TFDS has prepared on disk, read without TensorFlow."""
+"""Sets that TFDS has prepared on disk, read without TensorFlow: of images with one label each, or of texts."""
 
 import difflib
+import functools
 import hashlib
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -13,8 +14,15 @@ import numpy as np
 
 Builder = Any  # tfds.core.DatasetBuilder; TFDS's own types say less than they should
 NAME = re.compile(r"\w+(/[\w.-]+)?(:[\d.*]+)?")  # set[/config][:version]; a namespace would reach for the network
-Sizes = Literal["one", "any"]  # of the images of a set
-EXAMPLES_PER_CHUNK = 512
+
+
+class Kind(NamedTuple):
+    """What a set must be for its user, and what its user calls it."""
+
+    key: str  # of the config
+    noun: str
+    unfit: Callable[[Any], str]  # features -> what is wrong with them, "" if nothing is
+    names: tuple[str, ...]  # some, to be proposed; the first is not TFDS's
 
 
 class Prepared(NamedTuple):
@@ -48,42 +56,7 @@ def data_directory(directory: str) -> str:
     return path
 
 
-def find(name: str, *, directory: str, sizes: Sizes = "one", **builder_options) -> Builder:
-    """Returns TFDS's builder of an image classification set, whether or not that set is prepared.
-
-    Args:
-      name: of the set.
-      directory: folder of prepared sets.
-      sizes: "one" if all images must be of one size, "any" if they need not.
-      **builder_options: of ``tfds.builder``.
-
-    Raises:
-      ValueError: if there is no such set, or its examples are not images with one label each.
-    """
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core.registered import DatasetNotFoundError
-
-    key = f"data.name={name!r}"
-    try:
-        if not NAME.fullmatch(name):
-            raise DatasetNotFoundError
-        builder = tfds.builder(name, data_dir=directory, **builder_options)
-    except DatasetNotFoundError:
-        known = ["digits", *tfds.list_builders(with_community_datasets=False)]
-        close = difflib.get_close_matches(name.lower(), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "try digits, mnist, fashion_mnist, cifar10, ..."
-        raise ValueError(f"{key}: not a known data set; {hint}") from None
-    except Exception as error:  # damaged files, a version or config that does not exist: TFDS has no common type
-        told = reason(error)
-        told = told.partition('}": ')[2] or told  # without TFDS's preamble, the call as we made it
-        raise ValueError(f"{key}: cannot be opened in {directory}: {told}") from None
-    problem = _unfit(builder.info.features, sizes)
-    if problem:
-        raise ValueError(f"{key}: not an image classification set: {problem}")
-    return builder
-
-
-def _unfit(features: Any, sizes: Sizes) -> str:
+def _unfit(features: Any, *, sizes: Literal["one", "any"]) -> str:
     """Returns what keeps these features from being an image, of one size or any, and a label; "" if nothing does."""
     names = list(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
     if "image" not in names or "label" not in names:
@@ -99,24 +72,72 @@ def _unfit(features: Any, sizes: Sizes) -> str:
     return "" if label.num_classes else "its number of classes is not known"
 
 
-def open_set(name: str, *, directory: str = "", sizes: Sizes = "one") -> Prepared:
-    """Opens a prepared set and looks at all that can be seen without decoding an image.
+def _images(sizes: Literal["one", "any"]) -> Kind:
+    proposed = ("digits", "mnist", "fashion_mnist", "cifar10")
+    return Kind("data.name", "an image classification set", functools.partial(_unfit, sizes=sizes), proposed)
+
+
+IMAGES, IMAGES_OF_ANY_SIZE = _images("one"), _images("any")
+
+
+def find(name: str, *, directory: str, kind: Kind = IMAGES, **builder_options) -> Builder:
+    """Returns TFDS's builder of a set, whether or not that set is prepared.
+
+    Raises:
+      ValueError: if there is no such set, or its examples are not of the kind.
+    """
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.registered import DatasetNotFoundError
+
+    key = f"{kind.key}={name!r}"
+    try:
+        if not NAME.fullmatch(name):
+            raise DatasetNotFoundError
+        builder = tfds.builder(name, data_dir=directory, **builder_options)
+    except DatasetNotFoundError:
+        known = [*kind.names[:1], *tfds.list_builders(with_community_datasets=False)]
+        close = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"try {', '.join(kind.names)}, ..."
+        raise ValueError(f"{key}: not a known data set; {hint}") from None
+    except Exception as error:  # damaged files, a version or config that does not exist: TFDS has no common type
+        told = reason(error)
+        told = told.partition('}": ')[2] or told  # without TFDS's preamble, the call as we made it
+        raise ValueError(f"{key}: cannot be opened in {directory}: {told}") from None
+    problem = kind.unfit(builder.info.features)
+    if problem:
+        raise ValueError(f"{key}: not {kind.noun}: {problem}")
+    return builder
+
+
+def open_set(name: str, *, directory: str = "", kind: Kind = IMAGES) -> Prepared:
+    """Opens a prepared set of images and looks at all that can be seen without decoding one.
 
     The test examples are the split "test", or "validation" where there is none, or where it has no labels (ImageNet).
 
     Args:
       name: of the set.
       directory: folder of prepared sets; "" as for ``data_directory``.
-      sizes: "one" if all images must be of one size, "any" if they need not.
+      kind: ``IMAGES``, or ``IMAGES_OF_ANY_SIZE``.
 
     Raises:
       ValueError: one line; the folder, the name, or what is prepared there is not fit.
     """
+    builder = open_builder(name, directory=directory, kind=kind)
+    splits = {"train": "train", "test": "test" if _has_labels(builder.info, "test") else "validation"}
+    require_splits(builder, name, splits.values(), directory=directory, kind=kind)
+    image, label = (builder.info.features[feature] for feature in ("image", "label"))
+    return Prepared(name, builder, tuple(image.shape), label.num_classes, splits)
+
+
+def open_builder(name: str, *, directory: str, kind: Kind) -> Builder:
+    """Returns the builder of a set that is prepared in a format that is read without TensorFlow.
+
+    Raises:
+      ValueError: one line, as ``open_set``.
+    """
     path = data_directory(directory)
-    builder = find(name, directory=path, sizes=sizes)
-    key, prepare = f"data.name={name!r}", f"`python -m data.prepare {name}`"
-    if directory:
-        prepare = f"`python -m data.prepare {name} --dir={shlex.quote(directory)}`"
+    builder = find(name, directory=path, kind=kind)
+    key, prepare = f"{kind.key}={name!r}", _command(name, directory)
     if not is_prepared(builder):
         raise ValueError(f"{key}: not prepared in {path}; run {prepare}")
     info = builder.info
@@ -125,15 +146,23 @@ def open_set(name: str, *, directory: str = "", sizes: Sizes = "one") -> Prepare
         raise ValueError(
             f"{key}: prepared in {path} as {found}; needed is array_record: use another folder and {prepare}"
         )
-    names = {"train": "train", "test": "test" if _has_labels(info, "test") else "validation"}
-    for split in names.values():
+    return builder
+
+
+def require_splits(builder: Builder, name: str, splits: Iterable[str], *, directory: str, kind: Kind) -> None:
+    """Raises a ValueError of one line if one of the splits has no examples, or one of its files is missing."""
+    key, info = f"{kind.key}={name!r}", builder.info
+    for split in splits:
         if split not in info.splits or not info.splits[split].num_examples:
             raise ValueError(f"{key}: has no split {split!r} with examples; has {', '.join(info.splits) or 'none'}")
         missing = [os.path.basename(file) for file in info.splits[split].filepaths if not os.path.isfile(file)]
         if missing:
+            path, prepare = data_directory(directory), _command(name, directory)
             raise ValueError(f"{key}: not prepared in full in {path}: {missing[0]} is missing; run {prepare}")
-    image, label = (info.features[feature] for feature in ("image", "label"))
-    return Prepared(name, builder, tuple(image.shape), label.num_classes, names)
+
+
+def _command(name: str, directory: str) -> str:
+    return f"`python -m data.prepare {name}{f' --dir={shlex.quote(directory)}' if directory else ''}`"
 
 
 def files(prepared: Prepared, split: str) -> list[tuple[str, int]]:
@@ -167,55 +196,17 @@ def fingerprint(prepared: Prepared) -> str:
 
     The time, because new labels for the same images seldom change a size.
     """
-    content = hashlib.sha256((Path(prepared.builder.data_dir) / "dataset_info.json").read_bytes())
-    for split in sorted(prepared.splits.values()):
-        for file in prepared.builder.info.splits[split].filepaths:
+    return fingerprint_files(prepared.builder, prepared.splits.values())
+
+
+def fingerprint_files(builder: Builder, splits: Iterable[str]) -> str:
+    """Returns ``fingerprint`` of any set's splits."""
+    content = hashlib.sha256((Path(builder.data_dir) / "dataset_info.json").read_bytes())
+    for split in sorted(splits):
+        for file in builder.info.splits[split].filepaths:
             status = os.stat(file)
             content.update(f"\n{os.path.basename(file)} {status.st_size} {status.st_mtime_ns}".encode())
     return content.hexdigest()[:12]
-
-
-def decode(prepared: Prepared, split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields a split's examples in order, in chunks: [n, H, W, C] uint8 and [n] int32. "split" is "train" or "test".
-
-    One thread: most of the time goes into work that holds the interpreter's lock (two and four were no faster).
-
-    Raises:
-      ValueError: if an example is not as the set's description says, or cannot be read.
-    """
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.proto import tf_example_pb2
-    from tqdm import tqdm
-
-    key, count = f"data.name={prepared.name!r}", prepared.num_examples(split)
-    channels = prepared.image_shape[-1]
-    image_feature = prepared.builder.info.features["image"]
-    raw = tfds.decode.DeserializeMethod.RAW_BYTES
-    parse = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
-
-    def example(record: bytes) -> tuple[np.ndarray, int]:
-        feature = parse(record).features.feature
-        # Pillow whether or not OpenCV is installed: their JPEG decoders differ in bits.
-        image = image_feature.decode_example_np_with_pil(feature["image"].bytes_list.value[0], channels)
-        if image.shape != prepared.image_shape:
-            raise ValueError(f"an image of shape {image.shape} instead of {prepared.image_shape}")
-        label = feature["label"].int64_list.value[0]
-        if not 0 <= label < prepared.num_classes:
-            raise ValueError(f"label {label} is not in [0, {prepared.num_classes})")
-        return image, label
-
-    try:
-        source = prepared.builder.as_data_source(prepared.splits[split], deserialize_method=raw)
-        with tqdm(
-            total=count, desc=f"decoding {prepared.name} {split}", unit=" images", leave=False, disable=None
-        ) as bar:
-            for start in range(0, count, EXAMPLES_PER_CHUNK):
-                records = source.__getitems__(range(start, min(start + EXAMPLES_PER_CHUNK, count)))
-                images, labels = zip(*map(example, records), strict=True)
-                yield np.stack(images), np.array(labels, np.int32)
-                bar.update(len(labels))
-    except Exception as error:  # what a damaged file gives depends on where it is damaged
-        raise ValueError(f"{key}: split {split!r} cannot be decoded: {reason(error)}") from error
 
 
 def reason(error: BaseException) -> str:

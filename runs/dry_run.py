@@ -107,7 +107,7 @@ def _workers(program: Any, layout: Layout) -> str:
     return "\n".join(
         [
             *([program.source.note] if program.source.note else []),
-        f"{layout.num_workers} workers = {layout.num_devices} devices x {layout.lanes} lanes",
+            f"{layout.num_workers} workers = {layout.num_devices} devices x {layout.lanes} lanes",
             f"  {'steps':<24}{program.num_steps:>16,}",
             f"  {'examples per step':<24}{program.examples_per_step:>16,}",
             f"  {'bytes a worker sends':<24}{moved.bytes_per_worker:>16,.0f}  and receives, per step ({kinds})",

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data import cache, tfds_sets
-from data import decoded
+from data import cache, decoded, tfds_sets
 from data.decoded import check, load
 from tests.data_folders import random_examples, write_set, write_shard
 
@@ -40,7 +39,7 @@ def no_decoding(monkeypatch):
     def forbid(*arguments):
         raise AssertionError("decoded again")
 
-    return lambda: monkeypatch.setattr(tfds_sets, "decode", forbid)
+    return lambda: monkeypatch.setattr(decoded, "decode", forbid)
 
 
 @pytest.fixture
@@ -210,7 +209,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_stopped_while_decoding_leaves_no_half_file(after, fashion, tmp_path, monkeypatch, warnings_said):
-    whole = tfds_sets.decode
+    whole = decoded.decode
 
     def stops(prepared, split):
         for number, chunk in enumerate(whole(prepared, split)):
@@ -219,7 +218,7 @@ def test_stopped_while_decoding_leaves_no_half_file(after, fashion, tmp_path, mo
             yield chunk
 
     with monkeypatch.context() as patch:
-        patch.setattr(tfds_sets, "decode", stops)
+        patch.setattr(decoded, "decode", stops)
         with pytest.raises(Killed):
             load("fashion_mnist")
     assert not list(cached(tmp_path).iterdir())
@@ -431,5 +430,5 @@ def test_mnist():
 @real("cifar10")
 def test_cifar10():
     assert check("cifar10", directory=REAL) == decoded.describe((32, 32, 3), 10, 50_000, 10_000)
-    images, labels = next(tfds_sets.decode(tfds_sets.open_set("cifar10", directory=REAL), "test"))
+    images, labels = next(decoded.decode(tfds_sets.open_set("cifar10", directory=REAL), "test"))
     assert images.shape == (512, 32, 32, 3) and np.bincount(labels).min() > 25

@@ -33,7 +33,10 @@ def folder(tmp_path_factory):
 
 
 def prepared(folder):
-    return tfds_sets.open_set(folder.parent.name, directory=str(folder.parent.parent), sizes="any")
+    directory = str(folder.parent.parent)
+    return tfds_sets.open_set(folder.parent.name, directory=directory, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
+        folder.parent.name, directory=str(folder.parent.parent), kind=tfds_sets.IMAGES_OF_ANY_SIZE
+    )
 
 
 def images(folder, split="train", **options):
@@ -308,7 +311,7 @@ import os, signal, sys, numpy as np
 from data import tfds_sets
 from data.streams import open_images
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
-prepared = tfds_sets.open_set("imagenet2012", directory=sys.argv[1], sizes="any")
+prepared = tfds_sets.open_set("imagenet2012", directory=sys.argv[1], kind=tfds_sets.IMAGES_OF_ANY_SIZE)
 examples = open_images(prepared, "train", image_size=16, mode="training", processes=2)
 examples.gather(np.arange(8)[None], np.array([0]))
 try:

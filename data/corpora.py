@@ -1,0 +1,148 @@
+"""Texts by name: Python's own reference, any set of texts that TFDS has prepared, or plain text files."""
+
+import glob
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from data import tfds_sets, tfds_texts
+from data.tokenizers import Documents
+
+BUILT_IN = "pydoc"
+PIECE_LENGTH = 2**16  # characters: documents are tokenized in pieces of about this length, in parallel
+HELD_OUT = 10  # where there is no test split, one of so many documents is for testing: the last ones
+
+
+class Corpus(NamedTuple):
+    """Texts that were found, and are not read yet."""
+
+    label: str  # for the names of files
+    fingerprint: str  # 12 hex digits that change with the texts
+    read: Callable[[], dict[str, Documents]]  # "train" and "test"
+
+
+def open_corpus(source: str, *, directory: str = "") -> Corpus:
+    """Finds texts; looks at all that can be seen without reading them.
+
+    * ``"pydoc"``: the topics of Python's language reference, which come with Python; they differ between its versions.
+    * A path, or a pattern such as ``"texts/*.txt"``: what ends in .txt, holds ``*`` or ``?``, or begins with ``/``,
+      ``.`` or ``~``. Each file is a document, in the order of their names; UTF-8.
+    * Any other name: a TFDS set of texts as "set", "set/config" or "set:version". Each example is a document; but
+      where the set says that its examples are in order, and none holds an empty line, they are paragraphs of one.
+
+    Test texts are the split "test", or else "validation". Where there is neither, they are the last tenth of the
+    documents, or with fewer than ten of them the last tenth of each, cut at an end of line.
+
+    Args:
+      source: of one of these kinds.
+      directory: folder of prepared TFDS sets, "" means TFDS_DATA_DIR, and where that is not set TFDS's own default; and
+        the folder in which relative paths begin, "" means the current one.
+
+    Raises:
+      ValueError: one line; no such texts, or not as needed.
+
+    >>> corpus = open_corpus("pydoc")
+    >>> corpus.label, len(corpus.fingerprint)
+    ('pydoc', 12)
+    """
+    if re.search(r"[*?]|^[/.~]|\.txt$", source):
+        return _files(source, directory)
+    if source == BUILT_IN:
+        if directory:  # of no use here, but a folder that was named must be one
+            tfds_sets.data_directory(directory)
+        topics = _topics()
+        return Corpus(BUILT_IN, _digest(*topics), lambda: _hold_out([pieces(topic) for topic in topics]))
+    builder, splits = tfds_texts.open_texts(source, directory=directory)
+    label = re.sub(r"[^\w.-]+", "-", builder.info.full_name)
+
+    def read() -> dict[str, Documents]:
+        found = {}
+        for name, split in splits.items():
+            texts = list(tfds_texts.read(builder, split))
+            found[name] = [pieces(text) for text in texts]
+            if builder.info.disable_shuffling and not any("\n\n" in text for text in texts):
+                found[name] = [[text if text.endswith("\n") else text + "\n" for text in texts]]
+        return found if "test" in found else _hold_out(found["train"])
+
+    return Corpus(label, tfds_sets.fingerprint_files(builder, splits.values()), read)
+
+
+def pieces(text: str) -> list[str]:
+    r"""Returns the text in pieces that end where lines do, of about 65,536 characters where lines allow.
+
+    >>> [len(piece) for piece in pieces("x" * 99 + "\n" + "y" * 80_000 + "\n" + "z")]
+    [100, 80001, 1]
+    """
+    found, start = [], 0
+    while len(text) - start > PIECE_LENGTH:
+        end = text.rfind("\n", start, start + PIECE_LENGTH) + 1 or text.find("\n", start + PIECE_LENGTH) + 1
+        if not end:
+            break
+        found.append(text[start:end])
+        start = end
+    return [*found, text[start:]] if start < len(text) else found
+
+
+def _topics() -> list[str]:
+    try:
+        from pydoc_data import topics
+    except ImportError:
+        raise ValueError(f"data.source={BUILT_IN!r}: this Python comes without its module pydoc_data") from None
+    return [topics.topics[name] for name in sorted(topics.topics)]
+
+
+def _files(source: str, directory: str) -> Corpus:
+    key = f"data.source={source!r}"
+    folder = tfds_sets.data_directory(directory) if directory else ""
+    pattern = os.path.join(folder, os.path.expanduser(source))
+    try:
+        found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
+        paths = [Path(path) for path in found if glob.has_magic(pattern) is False or os.path.isfile(path)]
+        status = [path.stat() for path in paths]
+        for path in paths:
+            path.open("rb").close()
+    except (OSError, ValueError) as error:  # ValueError: a null byte
+        raise ValueError(f"{key}: must be text files that can be read ({tfds_sets.reason(error)})") from None
+    if not paths:
+        raise ValueError(f"{key}: no file has such a name")
+    digest = _digest(
+        *(f"{path.resolve()} {was.st_size} {was.st_mtime_ns}" for path, was in zip(paths, status, strict=True))
+    )
+    label = re.sub(r"[^\w.-]+", "-", Path(source).stem).strip("-.") or "texts"
+
+    def read() -> dict[str, Documents]:
+        documents = []
+        for path in paths:
+            try:
+                documents.append(pieces(path.read_text("utf-8-sig")))
+            except (OSError, ValueError) as error:
+                raise ValueError(f"{key}: {path.name} cannot be read: {tfds_sets.reason(error)}") from None
+        return _hold_out(documents)
+
+    return Corpus(label[:40], digest, read)
+
+
+def _digest(*parts: str) -> str:
+    content = hashlib.sha256()
+    for part in parts:
+        content.update(f"{len(part)} {part}\n".encode(errors="surrogateescape"))
+    return content.hexdigest()[:12]
+
+
+def _hold_out(documents: Documents) -> dict[str, Documents]:
+    """Parts documents into train and test as ``open_corpus`` says."""
+    count = len(documents) // HELD_OUT
+    if count:
+        return {"train": documents[:-count], "test": documents[-count:]}
+    train, test = [], []
+    for document in documents:
+        text = "".join(document)
+        end = text.rstrip("\n").find("\n", len(text) - len(text) // HELD_OUT - 1) + 1
+        if not end:  # no line ends that late: the last line, whatever its length
+            end = text.rstrip("\n").rfind("\n") + 1
+        train.append(pieces(text[:end] if end else text))
+        test.append(pieces(text[end:] if end else ""))
+    return {"train": train, "test": test}

@@ -1,0 +1,196 @@
+"""From the tokens of documents to sequences of one length."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from data.tokenizers import CLS, PAD, SEP, Encoded
+
+Columns = dict[str, np.ndarray]
+
+
+def causal(encoded: Encoded, *, sequence_length: int, split: str) -> Columns:
+    """Cuts one stream of all documents, [SEP] before, between and after them, into sequences of T + 1.
+
+    The last token of a row is the first of the next one. So each token of the stream but its first [SEP] is predicted
+    once; a row's first token is not, and stands only for the start of its context.
+
+    Args:
+      encoded: the documents.
+      sequence_length: T, predictions in a row.
+      split: "train" drops the last tokens where they do not fill a row, so that every row holds T predictions; "test"
+        pads them with [PAD], which is not to be predicted, so that the whole split is evaluated.
+
+    Returns:
+      {"tokens": [N, T + 1] int32}; N may be 0.
+
+    >>> encoded = Encoded(np.array([7, 8, 9]), np.ones(3, bool), np.array([0, 2, 3]))
+    >>> causal(encoded, sequence_length=2, split="test")["tokens"].tolist()
+    [[3, 7, 8], [8, 3, 9], [9, 3, 0]]
+    """
+    stream = np.concatenate([[SEP], *(part for d in _each(encoded) for part in (d, [SEP]))]).astype(np.int32)
+    num_predictions = len(stream) - 1
+    num_rows = num_predictions // sequence_length if split == "train" else -(-num_predictions // sequence_length)
+    stream = np.pad(stream, (0, max(0, num_rows * sequence_length + 1 - len(stream))), constant_values=PAD)
+    index = np.arange(num_rows)[:, None] * sequence_length + np.arange(sequence_length + 1)
+    return {"tokens": stream[index]}
+
+
+def full_sequences(encoded: Encoded, *, sequence_length: int) -> Columns:
+    """Fills each row with text up to the last whole word that fits: ``[CLS] words [SEP]``, then [PAD].
+
+    Text goes on from row to row and from document to document, with a [SEP] between documents. Each token of the
+    documents comes once.
+
+    Args:
+      encoded: the documents.
+      sequence_length: T, at least 3.
+
+    Returns:
+      As ``segment_pairs``; all segments are 0, all is_next are 1.
+
+    Reference: Liu et al. 2019, RoBERTa, section 4.2, FULL-SENTENCES.
+    Differs from the paper in: rows end with whole words, not with whole sentences.
+
+    >>> encoded = Encoded(np.array([7, 8, 9]), np.array([True, True, False]), np.array([0, 3]))
+    >>> packed = full_sequences(encoded, sequence_length=4)
+    >>> packed["tokens"].tolist(), packed["words"].tolist()
+    ([[2, 7, 3, 0], [2, 8, 9, 3]], [[-1, 0, -1, -1], [-1, 0, 0, -1]])
+    """
+    ends = encoded.bounds[1:]
+    ids = np.insert(encoded.ids, ends, SEP)
+    starts = np.insert(encoded.starts, ends, True)
+    stop = len(ids) - 1 if len(ids) else 0  # the last [SEP] is the row's own
+    floor = _floor(starts)
+    rows = []
+    position = 0
+    while position < stop:
+        if ids[position] == SEP:  # the row before ends with one already
+            position += 1
+            continue
+        end = _cut(floor, position, position + sequence_length - 2, stop)
+        rows.append((position, end - (ids[end - 1] == SEP), end, end))
+        position = end
+    return _assemble(ids, starts, rows, [1] * len(rows), sequence_length)
+
+
+def segment_pairs(
+    encoded: Encoded, *, sequence_length: int, seed: int, short_probability: float = 0.1, next_probability: float = 0.5
+) -> Columns:
+    """Makes rows of two segments: ``[CLS] A [SEP] B [SEP]``, then [PAD]; B follows A in its document, or does not.
+
+    A document is walked once. A takes a random part of a row's T - 3 places; B takes the rest, from where A ended or
+    else from a random place of another document (of a single one: far from A), and then the walk goes on behind A. So
+    each token comes once, in A or as the true next, and some come again as random ones.
+
+    Args:
+      encoded: the documents.
+      sequence_length: T, at least 5.
+      seed: of all random choices.
+      short_probability: of a row that is shortened to a random length, as rows in use are.
+      next_probability: of a B that follows A; where a document ends with A, B is random.
+
+    Returns:
+      {"tokens": [N, T] int32, "segments": [N, T] int8, 1 for B and its [SEP], else 0, "words": [N, T] int16, the index
+      of each token's word within its row, -1 for special tokens and padding ([UNK] is a word), "is_next": [N] int32}.
+      N is 0 where the documents hold fewer than two tokens.
+
+    Reference: Devlin et al. 2019, BERT, appendix A.2; create_pretraining_data.py of google-research/bert.
+    Differs from that program in: segments end at words, not at sentences; random places are uniform over tokens, not
+    over documents; nothing is masked, and so nothing is written several times over (``dupe_factor``).
+
+    >>> encoded = Encoded(np.arange(5, 105), np.ones(100, bool), np.array([0, 50, 100]))
+    >>> packed = segment_pairs(encoded, sequence_length=16, seed=0)
+    >>> packed["tokens"].shape[1], int(packed["tokens"][0, 0]), sorted(set(packed["is_next"].tolist()))
+    (16, 2, [0, 1])
+    """
+    below = _random(seed)
+    floor = _floor(encoded.starts)
+    bounds = encoded.bounds.tolist()
+    total, single = len(encoded.ids), len(bounds) == 2
+    rows, is_next = [], []
+    for position, stop in itertools.pairwise(bounds):
+        lower, upper = position, stop  # where a random B may not begin
+        while position < stop:
+            room = sequence_length - 3
+            if below(10**6) < short_probability * 10**6:
+                room = 2 + below(room - 1)
+            longest = max(1, min(room, stop - position) - 1)
+            middle = _cut(floor, position, position + 1 + below(longest), stop)
+            if single:
+                lower, upper = max(0, position - sequence_length), min(total, middle + sequence_length)
+            left = room - (middle - position)
+            elsewhere = total - (upper - lower)
+            follows = middle < stop and (not elsewhere or below(10**6) < next_probability * 10**6)
+            if follows:
+                end = _cut(floor, middle, middle + left, stop)
+                rows.append((position, middle, middle, end))
+            elif elsewhere:
+                start = below(elsewhere)
+                start = int(floor[start if start < lower else start + upper - lower])
+                limit = bounds[int(np.searchsorted(encoded.bounds, start, side="right"))]
+                rows.append((position, middle, start, _cut(floor, start, start + left, limit)))
+            if follows or elsewhere:
+                is_next.append(int(follows))
+            position = end if follows else middle
+    return _assemble(encoded.ids, encoded.starts, rows, is_next, sequence_length)
+
+
+def _each(encoded: Encoded) -> Iterator[np.ndarray]:
+    return (encoded.ids[a:b] for a, b in itertools.pairwise(encoded.bounds))
+
+
+def _floor(starts: np.ndarray) -> np.ndarray:
+    """Returns for each token, and for the end, the nearest start of a word that is not behind it: [S + 1]."""
+    index = np.arange(len(starts) + 1)
+    return np.maximum.accumulate(np.where(np.append(starts, True), index, 0))
+
+
+def _cut(floor: np.ndarray, start: int, end: int, stop: int) -> int:
+    """Returns where a span ends: at the last whole word within ``end`` and ``stop``, or within its only word."""
+    if end >= stop:
+        return stop
+    whole = int(floor[end])
+    return whole if whole > start else end
+
+
+def _random(seed: int) -> Callable[[int], int]:
+    """Returns a function: n -> a random number in [0, n). Of NumPy, only Philox's words are the same for ever."""
+    philox = np.random.Philox(key=np.array([seed, 0], np.uint64))
+    words: list[int] = []
+
+    def below(n: int) -> int:
+        if not words:
+            words.extend(philox.random_raw(4096).tolist()[::-1])
+        return words.pop() % n
+
+    return below
+
+
+def _assemble(ids: np.ndarray, starts: np.ndarray, rows: list, is_next: list[int], length: int) -> Columns:
+    """Lays spans out as rows: each of ``rows`` is (A's start, A's stop, B's start, B's stop); without B, one [SEP]."""
+    spans = np.array(rows, np.int64).reshape(-1, 4)
+    a, b = spans[:, 1] - spans[:, 0], spans[:, 3] - spans[:, 2]  # [N] lengths
+    row = np.arange(len(spans))
+    tokens = np.full((len(spans), length), PAD, np.int32)
+    begins = np.zeros(tokens.shape, bool)  # a word begins here
+    for first, count, column in ((spans[:, 0], a, np.ones_like(a)), (spans[:, 2], b, a + 2)):
+        offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        source, target = (np.repeat(at, count) + offset for at in (first, row * length + column))
+        tokens.ravel()[target] = ids[source]
+        begins.ravel()[target] = starts[source]
+        begins.ravel()[(row * length + column)[count > 0]] = True  # what is left of a cut word is a word
+    paired = b > 0
+    tokens[row, 0], tokens[row, a + 1] = CLS, SEP
+    tokens[row[paired], (a + b + 2)[paired]] = SEP
+    in_b = np.arange(length) > (a + 1)[:, None]
+    segments = in_b & (tokens != PAD)
+    special = (tokens == PAD) | (tokens == CLS) | (tokens == SEP)
+    words = np.where(special, -1, np.cumsum(begins & ~special, axis=1) - 1)
+    return {
+        "tokens": tokens,
+        "segments": segments.astype(np.int8),
+        "words": words.astype(np.int16),
+        "is_next": np.array(is_next, np.int32),
+    }

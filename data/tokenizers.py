@@ -1,0 +1,190 @@
+"""From texts to token ids: bytes, or pieces of words learnt from the training texts."""
+
+import collections
+import functools
+import itertools
+import json
+from collections.abc import Iterable
+from importlib import metadata
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+Documents = list[list[str]]
+"""Each document in pieces, whose concatenation is its text; pieces end where lines do."""
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4, of every tokenizer
+PAD, UNK, CLS, SEP, MASK = range(5)
+MAX_WORD_LENGTH = 100  # characters; a longer word is [UNK], as in BERT
+MAX_ALPHABET = 1000  # characters; a word with another is [UNK]
+MIN_COUNT = 2  # of a pair of pieces, to become one piece
+PIECES_PER_CALL = 1024
+
+Name = Literal["bytes", "wordpiece"]
+
+
+class Encoded(NamedTuple):
+    """The tokens of documents, one document after another; D' <= D, as documents without any token are left out."""
+
+    ids: np.ndarray  # [S] int32
+    starts: np.ndarray  # [S] bool: the first token of a word
+    bounds: np.ndarray  # [D' + 1] int64: document d is ids[bounds[d]:bounds[d + 1]]
+
+
+class Tokenizer(Protocol):
+    """Ids 0 to 4 are the special tokens; no text is encoded as [PAD], [CLS], [SEP] or [MASK]."""
+
+    vocab_size: int
+
+    def encode(self, documents: Documents) -> Encoded:
+        """Returns the tokens of documents, without special tokens but [UNK]."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of tokens; special ones have none, but [UNK]."""
+
+
+class Bytes:
+    """The bytes of UTF-8: id = 5 + byte, 261 ids in all.
+
+    A word is a run of letters, digits and bytes of other scripts; every other byte, a space too, is one of its own.
+
+    >>> encoded = Bytes().encode([["no, é"]])
+    >>> encoded.ids.tolist(), encoded.starts.astype(int).tolist()
+    ([115, 116, 49, 37, 200, 174], [1, 0, 1, 1, 1, 0])
+    >>> Bytes().decode(encoded.ids)
+    'no, é'
+    """
+
+    vocab_size = len(SPECIAL) + 256
+
+    def encode(self, documents: Documents) -> Encoded:
+        """Returns the bytes of each document, as tokens."""
+        contents = ["".join(pieces).encode() for pieces in documents]
+        codes = np.frombuffer(b"".join(contents), np.uint8)
+        in_words = np.array([chr(byte).isalnum() or byte >= 128 for byte in range(256)])[codes]
+        starts = np.ones(len(codes), bool)
+        starts[1:] = ~(in_words[1:] & in_words[:-1])
+        return _bounded(codes.astype(np.int32) + len(SPECIAL), starts, [len(content) for content in contents])
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text; what is no UTF-8 becomes U+FFFD, one for each fault."""
+        return bytes(i - len(SPECIAL) for i in map(int, ids) if i >= len(SPECIAL)).decode(errors="replace")
+
+
+class WordPiece:
+    """Words as their longest known pieces, from left to right; all in lower case and without accents, as in BERT.
+
+    Reference: Devlin et al. 2019, BERT, section 3; Wu et al. 2016, Google's Neural Machine Translation System, 4.1.
+    """
+
+    def __init__(self, file: str):
+        """Takes the content of a file that ``train_wordpiece`` made."""
+        import tokenizers
+
+        self._tokenizer: Any = tokenizers.Tokenizer.from_str(file)
+        self.vocab_size = self._tokenizer.get_vocab_size()
+        self._names = [str(self._tokenizer.id_to_token(i)) for i in range(self.vocab_size)]
+        self._inside = np.array([name.startswith("##") and name != "##" for name in self._names])
+
+    def encode(self, documents: Documents) -> Encoded:
+        """Returns the pieces of each document's words."""
+        from tqdm import tqdm
+
+        pieces = [piece for document in documents for piece in document]
+        parts: list[np.ndarray] = []
+        counts: list[int] = []
+        with tqdm(total=len(pieces), desc="encoding", unit=" pieces", leave=False, disable=None) as bar:
+            for start in range(0, len(pieces), PIECES_PER_CALL):
+                encodings = self._tokenizer.encode_batch_fast(
+                    pieces[start : start + PIECES_PER_CALL], add_special_tokens=False
+                )
+                lists = [encoding.ids for encoding in encodings]
+                counts += map(len, lists)
+                parts.append(np.fromiter(itertools.chain.from_iterable(lists), np.int32))
+                bar.update(len(lists))
+        ends = np.cumsum([0, *map(len, documents)])  # documents in pieces, then in tokens
+        totals = np.cumsum([0, *counts])[ends]
+        ids = np.concatenate(parts) if parts else np.zeros(0, np.int32)
+        return _bounded(ids, ~self._inside[ids], np.diff(totals).tolist())
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the words, parted by spaces: where there were none, or line ends, is not known any more."""
+        names = [self._names[i] for i in map(int, ids) if i >= len(SPECIAL) or i == UNK]
+        return " ".join(names).replace(" ##", "").removeprefix("##")
+
+
+def library_version() -> str:
+    """Returns the version of the library that "wordpiece" needs, without importing it.
+
+    Raises:
+      ValueError: one line; it is not installed.
+    """
+    try:
+        return metadata.version("tokenizers")
+    except metadata.PackageNotFoundError:
+        raise ValueError("data.tokenizer='wordpiece': needs the package tokenizers, which is not installed") from None
+
+
+def _bounded(ids: np.ndarray, starts: np.ndarray, lengths: list[int]) -> Encoded:
+    bounds = np.cumsum([0, *(length for length in lengths if length)], dtype=np.int64)
+    starts[bounds[:-1]] = True
+    return Encoded(ids, starts, bounds)
+
+
+def train_wordpiece(documents: Documents, *, vocab_size: int) -> str:
+    """Returns the content of a tokenizer's file in the format of the library ``tokenizers``, learnt from documents.
+
+    The same documents and size give the same file, bit for bit. The library's trainer alone does not: it numbers the
+    characters inside words in the order of a hash table, and breaks ties between pairs of pieces by these numbers. So
+    the words are counted here, and these characters are handed over in order, as if they were special tokens.
+
+    Args:
+      documents: of the training split.
+      vocab_size: ids at most; small corpora have fewer pieces that occur twice.
+
+    Raises:
+      ValueError: one line; the documents hold no words.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    words = count_words(documents, normalize=normalizer.normalize_str, split=splitter.pre_tokenize_str)
+    characters: collections.Counter[str] = collections.Counter()
+    for word, count in words.items():
+        characters.update(dict.fromkeys(word, count))
+    # Each character may need two ids, at the start of a word and inside; half of all ids are for longer pieces.
+    room = min(MAX_ALPHABET, (vocab_size - len(SPECIAL)) // 4)
+    alphabet = {c for c, _ in sorted(characters.items(), key=lambda item: (-item[1], item[0]))[:room]}
+    words = {word: count for word, count in words.items() if len(word) <= MAX_WORD_LENGTH and alphabet.issuperset(word)}
+    inside = sorted({c for word in words for c in word[1:]})
+    if not words:
+        raise ValueError("data.tokenizer='wordpiece': the training texts hold no words to learn from")
+
+    learner = Tokenizer(models.WordPiece(unk_token=SPECIAL[UNK]))
+    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=MIN_COUNT,
+        special_tokens=[*SPECIAL, *("##" + c for c in inside)],
+        show_progress=False,
+    )
+    learner.train_from_iterator((" ".join([word] * words[word]) for word in sorted(words)), trainer)
+
+    # A tokenizer made of the vocabulary alone: a text's own "[MASK]", or "##a", is no special token to it.
+    model = models.WordPiece(learner.get_vocab(), unk_token=SPECIAL[UNK], max_input_chars_per_word=MAX_WORD_LENGTH)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    return json.dumps(json.loads(tokenizer.to_str()), indent=1, ensure_ascii=False)
+
+
+def count_words(documents: Documents, *, normalize: Any, split: Any) -> dict[str, int]:
+    """Returns how often each word occurs, the words as the library's normalizer and splitter make them."""
+    from tqdm import tqdm
+
+    counts: collections.Counter[str] = collections.Counter()
+    cached = functools.lru_cache(2**18)(lambda run: [word for word, _ in split(normalize(run))])
+    for pieces in tqdm(documents, desc="counting words", unit=" documents", leave=False, disable=None):
+        for piece in pieces:
+            for run in piece.split():  # most runs between spaces come again and again: split once
+                counts.update(cached(run))
+    return dict(counts)
