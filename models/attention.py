@@ -1,0 +1,110 @@
+"""The blocks that BERT and the causal transformer are built of."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+from flax import linen as nn
+from jax import numpy as jnp
+
+PAD = 0  # the token of padding in all text data
+
+Float = Literal["float32", "bfloat16", "float16"]
+Remat = Literal["none", "blocks"]
+
+
+class SelfAttention(nn.Module):
+    r"""Scaled dot-product attention with several heads.
+
+    .. math:: y = W_o \, \text{concat}_h \, \text{softmax}(Q_h K_h^T / \sqrt{D / H}) V_h
+
+    Query, key and value have a kernel each, so that reducers that look at layers see three of them.
+
+    Args:
+      num_heads: H, which must divide D.
+      dropout_rate: share of attention weights dropped in training.
+      dtype: of activations; the softmax is in float32.
+      kernel_init: of query, key and value.
+      output_init: of the output's kernel.
+
+    Reference: Vaswani et al., "Attention is all you need", arXiv 1706.03762, equation 1.
+    """
+
+    num_heads: int
+    dropout_rate: float
+    dtype: Float
+    kernel_init: Callable
+    output_init: Callable
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array, *, deterministic: bool) -> jax.Array:
+        """Returns [B, T, D] for x [B, T, D]; mask [B or 1, 1, T or 1, T] tells which keys a query sees."""
+        batch, time, width = x.shape
+        if width % self.num_heads:
+            raise ValueError(f"num_heads={self.num_heads}: must divide width={width}")
+        heads = (batch, time, self.num_heads, width // self.num_heads)
+        query, key, value = (
+            nn.Dense(width, dtype=self.dtype, kernel_init=self.kernel_init, name=name)(x).reshape(heads)
+            for name in ("query", "key", "value")
+        )
+        scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32) * heads[-1] ** -0.5
+        # Finite, so that a row that sees no key at all (an example of padding only) is uniform, and no NaN.
+        scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
+        weights = nn.Dropout(self.dropout_rate, deterministic=deterministic)(jax.nn.softmax(scores))  # (B, H, T, T)
+        y = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value).reshape(x.shape)
+        return nn.Dense(width, dtype=self.dtype, kernel_init=self.output_init, name="output")(y)  # (B, T, D)
+
+
+class FeedForward(nn.Module):
+    """Dense layer of 4 D, GELU, dense layer of D.
+
+    Args:
+      gelu: with the error function, or with its approximation by tanh.
+      dtype: of activations.
+      kernel_init: of the first kernel.
+      output_init: of the second.
+    """
+
+    gelu: Literal["exact", "tanh"]
+    dtype: Float
+    kernel_init: Callable
+    output_init: Callable
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns [B, T, D] for x [B, T, D]."""
+        width = x.shape[-1]
+        inner = nn.Dense(4 * width, dtype=self.dtype, kernel_init=self.kernel_init, name="inner")(x)  # (B, T, 4 D)
+        inner = nn.gelu(inner, approximate=self.gelu == "tanh")
+        return nn.Dense(width, dtype=self.dtype, kernel_init=self.output_init, name="output")(inner)
+
+
+def layer_norm(*, epsilon: float, dtype: Float, name: str) -> nn.LayerNorm:
+    """Returns a layer norm with statistics in float32; the variance of deviations, never a difference of squares."""
+    return nn.LayerNorm(epsilon=epsilon, dtype=dtype, use_fast_variance=False, name=name)
+
+
+def embed_positions(owner: nn.Module, time: int, *, max_length: int, width: int, init: Callable) -> jax.Array:
+    """Returns the learned embedding of positions 0 to T - 1, [1, T, D]; a parameter of ``owner``.
+
+    Raises:
+      ValueError: if there are more positions than the model has.
+    """
+    if time > max_length:
+        raise ValueError(f"max_length={max_length}: must be at least the data's {time} tokens")
+    return owner.param("positions", init, (max_length, width))[None, :time]
+
+
+def unembed(x: jax.Array, embedding: nn.Embed) -> jax.Array:
+    """Returns logits [..., V] float32 of x [..., D] by the embedding's own table: x E^T, summed in float32."""
+    table = embedding.embedding.astype(x.dtype)  # (V, D)
+    return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
+
+
+def run(block: nn.Module, x: jax.Array, mask: jax.Array, *, deterministic: bool, remat: Remat) -> jax.Array:
+    """Applies a block; with remat "blocks" its activations are computed again in the backward pass, not kept."""
+
+    def apply(block: nn.Module, x: jax.Array, mask: jax.Array) -> jax.Array:
+        return block(x, mask, deterministic=deterministic)
+
+    return (nn.remat(apply) if remat == "blocks" else apply)(block, x, mask)

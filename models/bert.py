@@ -1,0 +1,157 @@
+"""BERT with its two heads, in the sizes that are in use."""
+
+from typing import Annotated, Any, Literal
+
+import jax
+from flax import linen as nn
+from jax import numpy as jnp
+
+from models import attention
+
+EPSILON = 1e-12  # of every layer norm
+
+
+class BertBlock(nn.Module):
+    """Attention and feed-forward layers, each followed by dropout, the residual sum and a layer norm."""
+
+    num_heads: int
+    dropout_rate: float
+    attention_dropout_rate: float
+    gelu: Literal["exact", "tanh"]
+    dtype: attention.Float
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array, *, deterministic: bool) -> jax.Array:
+        init = nn.initializers.truncated_normal(0.02)
+        layers: dict[str, Any] = {"dtype": self.dtype, "kernel_init": init, "output_init": init}
+
+        def joined(x: jax.Array, change: jax.Array, name: str) -> jax.Array:
+            change = nn.Dropout(self.dropout_rate, deterministic=deterministic)(change)
+            return attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name=name)(x + change)  # (B, T, D)
+
+        attend = attention.SelfAttention(self.num_heads, self.attention_dropout_rate, name="attention", **layers)
+        x = joined(x, attend(x, mask, deterministic=deterministic), "attention_norm")
+        return joined(x, attention.FeedForward(self.gelu, name="feed_forward", **layers)(x), "feed_forward_norm")
+
+
+class BertBase(nn.Module):
+    """BERT-Base, 12 layers of width 768: 110,106,428 parameters at a vocabulary of 30,522.
+
+    Of these 109,482,240 are encoder and pooler, the number that is usually given, and 624,188 the two heads without
+    the table of tokens, which the masked-LM head shares with the embedding. Post-norm: a layer norm follows each
+    residual sum.
+
+    Args:
+      vocab_size: V.
+      num_layers: blocks.
+      num_heads: of attention; must divide width.
+      width: D; feed-forward layers are 4 D wide.
+      dropout_rate: of embeddings and of each layer's output.
+      attention_dropout_rate: of attention weights.
+      max_length: most tokens of a sequence.
+      gelu: with the error function, or with its approximation by tanh, as the authors' code has it.
+      remat: "blocks" keeps only the blocks' inputs for the backward pass and computes the rest again.
+      dtype: of activations; parameters, softmax, layer norms and logits are float32.
+
+    Reference: Devlin et al., arXiv 1810.04805, sections 3 and 3.1; google-research/bert, modeling.py.
+    Differs from the paper in: the next-sentence head's class 1 is "is next"; in the authors' code that is class 0.
+    """
+
+    vocab_size: int
+    num_layers: Annotated[int, "[1, inf)"] = 12
+    num_heads: Annotated[int, "[1, inf)"] = 12
+    width: Annotated[int, "[1, inf)"] = 768
+    dropout_rate: Annotated[float, "[0, 1)"] = 0.1
+    attention_dropout_rate: Annotated[float, "[0, 1)"] = 0.1
+    max_length: Annotated[int, "[1, inf)"] = 512
+    gelu: Literal["exact", "tanh"] = "exact"
+    remat: Literal["none", "blocks"] = "none"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+
+    @nn.compact
+    def __call__(
+        self, tokens: jax.Array, segments: jax.Array, positions: jax.Array, *, deterministic: bool = True
+    ) -> tuple[jax.Array, jax.Array]:
+        """Predicts the tokens at some positions, and whether the second segment follows the first.
+
+        Args:
+          tokens: [B, T] integers; padding, token 0, is not attended to.
+          segments: [B, T] integers, 0 or 1.
+          positions: [B, P] integers, those to be predicted.
+          deterministic: False drops units, by the key "dropout".
+
+        Returns:
+          Logits [B, P, V] of tokens and [B, 2] of "is next", float32.
+        """
+        init = nn.initializers.truncated_normal(0.02)
+        embedding = nn.Embed(self.vocab_size, self.width, dtype=self.dtype, embedding_init=init, name="tokens")
+        kind = nn.Embed(2, self.width, dtype=self.dtype, embedding_init=init, name="segments")
+        place = attention.embed_positions(
+            self, tokens.shape[1], max_length=self.max_length, width=self.width, init=init
+        ).astype(self.dtype)
+        x = embedding(tokens) + kind(segments.astype(jnp.int32)) + place  # (B, T, D)
+        x = attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name="embedding_norm")(x)
+        x = nn.Dropout(self.dropout_rate, deterministic=deterministic)(x)
+
+        mask = (tokens != attention.PAD)[:, None, None]  # (B, 1, 1, T)
+        for i in range(self.num_layers):
+            block = BertBlock(
+                self.num_heads,
+                self.dropout_rate,
+                self.attention_dropout_rate,
+                self.gelu,
+                self.dtype,
+                name=f"block_{i}",
+            )
+            x = attention.run(block, x, mask, deterministic=deterministic, remat=self.remat)
+
+        def dense(features: int, name: str) -> nn.Dense:
+            return nn.Dense(features, dtype=self.dtype, kernel_init=init, name=name)
+
+        chosen = jnp.take_along_axis(x, positions[..., None], axis=1)  # (B, P, D)
+        chosen = nn.gelu(dense(self.width, "masked_lm_dense")(chosen), approximate=self.gelu == "tanh")
+        chosen = attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name="masked_lm_norm")(chosen)
+        bias = self.param("masked_lm_bias", nn.initializers.zeros, (self.vocab_size,))
+        masked_lm = attention.unembed(chosen, embedding) + bias[None, None]
+
+        pooled = jnp.tanh(dense(self.width, "pooler")(x[:, 0]))  # (B, D)
+        return masked_lm, dense(2, "next_sentence")(pooled).astype(jnp.float32)
+
+
+class BertMini(BertBase):
+    """BERT-Mini, 4 layers of width 256: 11,267,900 parameters at a vocabulary of 30,522.
+
+    11,170,560 of them are encoder and pooler. Arguments as of ``BertBase``.
+
+    Reference: Turc et al., "Well-read students learn better", arXiv 1908.08962.
+    """
+
+    num_layers: Annotated[int, "[1, inf)"] = 4
+    num_heads: Annotated[int, "[1, inf)"] = 4
+    width: Annotated[int, "[1, inf)"] = 256
+
+
+class BertSmall(BertBase):
+    """BERT-Small, 4 layers of width 512: 29,058,876 parameters at a vocabulary of 30,522.
+
+    28,763,648 of them are encoder and pooler. Arguments as of ``BertBase``.
+
+    Reference: Turc et al., "Well-read students learn better", arXiv 1908.08962.
+    """
+
+    num_layers: Annotated[int, "[1, inf)"] = 4
+    num_heads: Annotated[int, "[1, inf)"] = 8
+    width: Annotated[int, "[1, inf)"] = 512
+
+
+class BertLarge(BertBase):
+    """BERT-Large, 24 layers of width 1,024: 336,226,108 parameters at a vocabulary of 30,522.
+
+    335,141,888 of them are encoder and pooler. Arguments as of ``BertBase``.
+
+    Reference: Devlin et al., arXiv 1810.04805, section 3.
+    """
+
+    num_layers: Annotated[int, "[1, inf)"] = 24
+    num_heads: Annotated[int, "[1, inf)"] = 16
+    width: Annotated[int, "[1, inf)"] = 1024

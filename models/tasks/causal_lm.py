@@ -1,0 +1,67 @@
+"""Which token comes next."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import linen as nn
+from jax import numpy as jnp
+
+from models import attention
+from models.tasks.base import Batch, Sums, Task, apply
+
+
+def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], sizes: Mapping[str, int]) -> Task:
+    r"""Softmax cross-entropy of each token given those before it, in nats per token.
+
+    .. math:: \ell = - \frac{1}{T} \sum_t \log p(x_{t+1} | x_1, \ldots, x_t), \quad \text{perplexity} = e^\ell
+
+    Targets that are padding are not counted.
+
+    Args:
+      model: maps tokens [B, T] to logits [B, T, V].
+      example: "tokens" [T + 1] int32 and nothing else.
+      sizes: "vocab_size", V.
+
+    Returns:
+      A ``Task`` over batches ``{"tokens": [B, T + 1] int32}``; sums count predicted tokens, and metrics are loss,
+      perplexity and accuracy.
+
+    Raises:
+      ValueError: if the data are no sequences of at least two tokens.
+    """
+    if example.keys() != {"tokens"} or "vocab_size" not in sizes or example["tokens"].size < 2:
+        raise ValueError("name='causal_lm': needs data of running text, at least 2 tokens an example")
+
+    def init(key: jax.Array):
+        variables = dict(model.init(key, jnp.zeros((1, example["tokens"].size - 1), jnp.int32)))
+        return variables.pop("params"), variables
+
+    def sums_of(logits: jax.Array, target: jax.Array, weight: jax.Array) -> Sums:
+        counted = jnp.where(target == attention.PAD, 0, weight[:, None])  # (B, T)
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), target)
+        total = {"loss": loss, "correct": logits.argmax(-1) == target, "count": jnp.ones_like(loss)}
+        return {name: (counted * x).sum() for name, x in total.items()}
+
+    def loss(params, model_state, batch: Batch, key: jax.Array):
+        tokens, variables = batch["tokens"], {"params": params, **model_state}
+        logits, changed = apply(
+            model, variables, tokens[:, :-1], deterministic=False, rngs={"dropout": key}, mutable=list(model_state)
+        )
+        sums = sums_of(logits, tokens[:, 1:], jnp.ones(len(tokens), jnp.float32))
+        return sums["loss"] / jnp.maximum(sums["count"], 1), (sums, changed)  # 0 for a batch of padding only
+
+    def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
+        tokens = batch["tokens"]
+        logits = apply(model, {"params": params, **model_state}, tokens[:, :-1], deterministic=True)
+        return sums_of(logits, tokens[:, 1:], weight)
+
+    def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
+        mean = sums["loss"] / sums["count"]
+        # On the host no device is asked; 709 nats are the most of which a float64 holds the exponential.
+        perplexity = jnp.exp(mean) if isinstance(mean, jax.Array) else np.exp(np.minimum(mean, 709.0))
+        return {"loss": mean, "perplexity": perplexity, "accuracy": sums["correct"] / sums["count"]}
+
+    return Task(init, loss, evaluate, metrics, ("perplexity", "min"))

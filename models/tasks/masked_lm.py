@@ -1,0 +1,113 @@
+"""Which tokens were hidden, and whether two segments belong together: BERT's two tasks."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import jax
+import optax
+from flax import linen as nn
+from jax import numpy as jnp
+
+from models.tasks import masking
+from models.tasks.base import Batch, Sums, Task, apply
+
+
+def masked_lm(
+    *,
+    model: nn.Module,
+    example: Mapping[str, jax.ShapeDtypeStruct],
+    sizes: Mapping[str, int],
+    rate: Annotated[float, "(0, 1]"] = 0.15,
+    max_predictions: Annotated[int, "[1, inf)"] = 20,
+    unit: Literal["token", "word"] = "token",
+    next_sentence: Literal["on", "off"] = "on",
+) -> Task:
+    r"""Cross-entropy of masked tokens, a mean over them, plus that of the next sentence, a mean over examples.
+
+    .. math:: \ell = - \frac{1}{M} \sum_{m} \log p(x_m) - \frac{1}{B} \sum_b \log q(s_b)
+
+    Training masks anew at each step, by the step's key. Evaluation masks each example by a key made of its tokens, so
+    that its masks are always the same, whatever else is in the batch.
+
+    The two means are over different numbers. "loss" and "count" in the sums are those of masked tokens, and the next
+    sentence has sums of its own beside them: so each part is exact for any split over batches and workers, and the
+    metric "loss" is the sum of the two means.
+
+    Args:
+      model: maps tokens [B, T], segments [B, T] and positions [B, P] to logits [B, P, V] and [B, 2].
+      example: "tokens" [T] int32, "segments" [T] and "words" [T], and "is_next" [] for the next sentence.
+      sizes: "vocab_size", "mask_id" and "num_special".
+      rate: share of the maskable tokens that are to be predicted.
+      max_predictions: P, most of them in a sequence.
+      unit: what is masked: a "token", or all tokens of a "word".
+      next_sentence: "off" leaves its loss out; its head then stays as it began.
+
+    Returns:
+      A ``Task`` over batches ``{"tokens": [B, T], "segments": [B, T], "words": [B, T], "is_next": [B]}``; metrics are
+      loss, masked_lm_loss and masked_lm_accuracy, and next_sentence_loss and next_sentence_accuracy where it is on.
+
+    Raises:
+      ValueError: if the data are no text with words and segments, or have no next sentence to tell.
+
+    Reference: Devlin et al., arXiv 1810.04805, section 3.1 and appendix A.
+    """
+    needed = {"tokens", "segments", "words", *(("is_next",) if next_sentence == "on" else ())}
+    if missing := sorted(needed - example.keys()) or sorted({"vocab_size", "mask_id", "num_special"} - sizes.keys()):
+        raise ValueError(f"name='masked_lm': needs data of masked text, these have no {', '.join(missing)}")
+    options: dict[str, Any] = {"rate": rate, "max_predictions": max_predictions, "unit": unit}
+    options |= {name: sizes[name] for name in ("mask_id", "vocab_size", "num_special")}
+
+    def init(key: jax.Array):
+        tokens = jnp.zeros((1, *example["tokens"].shape), jnp.int32)
+        variables = dict(model.init(key, tokens, tokens, jnp.zeros((1, 1), jnp.int32)))
+        return variables.pop("params"), variables
+
+    def sums_of(outputs, masked: masking.Masked, batch: Batch, weight: jax.Array) -> Sums:
+        masked_logits, next_logits = (x.astype(jnp.float32) for x in outputs)
+        counted = masked.weights * weight[:, None]  # (B, P)
+        loss = optax.softmax_cross_entropy_with_integer_labels(masked_logits, masked.targets)
+        tokens = {"loss": loss, "correct": masked_logits.argmax(-1) == masked.targets, "count": jnp.ones_like(loss)}
+        sums = {name: (counted * x).sum() for name, x in tokens.items()}
+        if next_sentence == "on":
+            loss = optax.softmax_cross_entropy_with_integer_labels(next_logits, batch["is_next"])  # (B,)
+            correct = next_logits.argmax(-1) == batch["is_next"]
+            examples = {"next_loss": loss, "next_correct": correct, "next_count": jnp.ones_like(loss)}
+            sums |= {name: (weight * x).sum() for name, x in examples.items()}
+        return sums
+
+    def loss(params, model_state, batch: Batch, key: jax.Array):
+        mask_key, dropout_key = jax.random.split(key)
+        masked = masking.mask(mask_key, batch, **options)
+        outputs, changed = apply(
+            model,
+            {"params": params, **model_state},
+            masked.inputs,
+            batch["segments"],
+            masked.positions,
+            deterministic=False,
+            rngs={"dropout": dropout_key},
+            mutable=list(model_state),
+        )
+        sums = sums_of(outputs, masked, batch, jnp.ones(len(batch["tokens"]), jnp.float32))
+        mean = sums["loss"] / jnp.maximum(sums["count"], 1)  # 0 for a batch of padding only
+        if next_sentence == "on":
+            mean += sums["next_loss"] / sums["next_count"]
+        return mean, (sums, changed)
+
+    def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
+        masked = masking.mask_each(masking.example_keys(batch["tokens"]), batch, **options)
+        variables = {"params": params, **model_state}
+        outputs = apply(model, variables, masked.inputs, batch["segments"], masked.positions, deterministic=True)
+        return sums_of(outputs, masked, batch, weight)
+
+    def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
+        masked_loss = sums["loss"] / sums["count"]
+        named = {"loss": masked_loss, "masked_lm_loss": masked_loss}
+        named["masked_lm_accuracy"] = sums["correct"] / sums["count"]
+        if next_sentence == "on":
+            named["next_sentence_loss"] = sums["next_loss"] / sums["next_count"]
+            named["next_sentence_accuracy"] = sums["next_correct"] / sums["next_count"]
+            named["loss"] = masked_loss + named["next_sentence_loss"]
+        return named
+
+    return Task(init, loss, evaluate, metrics, ("masked_lm_loss", "min"))

@@ -1,0 +1,85 @@
+"""A causal transformer of GPT-2's architecture."""
+
+from typing import Annotated, Any, Literal
+
+import jax
+from flax import linen as nn
+from jax import numpy as jnp
+
+from models import attention
+
+EPSILON = 1e-5  # of every layer norm
+
+
+class CausalBlock(nn.Module):
+    """Attention and feed-forward layers, each of a layer norm and followed by dropout and the residual sum."""
+
+    num_heads: int
+    dropout_rate: float
+    dtype: attention.Float
+    output_std: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array, *, deterministic: bool) -> jax.Array:
+        layers: dict[str, Any] = {
+            "dtype": self.dtype,
+            "kernel_init": nn.initializers.normal(0.02),
+            "output_init": nn.initializers.normal(self.output_std),
+        }
+
+        def norm(name: str) -> nn.LayerNorm:
+            return attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name=name)
+
+        drop = nn.Dropout(self.dropout_rate, deterministic=deterministic)
+        attend = attention.SelfAttention(self.num_heads, self.dropout_rate, name="attention", **layers)
+        x += drop(attend(norm("attention_norm")(x), mask, deterministic=deterministic))
+        feed_forward = attention.FeedForward("tanh", name="feed_forward", **layers)
+        return x + drop(feed_forward(norm("feed_forward_norm")(x)))  # (B, T, D)
+
+
+class Transformer(nn.Module):
+    """Predicts each token from those before it: 5,785,088 parameters at a vocabulary of 10,000.
+
+    GPT-2's architecture: layer norms before attention and feed-forward layers and after the last block, learned
+    positions, logits by the embedding's own table. With 12 layers, 12 heads, width 768, 1,024 positions and a
+    vocabulary of 50,257 it is GPT-2 small, 124,439,808 parameters.
+
+    Args:
+      vocab_size: V.
+      num_layers: blocks.
+      num_heads: of attention; must divide width.
+      width: D; feed-forward layers are 4 D wide.
+      dropout_rate: of embeddings, attention weights and each layer's output.
+      max_length: most tokens that are read.
+      remat: "blocks" keeps only the blocks' inputs for the backward pass and computes the rest again.
+      dtype: of activations; parameters, softmax, layer norms and logits are float32.
+
+    Reference: Radford et al., "Language models are unsupervised multitask learners", 2019; openai/gpt-2, model.py.
+    Differs from the paper in: query, key and value are three kernels, not one.
+    """
+
+    vocab_size: int
+    num_layers: Annotated[int, "[1, inf)"] = 4
+    num_heads: Annotated[int, "[1, inf)"] = 4
+    width: Annotated[int, "[1, inf)"] = 256
+    dropout_rate: Annotated[float, "[0, 1)"] = 0.1
+    max_length: Annotated[int, "[1, inf)"] = 256
+    remat: Literal["none", "blocks"] = "none"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array, *, deterministic: bool = True) -> jax.Array:
+        """Returns logits [B, T, V] float32 of the tokens that follow each of tokens [B, T]."""
+        init, time = nn.initializers.normal(0.02), tokens.shape[1]
+        embedding = nn.Embed(self.vocab_size, self.width, dtype=self.dtype, embedding_init=init, name="tokens")
+        place = attention.embed_positions(
+            self, time, max_length=self.max_length, width=self.width, init=nn.initializers.normal(0.02)
+        ).astype(self.dtype)
+        x = nn.Dropout(self.dropout_rate, deterministic=deterministic)(embedding(tokens) + place)  # (B, T, D)
+        mask = jnp.tril(jnp.ones((time, time), bool))[None, None]
+        # The residual sum is of 2 layers a block: smaller outputs keep its variance from growing with depth.
+        output_std = 0.02 * (2 * self.num_layers) ** -0.5
+        for i in range(self.num_layers):
+            block = CausalBlock(self.num_heads, self.dropout_rate, self.dtype, output_std, name=f"block_{i}")
+            x = attention.run(block, x, mask, deterministic=deterministic, remat=self.remat)
+        return attention.unembed(attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name="norm")(x), embedding)

@@ -1,0 +1,303 @@
+"""Language models: counts, causality, padding, precision, rematerialisation; and the task of the next token."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+from jax import numpy as jnp
+
+from models import bert, lstm, tasks, transformer
+from models.tasks.causal_lm import causal_lm
+
+TINY = {"vocab_size": 30, "num_layers": 2, "width": 16}
+CAUSAL = {
+    "transformer": transformer.Transformer(**TINY, num_heads=2, max_length=12),
+    "lstm": lstm.LSTM(**TINY),
+    "lstm-own": lstm.LSTM(**TINY, output="own"),
+}
+
+
+def tiny_bert(**kwargs) -> bert.BertBase:
+    return bert.BertBase(**{**TINY, "num_heads": 2, "max_length": 12, **kwargs})
+
+
+def some_tokens(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(1, TINY["vocab_size"], shape).astype(np.int32)
+
+
+def count(model: nn.Module, *inputs) -> int:
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)
+    assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
+
+
+# ---- sizes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "encoder", "whole"),
+    [
+        (bert.BertMini, 11_170_560, 11_267_900),
+        (bert.BertSmall, 28_763_648, 29_058_876),
+        (bert.BertBase, 109_482_240, 110_106_428),
+        (bert.BertLarge, 335_141_888, 336_226_108),
+    ],
+)
+def test_bert_counts(model, encoder, whole):
+    sequence = jnp.zeros((1, 4), jnp.int32)
+    built = model(vocab_size=30_522, dtype="bfloat16")
+    assert count(built, sequence, sequence, sequence) == whole
+    # the masked-LM head: a dense layer, a layer norm and the output bias; the next-sentence head
+    width = built.width
+    assert whole - encoder == width**2 + 3 * width + 30_522 + 2 * width + 2
+    assert f"{whole:,} parameters at a vocabulary of 30,522" in model.__doc__ and f"{encoder:,}" in model.__doc__
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (transformer.Transformer(vocab_size=10_000), 5_785_088),
+        (
+            transformer.Transformer(vocab_size=50_257, num_layers=12, num_heads=12, width=768, max_length=1024),
+            124_439_808,
+        ),
+        (lstm.LSTM(vocab_size=10_000), 3_620_624),
+        (lstm.LSTM(vocab_size=10_000, width=650, output="own"), 19_775_200),
+    ],
+    ids=["transformer", "gpt2", "lstm", "zaremba"],
+)
+def test_causal_counts(model, expected):
+    assert count(model, jnp.zeros((1, 4), jnp.int32)) == expected
+    assert f"{expected:,} parameters" in type(model).__doc__
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    tokens = jnp.zeros((1, 13), jnp.int32)
+    with pytest.raises(ValueError, match=r"max_length=12: must be at least the data's 13 tokens"):
+        jax.eval_shape(CAUSAL["transformer"].init, jax.random.key(0), tokens)
+    with pytest.raises(ValueError, match=r"max_length=12: must be at least the data's 13 tokens"):
+        jax.eval_shape(tiny_bert().init, jax.random.key(0), tokens, tokens, tokens)
+    with pytest.raises(ValueError, match=r"num_heads=3: must divide width=16"):
+        jax.eval_shape(tiny_bert(num_heads=3).init, jax.random.key(0), *[tokens[:, :4]] * 3)
+
+
+# ---- what depends on what ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("changed", [0, 5, 11])
+def test_the_future_is_not_seen(name, changed):
+    model, tokens = CAUSAL[name], some_tokens(3, 12)
+    params = model.init(jax.random.key(0), tokens)
+    other = tokens.copy()
+    other[:, changed] = other[:, changed] % (TINY["vocab_size"] - 1) + 1
+    apply = jax.jit(model.apply)
+    before, after = apply(params, tokens), apply(params, other)
+    assert before.shape == (3, 12, TINY["vocab_size"]) and before.dtype == jnp.float32
+    np.testing.assert_array_equal(before[:, :changed], after[:, :changed])
+    assert (np.abs(before - after)[:, changed:].max((0, 2)) > 1e-7).all()  # all later ones see it
+
+
+def bert_inputs(batch: int = 3, time: int = 12):
+    positions = np.tile(np.arange(0, time, 2, dtype=np.int32), (batch, 1))
+    segments = (np.arange(time)[None] >= time // 2).astype(np.int8).repeat(batch, 0)
+    return some_tokens(batch, time), segments, positions
+
+
+def test_padding_changes_nothing_else_and_everything_else_does():
+    model, (tokens, segments, positions) = tiny_bert(), bert_inputs()
+    params = model.init(jax.random.key(0), tokens, segments, positions)
+    padded = tokens.copy()
+    padded[:, 8:] = 0
+    apply = jax.jit(model.apply)
+    short = apply(params, tokens[:, :8], segments[:, :8], positions[:, :4])
+    long = apply(params, padded, segments, positions[:, :4])
+    assert short[0].shape == (3, 4, TINY["vocab_size"]) and short[1].shape == (3, 2)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), short, long)
+    for other in (
+        apply(params, tokens, segments, positions[:, :4]),
+        apply(params, padded, 1 - segments, positions[:, :4]),
+    ):
+        assert all(np.abs(x - y).max() > 1e-5 for x, y in zip(other, long, strict=True))
+
+
+def test_only_the_asked_positions_are_predicted():
+    model, (tokens, segments, positions) = tiny_bert(), bert_inputs()
+    params = model.init(jax.random.key(0), tokens, segments, positions)
+    everywhere, _ = model.apply(params, tokens, segments, np.tile(np.arange(12), (3, 1)))
+    asked = np.array([[3, 1], [11, 11], [0, 4]])
+    some, _ = model.apply(params, tokens, segments, asked)
+    np.testing.assert_allclose(some, np.take_along_axis(np.asarray(everywhere), asked[..., None], axis=1), rtol=1e-5)
+
+
+def test_padding_only_is_finite_and_so_is_its_gradient():
+    model, (tokens, segments, positions) = tiny_bert(dtype="bfloat16"), bert_inputs()
+    params = model.init(jax.random.key(0), tokens, segments, positions)
+
+    def total(params):
+        return sum(x.sum() for x in model.apply(params, 0 * tokens, segments, positions))
+
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.jit(jax.value_and_grad(total))(params)))
+
+
+def test_lstm_layer_agrees_with_flax():
+    x = jax.random.normal(jax.random.key(1), (3, 7, 5))
+    ours, theirs = lstm.LSTMLayer(4, "float32"), nn.RNN(nn.OptimizedLSTMCell(4))
+    params = ours.init(jax.random.key(0), x)["params"]
+    assert params["input"]["bias"].tolist() == [0] * 4 + [1] * 4 + [0] * 8
+    for part in np.split(np.asarray(params["recurrent"]), 4, axis=1):
+        np.testing.assert_allclose(part @ part.T, np.eye(4), atol=1e-6)
+    params["input"]["bias"] = jax.random.normal(jax.random.key(2), (16,))
+    kernel, recurrent, bias = (
+        jnp.split(leaf, 4, axis=-1)
+        for leaf in (params["input"]["kernel"], params["recurrent"], params["input"]["bias"])
+    )
+    cell = {f"i{gate}": {"kernel": kernel[i]} for i, gate in enumerate("ifgo")}
+    cell |= {f"h{gate}": {"kernel": recurrent[i], "bias": bias[i]} for i, gate in enumerate("ifgo")}
+    expected = theirs.apply({"params": {"cell": cell}}, x)
+    np.testing.assert_allclose(ours.apply({"params": params}, x), expected, atol=1e-6)
+
+
+# ---- precision, memory, dropout ----------------------------------------------------------------------------------
+
+
+def gradient_of(model: nn.Module, params, *inputs):
+    def total(params):
+        outputs = model.apply(params, *inputs, deterministic=False, rngs={"dropout": jax.random.key(3)})
+        return sum((x**2).sum() for x in jax.tree.leaves(outputs))
+
+    return jax.jit(jax.grad(total))(params)
+
+
+def both(**kwargs):
+    """(model, inputs) for the two models of attention blocks."""
+    causal = transformer.Transformer(**TINY, num_heads=2, max_length=12, **kwargs)
+    return [(tiny_bert(**kwargs), bert_inputs()), (causal, (some_tokens(3, 12),))]
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["bert", "transformer"])
+def test_rematerialisation_changes_no_parameter_and_no_gradient(which):
+    (kept, inputs), (again, _) = both(remat="none")[which], both(remat="blocks")[which]
+    params = kept.init(jax.random.key(0), *inputs)
+    jax.tree.map(np.testing.assert_array_equal, params, again.init(jax.random.key(0), *inputs))
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6),
+        gradient_of(kept, params, *inputs),
+        gradient_of(again, params, *inputs),
+    )
+    for model, expected in ((kept, False), (again, True)):
+        assert ("remat" in str(jax.make_jaxpr(model.apply)(params, *inputs))) == expected
+
+
+@pytest.mark.parametrize("name", ["bert", "transformer", "lstm", "lstm-own"])
+def test_bfloat16_is_near_and_rounds(name):
+    def build(dtype):
+        if name == "bert":
+            return tiny_bert(dtype=dtype), bert_inputs()
+        return CAUSAL[name].clone(dtype=dtype), (some_tokens(3, 12),)
+
+    (exact, inputs), (rounded, _) = build("float32"), build("bfloat16")
+    params = exact.init(jax.random.key(0), *inputs)
+    near = jax.tree.leaves(rounded.apply(params, *inputs))
+    assert {x.dtype for x in near} == {jnp.dtype("float32")}
+    for x, y in zip(near, jax.tree.leaves(exact.apply(params, *inputs)), strict=True):
+        difference = np.abs(x - y).max() / np.abs(y).max()
+        assert 1e-4 < difference < 0.05
+    gradient = gradient_of(rounded, params, *inputs)
+    assert all(leaf.dtype == jnp.float32 and np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-attention", "transformer", "lstm"])
+def test_dropout_follows_the_key(name):
+    if name.startswith("bert"):
+        model, inputs = tiny_bert(dropout_rate=0.5), bert_inputs()
+        if name == "bert-attention":
+            model = model.clone(dropout_rate=0.0, attention_dropout_rate=0.5)
+    else:
+        model, inputs = CAUSAL[name].clone(dropout_rate=0.5), (some_tokens(3, 12),)
+    params = model.init(jax.random.key(0), *inputs)
+    first, same, other, none = (
+        np.asarray(jax.tree.leaves(model.apply(params, *inputs, **kwargs))[0])
+        for kwargs in (
+            *({"deterministic": False, "rngs": {"dropout": jax.random.key(seed)}} for seed in (0, 0, 1)),
+            {"deterministic": True},
+        )
+    )
+    np.testing.assert_array_equal(first, same)
+    assert (first != other).any() and (first != none).any()
+
+
+# ---- the task of the next token ----------------------------------------------------------------------------------
+
+
+def task_of(model: nn.Module, time: int = 9) -> tasks.Task:
+    example = {"tokens": jax.ShapeDtypeStruct((time + 1,), jnp.int32)}
+    return causal_lm(model=model, example=example, sizes={"vocab_size": TINY["vocab_size"]})
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+def test_loss_agrees_with_numpy_and_padding_is_not_counted(name):
+    task, tokens = task_of(CAUSAL[name].clone(dropout_rate=0.0)), some_tokens(4, 10)
+    tokens[1, 6:] = tokens[3] = 0
+    params, state = task.init(jax.random.key(0))
+    assert state == {}
+    mean, (sums, _) = task.loss(params, state, {"tokens": tokens}, jax.random.key(1))
+    logits = CAUSAL[name].apply({"params": params}, tokens[:, :-1])
+    log_p = np.asarray(jax.nn.log_softmax(logits), np.float64)
+    each = [(b, t) for b in range(4) for t in range(9) if tokens[b, t + 1] != 0]
+    assert sums["count"] == len(each) == 9 + 5 + 9
+    np.testing.assert_allclose(mean, -np.mean([log_p[b, t, tokens[b, t + 1]] for b, t in each]), rtol=1e-5)
+    assert sums["correct"] == sum(log_p[b, t].argmax() == tokens[b, t + 1] for b, t in each)
+    weighed = task.evaluate(params, state, {"tokens": tokens}, jnp.array([0.0, 1, 0, 1]))
+    assert weighed["count"] == 5
+    expected = -sum(log_p[1, t, tokens[1, t + 1]] for t in range(5))
+    np.testing.assert_allclose(weighed["loss"], expected, rtol=1e-5)
+
+
+def test_metrics_on_arrays_and_on_numbers():
+    task = task_of(CAUSAL["lstm"])
+    sums = {"loss": 6.0, "correct": 1.0, "count": 4.0}
+    for values in (sums, {name: jnp.float32(x) for name, x in sums.items()}):
+        metrics = task.metrics(values)
+        np.testing.assert_allclose(
+            [metrics[name] for name in ("loss", "perplexity", "accuracy")], [1.5, np.exp(1.5), 0.25], rtol=1e-6
+        )
+    assert np.isfinite(task.metrics({**sums, "loss": 1e6})["perplexity"])  # a run that diverged is no warning
+    assert np.isnan(task.metrics({**sums, "loss": np.nan})["perplexity"])
+    assert task.best == ("perplexity", "min")
+
+
+def test_padding_only_is_no_loss():
+    task = task_of(CAUSAL["transformer"])
+    params, state = task.init(jax.random.key(0))
+    batch = {"tokens": jnp.zeros((2, 10), jnp.int32)}
+    (mean, _), gradient = jax.value_and_grad(task.loss, has_aux=True)(params, state, batch, jax.random.key(1))
+    assert mean == 0 and not any(map(np.any, jax.tree.leaves(gradient)))
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+def test_learns_a_sequence_that_repeats(name):
+    task = task_of(CAUSAL[name].clone(dropout_rate=0.0))
+    batch = {"tokens": jnp.stack([(jnp.arange(10) + shift) % 5 * 3 + 2 for shift in range(5)])}
+    params, state = task.init(jax.random.key(0))
+    optimizer = optax.adam(0.02)
+
+    @jax.jit
+    def step(carry, _):
+        params, opt_state = carry
+        (loss, _), gradient = jax.value_and_grad(task.loss, has_aux=True)(params, state, batch, jax.random.key(0))
+        updates, opt_state = optimizer.update(gradient, opt_state)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    (params, _), losses = jax.lax.scan(step, (params, optimizer.init(params)), length=60)
+    metrics = task.metrics(task.evaluate(params, state, batch, jnp.ones(5)))
+    assert abs(losses[0] - np.log(TINY["vocab_size"])) < 0.5
+    assert metrics["perplexity"] < 1.2 and metrics["accuracy"] == 1
+
+
+def test_refuses_data_that_are_not_for_it():
+    text, one = jax.ShapeDtypeStruct((9,), jnp.int32), jax.ShapeDtypeStruct((1,), jnp.int32)
+    for example in ({"image": text}, {"tokens": text, "words": text}, {"tokens": one}):
+        with pytest.raises(ValueError, match="name='causal_lm': needs data of running text"):
+            causal_lm(model=CAUSAL["lstm"], example=example, sizes={"vocab_size": 9})
