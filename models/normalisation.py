@@ -1,0 +1,66 @@
+"""Normalisation of activations, one choice for all convolutional networks that are deep enough to need it."""
+
+import math
+from typing import Literal
+
+import jax
+from flax import linen as nn
+
+Norm = Literal["batch", "group"]
+
+
+def num_groups(channels: int) -> int:
+    """Returns the groups of GroupNorm: 32, or for few channels the most that 32 allows with two channels or more each.
+
+    One channel per group would be instance normalisation, which makes zeros of a 1x1 map.
+
+    >>> [num_groups(channels) for channels in (2048, 64, 48, 16, 1)]
+    [32, 32, 8, 8, 1]
+    """
+    return math.gcd(32, channels // 2) if channels > 1 else 1
+
+
+def normalise(
+    x: jax.Array,
+    *,
+    norm: Norm,
+    deterministic: bool,
+    dtype: str,
+    name: str,
+    momentum: float = 0.9,
+    epsilon: float = 1e-5,
+    scale_init: nn.initializers.Initializer = nn.initializers.ones,
+) -> jax.Array:
+    r"""Adds a normalising layer, with scale and bias, to the module from whose compact method it is called.
+
+    .. math:: \gamma (x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta
+
+    Args:
+      x: [B, H, W, D].
+      norm: what mean and variance are over: ``"batch"``, a channel of this worker's batch in training, and in
+        evaluation of the running statistics, collection "batch_stats"; ``"group"``, a group of channels of one image.
+      deterministic: whether this is evaluation.
+      dtype: of the result; parameters, statistics and what is summed for them stay float32.
+      name: of the layer in the module.
+      momentum: m of the running statistics, ``m * old + (1 - m) * batch's``.
+      epsilon: added to the variance.
+      scale_init: of the scale.
+
+    Returns:
+      [B, H, W, D] of ``dtype``.
+
+    Reference: Ioffe and Szegedy, arXiv 1502.03167; Wu and He, "Group Normalization", arXiv 1803.08494.
+    Differs from the paper in: the running variance is that of the batch, without the factor n / (n - 1).
+    """
+    if norm == "group":
+        layer = nn.GroupNorm(num_groups(x.shape[-1]), epsilon=epsilon, dtype=dtype, scale_init=scale_init, name=name)
+        return layer(x)
+    batch_norm = nn.BatchNorm(
+        use_running_average=deterministic,
+        momentum=momentum,
+        epsilon=epsilon,
+        dtype=dtype,
+        scale_init=scale_init,
+        name=name,
+    )
+    return batch_norm(x)

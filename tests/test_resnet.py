@@ -1,0 +1,277 @@
+"""Residual networks: sizes, options, and what lanes share of them."""
+
+import functools
+import inspect
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax import lax
+from jax import numpy as jnp
+
+from models import pooling, resnet, tasks
+from workers import AXES, Halves, Layout, over_workers
+
+COUNTS = {  # with 1,000 classes of ImageNet, 10 of CIFAR
+    resnet.ResNet18: 11_689_512,
+    resnet.ResNet34: 21_797_672,
+    resnet.ResNet50: 25_557_032,
+    resnet.ResNet20: 269_722,
+    resnet.ResNet32: 464_154,
+    resnet.ResNet44: 658_586,
+    resnet.ResNet56: 853_018,
+}
+
+
+class Tiny(resnet.ResNet20):
+    """A block that keeps the shape and one that does not, of 4 filters."""
+
+    num_filters: int = 4
+    stages = (1, 1)
+
+
+class TinyBottleneck(resnet.ResNet50):
+    """The same with bottlenecks, after the large stem."""
+
+    num_filters: int = 4
+    stages = (2,)
+
+
+@functools.cache
+def variables_of(model, *, size=8):
+    return jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, size, size, 3)))
+
+
+def images(count=4, *, size=8, seed=1):
+    return jax.random.normal(jax.random.key(seed), (count, size, size, 3))
+
+
+def largest_difference(one, other):
+    return max(jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), one, other)))
+
+
+@pytest.mark.parametrize("model", COUNTS, ids=lambda model: model.__name__)
+def test_parameter_count(model):
+    num_classes, size = (1000, 224) if model.stem == "7x7" else (10, 32)
+    image = jnp.zeros((2, size, size, 3))
+    built = model(num_classes=num_classes)
+    variables = jax.eval_shape(built.init, jax.random.key(0), image)
+    assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == COUNTS[model]
+    assert f"{COUNTS[model]:,} parameters" in model.__doc__
+    assert jax.eval_shape(built.apply, variables, image).shape == (2, num_classes)
+
+
+@pytest.mark.parametrize("model", COUNTS, ids=lambda model: model.__name__)
+def test_number_of_layers_is_the_name(model):
+    variables = jax.eval_shape(model(num_classes=10).init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
+    kernels = [
+        jax.tree_util.keystr(path)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(variables)
+        if leaf.ndim in (2, 4)
+    ]
+    assert f"ResNet{sum('shortcut' not in name for name in kernels)}" == model.__name__
+
+
+def test_config_keys_are_the_signature():
+    keys = inspect.signature(resnet.ResNet20, eval_str=True).parameters
+    assert {"num_filters", "shortcut", "norm", "zero_init_residual", "remat", "dtype"} < set(keys)
+    assert not {"stages", "convolutions", "stem"} & set(keys)
+    assert (keys["num_filters"].default, keys["shortcut"].default) == (16, "padding")
+
+
+def test_projections_have_parameters():
+    def count(**kwargs):
+        variables = jax.eval_shape(Tiny(num_classes=3, **kwargs).init, jax.random.key(0), images())
+        return sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
+
+    assert count(shortcut="projection") - count() == 4 * 8 + 2 * 8
+
+
+def test_stride_is_in_the_bottleneck_s_3x3():
+    block = resnet.Block(4, resnet.BOTTLENECK, 2, "projection", nn.initializers.ones, lambda x, **_: x, "float32")
+    x = jnp.zeros((1, 8, 8, 16))
+    _, seen = block.apply(block.init(jax.random.key(0), x), x, capture_intermediates=True)
+    sizes = {name: seen["intermediates"][name]["__call__"][0].shape[1] for name in ("conv1", "conv2", "conv3")}
+    assert sizes == {"conv1": 8, "conv2": 4, "conv3": 4}
+
+
+def test_bfloat16_computes_and_float32_keeps():
+    model = Tiny(num_classes=3, dtype="bfloat16")
+    variables = variables_of(model)
+    assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
+    logits, seen = jax.jit(functools.partial(model.apply, capture_intermediates=True))(variables, images())
+    assert {leaf.dtype for leaf in jax.tree.leaves(seen)} == {logits.dtype} == {jnp.dtype("bfloat16")}
+    expected = jax.jit(Tiny(num_classes=3).apply)(variables, images())
+    np.testing.assert_allclose(logits.astype("float32"), expected, atol=0.05 * float(jnp.abs(expected).max()))
+
+
+def test_statistics_change_in_training_alone():
+    model, x = Tiny(num_classes=3), images()
+    variables = variables_of(model)
+    run = functools.partial(model.apply, capture_intermediates=True, mutable=True)
+    _, changed = jax.jit(functools.partial(run, deterministic=False))(variables, x)
+    old, new = (v["batch_stats"]["stem_norm"]["mean"] for v in (variables, changed))
+    pixels = changed["intermediates"]["stem_conv"]["__call__"][0]
+    np.testing.assert_allclose(new, 0.9 * old + 0.1 * pixels.mean((0, 1, 2)), rtol=1e-4, atol=1e-6)
+    _, kept = jax.jit(run)(variables, x)
+    assert largest_difference(kept["batch_stats"], variables["batch_stats"]) == 0
+
+
+def test_group_norm_has_no_statistics_and_looks_at_one_image():
+    def difference(norm):
+        model, x = Tiny(num_classes=3, norm=norm), images()
+        variables = variables_of(model)
+        assert set(variables) == {"params", *(["batch_stats"] if norm == "batch" else [])}
+        run = jax.jit(functools.partial(model.apply, deterministic=False, mutable=["batch_stats"]))
+        return np.abs(run(variables, x)[0][:1] - run(variables, x[:1])[0]).max()
+
+    assert difference("group") < 1e-4 < 1e-2 < difference("batch")
+
+
+def test_remat_gives_the_same():
+    variables, x = variables_of(Tiny(num_classes=3)), images()
+
+    def run(remat):
+        model = Tiny(num_classes=3, remat=remat)
+
+        def loss(params):
+            logits, changed = model.apply({**variables, "params": params}, x, deterministic=False, mutable=True)
+            return jnp.square(logits).mean(), changed["batch_stats"]
+
+        assert ("remat" in str(jax.make_jaxpr(loss)(variables["params"]))) == (remat == "blocks")
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(variables["params"])
+
+    one, other = run("none"), run("blocks")
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * max(1.0, np.abs(a).max()))
+
+
+@pytest.mark.parametrize("deterministic", ["evaluation", "training"])
+def test_zero_initialised_blocks_are_the_identity(deterministic):
+    def change(zero_init_residual):
+        model = TinyBottleneck(num_classes=3, zero_init_residual=zero_init_residual)
+        run = functools.partial(
+            model.apply, deterministic=deterministic == "evaluation", capture_intermediates=True, mutable=True
+        )
+        _, seen = jax.jit(run)(variables_of(model, size=16), images(size=16))
+        first, second = (seen["intermediates"][f"stage1_block{i}"]["__call__"][0] for i in (1, 2))
+        assert np.abs(first).max() > 0
+        return np.abs(first - second).max()
+
+    assert change("on") == 0 < change("off")
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_max_pool_3x3(padding):
+    def both(pool):
+        values, pull = jax.vjp(pool, x)
+        return values, pull(values)[0]
+
+    for x in (images(1, size=6), images(1, size=7)):
+        theirs = both(lambda x: nn.max_pool(x, (3, 3), (2, 2), [(padding, padding)] * 2))
+        ours = both(functools.partial(pooling.max_pool_3x3, padding=padding))
+        np.testing.assert_array_equal(ours[0], theirs[0])
+        np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-6)
+
+
+# ---- lanes ----
+
+
+class OnLanes:
+    """Sixteen workers on one device, their step SGD; each keeps its statistics, and its gradient where asked to."""
+
+    num_workers = 16
+
+    def __init__(self, model, *, lanes, keep, size):
+        example = {
+            "image": jax.ShapeDtypeStruct((size, size, 3), jnp.float32),
+            "label": jax.ShapeDtypeStruct((), jnp.int32),
+        }
+        self.task = tasks.make("classification", model=model, example=example, sizes={"num_classes": model.num_classes})
+        self.layout = Layout.of(self.num_workers, num_devices=1)
+        self.params, self.statistics = self.task.init(jax.random.key(0))
+        rng = np.random.default_rng(0)
+        self.feed = {
+            "image": rng.standard_normal((self.num_workers, 2, size, size, 3)).astype(np.float32),
+            "label": rng.integers(0, model.num_classes, (self.num_workers, 2)).astype(np.int32),
+        }
+        own = {"statistics": self.statistics, **({"gradient": self.params} if keep == "gradient" else {})}
+        self.local = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], self.num_workers, 0), own)
+
+        def local(shared, local, feed, resident):
+            del resident
+            return self.gradient(shared, local["statistics"], feed)
+
+        def reduce(shared, local, work, plan):
+            del plan
+            params = jax.tree.map(lambda p, g: p - 0.1 * lax.pmean(g, AXES), shared, work["gradient"])
+            return params, {name: work[name] for name in local}, {}
+
+        self.step = over_workers(Halves(local, reduce), layout=self.layout, lanes=lanes)
+
+    def gradient(self, params, statistics, batch):
+        gradient, (_, changed) = jax.grad(self.task.loss, has_aux=True)(params, statistics, batch, jax.random.key(0))
+        return {"gradient": gradient, "statistics": changed}
+
+    def placed(self):
+        """The step's arguments."""
+        feed = jax.tree.map(self.layout.split, self.feed)
+        return self.layout.put_shared(self.params), self.layout.put_local(self.local), feed, self.layout.put_shared({})
+
+
+def check_that_lanes_are_separate_calls(model, *, lanes, size):
+    on = OnLanes(model, lanes=lanes, keep="gradient", size=size)
+    _, local, _ = on.step(*on.placed())
+    got, alone = on.layout.get_local(local), jax.jit(on.gradient)
+    seen = []
+    for worker in range(on.num_workers):
+        expected = alone(on.params, on.statistics, {name: x[worker] for name, x in on.feed.items()})
+        largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(expected["gradient"]))
+        for name, tolerance in (("gradient", 1e-5 * largest), ("statistics", 1e-5)):
+            mine = jax.tree.map(lambda x: x[worker], got[name])  # noqa: B023
+            assert largest_difference(mine, expected[name]) < tolerance
+        seen.append(float(jax.tree.leaves(expected["statistics"])[0][0]))
+    assert len(set(seen)) == on.num_workers
+    return on, got["statistics"]
+
+
+@pytest.mark.parametrize("lanes", ["vmap", "dispatched"])
+def test_sixteen_lanes_are_sixteen_calls(lanes):
+    on, statistics = check_that_lanes_are_separate_calls(Tiny(num_classes=3), lanes=lanes, size=8)
+    # Evaluation is at the mean of the lanes' statistics, of which none is like another.
+    batch = {name: x[0] for name, x in on.feed.items()}
+    evaluated = [
+        float(on.task.evaluate(on.params, jax.tree.map(pick, statistics), batch, jnp.ones(2))["loss"])
+        for pick in (lambda x: x.mean(0), lambda x: x[0], lambda x: x[1])
+    ]
+    assert np.isfinite(evaluated).all() and len(set(evaluated)) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", ["vmap", "dispatched"])
+def test_sixteen_lanes_of_resnet_20_are_sixteen_calls(lanes):
+    check_that_lanes_are_separate_calls(resnet.ResNet20(num_classes=10), lanes=lanes, size=32)
+
+
+def check_that_parameters_are_there_once(model, *, lanes, size):
+    on = OnLanes(model, lanes=lanes, keep="nothing", size=size)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), on.placed())
+    program, calls = on.step.lower(*shapes)["local" if lanes == "dispatched" else "step"]
+    given = program.compile().memory_analysis().argument_size_in_bytes
+    nbytes = lambda tree: sum(leaf.nbytes for leaf in jax.tree.leaves(tree))  # noqa: E731
+    once = nbytes(on.params) + nbytes(on.local) + nbytes(on.feed) // calls
+    print(f"{type(model).__name__}, {lanes}: {given:,} bytes of arguments, {nbytes(on.params):,} of one copy")
+    assert nbytes(on.local) == on.num_workers * nbytes(on.statistics)
+    assert once <= given <= once + 64  # the number of the lane, where dispatched
+
+
+@pytest.mark.parametrize("lanes", ["vmap", "dispatched"])
+def test_sixteen_lanes_hold_one_copy_of_the_parameters(lanes):
+    check_that_parameters_are_there_once(Tiny(num_classes=3), lanes=lanes, size=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", ["vmap", "dispatched"])
+def test_sixteen_lanes_of_resnet_20_hold_one_copy_of_the_parameters(lanes):
+    check_that_parameters_are_there_once(resnet.ResNet20(num_classes=10), lanes=lanes, size=32)
