@@ -1,0 +1,160 @@
+"""Probabilities of the 256 values that a pixel's channels take."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import optax
+from jax import numpy as jnp
+
+MIN_LOG_SCALE, MAX_LOG_SCALE = -7.0, 7.0
+
+
+class Likelihood(NamedTuple):
+    """What a network's outputs say of an image.
+
+    Attributes:
+      shape: ``(C, K) -> shape`` of the outputs for one pixel, of C channels and with K mixture components.
+      groups: ``C -> groups`` that the network must keep in order within a pixel: C where a channel's outputs may depend
+        on the pixel's channels before it, 1 where they may depend on no channel of the pixel.
+      log_prob: ``(outputs [B, H, W, *shape], image [B, H, W, C] uint8) -> [B]``, in nats and float32.
+      draw: ``(key, outputs [..., *shape], channels=C) -> [..., C] uint8``; with C groups, a channel is right once
+        those before it are in the image that the outputs are of.
+    """
+
+    shape: Callable[[int, int], tuple[int, ...]]
+    groups: Callable[[int], int]
+    log_prob: Callable[[jax.Array, jax.Array], jax.Array]
+    draw: Callable[..., jax.Array]
+
+
+def to_unit(image: jax.Array) -> jax.Array:
+    """Returns grey levels as numbers from -1 to 1.
+
+    >>> to_unit(jnp.array([0, 255], jnp.uint8))
+    Array([-1.,  1.], dtype=float32)
+    """
+    return image.astype(jnp.float32) / 127.5 - 1
+
+
+def categorical_log_prob(outputs: jax.Array, image: jax.Array) -> jax.Array:
+    r"""Log-probability under a softmax over the 256 values of each channel.
+
+    .. math:: \log p(x) = \sum_d (o_{d, x_d} - \log \sum_v \exp o_{d, v})
+
+    Args:
+      outputs: logits [B, H, W, C, 256].
+      image: [B, H, W, C] uint8.
+
+    Returns:
+      [B] float32, nats of whole images.
+
+    >>> 2.0 ** (categorical_log_prob(jnp.zeros((1, 1, 1, 1, 256)), jnp.zeros((1, 1, 1, 1), jnp.uint8)) / jnp.log(2.0))
+    Array([0.00390625], dtype=float32)
+
+    Reference: van den Oord et al., "Pixel Recurrent Neural Networks", arXiv 1601.06759.
+    """
+    nats = optax.softmax_cross_entropy_with_integer_labels(outputs.astype(jnp.float32), image.astype(jnp.int32))
+    return -nats.sum((1, 2, 3))
+
+
+def categorical_draw(key: jax.Array, outputs: jax.Array, *, channels: int) -> jax.Array:
+    """Returns a value for each channel's logits: [..., C, 256] -> [..., C] uint8."""
+    del channels
+    return jax.random.categorical(key, outputs.astype(jnp.float32)).astype(jnp.uint8)
+
+
+def logistic_mixture_shape(channels: int, num_mixtures: int) -> tuple[int, ...]:
+    """Returns (K (1 + 2 C + C (C - 1) / 2),): weights, means, log-scales and what means take from channels before.
+
+    >>> logistic_mixture_shape(3, 10)
+    (100,)
+    """
+    return (num_mixtures * (1 + 2 * channels + channels * (channels - 1) // 2),)
+
+
+def logistic_mixture_log_prob(outputs: jax.Array, image: jax.Array) -> jax.Array:
+    r"""Log-probability under a mixture of K logistics, each discretised to the 256 values.
+
+    .. math::
+        p(x) = \prod_{pixels} \sum_k \pi_k \prod_c
+               \left(\sigma((x_c + 1/2 - \mu_{kc}) / s_{kc}) - \sigma((x_c - 1/2 - \mu_{kc}) / s_{kc})\right), \quad
+        \mu_{kc} = m_{kc} + \sum_{d < c} a_{kcd} x_d
+
+    in grey levels; bin 0 reaches down to minus infinity and bin 255 up to infinity, so the 256 probabilities sum to 1.
+    With u and v for the two arguments, the difference is taken as
+    :math:`\log \sigma(u) + \log \sigma(-v) + \log(1 - e^{v - u})`, which is exact and cancels nowhere.
+
+    Args:
+      outputs: [B, H, W, K (1 + 2 C + C (C - 1) / 2)].
+      image: [B, H, W, C] uint8.
+
+    Returns:
+      [B] float32, nats of whole images.
+
+    Reference: Salimans et al., "PixelCNN++", arXiv 1701.05517, section 2.1 and 2.2.
+    Differs from the paper in: the difference of sigmoids is exact for every bin, where the authors' code turns to the
+    density for improbable ones; log-scales are bounded above too, by 7, beyond which float32 has no such bins.
+    """
+    log_weights, means, log_scales, coefficients = _mixture(outputs, image.shape[-1])
+    x = image.astype(jnp.float32)[..., None, :]  # (B, H, W, 1, C)
+    centre = _centre(means, coefficients, to_unit(image))  # (B, H, W, K, C)
+    inverse = jnp.exp(-log_scales) / 127.5  # of grey levels
+    above, below = (x + 0.5 - centre) * inverse, (x - 0.5 - centre) * inverse
+    up, down = jax.nn.log_sigmoid(above), jax.nn.log_sigmoid(-below)
+    inside = up + down + jnp.log(-jnp.expm1(-inverse))
+    nats = jnp.where(x == 0, up, jnp.where(x == 255, down, inside)).sum(-1)  # (B, H, W, K)
+    return jax.nn.logsumexp(log_weights + nats, axis=-1).sum((1, 2))
+
+
+def logistic_mixture_draw(key: jax.Array, outputs: jax.Array, *, channels: int) -> jax.Array:
+    """Returns a value for each channel of a pixel, each given those before it: [..., M] -> [..., C] uint8."""
+    log_weights, means, log_scales, coefficients = _mixture(outputs, channels)
+    key_component, key_noise = jax.random.split(key)
+    component = jax.random.categorical(key_component, log_weights)[..., None]  # (..., 1), one for all channels
+
+    def chosen(x: jax.Array) -> jax.Array:  # (..., K, C) -> (..., C)
+        return jnp.take_along_axis(x, component[..., None], axis=-2)[..., 0, :]
+
+    scale = 127.5 * jnp.exp(chosen(log_scales))
+    noise = scale * jax.random.logistic(key_noise, scale.shape)
+    values = jnp.zeros_like(scale)
+    for channel in range(channels):
+        centre = chosen(_centre(means, coefficients, values / 127.5 - 1))
+        value = jnp.clip(jnp.round(centre + noise), 0, 255)  # rounding is what makes bins of the density
+        values = values.at[..., channel].set(value[..., channel])
+    return values.astype(jnp.uint8)
+
+
+def _mixture(outputs: jax.Array, channels: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Returns log-weights [..., K], means and log-scales [..., K, C], lower triangles [..., K, C, C]."""
+    pairs = channels * (channels - 1) // 2
+    parts = outputs.astype(jnp.float32).reshape(*outputs.shape[:-1], -1, 1 + 2 * channels + pairs)
+    weights, means, log_scales, raw = jnp.split(parts, np.cumsum([1, channels, channels]), axis=-1)
+    rows, columns = np.tril_indices(channels, -1)
+    coefficients = jnp.zeros((*means.shape, channels)).at[..., rows, columns].set(jnp.tanh(raw))
+    log_scales = jnp.clip(log_scales, MIN_LOG_SCALE, MAX_LOG_SCALE)
+    return jax.nn.log_softmax(weights[..., 0]), means, log_scales, coefficients
+
+
+def _centre(means: jax.Array, coefficients: jax.Array, unit: jax.Array) -> jax.Array:
+    """Returns the logistics' means in grey levels, [..., K, C], given channels from -1 to 1, [..., C]."""
+    given = (coefficients * unit[..., None, None, :]).sum(-1)  # no matrix product: those may round to fewer bits
+    return 127.5 * (1 + means + given)
+
+
+LIKELIHOODS: dict[str, Likelihood] = {
+    "categorical": Likelihood(
+        shape=lambda channels, num_mixtures: (channels, 256),
+        groups=lambda channels: channels,
+        log_prob=categorical_log_prob,
+        draw=categorical_draw,
+    ),
+    "logistic_mixture": Likelihood(
+        shape=logistic_mixture_shape,
+        groups=lambda channels: 1,
+        log_prob=logistic_mixture_log_prob,
+        draw=logistic_mixture_draw,
+    ),
+}

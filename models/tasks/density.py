@@ -1,0 +1,64 @@
+"""How probable images are."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from flax import linen as nn
+from jax import numpy as jnp
+
+from models.likelihoods import LIKELIHOODS
+from models.tasks.base import Batch, Sums, Task, apply
+
+
+def density(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], sizes: Mapping[str, int]) -> Task:
+    r"""Negative log-likelihood of images, per dimension.
+
+    .. math:: \ell = - \frac{1}{H W C} \log p(x)
+
+    Args:
+      model: maps images [B, H, W, C] uint8 to the outputs of the likelihood that its field ``likelihood`` names.
+      example: "image" [H, W, C] uint8.
+      sizes: nothing is needed.
+
+    Returns:
+      A ``Task`` over batches ``{"image": [B, H, W, C] uint8}``; metrics are loss, in nats per dimension, and
+      bits_per_dim, loss / ln 2. A dimension is one channel of one pixel.
+
+    Raises:
+      ValueError: if the images are not raw, or the model has no likelihood.
+    """
+    del sizes
+    likelihood = LIKELIHOODS.get(getattr(model, "likelihood", ""))
+    if likelihood is None:
+        raise ValueError("name='density': needs a model with a likelihood: config.model.name='pixelcnn'")
+    if "image" not in example or example["image"].dtype != jnp.uint8:
+        raise ValueError("name='density': needs raw images: config.data.normalise='none'")
+    shape, log_prob = example["image"].shape, likelihood.log_prob
+
+    def init(key: jax.Array):
+        variables = dict(model.init(key, jnp.zeros((1, *shape), jnp.uint8)))
+        return variables.pop("params"), variables
+
+    def sums_of(outputs: jax.Array, batch: Batch, weight: jax.Array) -> Sums:
+        nats = -log_prob(outputs, batch["image"])  # (B,)
+        return {"loss": (weight * nats).sum(), "count": weight.sum() * math.prod(shape)}
+
+    def loss(params, model_state, batch: Batch, key: jax.Array):
+        variables, image = {"params": params, **model_state}, batch["image"]
+        outputs, changed = apply(
+            model, variables, image, deterministic=False, rngs={"dropout": key}, mutable=list(model_state)
+        )
+        sums = sums_of(outputs, batch, jnp.ones(image.shape[0], jnp.float32))
+        return sums["loss"] / sums["count"], (sums, changed)
+
+    def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
+        outputs = apply(model, {"params": params, **model_state}, batch["image"], deterministic=True)
+        return sums_of(outputs, batch, weight)
+
+    def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
+        mean = sums["loss"] / sums["count"]
+        return {"loss": mean, "bits_per_dim": mean / math.log(2)}
+
+    return Task(init, loss, evaluate, metrics, ("bits_per_dim", "min"))

@@ -1,0 +1,258 @@
+"""The order in which PixelCNN sees pixels, its likelihoods, and the task."""
+
+import functools
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import numpy as jnp
+
+from models import likelihoods, pixelcnn
+from models.likelihoods import LIKELIHOODS
+from models.pixelcnn import PixelCNN
+from models.tasks.density import density
+
+COUNTS = {"categorical": 5_856_128, "logistic_mixture": 5_171_428}  # (32, 32, 3) images, default sizes
+BOTH = pytest.mark.parametrize("likelihood", LIKELIHOODS)
+
+
+def tiny(likelihood, **kwargs):
+    sizes = {"num_filters": 12, "num_layers": 3, "first_kernel_size": 5, "num_head_filters": 12, "num_mixtures": 2}
+    return PixelCNN(likelihood=likelihood, **{**sizes, **kwargs})
+
+
+def task_on(model, shape, dtype=jnp.uint8):
+    return density(model=model, example={"image": jax.ShapeDtypeStruct(shape, dtype)}, sizes={})
+
+
+def noise(shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+
+
+def count(tree):
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+# ---- the network -------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_parameter_count(likelihood):
+    model = PixelCNN(likelihood=likelihood)
+    variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3), jnp.uint8))
+    assert count(variables) == COUNTS[likelihood]
+    assert f"{COUNTS[likelihood]:,}" in PixelCNN.__doc__
+
+
+def dependence(model, shape):
+    """Which outputs change with which value of the image: [H * W * C of the image, *H, W, rest of the outputs]."""
+    size = int(np.prod(shape))
+    base = noise(shape).reshape(-1)
+    other = np.where(np.eye(size, dtype=bool), (base + 128).astype(np.uint8), base)
+    images = np.concatenate([base[None], other]).reshape(-1, *shape)
+    variables = model.init(jax.random.key(1), images[:1])
+    outputs = np.asarray(jax.jit(model.apply)(variables, images))
+    return outputs[1:] != outputs[:1]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_categorical_sees_exactly_what_is_before(channels):
+    shape = (4, 5, channels)
+    seen = dependence(tiny("categorical", num_layers=4), shape).any(-1).reshape(20 * channels, 20 * channels)
+    np.testing.assert_array_equal(seen, np.triu(np.ones_like(seen), 1))
+
+
+def test_logistic_mixture_sees_exactly_the_pixels_before():
+    seen = dependence(tiny("logistic_mixture", num_layers=4), (4, 5, 3)).any(-1).reshape(20, 3, 20)
+    np.testing.assert_array_equal(seen, np.broadcast_to(np.triu(np.ones((20, 20), bool), 1)[:, None], seen.shape))
+
+
+def test_receptive_field_is_a_rectangle_without_a_blind_spot():
+    height, width, reach = 7, 11, 2 + 1  # 5 x 5, then 3 x 3
+    seen = dependence(tiny("categorical", num_layers=2), (height, width, 1)).any((-1, -2))
+    seen = seen.reshape(height, width, height, width)[..., height - 1, width // 2]
+    down, right = np.indices((height, width)) - np.array([height - 1, width // 2])[:, None, None]
+    above = (-1 - reach <= down) & (down <= -1) & (abs(right) <= reach)
+    np.testing.assert_array_equal(seen, above | (down == 0) & (-reach <= right) & (right <= -1))
+
+
+def test_channel_order_of_the_mixture_is_in_its_means():
+    outputs = jax.random.normal(jax.random.key(0), (1, 1, 1, *likelihoods.logistic_mixture_shape(3, 2)))
+    _, means, _, coefficients = likelihoods._mixture(outputs, 3)
+    centre = lambda unit: likelihoods._centre(means, coefficients, unit[None, None, None])[0, 0, 0]  # noqa: E731
+    seen = (np.asarray(jax.jacobian(centre)(jnp.array([0.1, -0.2, 0.3]))) != 0).all(0)  # (C, C) of centre, given
+    np.testing.assert_array_equal(seen, np.tril(np.ones((3, 3), bool), -1))
+
+
+@BOTH
+def test_remat_changes_nothing(likelihood):
+    image = noise((2, 4, 4, 3))
+    tasks = [task_on(tiny(likelihood, remat=remat), image.shape[1:]) for remat in ("none", "blocks")]
+    params, _ = tasks[0].init(jax.random.key(0))
+
+    def gradient(task):
+        return jax.jit(jax.grad(lambda p: task.loss(p, {}, {"image": image}, jax.random.key(0))[0]))(params)
+
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), *map(gradient, tasks))
+
+
+def test_bfloat16_is_of_activations_only():
+    image, outputs = noise((2, 4, 4, 3)), {}
+    for dtype in ("float32", "bfloat16"):
+        model = tiny("categorical", dtype=dtype)
+        variables = model.init(jax.random.key(0), image)
+        assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
+        outputs[dtype] = model.apply(variables, image)
+        assert outputs[dtype].dtype == dtype
+        assert LIKELIHOODS["categorical"].log_prob(outputs[dtype], image).dtype == jnp.float32
+    np.testing.assert_allclose(outputs["bfloat16"].astype(jnp.float32), outputs["float32"], atol=0.05)
+
+
+def test_dropout_follows_the_key():
+    image = noise((2, 4, 4, 3))
+    task = task_on(tiny("categorical", dropout_rate=0.5), image.shape[1:])
+    params, state = task.init(jax.random.key(0))
+    losses = [float(task.loss(params, state, {"image": image}, jax.random.key(seed))[0]) for seed in (0, 0, 1)]
+    assert losses[0] == losses[1] != losses[2]
+
+
+# ---- likelihoods -------------------------------------------------------------------------------------------------
+
+
+def every_image(channels):
+    values = np.stack(np.meshgrid(*[np.arange(256)] * channels, indexing="ij"), -1)
+    return values.reshape(-1, 1, 1, channels).astype(np.uint8)
+
+
+@BOTH
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("spread", [0.3, 1.0, 20.0])
+def test_probabilities_of_a_pixel_sum_to_one(likelihood, channels, spread):
+    chosen, images = LIKELIHOODS[likelihood], every_image(channels)
+    outputs = spread * jax.random.normal(jax.random.key(2), (1, 1, 1, *chosen.shape(channels, 3)))
+    log_prob = chosen.log_prob(jnp.broadcast_to(outputs, (len(images), *outputs.shape[1:])), images)
+    np.testing.assert_allclose(np.exp(np.asarray(log_prob, np.float64)).sum(), 1, rtol=1e-5)
+
+
+def reference_mixture(outputs, image, mixtures):
+    """The definition, in float64, by plain differences of sigmoids."""
+    channels = image.shape[-1]
+    outputs = np.asarray(outputs, np.float64).reshape(*image.shape[:3], mixtures, -1)
+    weights = np.exp(outputs[..., 0]) / np.exp(outputs[..., 0]).sum(-1, keepdims=True)
+    sigmoid = lambda z: 1 / (1 + np.exp(-z))  # noqa: E731
+    x, probability, pair = image / 127.5 - 1, weights, 1 + 2 * channels
+    for c in range(channels):
+        mean = outputs[..., 1 + c]
+        for d in range(c):
+            mean, pair = mean + np.tanh(outputs[..., pair]) * x[..., None, d], pair + 1
+        scale, value = np.exp(outputs[..., 1 + channels + c]), x[..., None, c]
+        upper = np.where(image[..., None, c] == 255, 1, sigmoid((value + 1 / 255 - mean) / scale))
+        lower = np.where(image[..., None, c] == 0, 0, sigmoid((value - 1 / 255 - mean) / scale))
+        probability = probability * (upper - lower)
+    return np.log(probability.sum(-1)).sum((1, 2))
+
+
+def test_mixture_agrees_with_its_definition():
+    image = noise((6, 3, 3, 3))
+    image[0, 0], image[1, 0] = 0, 255
+    outputs = jax.random.normal(jax.random.key(0), (*image.shape[:3], *likelihoods.logistic_mixture_shape(3, 4)))
+    ours = jax.jit(likelihoods.logistic_mixture_log_prob)(outputs, image)
+    np.testing.assert_allclose(ours, reference_mixture(outputs, image, 4), rtol=1e-5)
+
+
+def test_categorical_agrees_with_its_definition():
+    image, outputs = noise((3, 2, 2, 3)), jax.random.normal(jax.random.key(0), (3, 2, 2, 3, 256))
+    logits = np.asarray(outputs, np.float64)
+    nats = np.take_along_axis(logits, image[..., None].astype(int), -1)[..., 0] - np.log(np.exp(logits).sum(-1))
+    np.testing.assert_allclose(likelihoods.categorical_log_prob(outputs, image), nats.sum((1, 2, 3)), rtol=1e-5)
+
+
+@BOTH
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e6])
+def test_extreme_outputs_give_finite_values_and_gradients(likelihood, size):
+    image = np.array([0, 1, 127, 254, 255], np.uint8).reshape(5, 1, 1, 1)
+    shape = LIKELIHOODS[likelihood].shape(1, 2)
+    for outputs in (
+        s * size * jax.random.normal(jax.random.key(k), (5, 1, 1, *shape)) for k in (0, 1) for s in (1, -1)
+    ):
+        value, gradient = jax.value_and_grad(lambda o: LIKELIHOODS[likelihood].log_prob(o, image).sum())(outputs)
+        assert np.isfinite(value) and np.isfinite(gradient).all() and value <= 0
+
+
+@BOTH
+def test_draws_follow_the_probabilities(likelihood):
+    chosen, draws = LIKELIHOODS[likelihood], 20_000
+    outputs = jax.random.normal(jax.random.key(3), (1, 1, 1, *chosen.shape(2, 2)))
+    drawn = chosen.draw(jax.random.key(4), jnp.broadcast_to(outputs[0, 0], (draws, *outputs.shape[3:])), channels=2)
+    images = every_image(2)
+    log_prob = chosen.log_prob(jnp.broadcast_to(outputs, (len(images), *outputs.shape[1:])), images)
+    probability = np.exp(np.asarray(log_prob, np.float64)).reshape(256, 256)
+    observed = np.histogram2d(*np.asarray(drawn).T, bins=np.arange(0, 257, 32))[0] / draws
+    expected = probability.reshape(8, 32, 8, 32).sum((1, 3))
+    assert abs(observed - expected).max() < 5 * np.sqrt(expected.max() / draws)
+
+
+# ---- the task ----------------------------------------------------------------------------------------------------
+
+
+def test_sums_are_exact_for_any_split_and_padding():
+    images = noise((5, 3, 3, 3))
+    task = task_on(tiny("categorical"), images.shape[1:])
+    params, state = task.init(jax.random.key(1))
+    evaluate = jax.jit(task.evaluate)
+    whole = evaluate(params, state, {"image": images}, jnp.ones(5))
+    parts = [
+        evaluate(params, state, {"image": images[:3]}, jnp.ones(3)),
+        evaluate(params, state, {"image": images[[3, 4, 0]]}, jnp.array([1.0, 1, 0])),
+    ]
+    for name in whole:
+        np.testing.assert_allclose(whole[name], parts[0][name] + parts[1][name], rtol=1e-6)
+    assert whole["count"] == 5 * 27
+    mean, (sums, _) = task.loss(params, state, {"image": images}, jax.random.key(0))
+    metrics = task.metrics(whole)
+    np.testing.assert_allclose([mean, task.metrics(sums)["loss"]], metrics["loss"], rtol=1e-6)
+    np.testing.assert_allclose(metrics["bits_per_dim"] * np.log(2), metrics["loss"], rtol=1e-6)
+    assert task.best == ("bits_per_dim", "min")
+
+
+def test_categorical_starts_at_about_eight_bits():
+    images = noise((4, 8, 8, 3))
+    task = task_on(PixelCNN(num_filters=16, num_layers=2, num_head_filters=32), images.shape[1:])
+    params, state = task.init(jax.random.key(1))
+    bits = task.metrics(task.evaluate(params, state, {"image": images}, jnp.ones(4)))["bits_per_dim"]
+    assert 8 <= bits < 8.5
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match=r"needs raw images: config.data.normalise='none'"):
+        task_on(tiny("categorical"), (4, 4, 3), jnp.float32)
+    with pytest.raises(ValueError, match="needs raw images"):
+        density(model=tiny("categorical"), example={"tokens": jax.ShapeDtypeStruct((8,), jnp.int32)}, sizes={})
+    with pytest.raises(ValueError, match="needs a model with a likelihood"):
+        task_on(pixelcnn.GatedLayer(3, 3, "A", 1, 0.0, True, "float32"), (4, 4, 3))
+
+
+@BOTH
+def test_learns_one_image_and_draws_it(likelihood):
+    image = noise((1, 3, 3, 3), seed=1)
+    model = tiny(likelihood, num_layers=2, num_mixtures=1)
+    task, optimizer = task_on(model, image.shape[1:]), optax.adam(optax.exponential_decay(0.03, 100, 0.5))
+    params, state = task.init(jax.random.key(0))
+
+    @jax.jit
+    def step(carry, _):
+        params, memory = carry
+        mean, gradient = jax.value_and_grad(lambda p: task.loss(p, state, {"image": image}, jax.random.key(0))[0])(
+            params
+        )
+        updates, memory = optimizer.update(gradient, memory)
+        return (optax.apply_updates(params, updates), memory), mean
+
+    (params, _), losses = jax.lax.scan(step, (params, optimizer.init(params)), length=400)
+    assert losses[-1] < 0.2 * losses[0]
+    drawn = jax.jit(functools.partial(pixelcnn.sample, model, shape=(2, 3, 3, 3)))(
+        {"params": params}, jax.random.key(5)
+    )
+    allowed = {"categorical": 0, "logistic_mixture": 4}[likelihood]
+    assert abs(np.asarray(drawn, int) - image).max() <= allowed
