@@ -1,34 +1,51 @@
-"""CIFAR-10 with LeNet-5 and the standard augmentation: a small stand-in until the residual networks are here.
+"""CIFAR-10 with ResNet-20 and Nesterov momentum: 8 workers x 16, the recipe of the paper of residual networks.
 
-    TFDS_DATA_DIR=... make train ARGS="--config=configs/cifar10.py"      # tens of minutes on 2 cores
+    TFDS_DATA_DIR=... make train ARGS="--config=configs/cifar10.py:laptop"      # minutes on 2 cores
+    TFDS_DATA_DIR=... make train ARGS="--config=configs/cifar10.py"             # one GPU; 64,000 steps
 
-8 workers x 32, `mean`, Momentum-SGD with weight decay on weights only, warm-up and cosine. No published number to meet.
+Batches of 128 over 8 workers, each with its own BatchNorm statistics; rate 0.1, a tenth of it after 32,000 and 48,000
+steps; weight decay 1e-4 on weights. Paper: 91.25 % (unverified recollection) on the test set for ResNet-20.
+`:laptop` is the same network and batch for 2 epochs, with the drops where they fall in the paper's run.
+
+Reference: He et al., "Deep Residual Learning for Image Recognition", arXiv 1512.03385, section 4.2. Differs in:
+Nesterov's momentum where theirs is plain, no decay of BatchNorm's and biases' parameters.
 """
 
 from ml_collections import ConfigDict
 
 from configs.schema import experiment
-from configs.variants import sized
+from configs.variants import Sizes, sized
+
+SIZES: dict[str, Sizes] = {
+    "laptop": {
+        "schedule": {"name": "steps", "at_epochs": (1.0, 1.5)},
+        "train_epochs": 2,
+        "log_every_steps": 20,
+        "eval_every_epochs": 0.5,
+        "checkpoint_every_epochs": 0.5,
+    },
+    "smoke": {"model.num_filters": 4},
+}
 
 
 def get_config(variant: str = "") -> ConfigDict:
     config = experiment(
-        model={"name": "lenet5"},
+        model={"name": "resnet20"},
         data={"name": "cifar10", "augment": "crop_flip"},
         optimizer={
             "name": "chain",
-            "learning_rate": 0.05,
+            "learning_rate": 0.1,
             "transforms": (
-                {"name": "add_decayed_weights", "weight_decay": 5e-4, "mask": "weights"},
-                {"name": "sgd", "momentum": 0.9},
+                {"name": "add_decayed_weights", "weight_decay": 1e-4, "mask": "weights"},
+                {"name": "sgd", "momentum": 0.9, "nesterov": True},
             ),
         },
-        schedule={"name": "warmup_cosine", "warmup_epochs": 1},
+        schedule={"name": "steps", "at_steps": (32_000, 48_000)},
         num_workers=8,
-        batch_size_per_worker=32,
-        train_epochs=10,
-        log_every_steps=20,
-        eval_every_epochs=1,
-        checkpoint_every_epochs=1,
+        batch_size_per_worker=16,
+        train_steps=64_000,
+        log_every_steps=100,
+        eval_every_epochs=5,
+        checkpoint_every_epochs=5,
     )
-    return sized(config, variant)
+    return sized(config, variant, sizes=SIZES)

@@ -43,12 +43,16 @@ def _to_seconds(config: ConfigDict) -> None:
         for key in {"num_required", "num_batches"} & set(config.reducer):
             config.reducer[key] = max(1, min(config.reducer[key], config.num_workers - 1))
     for key in [key for key in config.schedule if key.endswith("_epochs")]:
-        _set(config, f"schedule.{twin(key)}", 1)
+        lengths = config.schedule[key]  # one, or several in a row
+        _set(config, f"schedule.{twin(key)}", tuple(range(1, 1 + len(lengths))) if isinstance(lengths, tuple) else 1)
     for key in ("train", "log_every", "eval_every", "checkpoint_every"):
         _set(config, f"{key}_steps", 4 if key == "train" else 2)
 
 
-_BUILT_IN: dict[str, Sizes] = {"images": {"name": "digits", "dir": ""}, "text": {"source": "pydoc", "dir": ""}}
+_BUILT_IN: dict[str, Sizes] = {
+    "images": {"name": "digits", "dir": "", "image_size": None},
+    "text": {"source": "pydoc", "dir": "", "tokenizer": "bytes", "sequence_length": 32},
+}
 
 
 def _set(config: ConfigDict, path: str, value: Any) -> None:

@@ -11,17 +11,28 @@ from collections.abc import Callable, Mapping
 
 from flax import linen as nn
 
-from models import registry
-from models.convolutional import LeNet5, MnistCNN
-from models.dense import MLP, Softmax
-
-__all__ = ["GIVEN", "MLP", "MODELS", "LeNet5", "MnistCNN", "Softmax", "lookup", "make"]
+from models import bert, convolutional, dense, inception, lstm, pixelcnn, registry, resnet, transformer
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    "lenet5": LeNet5,
-    "mlp": MLP,
-    "mnist_cnn": MnistCNN,
-    "softmax": Softmax,
+    "bert_base": bert.BertBase,
+    "bert_large": bert.BertLarge,
+    "bert_mini": bert.BertMini,
+    "bert_small": bert.BertSmall,
+    "inception_v3": inception.InceptionV3,
+    "lenet5": convolutional.LeNet5,
+    "lstm": lstm.LSTM,
+    "mlp": dense.MLP,
+    "mnist_cnn": convolutional.MnistCNN,
+    "pixelcnn": pixelcnn.PixelCNN,
+    "resnet18": resnet.ResNet18,
+    "resnet20": resnet.ResNet20,
+    "resnet32": resnet.ResNet32,
+    "resnet34": resnet.ResNet34,
+    "resnet44": resnet.ResNet44,
+    "resnet50": resnet.ResNet50,
+    "resnet56": resnet.ResNet56,
+    "softmax": dense.Softmax,
+    "transformer": transformer.Transformer,
 }
 
 # What the data supply, of those fields that a model has.

@@ -1,11 +1,13 @@
 """What a worker does with its batch before it communicates: gradients of parts, or optimizer steps on parts.
 
-The batch of a worker and step is cut into ``count`` equal parts, taken in order. The parts are unrolled, not scanned,
-because a scan around convolutions is slow on CPU: LeNet-5 with 8 parts of 4 examples, on 2 busy cores, takes 0.86 s
-scanned and 0.14 s unrolled. What it costs: compiling grows with the parts (2.6 s for one, 6.5 s for 8), and XLA on CPU
-keeps the gradients of all parts (55 MB of temporaries; 8 MB scanned), so that micro-batches save no memory there.
+The batch of a worker and step is cut into ``count`` equal parts, taken in order. Up to 8 parts are unrolled, because a
+scan around convolutions is slow on CPU: LeNet-5 with 8 parts of 4 examples, on 2 busy cores, takes 0.86 s scanned and
+0.14 s unrolled. What it costs: compiling grows with the parts (2.6 s for one, 6.5 s for 8), and XLA on CPU keeps the
+gradients of all parts (55 MB of temporaries; 8 MB scanned), so that micro-batches save no memory there. More parts are
+scanned: 64 of BERT-Large would not be compiled in an hour.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -15,6 +17,8 @@ from jax import numpy as jnp
 
 from reducers import blocks
 from reducers.adasum import Tree, fold, pair
+
+MAX_UNROLLED = 8  # parts
 
 
 class Work(NamedTuple):
@@ -78,14 +82,14 @@ def micro_batches(
     _check_divides(count, batch_size_per_worker)
 
     def work(gradient, update, params, opt_state, model_state, parts) -> Work:
-        gradients, sums = [], []
-        for part in parts:
-            found, model_state, its_sums = gradient(params, opt_state, model_state, part)
-            gradients.append(found)
-            sums.append(its_sums)
-        combined = jax.tree.map(COMBINE[combine], *gradients)
+        def one(model_state, part):
+            found, model_state, sums = gradient(params, opt_state, model_state, part)
+            return model_state, (found, sums)
+
+        model_state, (combined, sums) = COMBINE[combine](one, model_state, parts)
         updates, opt_state = update(combined, opt_state, params)
-        return Work(updates, opt_state, model_state, _total(sums, [combined]))
+        squared_norm = optax.tree.norm(combined) ** 2
+        return Work(updates, opt_state, model_state, {**sums, "squared_norm": squared_norm})
 
     return Accumulation(count, work)
 
@@ -119,16 +123,16 @@ def local_steps(
         raise ValueError(f"name='local_steps': needs config.reducer_on='updates', not {reducer_on!r}")
 
     def work(gradient, update, params, opt_state, model_state, parts) -> Work:
-        delta, moved, gradients, sums = None, params, [], []
-        for part in parts:
-            found, model_state, its_sums = gradient(moved, opt_state, model_state, part)
+        def one(state, part):
+            moved, opt_state, model_state = state
+            found, model_state, sums = gradient(moved, opt_state, model_state, part)
             updates, opt_state = update(found, opt_state, moved)
             moved = optax.apply_updates(moved, updates)
-            # The updates themselves are added up: a difference of parameters would have lost their low bits.
-            delta = updates if delta is None else optax.tree.add(delta, updates)
-            gradients.append(found)
-            sums.append(its_sums)
-        return Work(delta, opt_state, model_state, _total(sums, gradients))
+            return (moved, opt_state, model_state), (updates, sums, optax.tree.norm(found) ** 2)
+
+        # The updates themselves are added up: a difference of parameters would have lost their low bits.
+        (_, opt_state, model_state), (delta, sums, squared) = _sum(one, (params, opt_state, model_state), parts)
+        return Work(delta, opt_state, model_state, {**sums, "squared_norm": squared / len(parts)})
 
     return Accumulation(count, work)
 
@@ -151,24 +155,40 @@ def _check_divides(count: int, batch_size_per_worker: int) -> None:
         raise ValueError(f"count={count}: must divide config.batch_size_per_worker={batch_size_per_worker}")
 
 
-def _total(sums: Sequence[dict[str, jax.Array]], gradients: Sequence[Any]) -> dict[str, jax.Array]:
-    squared = [optax.tree.norm(g) ** 2 for g in gradients]
-    return {**jax.tree.map(_add, *sums), "squared_norm": _add(*squared) / len(squared)}
+def _sum(one: Callable, state: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
+    """Returns the state after the last part, and the sum of what ``one(state, part) -> (state, values)`` gave."""
+
+    def add(carry, part):
+        state, total = carry
+        state, values = one(state, part)
+        return (state, optax.tree.add(total, values)), None
+
+    carry = one(state, parts[0])
+    if len(parts) > MAX_UNROLLED:
+        return jax.lax.scan(add, carry, jax.tree.map(lambda *x: jnp.stack(x), *parts[1:]))[0]
+    for part in parts[1:]:
+        carry, _ = add(carry, part)
+    return carry
 
 
-def _add(first: jax.Array, *others: jax.Array) -> jax.Array:
-    return sum(others, start=first)
+def _mean(one: Callable, state: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
+    state, (gradients, sums) = _sum(one, state, parts)
+    return state, (jax.tree.map(lambda g: g / len(parts), gradients), sums)
 
 
-def _adasum(*gradients: jax.Array) -> jax.Array:
-    return fold(pair, jnp.stack(gradients), Tree(len(gradients)))
+def _adasum(one: Callable, state: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
+    """Keeps all gradients, which the tree needs; always unrolled."""
+    gradients, sums = [], []
+    for part in parts:
+        state, (found, its_sums) = one(state, part)
+        gradients.append(found)
+        sums.append(its_sums)
+    combined = jax.tree.map(lambda *g: fold(pair, jnp.stack(g), Tree(len(g))), *gradients)
+    return state, (combined, functools.reduce(optax.tree.add, sums))
 
 
-COMBINE: dict[str, Callable[..., jax.Array]] = {
-    "adasum": _adasum,
-    "mean": lambda *gradients: _add(*gradients) / len(gradients),
-    "sum": _add,
-}
+# name -> (one, state, parts) -> (state, (the parts' gradients combined, their sums added up))
+COMBINE: dict[str, Callable[..., tuple[Any, Any]]] = {"adasum": _adasum, "mean": _mean, "sum": _sum}
 
 ACCUMULATIONS: dict[str, Callable[..., Accumulation]] = {"local_steps": local_steps, "micro_batches": micro_batches}
 

@@ -247,3 +247,29 @@ def test_ways_over_lanes_agree(lanes, lift, unrolled):
     assert largest_difference(run.params(), unrolled.params()) < 1e-6
     local, expected = (r.layout.get_local(r.local) for r in (run, unrolled))
     assert largest_difference(local.opt_state, expected.opt_state) < 1e-5
+
+
+SCANNED = {
+    "mean": ({"name": "micro_batches"}, None),
+    "sum": ({"name": "micro_batches", "combine": "sum"}, None),
+    "local steps": ({"name": "local_steps"}, optax.sgd(0.1, momentum=0.9)),
+}
+
+
+@pytest.mark.parametrize("case", SCANNED)
+def test_many_parts_are_scanned_to_the_same_result(case, monkeypatch):
+    block, optimizer = SCANNED[case]
+    params, batch = regression()
+    batch = jax.tree.map(lambda x: np.resize(x, (12, x.shape[1])), batch)
+
+    def work(params):
+        return work_of(squared, {**block, "count": 12}, params, batch, optimizer=optimizer)
+
+    def is_scanned():
+        return "scan[" in str(jax.make_jaxpr(lambda p: work(p))(params))  # JAX remembers the trace of a function
+
+    assert is_scanned()
+    scanned = work(params)
+    monkeypatch.setattr(accumulation, "MAX_UNROLLED", 12)
+    assert not is_scanned()
+    assert largest_difference(scanned, work(params)) < 1e-5

@@ -35,8 +35,6 @@ def folder(tmp_path_factory):
 def prepared(folder):
     directory = str(folder.parent.parent)
     return tfds_sets.open_set(folder.parent.name, directory=directory, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
-        folder.parent.name, directory=str(folder.parent.parent), kind=tfds_sets.IMAGES_OF_ANY_SIZE
-    )
 
 
 def images(folder, split="train", **options):

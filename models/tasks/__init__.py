@@ -7,11 +7,31 @@ from flax import linen as nn
 
 from models import registry
 from models.tasks.base import Batch, Sums, Task
+from models.tasks.causal_lm import causal_lm
 from models.tasks.classification import classification
+from models.tasks.density import density
+from models.tasks.masked_lm import masked_lm
 
-__all__ = ["GIVEN", "TASKS", "Batch", "Sums", "Task", "classification", "lookup", "make"]
+__all__ = [
+    "GIVEN",
+    "TASKS",
+    "Batch",
+    "Sums",
+    "Task",
+    "causal_lm",
+    "classification",
+    "density",
+    "lookup",
+    "make",
+    "masked_lm",
+]
 
-TASKS: dict[str, Callable[..., Task]] = {"classification": classification}
+TASKS: dict[str, Callable[..., Task]] = {
+    "causal_lm": causal_lm,
+    "classification": classification,
+    "density": density,
+    "masked_lm": masked_lm,
+}
 
 # What the program supplies; every other parameter of a task is a config key.
 GIVEN = frozenset({"model", "example", "sizes"})

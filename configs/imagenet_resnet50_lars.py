@@ -1,0 +1,23 @@
+"""ImageNet with ResNet-50 and LARS on the mean of 64 workers' gradients: what is used elsewhere at such batches.
+
+    TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_resnet50_lars.py:16k"
+    make train ARGS="--config=configs/imagenet_resnet50_lars.py --dry_run_devices=64"    # without the data
+
+As `configs/imagenet_resnet50.py`, where the variants stand, but for reducer and optimizer: rate 10 at 16K examples,
+trust coefficient 0.001, weight decay 2e-4, neither of them for biases and norms. No number of the paper.
+
+Reference: You et al., "Large Batch Training of Convolutional Networks", arXiv 1708.03888. Differs in: the schedule's
+steps are those of Adasum's authors, theirs is polynomial.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.imagenet_resnet50 import SIZES, recipe
+
+ACCUMULATED = {"batch_size_per_worker": 1024, "accumulation": {"name": "micro_batches", "count": 4}}
+LARS = {"name": "lars", "weight_decay": 2e-4, "weight_decay_mask": "weights", "trust_ratio_mask": "weights"}
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    sizes = {**SIZES, "64k": ACCUMULATED}
+    return recipe(variant, optimizer=LARS, learning_rate=10.0, reducer="mean", reducer_on="gradients", sizes=sizes)
