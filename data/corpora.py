@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data import tfds_sets, tfds_texts
-from data.tokenizers import Documents
 
 BUILT_IN = "pydoc"
-PIECE_LENGTH = 2**16  # characters: documents are tokenized in pieces of about this length, in parallel
 HELD_OUT = 10  # where there is no test split, one of so many documents is for testing: the last ones
 
 
@@ -21,7 +19,7 @@ class Corpus(NamedTuple):
 
     label: str  # for the names of files
     fingerprint: str  # 12 hex digits that change with the texts
-    read: Callable[[], dict[str, Documents]]  # "train" and "test"
+    read: Callable[[], dict[str, list[str]]]  # "train" and "test"
 
 
 def open_corpus(source: str, *, directory: str = "") -> Corpus:
@@ -54,36 +52,20 @@ def open_corpus(source: str, *, directory: str = "") -> Corpus:
         if directory:  # of no use here, but a folder that was named must be one
             tfds_sets.data_directory(directory)
         topics = _topics()
-        return Corpus(BUILT_IN, _digest(*topics), lambda: _hold_out([pieces(topic) for topic in topics]))
+        return Corpus(BUILT_IN, _digest(*topics), lambda: _hold_out(topics))
     builder, splits = tfds_texts.open_texts(source, directory=directory)
     label = re.sub(r"[^\w.-]+", "-", builder.info.full_name)
 
-    def read() -> dict[str, Documents]:
+    def read() -> dict[str, list[str]]:
         found = {}
         for name, split in splits.items():
             texts = list(tfds_texts.read(builder, split))
-            found[name] = [pieces(text) for text in texts]
             if builder.info.disable_shuffling and not any("\n\n" in text for text in texts):
-                found[name] = [[text if text.endswith("\n") else text + "\n" for text in texts]]
+                texts = ["".join(text if text.endswith("\n") else text + "\n" for text in texts)]
+            found[name] = texts
         return found if "test" in found else _hold_out(found["train"])
 
     return Corpus(label, tfds_sets.fingerprint_files(builder, splits.values()), read)
-
-
-def pieces(text: str) -> list[str]:
-    r"""Returns the text in pieces that end where lines do, of about 65,536 characters where lines allow.
-
-    >>> [len(piece) for piece in pieces("x" * 99 + "\n" + "y" * 80_000 + "\n" + "z")]
-    [100, 80001, 1]
-    """
-    found, start = [], 0
-    while len(text) - start > PIECE_LENGTH:
-        end = text.rfind("\n", start, start + PIECE_LENGTH) + 1 or text.find("\n", start + PIECE_LENGTH) + 1
-        if not end:
-            break
-        found.append(text[start:end])
-        start = end
-    return [*found, text[start:]] if start < len(text) else found
 
 
 def _topics() -> list[str]:
@@ -113,11 +95,11 @@ def _files(source: str, directory: str) -> Corpus:
     )
     label = re.sub(r"[^\w.-]+", "-", Path(source).stem).strip("-.") or "texts"
 
-    def read() -> dict[str, Documents]:
+    def read() -> dict[str, list[str]]:
         documents = []
         for path in paths:
             try:
-                documents.append(pieces(path.read_text("utf-8-sig")))
+                documents.append(path.read_text("utf-8-sig"))
             except (OSError, ValueError) as error:
                 raise ValueError(f"{key}: {path.name} cannot be read: {tfds_sets.reason(error)}") from None
         return _hold_out(documents)
@@ -132,17 +114,16 @@ def _digest(*parts: str) -> str:
     return content.hexdigest()[:12]
 
 
-def _hold_out(documents: Documents) -> dict[str, Documents]:
+def _hold_out(documents: list[str]) -> dict[str, list[str]]:
     """Parts documents into train and test as ``open_corpus`` says."""
     count = len(documents) // HELD_OUT
     if count:
         return {"train": documents[:-count], "test": documents[-count:]}
     train, test = [], []
-    for document in documents:
-        text = "".join(document)
+    for text in documents:
         end = text.rstrip("\n").find("\n", len(text) - len(text) // HELD_OUT - 1) + 1
         if not end:  # no line ends that late: the last line, whatever its length
             end = text.rstrip("\n").rfind("\n") + 1
-        train.append(pieces(text[:end] if end else text))
-        test.append(pieces(text[end:] if end else ""))
+        train.append(text[:end] if end else text)
+        test.append(text[end:] if end else "")
     return {"train": train, "test": test}

@@ -1,4 +1,4 @@
-"""Prepares a TFDS image classification set for reading without TensorFlow: ``python -m data.prepare mnist``.
+"""Prepares a TFDS set of images or of texts for reading without TensorFlow: ``python -m data.prepare mnist``.
 
 It downloads and converts with TFDS itself. Most sets need TensorFlow for that, once; where it is missing, the command
 that makes it available in an environment of its own is shown.
@@ -12,9 +12,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from data import tfds_sets
+from data import tfds_sets, tfds_texts
+
+
+def _unfit(features: Any) -> str:
+    return tfds_texts.TEXTS.unfit(features) and tfds_sets.IMAGES_OF_ANY_SIZE.unfit(features)
+
+
+IMAGES_OR_TEXTS = tfds_sets.IMAGES_OF_ANY_SIZE._replace(unfit=_unfit)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -24,8 +31,10 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prepares one set; returns the exit code, 2 for whatever stopped it (said in one line on stderr)."""
-    parser = _Parser(prog="python -m data.prepare", description="Prepares a TFDS image classification set.")
-    parser.add_argument("name", help="for example mnist, fashion_mnist, cifar10, svhn_cropped")
+    parser = _Parser(
+        prog="python -m data.prepare", description="Prepares a TFDS set of images with labels, or of texts."
+    )
+    parser.add_argument("name", help="for example mnist, fashion_mnist, cifar10, svhn_cropped, tiny_shakespeare")
     parser.add_argument("--dir", default="", help="folder of prepared sets (default: TFDS_DATA_DIR, then TFDS's own)")
     try:
         arguments = parser.parse_args(argv)
@@ -45,7 +54,7 @@ def prepare(name: str, *, directory: str = "") -> str:
     if name == "digits":
         return "digits: nothing to prepare, it comes with scikit-learn"
     folder = _folder(directory)
-    builder = tfds_sets.find(name, directory=folder, kind=tfds_sets.IMAGES_OF_ANY_SIZE, file_format="array_record")
+    builder = tfds_sets.find(name, directory=folder, kind=IMAGES_OR_TEXTS, file_format="array_record")
     if tfds_sets.is_prepared(builder):
         return f"{name}: already prepared in {builder.data_dir} ({_describe(name, folder)})"
     if _needs_tensorflow(builder):
@@ -73,6 +82,9 @@ def _folder(directory: str) -> str:
 
 
 def _describe(name: str, folder: str) -> str:
+    if tfds_texts.text_feature(tfds_sets.find(name, directory=folder, kind=IMAGES_OR_TEXTS).info.features):
+        builder, splits = tfds_texts.open_texts(name, directory=folder)
+        return " + ".join(str(builder.info.splits[split].num_examples) for split in splits.values()) + " texts"
     prepared = tfds_sets.open_set(name, directory=folder, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
     size = "many sizes" if None in prepared.image_shape else prepared.image_shape
     return f"{prepared.num_examples('train')} + {prepared.num_examples('test')} images of {size}"

@@ -212,9 +212,7 @@ def _make(settings: _Settings, cache: str) -> _Made:
     return _Made(Stored(splits, sizes), file)
 
 
-def _tokenizer(
-    settings: _Settings, cache: str, documents: tokenizers.Documents | None
-) -> tuple[tokenizers.Tokenizer, str | None]:
+def _tokenizer(settings: _Settings, cache: str, documents: list[str] | None) -> tuple[tokenizers.Tokenizer, str | None]:
     """Returns a tokenizer, and the content of its file where that has to be written still."""
     if settings.tokenizer == "bytes":
         return tokenizers.Bytes(), None

@@ -11,12 +11,15 @@ EXAMPLES_PER_READ = 4096
 def text_feature(features: Any) -> str:
     """Returns the feature that holds an example's text: "text", or else the only one of strings; else ""."""
     items = dict(features.items()) if hasattr(features, "items") else {}
-    found = [name for name, feature in items.items() if type(feature).__name__ == "Text"]
+    kinds = {name: type(feature).__name__ for name, feature in items.items()}
+    if kinds.keys() & {"image", "audio", "video"}:  # a text beside these is the name of a file, or a caption
+        return ""
+    found = [name for name, kind in kinds.items() if kind == "Text"]
     return "text" if "text" in found else found[0] if len(found) == 1 else ""
 
 
 def _unfit(features: Any) -> str:
-    names = list(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
+    names = sorted(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
     needed = "needed is one of type Text, or one of that type called text"
     return "" if text_feature(features) else f"its examples have {', '.join(names)}; {needed}"
 

@@ -1,24 +1,21 @@
 """From texts to token ids: bytes, or pieces of words learnt from the training texts."""
 
 import collections
-import functools
 import itertools
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
-
-Documents = list[list[str]]
-"""Each document in pieces, whose concatenation is its text; pieces end where lines do."""
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4, of every tokenizer
 PAD, UNK, CLS, SEP, MASK = range(5)
 MAX_WORD_LENGTH = 100  # characters; a longer word is [UNK], as in BERT
 MAX_ALPHABET = 1000  # characters; a word with another is [UNK]
 MIN_COUNT = 2  # of a pair of pieces, to become one piece
-PIECES_PER_CALL = 1024
+RUN = re.compile(r"[^ \t\n\r]+")  # no word goes across these for the library, whatever else it takes for a space
 
 Name = Literal["bytes", "wordpiece"]
 
@@ -36,7 +33,7 @@ class Tokenizer(Protocol):
 
     vocab_size: int
 
-    def encode(self, documents: Documents) -> Encoded:
+    def encode(self, documents: Sequence[str]) -> Encoded:
         """Returns the tokens of documents, without special tokens but [UNK]."""
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -48,7 +45,7 @@ class Bytes:
 
     A word is a run of letters, digits and bytes of other scripts; every other byte, a space too, is one of its own.
 
-    >>> encoded = Bytes().encode([["no, é"]])
+    >>> encoded = Bytes().encode(["no, é"])
     >>> encoded.ids.tolist(), encoded.starts.astype(int).tolist()
     ([115, 116, 49, 37, 200, 174], [1, 0, 1, 1, 1, 0])
     >>> Bytes().decode(encoded.ids)
@@ -57,9 +54,9 @@ class Bytes:
 
     vocab_size = len(SPECIAL) + 256
 
-    def encode(self, documents: Documents) -> Encoded:
+    def encode(self, documents: Sequence[str]) -> Encoded:
         """Returns the bytes of each document, as tokens."""
-        contents = ["".join(pieces).encode() for pieces in documents]
+        contents = [document.encode() for document in documents]
         codes = np.frombuffer(b"".join(contents), np.uint8)
         in_words = np.array([chr(byte).isalnum() or byte >= 128 for byte in range(256)])[codes]
         starts = np.ones(len(codes), bool)
@@ -86,31 +83,41 @@ class WordPiece:
         self._names = [str(self._tokenizer.id_to_token(i)) for i in range(self.vocab_size)]
         self._inside = np.array([name.startswith("##") and name != "##" for name in self._names])
 
-    def encode(self, documents: Documents) -> Encoded:
+    def encode(self, documents: Sequence[str]) -> Encoded:
         """Returns the pieces of each document's words."""
-        from tqdm import tqdm
-
-        pieces = [piece for document in documents for piece in document]
-        parts: list[np.ndarray] = []
-        counts: list[int] = []
-        with tqdm(total=len(pieces), desc="encoding", unit=" pieces", leave=False, disable=None) as bar:
-            for start in range(0, len(pieces), PIECES_PER_CALL):
-                encodings = self._tokenizer.encode_batch_fast(
-                    pieces[start : start + PIECES_PER_CALL], add_special_tokens=False
-                )
-                lists = [encoding.ids for encoding in encodings]
-                counts += map(len, lists)
-                parts.append(np.fromiter(itertools.chain.from_iterable(lists), np.int32))
-                bar.update(len(lists))
-        ends = np.cumsum([0, *map(len, documents)])  # documents in pieces, then in tokens
-        totals = np.cumsum([0, *counts])[ends]
-        ids = np.concatenate(parts) if parts else np.zeros(0, np.int32)
-        return _bounded(ids, ~self._inside[ids], np.diff(totals).tolist())
+        runs, index, counts = _runs(documents)
+        encodings = self._tokenizer.encode_batch_fast(runs, add_special_tokens=False)
+        lists = [encoding.ids for encoding in encodings]
+        pool = np.fromiter(itertools.chain.from_iterable(lists), np.int32)
+        lengths = np.fromiter(map(len, lists), np.int64, len(lists))
+        first = np.cumsum(lengths) - lengths  # of each run, in the pool
+        tokens = lengths[index]  # of each occurrence
+        before = np.cumsum(tokens) - tokens
+        ids = pool[np.repeat(first[index] - before, tokens) + np.arange(tokens.sum())]
+        ends = np.concatenate([[0], np.cumsum(tokens)])[np.cumsum([0, *counts])]
+        return _bounded(ids, ~self._inside[ids], np.diff(ends).tolist())
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the words, parted by spaces: where there were none, or line ends, is not known any more."""
         names = [self._names[i] for i in map(int, ids) if i >= len(SPECIAL) or i == UNK]
         return " ".join(names).replace(" ##", "").removeprefix("##")
+
+
+def _runs(documents: Sequence[str]) -> tuple[list[str], np.ndarray, list[int]]:
+    """Parts texts at spaces and line ends: few runs are many occurrences, so that each need be looked at but once.
+
+    Returns:
+      The U different runs; which of them the texts hold, in order: [R] int64; how many of the R each document has.
+    """
+    from tqdm import tqdm
+
+    numbers: collections.defaultdict[str, int] = collections.defaultdict()
+    numbers.default_factory = numbers.__len__
+    parts, counts = [np.zeros(0, np.int64)], []
+    for document in tqdm(documents, desc="splitting", unit=" documents", leave=False, disable=None):
+        parts.append(np.fromiter(map(numbers.__getitem__, RUN.findall(document)), np.int64))
+        counts.append(len(parts[-1]))
+    return list(numbers), np.concatenate(parts), counts
 
 
 def library_version() -> str:
@@ -131,7 +138,7 @@ def _bounded(ids: np.ndarray, starts: np.ndarray, lengths: list[int]) -> Encoded
     return Encoded(ids, starts, bounds)
 
 
-def train_wordpiece(documents: Documents, *, vocab_size: int) -> str:
+def train_wordpiece(documents: Sequence[str], *, vocab_size: int) -> str:
     """Returns the content of a tokenizer's file in the format of the library ``tokenizers``, learnt from documents.
 
     The same documents and size give the same file, bit for bit. The library's trainer alone does not: it numbers the
@@ -148,16 +155,20 @@ def train_wordpiece(documents: Documents, *, vocab_size: int) -> str:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    words = count_words(documents, normalize=normalizer.normalize_str, split=splitter.pre_tokenize_str)
+    words: collections.Counter[str] = collections.Counter()
+    runs, index, _ = _runs(documents)
+    for run, count in zip(runs, np.bincount(index, minlength=len(runs)).tolist(), strict=True):
+        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(run)):
+            words[word] += count
     characters: collections.Counter[str] = collections.Counter()
     for word, count in words.items():
         characters.update(dict.fromkeys(word, count))
     # Each character may need two ids, at the start of a word and inside; half of all ids are for longer pieces.
     room = min(MAX_ALPHABET, (vocab_size - len(SPECIAL)) // 4)
     alphabet = {c for c, _ in sorted(characters.items(), key=lambda item: (-item[1], item[0]))[:room]}
-    words = {word: count for word, count in words.items() if len(word) <= MAX_WORD_LENGTH and alphabet.issuperset(word)}
-    inside = sorted({c for word in words for c in word[1:]})
-    if not words:
+    known = sorted(word for word in words if len(word) <= MAX_WORD_LENGTH and alphabet.issuperset(word))
+    inside = sorted({c for word in known for c in word[1:]})
+    if not known:
         raise ValueError("data.tokenizer='wordpiece': the training texts hold no words to learn from")
 
     learner = Tokenizer(models.WordPiece(unk_token=SPECIAL[UNK]))
@@ -168,23 +179,10 @@ def train_wordpiece(documents: Documents, *, vocab_size: int) -> str:
         special_tokens=[*SPECIAL, *("##" + c for c in inside)],
         show_progress=False,
     )
-    learner.train_from_iterator((" ".join([word] * words[word]) for word in sorted(words)), trainer)
+    learner.train_from_iterator((" ".join([word] * words[word]) for word in known), trainer)
 
     # A tokenizer made of the vocabulary alone: a text's own "[MASK]", or "##a", is no special token to it.
     model = models.WordPiece(learner.get_vocab(), unk_token=SPECIAL[UNK], max_input_chars_per_word=MAX_WORD_LENGTH)
     tokenizer = Tokenizer(model)
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     return json.dumps(json.loads(tokenizer.to_str()), indent=1, ensure_ascii=False)
-
-
-def count_words(documents: Documents, *, normalize: Any, split: Any) -> dict[str, int]:
-    """Returns how often each word occurs, the words as the library's normalizer and splitter make them."""
-    from tqdm import tqdm
-
-    counts: collections.Counter[str] = collections.Counter()
-    cached = functools.lru_cache(2**18)(lambda run: [word for word, _ in split(normalize(run))])
-    for pieces in tqdm(documents, desc="counting words", unit=" documents", leave=False, disable=None):
-        for piece in pieces:
-            for run in piece.split():  # most runs between spaces come again and again: split once
-                counts.update(cached(run))
-    return dict(counts)

@@ -1,0 +1,407 @@
+"""Texts by name: which documents there are, what the cache holds, and what is refused in one line."""
+
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+from data import cache as caches
+from data import corpora, packing, prepare, text, tfds_texts
+from data.text import check_text, load_text, load_tokenizer
+
+REAL = os.environ.get("TFDS_DATA_DIR", "")
+SMALL = {"tokenizer": "bytes", "sequence_length": 16}
+LINES = "".join(f"Line {i} says: it was a dark and stormy night.\n" for i in range(200))
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path, monkeypatch):
+    """No test reads or writes the user's folders."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    text._make.cache_clear()
+
+
+@pytest.fixture
+def book(tmp_path):
+    path = tmp_path / "book.txt"
+    path.write_text(LINES)
+    return str(path)
+
+
+@pytest.fixture
+def warnings_said(monkeypatch):
+    said = []
+    monkeypatch.setattr(caches.logging, "warning", lambda message, *values: said.append(message % values))
+    return said
+
+
+@pytest.fixture
+def no_making(monkeypatch):
+    """Call it to make sure that from here on nothing is packed."""
+
+    def forbid(*arguments, **options):
+        raise AssertionError("packed again")
+
+    return lambda: [
+        monkeypatch.setattr(packing, name, forbid) for name in ("causal", "segment_pairs", "full_sequences")
+    ]
+
+
+def write_texts(root, name, splits, *, features=None, ordered=False):
+    """Writes a set of texts as TFDS would have prepared it."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    folder = root / name / "1.0.0"
+    folder.mkdir(parents=True)
+    infos, features = [], features or ["text"]
+    for split, texts in splits.items():
+        writer = ArrayRecordWriter(str(folder / f"{name}-{split}.array_record-00000-of-00001"), "group_size:1")
+        for content in texts:
+            example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
+            for feature in features:
+                value = content if isinstance(content, bytes) else content.encode()
+                example.features.feature[feature].bytes_list.value.append(value)
+            writer.write(example.SerializeToString())
+        writer.close()
+        template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+        infos.append({"name": split, "shardLengths": [str(len(texts))], "numBytes": "1", "filepathTemplate": template})
+    info = {
+        "name": name,
+        "version": "1.0.0",
+        "fileFormat": "array_record",
+        "splits": infos,
+        "disableShuffling": ordered,
+    }
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    package = "tensorflow_datasets.core.features"
+    kinds = {feature: {"pythonClassName": f"{package}.text_feature.Text", "text": {}} for feature in features}
+    whole = {"pythonClassName": f"{package}.features_dict.FeaturesDict", "featuresDict": {"features": kinds}}
+    (folder / "features.json").write_text(json.dumps(whole))
+    return str(root)
+
+
+def assert_same(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert a[name].dtype == b[name].dtype
+        np.testing.assert_array_equal(a[name], b[name])
+
+
+# ---- documents ----
+
+
+def test_the_built_in_corpus():
+    documents = corpora.open_corpus("pydoc").read()
+    assert len(documents["train"]) > 50 and len(documents["test"]) >= 5
+    assert "assert" in documents["train"][0] and not set(documents["train"]) & set(documents["test"])
+
+
+def test_one_file_gives_its_last_lines_for_testing(book):
+    documents = corpora.open_corpus(book).read()
+    (train,), (test,) = documents["train"], documents["test"]
+    assert train + test == LINES and train.endswith("\n") and abs(len(test) / len(LINES) - 0.1) < 0.01
+
+
+@pytest.mark.parametrize("content", ["one\ntwo", "one\n" + "x" * 500, "x" * 500 + "\none", "x" * 500 + "\none\n\n"])
+def test_short_files_are_cut_at_an_end_of_line(content, tmp_path):
+    (tmp_path / "a.txt").write_text(content)
+    documents = corpora.open_corpus("a.txt").read()
+    (train,), (test,) = documents["train"], documents["test"]
+    assert train + test == content and train.strip() and test.strip() and train.endswith("\n")
+
+
+def test_many_files_are_documents_in_the_order_of_their_names(tmp_path):
+    (tmp_path / "texts").mkdir()
+    for i in range(23):
+        (tmp_path / "texts" / f"{22 - i:02d}.txt").write_text(
+            f"\ufeffé {22 - i}\r\n" if i % 2 else f"é {22 - i}\n", "utf-8"
+        )
+    expected = [f"é {i}\n" for i in range(23)]
+    documents = corpora.open_corpus("texts/*.txt").read()
+    assert documents == {"train": expected[:21], "test": expected[21:]}
+    assert corpora.open_corpus("*.txt", directory=str(tmp_path / "texts")).read() == documents
+
+
+SETS = {
+    "test": ({"train": ["a", "b"], "validation": ["v"], "test": ["c"]}, {}, {"train": ["a", "b"], "test": ["c"]}),
+    "validation": ({"train": ["a", "b"], "validation": ["v"]}, {}, {"train": ["a", "b"], "test": ["v"]}),
+    "neither": ({"train": list("abcdefghijk")}, {}, {"train": list("abcdefghij"), "test": ["k"]}),
+    "ordered": ({"train": ["a", "b"], "test": ["c"]}, {"ordered": True}, {"train": ["a\nb\n"], "test": ["c\n"]}),
+    "articles": (
+        {"train": ["a\n\na", "b"], "test": ["c\n\nc"]},
+        {"ordered": True},
+        {"train": ["a\n\na", "b"], "test": ["c\n\nc"]},
+    ),
+    "other name": ({"train": ["a"], "test": ["c"]}, {"features": ["sentence"]}, {"train": ["a"], "test": ["c"]}),
+    "several": ({"train": ["a"], "test": ["c"]}, {"features": ["title", "text"]}, {"train": ["a"], "test": ["c"]}),
+}
+
+
+@pytest.mark.parametrize("case", SETS)
+def test_sets_of_tfds(case, tmp_path):
+    splits, options, expected = SETS[case]
+    folder = write_texts(tmp_path / "sets", "my_texts", splits, **options)
+    assert corpora.open_corpus("my_texts", directory=folder).read() == expected
+
+
+def test_the_command_that_prepares_sets_knows_texts(tmp_path, capsys, monkeypatch):
+    folder = write_texts(tmp_path / "sets", "my_texts", {"train": ["a", "b"], "validation": ["v"]})
+    assert prepare.main(["my_texts", f"--dir={folder}"]) == 0
+    assert capsys.readouterr().out.endswith("(2 + 1 texts)\n")
+    monkeypatch.setattr(prepare, "_needs_tensorflow", lambda builder: True)
+    assert prepare.main(["imdb_reviews", f"--dir={folder}"]) == 2
+    assert "imdb_reviews: preparing it needs TensorFlow" in capsys.readouterr().err
+
+
+# ---- sequences ----
+
+
+@pytest.mark.parametrize("form", ["causal", "masked"])
+@pytest.mark.parametrize("pairs", ["on", "off"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "wordpiece"])
+def test_check_tells_what_load_returns(form, pairs, tokenizer, book, tmp_path):
+    options = {"tokenizer": tokenizer, "vocab_size": 300, "sequence_length": 16, "form": form, "pairs": pairs}
+    before = sorted(tmp_path.rglob("*"))
+    info = check_text(book, **options)
+    assert sorted(tmp_path.rglob("*")) == before  # nothing is written
+    data = load_text(book, **options)
+    for split, count in ((data.train, info.num_train), (data.test, info.num_test)):
+        assert {name: (column.shape[1:], column.dtype) for name, column in split.items()} == {
+            name: (part.shape, part.dtype) for name, part in info.example.items()
+        }
+        assert {len(column) for column in split.values()} == {count} and count > 0
+        assert split["tokens"].min() >= 0 and split["tokens"].max() < info.sizes["vocab_size"]
+    assert info.sizes == data.sizes and data.sizes["mask_id"] == 4 and data.sizes["num_special"] == 5
+    assert data.sizes["vocab_size"] == 261 if tokenizer == "bytes" else data.sizes["vocab_size"] <= 300
+    assert info.example["tokens"].shape == ((17,) if form == "causal" else (16,))
+
+
+def test_all_bytes_of_a_file_come_back(book):
+    data = load_text(book, **SMALL)
+    tokenizer = load_tokenizer(book, tokenizer="bytes")
+    train, test = (tokenizer.decode(split["tokens"][:, 1:].ravel()) for split in (data.train, data.test))
+    assert LINES.startswith(train) and len(LINES) - len(train + test) < 16 and LINES.endswith(test)
+
+
+def test_what_was_checked_is_not_made_again(book, no_making):
+    info = check_text(book, **SMALL)
+    no_making()
+    assert len(load_text(book, **SMALL).train["tokens"]) == info.num_train
+    assert check_text(book, **SMALL) == info  # from the cache
+    with pytest.raises(AssertionError, match="packed again"):
+        load_text(book, **{**SMALL, "sequence_length": 17})
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "wordpiece"])
+def test_second_load_maps_the_first(tokenizer, book, no_making):
+    options = {"tokenizer": tokenizer, "vocab_size": 300, "form": "masked", "sequence_length": 32}
+    first = load_text(book, **options)
+    no_making()
+    second = load_text(book, **options)
+    assert_same(first.train, second.train)
+    assert_same(first.test, second.test)
+    assert first.sizes == second.sizes and isinstance(second.train["tokens"].base, np.memmap)
+
+
+def test_sequences_of_any_length_share_a_tokenizer_that_the_library_reads(book, tmp_path):
+    import tokenizers
+
+    for length in (16, 32):
+        load_text(book, vocab_size=300, sequence_length=length)
+    (file,) = (tmp_path / "cache").rglob("tokenizer.json")
+    theirs, ours = tokenizers.Tokenizer.from_file(str(file)), load_tokenizer(book, vocab_size=300)
+    assert theirs.encode("a stormy night").ids == ours.encode(["a stormy night"]).ids.tolist()
+
+
+def test_changed_texts_are_made_again(book, tmp_path):
+    first = load_text(book, **SMALL)
+    pathlib.Path(book).write_text(LINES.upper())
+    os.utime(book, ns=(1, 1))
+    assert not np.array_equal(first.train["tokens"], load_text(book, **SMALL).train["tokens"])
+    assert len(list((tmp_path / "cache" / "syncsum" / "data").iterdir())) == 2
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def edit(path, old, new):
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+DAMAGES = {
+    "flipped bit": lambda folder, _: flip(folder / "train.tokens.npy"),
+    "truncated": lambda folder, _: os.truncate(folder / "test.tokens.npy", 200),
+    "missing": lambda folder, _: (folder / "test.tokens.npy").unlink(),
+    "no JSON": lambda folder, _: (folder / "manifest.json").write_text("{"),
+    "sizes": lambda folder, _: edit(folder / "manifest.json", '"mask_id": 4', '"mask_id": 5'),
+    "tokenizer": lambda folder, tokenizer: (flip(tokenizer / "tokenizer.json"), (folder / "test.tokens.npy").unlink()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_cache_is_made_again(damage, book, tmp_path, warnings_said, no_making):
+    options = {"vocab_size": 300, "sequence_length": 16}
+    first = load_text(book, **options)
+    first = text.TextData(*({name: np.array(x) for name, x in split.items()} for split in first[:2]), first.sizes)
+    tokenizer, folder = sorted((tmp_path / "cache" / "syncsum" / "data").iterdir())
+    DAMAGES[damage](folder, tokenizer)
+    again = load_text(book, **options)
+    assert_same(first.train, again.train)
+    assert_same(first.test, again.test)
+    assert again.sizes == first.sizes and len(warnings_said) == (2 if damage == "tokenizer" else 1)
+    assert all("is damaged" in said and "\n" not in said for said in warnings_said)
+    no_making()
+    load_text(book, **options)
+
+
+def test_cache_that_cannot_be_written(book, tmp_path, warnings_said):
+    (tmp_path / "cache").write_text("a file, where even root can make no folder")
+    data = load_text(book, vocab_size=300, sequence_length=16)
+    assert len(data.train["tokens"]) > 10 and len(warnings_said) == 2
+    assert all("cannot be written" in said for said in warnings_said)
+
+
+def test_another_cache(book, tmp_path):
+    load_text(book, cache=str(tmp_path / "mine"), **SMALL)
+    assert list((tmp_path / "mine").iterdir()) and not (tmp_path / "cache").exists()
+
+
+# ---- what is refused ----
+
+
+def image_set(tmp_path):
+    from tests.data_folders import random_examples, write_set
+
+    write_set(tmp_path / "sets", "mnist", {"train": random_examples(2), "test": random_examples(2)})
+
+
+def file(content):
+    return lambda tmp_path: (tmp_path / "a.txt").write_bytes(content)
+
+
+def texts(**options):
+    splits = options.pop("splits", {"train": ["a" * 99], "test": ["b" * 99]})
+    return lambda tmp_path: write_texts(tmp_path / "sets", "my_texts", splits, **options)
+
+
+def lose_shard(tmp_path):
+    texts()(tmp_path)
+    next((tmp_path / "sets").rglob("*test*")).unlink()
+
+
+REFUSED = {
+    "misspelt": (None, {"source": "pidoc"}, "data.source='pidoc': not a known data set; did you mean 'pydoc'?"),
+    "unlike any": (
+        None,
+        {"source": "qqqqqq"},
+        "data.source='qqqqqq': not a known data set; try pydoc, tiny_shakespeare",
+    ),
+    "no name": (None, {"source": ""}, "data.source='': not a known data set"),
+    "not prepared": (None, {"source": "tiny_shakespeare"}, "sets; run `python -m data.prepare tiny_shakespeare"),
+    "images": (
+        image_set,
+        {"source": "mnist"},
+        "data.source='mnist': not a set of texts: its examples have image, label",
+    ),
+    "no text": (
+        texts(features=["x", "y"]),
+        {"source": "my_texts"},
+        "not a set of texts: its examples have x, y; needed",
+    ),
+    "no train": (texts(splits={"test": ["a"]}), {"source": "my_texts"}, "has no split 'train' with examples; has test"),
+    "missing shard": (lose_shard, {"source": "my_texts"}, "my_texts-test.array_record-00000-of-00001 is missing; run "),
+    "not UTF-8": (
+        texts(splits={"train": [b"\xff"], "test": ["b"]}),
+        {"source": "my_texts"},
+        "'train' cannot be read: ",
+    ),
+    "no file": (
+        None,
+        {"source": "none.txt"},
+        "data.source='none.txt': must be text files that can be read (No such file",
+    ),
+    "no files": (None, {"source": "none/*"}, "data.source='none/*': no file has such a name"),
+    "a folder": (
+        None,
+        {"source": "./sets"},
+        "data.source='./sets': must be text files that can be read (Is a directory",
+    ),
+    "null byte": (None, {"source": "/\0"}, "must be text files that can be read ("),
+    "file of bytes": (
+        file(b"a\xff\n" * 99),
+        {"source": "a.txt"},
+        "data.source='a.txt': a.txt cannot be read: 'utf-8' codec",
+    ),
+    "empty": (file(b""), {"source": "a.txt"}, "data.source='a.txt': the train texts have 0 tokens, too few for one"),
+    "no words": (
+        file(b" \n \n"),
+        {"source": "a.txt", "tokenizer": "wordpiece"},
+        "data.tokenizer='wordpiece': the training",
+    ),
+    "short": (file(b"ab\nc\n"), {"source": "a.txt"}, "too few for one sequence of data.sequence_length=16"),
+    "one line": (file(b"a" * 99), {"source": "a.txt"}, "data.source='a.txt': the test texts have 0 tokens"),
+    "tokenizer": (None, {"tokenizer": "words"}, "data.tokenizer='words': must be one of bytes, wordpiece"),
+    "form": (None, {"form": "both"}, "data.form='both': must be one of causal, masked"),
+    "pairs": (None, {"pairs": True}, "data.pairs=True: must be one of on, off"),
+    "vocab": (None, {"vocab_size": 299}, "data.vocab_size=299: must be in [300, 262144]"),
+    "length": (None, {"sequence_length": 7}, "data.sequence_length=7: must be in [8, 8192]"),
+    "long": (None, {"sequence_length": 8193}, "data.sequence_length=8193: must be in [8, 8192]"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("call", [check_text, load_text])
+def test_refused(case, call, tmp_path, capfd):
+    make, options, told = REFUSED[case]
+    (tmp_path / "sets").mkdir()
+    if make:
+        make(tmp_path)
+    options = {"source": "pydoc", **SMALL, **options}
+    if "." not in options["source"] and "/" not in options["source"]:
+        options["directory"] = str(tmp_path / "sets")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError) as refusal:
+        call(**options)
+    message = str(refusal.value)
+    assert told in message and "\n" not in message and len(message) < 500 and message.startswith("data.")
+    assert sorted(tmp_path.rglob("*")) == before  # nothing is written
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("source", ["pydoc", "my_texts", "a.txt"])
+def test_folder_that_is_none(source, tmp_path):
+    with pytest.raises(ValueError, match=r"data.dir='.*none': must be a folder that can be read"):
+        check_text(source, directory=str(tmp_path / "none"), **SMALL)
+
+
+# ---- real sets ----
+
+
+def real(name):
+    there = os.path.isdir(os.path.join(REAL, name)) if REAL else False
+    return pytest.mark.skipif(not there, reason=f"needs {name} prepared under TFDS_DATA_DIR")
+
+
+@pytest.mark.data
+@real("tiny_shakespeare")
+def test_tiny_shakespeare():
+    from data.bigrams import bigram_perplexity
+
+    data = load_text("tiny_shakespeare", tokenizer="bytes", sequence_length=128, directory=REAL)
+    assert data.train["tokens"].shape == (7842, 129) and data.test["tokens"].shape == (436, 129)
+    builder, _ = tfds_texts.open_texts("tiny_shakespeare", directory=REAL)
+    assert "".join(tfds_texts.read(builder, "test")) == load_tokenizer("pydoc", tokenizer="bytes").decode(
+        data.test["tokens"][:, 1:].ravel()
+    )
+    rows = data.train["tokens"], data.test["tokens"]
+    assert bigram_perplexity(*rows, vocab_size=261, smoothing=0.02) == pytest.approx(12.18, abs=0.01)

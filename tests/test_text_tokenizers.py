@@ -1,0 +1,202 @@
+"""Tokenizers: what goes in comes out, words are known, and a corpus has one tokenizer file, bit for bit."""
+
+import itertools
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+
+from data import tokenizers
+from data.bigrams import bigram_perplexity
+from data.tokenizers import SEP, SPECIAL, UNK, Bytes, WordPiece, train_wordpiece
+
+ROOT = pathlib.Path(__file__).parents[1]
+CORPUS = [
+    "The cat sat on the mat. The cats sat on mats; a mat, a cat!\n" * 20,
+    "Über naïve cafés: ÜBER naive cafes.\n" * 9,
+]
+ODD = [
+    "",
+    " ",
+    "\n\n",
+    "one",
+    "é",
+    "e\u0301",
+    "日本語 text",
+    "🙂",
+    "\0",
+    "\u200b",
+    "a\x1cb \x85",
+    "x" * 101,
+    "x" * 5000,
+    "##at",
+]
+ODD += ["[MASK] [SEP][PAD]", "İstanbul ß ﬁ", "don't", "1,000.5", "\u2003wide\u3000", "-" * 50, "\r\nwin\r\n"]
+
+
+@pytest.fixture(scope="module")
+def wordpiece():
+    return WordPiece(train_wordpiece(CORPUS, vocab_size=300))
+
+
+def texts(rng):
+    """Random texts of odd parts."""
+    alphabet = [*ODD, " ", "\n", "\t", "cat", "mat", "the", ".", "Ü"]
+    return ["".join(rng.choice(alphabet) for _ in range(rng.randrange(12))) for _ in range(30)]
+
+
+# ---- bytes ----
+
+
+@pytest.mark.parametrize("text", [*ODD, "".join(map(chr, range(0x250)))])
+def test_bytes_round_trip(text):
+    encoded = Bytes().encode([text])
+    assert Bytes().decode(encoded.ids) == text
+    assert Bytes().decode([2, *encoded.ids, SEP, 0]) == text  # special tokens have no text
+    assert len(encoded.ids) == len(text.encode()) and all(len(SPECIAL) <= i < Bytes.vocab_size for i in encoded.ids)
+
+
+def test_bytes_words():
+    encoded = Bytes().encode(["ab, cd", "é1 "])
+    assert encoded.starts.astype(int).tolist() == [1, 0, 1, 1, 1, 0, 1, 0, 0, 1]
+    assert encoded.bounds.tolist() == [0, 6, 10]
+
+
+@pytest.mark.parametrize("make", [lambda _: Bytes(), lambda wordpiece: wordpiece], ids=["bytes", "wordpiece"])
+def test_documents_without_tokens_are_left_out(make, wordpiece):
+    tokenizer = make(wordpiece)
+    whole = tokenizer.encode(["", "cat", "", "", "mat cat", ""])
+    assert len(whole.bounds) == 3 and whole.starts[whole.bounds[:-1]].all()
+    parts = [tokenizer.encode([text]).ids.tolist() for text in ("cat", "mat cat")]
+    assert [whole.ids[a:b].tolist() for a, b in zip(whole.bounds, whole.bounds[1:], strict=False)] == parts
+    for nothing in ([], [""]):
+        encoded = tokenizer.encode(nothing)
+        assert encoded.ids.dtype == np.int32 and len(encoded.ids) == len(encoded.starts) == 0
+        assert encoded.bounds.tolist() == [0]
+
+
+# ---- word pieces ----
+
+
+def test_special_tokens_and_size(wordpiece):
+    vocabulary = json.loads(train_wordpiece(CORPUS, vocab_size=300))["model"]["vocab"]
+    assert [vocabulary[name] for name in SPECIAL] == [0, 1, 2, 3, 4]
+    assert sorted(vocabulary.values()) == list(range(wordpiece.vocab_size))
+    assert wordpiece.vocab_size < 300  # a small corpus has no more pieces that occur twice
+
+
+def test_size_is_kept_to():
+    many = [" ".join(chr(0x4E00 + i) + "a" * (i % 7) + chr(97 + i % 26) * (i % 5) for i in range(3000)) * 2]
+    for vocab_size in (300, 1000):
+        assert WordPiece(train_wordpiece(many, vocab_size=vocab_size)).vocab_size <= vocab_size
+
+
+def test_words_are_whole_and_in_lower_case(wordpiece):
+    encoded = wordpiece.encode(["The Cat sat; über CAFÉS"])
+    assert wordpiece.decode(encoded.ids) == "the cat sat ; uber cafes"
+    assert encoded.starts.sum() == 6
+    pieces = wordpiece.encode(["catatat"])
+    assert wordpiece.decode(pieces.ids) == "catatat" and pieces.starts.tolist() == [
+        True,
+        *[False] * len(pieces.ids[1:]),
+    ]
+    assert len(pieces.ids) > 1
+
+
+def test_what_cannot_be_known_is_unk(wordpiece):
+    for text in ("日", "x" * 101, "a" * 101, "catq"):
+        encoded = wordpiece.encode([text])
+        assert encoded.ids.tolist() == [UNK] and encoded.starts.tolist() == [True]
+    assert not np.isin(wordpiece.encode(["[PAD] [CLS] [SEP] [MASK]"]).ids, [0, 2, 3, 4]).any()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_same_tokens_and_words_as_the_library(seed, wordpiece):
+    """Texts are parted at spaces and each part encoded once; the library encodes whole texts."""
+    documents = texts(random.Random(seed))
+    ours = wordpiece.encode(documents)
+    theirs = wordpiece._tokenizer.encode_batch(documents, add_special_tokens=False)
+    assert ours.ids.tolist() == [i for encoding in theirs for i in encoding.ids]
+    words = [encoding.word_ids for encoding in theirs]
+    assert ours.starts.tolist() == [i == 0 or word[i] != word[i - 1] for word in words for i in range(len(word))]
+    assert np.diff(ours.bounds).tolist() == [len(word) for word in words if word]
+
+
+def test_no_words_to_learn_from():
+    for nothing in ([], ["", " \n"], ["\0"]):
+        with pytest.raises(
+            ValueError, match=r"^data.tokenizer='wordpiece': the training texts hold no words"
+        ) as refusal:
+            train_wordpiece(nothing, vocab_size=300)
+        assert "\n" not in str(refusal.value)
+
+
+# ---- one corpus, one file ----
+
+PRINT_FILE = """
+import zlib
+from pydoc_data import topics
+from data.tokenizers import train_wordpiece
+print(zlib.crc32(train_wordpiece(sorted(topics.topics.values()), vocab_size=1000).encode()))
+"""
+
+
+def test_the_file_is_the_same_in_every_process():
+    """The library's own trainer gives another file in nearly every process, as the order of its hash tables differs."""
+    files = set()
+    for seed, parallel in (("1", "true"), ("2", "false")):
+        environment = {"PYTHONHASHSEED": seed, "TOKENIZERS_PARALLELISM": parallel, "PATH": ""}
+        done = subprocess.run(
+            [sys.executable, "-c", PRINT_FILE], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        files.add(done.stdout)
+    assert len(files) == 1
+
+
+def test_the_file_is_the_same_for_ever():
+    """The order of documents makes no difference; a version of the library that learns otherwise should be noticed."""
+    file = train_wordpiece(CORPUS, vocab_size=300)
+    assert train_wordpiece(CORPUS[::-1], vocab_size=300) == file
+    assert zlib.crc32(json.dumps(json.loads(file)["model"]["vocab"]).encode()) == 4289332771
+
+
+def test_nothing_is_imported_before_it_is_needed():
+    code = "import sys, data.text; print({'tokenizers', 'huggingface_hub', 'tensorflow_datasets'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
+
+
+def test_library_that_is_not_there(monkeypatch):
+    def missing(name):
+        raise tokenizers.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(tokenizers.metadata, "version", missing)
+    with pytest.raises(ValueError, match=r"^data.tokenizer='wordpiece': needs the package tokenizers"):
+        tokenizers.library_version()
+
+
+# ---- the bigram model ----
+
+
+def test_bigrams_agree_with_plain_counting():
+    rng = np.random.default_rng(0)
+    train, test, k, size = rng.integers(1, 7, (5, 9)), rng.integers(1, 8, (3, 9)), 0.3, 8
+    test[-1, -4:] = 0  # padding
+    pairs = [(a, b) for row in train.tolist() for a, b in itertools.pairwise(row)]
+    logs = []
+    for row in test.tolist():
+        for a, b in itertools.pairwise(row):
+            if b != 0:
+                logs.append(np.log((pairs.count((a, b)) + k) / (sum(p[0] == a for p in pairs) + k * size)))
+    got = bigram_perplexity(train, test, vocab_size=size, smoothing=k)
+    np.testing.assert_allclose(got, np.exp(-np.mean(logs)), rtol=1e-12)
+
+
+def test_bigrams_of_what_was_never_seen_are_uniform():
+    assert bigram_perplexity(np.array([1, 1]), np.array([5, 6, 7]), vocab_size=9, smoothing=1.0) == pytest.approx(9)
