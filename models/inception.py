@@ -29,64 +29,65 @@ class Split(NamedTuple):
     features: int
 
 
-# A block is branches side by side; a branch is what follows each other. Names are torchvision's.
+# A block is branches side by side, a branch what follows each other. Names are torchvision's. Pairs and no dictionary:
+# its order is that of the channels, and flax sorts a dictionary where it lifts a module, as remat does.
 Branch = tuple[Conv | Split | Literal["average", "maximum"], ...]
-Branches = dict[str, Branch]
+Branches = tuple[tuple[str, Branch], ...]
 
 
 def block_a(pool: int) -> Branches:
     """On the 35x35 map."""
-    return {
-        "branch1x1": (Conv(64),),
-        "branch5x5": (Conv(48), Conv(64, 5, 5)),
-        "branch3x3dbl": (Conv(64), Conv(96, 3, 3), Conv(96, 3, 3)),
-        "branch_pool": ("average", Conv(pool)),
-    }
+    return (
+        ("branch1x1", (Conv(64),)),
+        ("branch5x5", (Conv(48), Conv(64, 5, 5))),
+        ("branch3x3dbl", (Conv(64), Conv(96, 3, 3), Conv(96, 3, 3))),
+        ("branch_pool", ("average", Conv(pool))),
+    )
 
 
-BLOCK_B: Branches = {  # from 35x35 to 17x17
-    "branch3x3": (Conv(384, 3, 3, stride=2),),
-    "branch3x3dbl": (Conv(64), Conv(96, 3, 3), Conv(96, 3, 3, stride=2)),
-    "branch_pool": ("maximum",),
-}
+BLOCK_B: Branches = (  # from 35x35 to 17x17
+    ("branch3x3", (Conv(384, 3, 3, stride=2),)),
+    ("branch3x3dbl", (Conv(64), Conv(96, 3, 3), Conv(96, 3, 3, stride=2))),
+    ("branch_pool", ("maximum",)),
+)
 
 
 def block_c(inner: int) -> Branches:
     """On the 17x17 map."""
-    return {
-        "branch1x1": (Conv(192),),
-        "branch7x7": (Conv(inner), Conv(inner, 1, 7), Conv(192, 7, 1)),
-        "branch7x7dbl": (Conv(inner), Conv(inner, 7, 1), Conv(inner, 1, 7), Conv(inner, 7, 1), Conv(192, 1, 7)),
-        "branch_pool": ("average", Conv(192)),
-    }
+    return (
+        ("branch1x1", (Conv(192),)),
+        ("branch7x7", (Conv(inner), Conv(inner, 1, 7), Conv(192, 7, 1))),
+        ("branch7x7dbl", (Conv(inner), Conv(inner, 7, 1), Conv(inner, 1, 7), Conv(inner, 7, 1), Conv(192, 1, 7))),
+        ("branch_pool", ("average", Conv(192))),
+    )
 
 
-BLOCK_D: Branches = {  # from 17x17 to 8x8
-    "branch3x3": (Conv(192), Conv(320, 3, 3, stride=2)),
-    "branch7x7x3": (Conv(192), Conv(192, 1, 7), Conv(192, 7, 1), Conv(192, 3, 3, stride=2)),
-    "branch_pool": ("maximum",),
-}
+BLOCK_D: Branches = (  # from 17x17 to 8x8
+    ("branch3x3", (Conv(192), Conv(320, 3, 3, stride=2))),
+    ("branch7x7x3", (Conv(192), Conv(192, 1, 7), Conv(192, 7, 1), Conv(192, 3, 3, stride=2))),
+    ("branch_pool", ("maximum",)),
+)
 
-BLOCK_E: Branches = {  # on the 8x8 map
-    "branch1x1": (Conv(320),),
-    "branch3x3": (Conv(384), Split(384)),
-    "branch3x3dbl": (Conv(448), Conv(384, 3, 3), Split(384)),
-    "branch_pool": ("average", Conv(192)),
-}
+BLOCK_E: Branches = (  # on the 8x8 map
+    ("branch1x1", (Conv(320),)),
+    ("branch3x3", (Conv(384), Split(384))),
+    ("branch3x3dbl", (Conv(448), Conv(384, 3, 3), Split(384))),
+    ("branch_pool", ("average", Conv(192))),
+)
 
-BLOCKS: dict[str, Branches] = {
-    "Mixed_5b": block_a(32),
-    "Mixed_5c": block_a(64),
-    "Mixed_5d": block_a(64),
-    "Mixed_6a": BLOCK_B,
-    "Mixed_6b": block_c(128),
-    "Mixed_6c": block_c(160),
-    "Mixed_6d": block_c(160),
-    "Mixed_6e": block_c(192),  # what the auxiliary head looks at
-    "Mixed_7a": BLOCK_D,
-    "Mixed_7b": BLOCK_E,
-    "Mixed_7c": BLOCK_E,
-}
+BLOCKS: tuple[tuple[str, Branches], ...] = (
+    ("Mixed_5b", block_a(32)),
+    ("Mixed_5c", block_a(64)),
+    ("Mixed_5d", block_a(64)),
+    ("Mixed_6a", BLOCK_B),
+    ("Mixed_6b", block_c(128)),
+    ("Mixed_6c", block_c(160)),
+    ("Mixed_6d", block_c(160)),
+    ("Mixed_6e", block_c(192)),  # what the auxiliary head looks at
+    ("Mixed_7a", BLOCK_D),
+    ("Mixed_7b", BLOCK_E),
+    ("Mixed_7c", BLOCK_E),
+)
 
 
 class Layers(NamedTuple):
@@ -132,7 +133,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return jnp.concatenate([self._branch(x, name, branch) for name, branch in self.branches.items()], axis=-1)
+        return jnp.concatenate([self._branch(x, name, branch) for name, branch in self.branches], axis=-1)
 
     def _branch(self, x: jax.Array, name: str, branch: Branch) -> jax.Array:
         def apply(x: jax.Array, conv: Conv, name: str) -> jax.Array:
@@ -230,7 +231,7 @@ class InceptionV3(nn.Module):
         x = conv(Conv(80), (0, 0), name="Conv2d_3b_1x1")(x)
         x = max_pool_3x3(conv(Conv(192, 3, 3), (0, 0), name="Conv2d_4a_3x3")(x))  # (B, 35, 35, 192)
         block, early = nn.remat(Block) if self.remat == "blocks" else Block, x
-        for name, branches in BLOCKS.items():
+        for name, branches in BLOCKS:
             x = block(layers, branches, name=name)(x)
             early = x if name == "Mixed_6e" else early  # (B, 17, 17, 768)
         x = nn.Dropout(self.dropout_rate, deterministic=deterministic)(x.mean((1, 2)))  # (B, 8, 8, 2048) -> (B, 2048)
