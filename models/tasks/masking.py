@@ -34,8 +34,8 @@ def mask(key: jax.Array, batch: Batch, **options) -> Masked:
     """Masks each sequence of a batch by its share of one key.
 
     >>> tokens, words = jnp.array([[2, 7, 8, 9, 3, 0]]), jnp.array([[-1, 0, 1, 1, -1, -1]])
-    >>> masked = mask(jax.random.key(0), {"tokens": tokens, "words": words},
-    ...               mask_id=4, vocab_size=10, num_special=5, rate=0.5, max_predictions=3)
+    >>> batch, sizes = {"tokens": tokens, "words": words}, {"mask_id": 4, "vocab_size": 10, "num_special": 5}
+    >>> masked = jax.jit(lambda key: mask(key, batch, **sizes, rate=0.5, max_predictions=3))(jax.random.key(0))
     >>> masked.weights.tolist(), bool((masked.positions > 0)[0, :2].all())
     ([[1.0, 1.0, 0.0]], True)
 
@@ -87,17 +87,18 @@ def mask_each(
     places = min(max_predictions, time)
 
     def one(key: jax.Array, tokens: jax.Array, words: jax.Array) -> Masked:
-        order_key, kind_key, random_key = jax.random.split(key, 3)
+        # One draw for all choices: a draw each compiles, and runs, several times longer.
+        drawn = jax.random.uniform(key, (time + 2 * places,))
+        share, which = drawn[time : time + places], drawn[time + places :]  # (P,) each
         maskable = words >= 0
         words = jnp.where(maskable, words if unit == "word" else jnp.arange(time), time)  # (T,)
         number = jnp.asarray(numbers)[maskable.sum()]
-        chosen = _take(order_key, words, number) & maskable
+        chosen = _take(jnp.argsort(drawn[:time]), words, number) & maskable
         positions = jnp.argsort(~chosen)[:places]  # stable, so in order
         used = chosen[positions]
         targets = jnp.where(used, tokens[positions], 0)
 
-        share = jax.random.uniform(kind_key, (places,))
-        random = jax.random.randint(random_key, (places,), num_special, vocab_size)
+        random = num_special + (which * (vocab_size - num_special)).astype(jnp.int32)
         kept = jnp.where(share < MASKED_SHARE + RANDOM_SHARE, random, targets)
         seen = jnp.where(share < MASKED_SHARE, mask_id, kept)
         inputs = tokens.at[jnp.where(used, positions, time)].set(seen, mode="drop")
@@ -106,14 +107,14 @@ def mask_each(
     return jax.vmap(one)(keys, batch["tokens"].astype(jnp.int32), batch["words"].astype(jnp.int32))
 
 
-def _take(key: jax.Array, words: jax.Array, number: jax.Array) -> jax.Array:
-    """Tells of each token whether its word is taken: words in random order, each that does not exceed ``number``.
+def _take(order: jax.Array, words: jax.Array, number: jax.Array) -> jax.Array:
+    """Tells of each token whether its word is taken: words in some order, each that does not exceed ``number``.
 
     A round takes the longest run of words that fits, and passes over the word that ends it; so it does what going word
     by word does, in a few rounds, where that needs T steps.
 
     Args:
-      key: of the order.
+      order: [T], all words there may be.
       words: [T], 0 to T - 1, or T for tokens of no word.
       number: most tokens to take.
 
@@ -121,7 +122,6 @@ def _take(key: jax.Array, words: jax.Array, number: jax.Array) -> jax.Array:
       [T] bool; anything for tokens of no word.
     """
     time = len(words)
-    order = jax.random.permutation(key, time)
     length = jnp.zeros(time, jnp.int32).at[words].add(1, mode="drop")[order]  # (T,), 0 where there is no such word
 
     def fits(taken: jax.Array, left: jax.Array) -> jax.Array:
