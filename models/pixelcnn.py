@@ -13,24 +13,25 @@ from models.tasks.base import apply
 
 
 def order_mask(kind: Literal["A", "B"], kernel_shape: tuple[int, ...], inputs: np.ndarray, outputs: np.ndarray):
-    """Returns the mask of a kernel whose last tap is the pixel itself; taps before it are free.
+    """Returns the mask of a kernel of one row whose last tap is the pixel itself; taps before it are free.
 
     Args:
       kind: "A", of which channel groups of the pixel itself an output sees: those before its own; "B": its own too.
-      kernel_shape: spatial, the last tap of the last axis being the pixel itself.
+      kernel_shape: spatial; () is the pixel itself alone.
       inputs, outputs: group of each feature, [I] and [O].
 
     Returns:
       float32 [*kernel_shape, I, O], ones where a weight may be.
 
     >>> rgb = np.arange(3)
-    >>> order_mask("A", (1, 1), rgb, rgb)[0, 0]
+    >>> order_mask("A", (), rgb, rgb)
     array([[0., 1., 1.],
            [0., 0., 1.],
            [0., 0., 0.]], dtype=float32)
     """
-    mask = np.ones((*kernel_shape, len(inputs), len(outputs)), np.float32)
-    mask[..., -1, :, :] = inputs[:, None] < outputs if kind == "A" else inputs[:, None] <= outputs
+    centre = inputs[:, None] < outputs if kind == "A" else inputs[:, None] <= outputs  # (I, O)
+    mask = np.ones((*kernel_shape, *centre.shape), np.float32)
+    mask.reshape(-1, *centre.shape)[-1] = centre
     return mask
 
 
@@ -41,6 +42,26 @@ def spread(features: int, groups: int) -> np.ndarray:
     array([0, 0, 1, 2])
     """
     return np.arange(features) * groups // features
+
+
+class Pointwise(nn.Module):
+    """A masked 1 x 1 convolution as a matrix product, whose weight gradient is one too and stays one over lanes.
+
+    Args:
+      mask: [I, O], 0 where no weight may be.
+      dtype: of activations.
+    """
+
+    mask: np.ndarray
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns [..., O] from [..., I]."""
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), self.mask.shape)
+        bias = self.param("bias", nn.initializers.zeros, self.mask.shape[1:])
+        x, kernel, bias = nn.dtypes.promote_dtype(x, kernel * self.mask, bias, dtype=self.dtype)
+        return x @ kernel + bias.reshape((1,) * (x.ndim - 1) + bias.shape)
 
 
 class GatedLayer(nn.Module):
@@ -77,19 +98,19 @@ class GatedLayer(nn.Module):
         inputs = inner if self.kind == "B" else spread(horizontal.shape[-1], self.groups)
         both = np.concatenate([inner, inner])  # tanh's half, then the sigmoid's
 
-        def conv(features: int, kernel: tuple[int, int], name: str, padding=((0, 0), (0, 0)), mask=None) -> nn.Conv:
-            return nn.Conv(features, kernel, padding=padding, mask=mask, dtype=self.dtype, name=name)
+        def conv(kernel: tuple[int, int], name: str, padding: tuple[tuple[int, int], ...], mask=None) -> nn.Conv:
+            return nn.Conv(2 * size, kernel, padding=padding, mask=mask, dtype=self.dtype, name=name)
 
         def gate(x: jax.Array) -> jax.Array:
             signal, open_ = jnp.split(x, 2, axis=-1)
             return nn.Dropout(self.dropout_rate, deterministic=self.deterministic)(jnp.tanh(signal) * nn.sigmoid(open_))
 
         rows, columns = (before + 1, self.kernel_size), (1, before + 1)
-        down = conv(2 * size, rows, "vertical", ((before, 0), (before, before)))(vertical)  # (B, H, W, 2F)
+        down = conv(rows, "vertical", ((before, 0), (before, before)))(vertical)  # (B, H, W, 2F)
         mask = order_mask(self.kind, columns, inputs, both)
-        across = conv(2 * size, columns, "horizontal", ((0, 0), (before, 0)), mask)(horizontal)  # (B, H, W, 2F)
-        across += conv(2 * size, (1, 1), "link")(down)  # of rows above alone, hence of all groups
-        out = conv(size, (1, 1), "out", mask=order_mask("B", (1, 1), inner, inner))(gate(across))  # (B, H, W, F)
+        across = conv(columns, "horizontal", ((0, 0), (before, 0)), mask)(horizontal)  # (B, H, W, 2F)
+        across += nn.Dense(2 * size, dtype=self.dtype, name="link")(down)  # of rows above alone, hence of all groups
+        out = Pointwise(order_mask("B", (), inner, inner), self.dtype, name="out")(gate(across))  # (B, H, W, F)
         return gate(down), out if self.kind == "A" else horizontal + out
 
 
@@ -153,8 +174,8 @@ class PixelCNN(nn.Module):
             )(vertical, horizontal)  # (B, H, W, F) each
         x = horizontal
         for name, features in ("head", self.num_head_filters), ("outputs", math.prod(shape)):
-            mask = order_mask("B", (1, 1), spread(x.shape[-1], groups), spread(features, groups))
-            x = nn.Conv(features, (1, 1), mask=mask, dtype=self.dtype, name=name)(nn.relu(x))
+            mask = order_mask("B", (), spread(x.shape[-1], groups), spread(features, groups))
+            x = Pointwise(mask, self.dtype, name=name)(nn.relu(x))
         return x.reshape(*image.shape[:3], *shape)
 
 
@@ -173,7 +194,7 @@ def sample(model: PixelCNN, variables: Any, key: jax.Array, *, shape: tuple[int,
       [B, H, W, C] uint8.
 
     >>> model = PixelCNN(num_filters=4, num_layers=1, num_head_filters=4, likelihood="logistic_mixture")
-    >>> variables = model.init(jax.random.key(0), jnp.zeros((1, 2, 2, 1), jnp.uint8))
+    >>> variables = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 2, 2, 1), jnp.uint8))
     >>> sample(model, variables, jax.random.key(1), shape=(1, 2, 2, 1)).dtype
     dtype('uint8')
     """
