@@ -86,9 +86,8 @@ class Checkpoints:
     def holds(self, part: str) -> bool:
         """Tells whether the newest checkpoint has anything under this name, such as "shared/ema"."""
         folder = self.directory / str(self.latest_step())
-        if not folder.is_dir() or manifest.find_damage(folder) is not None:
-            return False
-        return any(name.startswith(f"{part}/") for name in manifest.read(folder)["leaves"])
+        whole = folder.is_dir() and manifest.find_damage(folder) is None
+        return whole and any(name.startswith(f"{part}/") for name in manifest.read(folder)["leaves"])
 
     def best_step(self) -> int | None:
         """The step of the best checkpoint, not looked at for damage; None if none was saved with the metric."""
@@ -167,11 +166,10 @@ class Checkpoints:
             The step, and the tree with numpy arrays as leaves; None if there is no (whole) checkpoint.
 
         Raises:
-            ValueError: in one line, if the checkpoint does not fit `abstract_tree`, or the step asked for is not there
-                or damaged.
+            ValueError: in one line, if it does not fit `abstract_tree`, or the step asked for is missing or damaged.
         """
         self.wait()
-        prefix = f"{part}/" if part else ""
+        prefix = part and f"{part}/"
         here = {prefix + name: leaf for name, leaf in manifest.flatten(abstract_tree).items()}
         if isinstance(which, int):
             self._check(which)

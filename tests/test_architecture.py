@@ -58,7 +58,17 @@ THIRD_PARTY: dict[str, set[str]] = {
 }
 
 # Slow to import: a wrong flag must be answered fast, so they are imported where they are used.
-HEAVY = {"tensorflow", "tensorflow_datasets", "sklearn", "orbax", "matplotlib", "tensorboardX", "pandas", "PIL"}
+HEAVY = {
+    "tensorflow",
+    "tokenizers",
+    "tensorflow_datasets",
+    "sklearn",
+    "orbax",
+    "matplotlib",
+    "tensorboardX",
+    "pandas",
+    "PIL",
+}
 
 MAX_LINES = 250
 MAX_LINES_OF = {
