@@ -173,6 +173,7 @@ def test_remat_keeps_the_order_of_channels():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # two gradients of 94 convolutions to compile: 70 s on a busy core
 def test_remat_gives_the_same():
     variables = variables_of(tiny(), size=75)
 
