@@ -155,7 +155,7 @@ def test_padding_only_is_finite_and_so_is_its_gradient():
 def test_lstm_layer_agrees_with_flax():
     x = jax.random.normal(jax.random.key(1), (3, 7, 5))
     ours, theirs = lstm.LSTMLayer(4, "float32"), nn.RNN(nn.OptimizedLSTMCell(4))
-    params = ours.init(jax.random.key(0), x)["params"]
+    params = jax.jit(ours.init)(jax.random.key(0), x)["params"]
     assert params["input"]["bias"].tolist() == [0] * 4 + [1] * 4 + [0] * 8
     for part in np.split(np.asarray(params["recurrent"]), 4, axis=1):
         np.testing.assert_allclose(part @ part.T, np.eye(4), atol=1e-6)
@@ -166,8 +166,8 @@ def test_lstm_layer_agrees_with_flax():
     )
     cell = {f"i{gate}": {"kernel": kernel[i]} for i, gate in enumerate("ifgo")}
     cell |= {f"h{gate}": {"kernel": recurrent[i], "bias": bias[i]} for i, gate in enumerate("ifgo")}
-    expected = theirs.apply({"params": {"cell": cell}}, x)
-    np.testing.assert_allclose(ours.apply({"params": params}, x), expected, atol=1e-6)
+    expected = apply(theirs, {"cell": cell}, x)
+    np.testing.assert_allclose(apply(ours, params, x), expected, atol=1e-6)
 
 
 # ---- precision, memory, dropout ----------------------------------------------------------------------------------
@@ -192,6 +192,7 @@ def test_rematerialisation_is_of_blocks(name):
         assert ("remat" in str(program)) == expected
 
 
+@pytest.mark.slow
 def test_rematerialisation_changes_no_gradient():
     inputs = bert_inputs()
     params = random_params(tiny_bert(), *inputs)  # with dropout: the same units are dropped again
@@ -227,12 +228,12 @@ def test_bfloat16_is_near_and_rounds(name):
     assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize("name", ["bert", "bert-attention", "transformer", "lstm"])
+@pytest.mark.parametrize("name", ["bert", "bert-attention", "lstm"])
 def test_dropout_follows_the_key(name):
     if name.startswith("bert"):
-        model, inputs = tiny_bert(dropout_rate=0.5), bert_inputs()
+        model, inputs = tiny_bert(dropout_rate=0.5, attention_dropout_rate=0.0), bert_inputs()
         if name == "bert-attention":
-            model = model.clone(dropout_rate=0.0, attention_dropout_rate=0.5)
+            model = tiny_bert(dropout_rate=0.0, attention_dropout_rate=0.5)
     else:
         model, inputs = CAUSAL[name].clone(dropout_rate=0.5), (some_tokens(3, 12),)
     params = random_params(model, *inputs)
