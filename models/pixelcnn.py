@@ -136,7 +136,7 @@ class PixelCNN(nn.Module):
 
     Reference: van den Oord et al., "Conditional Image Generation with PixelCNN Decoders", arXiv 1606.05328; Salimans et
     al., "PixelCNN++", arXiv 1701.05517, for the mixture; Chen et al., "Revisiting Distributed Synchronous SGD", arXiv
-    1604.00981, which trained a PixelCNN on CIFAR-10 with 1, 8 and 16 workers.
+    1604.00981, which trained a PixelCNN on CIFAR-10, from memory with 1, 8 and 16 workers.
     Differs from the papers in: sizes are from memory and unverified, those of the PixelCNN on CIFAR-10 in arXiv
     1601.06759; which PixelCNN arXiv 1604.00981 trained is not known to us. "logistic_mixture" is the likelihood of
     PixelCNN++ on this network, not its down-sampling network.
