@@ -25,17 +25,17 @@ from configs.schema import experiment
 from configs.variants import Sizes, sized
 
 SMALL: dict[str, Any] = {
-    "model": {"name": "pixelcnn", "num_filters": 16, "num_layers": 4, "num_head_filters": 32},
-    "train_epochs": 2,
+    "model": {"name": "pixelcnn", "num_filters": 24, "num_layers": 3, "num_head_filters": 48},
+    "train_steps": 500,
     "log_every_steps": 20,
-    "eval_every_epochs": 0.5,
-    "checkpoint_every_epochs": 0.5,
+    "eval_every_steps": 250,
+    "checkpoint_every_steps": 250,
 }
 SIZES: dict[str, Sizes] = {
     "1": {"num_workers": 1, "reducer": {"name": "mean"}},
     "16": {"num_workers": 16, "reducer.num_required": 15},
     "gpu": {"batch_size_per_worker": 8, "model.num_layers": 8, "model.num_head_filters": 256},
-    "laptop": {**SMALL, "batch_size_per_worker": 8},
+    "laptop": {**SMALL, "batch_size_per_worker": 2},
     "smoke": {"model": {**SMALL["model"], "num_filters": 6, "num_layers": 1}},
 }
 
@@ -45,7 +45,7 @@ def get_config(variant: str = "") -> ConfigDict:
         model={"name": "pixelcnn"},
         task={"name": "density"},
         data={"name": "cifar10", "normalise": "none"},
-        optimizer={"name": "adam", "learning_rate": 0.001},
+        optimizer={"name": "adam", "learning_rate": 0.003},
         schedule={"name": "constant"},
         reducer={"name": "backup_workers", "num_required": 7},
         arrivals={"name": "paper_cluster"},
@@ -56,6 +56,6 @@ def get_config(variant: str = "") -> ConfigDict:
         eval_every_epochs=1,
         checkpoint_every_epochs=1,
         eval_batch_size=500,
-        ema_decay=0.999,
+        ema_decay=0.99,
     )
     return sized(config, variant, sizes=SIZES)

@@ -32,7 +32,7 @@ def recipe(variant: str, *, model: dict[str, Any], sizes: Mapping[str, Sizes]) -
         task={"name": "causal_lm"},
         data={"name": "text", "source": "tiny_shakespeare", "tokenizer": "bytes", "sequence_length": 128},
         optimizer={"name": "adamw", "learning_rate": 2e-3, "weight_decay": 0.1, "mask": "weights"},
-        schedule={"name": "warmup_cosine", "warmup_steps": 50},
+        schedule={"name": "warmup_cosine", "warmup_epochs": 0.4},
         num_workers=8,
         batch_size_per_worker=8,
         train_epochs=6,

@@ -76,13 +76,23 @@ def uninterrupted(tmp_path_factory):
     return workdir
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+# One of each family; the others are the same programs with other numbers in them.
+QUICK = {"digits", "mnist_adasum", "mnist_async_53", "mnist_backup_53", "cifar10", "bert_lamb", "shakespeare"}
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, id=p.stem, marks=[] if p.stem in QUICK else pytest.mark.slow) for p in CONFIGS]
+)
 def test_every_config_runs_small(path, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert command(f"--config={path}:smoke") == 0
     said = capsys.readouterr().out
     (folder,) = (tmp_path / "out" / f"{path.stem}-smoke").iterdir()
-    assert re.search(r"^test [a-z ]+ \S", said, re.MULTILINE) and str(folder.relative_to(tmp_path)) in said and "next" in said
+    assert (
+        re.search(r"^test [a-z ]+ \S", said, re.MULTILINE)
+        and str(folder.relative_to(tmp_path)) in said
+        and "next" in said
+    )
     records = runs.read(folder / "metrics.jsonl")
     assert [(r["kind"], r["step"]) for r in records] == [(kind, step) for step in (2, 4) for kind in ("train", "eval")]
     fields = FIELDS if "accuracy" in records[0] else FIELDS - {"accuracy"}  # models of density and text have their own
