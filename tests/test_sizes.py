@@ -1,0 +1,115 @@
+"""Configs in all their sizes: the paper's are traced whole without data or devices, and siblings differ in sizes alone."""
+
+import pathlib
+
+import jax
+import pytest
+
+import data
+from configs import flags
+from configs.schema import ConfigError
+from program import build
+from runs import dry_run
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# Config and variant: devices, parameters, examples before an update, as the paper has them.
+PAPER = {
+    "cifar10_pixelcnn": (8, 5_856_128, 7 * 16),
+    "cifar10_pixelcnn:1": (1, 5_856_128, 16),
+    "cifar10_pixelcnn:16": (16, 5_856_128, 15 * 16),
+    "imagenet_resnet50:2k": (64, 25_557_032, 2**11),
+    "imagenet_resnet50:16k": (64, 25_557_032, 2**14),
+    "imagenet_resnet50:64k": (64, 25_557_032, 2**16),
+    "imagenet_resnet50_sum:2k": (64, 25_557_032, 2**11),
+    "imagenet_resnet50_sum:16k": (64, 25_557_032, 2**14),
+    "imagenet_resnet50_sum:64k": (64, 25_557_032, 2**16),
+    "imagenet_resnet50_lars:64k": (64, 25_557_032, 2**16),
+    "imagenet_inception:53": (53, 27_161_264, 50 * 32),
+    "imagenet_inception:106": (106, 27_161_264, 100 * 32),
+    "imagenet_inception:212": (53, 27_161_264, 200 * 32),
+    "imagenet_inception_async:53": (53, 27_161_264, 32),
+    "imagenet_inception_async:106": (106, 27_161_264, 32),
+    "imagenet_inception_async:212": (212, 27_161_264, 32),
+    "bert_lamb": (64, 336_232_258, 2**16),
+    "bert_lamb:phase2": (64, 336_232_258, 2**15),
+    "bert_lamb:128k": (128, 336_232_258, 2**17),
+    "bert_adam": (64, 336_232_258, 2**16),
+    "bert_adam:phase2": (64, 336_232_258, 2**15),
+}
+QUICK = {"imagenet_resnet50:2k", "cifar10_pixelcnn"}
+SIBLINGS = ("gpu", "laptop")
+
+# What siblings may differ in; a model or data set of another size has another name.
+SIZES = {"model", "data", "num_workers", "batch_size_per_worker", "accumulation.count", "reducer.num_required"}
+SIZES |= {"ema_decay", "optimizer.learning_rate", "eval_batch_size"}  # which follow the length of the run
+LENGTHS = ("_steps", "_epochs")
+
+
+def load(spec):
+    name, _, variant = spec.partition(":")
+    return flags.load(f"{ROOT}/configs/{name}.py" + (variant and f":{variant}"))
+
+
+@pytest.mark.parametrize(
+    "spec", [pytest.param(spec, marks=[] if spec in QUICK else pytest.mark.slow) for spec in PAPER]
+)
+def test_a_paper_scale_config_is_traced_whole(spec, monkeypatch, tmp_path):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))  # nothing is prepared there
+    num_devices, num_parameters, num_examples = PAPER[spec]
+    program = build(load(spec), open_data=data.make_or_assume)
+    assert program.timetable.num_counted * program.config.batch_size_per_worker == num_examples
+    said = dry_run.describe(program, num_devices=num_devices, devices=jax.devices()[:1])
+    assert f"in all{num_parameters:>34,}".split()[-1] in said and "without activations" in said
+    assert "data not at hand" in said and f"{program.examples_per_step:,}" in said
+
+
+def families():
+    """Every config that has siblings."""
+    for path in sorted((ROOT / "configs").glob("*.py")):
+        for variant in SIBLINGS:
+            try:
+                yield path.stem, variant, flags.load(f"{path}:{variant}")
+            except (ConfigError, AttributeError):
+                continue
+
+
+FAMILIES = list(families())
+
+
+def test_every_paper_scale_config_has_siblings():
+    assert {(name, variant) for name, variant, _ in FAMILIES} >= {
+        (spec.partition(":")[0], variant) for spec in PAPER for variant in SIBLINGS
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "sibling"), FAMILIES, ids=lambda value: value if str(value) == value else ""
+)
+def test_siblings_differ_only_in_sizes(name, variant, sibling):
+    paper = load(name)
+    for key, value in sibling.items():
+        if key in SIZES or key.endswith(LENGTHS) or value == paper[key]:
+            continue
+        differing = {inner for inner in {*value, *paper[key]} if value.get(inner) != paper[key].get(inner)}
+        assert all(f"{key}.{inner}" in SIZES or inner.endswith(LENGTHS) for inner in differing), (key, differing)
+
+
+def test_the_check_of_siblings_rejects_another_method():
+    sibling = load("imagenet_resnet50:laptop").unlock()
+    sibling.reducer_on = "gradients"
+    with pytest.raises((AssertionError, AttributeError)):
+        test_siblings_differ_only_in_sizes("imagenet_resnet50", "laptop", sibling)
+
+
+def test_an_unknown_variant_is_told_what_there_is():
+    with pytest.raises(ConfigError, match="variant='huge': allowed: 16k, 2k, 64k, gpu, laptop, smoke"):
+        load("imagenet_resnet50:huge")
+
+
+def test_data_that_nobody_knows_are_refused_in_a_dry_run_too(tmp_path):
+    with pytest.raises(ValueError, match="not a known data set"):
+        data.make_or_assume("imaginary", dir=str(tmp_path))
+    source = data.make_or_assume("imagenet2012", dir=str(tmp_path), image_size=64)
+    with pytest.raises(ValueError, match="data not at hand"):
+        source.load(0)

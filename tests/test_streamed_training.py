@@ -1,0 +1,65 @@
+"""Whole runs on images that are decoded as they are needed."""
+
+import numpy as np
+import pytest
+
+import runs
+from tests.image_folders import random_images, write_images
+from tests.test_train import command, digits, without_clock
+
+SHORT = ("--config.train_steps=6", "--config.log_every_steps=1", "--config.eval_every_steps=3")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    splits = {"train": random_images(80, seed=0), "validation": random_images(30, seed=1)}
+    folder = tmp_path_factory.mktemp("sets")
+    write_images(folder, "imagenet2012", splits)
+    return folder
+
+
+def arguments(workdir, folder, *more):
+    data = ("--config.data.name=imagenet2012", f"--config.data.dir={folder}", "--config.data.image_size=12")
+    return digits(workdir, *SHORT, "--config.checkpoint_every_steps=3", *data, "--config.data.processes=0", *more)
+
+
+def test_a_run_and_the_same_run_in_two_parts(folder, tmp_path, monkeypatch):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert command(*arguments(whole, folder)) == 0
+    gather, calls = None, []
+    from data import streams
+
+    gather = streams.Images.gather
+
+    def failing(self, index, draw):
+        calls.append(draw)
+        if len(calls) > 4 and (draw >= 0).all():
+            raise ValueError("data.name='imagenet2012': the disk is gone")
+        return gather(self, index, draw)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(streams.Images, "gather", failing)
+        with pytest.raises(ValueError, match="the disk is gone"):
+            command(*arguments(parts, folder))
+    assert command(*arguments(parts, folder)) == 0
+    assert without_clock(whole) == without_clock(parts)
+    records = runs.read(whole / "metrics.jsonl")
+    assert [r["step"] for r in records if r["kind"] == "eval"] == [3, 6]
+    assert np.isfinite([r["loss"] for r in records]).all() and "top_5_accuracy" not in records[-1]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            ("--config.data.placement=device",),
+            "config.data.image_size=12: crops are made as images are read, which placement=",
+        ),
+        (("--config.data.name=digits", "--config.data.dir="), "which name='digits' are not"),
+        (("--config.data.image_size=0",), "config.data.image_size=0: must be int in [1, 4096] or None"),
+    ],
+)
+def test_refused(folder, tmp_path, more, told, capsys):
+    assert command(*arguments(tmp_path / "run", folder, *more)) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1 and not (tmp_path / "run").exists()
