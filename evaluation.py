@@ -36,7 +36,7 @@ def make_evaluation(
     def batch_at(start: int):
         index = np.arange(start, start + per_device * num_devices).reshape(num_devices, per_device)
         weight = (index < num_examples).astype(np.float32)
-        return {"examples": examples.gather(np.minimum(index, num_examples - 1), no_draw), "weight": weight}
+        return {"examples": data.gather(examples, np.minimum(index, num_examples - 1), no_draw), "weight": weight}
 
     def evaluate(shared, local, resident) -> dict[str, float]:
         window = Window()

@@ -192,12 +192,15 @@ def train(
 
 def main(argv: Sequence[str]) -> int:
     """Runs a command line; returns its exit code: 0, 2 for bad input, 128 + n when signal n asked it to stop,
-    1 if the state could not be saved."""
+    1 if data could not be read or the state not be saved."""
     try:
         return run(argv)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
+    except data.ReadError as error:
+        print(f"config.{error}; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 1
     except runs.SaveError as error:  # a full disk, say; what was saved before is whole
         print(f"{error}; the same command goes on from the checkpoint before", file=sys.stderr)
         return 1

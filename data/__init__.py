@@ -17,7 +17,7 @@
 from data.assumed import make_or_assume
 from data.augment import AUGMENTATIONS, as_inputs, crop_flip, normalise
 from data.draws import Draws
-from data.examples import Arrays, Dataset, Examples, Info, Placement, resolve_placement
+from data.examples import Arrays, Dataset, Examples, Info, Placement, ReadError, gather, resolve_placement
 from data.feeds import Feeds, fetch
 from data.sources import Source, lookup, make
 
@@ -30,10 +30,12 @@ __all__ = [
     "Feeds",
     "Info",
     "Placement",
+    "ReadError",
     "Source",
     "as_inputs",
     "crop_flip",
     "fetch",
+    "gather",
     "lookup",
     "make",
     "make_or_assume",

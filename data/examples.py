@@ -30,6 +30,22 @@ class Examples(Protocol):
         """
 
 
+class ReadError(RuntimeError):
+    """Examples could not be read, in the middle of a run; one line."""
+
+
+def gather(examples: Examples, index: np.ndarray, draw: np.ndarray) -> Columns:
+    """Returns ``examples.gather(index, draw)``.
+
+    Raises:
+      ReadError: if a file is damaged or gone; says which.
+    """
+    try:
+        return examples.gather(index, draw)
+    except (ValueError, OSError) as error:
+        raise ReadError(str(error)) from error
+
+
 class Arrays:
     """Examples that lie in memory, or are mapped into it: named columns [N, ...].
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from data.draws import Draws
-from data.examples import Arrays, Columns, Examples
+from data.examples import Arrays, Columns, Examples, gather
 
 Feed = dict[str, Any]
 
@@ -152,7 +152,7 @@ def make_feed(draw: np.ndarray, *, draws: Draws, layout: tuple[int, int], exampl
     feed = {"draw": (draw % NUM_DRAW_NUMBERS).astype(np.uint32).reshape(layout)}
     if examples is None:
         return {**feed, "index": index.reshape(*layout, -1)}
-    batch = examples.gather(index, draw)
+    batch = gather(examples, index, draw)
     return {**feed, "batch": {name: part.reshape(*layout, *part.shape[1:]) for name, part in batch.items()}}
 
 

@@ -16,6 +16,7 @@ from jax import lax
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec
 
+import data
 import models
 import reducers
 import runs
@@ -120,20 +121,10 @@ def options_of(module: str) -> set[str]:
 
 
 def check_flags(arguments: list[str]) -> None:
-    """Builds the program of a command line; where its data set is not on this machine, with digits in its place."""
+    """Builds the program of a command line, on the sizes of its data alone where they are not on this machine."""
     with flagsaver.flagsaver():
-        try:
-            return check_build(arguments)
-        except ConfigError as error:
-            if not re.search("not prepared in|stands for TFDS_DATA_DIR", str(error)):
-                raise
-    with flagsaver.flagsaver():
-        check_build([*arguments, "--config.data.name=digits", "--config.data.dir="])
-
-
-def check_build(arguments: list[str]) -> None:
-    config, _ = config_flags.parse(["train.py", *arguments])
-    assert build(config).num_steps >= 1
+        config, _ = config_flags.parse(["train.py", *arguments])
+        assert build(config, open_data=data.make_or_assume).num_steps >= 1
 
 
 def check_jax_requirement(requirement: str) -> None:

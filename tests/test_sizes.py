@@ -1,4 +1,4 @@
-"""Configs in all their sizes: the paper's are traced whole without data or devices, and siblings differ in sizes alone."""
+"""Configs in all their sizes: the papers' are traced whole, without data; siblings differ in sizes alone."""
 
 import pathlib
 
