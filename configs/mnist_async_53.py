@@ -4,8 +4,9 @@
 
 Each worker reads the parameters, computes a gradient of 32 examples, and the server applies it when it arrives; how
 long a gradient takes comes from `config.arrivals`. A gradient misses 52 updates on average. 53 is prime, so all lanes
-are on one device. `configs/mnist_async_106.py` has twice as many workers. Expected: 95.1 % on the test set after these
-2 epochs and 115 simulated seconds, still rising (seed 0; 7 minutes on 2 busy cores). At 0.01 the loss goes up first.
+are on one device. `configs/mnist_async_106.py` has twice as many workers. Measured, seed 0: 98.62 % on the test
+set after these 10 epochs and 578 simulated seconds; 95.1 % after 2 and 115. 20 minutes on a busy core. At 0.01 the loss
+goes up first.
 
     --config.server.rule=inverse                  # slower steps for stale gradients; asynchronous/rules.py has them all
     --config.server.staleness_bound=3             # nobody is more than 3 gradients ahead of the slowest

@@ -232,3 +232,27 @@ def test_killed_at_five_random_moments(tmp_path):
     process = start(killed)
     assert process.wait() == 0, (tmp_path / "log").read_text()
     assert_same_run(killed, reference)
+
+
+def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys):
+    short = ("--config.train_steps=20", "--config.eval_every_steps=20", "--config.checkpoint_every_steps=20")
+    assert command(*digits(tmp_path / "first", *short)) == 0
+    begins = (f"--config.init_from={tmp_path}/first", "--config.optimizer.learning_rate=1e-12")
+    assert command(*digits(tmp_path / "second", *short, *begins)) == 0
+
+    def params_of(run, part):
+        with runs.Checkpoints(tmp_path / run / "checkpoints", access="read") as checkpoints:
+            return checkpoints.restore(train.abstract(program())["shared"].params, part=part)[1]
+
+    averaged, begun = params_of("first", "shared/ema"), params_of("second", "shared/params")
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), averaged, begun)
+    seeded = program().init()[0].params
+    assert not np.allclose(jax.tree.leaves(seeded)[1], jax.tree.leaves(begun)[1], atol=1e-3)
+    capsys.readouterr()
+    for more, told in (
+        (f"--config.init_from={tmp_path}/nowhere", "nowhere': must be the folder of a run with a checkpoint"),
+        ("--config.model.hidden_sizes=(3,)", "does not fit this code"),
+    ):
+        assert command(*digits(tmp_path / "third", *short, *begins, more)) == 2
+        error = capsys.readouterr().err
+        assert told in error and error.count("\n") == 1 and not (tmp_path / "third").exists()
