@@ -103,7 +103,7 @@ def test_prepared_now(own_folder, tmp_path, tensorflow, capsys, monkeypatch):
         ([], "the following arguments are required: name"),
         (["mnist", "--dri=x"], "unrecognized arguments: --dri=x"),
         (["mnits"], "data.name='mnits': not a known data set; did you mean 'mnist'?"),
-        (["imdb_reviews"], "data.name='imdb_reviews': not an image classification set: "),
+        (["kitti"], "data.name='kitti': not an image classification set: "),
         (["mnist", f"--dir={__file__}"], "must be a folder that can be read (Not a directory)"),
         (["mnist", f"--dir={__file__}/below"], "must be a folder that can be read (Not a directory)"),
         (["cifar10"], "cifar10: cannot be prepared in "),

@@ -34,7 +34,7 @@ BROKEN = {
     "--config.model.name=lenet": "did you mean 'lenet5'?",
     "--config.optimizer.name=sdg": "config.optimizer.name='sdg'",
     "--config.schedule.name=cosine": "config.schedule.name='cosine'",
-    "--config.task.name=regression": "allowed: classification",
+    "--config.task.name=regression": "allowed: causal_lm, classification",
     "--config.data.name=digitz": "did you mean 'digits'?",
     "--config.lift=xmap": "one of 'pmap', 'shard_map'",
     "--config.lanes=fast": "one of 'auto'",
