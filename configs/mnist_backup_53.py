@@ -12,8 +12,8 @@ after the paper's cluster. `configs/mnist_backup_106.py` differs in the number o
 
 Reference: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981: Inception on ImageNet with 50 + 3
 and 100 + 6 workers, gamma_0 = 0.045 (recalled, unverified). Differs in: model and data, and so gamma_0 and the epochs,
-which are ours. Measured, 10 epochs, seed 0: 99.26 % on the test set after 655 simulated seconds, 0.18 hours; with all 53
-waited for 98.88 % after 1,482, 0.41 hours; `configs/mnist_async_53.py` 98.62 % after 578. 12 minutes on one core.
+which are ours. Measured, 10 epochs, seed 0: 99.26 % on the test set after 655 simulated seconds, 0.18 hours; with all
+53 waited for 98.88 % after 1,482, 0.41 hours; `configs/mnist_async_53.py` 98.62 % after 578. 12 minutes on one core.
 """
 
 from ml_collections import ConfigDict
