@@ -132,8 +132,10 @@ def _reduce(
     if num_devices == 1:
         devices = ()
     num_lanes = num_workers(lanes) if lanes else 1
-    # A device's own nodes are combined first; not where telemetry is to tell of each, or where all are its own.
-    plan = plan_lanes(num_lanes, tree, only_sums=tells or num_devices == 1)
+    # A device's own nodes are combined first; not where telemetry is to tell of each, or where all are its own and the
+    # algorithm does them at once.
+    at_once = num_devices == 1 and algorithm not in ("halving", "butterfly")
+    plan = plan_lanes(num_lanes, tree, only_sums=tells or at_once)
     nodes = {name: gather_workers(vector, lanes) if lanes else vector[None] for name, vector in vectors.items()}
     own = None
     if present is not None:
