@@ -31,17 +31,19 @@ from configs.variants import Sizes, sized
 LAMB = {"name": "lamb", "weight_decay": 0.01, "mask": "weights"}
 
 SMALL: dict[str, Any] = {
-    "model": {"name": "bert_mini", "max_length": 128},
+    "model": {"name": "bert_mini", "max_length": 64},
+    "task.max_predictions": 10,
     "data.source": "classics_text",
     "data.vocab_size": 8192,
+    "data.sequence_length": 64,
     "num_workers": 8,
-    "batch_size_per_worker": 8,
+    "batch_size_per_worker": 4,
     "accumulation.count": 1,
-    "train_steps": 600,
+    "train_steps": 300,
     "log_every_steps": 10,
-    "eval_every_steps": 150,
-    "checkpoint_every_steps": 150,
-    "eval_batch_size": 64,
+    "eval_every_steps": 300,
+    "checkpoint_every_steps": 100,
+    "eval_batch_size": 256,
 }
 SIZES: dict[str, Sizes] = {
     "phase2": {

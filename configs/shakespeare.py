@@ -35,9 +35,9 @@ def recipe(variant: str, *, model: dict[str, Any], sizes: Mapping[str, Sizes]) -
         schedule={"name": "warmup_cosine", "warmup_epochs": 0.4},
         num_workers=8,
         batch_size_per_worker=8,
-        train_epochs=6,
+        train_epochs=2,
         log_every_steps=20,
-        eval_every_epochs=1,
+        eval_every_epochs=0.5,
         checkpoint_every_epochs=1,
         clip_norm=1.0,
     )

@@ -64,6 +64,13 @@ def test_all_algorithms_agree_on_devices_with_lanes(algorithm, lanes):
             assert all(np.array_equal(replicas[0], replica) for replica in replicas)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_all_algorithms_agree_on_the_lanes_of_one_device(algorithm):
+    grads = leaves_of(4, seed=9)
+    for replicas, g in zip(on_layout(grads, 1, algorithm=algorithm), wide(grads), strict=True):
+        assert error(replicas[0], oracle(g), g) <= 1e-6
+
+
 @pytest.mark.parametrize("algorithm", ["halving", "butterfly"])
 def test_messages_need_a_power_of_two(algorithm):
     with pytest.raises(
