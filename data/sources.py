@@ -88,13 +88,9 @@ def images(
             test = streams.open_images(prepared, "test", mode="evaluation", **options)
             return Dataset(name, train, test, constants_of(normalise))
 
-    return _images_of(info, load, image_size=image_size, augment=augment, normalise=normalise, placement=placement)
-
-
-def _images_of(info: Info, load: Callable, *, image_size, augment, normalise, placement, note: str = "") -> Source:
     where = examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes)
     info = info._replace(constants=info.constants if normalise != "none" else {})
-    return Source(info, load, "stream" if image_size else where, augmentations.lookup(augment), note)
+    return Source(info, load, "stream" if image_size else where, augmentations.lookup(augment))
 
 
 def constants_of(normalise: Normalise, *, measured: Columns | None = None) -> Columns:

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import data
 from data.augment import AUGMENTATIONS, CROP_PADDING, crop_flip, lookup, normalise
 
 NUM_OFFSETS = 2 * CROP_PADDING + 1
@@ -108,3 +109,31 @@ def test_normalised_training_images_have_mean_0_and_std_1():
     out = np.asarray(normalise(jnp.asarray(batch), mean, std))
     np.testing.assert_allclose(out.mean((0, 1, 2)), 0, atol=1e-4)
     np.testing.assert_allclose(out.std((0, 1, 2)), 1, atol=1e-4)
+
+
+# ---- as tasks take a batch ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalise", ["channels", "symmetric", "none"])
+def test_a_source_is_normalised_as_it_says(normalise):
+    source = data.make("digits", normalise=normalise)
+    dataset = source.load(0)
+    assert {name: (x.shape, x.dtype) for name, x in dataset.constants.items()} == {
+        name: (part.shape, part.dtype) for name, part in source.info.constants.items()
+    }
+    batch = dataset.train.gather(np.arange(1437)[None], np.array([0]))
+    image = data.as_inputs({name: part[0] for name, part in batch.items()}, dataset.constants)["image"]
+    if normalise == "none":
+        assert image.dtype == np.uint8
+    elif normalise == "symmetric":
+        np.testing.assert_allclose([image.min(), image.max()], [-1, 16 / 127.5 - 1], rtol=1e-6)
+    else:
+        np.testing.assert_allclose([image.mean(), image.std()], [0, 1], atol=1e-5)
+
+
+def test_only_images_are_augmented_and_only_with_a_key():
+    tokens = {"tokens": jnp.arange(6).reshape(2, 3)}
+    assert data.as_inputs(tokens, {}, augment=lambda key, image: image * 0, key=jax.random.key(0)) is tokens
+    image = {"image": jnp.full((2, 4, 4, 1), 7, jnp.uint8)}
+    assert (data.as_inputs(image, {}, augment=lambda key, image: image * 0)["image"] == 7).all()
+    assert (data.as_inputs(image, {}, augment=lambda key, x: x * 0, key=jax.random.key(0))["image"] == 0).all()
