@@ -11,7 +11,8 @@
 
 The paper trained with 1, 8 and 16 workers, one of them a backup where there are several (unverified recollection), by
 RMSProp with momentum, and evaluated a moving average; its rates, batch sizes and likelihoods are not known, so that
-these are ours. {laptop}
+these are ours: Adam. `:laptop` comes to 5.16 bits per dimension on the test set after 500 steps of 14 + 2 images (seed
+0; 5 minutes on one core; CIFAR-10 here was reconstructed, 93 of 60,000 images approximate).
 
 Reference: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981; van den Oord et al., "Conditional
 Image Generation with PixelCNN Decoders", arXiv 1606.05328.
