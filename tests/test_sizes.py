@@ -42,7 +42,7 @@ SIBLINGS = ("gpu", "laptop")
 
 # What siblings may differ in; a model or data set of another size has another name.
 SIZES = {"model", "data", "num_workers", "batch_size_per_worker", "accumulation.count", "reducer.num_required"}
-SIZES |= {"task.max_predictions", "ema_decay", "optimizer.learning_rate", "eval_batch_size"}  # which follow the length of the run
+SIZES |= {"task.max_predictions", "eval_batch_size", "ema_decay", "optimizer.learning_rate"}  # which follow from them
 LENGTHS = ("_steps", "_epochs")
 
 
