@@ -4,10 +4,9 @@ import os
 
 import jax
 import pytest
-from array_record.python import array_record_data_source
 
 # It defines flags where it is imported; inside a flagsaver, which undoes what was defined in it, they would be lost.
-assert array_record_data_source
+from array_record.python import array_record_data_source  # noqa: F401
 
 # A device that misses a collective aborts the process after these, so a deadlock is a failure and not a hang.
 _XLA_FLAGS = (
