@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 from models import attention
-from models.tasks.base import Batch, Sums, Task, apply
+from models.tasks.base import Batch, Sums, Task, begin, predict, train
 
 
 def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], sizes: Mapping[str, int]) -> Task:
@@ -36,8 +36,7 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
         raise ValueError("name='causal_lm': needs data of running text, at least 2 tokens an example")
 
     def init(key: jax.Array):
-        variables = dict(model.init(key, jnp.zeros((1, example["tokens"].size - 1), jnp.int32)))
-        return variables.pop("params"), variables
+        return begin(model, key, jnp.zeros((1, example["tokens"].size - 1), jnp.int32))
 
     def sums_of(logits: jax.Array, target: jax.Array, weight: jax.Array) -> Sums:
         counted = jnp.where(target == attention.PAD, 0, weight[:, None])  # (B, T)
@@ -46,17 +45,14 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
         return {name: (counted * x).sum() for name, x in total.items()}
 
     def loss(params, model_state, batch: Batch, key: jax.Array):
-        tokens, variables = batch["tokens"], {"params": params, **model_state}
-        logits, changed = apply(
-            model, variables, tokens[:, :-1], deterministic=False, rngs={"dropout": key}, mutable=list(model_state)
-        )
+        tokens = batch["tokens"]
+        logits, changed = train(model, params, model_state, key, tokens[:, :-1])
         sums = sums_of(logits, tokens[:, 1:], jnp.ones(len(tokens), jnp.float32))
         return sums["loss"] / jnp.maximum(sums["count"], 1), (sums, changed)  # 0 for a batch of padding only
 
     def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
         tokens = batch["tokens"]
-        logits = apply(model, {"params": params, **model_state}, tokens[:, :-1], deterministic=True)
-        return sums_of(logits, tokens[:, 1:], weight)
+        return sums_of(predict(model, params, model_state, tokens[:, :-1]), tokens[:, 1:], weight)
 
     def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
         mean = sums["loss"] / sums["count"]

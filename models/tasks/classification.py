@@ -8,7 +8,7 @@ import optax
 from flax import linen as nn
 from jax import numpy as jnp
 
-from models.tasks.base import Batch, Sums, Task, apply
+from models.tasks.base import Batch, Sums, Task, begin, predict, train
 
 
 def classification(
@@ -45,8 +45,7 @@ def classification(
     image, ranked = example["image"], sizes["num_classes"] > 10
 
     def init(key: jax.Array):
-        variables = dict(model.init(key, jnp.zeros((1, *image.shape), image.dtype)))
-        return variables.pop("params"), variables
+        return begin(model, key, jnp.zeros((1, *image.shape), image.dtype))
 
     def cross_entropy(logits: jax.Array, batch: Batch, smoothing: float) -> jax.Array:
         target = optax.smooth_labels(jax.nn.one_hot(batch["label"], logits.shape[-1]), smoothing)  # (B, C)
@@ -60,10 +59,7 @@ def classification(
         return {**{name: (weight * x).sum() for name, x in total.items()}, "count": weight.sum()}
 
     def loss(params, model_state, batch: Batch, key: jax.Array):
-        variables, rngs = {"params": params, **model_state}, {"dropout": key}
-        outputs, changed = apply(
-            model, variables, batch["image"], deterministic=False, rngs=rngs, mutable=list(model_state)
-        )
+        outputs, changed = train(model, params, model_state, key, batch["image"])
         logits, *auxiliary = outputs if isinstance(outputs, tuple) else (outputs,)
         sums = sums_of(logits, batch, jnp.ones(batch["label"].shape, jnp.float32), label_smoothing)
         mean = sums["loss"] / sums["count"]
@@ -72,8 +68,7 @@ def classification(
         return mean, (sums, changed)
 
     def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
-        logits = apply(model, {"params": params, **model_state}, batch["image"], deterministic=True)
-        return sums_of(logits, batch, weight, 0.0)
+        return sums_of(predict(model, params, model_state, batch["image"]), batch, weight, 0.0)
 
     def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
         names = {"loss": "loss", "accuracy": "correct", **({"top_5_accuracy": "correct_5"} if ranked else {})}

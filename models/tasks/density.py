@@ -9,7 +9,7 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 from models.likelihoods import LIKELIHOODS
-from models.tasks.base import Batch, Sums, Task, apply
+from models.tasks.base import Batch, Sums, Task, begin, predict, train
 
 
 def density(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], sizes: Mapping[str, int]) -> Task:
@@ -38,24 +38,19 @@ def density(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], si
     shape, log_prob = example["image"].shape, likelihood.log_prob
 
     def init(key: jax.Array):
-        variables = dict(model.init(key, jnp.zeros((1, *shape), jnp.uint8)))
-        return variables.pop("params"), variables
+        return begin(model, key, jnp.zeros((1, *shape), jnp.uint8))
 
     def sums_of(outputs: jax.Array, batch: Batch, weight: jax.Array) -> Sums:
         nats = -log_prob(outputs, batch["image"])  # (B,)
         return {"loss": (weight * nats).sum(), "count": weight.sum() * math.prod(shape)}
 
     def loss(params, model_state, batch: Batch, key: jax.Array):
-        variables, image = {"params": params, **model_state}, batch["image"]
-        outputs, changed = apply(
-            model, variables, image, deterministic=False, rngs={"dropout": key}, mutable=list(model_state)
-        )
-        sums = sums_of(outputs, batch, jnp.ones(image.shape[0], jnp.float32))
+        outputs, changed = train(model, params, model_state, key, batch["image"])
+        sums = sums_of(outputs, batch, jnp.ones(len(batch["image"]), jnp.float32))
         return sums["loss"] / sums["count"], (sums, changed)
 
     def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
-        outputs = apply(model, {"params": params, **model_state}, batch["image"], deterministic=True)
-        return sums_of(outputs, batch, weight)
+        return sums_of(predict(model, params, model_state, batch["image"]), batch, weight)
 
     def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
         mean = sums["loss"] / sums["count"]

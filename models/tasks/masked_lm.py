@@ -9,7 +9,7 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 from models.tasks import masking
-from models.tasks.base import Batch, Sums, Task, apply
+from models.tasks.base import Batch, Sums, Task, begin, predict, train
 
 
 def masked_lm(
@@ -59,8 +59,7 @@ def masked_lm(
 
     def init(key: jax.Array):
         tokens = jnp.zeros((1, *example["tokens"].shape), jnp.int32)
-        variables = dict(model.init(key, tokens, tokens, jnp.zeros((1, 1), jnp.int32)))
-        return variables.pop("params"), variables
+        return begin(model, key, tokens, tokens, jnp.zeros((1, 1), jnp.int32))
 
     def sums_of(outputs, masked: masking.Masked, batch: Batch, weight: jax.Array) -> Sums:
         masked_logits, next_logits = (x.astype(jnp.float32) for x in outputs)
@@ -78,16 +77,8 @@ def masked_lm(
     def loss(params, model_state, batch: Batch, key: jax.Array):
         mask_key, dropout_key = jax.random.split(key)
         masked = masking.mask(mask_key, batch, **options)
-        outputs, changed = apply(
-            model,
-            {"params": params, **model_state},
-            masked.inputs,
-            batch["segments"],
-            masked.positions,
-            deterministic=False,
-            rngs={"dropout": dropout_key},
-            mutable=list(model_state),
-        )
+        inputs = masked.inputs, batch["segments"], masked.positions
+        outputs, changed = train(model, params, model_state, dropout_key, *inputs)
         sums = sums_of(outputs, masked, batch, jnp.ones(len(batch["tokens"]), jnp.float32))
         mean = sums["loss"] / jnp.maximum(sums["count"], 1)  # 0 for a batch of padding only
         if next_sentence == "on":
@@ -96,8 +87,7 @@ def masked_lm(
 
     def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
         masked = masking.mask_each(masking.example_keys(batch["tokens"]), batch, **options)
-        variables = {"params": params, **model_state}
-        outputs = apply(model, variables, masked.inputs, batch["segments"], masked.positions, deterministic=True)
+        outputs = predict(model, params, model_state, masked.inputs, batch["segments"], masked.positions)
         return sums_of(outputs, masked, batch, weight)
 
     def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
