@@ -107,18 +107,10 @@ def decode(prepared: tfds_sets.Prepared, split: str) -> Iterator[tuple[np.ndarra
     Raises:
       ValueError: if an example is not as the set's description says, or cannot be read.
     """
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.proto import tf_example_pb2
-    from tqdm import tqdm
-
-    key, count = f"data.name={prepared.name!r}", prepared.num_examples(split)
     channels = prepared.image_shape[-1]
     image_feature = prepared.builder.info.features["image"]
-    raw = tfds.decode.DeserializeMethod.RAW_BYTES
-    parse = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
 
-    def example(record: bytes) -> tuple[np.ndarray, int]:
-        feature = parse(record).features.feature
+    def example(feature: Any) -> tuple[np.ndarray, int]:
         # Pillow whether or not OpenCV is installed: their JPEG decoders differ in bits.
         image = image_feature.decode_example_np_with_pil(feature["image"].bytes_list.value[0], channels)
         if image.shape != prepared.image_shape:
@@ -129,17 +121,16 @@ def decode(prepared: tfds_sets.Prepared, split: str) -> Iterator[tuple[np.ndarra
         return image, label
 
     try:
-        source = prepared.builder.as_data_source(prepared.splits[split], deserialize_method=raw)
-        with tqdm(
-            total=count, desc=f"decoding {prepared.name} {split}", unit=" images", leave=False, disable=None
-        ) as bar:
-            for start in range(0, count, EXAMPLES_PER_CHUNK):
-                records = source.__getitems__(range(start, min(start + EXAMPLES_PER_CHUNK, count)))
-                images, labels = zip(*map(example, records), strict=True)
-                yield np.stack(images), np.array(labels, np.int32)
-                bar.update(len(labels))
+        show = {"doing": f"decoding {prepared.name} {split}", "unit": "images"}
+        chunks = tfds_sets.read(
+            prepared.builder, prepared.splits[split], parse=example, size=EXAMPLES_PER_CHUNK, **show
+        )
+        for chunk in chunks:
+            images, labels = zip(*chunk, strict=True)
+            yield np.stack(images), np.array(labels, np.int32)
     except Exception as error:  # what a damaged file gives depends on where it is damaged
-        raise ValueError(f"{key}: split {split!r} cannot be decoded: {tfds_sets.reason(error)}") from error
+        told = f"data.name={prepared.name!r}: split {split!r} cannot be decoded"
+        raise ValueError(f"{told}: {tfds_sets.reason(error)}") from error
 
 
 def _info(prepared: tfds_sets.Prepared) -> Info:

@@ -6,12 +6,15 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from images import records
+
+T = TypeVar("T")
 Builder = Any  # tfds.core.DatasetBuilder; TFDS's own types say less than they should
 NAME = re.compile(r"\w+(/[\w.-]+)?(:[\d.*]+)?")  # set[/config][:version]; a namespace would reach for the network
 
@@ -178,8 +181,6 @@ def _has_labels(info: Any, split: str) -> bool:
     """Tells, where there is a choice, by the first label of the split: TFDS writes -1 where there are none."""
     if split not in info.splits or "validation" not in info.splits:
         return split in info.splits
-    from images import records
-
     try:
         return records.unpack(records.Shards(_files(info, split)).read(0))[1] >= 0
     except (records.Damaged, records.Unreadable):  # a file that is missing is named later
@@ -209,7 +210,34 @@ def fingerprint_files(builder: Builder, splits: Iterable[str]) -> str:
     return content.hexdigest()[:12]
 
 
+def read(
+    builder: Builder, split: str, *, parse: Callable[[Any], T], size: int, doing: str, unit: str
+) -> Iterator[list[T]]:
+    """Yields the examples of a split in the order of its files, in lists, under a progress bar.
+
+    Args:
+      builder: of a prepared set.
+      split: its name in TFDS.
+      parse: makes an example of the features of a record, as TFDS wrote them.
+      size: of a list, but for the last.
+      doing: what the bar says is done.
+      unit: of what it counts.
+    """
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.proto import tf_example_pb2
+    from tqdm import tqdm
+
+    count = builder.info.splits[split].num_examples
+    unpack = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
+    source = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
+    with tqdm(total=count, desc=doing, unit=f" {unit}", leave=False, disable=None) as bar:
+        for start in range(0, count, size):
+            records = source.__getitems__(range(start, min(start + size, count)))
+            yield [parse(unpack(record).features.feature) for record in records]
+            bar.update(len(records))
+
+
 def reason(error: BaseException) -> str:
     """Returns an error's text on one line of bounded length; its type if it has no text."""
-    text = (isinstance(error, OSError) and error.strerror) or " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:297] + "..."
+    known = error.strerror if isinstance(error, OSError) else None
+    return known or records.reason(error, limit=300)

@@ -54,21 +54,14 @@ def read(builder: tfds_sets.Builder, split: str) -> Iterator[str]:
     Raises:
       ValueError: one line; a text cannot be read, or is not UTF-8.
     """
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.proto import tf_example_pb2
-    from tqdm import tqdm
+    name, text = builder.info.full_name, text_feature(builder.info.features)
 
-    name, count = builder.info.full_name, builder.info.splits[split].num_examples
-    feature = text_feature(builder.info.features)
-    raw = tfds.decode.DeserializeMethod.RAW_BYTES
-    parse = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
+    def example(feature: Any) -> str:
+        return feature[text].bytes_list.value[0].decode()
+
     try:
-        source = builder.as_data_source(split, deserialize_method=raw)
-        with tqdm(total=count, desc=f"reading {name} {split}", unit=" texts", leave=False, disable=None) as bar:
-            for start in range(0, count, EXAMPLES_PER_READ):
-                records = source.__getitems__(range(start, min(start + EXAMPLES_PER_READ, count)))
-                for record in records:
-                    yield parse(record).features.feature[feature].bytes_list.value[0].decode()
-                bar.update(len(records))
+        show = {"doing": f"reading {name} {split}", "unit": "texts"}
+        for chunk in tfds_sets.read(builder, split, parse=example, size=EXAMPLES_PER_READ, **show):
+            yield from chunk
     except Exception as error:  # what a damaged file gives depends on where it is damaged
         raise ValueError(f"data.source={name!r}: split {split!r} cannot be read: {tfds_sets.reason(error)}") from error

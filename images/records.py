@@ -101,7 +101,7 @@ def unpack(record: bytes) -> tuple[bytes, int]:
         raise Damaged(f"not an example with an image and a label ({reason(error)})") from None
 
 
-def reason(error: BaseException) -> str:
+def reason(error: BaseException, *, limit: int = 200) -> str:
     """Returns an error's text on one line of bounded length; its type if it has no text."""
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else text[:197] + "..."
+    return text if len(text) <= limit else text[: limit - 3] + "..."
