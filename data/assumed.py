@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from data import decoded, examples, sources
+from data import decoded, examples, sources, tokenizers
 from data.examples import Dataset, Info
 from data.sources import Source
 
@@ -66,6 +66,5 @@ def _text(*, sequence_length: int = 128, form: str = "causal", tokenizer: str = 
     if form == "masked":
         example |= {"segments": column(np.int8, sequence_length), "words": column(np.int16, sequence_length)}
         example |= {"is_next": column(np.int32)}
-    vocab_size = 261 if tokenizer == "bytes" else kwargs.get("vocab_size", 8192)
-    sizes = {"vocab_size": vocab_size, "mask_id": 4, "num_special": 5}
-    return Info(example, sizes, NUM_SEQUENCES, NUM_SEQUENCES // 100, constants={})
+    vocab_size = tokenizers.Bytes.vocab_size if tokenizer == "bytes" else kwargs.get("vocab_size", 8192)
+    return Info(example, tokenizers.sizes_of(vocab_size), NUM_SEQUENCES, NUM_SEQUENCES // 100, constants={})

@@ -146,8 +146,7 @@ def texts(
         "pairs": pairs,
         "directory": dir,
     }
-    told = text.check_text(source, **options)
-    info = Info(told.example, told.sizes, told.num_train, told.num_test, constants={})
+    info = text.check_text(source, **options)
 
     def load(seed: int) -> Dataset:
         del seed

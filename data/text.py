@@ -3,13 +3,14 @@
 import functools
 import hashlib
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 
 from data import cache as caches
 from data import corpora, packing, tokenizers
 from data.cache import Columns, Stored
+from data.examples import Info
 
 Form = Literal["causal", "masked"]
 Pairs = Literal["on", "off"]
@@ -19,15 +20,6 @@ TOKENIZER_FILE = "tokenizer.json"  # in the format of the library `tokenizers`
 PAIRS_SEED = 0  # never the run's seed, so that runs can be compared
 VOCAB_SIZES = (300, 2**18)
 SEQUENCE_LENGTHS = (8, 8192)
-
-
-class TextInfo(NamedTuple):
-    """What is known of texts before training."""
-
-    example: dict[str, jax.ShapeDtypeStruct]  # of one sequence
-    sizes: dict[str, int]  # vocab_size, mask_id, num_special
-    num_train: int  # sequences
-    num_test: int
 
 
 class TextData(NamedTuple):
@@ -57,17 +49,7 @@ class _Made(NamedTuple):
     tokenizer: str | None  # the content of its file, where it has one
 
 
-def check_text(
-    source: str,
-    *,
-    tokenizer: tokenizers.Name = "wordpiece",
-    vocab_size: int = 8192,
-    sequence_length: int = 128,
-    form: Form = "causal",
-    pairs: Pairs = "on",
-    directory: str = "",
-    cache: str = "",
-) -> TextInfo:
+def check_text(source: str, *, cache: str = "", **options: Any) -> Info:
     """Returns how many sequences there are, and of what; refuses bad names and values before anything is read.
 
     The number of sequences is known from the cache, or from making them. This writes nothing: what was made is kept in
@@ -75,13 +57,20 @@ def check_text(
 
     Args:
       source: "pydoc", a TFDS set, or text files, as for ``corpora.open_corpus``.
-      tokenizer: "bytes", 261 ids; or "wordpiece", learnt from the training texts.
-      vocab_size: ids of "wordpiece" at most, 300 to 262,144; "bytes" has no use for it.
-      sequence_length: T, 8 to 8192: predictions in a causal sequence, all tokens of a masked one.
-      form: "causal" for sequences of T + 1 tokens, each predicted from those before it; "masked" for BERT's.
-      pairs: of masked sequences: "on" for two segments of which the second follows or not, "off" for one.
-      directory: folder of prepared TFDS sets, and where relative paths begin.
       cache: folder of caches; "" means syncsum/data in XDG_CACHE_HOME or ~/.cache.
+      **options: what the sequences are to be:
+
+        * tokenizer: "bytes", 261 ids; or "wordpiece" (the default), learnt from the training texts;
+        * vocab_size (8192): ids of "wordpiece" at most, 300 to 262,144; "bytes" has no use for it;
+        * sequence_length (128): T, 8 to 8192: predictions in a causal sequence, all tokens of a masked one;
+        * form: "causal" (the default) for sequences of T + 1 tokens, each predicted from those before it; "masked" for
+          BERT's;
+        * pairs: of masked sequences: "on" (the default) for two segments of which the second follows or not, "off" for
+          one;
+        * directory: folder of prepared TFDS sets, and where relative paths begin.
+
+    Returns:
+      The shapes of a sequence, "vocab_size", "mask_id" and "num_special", and the numbers of sequences.
 
     Raises:
       ValueError: one line; a value is not allowed, no such texts, or too few of them for one sequence.
@@ -90,26 +79,16 @@ def check_text(
     >>> info.sizes, info.example["tokens"].shape, info.num_train > 5000
     ({'vocab_size': 261, 'mask_id': 4, 'num_special': 5}, (65,), True)
     """
-    settings = _settings(source, tokenizer, vocab_size, sequence_length, form, pairs, directory)
+    settings = _settings(source, **options)
     content = caches.stored(_folder(settings, cache)) or _make(settings, cache).content
     example = {
         name: jax.ShapeDtypeStruct(column.shape[1:], column.dtype) for name, column in content.splits["train"].items()
     }
     num_train, num_test = (len(content.splits[split]["tokens"]) for split in ("train", "test"))
-    return TextInfo(example, content.notes, num_train, num_test)
+    return Info(example, content.notes, num_train, num_test, constants={})
 
 
-def load_text(
-    source: str,
-    *,
-    tokenizer: tokenizers.Name = "wordpiece",
-    vocab_size: int = 8192,
-    sequence_length: int = 128,
-    form: Form = "causal",
-    pairs: Pairs = "on",
-    directory: str = "",
-    cache: str = "",
-) -> TextData:
+def load_text(source: str, *, cache: str = "", **options: Any) -> TextData:
     """Returns the sequences: mapped from the cache, or made and written there.
 
     Args and Raises: as ``check_text``.
@@ -118,7 +97,7 @@ def load_text(
       train, test: {"tokens": [N, T + 1] int32} or {"tokens", "segments", "words", "is_next"}, as ``packing`` has them.
       sizes: {"vocab_size": ..., "mask_id": 4, "num_special": 5}; the vocabulary may be smaller than was asked for.
     """
-    settings = _settings(source, tokenizer, vocab_size, sequence_length, form, pairs, directory)
+    settings = _settings(source, **options)
     folder = _folder(settings, cache)
     content = caches.stored(folder)
     if content is None:
@@ -130,24 +109,25 @@ def load_text(
     return TextData(content.splits["train"], content.splits["test"], content.notes)
 
 
-def load_tokenizer(
-    source: str,
-    *,
-    tokenizer: tokenizers.Name = "wordpiece",
-    vocab_size: int = 8192,
-    directory: str = "",
-    cache: str = "",
-) -> tokenizers.Tokenizer:
+def load_tokenizer(source: str, *, cache: str = "", **options: Any) -> tokenizers.Tokenizer:
     """Returns the tokenizer of the sequences that ``load_text`` returns for the same arguments; writes nothing.
 
     >>> load_tokenizer("pydoc", tokenizer="bytes").decode([104, 3, 110])
     'ci'
     """
-    settings = _settings(source, tokenizer, vocab_size, SEQUENCE_LENGTHS[0], "causal", "off", directory)
-    return _tokenizer(settings, cache, None)[0]
+    return _tokenizer(_settings(source, **options), cache, None)[0]
 
 
-def _settings(source, tokenizer, vocab_size, sequence_length, form, pairs, directory) -> _Settings:
+def _settings(
+    source: str,
+    *,
+    tokenizer: tokenizers.Name = "wordpiece",
+    vocab_size: int = 8192,
+    sequence_length: int = 128,
+    form: Form = "causal",
+    pairs: Pairs = "on",
+    directory: str = "",
+) -> _Settings:
     """Refuses what can be refused without reading texts."""
     for key, value, allowed in (
         ("tokenizer", tokenizer, tokenizers.Name),
@@ -156,12 +136,12 @@ def _settings(source, tokenizer, vocab_size, sequence_length, form, pairs, direc
     ):
         if value not in get_args(allowed):
             raise ValueError(f"data.{key}={value!r}: must be one of {', '.join(get_args(allowed))}")
-    for key, value, (low, high) in (
+    for key, number, (low, high) in (
         ("vocab_size", vocab_size, VOCAB_SIZES),
         ("sequence_length", sequence_length, SEQUENCE_LENGTHS),
     ):
-        if not low <= value <= high:
-            raise ValueError(f"data.{key}={value}: must be in [{low}, {high}]")
+        if not low <= number <= high:
+            raise ValueError(f"data.{key}={number}: must be in [{low}, {high}]")
     if tokenizer == "wordpiece":
         tokenizers.library_version()
     corpus = corpora.open_corpus(source, directory=directory)
@@ -207,9 +187,7 @@ def _make(settings: _Settings, cache: str) -> _Made:
             raise ValueError(
                 f"data.source={settings.source!r}: {count}, too few for one sequence of data.sequence_length={length}"
             )
-    special = tokenizers.SPECIAL
-    sizes = {"vocab_size": tokenizer.vocab_size, "mask_id": tokenizers.MASK, "num_special": len(special)}
-    return _Made(Stored(splits, sizes), file)
+    return _Made(Stored(splits, tokenizers.sizes_of(tokenizer.vocab_size)), file)
 
 
 def _tokenizer(settings: _Settings, cache: str, documents: list[str] | None) -> tuple[tokenizers.Tokenizer, str | None]:

@@ -120,6 +120,11 @@ def _runs(documents: Sequence[str]) -> tuple[list[str], np.ndarray, list[int]]:
     return list(numbers), np.concatenate(parts), counts
 
 
+def sizes_of(vocab_size: int) -> dict[str, int]:
+    """Returns what texts of so many kinds of tokens say of themselves to models and tasks."""
+    return {"vocab_size": vocab_size, "mask_id": MASK, "num_special": len(SPECIAL)}
+
+
 def library_version() -> str:
     """Returns the version of the library that "wordpiece" needs, without importing it.
 
