@@ -34,6 +34,46 @@ class Source(NamedTuple):
     note: str = ""
 
 
+def source_of(
+    info: Info,
+    load: Callable[[int], Dataset],
+    *,
+    placement: Placement = "auto",
+    image_size: int | None = None,
+    augment: str = "none",
+    normalise: Normalise = "channels",
+    note: str = "",
+    **found_by: Any,
+) -> Source:
+    """Returns what a config's ``data`` block makes of a set, be it at hand or not.
+
+    Args:
+      info: of the set.
+      load: seed -> the examples.
+      placement: as for ``images``, like the next three, of which texts have none.
+      image_size: side of crops.
+      augment: what is done to training images.
+      normalise: whether the set's constants are of use.
+      note: what a dry run says of it.
+      **found_by: the block's other keys, which say what set it is.
+
+    Raises:
+      ValueError: one line; a value is not allowed.
+    """
+    del found_by
+    where = examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes)
+    if image_size is not None:
+        if placement == "device":
+            raise _no_crops(image_size, of="placement='device'")
+        where = "stream"
+    info = info._replace(constants=info.constants if normalise != "none" else {})
+    return Source(info, load, where, augmentations.lookup(augment), note)
+
+
+def _no_crops(image_size: int, *, of: str) -> ValueError:
+    return ValueError(f"image_size={image_size}: crops are made as images are read, which {of} are not")
+
+
 def images(
     *,
     name: str,
@@ -74,9 +114,8 @@ def images(
             return dataset._replace(constants=constants_of(normalise, measured=dataset.constants))
 
     else:
-        if name == "digits" or placement == "device":
-            other = "name='digits'" if name == "digits" else f"placement={placement!r}"
-            raise ValueError(f"image_size={image_size}: crops are made as images are read, which {other} are not")
+        if name == "digits":
+            raise _no_crops(image_size, of="name='digits'")
         prepared = tfds_sets.open_set(name, directory=dir, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
         counts = prepared.num_examples("train"), prepared.num_examples("test")
         info = decoded.describe((image_size, image_size, 3), prepared.num_classes, *counts)
@@ -88,9 +127,7 @@ def images(
             test = streams.open_images(prepared, "test", mode="evaluation", **options)
             return Dataset(name, train, test, constants_of(normalise))
 
-    where = examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes)
-    info = info._replace(constants=info.constants if normalise != "none" else {})
-    return Source(info, load, "stream" if image_size else where, augmentations.lookup(augment))
+    return source_of(info, load, placement=placement, image_size=image_size, augment=augment, normalise=normalise)
 
 
 def constants_of(normalise: Normalise, *, measured: Columns | None = None) -> Columns:
@@ -153,7 +190,7 @@ def texts(
         found = text.load_text(source, **options)
         return Dataset(source, Arrays(found.train), Arrays(found.test), {})
 
-    return Source(info, load, examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes))
+    return source_of(info, load, placement=placement)
 
 
 # Every other name is that of an image set.
