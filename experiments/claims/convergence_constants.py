@@ -17,7 +17,7 @@ TOLERANCE = 1e-4  # float32
 STEPS = {"smoke": 100, "laptop": 3000}
 
 
-def measure(*, dimension: int, num_points: int, steps: int, seed: int) -> dict[str, Any]:
+def _measure(*, dimension: int, num_points: int, steps: int, seed: int) -> dict[str, Any]:
     """Looks for the worst law of gradients with so many values, by gradient descent from a random one.
 
     The mean of Adasum over two independent gradients is exact: all pairs of values are added up.
@@ -58,7 +58,7 @@ def measure(*, dimension: int, num_points: int, steps: int, seed: int) -> dict[s
     }
 
 
-def runs(scale: Scale, rows: Rows) -> list[Run]:
+def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
     laws = [(2, 3)] if scale == "smoke" else [(2, 2), (2, 3), (3, 4), (10, 8), (100, 16)]
     seeds = range(1 if scale == "smoke" else 5)
@@ -69,7 +69,7 @@ def runs(scale: Scale, rows: Rows) -> list[Run]:
     ]
 
 
-def findings(rows: Rows) -> list[Finding]:
+def _findings(rows: Rows) -> list[Finding]:
     worst = [min(row["worst_cosine"] for row in ask.select(rows, seed=seed)) for seed in ask.distinct(rows, "seed")]
     angles = [float(np.arccos(cosine) / np.pi) for cosine in worst]
     lengths = [row["shortest"] for row in rows], [row["longest"] for row in rows]
@@ -93,7 +93,7 @@ def findings(rows: Rows) -> list[Finding]:
     ]
 
 
-def judge(rows: Rows) -> Verdict:
+def _judge(rows: Rows) -> Verdict:
     cosine = min(row["worst_cosine"] for row in rows)
     shortest, longest = min(row["shortest"] for row in rows), max(row["longest"] for row in rows)
     held = cosine >= COSINE - TOLERANCE and shortest >= 1 - TOLERANCE and longest <= 2 + TOLERANCE
@@ -104,7 +104,7 @@ def judge(rows: Rows) -> Verdict:
     return Verdict("supported" if held else "not supported", because)
 
 
-def draw(rows: Rows, figure: "Figure") -> None:
+def _draw(rows: Rows, figure: "Figure") -> None:
     axes = figure.subplots()
     laws: Sequence[tuple] = sorted({(row["dimension"], row["num_points"]) for row in rows})
     for position, (dimension, points) in enumerate(laws):
@@ -127,9 +127,9 @@ EXPERIMENT = Experiment(
     rule="Supported if no law of gradients that a search finds breaks a bound by more than 1e-4; the search maximises "
     "the angle by gradient descent over the values and weights of discrete laws, whose mean Adasum is exact.",
     hours={"smoke": 0.01, "laptop": 0.05},
-    runs=runs,
-    measure=measure,
-    findings=findings,
-    judge=judge,
-    draw=draw,
+    runs=_runs,
+    measure=_measure,
+    findings=_findings,
+    judge=_judge,
+    draw=_draw,
 )
