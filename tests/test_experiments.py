@@ -1,0 +1,356 @@
+"""The machinery of experiments: a queue that loses nothing, rows, selections, reports, sweeps, the command."""
+
+import json
+import math
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import runs as run_folders
+from experiments import __main__ as command_line
+from experiments import commands, queue, report, results, sweep
+from experiments import rows as ask
+from experiments.experiment import Experiment, Finding, Quoted, Run, Sample, Table, Verdict
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# A run that takes a while: it says so in a file of its own, counts its beginnings, and ends as it is told to.
+SCRIPT = f"""
+import json, os, signal, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+import runs
+folder, config, seconds, fails = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3]), sys.argv[4] == "fails"
+if fails:
+    print("first line"); print("config.x=3: is refused"); sys.exit(2)
+with runs.open_run(folder, config) as held:
+    with open(held.path / "begun", "a") as file:
+        file.write("x")
+    stopped = []
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not stopped:
+        time.sleep(0.02)
+    if stopped:
+        (held.path / "saved").touch(); sys.exit(143)
+    with open(held.path / "ended", "a") as file:
+        file.write("x")
+    held.write("cores", str(sorted(os.sched_getaffinity(0))))
+    held.write("row.jsonl", json.dumps({{"value": config["measure"]["seed"] * 2.0}}) + "\\n")
+    held.finish({{"wall_seconds": 0.1}})
+"""
+
+
+def made_up(count=3, **others):
+    return [Run(tells={"seed": seed, **others}) for seed in range(count)]
+
+
+def command(seconds=0.0, failing=()):
+    def of(run, folder):
+        fails = "fails" if run.tells["seed"] in failing else "works"
+        return [sys.executable, "-c", SCRIPT, str(folder), json.dumps(run.config), str(seconds), fails]
+
+    return of
+
+
+def counts(root, name):
+    return sorted((path.parent.name.split("-")[0], len(path.read_text())) for path in root.glob(f"*/{name}"))
+
+
+# ---- the queue ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_finished_is_never_run_again(tmp_path):
+    runs = made_up()
+    assert queue.execute(runs[:2], root=tmp_path, command=command()) == []
+    assert queue.execute(runs, root=tmp_path, command=command()) == []
+    assert counts(tmp_path, "ended") == [("seed=0", 1), ("seed=1", 1), ("seed=2", 1)]
+    rows = results.finished(runs, root=tmp_path)
+    assert [row["value"] for row in rows] == [0.0, 2.0, 4.0] and rows[0]["origin"]["fingerprint"]
+
+
+def test_one_that_fails_is_told_and_does_not_stop_the_rest(tmp_path):
+    (failure,) = queue.execute(made_up(), root=tmp_path, command=command(failing={1}))
+    assert failure.run.name == "seed=1" and failure.reason == "exit code 2: config.x=3: is refused"
+    assert [row["seed"] for row in results.finished(made_up(), root=tmp_path)] == [0, 2]
+    assert queue.execute(made_up(), root=tmp_path, command=command()) == []  # mended: it alone is run
+    assert counts(tmp_path, "ended") == [("seed=0", 1), ("seed=1", 1), ("seed=2", 1)]
+
+
+def test_runs_at_once_share_the_cores_out(tmp_path):
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    queue.execute(made_up(2), root=tmp_path, command=command(seconds=0.5), jobs=2)
+    first, second = (set(json.loads(path.read_text())) for path in tmp_path.glob("*/cores"))
+    assert first and second and not first & second and first | second == cores
+
+
+def test_two_runs_of_one_name_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="'seed=0' is there twice"):
+        queue.execute([*made_up(1), *made_up(1)], root=tmp_path, command=command())
+
+
+DRIVER = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from experiments import queue
+from tests.test_experiments import command, made_up
+try:
+    queue.execute(made_up(3), root=Path(sys.argv[1]), command=command(seconds=float(sys.argv[2])))
+except queue.Interrupted as signal:
+    print("stopped by", signal)
+    sys.exit(130)
+"""
+
+
+def drive(root, seconds):
+    return subprocess.Popen([sys.executable, "-c", DRIVER, str(root), str(seconds)], stdout=subprocess.PIPE, text=True)
+
+
+def wait_for(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "moment", [0.3, *(pytest.param(moment, marks=pytest.mark.slow) for moment in (0.0, 0.5, 0.7, 1.2))]
+)
+def test_a_queue_that_is_killed_loses_nothing_and_runs_nothing_twice(tmp_path, moment):
+    killed = drive(tmp_path, 0.5)
+    wait_for(lambda: counts(tmp_path, "begun"))
+    time.sleep(moment)
+    killed.kill()
+    killed.communicate()
+    again = drive(tmp_path, 0.5)  # the run that the killed queue left behind is waited for, not begun a second time
+    again.communicate(timeout=60)
+    assert again.returncode == 0
+    assert counts(tmp_path, "ended") == counts(tmp_path, "begun") == [("seed=0", 1), ("seed=1", 1), ("seed=2", 1)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_handed_on_and_runs_save(tmp_path, number):
+    driver = drive(tmp_path, 60)
+    wait_for(lambda: counts(tmp_path, "begun"))
+    time.sleep(0.3)  # until the run listens
+    driver.send_signal(number)
+    out, _ = driver.communicate(timeout=30)
+    assert driver.returncode == 130 and out.strip() == f"stopped by {number.name}"
+    assert [path.parent.name.split("-")[0] for path in tmp_path.glob("*/saved")] == ["seed=0"]
+    assert len(counts(tmp_path, "begun")) == 1 and not counts(tmp_path, "ended")
+
+
+def test_two_shards_that_are_merged_equal_one_run(tmp_path, capsys):
+    def wanted(rows):
+        tuned = [row for row in rows if row.get("stage") == "tune"]
+        picked = [Run(tells={"seed": 9, "of": max(row["value"] for row in tuned)})] if len(tuned) == 3 else []
+        return [*made_up(3, stage="tune"), *picked]
+
+    whole, one, two = (tmp_path / name for name in ("whole", "one", "two"))
+    commands.finish("whole", wanted, root=whole, command=command())
+    for root, number in ((one, 1), (two, 2)):
+        commands.finish("part", wanted, root=root, command=command(), shard=commands.Shard(number, 2))
+    assert "part: 1 runs are for other shards" in capsys.readouterr().err
+    for folder in two.glob("seed*"):
+        shutil.copytree(folder, one / folder.name)
+    commands.finish("merged", wanted, root=one, command=command())
+
+    def values(root):
+        tuned = results.finished(made_up(3, stage="tune"), root=root)
+        return [(row["run"], row["value"]) for row in results.finished(wanted(tuned), root=root)]
+
+    assert values(one) == values(whole) and len(values(whole)) == 4
+    assert all(count == 1 for _, count in counts(one, "ended"))
+
+
+def test_a_shard_must_be_one_of_them():
+    assert [run.tells["seed"] for run in commands.Shard.parse("2/2").own(made_up(5))] == [1, 3]
+    for text in ("0/2", "3/2", "1", "a/b", "1/0"):
+        with pytest.raises(ValueError, match="must be i/n"):
+            commands.Shard.parse(text)
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------
+
+
+def test_rows_survive_their_file_numbers_that_json_lacks_too(tmp_path):
+    rows = [{"run": "a", "loss": [1.0, math.inf], "origin": {"seconds": -math.inf}}]
+    results.write_rows(tmp_path / "rows.jsonl", rows)
+    assert results.read_rows(tmp_path / "rows.jsonl") == rows
+    (tmp_path / "rows.jsonl").write_text('{"a": 1}\n{"a"')
+    with pytest.raises(ValueError, match="line 2 is damaged"):
+        results.read_rows(tmp_path / "rows.jsonl")
+
+
+def test_folders_are_of_configs():
+    (plain,), (other,) = made_up(1), made_up(1, kind="x")
+    root = pathlib.Path("root")
+    assert results.folder_of(plain, root) == results.folder_of(*made_up(1), root)
+    assert results.folder_of(plain, root) != results.folder_of(other, root)
+    trained = Run(tells={"seed": 1}, spec="configs/digits.py:smoke", overrides={"seed": 1})
+    longer = Run(tells={"seed": 1}, spec="configs/digits.py:smoke", overrides={"seed": 1, "train_steps": 5})
+    assert results.folder_of(trained, root) != results.folder_of(longer, root)
+
+
+def test_runs_that_are_not_finite_are_never_the_best():
+    rows = [{"loss": [math.nan], "rate": 1}, {"loss": [3.0], "rate": 2}, {"loss": [2.0], "rate": 3}, {"loss": []}]
+    assert ask.best(rows, by="loss", mode="min")["rate"] == 3
+    assert ask.best(rows[:2], by="loss", mode="max")["rate"] == 2
+
+
+def test_a_target_that_is_not_reached_is_infinitely_far():
+    assert ask.first_at({"step": [1, 2], "loss": [3.0, 2.0]}, 1.0, of="loss", mode="min") == math.inf
+
+
+# ---- reports -----------------------------------------------------------------------------------------------------
+
+
+def of_values(rows):
+    return [Finding(quantity="a|b", ours=Sample.of([row["value"] for row in rows]), paper=Quoted("2", "MEM"))]
+
+
+MADE_UP = Experiment(
+    number=1,
+    title="Made up",
+    claim="Values are below 10.",
+    source="nowhere",
+    rule="Supported if they are.",
+    hours={"smoke": 0.0},
+    runs=lambda scale, rows: made_up(),
+    findings=of_values,
+    judge=lambda rows: Verdict("supported" if all(r["value"] < 10 for r in rows) else "not supported", "as counted"),
+    table=lambda rows: Table(["seed"], [[str(row["seed"])] for row in rows], "A note."),
+    draw=lambda rows, figure: figure.subplots().plot([row["value"] for row in rows]),
+)
+
+
+def test_a_section_tells_all(tmp_path):
+    queue.execute(made_up(), root=tmp_path, command=command())
+    text = report.section(MADE_UP, results.finished(made_up(), root=tmp_path), figure="figure.png")
+    for part in (
+        "## 1. Made up",
+        "Values are below 10.",
+        "**Verdict: supported.** as counted",
+        "![Made up](figure.png)",
+    ):
+        assert part in text
+    assert r"| a\|b | 2 [MEM] | 2.0000 ± 2.0000 (n=3) |  |" in text and "A note." in text and "3 runs" in text
+    assert "nothing has run" in report.section(MADE_UP, [])
+
+
+def test_a_difference_needs_two_numbers():
+    ours = Sample.of([1.0, 2.0], digits=2)
+    assert Finding(quantity="", ours=ours, paper_number=1.25).difference == "+0.25"
+    assert (
+        Finding(quantity="", ours=ours).difference == Finding(quantity="", ours="x", paper_number=1.0).difference == ""
+    )
+
+
+def test_a_page_needs_no_other_file(tmp_path):
+    rows = [{"run": "a", "seed": 0, "value": 1.0, "origin": dict(ORIGIN)}]
+    report.draw(MADE_UP, rows).savefig(tmp_path / "made.png")
+    text = report.page({"made_up": (MADE_UP, rows)}, figures={"made_up": "made.png"})
+    page = report.html(text, folder=tmp_path)
+    assert 'src="data:image/png;base64,' in page and "made.png" not in page and "http" not in page.split("<body>")[0]
+    assert page.count("<table>") == 3 and "<script>" not in report.html("# a\n<script>1</script>", folder=tmp_path)
+
+
+ORIGIN = {"commit": "0" * 40, "tree": "clean", "jax": "0", "devices": ["cpu"], "wall_seconds": 1.0}
+
+
+# ---- sweeps ------------------------------------------------------------------------------------------------------
+
+
+def test_points_are_products_and_draws_are_of_the_seed():
+    points = sweep.combined(sweep.grid({"a": [1, 2]}), sweep.zipped({"b": [3, 4], "c": [5, 6]}))
+    assert len(points) == 4 and {"a": 2, "b": 4, "c": 6} in points
+    laws = {"x": "uniform(0, 1)", "y": "choice(p, q)"}
+    assert sweep.drawn(laws, count=5) == sweep.drawn(laws, count=5) != sweep.drawn(laws, count=5, seed=1)
+    for key, law in (("x", "normal(0, 1)"), ("x", "loguniform(0, 1)"), ("x", "uniform(2, 1)"), ("x", "uniform(a, b)")):
+        with pytest.raises(ValueError, match="must be uniform"):
+            sweep.drawn({key: law}, count=1)
+    with pytest.raises(ValueError, match="equally long, not a: 1, b: 2"):
+        sweep.zipped({"a": [1], "b": [1, 2]})
+
+
+def test_a_config_file_may_hold_its_sweep(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def sweep():\n    return [{'seed': 3}, {'seed': 4, 'num_workers': 2}]\n")
+    runs = sweep.runs_of(str(path), sweep.of_config(str(path)), seeds=2)
+    assert [run.name for run in runs] == ["seed=3", "seed=4,num_workers=2"]
+    for text in ("x = 1", "def sweep():\n    return 3", "def sweep():\n    return [{}]"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="sweep"):
+            sweep.of_config(str(path))
+
+
+def test_the_table_of_a_sweep_says_n_and_what_was_lost():
+    rows = [{"rate": r, "seed": s, "loss": [v]} for r, s, v in ((1, 0, 1.0), (1, 1, 3.0), (2, 0, math.nan))]
+    table = sweep.table(rows, keys=["rate", "seed"])
+    assert table == Table(["rate", "loss"], [["1", "2.0000 ± 1.4142 (n=2)"], ["2", "none, 1 not finite"]])
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["run", "nothing"], "name='nothing': must be one of"),
+        (["run", "convergence_constants", "--scale=paper"], "scale='paper': convergence_constants has smoke, laptop"),
+        (["run", "convergence_constants", "--shard=3/2"], "shard"),
+        (["run", "convergence_constants", "--jobs=0"], "jobs=0: must be in [1, inf)"),
+        (["report"], "give a name, or --all"),
+        (["publish", "convergence_constants", "--scale=smoke"], "0 of 1 runs at scale smoke are finished"),
+        (["sweep", "--config=configs/digits.py"], "has no sweep()"),
+        (["sweep", "--config=configs/none.py", "--grid=seed=1"], "no such file"),
+        (["sweep", "--config=configs/digits.py", "--grid=sede=1"], "did you mean config.seed?"),
+        (["sweep", "--config=configs/digits.py", "--grid=seed"], "must be key=value,value"),
+        (["sweep", "--config=configs/digits.py", "--grid=seed=1", "--seeds=0"], "seeds=0"),
+    ],
+)
+def test_bad_input_is_one_line(argv, said, tmp_path, capsys):
+    assert command_line.main([*argv, f"--out={tmp_path}"]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_the_list_says_what_there_is(capsys):
+    assert command_line.main(["list"]) == 0
+    assert "convergence_constants\n    The mean of Adasum" in capsys.readouterr().out
+
+
+def test_an_experiment_is_reproduced(tmp_path, capsys):
+    assert command_line.main(["reproduce", "convergence_constants", "--scale=smoke", f"--out={tmp_path}"]) == 0
+    text = capsys.readouterr().out
+    root = tmp_path / "convergence_constants" / "smoke"
+    assert "**Verdict: supported.**" in text and (root / "report.md").read_text() == text[:-1]
+    assert (root / "figure.png").stat().st_size > 10_000
+    (row,) = results.finished(
+        commands.runs_of(commands.claims.load("convergence_constants"), "smoke", root=root)[0], root=root
+    )
+    assert row["origin"]["fingerprint"] == run_folders.fingerprint({"measure": row["origin"]["config"]["measure"]})
+
+
+@pytest.mark.slow
+def test_a_sweep_of_training_runs(tmp_path, capsys):
+    argv = [
+        "sweep",
+        "--config=configs/digits.py:smoke",
+        "--grid=reducer.name=mean,sum",
+        "--jobs=2",
+        f"--out={tmp_path}",
+    ]
+    assert command_line.main(argv) == 0
+    first = capsys.readouterr().out
+    assert "| mean | " in first and "| sum | " in first and "(n=1)" in first
+    assert command_line.main(argv) == 0
+    assert capsys.readouterr().out == first
