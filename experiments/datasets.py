@@ -1,0 +1,27 @@
+"""Which images the claims about training are tested on: the best that are at hand."""
+
+from pathlib import Path
+
+from experiments.experiment import Scale
+
+
+def image_set(scale: Scale) -> dict[str, str]:
+    """Returns the overrides of a config that name its images: MNIST where it is prepared, digits elsewhere.
+
+    Smoke is always digits, which come with scikit-learn, so that it runs anywhere and takes seconds.
+
+    Args:
+      scale: of the runs.
+
+    Raises:
+      ValueError: one line, if TFDS_DATA_DIR is no folder that can be read.
+
+    >>> image_set("smoke")
+    {'data.name': 'digits'}
+    """
+    if scale == "smoke":
+        return {"data.name": "digits"}
+    from data import tfds_sets
+
+    found = Path(tfds_sets.data_directory("")).glob("mnist/*/dataset_info.json")
+    return {"data.name": "mnist" if any(found) else "digits"}
