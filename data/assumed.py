@@ -43,7 +43,8 @@ def make_or_assume(name: str, **kwargs) -> Source:
 
     placement = kwargs.get("placement", "auto")
     where = examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes)
-    return Source(info, load, "stream" if kwargs.get("image_size") else where, note=told)
+    assumed = Source(info, load, "stream" if kwargs.get("image_size") else where, note=told)
+    return sources.divide(assumed, evaluate_on=kwargs.get("evaluate_on", "test"))
 
 
 def _info(name: str, kwargs: dict[str, Any]) -> tuple[Info | None, str]:
