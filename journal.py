@@ -60,7 +60,7 @@ class Journal:
     def flush(self) -> None:
         """Puts on disk what was recorded so far."""
         self.records.flush()
-        if len(self._trace.seconds):
+        if self._trace.num_steps:
             self._trace.write(self._folder.path / f"worker_seconds-{self._first_step + 1}.npz")
 
     def evaluation(self, step: int, quality: dict[str, float]) -> None:

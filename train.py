@@ -85,14 +85,14 @@ def params_of(program: Program, folder: str) -> Any:
     """Returns the parameters of another run's last checkpoint: its moving average, where it has one.
 
     Raises:
-      ConfigError: if the folder has no whole checkpoint, or one of another model.
+      ConfigError: if the folder has no checkpoint, or the last is damaged or of another model.
     """
     shapes = jax.eval_shape(program.init)[0].params
     with refusing(), open_checkpoints(program, pathlib.Path(folder), access="read") as checkpoints:
-        found = None
-        for part in ("shared/ema", "shared/params"):
-            if found is None and checkpoints.holds(part):
-                found = checkpoints.restore(shapes, part=part)
+        found, step = None, checkpoints.latest_step()
+        if step is not None:
+            part = "shared/ema" if checkpoints.holds("shared/ema", step=step) else "shared/params"
+            found = checkpoints.restore(shapes, which=step, part=part)
     if found is None:
         raise ConfigError(f"config.init_from={folder!r}: must be the folder of a run with a checkpoint")
     return found[1]

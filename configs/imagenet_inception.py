@@ -23,7 +23,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.schema import experiment
-from configs.variants import Sizes, sized
+from configs.variants import TINY_RESNET, Sizes, sized
 
 SMALL: dict[str, Any] = {
     "model": {"name": "resnet20", "dtype": "float32"},
@@ -41,7 +41,7 @@ SIZES: dict[str, Sizes] = {
     "212": {"num_workers": 212, "reducer.num_required": 200},
     "gpu": {"num_workers": 8, "reducer.num_required": 7},
     "laptop": {**SMALL, "num_workers": 8, "reducer.num_required": 7, "batch_size_per_worker": 16},
-    "smoke": {"model": {"name": "resnet20", "num_filters": 4, "dtype": "bfloat16"}},
+    "smoke": TINY_RESNET,
 }
 
 

@@ -13,7 +13,7 @@ to norm 1; the paper tuned its rate and clipped too, to values that are not know
 from ml_collections import ConfigDict
 
 from configs.imagenet_inception import SMALL, recipe
-from configs.variants import Sizes
+from configs.variants import TINY_RESNET, Sizes
 
 SIZES: dict[str, Sizes] = {
     "53": {},
@@ -21,7 +21,7 @@ SIZES: dict[str, Sizes] = {
     "212": {"num_workers": 212},
     "gpu": {"num_workers": 8},
     "laptop": {**SMALL, "num_workers": 8, "batch_size_per_worker": 16},
-    "smoke": {"model": {"name": "resnet20", "num_filters": 4, "dtype": "bfloat16"}},
+    "smoke": TINY_RESNET,
 }
 
 

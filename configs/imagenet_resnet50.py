@@ -23,7 +23,7 @@ from typing import Any, Literal
 from ml_collections import ConfigDict
 
 from configs.schema import experiment
-from configs.variants import Sizes, sized
+from configs.variants import TINY_RESNET, Sizes, sized
 
 SIZES: dict[str, Sizes] = {
     "2k": {"batch_size_per_worker": 32},
@@ -41,8 +41,10 @@ SIZES: dict[str, Sizes] = {
         "eval_every_epochs": 0.5,
         "checkpoint_every_epochs": 0.5,
     },
-    "smoke": {"model": {"name": "resnet20", "num_filters": 4, "dtype": "bfloat16"}},
+    "smoke": TINY_RESNET,
 }
+# "64k" of those whose reducer acts on gradients.
+ACCUMULATED: Sizes = {"batch_size_per_worker": 1024, "accumulation": {"name": "micro_batches", "count": 4}}
 
 
 def get_config(variant: str = "") -> ConfigDict:

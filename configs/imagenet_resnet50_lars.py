@@ -12,9 +12,8 @@ steps are those of Adasum's authors, theirs is polynomial.
 
 from ml_collections import ConfigDict
 
-from configs.imagenet_resnet50 import SIZES, recipe
+from configs.imagenet_resnet50 import ACCUMULATED, SIZES, recipe
 
-ACCUMULATED = {"batch_size_per_worker": 1024, "accumulation": {"name": "micro_batches", "count": 4}}
 LARS = {"name": "lars", "weight_decay": 2e-4, "weight_decay_mask": "weights", "trust_ratio_mask": "weights"}
 
 

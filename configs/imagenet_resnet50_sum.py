@@ -10,9 +10,7 @@ recollections).
 
 from ml_collections import ConfigDict
 
-from configs.imagenet_resnet50 import SIZES, recipe
-
-ACCUMULATED = {"batch_size_per_worker": 1024, "accumulation": {"name": "micro_batches", "count": 4}}
+from configs.imagenet_resnet50 import ACCUMULATED, SIZES, recipe
 
 
 def get_config(variant: str = "") -> ConfigDict:

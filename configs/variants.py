@@ -10,6 +10,9 @@ from configs.schema import ConfigError, twin
 
 Sizes = Mapping[str, Any]  # dotted key -> value; a block's key alone replaces the block
 
+# The "smoke" of networks for large images, which the digits are too small for.
+TINY_RESNET: Sizes = {"model": {"name": "resnet20", "num_filters": 4, "dtype": "bfloat16"}}
+
 
 def sized(config: ConfigDict, variant: str, *, sizes: Mapping[str, Sizes] | None = None) -> ConfigDict:
     """Returns the config in the size that a variant names.

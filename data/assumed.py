@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from data import decoded, examples, sources, tokenizers
+from data import decoded, sources, tokenizers
 from data.examples import Dataset, Info
 from data.sources import Source
 
@@ -25,7 +25,7 @@ def make_or_assume(name: str, **kwargs) -> Source:
     """Opens the data of a config block; where they are not at hand, assumes their sizes, and cannot load them.
 
     Raises:
-      ValueError: as ``sources.make``, if they are not at hand and nothing is known of them.
+      ValueError: as ``sources.make``, if they are not at hand and nothing is known of them, or a value is not allowed.
 
     >>> make_or_assume("imagenet2012", image_size=224, dir="").info.num_train
     1281167
@@ -41,10 +41,7 @@ def make_or_assume(name: str, **kwargs) -> Source:
     def load(seed: int) -> Dataset:
         raise ValueError(told)
 
-    placement = kwargs.get("placement", "auto")
-    where = examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes)
-    assumed = Source(info, load, "stream" if kwargs.get("image_size") else where, note=told)
-    return sources.divide(assumed, evaluate_on=kwargs.get("evaluate_on", "test"))
+    return sources.source_of(info, load, note=told, **kwargs)
 
 
 def _info(name: str, kwargs: dict[str, Any]) -> tuple[Info | None, str]:
@@ -55,8 +52,7 @@ def _info(name: str, kwargs: dict[str, Any]) -> tuple[Info | None, str]:
     shape = (size, size, 3) if size else shape
     if shape is None or not rest[0]:
         return None, ""
-    info = decoded.describe(shape, *rest)
-    return info._replace(constants={} if kwargs.get("normalise") == "none" else info.constants), "its sizes are known"
+    return decoded.describe(shape, *rest), "its sizes are known"
 
 
 def _text(*, sequence_length: int = 128, form: str = "causal", tokenizer: str = "wordpiece", **kwargs) -> Info:

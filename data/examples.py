@@ -101,6 +101,11 @@ class Dataset(NamedTuple):
     test: Examples  # what evaluation reads: the test set, or what was held out of the training examples
     constants: Columns  # found from the training examples; every device holds them
 
+    def divided(self, num_kept: int) -> "Dataset":
+        """Returns the set with so many training examples; evaluation reads the others, and not the test examples."""
+        others = self.train.part(num_kept, self.train.num_examples, mode="evaluation")
+        return self._replace(train=self.train.part(0, num_kept, mode="training"), test=others)
+
     def close(self) -> None:
         """Ends what reads the examples, where something does."""
         for split in (self.train, self.test):

@@ -36,6 +36,70 @@ class Source(NamedTuple):
     note: str = ""
 
 
+def source_of(
+    info: Info,
+    load: Callable[[int], Dataset],
+    *,
+    placement: Placement = "auto",
+    image_size: int | None = None,
+    augment: str = "none",
+    normalise: Normalise = "channels",
+    evaluate_on: EvaluateOn = "test",
+    note: str = "",
+    **found_by: Any,
+) -> Source:
+    """Returns what a config's ``data`` block makes of a set, be it at hand or not.
+
+    Args:
+      info: of the set.
+      load: seed -> the examples.
+      placement: as for ``images``, like the next four, of which texts have the last.
+      image_size: side of crops.
+      augment: what is done to training images.
+      normalise: whether the set's constants are of use.
+      evaluate_on: as for ``divide``.
+      note: what a dry run says of it.
+      **found_by: the block's other keys, which say what set it is.
+
+    Raises:
+      ValueError: one line; a value is not allowed.
+    """
+    del found_by
+    where = examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes)
+    if image_size is not None:
+        if placement == "device":
+            raise _no_crops(image_size, of="placement='device'")
+        where = "stream"
+    info = info._replace(constants=info.constants if normalise != "none" else {})
+    return divide(Source(info, load, where, augmentations.lookup(augment), note), evaluate_on=evaluate_on)
+
+
+def divide(source: Source, *, evaluate_on: EvaluateOn) -> Source:
+    r"""Returns the source, of which evaluation reads the test examples, or the last tenth of the training examples.
+
+    Of :math:`N` training examples, training keeps the first :math:`N - \lfloor N / 10 \rfloor`. All that was found
+    from the training examples stays: the constants are those of all N.
+
+    Raises:
+      ValueError: if there are fewer than ten, or it is neither "test" nor "validation".
+    """
+    if evaluate_on not in get_args(EvaluateOn):
+        raise ValueError(f"data.evaluate_on={evaluate_on!r}: must be one of {', '.join(get_args(EvaluateOn))}")
+    if evaluate_on == "test":
+        return source
+    count = source.info.num_train
+    kept = count - count // VALIDATION_SHARE
+    if kept == count:
+        told = f"needs {VALIDATION_SHARE} training examples, to keep one of them; there are {count}"
+        raise ValueError(f"data.evaluate_on={evaluate_on!r}: {told}")
+    info = source.info._replace(num_train=kept, num_test=count - kept)
+    return source._replace(info=info, load=lambda seed: source.load(seed).divided(kept))
+
+
+def _no_crops(image_size: int, *, of: str) -> ValueError:
+    return ValueError(f"image_size={image_size}: crops are made as images are read, which {of} are not")
+
+
 def images(
     *,
     name: str,
@@ -71,7 +135,6 @@ def images(
     Raises:
       ValueError: one line; no such set, or not prepared in that folder.
     """
-    del evaluate_on  # ``make`` divides the images, as it does those of every set
     if image_size is None:
         info = decoded.check(name, directory=dir)
 
@@ -81,9 +144,8 @@ def images(
             return dataset._replace(constants=constants_of(normalise, measured=dataset.constants))
 
     else:
-        if name == "digits" or placement == "device":
-            other = "name='digits'" if name == "digits" else f"placement={placement!r}"
-            raise ValueError(f"image_size={image_size}: crops are made as images are read, which {other} are not")
+        if name == "digits":
+            raise _no_crops(image_size, of="name='digits'")
         prepared = tfds_sets.open_set(name, directory=dir, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
         counts = prepared.num_examples("train"), prepared.num_examples("test")
         info = decoded.describe((image_size, image_size, 3), prepared.num_classes, *counts)
@@ -95,9 +157,8 @@ def images(
             test = streams.open_images(prepared, "test", mode="evaluation", **options)
             return Dataset(name, train, test, constants_of(normalise))
 
-    where = examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes)
-    info = info._replace(constants=info.constants if normalise != "none" else {})
-    return Source(info, load, "stream" if image_size else where, augmentations.lookup(augment))
+    crops: dict[str, Any] = {"image_size": image_size, "augment": augment, "normalise": normalise}
+    return source_of(info, load, placement=placement, evaluate_on=evaluate_on, **crops)
 
 
 def constants_of(normalise: Normalise, *, measured: Columns | None = None) -> Columns:
@@ -148,7 +209,7 @@ def texts(
     Raises:
       ValueError: one line; no such texts, or too few of them.
     """
-    del name, evaluate_on  # the latter is for ``make``, as in images
+    del name
     options: dict[str, Any] = {
         "tokenizer": tokenizer,
         "vocab_size": vocab_size,
@@ -164,7 +225,7 @@ def texts(
         found = text.load_text(source, **options)
         return Dataset(source, Arrays(found.train), Arrays(found.test), {})
 
-    return Source(info, load, examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes))
+    return source_of(info, load, placement=placement, evaluate_on=evaluate_on)
 
 
 # Every other name is that of an image set.
@@ -182,39 +243,7 @@ def lookup(name: str) -> Callable[..., Source]:
 def make(name: str, **kwargs) -> Source:
     """Opens the data of a config block: ``make(**config.data)``; reads no examples.
 
-    Raises:
-      ValueError: as the constructor; or there are too few training examples to keep a tenth of them from training.
-
     >>> make("digits").info.sizes
     {'num_classes': 10}
-    >>> make("digits", evaluate_on="validation").info[2:4]  # num_train, num_test
-    (1294, 143)
     """
-    return divide(lookup(name)(name=name, **kwargs), evaluate_on=kwargs.get("evaluate_on", "test"))
-
-
-def divide(source: Source, *, evaluate_on: EvaluateOn) -> Source:
-    r"""Returns the source, of which evaluation reads the test examples, or the last tenth of the training examples.
-
-    Of :math:`N` training examples, training keeps the first :math:`N - \lfloor N / 10 \rfloor`. All that was found
-    from the training examples stays: the constants are those of all N.
-
-    Raises:
-      ValueError: if there are fewer than ten, or it is neither "test" nor "validation".
-    """
-    if evaluate_on not in get_args(EvaluateOn):
-        raise ValueError(f"data.evaluate_on={evaluate_on!r}: must be one of {', '.join(get_args(EvaluateOn))}")
-    if evaluate_on == "test":
-        return source
-    count = source.info.num_train
-    kept = count - count // VALIDATION_SHARE
-    if kept == count:
-        told = f"needs {VALIDATION_SHARE} training examples, to keep one of them; there are {count}"
-        raise ValueError(f"data.evaluate_on={evaluate_on!r}: {told}")
-
-    def load(seed: int) -> Dataset:
-        dataset = source.load(seed)
-        train = dataset.train.part(0, kept, mode="training")
-        return dataset._replace(train=train, test=dataset.train.part(kept, count, mode="evaluation"))
-
-    return source._replace(info=source.info._replace(num_train=kept, num_test=count - kept), load=load)
+    return lookup(name)(name=name, **kwargs)

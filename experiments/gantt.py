@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments import timelines
+from experiments.drawing import STYLE
 from experiments.timelines import Span
 
 if TYPE_CHECKING:
@@ -60,8 +61,6 @@ def draw(spans_of: Mapping[str, Sequence[Span]]) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
-
-    from experiments.plot import STYLE
 
     num_workers = max(span.worker for spans in spans_of.values() for span in spans) + 1
     height = min(max(INCHES[1], 0.14 * num_workers + 1.2), MAX_INCHES)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.plot import COLOURS, STYLE
+from experiments.drawing import COLOURS, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from experiments import run_folders
+from experiments.drawing import COLOURS, FORMATS, LINE_STYLES, MARKERS, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,26 +31,8 @@ X_LABELS: dict[str, str] = {
     "simulated_seconds": "simulated time",
 }
 DEFAULT_Y = ("loss", "accuracy")
-FORMATS = (".png", ".pdf", ".svg")
 INCHES = (4.2, 3.1)  # of a panel
 PANELS_IN_A_ROW = 3
-
-# Okabe and Ito's colour-blind-safe palette, without the yellow that vanishes on white. Markers tell the curves apart
-# in grey, line styles beyond seven runs.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")
-STYLE: Any = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.solid_capstyle": "round",
-}
 
 EVALUATION: dict[str, Any] = {
     "linewidth": 1.8,

@@ -2,7 +2,8 @@
 
 from runs.checkpoints import Checkpoints, SaveError
 from runs.clock import Clock
-from runs.folder import Folder, check_workdir, open_run
+from runs.files import write_atomically
+from runs.folder import Folder, check_workdir, is_held, open_run
 from runs.identity import check_same, fingerprint
 from runs.progress import Progress, in_words
 from runs.records import HOST_CLOCK_FIELDS, Records, read
@@ -28,7 +29,9 @@ __all__ = [
     "default_workdir",
     "fingerprint",
     "in_words",
+    "is_held",
     "open_run",
     "read",
     "summarise",
+    "write_atomically",
 ]

@@ -149,6 +149,15 @@ def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "re
             _check_lock(workdir, path)
 
 
+def is_held(path: Path) -> bool:
+    """Says whether a process has the run in this folder."""
+    try:
+        _check_lock(str(path), path)
+    except ValueError:
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def _one_line(workdir: str) -> Iterator[None]:
     """Turns what the operating system refuses into one line that names the workdir."""

@@ -14,12 +14,20 @@ def in_words(record: Mapping[str, Any], *, names: Sequence[str] = _SHOWN) -> str
     >>> in_words({"accuracy": 0.5, "loss": 1.0})
     'loss 1.0000, accuracy 50.00%'
     """
-    return ", ".join(_in_words(name, float(record[name])) for name in names if record.get(name) is not None)
+    return ", ".join(map(" ".join, quantities(record, names=names)))
 
 
-def _in_words(name: str, value: float) -> str:
-    words = name.replace("_", " ")
-    return f"{words} {value:.2%}" if name.endswith("accuracy") else f"{words} {value:.4f}"
+def quantities(record: Mapping[str, Any], *, names: Sequence[str] = _SHOWN) -> list[tuple[str, str]]:
+    """Returns name and value, as people read them, of those quantities of a record that it has.
+
+    >>> quantities({"bits_per_dim": 3.0, "accuracy": 0.5})
+    [('accuracy', '50.00%'), ('bits per dim', '3.0000')]
+    """
+    return [_in_words(name, float(record[name])) for name in names if record.get(name) is not None]
+
+
+def _in_words(name: str, value: float) -> tuple[str, str]:
+    return name.replace("_", " "), f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4f}"
 
 
 class Progress:
@@ -97,4 +105,4 @@ class Progress:
 
 def _describe(record: Mapping[str, Any]) -> str:
     rate = record.get("examples_per_second")
-    return "  ".join(filter(None, (in_words(record).replace(", ", "  "), "" if rate is None else f"{rate:,.0f} ex/s")))
+    return "  ".join([*map(" ".join, quantities(record)), *([] if rate is None else [f"{rate:,.0f} ex/s"])])

@@ -40,7 +40,7 @@ def summarise(
     """
     names = {block: config[block]["name"] for block in ("data", "model", "reducer", "server")}
     where = f"{config['num_workers']} workers = {summary['num_devices']} devices x {summary['lanes']}"
-    name, _, value = progress.in_words(summary, names=[metric]).rpartition(" ")
+    name, value = next(iter(progress.quantities(summary, names=[metric])), ("", ""))
     speed = "not measured: too few steps"
     if summary["steps_per_second"]:
         speed = f"{summary['steps_per_second']:,.1f} steps/s, {summary['examples_per_second']:,.0f} examples/s"

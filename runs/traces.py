@@ -21,8 +21,8 @@ class TraceRecorder:
 
     >>> recorder = TraceRecorder(num_workers=2)
     >>> recorder.add([0.5, 0.25])
-    >>> recorder.seconds
-    array([[0.5 , 0.25]], dtype=float32)
+    >>> recorder.num_steps, recorder.seconds
+    (1, array([[0.5 , 0.25]], dtype=float32))
 
     Args:
       num_workers: W.
@@ -35,6 +35,11 @@ class TraceRecorder:
         self._num_workers, self._clock = num_workers, clock
         self._rows: list[np.ndarray] = []
         self._open = np.zeros(num_workers)
+
+    @property
+    def num_steps(self) -> int:
+        """S, of the steps so far."""
+        return len(self._rows)
 
     @property
     def seconds(self) -> np.ndarray:

@@ -41,7 +41,20 @@ FIRST_PARTY: dict[str, set[str]] = {
     "evaluation": {"data", "program", "step", "workers"},
     "journal": {"asynchronous", "program", "runs", "turns", "workers"},
     "train": {"configs", "data", "evaluation", "journal", "program", "runs", "step", "workers"},
-    "experiments": {"configs", "program", "reducers", "runs", "train", "ways"},
+    "experiments": {
+        "asynchronous",
+        "configs",
+        "data",
+        "models",
+        "optim",
+        "program",
+        "reducers",
+        "runs",
+        "step",
+        "train",
+        "ways",
+        "workers",
+    },
     "benchmarks": {"configs", "data", "images", "models", "reducers", "runs", "workers"},  # parts, never the trainer
     "conftest": set(),
 }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data import cache, decoded, tfds_sets
+from data import assumed, cache, decoded, make_or_assume, tfds_sets
 from data.decoded import check, load
 from tests.data_folders import random_examples, write_set, write_shard
 
@@ -259,6 +259,24 @@ def test_another_set_under_the_same_name_is_decoded(fashion, tmp_path):
     write_set(tmp_path / "others", "fashion_mnist", other)
     assert_holds(load("fashion_mnist", directory=str(tmp_path / "others")), other)
     assert_holds(load("fashion_mnist"), fashion)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "augment": {"augment": "crop_flip"},
+    "bytes": {"normalise": "none"},
+    "streamed": {"placement": "stream"},
+    "crops": {"image_size": 16, "augment": "crop_flip"},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_set_that_is_assumed_is_what_it_would_be_but_for_the_data(options, fashion, tmp_path, monkeypatch):
+    monkeypatch.setitem(assumed.IMAGE_SETS, "fashion_mnist", ((28, 28, 1), 10, 1100, 30))
+    real = make_or_assume("fashion_mnist", **options)
+    instead = make_or_assume("fashion_mnist", **options, dir=str(tmp_path / "none"))
+    assert real.note == "" and "not at hand" in instead.note
+    assert instead._replace(load=real.load, note="") == real
 
 
 # ---- what is refused ----

@@ -229,6 +229,16 @@ def test_orbax_alone_does_not_notice(tmp_path):
     assert "was changed" in str(manifest.find_damage(tmp_path / "1"))
 
 
+def test_what_a_checkpoint_holds_is_known_from_its_manifest(saved):
+    checkpoints, _ = _opened(saved, access="read")
+    _flip(_largest(saved / "30"))
+    found = [checkpoints.holds(part, step=30) for part in ("params", "params/Dense_0", "ema", "par")]
+    assert found == [True, True, False, False]
+    _flip(saved / "30" / manifest.NAME)
+    assert not checkpoints.holds("params", step=30) and not checkpoints.holds("params", step=40)
+    checkpoints.close()
+
+
 def test_all_damaged(saved):
     for step in (10, 20, 30):
         (saved / str(step) / "_METADATA").unlink()

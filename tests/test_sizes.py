@@ -110,6 +110,8 @@ def test_an_unknown_variant_is_told_what_there_is():
 def test_data_that_nobody_knows_are_refused_in_a_dry_run_too(tmp_path):
     with pytest.raises(ValueError, match="not a known data set"):
         data.make_or_assume("imaginary", dir=str(tmp_path))
+    with pytest.raises(ValueError, match="which placement='device' are not"):
+        data.make_or_assume("imagenet2012", dir=str(tmp_path), image_size=64, placement="device")
     source = data.make_or_assume("imagenet2012", dir=str(tmp_path), image_size=64)
     with pytest.raises(ValueError, match="data not at hand"):
         source.load(0)

@@ -19,6 +19,7 @@ import runs
 import train
 from configs import flags
 from program import build
+from runs import files
 from workers import Layout
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -234,7 +235,7 @@ def test_killed_at_five_random_moments(tmp_path):
     assert_same_run(killed, reference)
 
 
-def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys):
+def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypatch):
     short = ("--config.train_steps=20", "--config.eval_every_steps=20", "--config.checkpoint_every_steps=20")
     assert command(*digits(tmp_path / "first", *short)) == 0
     begins = (f"--config.init_from={tmp_path}/first", "--config.optimizer.learning_rate=1e-12")
@@ -256,3 +257,11 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys):
         assert command(*digits(tmp_path / "third", *short, *begins, more)) == 2
         error = capsys.readouterr().err
         assert told in error and error.count("\n") == 1 and not (tmp_path / "third").exists()
+
+    read, sha256 = [], files.sha256
+    monkeypatch.setattr(files, "sha256", lambda path: read.append(path) or sha256(path))
+    train.params_of(program(), str(tmp_path / "first"))
+    assert len(read) == len(set(read)) > 0  # a checkpoint may have gigabytes
+    (tmp_path / "first/checkpoints/20/_METADATA").write_text("")
+    assert command(*digits(tmp_path / "third", *short, *begins)) == 2
+    assert "checkpoint 20" in (error := capsys.readouterr().err) and "is damaged" in error and error.count("\n") == 1

@@ -1,0 +1,147 @@
+"""Experiments: `python -m experiments list | run | report | reproduce | publish | sweep`; each has its own --help.
+
+    python -m experiments reproduce convergence_constants
+    python -m experiments run lenet_workers --scale=laptop --jobs=2 --shard=1/4
+    python -m experiments report --all
+    python -m experiments sweep --config=configs/digits.py --grid reducer.name=mean,adasum --seeds=3
+
+Finished runs are never run again, killed ones go on, failed ones are listed and do not stop the rest.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from experiments import commands, sweep
+from experiments.commands import WHOLE, Shard
+from experiments.experiment import SCALES
+from experiments.queue import Failure, Interrupted
+
+OUT = "out/experiments"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of all commands."""
+    top = _Parser(prog="python -m experiments", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    kinds = top.add_subparsers(dest="command", required=True, parser_class=_Parser)
+
+    def command(name: str, does: str, *, scale: str = "yes", queue: str = "no") -> argparse.ArgumentParser:
+        kind = kinds.add_parser(name, help=does, description=does, allow_abbrev=False)
+        kind.add_argument("--out", type=Path, default=Path(OUT), help=f"folder of the runs (default: {OUT})")
+        if scale == "yes":
+            kind.add_argument("--scale", choices=SCALES, default="laptop", help="default: laptop")
+        if queue == "yes":
+            kind.add_argument(
+                "--jobs", type=int, default=1, help="runs at once, which share the cores out (default: 1)"
+            )
+            kind.add_argument(
+                "--shard", type=Shard.parse, default=WHOLE, help="i/n: every n-th run, on one of n machines"
+            )
+            kind.add_argument("--slurm", type=int, help="N: submit N shards as a SLURM array instead")
+            kind.add_argument("--slurm_option", action="append", default=[], help="key=value of submitit's executor")
+        return kind
+
+    command("list", "names, claims, predicted hours and state", scale="no")
+    command("run", "finish the runs of an experiment", queue="yes").add_argument("name")
+    told = command("report", "table, figure and verdict of what has run")
+    told.add_argument("name", nargs="?")
+    told.add_argument("--all", action="store_true", help="one page of all that is published, Markdown and HTML")
+    told.add_argument("--readme", action="store_true", help="the README's table of what is published")
+    command("reproduce", "run, then report", queue="yes").add_argument("name")
+    command("publish", "write rows, report and figure into the repository").add_argument("name")
+
+    swept = command("sweep", "runs over values of a config", scale="no", queue="yes")
+    swept.set_defaults(out=Path("out/sweeps"))
+    swept.add_argument("--config", required=True, help="config file, with an optional :variant")
+    swept.add_argument("--set", action="append", default=[], help="key=value of all runs")
+    swept.add_argument("--grid", action="append", default=[], help="key=a,b,c: each with each value of other grids")
+    swept.add_argument("--zip", action="append", default=[], help="key=a,b,c: in step with the other zips")
+    swept.add_argument("--draw", action="append", default=[], help="key=loguniform(a,b), uniform(a,b) or choice(x,y)")
+    swept.add_argument("--draws", type=int, default=8, help="points to draw (default: 8)")
+    swept.add_argument("--seeds", type=int, default=1, help="of each point (default: 1)")
+    swept.add_argument("--num_devices", type=int, help="of each run")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Does a command; returns its exit code: 0, 1 if a run failed, 2 for bad input, 130 after a signal."""
+    try:
+        return _main(parser().parse_args(argv))
+    except ValueError as error:
+        print(f"experiments: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as signal:
+        print(f"stopped by {signal}; the same command goes on there", file=sys.stderr)
+        return 130
+
+
+def _main(given: argparse.Namespace) -> int:
+    for key in ("jobs", "seeds", "draws", "slurm"):
+        if (value := getattr(given, key, None)) is not None and value < 1:
+            raise ValueError(f"{key}={value}: must be in [1, inf)")
+    if getattr(given, "slurm", None) is not None:
+        from experiments import slurm
+
+        options = dict(sweep.values_of(text) for text in given.slurm_option)
+        print(slurm.submit(sys.argv[1:], shards=given.slurm, folder=given.out / "slurm", options=options))
+        return 0
+    match given.command:
+        case "list":
+            print(commands.listing(out=given.out))
+        case "run" | "reproduce":
+            failures = commands.run_experiment(
+                given.name, scale=given.scale, out=given.out, jobs=given.jobs, shard=given.shard
+            )
+            if given.command == "reproduce":
+                print(commands.tell(given.name, scale=given.scale, out=given.out))
+            return _told(failures)
+        case "report" if given.readme:
+            print(commands.overview())
+        case "report" if given.all:
+            print(commands.tell_all(given.out))
+        case "report" if given.name is None:
+            raise ValueError("report: give a name, or --all")
+        case "report":
+            print(commands.tell(given.name, scale=given.scale, out=given.out))
+        case "publish":
+            print(commands.publish(given.name, scale=given.scale, out=given.out))
+        case "sweep":
+            text, failures = commands.run_sweep(
+                given.config, _points(given), out=given.out, jobs=given.jobs, shard=given.shard
+            )
+            print(text)
+            return _told(failures)
+    return 0
+
+
+def _points(given: argparse.Namespace) -> list:
+    """The runs of a sweep."""
+    fixed = dict(sweep.values_of(text) for text in given.set)
+    parts = [sweep.grid({key: value[:1] for key, value in fixed.items()})]
+    if given.grid:
+        parts.append(sweep.grid(dict(sweep.values_of(text) for text in given.grid)))
+    if given.zip:
+        parts.append(sweep.zipped(dict(sweep.values_of(text) for text in given.zip)))
+    if given.draw:
+        parts.append(sweep.drawn(dict(text.split("=", 1) for text in given.draw), count=given.draws))
+    if len(parts) == 1:
+        parts.append(sweep.of_config(given.config))
+    flags = {} if given.num_devices is None else {"num_devices": given.num_devices}
+    return sweep.runs_of(given.config, sweep.combined(*parts), seeds=given.seeds, flags=flags)
+
+
+def _told(failures: Sequence[Failure]) -> int:
+    for run, folder, reason in failures:
+        print(f"failed: {run.name}: {reason} ({folder / 'output.log'})", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

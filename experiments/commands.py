@@ -1,0 +1,193 @@
+"""What the commands do: finish runs, tell of them, publish them."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import runs as run_folders
+from experiments import claims, queue, report, results, sweep
+from experiments.experiment import Experiment, Reduce, Row, Rows, Run, Scale, evaluations
+from experiments.measure import command as measure_command
+from experiments.queue import Failure
+
+
+class Shard(NamedTuple):
+    """One of several machines that share runs out: every n-th of them."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """Parses "2/4".
+
+        >>> Shard.parse("2/4")
+        Shard(number=2, of=4)
+        """
+        index, _, count = text.partition("/")
+        if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+            raise ValueError(f"shard={text!r}: must be i/n with 1 <= i <= n")
+        return cls(int(index), int(count))
+
+    def own(self, runs: Sequence[Run]) -> list[Run]:
+        return list(runs[self.number - 1 :: self.of])
+
+
+WHOLE = Shard(1, 1)
+
+
+def finish(
+    title: str,
+    wanted: Callable[[Rows], Sequence[Run]],
+    *,
+    root: Path,
+    command: Callable[[Run, Path], Sequence[str]],
+    jobs: int = 1,
+    shard: Shard = WHOLE,
+    reduce: Reduce = evaluations,
+) -> list[Failure]:
+    """Finishes this shard's runs; those that depend on picks come once the rows picked from are there.
+
+    Args:
+      title: of the progress bar.
+      wanted: rows so far -> runs.
+      root: folder of the folders of runs.
+      command: run, folder -> command line.
+      jobs: how many at once.
+      shard: which of them.
+      reduce: records of a run -> what its row says of them.
+
+    Returns:
+      Those that failed.
+    """
+    failures: list[Failure] = []
+    known: dict[str, Run] = {}
+    while True:
+        rows = results.finished(list(known.values()), root=root, reduce=reduce)
+        runs = wanted(rows)
+        new = [run for run in runs if run.name not in known]
+        if not new:
+            break
+        known = {run.name: run for run in runs}
+        failures += queue.execute(shard.own(new), root=root, command=command, jobs=jobs, title=title)
+    unfinished = [run for run in known.values() if results.state_of(results.folder_of(run, root)) != "finished"]
+    others = len(unfinished) - len(failures)
+    if others > 0:
+        print(
+            f"{title}: {others} runs are for other shards; copy their folders into {root} and repeat", file=sys.stderr
+        )
+    return failures
+
+
+def runs_of(experiment: Experiment, scale: Scale, *, root: Path) -> tuple[list[Run], list[Row]]:
+    """Returns all runs that are known to be wanted by now, and the rows of those that are finished."""
+    rows: list[Row] = []
+    while True:
+        runs = list(experiment.runs(scale, rows))
+        found = results.finished(runs, root=root, reduce=experiment.reduce)
+        if len(found) == len(rows):
+            return runs, found
+        rows = found
+
+
+def run_experiment(name: str, *, scale: Scale, out: Path, jobs: int, shard: Shard) -> list[Failure]:
+    """Finishes the runs of an experiment at a scale."""
+    experiment = claims.load(name)
+    if scale not in experiment.hours:
+        raise ValueError(f"scale={scale!r}: {name} has {', '.join(experiment.hours)}")
+    root = out / name / scale
+    print(
+        f"{name} at scale {scale}: about {experiment.hours[scale]:g} h predicted on 2 cores; in {root}", file=sys.stderr
+    )
+
+    def command(run: Run, folder: Path) -> list[str]:
+        return queue.train_command(run, folder) if run.spec else measure_command(name, run, folder)
+
+    return finish(
+        name,
+        lambda rows: experiment.runs(scale, rows),
+        root=root,
+        command=command,
+        jobs=jobs,
+        shard=shard,
+        reduce=experiment.reduce,
+    )
+
+
+def tell(name: str, *, scale: Scale, out: Path) -> str:
+    """Writes report.md and figure.png of what has run beside the runs, and returns the text."""
+    experiment, root = claims.load(name), out / name / scale
+    _, rows = runs_of(experiment, scale, root=root)
+    root.mkdir(parents=True, exist_ok=True)
+    return _write(experiment, rows, root)
+
+
+def publish(name: str, *, scale: Scale, out: Path, to: Path = results.PUBLISHED) -> str:
+    """Writes rows, report and figure of what has run to the repository's own folder, and returns the text."""
+    experiment = claims.load(name)
+    runs, rows = runs_of(experiment, scale, root=out / name / scale)
+    if len(rows) < len(runs):
+        raise ValueError(f"{name}: {len(rows)} of {len(runs)} runs at scale {scale} are finished; run it first")
+    folder = to / name
+    folder.mkdir(parents=True, exist_ok=True)
+    results.write_rows(folder / "rows.jsonl", rows)
+    return _write(experiment, results.read_rows(folder / "rows.jsonl"), folder)
+
+
+def overview() -> str:
+    """Returns the README's table: a row a claim, with the verdict of the published rows."""
+    return report.overview({name: (found, results.published(name)) for name, found in claims.in_order().items()})
+
+
+def tell_all(out: Path, *, source: Path = results.PUBLISHED) -> Path:
+    """Writes report.md and report.html of all published rows to a folder; returns the latter's path."""
+    found = {
+        name: (experiment, results.read_rows(source / name / "rows.jsonl"))
+        for name, experiment in claims.in_order().items()
+    }
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    figures = {}
+    for name, (experiment, rows) in found.items():
+        if rows:
+            figures[name] = f"figures/{name}.png"
+            report.draw(experiment, rows).savefig(out / figures[name], dpi=200)
+    text = report.page(found, figures=figures)
+    run_folders.write_atomically(out / "report.md", text.encode())
+    run_folders.write_atomically(out / "report.html", report.html(text, folder=out).encode())
+    return out / "report.html"
+
+
+def run_sweep(spec: str, runs: Sequence[Run], *, out: Path, jobs: int, shard: Shard) -> tuple[str, list[Failure]]:
+    """Finishes the runs of a sweep, and returns their table, which it writes beside them, too."""
+    for run in runs:
+        run.config  # noqa: B018  # all are checked before the first one begins
+    name = sweep.name_of(spec, runs)
+    root = out / name
+    failures = finish(name, lambda rows: runs, root=root, command=queue.train_command, jobs=jobs, shard=shard)
+    keys = list(dict.fromkeys(key for run in runs for key in run.tells))
+    text = report.markdown(sweep.table(results.finished(runs, root=root), keys=keys)) + "\n"
+    run_folders.write_atomically(root / "table.md", text.encode())
+    return f"{text}\n{root / 'table.md'}", failures
+
+
+def listing(*, out: Path) -> str:
+    """Returns a table of the experiments: name, claim, predicted hours, state."""
+    cells = []
+    for name, experiment in claims.in_order().items():
+        rows = results.published(name)
+        done = {scale: len(list((out / name / scale).glob("*/DONE"))) for scale in experiment.hours}
+        here = ", ".join(f"{count} runs here at {scale}" for scale, count in done.items() if count)
+        state = f"{experiment.judge(rows).word} ({len(rows)} published runs)" if rows else "not published"
+        hours = ", ".join(f"{scale} {hours:g} h" for scale, hours in experiment.hours.items())
+        cells.append([name, experiment.claim, hours, ", ".join(filter(None, (state, here)))])
+    return "\n".join(f"{name}\n    {claim}\n    {hours}; {state}" for name, claim, hours, state in cells)
+
+
+def _write(experiment: Experiment, rows: Rows, folder: Path) -> str:
+    figure = "figure.png" if rows else ""
+    if figure:
+        report.draw(experiment, rows).savefig(folder / figure, dpi=200)
+    text = report.section(experiment, rows, figure=figure)
+    run_folders.write_atomically(folder / "report.md", text.encode())
+    return text

@@ -1,0 +1,42 @@
+"""How figures look: colour-blind safe, readable in grey and at the width of a column."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from experiments.experiment import Sample
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's colour-blind-safe palette, without the yellow that vanishes on white. Markers tell the curves apart
+# in grey, line styles beyond seven runs.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")
+FORMATS = (".png", ".pdf", ".svg")
+STYLE: Any = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.solid_capstyle": "round",
+}
+
+
+def look(position: int) -> dict[str, Any]:
+    """Returns colour, marker and line style of the curve at a position."""
+    n = len(COLOURS)
+    style = LINE_STYLES[position // n % len(LINE_STYLES)]
+    return {"color": COLOURS[position % n], "marker": MARKERS[position % n], "linestyle": style}
+
+
+def band(axes: "Axes", xs: Sequence[float], samples: Sequence[Sample], *, position: int, label: str) -> None:
+    """Draws a curve of means with a band of one standard deviation to either side."""
+    means = [sample.mean for sample in samples]
+    low, high = ([s.mean + sign * s.std for s in samples] for sign in (-1, 1))
+    axes.plot(xs, means, label=label, markersize=5, markeredgecolor="white", **look(position))
+    axes.fill_between(xs, low, high, color=look(position)["color"], alpha=0.2, linewidth=0)

@@ -1,0 +1,56 @@
+"""A measurement as a run: its own process, folder, lock and DONE, as a run of train.py."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import runs as run_folders
+from experiments import results
+from experiments.experiment import Experiment, Run
+
+
+def measure(experiment: Experiment, run: Run, folder: Path) -> None:
+    """Calls the experiment's ``measure`` with what the run tells, and writes its row.
+
+    Raises:
+      ValueError: one line, if another process is at it, or the folder holds another run.
+    """
+    import jax
+
+    devices = [device.device_kind for device in jax.devices()]
+    if experiment.measure is None:
+        raise ValueError(f"run={run.name!r}: has no config, and the experiment measures nothing")
+    with run_folders.open_run(str(folder), run.config, devices=devices) as held:
+        if held.summary is not None:
+            return
+        start = time.perf_counter()
+        row = experiment.measure(**run.tells)
+        seconds = time.perf_counter() - start
+        results.write_rows(held.path / "row.jsonl", [row])
+        held.finish({"wall_seconds": seconds})
+
+
+def command(name: str, run: Run, folder: Path) -> list[str]:
+    """Returns the command that does a measurement of an experiment."""
+    return [sys.executable, "-m", "experiments.measure", name, json.dumps(dict(run.tells)), str(folder)]
+
+
+def main(argv: list[str]) -> int:
+    """Does one measurement, as the queue asks for it; returns the exit code."""
+    from experiments.claims import CLAIMS, load
+
+    if len(argv) != 3 or argv[0] not in CLAIMS:
+        print("usage: python -m experiments.measure NAME TELLS FOLDER (what `python -m experiments run` calls)")
+        return 2
+    name, tells, folder = argv
+    try:
+        measure(load(name), Run(tells=json.loads(tells)), Path(folder))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,112 @@
+"""Where runs of experiments lie, what state they are in, and the row of each finished one."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import runs as run_folders
+from experiments.experiment import Reduce, Row, Run, evaluations
+
+State = Literal["finished", "held", "begun", "new"]
+MAX_NAME = 80  # characters of a run's name in its folder's
+PUBLISHED = Path(__file__).parent / "published"
+
+
+def folder_of(run: Run, root: Path) -> Path:
+    """Returns the folder of a run: its name for people, and a hash of all that it depends on.
+
+    So runs of another config never mix, and folders of several machines can be copied together.
+    """
+    return root / f"{run.name[:MAX_NAME]}-{run_folders.fingerprint(run.config)[:8]}"
+
+
+def state_of(folder: Path) -> State:
+    """Returns what has become of the run in a folder; "held" is a run that some process is at."""
+    if (folder / "DONE").exists():
+        return "finished"
+    if folder.exists() and run_folders.is_held(folder):
+        return "held"
+    return "begun" if (folder / "config.json").exists() else "new"
+
+
+def finished(runs: Sequence[Run], *, root: Path, reduce: Reduce = evaluations) -> list[Row]:
+    """Returns the rows of those runs that are finished.
+
+    Args:
+      runs: of an experiment or a sweep.
+      root: folder of their folders.
+      reduce: records of a run of train.py -> what its row says of them.
+    """
+    folders = [(run, folder_of(run, root)) for run in runs]
+    return [row_of(run, folder, reduce=reduce) for run, folder in folders if state_of(folder) == "finished"]
+
+
+def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations) -> Row:
+    """Returns what is known of a finished run: what it tells, what it measured, and where it came from."""
+    config = json.loads((folder / "config.json").read_text())
+    start = json.loads((folder / "env.json").read_text())["starts"][-1]
+    if run.spec:
+        records = run_folders.read(folder / "metrics.jsonl")
+        measured = reduce(records)
+        seconds = records[-1].get("wall_seconds") if records else None
+    else:
+        (measured,) = read_rows(folder / "row.jsonl")
+        seconds = json.loads((folder / "DONE").read_text())["wall_seconds"]
+    origin = {
+        "config": {"spec": run.spec, "overrides": dict(run.overrides)} if run.spec else {"measure": dict(run.tells)},
+        "fingerprint": run_folders.fingerprint(config),
+        "commit": start["commit"],
+        "tree": start["tree"],
+        "python": start["python"],
+        "jax": start["packages"]["jax"],
+        "devices": start["devices"],
+        "wall_seconds": seconds and round(seconds, 1),
+    }
+    return {"run": run.name, **run.tells, **measured, "origin": origin}
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Writes rows as lines of JSON, which has no NaN and no infinity: they are strings there."""
+    lines = (json.dumps(_map(_encode, row), allow_nan=False) for row in rows)
+    run_folders.write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a file; none if there is no such file.
+
+    Raises:
+      ValueError: one line, if a line is damaged.
+    """
+    if not path.is_file():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{str(path)!r}: line {number} is damaged ({error})") from None
+        if not isinstance(row, Mapping):
+            raise ValueError(f"{str(path)!r}: line {number} is no row")
+        rows.append(_map(_decode, row))
+    return rows
+
+
+def _map(change: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _map(change, part) for key, part in value.items()}
+    return [_map(change, part) for part in value] if isinstance(value, (list, tuple)) else change(value)
+
+
+def _encode(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _decode(value: Any) -> Any:
+    return float(value) if value in ("nan", "inf", "-inf") else value
+
+
+def published(name: str) -> list[dict[str, Any]]:
+    """Returns the rows of an experiment that are in the repository."""
+    return read_rows(PUBLISHED / name / "rows.jsonl")

@@ -1,0 +1,64 @@
+"""Shards of a command as a SLURM array, by submitit: https://github.com/facebookincubator/submitit."""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.queue import ROOT
+
+
+def submit(
+    arguments: Sequence[str], *, shards: int, folder: Path, options: Mapping[str, Sequence[Any]], cluster: str = "slurm"
+) -> str:
+    """Submits an array of jobs, each of which does one shard of a command.
+
+    Args:
+      arguments: of `python -m experiments`; --slurm and its options are left out of what jobs are given.
+      shards: how many jobs.
+      folder: of submitit's scripts and logs, on a disk that all machines see; the runs' own folder must be, too.
+      options: of submitit's executor, such as slurm_partition, timeout_min, gpus_per_node; the first value of each.
+      cluster: "slurm"; "local" runs processes on this machine.
+
+    Returns:
+      A line that names the jobs.
+
+    Raises:
+      ValueError: one line, where submitit is not installed, or refuses.
+    """
+    try:
+        import submitit
+    except ModuleNotFoundError:
+        raise ValueError("slurm: needs submitit; .venv/bin/python -m pip install submitit==1.5.4") from None
+    kept = _without(arguments, ("--slurm", "--slurm_option", "--shard"))
+    commands = [[sys.executable, "-m", "experiments", *kept, f"--shard={i + 1}/{shards}"] for i in range(shards)]
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+        executor.update_parameters(**{key: values[0] for key, values in options.items()})
+        jobs = executor.map_array(run, commands)
+    except Exception as error:  # submitit has no class of its own for what SLURM or it refuses
+        raise ValueError(f"slurm: {error}".partition("\n")[0]) from None
+    return f"{len(jobs)} jobs: {', '.join(job.job_id for job in jobs)}; logs in {folder}"
+
+
+def _without(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Leaves options out, in both forms: --key=value and --key value.
+
+    >>> _without(["run", "--slurm", "4", "x", "--shard=1/2"], ("--slurm", "--shard"))
+    ['run', 'x']
+    """
+    rest = iter(arguments)
+    kept = []
+    for text in rest:
+        key, _, value = text.partition("=")
+        if key not in options:
+            kept.append(text)
+        elif not value:
+            next(rest, None)
+    return kept
+
+
+def run(command: Sequence[str]) -> int:
+    """Does a shard, in the job."""
+    return subprocess.run(command, cwd=ROOT, check=True).returncode
