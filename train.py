@@ -254,7 +254,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *, which: str) -> str:
-    """Evaluates a checkpoint on the test set; writes nothing."""
+    """Evaluates a checkpoint on what ``config.data.evaluate_on`` names; writes nothing."""
     if which not in ("latest", "best") and not which.isdecimal():
         raise ConfigError(f"checkpoint={which!r}: must be latest, best or a step")
     with refusing():
@@ -269,7 +269,8 @@ def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *,
     resident = layout.put_shared({"constants": dataset.constants})
     with contextlib.closing(dataset):
         quality = make_evaluation(program, layout, dataset.test)(shared, local, resident)
-    return f"step {step}: test {runs.in_words(quality, names=(program.task.best[0], 'loss'))}"
+    split, words = program.config.data.evaluate_on, runs.in_words(quality, names=(program.task.best[0], "loss"))
+    return f"step {step}: {split} {words}"
 
 
 @contextlib.contextmanager

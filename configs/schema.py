@@ -94,11 +94,11 @@ def experiment(
       seed: of parameters, order of examples, dropout and augmentation.
       num_workers: W, independent of the hardware.
       batch_size_per_worker: B, examples of one worker and step.
-      train_steps: length of the run; an epoch is one pass over the training set.
+      train_steps: length of the run; an epoch is one pass over the examples that are trained on.
       train_epochs: the same in epochs.
       log_every_steps: between records of training.
       log_every_epochs: the same in epochs.
-      eval_every_steps: between evaluations on the test set; the last step is always evaluated.
+      eval_every_steps: between evaluations, on what ``data.evaluate_on`` names; the last step is always evaluated.
       eval_every_epochs: the same in epochs.
       checkpoint_every_steps: between checkpoints; the last step is always saved.
       checkpoint_every_epochs: the same in epochs.

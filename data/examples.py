@@ -9,6 +9,7 @@ import numpy as np
 Columns = dict[str, np.ndarray]
 Shapes = dict[str, jax.ShapeDtypeStruct]
 Placement = Literal["auto", "device", "stream"]
+Mode = Literal["training", "evaluation"]
 
 MAX_RESIDENT_BYTES = 256 * 2**20  # "auto": each device holds a copy of a training set up to this size
 
@@ -27,6 +28,12 @@ class Examples(Protocol):
 
         Returns:
           name -> [W, B, ...].
+        """
+
+    def part(self, start: int, stop: int, *, mode: Mode) -> "Examples":
+        """Returns examples [start, stop) of these, as they are for training or for evaluation; reads nothing.
+
+        No other example is ever given in the place of one of them. What this one holds open stays its own.
         """
 
 
@@ -65,6 +72,11 @@ class Arrays:
         del draw
         return {name: column[index] for name, column in self.columns.items()}
 
+    def part(self, start: int, stop: int, *, mode: Mode) -> "Arrays":
+        """Returns examples [start, stop), without a copy; they are the same in either mode."""
+        del mode
+        return Arrays({name: column[start:stop] for name, column in self.columns.items()})
+
 
 class Info(NamedTuple):
     """What is known of a set before it is read."""
@@ -72,7 +84,7 @@ class Info(NamedTuple):
     example: Shapes  # of one example, as it is stored
     sizes: dict[str, int]  # what the set says of itself to models and tasks: "num_classes" and the like
     num_train: int
-    num_test: int
+    num_test: int  # that evaluation reads, as in ``Dataset``
     constants: Shapes  # of what ``Dataset.constants`` will hold
 
     @property
@@ -86,8 +98,13 @@ class Dataset(NamedTuple):
 
     name: str
     train: Examples
-    test: Examples
+    test: Examples  # what evaluation reads: the test set, or what was held out of the training examples
     constants: Columns  # found from the training examples; every device holds them
+
+    def divided(self, num_kept: int) -> "Dataset":
+        """Returns the set with so many training examples; evaluation reads the others, and not the test examples."""
+        others = self.train.part(num_kept, self.train.num_examples, mode="evaluation")
+        return self._replace(train=self.train.part(0, num_kept, mode="training"), test=others)
 
     def close(self) -> None:
         """Ends what reads the examples, where something does."""

@@ -1,7 +1,7 @@
 """Data by name: what a config's ``data`` block stands for."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from data.examples import Arrays, Columns, Dataset, Info, Placement
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 Normalise = Literal["channels", "symmetric", "none"]
+EvaluateOn = Literal["test", "validation"]
+VALIDATION_SHARE = 10  # one in so many training examples is for validation
 
 
 class Source(NamedTuple):
@@ -42,6 +44,7 @@ def source_of(
     image_size: int | None = None,
     augment: str = "none",
     normalise: Normalise = "channels",
+    evaluate_on: EvaluateOn = "test",
     note: str = "",
     **found_by: Any,
 ) -> Source:
@@ -50,10 +53,11 @@ def source_of(
     Args:
       info: of the set.
       load: seed -> the examples.
-      placement: as for ``images``, like the next three, of which texts have none.
+      placement: as for ``images``, like the next four, of which texts have the last.
       image_size: side of crops.
       augment: what is done to training images.
       normalise: whether the set's constants are of use.
+      evaluate_on: as for ``divide``.
       note: what a dry run says of it.
       **found_by: the block's other keys, which say what set it is.
 
@@ -67,7 +71,29 @@ def source_of(
             raise _no_crops(image_size, of="placement='device'")
         where = "stream"
     info = info._replace(constants=info.constants if normalise != "none" else {})
-    return Source(info, load, where, augmentations.lookup(augment), note)
+    return divide(Source(info, load, where, augmentations.lookup(augment), note), evaluate_on=evaluate_on)
+
+
+def divide(source: Source, *, evaluate_on: EvaluateOn) -> Source:
+    r"""Returns the source, of which evaluation reads the test examples, or the last tenth of the training examples.
+
+    Of :math:`N` training examples, training keeps the first :math:`N - \lfloor N / 10 \rfloor`. All that was found
+    from the training examples stays: the constants are those of all N.
+
+    Raises:
+      ValueError: if there are fewer than ten, or it is neither "test" nor "validation".
+    """
+    if evaluate_on not in get_args(EvaluateOn):
+        raise ValueError(f"data.evaluate_on={evaluate_on!r}: must be one of {', '.join(get_args(EvaluateOn))}")
+    if evaluate_on == "test":
+        return source
+    count = source.info.num_train
+    kept = count - count // VALIDATION_SHARE
+    if kept == count:
+        told = f"needs {VALIDATION_SHARE} training examples, to keep one of them; there are {count}"
+        raise ValueError(f"data.evaluate_on={evaluate_on!r}: {told}")
+    info = source.info._replace(num_train=kept, num_test=count - kept)
+    return source._replace(info=info, load=lambda seed: source.load(seed).divided(kept))
 
 
 def _no_crops(image_size: int, *, of: str) -> ValueError:
@@ -84,6 +110,7 @@ def images(
     placement: Placement = "auto",
     processes: Annotated[int, "[0, 1024]"] | None = None,
     on_damage: Literal["stop", "skip"] = "stop",
+    evaluate_on: EvaluateOn = "test",
 ) -> Source:
     """Images with one label each: ``digits``, or any image classification set of TFDS by its name.
 
@@ -97,10 +124,13 @@ def images(
       image_size: side of crops; by default images are taken whole.
       augment: what is done to training images, on the device.
       normalise: "channels" takes the mean of each channel away and divides by its standard deviation, of the training
-        images (with an image_size: of ImageNet's); "symmetric" maps bytes to -1 to 1; "none" leaves bytes.
+        images, all of them (with an image_size: of ImageNet's); "symmetric" maps bytes to -1 to 1; "none" leaves bytes.
       placement: "device" keeps the training set on every device, "stream" sends batch by batch.
       processes: that decode, with an image_size; by default one less than the cores, 0 is a thread.
       on_damage: "skip" takes the next image in the place of one that cannot be decoded, and says so.
+      evaluate_on: "validation" keeps the last tenth of the training images from training and evaluates on that, and
+        not on the test images: to choose hyper-parameters by. In the order in which the set is stored, which has been
+        shuffled for digits, and by TFDS unless a set asks it not to.
 
     Raises:
       ValueError: one line; no such set, or not prepared in that folder.
@@ -127,7 +157,8 @@ def images(
             test = streams.open_images(prepared, "test", mode="evaluation", **options)
             return Dataset(name, train, test, constants_of(normalise))
 
-    return source_of(info, load, placement=placement, image_size=image_size, augment=augment, normalise=normalise)
+    crops: dict[str, Any] = {"image_size": image_size, "augment": augment, "normalise": normalise}
+    return source_of(info, load, placement=placement, evaluate_on=evaluate_on, **crops)
 
 
 def constants_of(normalise: Normalise, *, measured: Columns | None = None) -> Columns:
@@ -156,6 +187,7 @@ def texts(
     form: Literal["causal", "masked"] = "causal",
     pairs: Literal["on", "off"] = "on",
     placement: Placement = "auto",
+    evaluate_on: EvaluateOn = "test",
 ) -> Source:
     """Sequences of tokens, of a text set of TFDS or of plain text files.
 
@@ -170,6 +202,9 @@ def texts(
       form: "causal", each token predicted from those before it; "masked", BERT's.
       pairs: of masked sequences: "on" for two segments, of which the second follows or not.
       placement: as for images.
+      evaluate_on: as for images; "validation" is the last tenth of the training sequences, in the order of the texts.
+        Word pieces are learnt from all training texts still, a text may be divided, and a second segment that does not
+        follow may come from either part.
 
     Raises:
       ValueError: one line; no such texts, or too few of them.
@@ -190,7 +225,7 @@ def texts(
         found = text.load_text(source, **options)
         return Dataset(source, Arrays(found.train), Arrays(found.test), {})
 
-    return source_of(info, load, placement=placement)
+    return source_of(info, load, placement=placement, evaluate_on=evaluate_on)
 
 
 # Every other name is that of an image set.

@@ -17,9 +17,9 @@ import numpy as np
 from absl import logging
 
 from data import tfds_sets
+from data.examples import Mode
 from data.processes import Processes, Request, resolve_processes
 
-Mode = Literal["training", "evaluation"]
 OnDamage = Literal["stop", "skip"]
 
 MAX_REQUEST = 8  # crops
@@ -27,13 +27,14 @@ MAX_IMAGE_SIZE = 4096  # pixels
 
 
 class Images:
-    """The examples of one split, as [S, S, 3] crops.
+    """The examples of one split, or of a part of it, as [S, S, 3] crops.
 
     Processes start with the first ``gather`` and end with ``close``, or by themselves when this one ends.
 
     Attributes:
-      num_examples: of the split.
-      damaged: record -> what is wrong with it, of the damaged records met so far that others took the place of.
+      num_examples: of the part.
+      damaged: record of the split -> what is wrong with it, of the damaged records met so far that others took the
+        place of.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Images:
         seed: int = 0,
         processes: int | Literal["auto"] = "auto",
         on_damage: OnDamage = "stop",
+        records: tuple[int, int] | None = None,
     ):
         """Opens nothing and starts nothing.
 
@@ -62,7 +64,8 @@ class Images:
           processes: that decode; "auto" is one less than the cores this process may use, and at least 1; 0 decodes
             in the calling thread.
           on_damage: at a record that cannot be decoded, "stop" with an error, or "skip": say so once and take the next
-            record of the split in its place, label and all. In evaluation that record then counts twice.
+            record in its place, label and all. In evaluation that record then counts twice.
+          records: [start, stop) of the split's, to which these examples are confined, damaged or not; by default all.
 
         Raises:
           ValueError: if a value is not allowed.
@@ -73,7 +76,8 @@ class Images:
             raise ValueError(f"data.on_damage={on_damage!r}: must be one of stop, skip")
         if not 1 <= image_size <= MAX_IMAGE_SIZE:
             raise ValueError(f"data.image_size={image_size}: must be in [1, {MAX_IMAGE_SIZE}]")
-        self.num_examples = sum(count for _, count in files)
+        start, stop = records or (0, sum(count for _, count in files))
+        self.num_examples = stop - start
         self.damaged: dict[int, str] = {}
         self._key, self._split, self._random = f"data.name={name!r}", split, mode == "training"
         self._job: dict[str, Any] = {
@@ -83,7 +87,9 @@ class Images:
             "mode": mode,
             "seed": seed,
             "on_damage": on_damage,
+            "part": (start, stop),
         }
+        self._name, self._start = name, start
         self._num_processes = resolve_processes(processes)
         self._processes = Processes(self._job, count=self._num_processes)
         self._decoder: Any = None  # of the calling thread, where there are no processes
@@ -121,7 +127,7 @@ class Images:
         for w in rows:
             for start in range(0, index.shape[1], step):
                 positions = range(index.shape[1])[start : start + step]
-                tasks = [(int(index[w, position]), int(draw[w]), position) for position in positions]
+                tasks = [(self._start + int(index[w, position]), int(draw[w]), position) for position in positions]
                 labels_place = labels[w, start : start + step]
 
                 def take(answer: Mapping[str, Any], place: np.ndarray = labels_place) -> None:
@@ -149,6 +155,22 @@ class Images:
                 logging.warning("%s; the next record takes its place (%d so far)", told, len(self.damaged))
         if answer["error"]:
             raise ValueError(f"{self._key}: split {self._split!r} cannot be read: {answer['error']}")
+
+    def part(self, start: int, stop: int, *, mode: Mode) -> "Images":
+        """Returns examples [start, stop) of these, with the same seed, and processes of their own."""
+        job = self._job
+        return Images(
+            job["files"],
+            name=self._name,
+            split=self._split,
+            num_classes=job["num_classes"],
+            image_size=job["size"],
+            mode=mode,
+            seed=job["seed"],
+            processes=self._num_processes,
+            on_damage=job["on_damage"],
+            records=(self._start + start, self._start + stop),
+        )
 
     def close(self) -> None:
         """Ends the processes at once; a gather under way in another thread fails. They start again if need be."""

@@ -28,7 +28,8 @@ class Job:
       num_classes: labels are 0 to num_classes - 1.
       mode: "training" for random crops, "evaluation" for the centre.
       seed: of the random crops.
-      on_damage: "stop", or "skip" to take the next record in the place of one that is damaged.
+      on_damage: "stop", or "skip" to take the next record of the part in the place of one that is damaged.
+      part: the records [start, stop) of the split that may be taken.
     """
 
     files: Sequence[tuple[str, int]]
@@ -37,6 +38,7 @@ class Job:
     mode: Literal["training", "evaluation"]
     seed: int
     on_damage: Literal["stop", "skip"]
+    part: tuple[int, int]
 
 
 @dataclasses.dataclass
@@ -75,7 +77,7 @@ class Decoder:
           tasks: n of them.
           out: [n, size, size, 3] uint8.
         """
-        answer = Answer()
+        answer, (start, stop) = Answer(), self._job.part
         for (first, draw, position), crop in zip(tasks, out, strict=True):
             record = first
             while True:
@@ -86,7 +88,7 @@ class Decoder:
                     return answer
                 except records.Damaged as error:
                     answer.damaged[record] = str(error)
-                    following = (record + 1) % len(self._shards)
+                    following = record + 1 if record + 1 < stop else start
                     if self._job.on_damage == "stop" or following == first:
                         answer.stopped_at = record
                         return answer

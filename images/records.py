@@ -31,11 +31,8 @@ class Shards:
         self._ends = list(itertools.accumulate(count for _, count in files))
         self._open = functools.lru_cache(MAX_OPEN_FILES)(_open)
 
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
     def read(self, record: int) -> bytes:
-        """Returns the content of a record, 0 to len - 1.
+        """Returns the content of a record, numbered from 0 through all files.
 
         Raises:
           Unreadable: if its file is missing, cut off, or holds another number of records.

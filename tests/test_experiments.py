@@ -14,7 +14,7 @@ import pytest
 
 import runs as run_folders
 from experiments import __main__ as command_line
-from experiments import commands, queue, report, results, sweep
+from experiments import commands, queue, report, results, slurm, sweep
 from experiments import rows as ask
 from experiments.experiment import Experiment, Finding, Quoted, Run, Sample, Table, Verdict
 
@@ -338,6 +338,18 @@ def test_an_experiment_is_reproduced(tmp_path, capsys):
         commands.runs_of(commands.claims.load("convergence_constants"), "smoke", root=root)[0], root=root
     )
     assert row["origin"]["fingerprint"] == run_folders.fingerprint({"measure": row["origin"]["config"]["measure"]})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*Popen.__del__:pytest.PytestUnraisableExceptionWarning")  # of submitit's own
+def test_shards_as_an_array_of_jobs(tmp_path):
+    pytest.importorskip("submitit")
+    arguments = ["run", "convergence_constants", "--scale=smoke", f"--out={tmp_path}", "--slurm", "2", "--shard=1/1"]
+    said = slurm.submit(arguments, shards=2, folder=tmp_path / "logs", options={"timeout_min": [5]}, cluster="local")
+    assert said.startswith("2 jobs: ")
+    wait_for(lambda: counts(tmp_path / "convergence_constants" / "smoke", "DONE"), seconds=120)
+    with pytest.raises(ValueError, match="slurm: "):
+        slurm.submit(arguments, shards=1, folder=tmp_path / "logs", options={"no_such": [1]}, cluster="local")
 
 
 @pytest.mark.slow

@@ -23,7 +23,8 @@ import runs
 import train
 from configs import flags as config_flags
 from configs import schema
-from configs.schema import ConfigError
+from experiments import claims
+from experiments.__main__ import parser as experiments_parser
 from program import build
 from reducers.table import table
 
@@ -99,6 +100,9 @@ def check_command(line: str) -> None:
             check_flags(arguments)
         case [".venv/bin/python", "-m", "pip", "install", requirement]:
             check_jax_requirement(requirement)
+        case [".venv/bin/python", "-m", "experiments", *arguments]:
+            given = experiments_parser().parse_args(arguments)
+            assert given.command not in ("run", "reproduce", "publish") or claims.load(given.name), line
         case [".venv/bin/python", "-m", module, *arguments]:
             options = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
             assert options <= options_of(module), line
@@ -118,6 +122,11 @@ def options_of(module: str) -> set[str]:
         [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     ).stdout
     return set(re.findall(r"--\w+", help_text))
+
+
+def experiments_options() -> set[str]:
+    (kinds,) = (action for action in experiments_parser()._actions if action.dest == "command")
+    return {text.strip("-") for kind in kinds.choices.values() for text in kind._option_string_actions}  # type: ignore
 
 
 def check_flags(arguments: list[str]) -> None:
@@ -155,13 +164,15 @@ def test_command(line, in_root):
         "JAX_PLATFORM=cpu make train",
         ".venv/bin/python train.py --evaluate",
         ".venv/bin/python -m experiments.plot out/* --output=x.png",
+        ".venv/bin/python -m experiments run no_such_claim",
+        ".venv/bin/python -m experiments list --jobs=2",
         '.venv/bin/python -m pip install "jax[cuda13]==0.10.1"',
         '.venv/bin/python -m pip install "jax[gpu]==0.10.2"',
         "conda install jax",
     ],
 )
 def test_the_check_of_commands_rejects(line, in_root):
-    with pytest.raises((AssertionError, ConfigError, pytest.fail.Exception)):
+    with pytest.raises((AssertionError, ValueError, pytest.fail.Exception)):
         check_command(line)
 
 
@@ -180,6 +191,8 @@ def test_xla_flags_are_known_to_jaxlib():
 @pytest.mark.parametrize("code", [code for code in CODE if code.startswith("--")])
 def test_flag_in_the_text(code, in_root):
     name, equals, _ = code.removeprefix("--").partition("=")
+    if name in experiments_options():
+        return
     if equals and "<" not in code:
         check_flags([code])
     elif name.startswith("config."):
@@ -187,7 +200,8 @@ def test_flag_in_the_text(code, in_root):
         for key in name.split(".")[1:]:
             config = config[key]
     else:
-        assert name in train.FLAGS or name == "help"  # which absl adds where train.py is the program
+        # absl adds help where train.py is the program
+        assert name in train.FLAGS or name == "help"
 
 
 # ---- the three edits ---------------------------------------------------------------------------------------------

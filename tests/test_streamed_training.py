@@ -24,9 +24,10 @@ def arguments(workdir, folder, *more):
     return digits(workdir, *SHORT, "--config.checkpoint_every_steps=3", *data, "--config.data.processes=0", *more)
 
 
-def test_a_run_and_the_same_run_in_two_parts(folder, tmp_path, monkeypatch, capsys):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert command(*arguments(whole, folder)) == 0
+@pytest.mark.parametrize("evaluate_on", ["test", "validation"])
+def test_a_run_and_the_same_run_in_two_parts(evaluate_on, folder, tmp_path, monkeypatch, capsys):
+    whole, parts, key = tmp_path / "whole", tmp_path / "parts", f"--config.data.evaluate_on={evaluate_on}"
+    assert command(*arguments(whole, folder, key)) == 0
     gather, calls = streams.Images.gather, []
 
     def failing(self, index, draw):
@@ -37,11 +38,11 @@ def test_a_run_and_the_same_run_in_two_parts(folder, tmp_path, monkeypatch, caps
 
     with monkeypatch.context() as patch:
         patch.setattr(streams.Images, "gather", failing)
-        assert command(*arguments(parts, folder)) == 1
+        assert command(*arguments(parts, folder, key)) == 1
     said = capsys.readouterr().err
     assert "config.data.name='imagenet2012': the disk is gone; the same command goes on" in said
     assert "Traceback" not in said
-    assert command(*arguments(parts, folder)) == 0
+    assert command(*arguments(parts, folder, key)) == 0
     assert without_clock(whole) == without_clock(parts)
     records = runs.read(whole / "metrics.jsonl")
     assert [r["step"] for r in records if r["kind"] == "eval"] == [3, 6]

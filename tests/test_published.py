@@ -1,0 +1,38 @@
+"""What is published is what its rows say: reports, figures' drawing, the README's table."""
+
+import pathlib
+import re
+
+import pytest
+
+from experiments import claims, commands, report, results
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PUBLISHED = [name for name in claims.CLAIMS if results.published(name)]
+MIN_SEEDS = 3
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_report_is_what_its_rows_say(name):
+    experiment, rows, folder = claims.load(name), results.published(name), results.PUBLISHED / name
+    assert report.section(experiment, rows, figure="figure.png") == (folder / "report.md").read_text()
+    assert report.draw(experiment, rows).axes and (folder / "figure.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_rows_can_be_traced(name):
+    rows = results.published(name)
+    assert all(re.fullmatch(r"[0-9a-f]{40}", row["origin"]["commit"]) for row in rows)
+    assert {row["origin"]["tree"] for row in rows} == {"clean"}
+    seeds = {row.get("seed") for row in rows}
+    assert len(seeds) >= MIN_SEEDS
+
+
+def test_the_readme_has_the_table_of_claims():
+    text = (ROOT / "README.md").read_text()
+    assert f"<!-- results: claims -->\n\n{commands.overview()}\n\n## " in text
+
+
+def test_every_folder_of_claims_has_an_experiment():
+    folders = {path.parent.name for path in results.PUBLISHED.glob("*/rows.jsonl")}
+    assert folders == set(PUBLISHED)
