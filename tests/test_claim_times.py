@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import report
-from experiments.claims import kth_arrival
+from experiments.claims import kth_arrival, staleness
 from reducers import arrivals
 
 
@@ -89,3 +89,66 @@ def test_times_are_drawn_for_several_seeds(scale):
     assert len({run.name for run in runs}) == len(runs)
     assert {run.tells["model"] for run in runs} == {kth_arrival.CLUSTER, kth_arrival.LIGHT}
     assert len({run.tells["seed"] for run in runs}) >= (3 if scale == "laptop" else 2)
+
+
+def staleness_row(*, model="paper_cluster", num_workers=40, seed=0, off=1.0, swapped=False):
+    """A row with a mean staleness that is off by a factor, and two layers that may be in the wrong order."""
+    mean = (num_workers - 1) * off
+    means = np.linspace(mean, mean / 18, 18)
+    if swapped:
+        means[[4, 5]] = means[[5, 4]]
+    described = [
+        {"min": 0, "mean": value, "median": value, "max": 99, "std": 5.0, "low": value - 1, "high": value + 3}
+        for value in means.tolist()
+    ]
+    tells = {"model": model, "num_workers": num_workers, "seed": seed}
+    return {**tells, "whole": described[0], "layers": described}
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({}, "supported"),
+        ({"swapped": True}, "not supported"),
+        ({"off": 1.03}, "not supported"),
+        ({"off": 0.97, "num_workers": 10}, "not supported"),
+        ({"off": 0.97, "model": "lognormal"}, "not supported"),
+    ],
+)
+def test_staleness_decides(changes, word):
+    rows = [staleness_row(), staleness_row(num_workers=10), staleness_row(seed=1, **changes)]
+    assert staleness.EXPERIMENT.judge(rows).word == word
+
+
+def test_staleness_is_that_of_rounds():
+    # Equal times: in each round worker w reads after w + 1 arrivals, and is followed by the 39 others.
+    row = staleness._measure(model="constant", num_workers=40, num_gradients=400, seed=0)
+    assert (row["whole"]["min"], row["whole"]["max"]) == (39, 39)
+    assert row["layers"][0]["mean"] == 39
+    assert row["layers"][17]["max"] <= 39
+
+
+def test_staleness_of_random_times_averages_to_the_other_workers():
+    row = staleness._measure(model="shifted_exponential", num_workers=10, num_gradients=4000, seed=1)
+    assert row["whole"]["mean"] == pytest.approx(9, rel=0.01)
+    assert row["whole"]["std"] > 0
+    assert row["layers"][0] == row["whole"]
+
+
+def test_staleness_is_told():
+    rows = [staleness_row(seed=seed, num_workers=n) for seed in range(2) for n in (10, 40)]
+    text = told(
+        staleness.EXPERIMENT, [*rows, staleness_row(model="lognormal"), staleness_row(model="shifted_exponential")]
+    )
+    assert "| 17 |" in text
+    assert "14.54 [MEM med]" in text
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop"])
+def test_staleness_is_measured_for_several_seeds(scale):
+    runs = staleness.EXPERIMENT.runs(scale, [])
+    assert len({run.name for run in runs}) == len(runs)
+    assert len({run.tells["seed"] for run in runs}) >= (3 if scale == "laptop" else 2)
+    assert {run.tells["num_gradients"] / run.tells["num_workers"] for run in runs} == {
+        100 if scale == "smoke" else 2500
+    }
