@@ -198,12 +198,14 @@ def _draw(rows: Rows, figure: "Figure") -> None:
     panels[0].set(xlabel="workers", ylabel="final test accuracy (%)", xscale="log")
     panels[0].set_xticks(list(finals), [str(n) for n in finals])
     panels[0].minorticks_off()
-    panels[0].legend(fontsize=8)
     panels[1].set(xlabel="simulated time (s)", ylabel="test error (%)", xscale="log", yscale="log")
-    panels[1].yaxis.set_major_formatter("{x:g}")
+    for axis in (panels[1].xaxis, panels[1].yaxis):
+        axis.set_major_formatter("{x:g}")
     panels[1].yaxis.set_minor_formatter("{x:g}")
+    panels[1].xaxis.set_minor_formatter("")
     panels[1].tick_params(which="minor", labelsize=7)
-    panels[1].legend(fontsize=7)
+    handles, names = panels[1].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=2, fontsize=8)
 
 
 EXPERIMENT = Experiment(
@@ -226,7 +228,7 @@ EXPERIMENT = Experiment(
     judge=_judge,
     table=_table,
     draw=_draw,
-    inches=(7.0, 3.2),
+    inches=(7.0, 3.7),
     notes=(
         "MLP with 128 hidden units, batches of 32, arrival times of the preset after the paper's cluster. As many "
         "epochs for both, over which the rate falls to 0.05 of its peak in 48 steps, and the moving average 0.9999 is "
