@@ -1,0 +1,200 @@
+"""The learning rate at 100 workers and 6 backups: what it does to the final accuracy, and to the way there."""
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from experiments import datasets, drawing
+from experiments import rows as ask
+from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SPEC = "configs/mnist_backup_106.py"
+BASES = (0.0005, 0.001, 0.002, 0.004)  # of one worker; the linear rule multiplies it by the 100 that are waited for
+FACTORS = (0.25, 0.5, 1.0, 2.0)  # of the linear rule's
+PAPER = {0.25: ("77.29 %", 131), 0.5: ("77.75 %", 164), 1.0: ("78.15 %", 190), 2.0: ("78.17 %", 193)}
+EPOCHS = {"digits": 400, "mnist": 40}  # on digits, an epoch is less than an update
+DECAYS = 95  # of the learning rate, by 0.94: as many as in the paper's 190 epochs
+EVALUATIONS = 80
+SEEDS = {"smoke": 1, "laptop": 3}
+MARGIN = 2.0  # standard errors
+NEAR = 0.001  # of accuracy: what counts as converged
+
+
+def _run(scale: Scale, *, base: float, factor: float, seed: int, split: str) -> Run:
+    data = datasets.image_set(scale)
+    epochs = 8 if scale == "smoke" else EPOCHS[data["data.name"]]
+    overrides = {
+        **data,
+        "data.evaluate_on": split,
+        "model.name": "mlp",
+        "optimizer.learning_rate": base * factor,
+        "schedule.every_epochs": epochs / DECAYS,
+        "train_epochs": epochs,
+        "eval_every_epochs": epochs / (2 if scale == "smoke" else EVALUATIONS),
+        "checkpoint_every_epochs": epochs,
+        "keep_checkpoints": 1,
+        "seed": seed,
+    }
+    tells = {"base": base, "factor": factor, "split": split, "seed": seed, "data": data["data.name"]}
+    return Run(tells=tells, spec=SPEC, overrides=overrides, flags={"num_devices": 1})
+
+
+def _runs(scale: Scale, rows: Rows) -> list[Run]:
+    """Those that the linear rule's rate is picked from; then its multiples."""
+    runs = [_run(scale, base=base, factor=1.0, seed=0, split="validation") for base in BASES]
+    base = _picked(rows)
+    if base is not None:
+        seeds = range(SEEDS[scale])
+        runs += [_run(scale, base=base, factor=factor, seed=s, split="test") for factor in FACTORS for s in seeds]
+    return runs
+
+
+def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns of each evaluation only what this asks for; there are many."""
+    found = [record for record in records if record["kind"] == "eval"]
+    return {key: [record[key] for record in found] for key in ("step", "epoch", "accuracy")}
+
+
+def _picked(rows: Rows) -> float | None:
+    """Returns the rate of one worker with the best accuracy on the validation split; None before all are there."""
+    found = ask.select(rows, split="validation")
+    return ask.best(found, by="accuracy")["base"] if len(found) == len(BASES) else None
+
+
+def _finals(rows: Rows) -> dict[float, list[Row]]:
+    """Returns the test rows of each multiple of the rate, ascending."""
+    tests = ask.select(rows, split="test")
+    return {factor: ask.select(tests, factor=factor) for factor in ask.distinct(tests, "factor")}
+
+
+def _accuracy(rows: Rows) -> Sample:
+    return ask.final(rows, "accuracy", digits=2, scale=100, unit="%")
+
+
+def _target(rows: Rows) -> float:
+    """Returns the modest target: the highest accuracy, in steps of 0.1 %, that every run gets to."""
+    return math.floor(1000 * min(max(row["accuracy"]) for row in rows) + 1e-6) / 1000
+
+
+def _epochs(rows: Rows, target: float) -> Sample:
+    return Sample.of([ask.first_at(row, target, of="accuracy", along="epoch") for row in rows], digits=1)
+
+
+def _to_converge(rows: Rows) -> Sample:
+    """Returns the epochs until a run is within 0.1 points of its own best."""
+    found = [ask.first_at(row, max(row["accuracy"]) - NEAR, of="accuracy", along="epoch") for row in rows]
+    return Sample.of(found, digits=1)
+
+
+def _findings(rows: Rows) -> list[Finding]:
+    finals = _finals(rows)
+    if not finals:
+        return []
+    target = _target([row for same in finals.values() for row in same])
+    found = []
+    for factor, same in finals.items():
+        accuracy, epochs = PAPER[factor]
+        name = f"{Fraction(factor)} of the linear rule's rate"
+        found += [
+            Finding(
+                quantity=f"test accuracy, {name}",
+                paper=Quoted(f"{accuracy}, Inception on ImageNet", "MEM med-hi"),
+                ours=_accuracy(same),
+            ),
+            Finding(
+                quantity=f"epochs to converge, {name} (ours: to within 0.1 points of the run's best)",
+                paper=Quoted(f"{epochs}", "DERIVED"),
+                ours=_to_converge(same),
+            ),
+            Finding(quantity=f"epochs to {100 * target:.1f} %, {name}", ours=_epochs(same, target)),
+        ]
+    return found
+
+
+def _judge(rows: Rows) -> Verdict:
+    finals = _finals(rows)
+    if set(finals) != set(FACTORS) or min(map(len, finals.values())) < SEEDS["laptop"]:
+        told = f"The rule needs {SEEDS['laptop']} seeds of each of {len(FACTORS)} rates."
+        return Verdict("not tested at this scale", told)
+    small = min(FACTORS)
+    best = max(finals, key=lambda factor: _accuracy(finals[factor]).mean)
+    target = _target([row for same in finals.values() for row in same])
+    ours, highest = _accuracy(finals[small]), _accuracy(finals[best])
+    error = math.sqrt(ours.std**2 / ours.n + highest.std**2 / highest.n)
+    lower = highest.mean - ours.mean > MARGIN * error
+    epochs = _epochs(finals[small], target), _epochs(finals[best], target)
+    earlier = epochs[0].mean < epochs[1].mean
+    because = (
+        f"A quarter of the rate ends at {ours}, the best of the four rates, {Fraction(best)} of the linear rule's, at "
+        f"{highest}: it is {'' if lower else 'not '}lower by more than {MARGIN:g} standard errors. To "
+        f"{100 * target:.1f} % it takes {epochs[0]} epochs against {epochs[1]}: it is {'' if earlier else 'not '}there "
+        "in fewer."
+    )
+    return Verdict("supported" if lower and earlier else "not supported", because)
+
+
+def _table(rows: Rows) -> Table:
+    tuning = ask.select(rows, split="validation")
+    cells = [[f"{row['base']:g}", f"{100 * ask.last(row, 'accuracy'):.2f}"] for row in tuning]
+    note = f"Picked: {_picked(rows) or 0:g} times 100; on {', '.join(ask.distinct(rows, 'data'))}."
+    return Table(("Rate of one worker", "Validation accuracy (%), seed 0"), cells, note)
+
+
+def _draw(rows: Rows, figure: "Figure") -> None:
+    finals = _finals(rows)
+    levels, curves = figure.subplots(1, 2)
+    if not finals:
+        return
+    drawing.band(levels, list(finals), [_accuracy(same) for same in finals.values()], position=0, label="ours")
+    for position, (factor, same) in enumerate(finals.items()):
+        errors = [
+            [100 * (1 - value) for value in values] for values in zip(*(r["accuracy"] for r in same), strict=True)
+        ]
+        samples = [Sample.of(values) for values in errors]
+        look = drawing.look(position) | {"marker": ""}
+        curves.plot(same[0]["epoch"], [s.mean for s in samples], label=f"{Fraction(factor)}", linewidth=1.2, **look)
+        ends = [[s.mean + sign * s.std for s in samples] for sign in (-1, 1)]
+        curves.fill_between(same[0]["epoch"], *ends, color=look["color"], alpha=0.2, linewidth=0)
+    target = 100 * (1 - _target([row for same in finals.values() for row in same]))
+    curves.axhline(target, color="#666666", linewidth=1, label="modest target")
+    levels.set(xlabel="learning rate (× linear rule's)", ylabel="final test accuracy (%)", xscale="log")
+    levels.set_xticks(list(finals), [str(Fraction(factor)) for factor in finals])
+    levels.minorticks_off()
+    curves.set(xlabel="epochs", ylabel="test error (%)", yscale="log")
+    curves.yaxis.set_major_formatter("{x:g}")
+    curves.yaxis.set_minor_formatter("{x:g}")
+    curves.tick_params(which="minor", labelsize=7)
+    curves.legend(fontsize=8, title="× linear rule's", title_fontsize=8)
+
+
+EXPERIMENT = Experiment(
+    number=5,
+    title="The learning rate at 100 workers",
+    claim="With 100 workers and 6 backups a smaller learning rate gets to a modest accuracy in fewer epochs, but not "
+    "to the highest final accuracy.",
+    source="arXiv 1604.00981, table of learning rates for N = 100, b = 6",
+    rule="By mean test accuracy over three seeds, at 1/4, 1/2, 1 and 2 of the linear rule's rate. Supported if the "
+    f"final accuracy of 1/4 is below that of the best rate by more than {MARGIN:g} standard errors of the difference, "
+    "and if 1/4 takes fewer epochs than the best rate to the modest target: the highest accuracy, in steps of 0.1 %, "
+    "that every run gets to.",
+    selection="The rate of one worker, which the linear rule multiplies by 100, by accuracy after the last update on "
+    "the validation split, at 100 + 6 workers, seed 0, over 0.0005, 0.001, 0.002, 0.004.",
+    hours={"smoke": 0.05, "laptop": 0.15},
+    runs=_runs,
+    reduce=_reduce,
+    findings=_findings,
+    judge=_judge,
+    table=_table,
+    draw=_draw,
+    inches=(7.0, 3.2),
+    notes=(
+        "MLP with 128 hidden units; the paper's recipe: batches of 32, RMSProp (0.9, 0.9, epsilon 1), moving average "
+        "0.9999. 40 epochs of MNIST, 750 updates, where the paper has 190 and 76,000; the rate falls by 0.94 as often "
+        "over ours as over its 190, to 0.003 of the peak. The paper's modest precision is not known, nor when it took "
+        "a run as converged.",
+    ),
+)
