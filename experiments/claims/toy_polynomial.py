@@ -1,5 +1,6 @@
 """The toy polynomial of Horovod's guide: steps until the coefficients are found, with Adasum and with the mean."""
 
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +132,7 @@ def _at_best(rows: Rows) -> Sample:
 def _at_same(rows: Rows) -> tuple[float, float]:
     """Returns the most per cent that Adasum saves at one rate for both, and that rate; of those that suit both."""
     found = [
-        (np.mean([_fewer(row["adasum_steps"][i], than=row["mean_steps"][i]) for row in _reported(rows)]), rate)
+        (statistics.fmean(_fewer(row["adasum_steps"][i], than=row["mean_steps"][i]) for row in _reported(rows)), rate)
         for i, rate in enumerate(RATES)
         if min(row[f"{reducer}_stopped"][i] for row in _reported(rows) for reducer in REDUCERS) >= MOST_STOP
     ]
