@@ -1,10 +1,10 @@
 """Configs in all their sizes: the papers' are traced whole, without data; siblings differ in sizes alone."""
 
 import pathlib
-from collections.abc import Mapping
 
 import jax
 import pytest
+from ml_collections import ConfigDict
 
 import data
 from configs import flags
@@ -92,7 +92,7 @@ def test_siblings_differ_only_in_sizes(name, variant, sibling):
     for key, value in sibling.items():
         if key in SIZES or key.endswith(LENGTHS) or value == paper[key]:
             continue
-        assert isinstance(value, Mapping) and isinstance(paper[key], Mapping), key
+        assert isinstance(value, ConfigDict) and isinstance(paper[key], ConfigDict), key
         differing = {inner for inner in {*value, *paper[key]} if value.get(inner) != paper[key].get(inner)}
         assert all(f"{key}.{inner}" in SIZES or inner.endswith(LENGTHS) for inner in differing), (key, differing)
 
