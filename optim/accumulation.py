@@ -163,6 +163,8 @@ def _sum(one: Callable, state: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
         state, values = one(state, part)
         return (state, optax.tree.add(total, values)), None
 
+    if len(parts) > 1:
+        one = jax.jit(one)  # is traced for the first part alone
     carry = one(state, parts[0])
     if len(parts) > MAX_UNROLLED:
         return jax.lax.scan(add, carry, jax.tree.map(lambda *x: jnp.stack(x), *parts[1:]))[0]

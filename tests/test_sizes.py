@@ -4,6 +4,7 @@ import pathlib
 
 import jax
 import pytest
+from ml_collections import ConfigDict
 
 import data
 from configs import flags
@@ -60,7 +61,7 @@ def test_a_paper_scale_config_is_traced_whole(spec, monkeypatch, tmp_path):
     program = build(load(spec), open_data=data.make_or_assume)
     assert program.timetable.num_counted * program.config.batch_size_per_worker == num_examples
     said = dry_run.describe(program, num_devices=num_devices, devices=jax.devices()[:1])
-    assert f"in all{num_parameters:>34,}".split()[-1] in said and "without activations" in said
+    assert f"{num_parameters:,}" in said and "without activations" in said
     assert "data not at hand" in said and f"{program.examples_per_step:,}" in said
 
 
@@ -91,6 +92,7 @@ def test_siblings_differ_only_in_sizes(name, variant, sibling):
     for key, value in sibling.items():
         if key in SIZES or key.endswith(LENGTHS) or value == paper[key]:
             continue
+        assert isinstance(value, ConfigDict) and isinstance(paper[key], ConfigDict), key
         differing = {inner for inner in {*value, *paper[key]} if value.get(inner) != paper[key].get(inner)}
         assert all(f"{key}.{inner}" in SIZES or inner.endswith(LENGTHS) for inner in differing), (key, differing)
 
@@ -98,7 +100,7 @@ def test_siblings_differ_only_in_sizes(name, variant, sibling):
 def test_the_check_of_siblings_rejects_another_method():
     sibling = load("imagenet_resnet50:laptop").unlock()
     sibling.reducer_on = "gradients"
-    with pytest.raises((AssertionError, AttributeError)):
+    with pytest.raises(AssertionError):
         test_siblings_differ_only_in_sizes("imagenet_resnet50", "laptop", sibling)
 
 

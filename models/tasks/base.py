@@ -3,6 +3,7 @@
 Losses and metrics are sums with their count, so that any reduction over workers and any masked tail is exact.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -34,6 +35,7 @@ class Task(NamedTuple):
     best: tuple[str, Literal["max", "min"]]
 
 
+@functools.partial(jax.jit, static_argnums=0)  # a model is traced once, however often its shapes are asked for
 def begin(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> tuple[Any, Any]:
     """Returns a model's first parameters, and its other collections."""
     variables = dict(model.init(key, *inputs))

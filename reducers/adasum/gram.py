@@ -75,6 +75,7 @@ def fold_slices(
     return [(result, functools.partial(_tell, spanned, i)) for i, result in enumerate(results)]
 
 
+@functools.partial(jax.jit, static_argnames=("tree", "axes"))  # layers of one size are traced once
 def fold_rows(
     rows: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...] = (), present: jax.Array | None = None
 ) -> tuple[list[jax.Array], Spanned]:
