@@ -2,7 +2,6 @@
 
 import pathlib
 
-import jax
 import pytest
 from ml_collections import ConfigDict
 
@@ -60,7 +59,7 @@ def test_a_paper_scale_config_is_traced_whole(spec, monkeypatch, tmp_path):
     num_devices, num_parameters, num_examples = PAPER[spec]
     program = build(load(spec), open_data=data.make_or_assume)
     assert program.timetable.num_counted * program.config.batch_size_per_worker == num_examples
-    said = dry_run.describe(program, num_devices=num_devices, devices=jax.devices()[:1])
+    said = dry_run.describe(program, num_devices=num_devices, devices=[])  # traced, not compiled
     assert f"{num_parameters:,}" in said and "without activations" in said
     assert "data not at hand" in said and f"{program.examples_per_step:,}" in said
 
