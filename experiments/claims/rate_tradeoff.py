@@ -195,6 +195,6 @@ EXPERIMENT = Experiment(
         "MLP with 128 hidden units; the paper's recipe: batches of 32, RMSProp (0.9, 0.9, epsilon 1), moving average "
         "0.9999. 30 epochs of MNIST, 562 updates, where the paper has 190 and 76,000; the rate falls by 0.94 as often "
         "over ours as over its 190, to 0.003 of the peak. The paper's modest precision is not known, nor when it took "
-        "a run as converged.",
+        "a run as converged. Where scikit-learn's digits stand in for MNIST, 400 epochs, 180 updates.",
     ),
 )
