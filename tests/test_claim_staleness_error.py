@@ -57,6 +57,13 @@ def test_nothing_is_said_where_nothing_was_learned_or_runs_are_missing(rows):
     assert claim._judge(rows).word == "not tested at this scale"
 
 
+def test_what_was_measured_takes_no_name_of_what_the_run_tells():
+    record = {"kind": "eval", "step": 2, "epoch": 0.5, "accuracy": 0.9, "staleness": 4.0, "learning_rate": 0.1}
+    measured = claim._reduce([{"kind": "train", "step": 1}, record])
+    assert measured == {"step": [2], "epoch": [0.5], "accuracy": [0.9]}
+    assert not set(measured) & set(claim._runs("laptop", [])[0].tells)
+
+
 def test_the_rate_suits_the_most_stale():
     assert claim._picked([tuning(0.01, 0.1), tuning(0.005, 0.96), tuning(0.001, 0.9), *finals(0, 1.0)]) == 0.005
 
