@@ -6,8 +6,8 @@ from experiments import report
 from experiments.claims import staleness_error as claim
 
 
-def tuning(rate, staleness, accuracy, *, data="mnist"):
-    tells = {"staleness": staleness, "start": "ramp-up", "rate": rate, "split": "validation", "seed": 0, "data": data}
+def tuning(rate, accuracy):
+    tells = {"staleness": 50, "start": "ramp-up", "rate": rate, "split": "validation", "seed": 0, "data": "mnist"}
     return {**tells, "accuracy": [0.1, accuracy]}
 
 
@@ -57,9 +57,15 @@ def test_nothing_is_said_where_nothing_was_learned_or_runs_are_missing(rows):
     assert claim._judge(rows).word == "not tested at this scale"
 
 
-def test_the_rate_suits_both_ends_of_staleness():
-    rows = [tuning(0.02, 0, 0.99), tuning(0.02, 50, 0.1), tuning(0.005, 0, 0.97), tuning(0.005, 50, 0.96)]
-    assert claim._picked(rows) == 0.005
+def test_what_was_measured_takes_no_name_of_what_the_run_tells():
+    record = {"kind": "eval", "step": 2, "epoch": 0.5, "accuracy": 0.9, "staleness": 4.0, "learning_rate": 0.1}
+    measured = claim._reduce([{"kind": "train", "step": 1}, record])
+    assert measured == {"step": [2], "epoch": [0.5], "accuracy": [0.9]}
+    assert not set(measured) & set(claim._runs("laptop", [])[0].tells)
+
+
+def test_the_rate_suits_the_most_stale():
+    assert claim._picked([tuning(0.01, 0.1), tuning(0.005, 0.96), tuning(0.001, 0.9), *finals(0, 1.0)]) == 0.005
 
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop"])
@@ -78,7 +84,7 @@ def test_runs_come_in_two_stages_of_configs_that_load(scale):
 
 
 def test_the_report_shows_every_kind():
-    rows = [tuning(0.005, 0, 0.97), *outcome(SUPPORTING)]
+    rows = [tuning(0.005, 0.97), *outcome(SUPPORTING)]
     origin = {"commit": "0" * 40, "tree": "clean", "jax": "0", "devices": ["cpu"], "wall_seconds": 1.0}
     text = report.section(claim.EXPERIMENT, [{**row, "origin": origin} for row in rows])
     assert text.count("fails to converge from about 15 on [MEM med]") == 2 and "0.36 % [MEM med]" in text
