@@ -86,7 +86,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 def _picked(tried: Rows) -> float:
     """The rate with the fewest epochs to the target; where none gets there, or several at once, the most accurate."""
-    return min(tried, key=lambda row: (_epochs(row), -ask.last(row, "accuracy")))["rate"]
+    return ask.earliest(tried, target=tried[0]["target"], of="accuracy")["rate"]
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
