@@ -45,7 +45,7 @@ def _setting(scale: Scale) -> tuple[str, Setting]:
     if scale in SETTINGS:
         return {"gpu": "cifar10", "paper": "imagenet2012"}[scale], SETTINGS[scale]
     name = datasets.image_set(scale)["data.name"]
-    small = {"rates": SETTINGS[name].rates[1:3], "epochs": 4, "target": 0.3} if scale == "smoke" else {}
+    small: dict[str, Any] = {"rates": SETTINGS[name].rates[1:3], "epochs": 4, "target": 0.3} if scale == "smoke" else {}
     return name, SETTINGS[name]._replace(**small)
 
 
