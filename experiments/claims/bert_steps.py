@@ -211,8 +211,8 @@ EXPERIMENT = Experiment(
         "alone has no reason to diverge: the rule asks of Adam only whether Adasum makes it better at the same batch, "
         "and 'converges where Adam does not' stays untested below the paper's scale.",
         "Quality is the masked-LM loss in pre-training; the paper's is F1 after fine-tuning on SQuAD 1.1, which is no "
-        "part of this project. Fewer steps are steps of phase 1, on a schedule of their own length, with the same share "
-        "of warm-up. Runs with twice the batch and 65 % of the steps (the paper's 4,574 of 7,039, a recollection) are "
+        "part of this project. Fewer steps are of phase 1, on a schedule of their own length, with the same share of "
+        "warm-up. Runs with twice the batch and 65 % of the steps (the paper's 4,574 of 7,039, a recollection) are "
         "told, and not in the rule.",
         "Alone means the mean of gradients, then one optimizer, at a rate of its own.",
     ),

@@ -218,7 +218,7 @@ EXPERIMENT = Experiment(
     table=_table,
     draw=_draw,
     notes=(
-        "What the laptop can say: a ResNet-20 of a quarter of the channels on MNIST (digits where that is not prepared), "
+        "What the laptop can say: a ResNet-20 of a quarter of the channels on MNIST, or on digits, "
         "whose largest batch is a fourteenth of the training set; 64K are a twentieth of ImageNet's. It tells whether "
         "Adasum bears larger batches than the sum on a residual network, nothing of ImageNet's epochs.",
         "As in the configs: the sum is of gradients, then one optimizer; Adasum is of the deltas of optimizers of the "
