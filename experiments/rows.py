@@ -78,3 +78,14 @@ def best(rows: Sequence[Row], *, by: str, mode: Mode = "max") -> Row:
         return sign * value if math.isfinite(value) else -math.inf
 
     return max(rows, key=quality)
+
+
+def earliest(rows: Sequence[Row], *, target: float, of: str, along: str = "epoch", mode: Mode = "max") -> Row:
+    """Returns the row that first gets to a target; of several, or where none does, the one that ends best.
+
+    >>> tried = [{"epoch": [1, 2], "accuracy": [0.5, 0.9], "rate": 1}, {"epoch": [1, 2], "accuracy": [0.8, 0.7]}]
+    >>> earliest(tried, target=0.85, of="accuracy")["rate"]
+    1
+    """
+    sooner = [first_at(row, target, of=of, along=along, mode=mode) for row in rows]
+    return best([row for row, at in zip(rows, sooner, strict=True) if at == min(sooner)], by=of, mode=mode)

@@ -40,11 +40,12 @@ def test_digest_refuses_what_was_not_measured():
         adasum_cost.digest(_found(refused="too slow"))
 
 
+@pytest.mark.slow
 def test_measurement_in_a_process_of_its_own():
     row = adasum_cost._measure(sizes=[10_000], repeats=1, seed=0)
     assert row["num_devices"] == 8
     assert row["time_ratio"][0] > 0
-    assert 0.9 < row["bytes_ratio"][0] < 2
+    assert 0.9 < row["bytes_ratio"][0] < 8  # small leaves are gathered
 
 
 def test_measurement_tells_why_it_failed():

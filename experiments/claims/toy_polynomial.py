@@ -18,6 +18,7 @@ COEFFICIENTS = {"square": (1.0, -20.0, 50.0), "cubic": (10.0, 5.0, -20.0, -5.0)}
 START = (1.0, -1.0, 1.0)
 PROBLEMS = [("square", 1), ("square", 2), ("cubic", 1), ("cubic", 2)]
 NUM_STEPS, NOT_STOPPED = 50, 100  # the script's own count of a run that does not stop
+DIVERGED = 1e3  # coefficients that are this large are lost
 RATES = [round(0.01 * i, 2) for i in range(10, 160)]
 REDUCERS = ("mean", "adasum")
 LABELS = {"mean": "averaging", "adasum": "Adasum"}
@@ -65,7 +66,8 @@ def steps_to_stop(x: "jax.Array", rates: "jax.Array", *, polynomial: str, reduce
         def step(state, x):
             params, zero_before, stopped, count = state
             gradient = over_workers(params, x)
-            zero = jnp.all(gradient == 0)
+            # A run that diverges ends in zeros, too, at the end of float32's range.
+            zero = jnp.all(gradient == 0) & jnp.all(jnp.abs(params) < DIVERGED)
             count += ~stopped
             return (params - rate * gradient, zero, stopped | (zero & zero_before), count), None
 
@@ -129,12 +131,12 @@ def _at_best(rows: Rows) -> Sample:
     return Sample.of(fewer, digits=1, unit="%")
 
 
-def _at_same(rows: Rows) -> tuple[float, float]:
-    """Returns the most per cent that Adasum saves at one rate for both, and that rate; of those that suit both."""
+def _at_same(rows: Rows, *, stop: float = MOST_STOP) -> tuple[float, float]:
+    """Returns the most per cent that Adasum saves at one rate for both, and that rate; of those at which both stop."""
     found = [
         (statistics.fmean(_fewer(row["adasum_steps"][i], than=row["mean_steps"][i]) for row in _reported(rows)), rate)
         for i, rate in enumerate(RATES)
-        if min(row[f"{reducer}_stopped"][i] for row in _reported(rows) for reducer in REDUCERS) >= MOST_STOP
+        if min(row[f"{reducer}_stopped"][i] for row in _reported(rows) for reducer in REDUCERS) >= stop
     ]
     return max(found, default=(np.nan, np.nan))
 
@@ -147,14 +149,18 @@ def _findings(rows: Rows) -> list[Finding]:
     found = []
     for (name, x_max), same in _problems(rows).items():
         quoted = Quoted("up to 50 %", "READ: Horovod's guide to Adasum") if name == "square" else None
-        most, rate = _at_same(same)
         where = f"{name}, x_max {x_max}"
-        no_rate = f"no rate at which both stop in {MOST_STOP:.0%} of the draws"
+        told = [
+            f"{most:.1f} % (at {rate:g}) where both stop in {stop:.0%} of the draws"
+            for stop in (MOST_STOP, 0.01)
+            for most, rate in [_at_same(same, stop=stop)]
+            if not np.isnan(most)
+        ]
         found += [
             Finding(quantity=f"fewer steps, {where}, each at its best rate", ours=_at_best(same), paper=quoted),
             Finding(
                 quantity=f"fewer steps, {where}, at most, both at one rate",
-                ours=no_rate if np.isnan(most) else f"{most:.1f} % (at {rate:g})",
+                ours=", ".join(told) or "no rate at which both stop",
                 paper=quoted,
             ),
         ]
@@ -236,8 +242,9 @@ EXPERIMENT = Experiment(
         "What the original calls cubic fits the square network to the cubic polynomial, since it asks for ~mode, which "
         "is -1 or -2 and so always true: it cannot stop. Here the cubic is fitted by its three coefficients, and all "
         "three gradients must be 0. The rule goes by the square one alone, which the guide gives its figure for.",
-        "Averaging at twice a rate is summing at the rate: a saving of 50 % at one rate for both is what a sum would "
-        "give. The comparison of best rates is free of that, and is the harder one.",
+        "Averaging at twice a rate is summing at the rate, so that a sum would save 50 % at one rate for both.",
+        "What is said beside the rule of rates at which both stop in 1 % of the draws was added when the rule had been "
+        "applied: the largest savings are where averaging hardly ever stops within 50 steps, and counts 100.",
         "Differs in: Adasum's dot products are in float32, where Horovod's are in double precision.",
     ),
 )
