@@ -1,0 +1,57 @@
+"""Every reducer on digits, each at its own learning rate: what anyone can run first."""
+
+from experiments.comparison import Comparison
+from experiments.experiment import Experiment, Rows, Scale, Verdict
+
+NAMES = ("mean", "sum", "adasum", "adacons", "coordinate_median", "trimmed_mean", "sign_majority")
+MARGIN = 2.0  # standard errors
+EPOCHS = {"smoke": 2, "laptop": 60}
+
+
+def _common(scale: Scale) -> dict:
+    epochs = EPOCHS[scale]
+    every = {f"{key}_every_epochs": epochs / 10 for key in ("log", "eval")}
+    return {"data.name": "digits", "train_epochs": epochs, "checkpoint_every_epochs": epochs, **every}
+
+
+COMPARISON = Comparison(
+    spec="configs/digits.py",
+    methods={name: {"reducer.name": name} for name in NAMES}
+    | {"adasum of deltas": {"reducer.name": "adasum", "reducer_on": "updates"}},
+    common=_common,
+    rates={"smoke": (0.03, 0.1), "laptop": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)},
+    target={"digits": 0.975},
+    seeds={"smoke": 1, "laptop": 5},
+)
+
+
+def _judge(rows: Rows) -> Verdict:
+    ours = {
+        method: COMPARISON.accuracy(rows, method) for method in COMPARISON.methods if COMPARISON.final(rows, method)
+    }
+    if set(ours) != set(COMPARISON.methods) or min(sample.n for sample in ours.values()) < COMPARISON.seeds["laptop"]:
+        return Verdict("not tested at this scale", "The rule needs five seeds of every reducer.")
+    mean = ours.pop("mean")
+    above = [
+        f"{name} ({sample})"
+        for name, sample in ours.items()
+        if sample.mean - mean.mean > MARGIN * ((sample.std**2 + mean.std**2) / mean.n) ** 0.5
+    ]
+    return Verdict("not supported" if above else "supported", f"Above the mean's {mean}: {', '.join(above) or 'none'}.")
+
+
+EXPERIMENT = Experiment(
+    number=18,
+    title="All reducers on digits",
+    claim="On a small task, no way of combining gradients ends above their mean once each has its own learning rate.",
+    source="ours: of no paper",
+    rule="Supported if no reducer's mean test accuracy, over five seeds, is above that of the mean by more than two "
+    "standard errors of the difference.",
+    selection=COMPARISON.selection,
+    hours={"smoke": 0.06, "laptop": 0.3},
+    runs=COMPARISON.runs,
+    findings=COMPARISON.findings,
+    judge=_judge,
+    table=COMPARISON.table,
+    draw=COMPARISON.draw,
+)
