@@ -48,7 +48,7 @@ def _errors(rows: Rows, *, setting: str, num_workers: int, method: str) -> list[
 def crossover(step_sizes: Sequence[float], ours: Sequence[float], theirs: Sequence[float]) -> float:
     """Returns the step size from which on ``ours`` is the smaller error, interpolated; infinity if it never is.
 
-    >>> crossover([1.0, 4.0, 16.0], [0.3, 0.3, 0.3], [0.2, 0.4, 0.6])
+    >>> round(crossover([1.0, 4.0, 16.0], [0.3, 0.3, 0.3], [0.2, 0.4, 0.6]), 3)
     2.0
     """
     gaps = [theirs - ours for ours, theirs in zip(ours, theirs, strict=True)]
