@@ -19,7 +19,7 @@ def _row(*, batch: int, reducer: str, epochs: float, seed: int, split: str = "te
         "rate": rate,
         "split": split,
         "seed": seed,
-        "data": "mnist",
+        "data": "digits",
         "target": 0.9,
         "budget": 10,
         "epoch": [epochs, 10.0] if reached else [5.0, 10.0],
@@ -75,7 +75,7 @@ def test_the_rate_that_gets_there_first_is_picked():
 
 @pytest.mark.parametrize("scale", list(EXPERIMENT.hours))
 def test_runs_tune_first_and_then_take_the_pick(scale):
-    setting = large_batch._setting(scale)[1]
+    setting = large_batch._setting(scale)
     tuning = EXPERIMENT.runs(scale, [])
     assert all(run.tells["split"] == "validation" and run.tells["seed"] == 0 for run in tuning)
     for run in tuning:
