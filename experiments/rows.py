@@ -78,3 +78,14 @@ def best(rows: Sequence[Row], *, by: str, mode: Mode = "max") -> Row:
         return sign * value if math.isfinite(value) else -math.inf
 
     return max(rows, key=quality)
+
+
+def earliest(rows: Sequence[Row], target: float, *, of: str, along: str = "step") -> Row:
+    """Returns the row that is first at a target; if none gets there, the one whose last evaluation is best.
+
+    >>> slow, fast = {"step": [1, 2], "accuracy": [0.5, 0.8]}, {"step": [1, 2], "accuracy": [0.7, 0.6]}
+    >>> earliest([slow, fast], 0.6, of="accuracy") is fast, earliest([slow, fast], 0.9, of="accuracy") is slow
+    (True, True)
+    """
+    soonest = min(rows, key=lambda row: first_at(row, target, of=of, along=along))
+    return soonest if math.isfinite(first_at(soonest, target, of=of, along=along)) else best(rows, by=of)
