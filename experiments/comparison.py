@@ -57,6 +57,12 @@ class Comparison:
                 found += [self._run(scale, "final", method, rate, seed) for seed in range(self.seeds[scale])]
         return found
 
+    @staticmethod
+    def reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Returns of a run's evaluations what this asks for."""
+        found = [record for record in records if record["kind"] == "eval"]
+        return {key: [record[key] for record in found] for key in (*LABELS, "accuracy")}
+
     def picked(self, rows: Rows, method: str) -> float | None:
         """Returns a method's learning rate; None before it is tuned."""
         tried = ask.select(rows, stage="tuning", method=method)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -44,7 +45,8 @@ class Sample(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float], *, digits: int = 4, unit: str = "") -> "Sample":
         values = [float(value) for value in values]
-        std = statistics.stdev(values) if len(values) > 1 else 0.0
+        finite = all(map(math.isfinite, values))
+        std = (statistics.stdev(values) if finite else math.nan) if len(values) > 1 else 0.0
         return cls(statistics.fmean(values), std, len(values), digits, unit)
 
     def __str__(self) -> str:

@@ -64,6 +64,8 @@ def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations) -> Row:
         "devices": start["devices"],
         "wall_seconds": seconds and round(seconds, 1),
     }
+    if twice := {"run", "origin", *run.tells} & set(measured):
+        raise ValueError(f"run={run.name!r}: measures {sorted(twice)[0]!r}, which it tells of itself")
     return {"run": run.name, **run.tells, **measured, "origin": origin}
 
 

@@ -50,6 +50,7 @@ EXPERIMENT = Experiment(
     selection=COMPARISON.selection,
     hours={"smoke": 0.06, "laptop": 0.3},
     runs=COMPARISON.runs,
+    reduce=COMPARISON.reduce,
     findings=COMPARISON.findings,
     judge=_judge,
     table=COMPARISON.table,
