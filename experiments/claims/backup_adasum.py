@@ -21,8 +21,8 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 RATES = {"smoke": (0.2,), "laptop": (0.005, 0.0125, 0.03, 0.08, 0.2, 0.5, 1.2)}
 BATCHES = {"smoke": 8, "laptop": 16}  # of one worker
-EPOCHS = {"smoke": 20, "laptop": 8}  # of examples that were used, so the same for all methods
-TARGETS = {"mnist": (0.93, 0.95, 0.97), "digits": (0.8, 0.85, 0.9)}  # accuracies; the last one decides
+EPOCHS = {"smoke": 20, "laptop": 4}  # of examples that were used, so the same for all methods
+TARGETS = {"mnist": (0.9, 0.93, 0.95), "digits": (0.8, 0.85, 0.9)}  # accuracies; the last one decides
 
 
 def _run(scale: Scale, *, stage: str, method: str, rate: float, seed: int) -> Run:
@@ -31,7 +31,7 @@ def _run(scale: Scale, *, stage: str, method: str, rate: float, seed: int) -> Ru
         **data,
         "data.evaluate_on": "validation" if stage == "tuning" else "test",
         "model.name": "mlp",
-        "model.hidden_sizes": (512,),
+        "model.hidden_sizes": (64,),
         "optimizer.momentum": 0.0,
         "optimizer.learning_rate": rate,
         "schedule.name": "constant",
@@ -149,7 +149,7 @@ EXPERIMENT = Experiment(
     "alone.",
     source="ours: of no paper",
     rule="Supported if in every seed the first 30 of 32 machines combined by Adasum are at the target (test accuracy "
-    "97 % on MNIST, 90 % on digits) in less simulated time than both the mean of the first 30 and Adasum of all 32. "
+    "95 % on MNIST, 90 % on digits) in less simulated time than both the mean of the first 30 and Adasum of all 32. "
     "Not tested where one of the three does not get there.",
     selection="Each method's learning rate: first at the target in simulated time on the validation split, seed 0, "
     "of 0.005, 0.0125, 0.03, 0.08, 0.2, 0.5, 1.2.",
@@ -160,8 +160,8 @@ EXPERIMENT = Experiment(
     table=_table,
     draw=_draw,
     notes=(
-        "32 machines whatever the method, an MLP (512 hidden units), 16 examples a worker, SGD without momentum at a "
-        "constant rate, 8 epochs of examples that are used, evaluated 10 times in each. Times are those of the arrival "
+        "32 machines whatever the method, an MLP (64 hidden units), 16 examples a worker, SGD without momentum at a "
+        "constant rate, 4 epochs of examples that are used, evaluated 10 times in each. Times are those of the arrival "
         "model `paper_cluster`, the same for all methods with the same seed; combining takes no time, which favours "
         "Adasum. The numbers of backups and of examples a worker were set and not tuned.",
     ),
