@@ -57,7 +57,7 @@ def split_rows(*, exponent=0.85, seconds=SECONDS, accuracy=0.98):
         ({"seconds": SECONDS | {100: 1.98}}, "not supported"),  # nothing sharp near 100
         ({"seconds": SECONDS | {n: 3.0 for n in (90, 94, 96, 98)}}, "not supported"),  # steps are long before
         ({"exponent": 1.2}, "supported"),
-        ({"accuracy": 0.96}, "not tested at this scale"),
+        ({"accuracy": 0.94}, "not tested at this scale"),
     ],
 )
 def test_the_split_decides(changes, word):

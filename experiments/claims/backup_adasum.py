@@ -9,14 +9,14 @@ from experiments.experiment import Experiment, Rows, Sample, Scale, Verdict
 
 MACHINES, REQUIRED = 32, 30
 BOTH = "backup_adasum"
-EPOCHS = {"smoke": 20, "laptop": 8}  # of examples that were used, so the same for all methods
+EPOCHS = {"smoke": 20, "laptop": 4}  # of examples that were used, so the same for all methods
 
 
 def _common(scale: Scale) -> dict[str, Any]:
     return {
         **datasets.image_set(scale),
         "model.name": "mlp",
-        "model.hidden_sizes": (512,),
+        "model.hidden_sizes": (64,),
         "optimizer.momentum": 0.0,
         "schedule.name": "constant",
         "learning_rate_scaling": "none",
@@ -41,7 +41,7 @@ COMPARISON = Comparison(
     },
     common=_common,
     rates={"smoke": (0.2,), "laptop": (0.005, 0.0125, 0.03, 0.08, 0.2, 0.5, 1.2)},
-    target={"mnist": 0.97, "digits": 0.9},
+    target={"mnist": 0.95, "digits": 0.9},
     along="simulated_seconds",
 )
 
@@ -68,7 +68,7 @@ EXPERIMENT = Experiment(
     "alone.",
     source="ours: of no paper",
     rule="Supported if in every seed the first 30 of 32 machines combined by Adasum are at the target (test accuracy "
-    "97 % on MNIST, 90 % on digits) in less simulated time than both the mean of the first 30 and Adasum of all 32. "
+    "95 % on MNIST, 90 % on digits) in less simulated time than both the mean of the first 30 and Adasum of all 32. "
     "Not tested where one of the three does not get there.",
     selection=COMPARISON.selection,
     hours={"smoke": 0.05, "laptop": 0.25},
@@ -79,8 +79,8 @@ EXPERIMENT = Experiment(
     table=COMPARISON.table,
     draw=COMPARISON.draw,
     notes=(
-        "32 machines whatever the method, an MLP (512 hidden units), 16 examples a worker, SGD without momentum at a "
-        "constant rate, 8 epochs of examples that are used, evaluated 10 times in each. Times are those of the arrival "
+        "32 machines whatever the method, an MLP (64 hidden units), 16 examples a worker, SGD without momentum at a "
+        "constant rate, 4 epochs of examples that are used, evaluated 10 times in each. Times are those of the arrival "
         "model `paper_cluster`, the same for all methods with the same seed; combining takes no time, which favours "
         "Adasum. The numbers of backups and of examples a worker were set and not tuned.",
     ),
