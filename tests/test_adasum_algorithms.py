@@ -47,6 +47,16 @@ def wide(grads):
 # ---- all give the same ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("scale", [1.5e38, 3e38])
+def test_gradients_next_to_the_largest_number_do_not_vanish(algorithm, scale):
+    for size in (2, 200):  # folded as vectors, and in the space of coefficients
+        grads = np.zeros((2, size), np.float32)
+        grads[0, 0] = grads[1, 1] = scale  # orthogonal: the sum
+        for device in on_layout([grads], 2, algorithm=algorithm)[0]:
+            np.testing.assert_allclose(device, grads.sum(0), rtol=1e-6)
+
+
 @pytest.mark.parametrize("lanes", [1, 2, 3])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_all_algorithms_agree_on_devices_with_lanes(algorithm, lanes):
