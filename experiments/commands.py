@@ -11,6 +11,8 @@ from experiments.experiment import Experiment, Reduce, Row, Rows, Run, Scale, ev
 from experiments.measure import command as measure_command
 from experiments.queue import Failure
 
+Command = Callable[[Run, Path], Sequence[str]]  # of a run in a folder
+
 
 class Shard(NamedTuple):
     """One of several machines that share runs out: every n-th of them."""
@@ -42,7 +44,7 @@ def finish(
     wanted: Callable[[Rows], Sequence[Run]],
     *,
     root: Path,
-    command: Callable[[Run, Path], Sequence[str]],
+    command: Command,
     jobs: int = 1,
     shard: Shard = WHOLE,
     reduce: Reduce = evaluations,
@@ -91,6 +93,11 @@ def runs_of(experiment: Experiment, scale: Scale, *, root: Path) -> tuple[list[R
         rows = found
 
 
+def command_of(name: str) -> Command:
+    """Returns what does a run of an experiment: train.py, or the experiment's own measurement."""
+    return lambda run, folder: queue.train_command(run, folder) if run.spec else measure_command(name, run, folder)
+
+
 def run_experiment(name: str, *, scale: Scale, out: Path, jobs: int, shard: Shard) -> list[Failure]:
     """Finishes the runs of an experiment at a scale."""
     experiment = claims.load(name)
@@ -100,15 +107,11 @@ def run_experiment(name: str, *, scale: Scale, out: Path, jobs: int, shard: Shar
     print(
         f"{name} at scale {scale}: about {experiment.hours[scale]:g} h predicted on 2 cores; in {root}", file=sys.stderr
     )
-
-    def command(run: Run, folder: Path) -> list[str]:
-        return queue.train_command(run, folder) if run.spec else measure_command(name, run, folder)
-
     return finish(
         name,
         lambda rows: experiment.runs(scale, rows),
         root=root,
-        command=command,
+        command=command_of(name),
         jobs=jobs,
         shard=shard,
         reduce=experiment.reduce,

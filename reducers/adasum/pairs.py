@@ -51,8 +51,8 @@ def unit(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def power_of_two(x: jax.Array) -> jax.Array:
     """The power of two next to x >= 0, a scale that rounds nothing; 0 for 0.
 
-    At most an eighth of the largest number: XLA divides by a scale as it multiplies by its inverse, and that of a larger
-    one is subnormal, which it takes for 0.
+    At most an eighth of the largest number: XLA multiplies by the inverse of a scale, and takes that of a larger one,
+    which is subnormal, for 0.
 
     >>> power_of_two(jnp.array([0.0, 1.0, 5.0, 6.0]))
     Array([0., 1., 4., 8.], dtype=float32)
