@@ -70,6 +70,11 @@ def test_verdicts(one, many, word):
     assert bool(EXPERIMENT.findings(_rows(one, many))) == (math.isfinite(one) and math.isfinite(many))
 
 
+def test_speeds_that_give_a_local_step_no_time_decide_nothing():
+    rows = [{**row, "examples_per_second": 1e3 * row["count"] ** 2} for row in _rows(100, 20)]
+    assert local_steps.compute_seconds(rows) < 0 and EXPERIMENT.judge(rows).word == "not tested at this scale"
+
+
 def test_the_rate_with_the_fewest_epochs_is_picked_and_the_most_accurate_of_those_that_fail():
     tried = [_row(1, steps=steps, rate=rate) for steps, rate in ((30, 0.1), (20, 0.2), (math.inf, 0.3))]
     assert local_steps._picked(tried) == 0.2

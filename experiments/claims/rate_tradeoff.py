@@ -107,7 +107,7 @@ def _findings(rows: Rows) -> list[Finding]:
             ),
             Finding(
                 quantity=f"epochs to converge, {name} (ours: to within 0.1 points of the run's best)",
-                paper=Quoted(f"{epochs}", "DERIVED"),
+                paper=Quoted(f"{epochs}", "DERIVED from MEM med-hi"),
                 ours=_to_converge(same),
             ),
             Finding(quantity=f"epochs to {100 * target:.1f} %, {name}", ours=_epochs(same, target)),
