@@ -254,6 +254,17 @@ def test_a_target_that_is_not_reached_is_infinitely_far():
     assert ask.first_at({"step": [1, 2], "loss": [3.0, 2.0]}, 1.0, of="loss", mode="min") == math.inf
 
 
+def test_what_all_runs_reach_is_reached_by_each_and_lost_by_one_without_numbers():
+    rows = [{"x": [0.5, 0.29, math.nan]}, {"x": [0.1 + 0.2, 0.57]}]
+    high, low = (ask.reached_by_all(rows, of="x", parts=100, mode=mode) for mode in ("max", "min"))
+    assert high == 0.5 and round(low, 9) == 0.3 and low >= 0.1 + 0.2
+    for mode, target in (("max", high), ("min", low)):
+        assert all(ask.first_at({**row, "step": row["x"]}, target, of="x", mode=mode) < math.inf for row in rows)
+    lost = [*rows, {"x": [math.nan, math.inf], "step": [1, 2]}]
+    target = ask.reached_by_all(lost, of="x", parts=100)
+    assert math.isnan(target) and ask.until(lost[2:], target, of="x", along="step").mean == math.inf
+
+
 # ---- reports -----------------------------------------------------------------------------------------------------
 
 

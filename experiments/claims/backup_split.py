@@ -210,8 +210,7 @@ def _draw(rows: Rows, figure: "Figure") -> None:
     panels[0].set_ylim(0, None)
     for axes in panels[1:]:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:,g}")
-        axes.yaxis.set_minor_formatter("{x:,g}")
+        drawing.plain_numbers(axes.yaxis)
     for axes in panels:
         axes.legend(fontsize=7)
 

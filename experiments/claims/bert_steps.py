@@ -180,9 +180,8 @@ def _draw(rows: Rows, figure: "Figure") -> None:
         for position, point in enumerate(points):
             found = _of(rows, point, split="test")
             if found:
-                curves = [Sample.of(values) for values in zip(*(row[METRIC] for row in found), strict=True)]
                 label = f"{LABELS[point[1]]}, x{point[2]}, {point[3]:.0%}"
-                drawing.band(axes, found[0]["step"], curves, position=position, label=label)
+                drawing.band(axes, found[0]["step"], ask.curve(found, METRIC), position=position, label=label)
         axes.set_title(title, fontsize=9)
         axes.set(xlabel="step")
         axes.legend(fontsize=7, title="batch, steps", title_fontsize=7)

@@ -1,5 +1,6 @@
 """Every reducer on digits, each at its own learning rate: what anyone can run first."""
 
+from experiments import rows as ask
 from experiments.comparison import Comparison
 from experiments.experiment import Experiment, Rows, Scale, Verdict
 
@@ -38,7 +39,7 @@ def _judge(rows: Rows) -> Verdict:
     above = [
         f"{name} ({sample})"
         for name, sample in ours.items()
-        if sample.mean - mean.mean > MARGIN * ((sample.std**2 + mean.std**2) / mean.n) ** 0.5
+        if sample.mean - mean.mean > MARGIN * ask.standard_error(sample, mean)
     ]
     return Verdict("not supported" if above else "supported", f"Above the mean's {mean}: {', '.join(above) or 'none'}.")
 
