@@ -361,6 +361,8 @@ def test_the_table_of_a_sweep_says_n_and_what_was_lost():
     [
         (["run", "nothing"], "name='nothing': must be one of"),
         (["run", "convergence_constants", "--scale=paper"], "scale='paper': convergence_constants has smoke, laptop"),
+        (["report", "convergence_constants", "--scale=gpu"], "scale='gpu': convergence_constants has smoke, laptop"),
+        (["publish", "convergence_constants", "--scale=gpu"], "scale='gpu': convergence_constants has smoke, laptop"),
         (["run", "convergence_constants", "--shard=3/2"], "shard"),
         (["run", "convergence_constants", "--jobs=0"], "jobs=0: must be in [1, inf)"),
         (["report"], "give a name, or --all"),

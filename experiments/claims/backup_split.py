@@ -86,7 +86,8 @@ def _fastest(rows: Rows) -> float:
 
 def _all_reach(rows: Rows) -> bool:
     final = ask.select(rows, stage="final")
-    return bool(final) and all(math.isfinite(_to_target(row, "step")) for row in final)
+    there = any(set(sizes) <= set(_sizes(rows)) for sizes in SIZES.values())  # all of a scale
+    return there and all(math.isfinite(_to_target(row, "step")) for row in final)
 
 
 def _sizes(rows: Rows) -> list[int]:

@@ -103,7 +103,7 @@ def _to_target(row: Row, along: str) -> float:
 def compute_seconds(rows: Rows) -> float:
     """Seconds of one local step of one worker: what a step with more of them takes longer, all workers in turns."""
     steps = ([_examples(r) / r["examples_per_second"] for r in ask.select(rows, count=count)] for count in COUNTS)
-    one, many = map(statistics.median, steps)
+    one, many = (statistics.median(times or [math.nan]) for times in steps)  # NaN before both have run
     return (many - one) / ((COUNTS[1] - COUNTS[0]) * rows[0]["num_workers"])
 
 
