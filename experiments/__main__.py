@@ -89,7 +89,7 @@ def _main(given: argparse.Namespace) -> int:
     if getattr(given, "slurm", None) is not None:
         from experiments import slurm
 
-        options = dict(sweep.values_of(text) for text in given.slurm_option)
+        options = dict(sweep.value_of(text) for text in given.slurm_option)
         print(slurm.submit(sys.argv[1:], shards=given.slurm, folder=given.out / "slurm", options=options))
         return 0
     match given.command:
@@ -123,14 +123,13 @@ def _main(given: argparse.Namespace) -> int:
 
 def _points(given: argparse.Namespace) -> list:
     """The runs of a sweep."""
-    fixed = dict(sweep.values_of(text) for text in given.set)
-    parts = [sweep.grid({key: value[:1] for key, value in fixed.items()})]
+    parts: list[Sequence[sweep.Point]] = [[dict(sweep.value_of(text) for text in given.set)]]
     if given.grid:
         parts.append(sweep.grid(dict(sweep.values_of(text) for text in given.grid)))
     if given.zip:
         parts.append(sweep.zipped(dict(sweep.values_of(text) for text in given.zip)))
     if given.draw:
-        parts.append(sweep.drawn(dict(text.split("=", 1) for text in given.draw), count=given.draws))
+        parts.append(sweep.drawn({key: str(law) for key, law in map(sweep.value_of, given.draw)}, count=given.draws))
     if len(parts) == 1:
         parts.append(sweep.of_config(given.config))
     flags = {} if given.num_devices is None else {"num_devices": given.num_devices}

@@ -100,10 +100,7 @@ def command_of(name: str) -> Command:
 
 def run_experiment(name: str, *, scale: Scale, out: Path, jobs: int, shard: Shard) -> list[Failure]:
     """Finishes the runs of an experiment at a scale."""
-    experiment = claims.load(name)
-    if scale not in experiment.hours:
-        raise ValueError(f"scale={scale!r}: {name} has {', '.join(experiment.hours)}")
-    root = out / name / scale
+    experiment, root = _load(name, scale), out / name / scale
     print(
         f"{name} at scale {scale}: about {experiment.hours[scale]:g} h predicted on 2 cores; in {root}", file=sys.stderr
     )
@@ -120,7 +117,7 @@ def run_experiment(name: str, *, scale: Scale, out: Path, jobs: int, shard: Shar
 
 def tell(name: str, *, scale: Scale, out: Path) -> str:
     """Writes report.md and figure.png of what has run beside the runs, and returns the text."""
-    experiment, root = claims.load(name), out / name / scale
+    experiment, root = _load(name, scale), out / name / scale
     _, rows = runs_of(experiment, scale, root=root)
     root.mkdir(parents=True, exist_ok=True)
     return _write(experiment, rows, root)
@@ -128,7 +125,7 @@ def tell(name: str, *, scale: Scale, out: Path) -> str:
 
 def publish(name: str, *, scale: Scale, out: Path, to: Path = results.PUBLISHED) -> str:
     """Writes rows, report and figure of what has run to the repository's own folder, and returns the text."""
-    experiment = claims.load(name)
+    experiment = _load(name, scale)
     runs, rows = runs_of(experiment, scale, root=out / name / scale)
     if len(rows) < len(runs):
         raise ValueError(f"{name}: {len(rows)} of {len(runs)} runs at scale {scale} are finished; run it first")
@@ -185,6 +182,13 @@ def listing(*, out: Path) -> str:
         hours = ", ".join(f"{scale} {hours:g} h" for scale, hours in experiment.hours.items())
         cells.append([name, experiment.claim, hours, ", ".join(filter(None, (state, here)))])
     return "\n".join(f"{name}\n    {claim}\n    {hours}; {state}" for name, claim, hours, state in cells)
+
+
+def _load(name: str, scale: Scale) -> Experiment:
+    experiment = claims.load(name)
+    if scale not in experiment.hours:
+        raise ValueError(f"scale={scale!r}: {name} has {', '.join(experiment.hours)}")
+    return experiment
 
 
 def _write(experiment: Experiment, rows: Rows, folder: Path) -> str:

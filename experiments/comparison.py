@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from experiments import drawing
 from experiments import rows as ask
-from experiments.experiment import Finding, Row, Rows, Run, Sample, Scale, Table
+from experiments.experiment import Finding, Row, Rows, Run, Sample, Scale, Table, evaluations_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,6 +37,7 @@ class Comparison:
     rates: Mapping[Scale, Sequence[float]]
     target: Mapping[str, float]
     along: Along = "epoch"
+    reduce = staticmethod(evaluations_of(*LABELS, "accuracy"))
     seeds: Mapping[Scale, int] = dataclasses.field(default_factory=lambda: {"smoke": 1, "laptop": 3})
 
     @property
@@ -56,12 +57,6 @@ class Comparison:
             if rate is not None:
                 found += [self._run(scale, "final", method, rate, seed) for seed in range(self.seeds[scale])]
         return found
-
-    @staticmethod
-    def reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Returns of a run's evaluations what this asks for."""
-        found = [record for record in records if record["kind"] == "eval"]
-        return {key: [record[key] for record in found] for key in (*LABELS, "accuracy")}
 
     def picked(self, rows: Rows, method: str) -> float | None:
         """Returns a method's learning rate; None before it is tuned."""
@@ -85,7 +80,7 @@ class Comparison:
 
     def accuracy(self, rows: Rows, method: str) -> Sample:
         """Returns a method's final test accuracy, in percent."""
-        return ask.final(self.final(rows, method), "accuracy", digits=2, scale=100, unit="%")
+        return ask.accuracy(self.final(rows, method))
 
     def findings(self, rows: Rows) -> list[Finding]:
         """What each method takes to the target."""

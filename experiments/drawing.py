@@ -1,12 +1,13 @@
 """How figures look: colour-blind safe, readable in grey and at the width of a column."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from experiments.experiment import Sample
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 # Okabe and Ito's colour-blind-safe palette, without the yellow that vanishes on white. Markers tell the curves apart
 # in grey, line styles beyond seven runs.
@@ -34,9 +35,36 @@ def look(position: int) -> dict[str, Any]:
     return {"color": COLOURS[position % n], "marker": MARKERS[position % n], "linestyle": style}
 
 
-def band(axes: "Axes", xs: Sequence[float], samples: Sequence[Sample], *, position: int, label: str) -> None:
-    """Draws a curve of means with a band of one standard deviation to either side."""
+def band(
+    axes: "Axes", xs: Sequence[float], samples: Sequence[Sample], *, position: int, label: str, **changes: Any
+) -> None:
+    """Draws a curve of means with a band of one standard deviation to either side.
+
+    Args:
+      axes: to draw on.
+      xs: of the means.
+      samples: one of each x.
+      position: of the curve, for its look.
+      label: in the legend.
+      **changes: of that look, as Matplotlib has them.
+    """
+    looks: dict[str, Any] = {"markersize": 5, "markeredgecolor": "white"} | look(position) | changes
     means = [sample.mean for sample in samples]
     low, high = ([s.mean + sign * s.std for s in samples] for sign in (-1, 1))
-    axes.plot(xs, means, label=label, markersize=5, markeredgecolor="white", **look(position))
-    axes.fill_between(xs, low, high, color=look(position)["color"], alpha=0.2, linewidth=0)
+    axes.plot(xs, means, label=label, **looks)
+    axes.fill_between(xs, low, high, color=looks["color"], alpha=0.2, linewidth=0)
+
+
+def plain_numbers(axis: "Axis", *, minor: Literal["labelled", "bare"] = "labelled") -> None:
+    """Writes the numbers of a logarithmic axis out, in place of powers of ten."""
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter("{x:,g}" if minor == "labelled" else "")
+    axis.set_tick_params(which="minor", labelsize=7)
+
+
+def percent_ticks(axes: "Axes") -> None:
+    """Labels a logarithmic y axis of percentages at 0.5, 1, 2, 5, ... as far as it goes."""
+    low, high = axes.get_ylim()
+    ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if low <= tick <= high]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.yaxis.set_minor_formatter("")

@@ -151,6 +151,20 @@ def evaluations(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: [record[key] for record in found if key in record] for key in keys}
 
 
+def evaluations_of(*keys: str) -> Reduce:
+    """Returns a ``reduce`` that keeps only these quantities of a run's evaluations, all of which each must have.
+
+    >>> evaluations_of("loss")([{"kind": "eval", "step": 2, "loss": 0.5, "accuracy": 0.9}])
+    {'loss': [0.5]}
+    """
+
+    def reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        found = [record for record in records if record["kind"] == "eval"]
+        return {key: [record[key] for record in found] for key in keys}
+
+    return reduce
+
+
 def _no_rows_needed(rows: Rows) -> Table:
     del rows
     return Table((), ())

@@ -1,6 +1,7 @@
 """Runs one after another, or some at once: what is finished stays, what was killed goes on, what fails is told."""
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from experiments.experiment import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 0.2
+SHOW_SECONDS = 2.0  # between two looks at the records, which are read whole
+TAIL_BYTES = 1 << 16  # of a log, in which the last line is looked for
 
 
 class Failure(NamedTuple):
@@ -43,7 +46,8 @@ def execute(
     """Finishes those runs that are not finished, and shows how far all of them are.
 
     Each is a process of its own, so that one that fails takes nothing with it. Several at once share the cores of this
-    process out among them. SIGINT and SIGTERM are handed on, once: a run of train.py then saves and stops.
+    process out among them. The first SIGINT or SIGTERM is handed on, and a run of train.py then saves and stops; the
+    next one kills what has not stopped by then.
 
     Args:
       runs: what to run, in this order.
@@ -72,7 +76,7 @@ def execute(
         _ending(active),
         tqdm(total=round(total, 3), initial=round(at_start, 3), desc=title, disable=None, bar_format=_BAR) as bar,
     ):
-        handed_on = 0
+        handed_on, shown = 0, -math.inf
         while waiting or active:
             for job in [job for job in active if job.process.poll() is not None]:
                 active.remove(job)
@@ -89,28 +93,30 @@ def execute(
                 waiting.remove(run)
                 active.append(_start(run, folders[run], command(run, folders[run]), free.pop(), cache=root / "xla"))
             waiting = [run for run in waiting if results.state_of(folders[run]) != "finished"]  # elsewhere, meanwhile
-            _show(bar, folders, waiting, active, failures)
+            if time.monotonic() - shown >= SHOW_SECONDS:
+                _show(bar, folders, waiting, active, failures)
+                shown = time.monotonic()
             time.sleep(POLL_SECONDS)
         _show(bar, folders, waiting, active, failures)
     return failures
 
 
 def fraction_done(run: Run, folder: Path) -> float:
-    """Returns how much of a run of train.py its records say is done, 0 to 1; 0 for what keeps none.
+    """Returns how much of a run of train.py its records say is done, 0 to 1; 0 for what keeps none, or damaged ones.
 
     >>> fraction_done(Run(tells={}), Path("nowhere"))
     0.0
     """
-    if not run.spec or not (folder / "metrics.jsonl").exists():
+    if not run.spec:
         return 0.0
-    config, records = run.config, run_folders.read(folder / "metrics.jsonl")
-    if not records:
+    try:
+        last = run_folders.read(folder / "metrics.jsonl")[-1]
+        steps, epochs = run.config["train_steps"], run.config["train_epochs"]
+        return min(1.0, last["step"] / steps if steps else last["epoch"] / epochs)
+    except (OSError, ValueError, LookupError, TypeError):  # the run itself says what is wrong, not its progress
         return 0.0
-    steps, epochs = config["train_steps"], config["train_epochs"]
-    return min(1.0, records[-1]["step"] / steps if steps else records[-1]["epoch"] / epochs)
 
 
-SHOW_SECONDS = 2.0  # between two looks at the records
 _BAR = "{desc}: {percentage:3.0f}%|{bar:24}| {elapsed} so far, {remaining} left{postfix}"
 
 
@@ -167,7 +173,11 @@ def _shares(jobs: int) -> list[frozenset[int]]:
 
 
 def _failure(job: _Job) -> Failure:
-    lines = (job.folder / "output.log").read_text(errors="replace").split("\n")
+    tail = b""
+    with contextlib.suppress(OSError), open(job.folder / "output.log", "rb") as log:  # the folder may be gone
+        log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+        tail = log.read()
+    lines = tail.decode(errors="replace").split("\n")
     said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
     return Failure(job.run, job.folder, f"exit code {job.process.returncode}: {said[-300:]}")
 

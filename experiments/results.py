@@ -1,5 +1,6 @@
 """Where runs of experiments lie, what state they are in, and the row of each finished one."""
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +20,17 @@ def folder_of(run: Run, root: Path) -> Path:
 
     So runs of another config never mix, and folders of several machines can be copied together.
     """
-    return root / f"{run.name[:MAX_NAME]}-{run_folders.fingerprint(run.config)[:8]}"
+    name = run.name.replace("/", "_")[:MAX_NAME]  # values may be paths
+    return root / f"{name}-{run_folders.fingerprint(run.config)[:8]}"
 
 
 def state_of(folder: Path) -> State:
     """Returns what has become of the run in a folder; "held" is a run that some process is at."""
     if (folder / "DONE").exists():
         return "finished"
-    if folder.exists() and run_folders.is_held(folder):
-        return "held"
+    with contextlib.suppress(OSError):  # a lock that may not be opened: the run itself will say so
+        if folder.exists() and run_folders.is_held(folder):
+            return "held"
     return "begun" if (folder / "config.json").exists() else "new"
 
 
@@ -44,7 +47,26 @@ def finished(runs: Sequence[Run], *, root: Path, reduce: Reduce = evaluations) -
 
 
 def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations) -> Row:
-    """Returns what is known of a finished run: what it tells, what it measured, and where it came from."""
+    """Returns what is known of a finished run: what it tells, what it measured, and where it came from.
+
+    Raises:
+      ValueError: one line, if the folder lacks something or holds something damaged, as one that is half copied does.
+    """
+    try:
+        measured, origin = _read(run, folder, reduce=reduce)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        told = str(error).partition("\n")[0]
+        raise ValueError(
+            f"run={run.name!r}: {str(folder)!r} has DONE but is not whole ({type(error).__name__}: {told}); "
+            "copy it again, or remove it"
+        ) from error
+    if twice := {"run", "origin", *run.tells} & set(measured):
+        raise ValueError(f"run={run.name!r}: measures {sorted(twice)[0]!r}, which it tells of itself")
+    return {"run": run.name, **run.tells, **measured, "origin": origin}
+
+
+def _read(run: Run, folder: Path, *, reduce: Reduce) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns what a finished run measured, and where it came from."""
     config = json.loads((folder / "config.json").read_text())
     start = json.loads((folder / "env.json").read_text())["starts"][-1]
     if run.spec:
@@ -64,9 +86,7 @@ def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations) -> Row:
         "devices": start["devices"],
         "wall_seconds": seconds and round(seconds, 1),
     }
-    if twice := {"run", "origin", *run.tells} & set(measured):
-        raise ValueError(f"run={run.name!r}: measures {sorted(twice)[0]!r}, which it tells of itself")
-    return {"run": run.name, **run.tells, **measured, "origin": origin}
+    return measured, origin
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:

@@ -45,6 +45,34 @@ def final(rows: Rows, key: str, *, digits: int = 4, scale: float = 1.0, unit: st
     return Sample.of([scale * last(row, key) for row in rows], digits=digits, unit=unit)
 
 
+def accuracy(rows: Rows) -> Sample:
+    """Returns the accuracy at the last evaluation, in percent.
+
+    >>> str(accuracy([{"accuracy": [0.5, 0.9]}, {"accuracy": [0.4, 0.7]}]))
+    '80.00 ± 14.14 % (n=2)'
+    """
+    return final(rows, "accuracy", digits=2, scale=100, unit="%")
+
+
+def curve(rows: Rows, key: str, *, digits: int = 4, scale: float = 1.0, unit: str = "") -> list[Sample]:
+    """Returns a quantity at each place of its list, over runs whose lists are equally long.
+
+    >>> [sample.mean for sample in curve([{"accuracy": [0.5, 0.9]}, {"accuracy": [0.4, 0.7]}], "accuracy", scale=100)]
+    [45.0, 80.0]
+    """
+    values = zip(*(row[key] for row in rows), strict=True)
+    return [Sample.of([scale * value for value in at], digits=digits, unit=unit) for at in values]
+
+
+def standard_error(one: Sample, other: Sample) -> float:
+    r"""Returns the standard error of the difference of two means, :math:`\sqrt{s_1^2 / n_1 + s_2^2 / n_2}`.
+
+    >>> standard_error(Sample(0.0, 3.0, n=1), Sample(0.0, 8.0, n=4))
+    5.0
+    """
+    return math.sqrt(one.std**2 / one.n + other.std**2 / other.n)
+
+
 def first_at(row: Row, target: float, *, of: str, along: str = "step", mode: Mode = "max") -> float:
     """Returns where a run first evaluates at a target or better: as exactly as it is evaluated often.
 
@@ -63,6 +91,38 @@ def first_at(row: Row, target: float, *, of: str, along: str = "step", mode: Mod
     """
     better = (lambda value: value >= target) if mode == "max" else (lambda value: value <= target)
     return next((float(x) for x, value in zip(row[along], row[of], strict=True) if better(value)), math.inf)
+
+
+def until(
+    rows: Rows, target: float, *, of: str, along: str, mode: Mode = "max", digits: int = 4, unit: str = ""
+) -> Sample:
+    """Returns where runs first evaluate at a target or better, as `first_at`, over their seeds."""
+    return Sample.of([first_at(row, target, of=of, along=along, mode=mode) for row in rows], digits=digits, unit=unit)
+
+
+def reached_by_all(rows: Rows, *, of: str, parts: int, mode: Mode = "max") -> float:
+    """Returns the best value that every run gets to at some evaluation, rounded to what is no better.
+
+    Args:
+      rows: of the runs.
+      of: the quantity.
+      parts: of one, that the value is rounded to a multiple of.
+      mode: which values are better.
+
+    Returns:
+      NaN where a run has no finite value, which no run gets to.
+
+    >>> reached_by_all([{"accuracy": [0.5, 0.9137]}, {"accuracy": [0.93, 0.92]}], of="accuracy", parts=1000)
+    0.913
+    """
+    finite = [[value for value in row[of] if math.isfinite(value)] for row in rows]
+    if not finite or not all(finite):
+        return math.nan
+    if mode == "max":
+        reached = min(map(max, finite))
+        return min(reached, math.floor(parts * reached + 1e-6) / parts)
+    reached = max(map(min, finite))
+    return max(reached, math.ceil(parts * reached - 1e-6) / parts)
 
 
 def best(rows: Sequence[Row], *, by: str, mode: Mode = "max") -> Row:

@@ -10,7 +10,7 @@ from experiments.queue import ROOT
 
 
 def submit(
-    arguments: Sequence[str], *, shards: int, folder: Path, options: Mapping[str, Sequence[Any]], cluster: str = "slurm"
+    arguments: Sequence[str], *, shards: int, folder: Path, options: Mapping[str, Any], cluster: str = "slurm"
 ) -> str:
     """Submits an array of jobs, each of which does one shard of a command.
 
@@ -18,7 +18,7 @@ def submit(
       arguments: of `python -m experiments`; --slurm and its options are left out of what jobs are given.
       shards: how many jobs.
       folder: of submitit's scripts and logs, on a disk that all machines see; the runs' own folder must be, too.
-      options: of submitit's executor, such as slurm_partition, timeout_min, gpus_per_node; the first value of each.
+      options: of submitit's executor, such as slurm_partition, timeout_min, gpus_per_node.
       cluster: "slurm"; "local" runs processes on this machine.
 
     Returns:
@@ -35,7 +35,7 @@ def submit(
     commands = [[sys.executable, "-m", "experiments", *kept, f"--shard={i + 1}/{shards}"] for i in range(shards)]
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
-        executor.update_parameters(**{key: values[0] for key, values in options.items()})
+        executor.update_parameters(**options)
         jobs = executor.map_array(run, commands)
     except Exception as error:  # submitit has no class of its own for what SLURM or it refuses
         raise ValueError(f"slurm: {error}".partition("\n")[0]) from None

@@ -126,10 +126,25 @@ def values_of(text: str) -> tuple[str, list[Any]]:
     >>> values_of("model.hidden_sizes=(64,),(64,64)")
     ('model.hidden_sizes', [(64,), (64, 64)])
     """
-    key, sign, listed = text.partition("=")
-    if not sign or not key or not listed:
-        raise ValueError(f"{text!r}: must be key=value,value,...")
+    key, listed = _sides(text, form="key=value,value,...")
     return key, [_literal(part) for part in _split(listed)]
+
+
+def value_of(text: str) -> tuple[str, Any]:
+    """Parses "key=value"; commas are part of the value.
+
+    >>> value_of("model.hidden_sizes=64,64"), value_of("slurm_exclude=one,two")
+    (('model.hidden_sizes', (64, 64)), ('slurm_exclude', 'one,two'))
+    """
+    key, value = _sides(text, form="key=value")
+    return key, _literal(value)
+
+
+def _sides(text: str, *, form: str) -> tuple[str, str]:
+    key, _, rest = text.partition("=")
+    if not key or not rest:
+        raise ValueError(f"{text!r}: must be {form}")
+    return key, rest
 
 
 def _split(text: str) -> Iterator[str]:

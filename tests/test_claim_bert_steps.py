@@ -16,7 +16,7 @@ def _row(point: bert_steps.Point, loss: float, *, seed: int = 0, split: str = "t
 
 def _rows(**losses: float) -> list[dict]:
     """Runs whose last loss is 5, seeds 0.02 apart, but for those of the points that are given."""
-    named = {"fewer": FEWER[0], "adam": ADAM[0], "adam_adasum": ADAM[1]}
+    named = {"baseline": BASELINE, "fewer": FEWER[0], "adam": ADAM[0], "adam_adasum": ADAM[1]}
     given = {named[name]: loss for name, loss in losses.items()}
     rows = [_row(p, given.get(p, 5.0) + 0.02 * seed, seed=seed) for p in POINTS for seed in range(3)]
     return rows + [_row(point, 5.0, split="validation") for point in POINTS]
@@ -31,6 +31,7 @@ def _rows(**losses: float) -> list[dict]:
         ({"fewer": 5.0, "adam_adasum": 4.97}, "not supported"),  # within the spread
         ({"fewer": 5.0, "adam_adasum": math.nan}, "not supported"),
         ({"fewer": math.nan, "adam_adasum": 4.0}, "not supported"),
+        ({"baseline": math.nan, "fewer": math.nan, "adam_adasum": 4.0}, "not tested at this scale"),
     ],
 )
 def test_verdicts(losses, word):

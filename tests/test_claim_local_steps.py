@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from experiments import report
 from experiments.claims import local_steps
 from experiments.claims.local_steps import COUNTS, EXPERIMENT, SLOW
 
@@ -68,6 +69,17 @@ def test_verdicts(one, many, word):
     assert verdict.word == word
     assert len(EXPERIMENT.table(_rows(one, many)).cells) == 2
     assert bool(EXPERIMENT.findings(_rows(one, many))) == (math.isfinite(one) and math.isfinite(many))
+
+
+def test_speeds_that_give_a_local_step_no_time_decide_nothing():
+    rows = [{**row, "examples_per_second": 1e3 * row["count"] ** 2} for row in _rows(100, 20)]
+    assert local_steps.compute_seconds(rows) < 0 and EXPERIMENT.judge(rows).word == "not tested at this scale"
+
+
+def test_half_of_the_runs_can_be_told_and_drawn():
+    rows = [row for row in _rows(100, 20) if row["count"] == COUNTS[0]]
+    assert len(EXPERIMENT.table(rows).cells) == 2 and EXPERIMENT.findings(rows) == []
+    assert report.draw(EXPERIMENT, rows).axes
 
 
 def test_the_rate_with_the_fewest_epochs_is_picked_and_the_most_accurate_of_those_that_fail():

@@ -77,6 +77,6 @@ def test_the_report_shows_all_rates():
     rows = outcome()
     origin = {"commit": "0" * 40, "tree": "clean", "jax": "0", "devices": ["cpu"], "wall_seconds": 1.0}
     text = report.section(claim.EXPERIMENT, [{**row, "origin": origin} for row in rows])
-    assert text.count("[MEM med-hi]") == 4 and text.count("[DERIVED]") == 4
+    assert text.count("[MEM med-hi]") == 4 and text.count("[DERIVED from MEM med-hi]") == 4
     levels, curves = report.draw(claim.EXPERIMENT, rows).axes
     assert list(levels.lines[0].get_xdata()) == list(claim.FACTORS) and len(curves.lines) == 5

@@ -55,6 +55,11 @@ def test_without_all_of_them_nothing_is_decided():
     assert CLAIM.judge(rows).word == "not tested at this scale"
 
 
+def test_where_the_mean_learns_nothing_nothing_is_decided():
+    assert CLAIM.judge(complete(mean=0.3)).word == CLAIM.judge(complete(mean=float("nan"))).word
+    assert CLAIM.judge(complete(mean=0.3)).word == "not tested at this scale"
+
+
 def test_it_is_told_and_drawn():
     text = report.section(CLAIM, complete(sum=0.9))
     assert "epochs to 97.5 %, mean | not given | 1.00 ± 0.00 epochs (n=5)" in text

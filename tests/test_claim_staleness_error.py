@@ -59,7 +59,7 @@ def test_nothing_is_said_where_nothing_was_learned_or_runs_are_missing(rows):
 
 def test_what_was_measured_takes_no_name_of_what_the_run_tells():
     record = {"kind": "eval", "step": 2, "epoch": 0.5, "accuracy": 0.9, "staleness": 4.0, "learning_rate": 0.1}
-    measured = claim._reduce([{"kind": "train", "step": 1}, record])
+    measured = claim.EXPERIMENT.reduce([{"kind": "train", "step": 1}, record])
     assert measured == {"step": [2], "epoch": [0.5], "accuracy": [0.9]}
     assert not set(measured) & set(claim._runs("laptop", [])[0].tells)
 

@@ -148,6 +148,36 @@ def test_a_signal_is_handed_on_and_runs_save(tmp_path, number):
     assert len(counts(tmp_path, "begun")) == 1 and not counts(tmp_path, "ended")
 
 
+def test_a_folder_that_vanishes_is_a_failure_and_not_the_end(tmp_path):
+    vanishes = "import shutil, sys, os; shutil.rmtree(sys.argv[1]); sys.exit(3)"
+
+    def of(run, folder):
+        return [sys.executable, "-c", vanishes, str(folder)] if run.tells["seed"] == 0 else command()(run, folder)
+
+    (failure,) = queue.execute(made_up(2), root=tmp_path, command=of)
+    assert failure.reason == "exit code 3: it said nothing" and counts(tmp_path, "ended") == [("seed=1", 1)]
+
+
+def test_the_last_line_of_a_long_log_is_found(tmp_path):
+    long = f"print('x' * {2 * queue.TAIL_BYTES}); print('the reason'); raise SystemExit(1)"
+    (failure,) = queue.execute(made_up(1), root=tmp_path, command=lambda run, folder: [sys.executable, "-c", long])
+    assert failure.reason == "exit code 1: the reason"
+
+
+def test_progress_of_damaged_records_is_none(tmp_path):
+    trained = Run(tells={}, spec="configs/digits.py:smoke", overrides={"train_steps": 8, "train_epochs": None})
+    for text, fraction in (
+        ('{"kind": "train", "step": 2}\n', 0.25),
+        ("x\n", 0.0),
+        ("", 0.0),
+        ('{"kind": "train", "step": 9}\n', 1.0),
+    ):
+        (tmp_path / "metrics.jsonl").write_text(text)
+        assert queue.fraction_done(trained, tmp_path) == fraction
+    no_config = Run(tells={}, spec="configs/none.py")
+    assert queue.fraction_done(no_config, tmp_path) == queue.fraction_done(trained, tmp_path / "none") == 0.0
+
+
 def test_two_shards_that_are_merged_equal_one_run(tmp_path, capsys):
     def wanted(rows):
         tuned = [row for row in rows if row.get("stage") == "tune"]
@@ -190,6 +220,20 @@ def test_rows_survive_their_file_numbers_that_json_lacks_too(tmp_path):
         results.read_rows(tmp_path / "rows.jsonl")
 
 
+@pytest.mark.parametrize("missing", ["row.jsonl", "env.json", "config.json"])
+def test_a_folder_that_is_half_copied_is_told_in_a_line(tmp_path, missing):
+    (run,) = made_up(1)
+    queue.execute([run], root=tmp_path, command=command())
+    (results.folder_of(run, tmp_path) / missing).unlink()
+    with pytest.raises(ValueError, match=r"run='seed=0': '.*' has DONE but is not whole \(.*\); copy it again"):
+        results.finished([run], root=tmp_path)
+
+
+def test_paths_among_the_values_make_no_folders():
+    run = Run(tells={"data.directory": "/a/b", "of": "../x"})
+    assert results.folder_of(run, pathlib.Path("root")).parent == pathlib.Path("root")
+
+
 def test_folders_are_of_configs():
     (plain,), (other,) = made_up(1), made_up(1, kind="x")
     root = pathlib.Path("root")
@@ -208,6 +252,17 @@ def test_runs_that_are_not_finite_are_never_the_best():
 
 def test_a_target_that_is_not_reached_is_infinitely_far():
     assert ask.first_at({"step": [1, 2], "loss": [3.0, 2.0]}, 1.0, of="loss", mode="min") == math.inf
+
+
+def test_what_all_runs_reach_is_reached_by_each_and_lost_by_one_without_numbers():
+    rows = [{"x": [0.5, 0.29, math.nan]}, {"x": [0.1 + 0.2, 0.57]}]
+    high, low = (ask.reached_by_all(rows, of="x", parts=100, mode=mode) for mode in ("max", "min"))
+    assert high == 0.5 and round(low, 9) == 0.3 and low >= 0.1 + 0.2
+    for mode, target in (("max", high), ("min", low)):
+        assert all(ask.first_at({**row, "step": row["x"]}, target, of="x", mode=mode) < math.inf for row in rows)
+    lost = [*rows, {"x": [math.nan, math.inf], "step": [1, 2]}]
+    target = ask.reached_by_all(lost, of="x", parts=100)
+    assert math.isnan(target) and ask.until(lost[2:], target, of="x", along="step").mean == math.inf
 
 
 # ---- reports -----------------------------------------------------------------------------------------------------
@@ -306,6 +361,8 @@ def test_the_table_of_a_sweep_says_n_and_what_was_lost():
     [
         (["run", "nothing"], "name='nothing': must be one of"),
         (["run", "convergence_constants", "--scale=paper"], "scale='paper': convergence_constants has smoke, laptop"),
+        (["report", "convergence_constants", "--scale=gpu"], "scale='gpu': convergence_constants has smoke, laptop"),
+        (["publish", "convergence_constants", "--scale=gpu"], "scale='gpu': convergence_constants has smoke, laptop"),
         (["run", "convergence_constants", "--shard=3/2"], "shard"),
         (["run", "convergence_constants", "--jobs=0"], "jobs=0: must be in [1, inf)"),
         (["report"], "give a name, or --all"),
@@ -315,6 +372,7 @@ def test_the_table_of_a_sweep_says_n_and_what_was_lost():
         (["sweep", "--config=configs/digits.py", "--grid=sede=1"], "did you mean config.seed?"),
         (["sweep", "--config=configs/digits.py", "--grid=seed"], "must be key=value,value"),
         (["sweep", "--config=configs/digits.py", "--grid=seed=1", "--seeds=0"], "seeds=0"),
+        (["sweep", "--config=configs/digits.py", "--draw=seed"], "'seed': must be key=value"),
     ],
 )
 def test_bad_input_is_one_line(argv, said, tmp_path, capsys):
@@ -345,11 +403,11 @@ def test_an_experiment_is_reproduced(tmp_path, capsys):
 def test_shards_as_an_array_of_jobs(tmp_path):
     pytest.importorskip("submitit")
     arguments = ["run", "convergence_constants", "--scale=smoke", f"--out={tmp_path}", "--slurm", "2", "--shard=1/1"]
-    said = slurm.submit(arguments, shards=2, folder=tmp_path / "logs", options={"timeout_min": [5]}, cluster="local")
+    said = slurm.submit(arguments, shards=2, folder=tmp_path / "logs", options={"timeout_min": 5}, cluster="local")
     assert said.startswith("2 jobs: ")
     wait_for(lambda: counts(tmp_path / "convergence_constants" / "smoke", "DONE"), seconds=120)
     with pytest.raises(ValueError, match="slurm: "):
-        slurm.submit(arguments, shards=1, folder=tmp_path / "logs", options={"no_such": [1]}, cluster="local")
+        slurm.submit(arguments, shards=1, folder=tmp_path / "logs", options={"no_such": 1}, cluster="local")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments import drawing
+from experiments import rows as ask
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict
 
 if TYPE_CHECKING:
@@ -73,8 +74,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 
 def _over_sizes(rows: Rows, key: str, *, digits: int = 2, scale: float = 1.0, unit: str = "") -> list[Sample]:
-    values = zip(*(row[key] for row in rows), strict=True)
-    return [Sample.of([scale * value for value in of_size], digits=digits, unit=unit) for of_size in values]
+    return ask.curve(rows, key, digits=digits, scale=scale, unit=unit)
 
 
 def _findings(rows: Rows) -> list[Finding]:

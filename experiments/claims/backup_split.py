@@ -86,7 +86,8 @@ def _fastest(rows: Rows) -> float:
 
 def _all_reach(rows: Rows) -> bool:
     final = ask.select(rows, stage="final")
-    return bool(final) and all(math.isfinite(_to_target(row, "step")) for row in final)
+    there = any(set(sizes) <= set(_sizes(rows)) for sizes in SIZES.values())  # all of a scale
+    return there and all(math.isfinite(_to_target(row, "step")) for row in final)
 
 
 def _sizes(rows: Rows) -> list[int]:
@@ -210,8 +211,7 @@ def _draw(rows: Rows, figure: "Figure") -> None:
     panels[0].set_ylim(0, None)
     for axes in panels[1:]:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:,g}")
-        axes.yaxis.set_minor_formatter("{x:,g}")
+        drawing.plain_numbers(axes.yaxis)
     for axes in panels:
         axes.legend(fontsize=7)
 

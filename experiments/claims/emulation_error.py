@@ -41,8 +41,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 def _errors(rows: Rows, *, setting: str, num_workers: int, method: str) -> list[Sample]:
     """Returns the error at each step size, over seeds."""
-    same = ask.select(rows, setting=setting, num_workers=num_workers)
-    return [Sample.of(values, digits=3) for values in zip(*(row[method] for row in same), strict=True)]
+    return ask.curve(ask.select(rows, setting=setting, num_workers=num_workers), method, digits=3)
 
 
 def crossover(step_sizes: Sequence[float], ours: Sequence[float], theirs: Sequence[float]) -> float:

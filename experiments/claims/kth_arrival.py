@@ -139,8 +139,8 @@ def _draw(rows: Rows, figure: "Figure") -> None:
     curves = [(CLUSTER, "mean", "mean"), (CLUSTER, "median", "median"), (LIGHT, "mean", "mean, no outliers")]
     for position, (model, key, label) in enumerate(curves):
         samples = [Sample.of(values) for values in _of(rows, model, key).T]
-        drawing.band(right, every, samples, position=position, label=label)
-        right.lines[-1].set(marker="", linestyle="--" if key == "median" else "-")
+        look = {"marker": "", "linestyle": "--" if key == "median" else "-"}
+        drawing.band(right, every, samples, position=position, label=label, **look)
     right.axhspan(1.4, 1.8, color="#999999", alpha=0.25, linewidth=0, label="paper: most means (fitted)")
     right.set(xlabel="k", ylabel="time to the k-th gradient (s)", ylim=(1, None))
     right.legend(fontsize=7)

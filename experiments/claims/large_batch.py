@@ -131,7 +131,7 @@ def _told(rows: Rows) -> Sample | str:
     if not rows:
         return "not run"
     if not _reached(rows):
-        best = ask.final(rows, "accuracy", digits=2, scale=100, unit="%")
+        best = ask.accuracy(rows)
         return f"not reached in {rows[0]['budget']:g} epochs, at {best} then"
     return _sample(rows) if _reached(rows) == len(rows) else f"{_sample(rows)}, {_reached(rows)} runs of {len(rows)}"
 
@@ -172,7 +172,7 @@ def _table(rows: Rows) -> Table:
             tried = ask.select(rows, batch=batch, reducer=reducer, split="validation")
             grid = [f"{row['rate']:g}: {_epochs(row):g} ({100 * ask.last(row, 'accuracy'):.1f} %)" for row in tried]
             tests = _tests(rows, batch, reducer)
-            final = str(ask.final(tests, "accuracy", digits=2, scale=100, unit="%")) if tests else ""
+            final = str(ask.accuracy(tests)) if tests else ""
             picked = f"{_picked(tried):g}" if tried else ""
             cells.append([f"{batch:,}", LABELS[reducer], picked, str(_told(tests)), final, ", ".join(grid)])
     header = ["Examples", "Reducer", "Rate", "Epochs to the target", "Accuracy at the end", "By rate, validation"]

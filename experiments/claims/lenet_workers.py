@@ -86,10 +86,6 @@ def _tests(rows: Rows, *, num_workers: int, reducer: str, factor: float | None) 
     return ask.select(rows, num_workers=num_workers, reducer=reducer, factor=factor, split="test")
 
 
-def _accuracy(rows: Rows) -> Sample:
-    return ask.final(rows, "accuracy", digits=2, scale=100, unit="%")
-
-
 def _workers(rows: Rows) -> list[int]:
     return [n for n in ask.distinct(rows, "num_workers") if n > 1]
 
@@ -110,7 +106,7 @@ def _findings(rows: Rows) -> list[Finding]:
         found.append(
             Finding(
                 quantity="test accuracy, one worker",
-                ours=_accuracy(alone),
+                ours=ask.accuracy(alone),
                 paper=paper if mnist else None,
                 paper_number=99.3 if mnist else None,
             )
@@ -120,7 +116,7 @@ def _findings(rows: Rows) -> list[Finding]:
             for word, part in zip(("untuned", "tuned"), _both(rows, num_workers=n, reducer=reducer), strict=True):
                 if part:
                     quantity = f"test accuracy, {n} workers, {reducer}, {word}"
-                    found.append(Finding(quantity=quantity, ours=_accuracy(part)))
+                    found.append(Finding(quantity=quantity, ours=ask.accuracy(part)))
     return found
 
 
@@ -136,9 +132,9 @@ def _judge(rows: Rows) -> Verdict:
         reducer: [[100 * ask.last(row, "accuracy") for row in part] for part in both] for reducer, both in parts.items()
     }
     above = [min(ours) > max(theirs) for ours, theirs in zip(values["adasum"], values["sum"], strict=True)]
-    start, end = _accuracy(few), _accuracy(parts["adasum"][0])
+    start, end = ask.accuracy(few), ask.accuracy(parts["adasum"][0])
     held = [above[0], start.mean - end.mean < GENTLE, above[1]]
-    (sum_untuned, sum_tuned), (adasum_untuned, adasum_tuned) = ([_accuracy(p) for p in parts[r]] for r in REDUCERS)
+    (sum_untuned, sum_tuned), (adasum_untuned, adasum_tuned) = ([ask.accuracy(p) for p in parts[r]] for r in REDUCERS)
     word = [" (holds)" if yes else " (fails)" for yes in held]
     because = (
         f"At {TESTED} workers, untuned, Adasum reaches {adasum_untuned} and the sum {sum_untuned}{word[0]}; Adasum "
@@ -156,7 +152,7 @@ def _table(rows: Rows) -> Table:
             factor = _picked(rows, num_workers=n, reducer=reducer)
             grid = ask.select(rows, num_workers=n, reducer=reducer, split="validation")
             tried = [f"{Fraction(row['factor'])}: {100 * ask.last(row, 'accuracy'):.2f}" for row in grid]
-            own = [str(_accuracy(part)) if part else "" for part in (untuned, tuned)]
+            own = [str(ask.accuracy(part)) if part else "" for part in (untuned, tuned)]
             cells.append([str(n), reducer, own[0], own[1], str(Fraction(factor)) if factor else "", ", ".join(tried)])
     names = ", ".join(ask.distinct(rows, "data"))
     header = ["Workers", "Reducer", "Untuned", "Tuned", "Rate picked", "Validation accuracy (%) by rate, seed 0"]
@@ -181,7 +177,7 @@ def _draw(rows: Rows, figure: "Figure") -> None:
         rates.plot(list(picks), list(picks.values()), label=reducer, **drawing.look(2 + position))
     alone = _tests(rows, num_workers=1, reducer="mean", factor=1.0)
     if alone:
-        level = 100 - _accuracy(alone).mean
+        level = 100 - ask.accuracy(alone).mean
         errors.axhline(level, color="#666666", linewidth=1, label="one worker")
     errors.set(xscale="log", yscale="log", xlabel="workers", ylabel="test error (%)")
     errors.set_xticks(workers, [str(n) for n in workers], minor=False)
@@ -191,9 +187,7 @@ def _draw(rows: Rows, figure: "Figure") -> None:
     rates.set_yticks(grid, [str(Fraction(factor)) for factor in grid])
     for axes in (errors, rates):
         axes.minorticks_off()
-    low, high = errors.get_ylim()
-    ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if low <= tick <= high]
-    errors.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    drawing.percent_ticks(errors)
     figure.legend(*errors.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     if any(_picked(rows, num_workers=n, reducer=reducer) for n in workers for reducer in REDUCERS):
         rates.legend(fontsize=8)

@@ -155,10 +155,8 @@ def _draw(rows: Rows, figure: "Figure") -> None:
             curve = [math.fsum(at) / len(at) for at in zip(*(row["layers"][layer] for row in rows), strict=True)]
             axes.plot(steps, curve, label=layer, alpha=0.8, **drawing.look(position) | {"marker": "", "linewidth": 0.7})
         samples = [Sample.of(values) for values in zip(*means, strict=True)]
-        mean = [sample.mean for sample in samples]
-        low, high = ([s.mean + sign * s.std for s in samples] for sign in (-1, 1))
-        axes.plot(steps, mean, color="#000000", linewidth=2, label="mean over layers")
-        axes.fill_between(steps, low, high, color="#000000", alpha=0.2, linewidth=0)
+        look = {"color": "#000000", "marker": "", "linestyle": "-", "linewidth": 2}
+        drawing.band(axes, steps, samples, position=0, label="mean over layers", **look)
         for at in _changes(rows[0]):
             axes.axvline(at, color="#666666", linewidth=1, linestyle="--")
         axes.axhline(PARALLEL, color="#666666", linewidth=1, linestyle=":")

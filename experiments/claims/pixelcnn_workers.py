@@ -1,12 +1,22 @@
 """PixelCNN with 1, 8 and 16 workers: synchronous SGD with one backup worker against asynchronous SGD."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from experiments import drawing
 from experiments import rows as ask
-from experiments.experiment import Experiment, Finding, Row, Rows, Run, Sample, Scale, Table, Verdict
+from experiments.experiment import (
+    Experiment,
+    Finding,
+    Row,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+    evaluations_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +36,7 @@ SIZES: Mapping[Scale, tuple[str, dict[str, Any], float]] = {
 EVALUATIONS = {"smoke": 2, "laptop": 30, "gpu": 30, "paper": 60}
 LEAST_EPOCHS = 20  # fewer say nothing of where training ends
 MARGIN = 2.0  # standard errors
-STEP = 0.01  # bits per dimension, of targets
+PARTS = 100  # of a bit per dimension: targets are multiples of one
 
 
 def _run(scale: Scale, *, mode: str, num_workers: int, rate: float, seed: int, split: str) -> Run:
@@ -72,12 +82,6 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     return runs
 
 
-def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns of each evaluation only what this asks for."""
-    found = [record for record in records if record["kind"] == "eval"]
-    return {key: [record[key] for record in found] for key in ("step", "epoch", "simulated_seconds", "bits_per_dim")}
-
-
 def _picked(rows: Rows, *, mode: str, num_workers: int, of: int = 1) -> float | None:
     """Returns the rate with the fewest bits on the validation split; None before so many are there."""
     found = ask.select(rows, mode=mode, num_workers=num_workers, split="validation")
@@ -97,12 +101,11 @@ def _bits(rows: Rows) -> Sample:
 
 def _target(rows: Rows) -> float:
     """Returns the least bits per dimension, in steps of 0.01, that every run gets to."""
-    return math.ceil(max(min(row["bits_per_dim"]) for row in rows) / STEP - 1e-6) * STEP
+    return ask.reached_by_all(rows, of="bits_per_dim", parts=PARTS, mode="min")
 
 
 def _seconds(rows: Rows, target: float) -> Sample:
-    found = [ask.first_at(r, target + 1e-9, of="bits_per_dim", along="simulated_seconds", mode="min") for r in rows]
-    return Sample.of(found, digits=0, unit="s")
+    return ask.until(rows, target, of="bits_per_dim", along="simulated_seconds", mode="min", digits=0, unit="s")
 
 
 def _findings(rows: Rows) -> list[Finding]:
@@ -133,7 +136,7 @@ def _judge(rows: Rows) -> Verdict:
     held, parts = [], []
     for n, (ours, theirs) in zip(MANY, (needed[:2], needed[2:]), strict=True):
         bits = _bits(ours), _bits(theirs)
-        error = math.sqrt(sum(sample.std**2 / sample.n for sample in bits))
+        error = ask.standard_error(*bits)
         target = _target([*ours, *theirs])
         seconds = _seconds(ours, target), _seconds(theirs, target)
         held += [bits[1].mean - bits[0].mean > MARGIN * error, seconds[0].mean < seconds[1].mean]
@@ -159,14 +162,11 @@ def _table(rows: Rows) -> Table:
 def _draw(rows: Rows, figure: "Figure") -> None:
     panels = figure.subplots(1, 2, sharey=True)
     for position, ((mode, n), same) in enumerate(_finals(rows).items()):
-        values = zip(*(row["bits_per_dim"] for row in same), strict=True)
-        samples = [Sample.of(of_seeds) for of_seeds in values]
+        samples = ask.curve(same, "bits_per_dim")
         label = mode if n == 1 else f"{mode}, {n}"
         for axes, along in zip(panels, ("simulated_seconds", "epoch"), strict=True):
-            look = drawing.look(position) | {"marker": ""}
-            axes.plot(same[0][along], [s.mean for s in samples], label=label, linewidth=1.2, **look)
-            ends = [[s.mean + sign * s.std for s in samples] for sign in (-1, 1)]
-            axes.fill_between(same[0][along], *ends, color=look["color"], alpha=0.2, linewidth=0)
+            look = {"marker": "", "linewidth": 1.2}
+            drawing.band(axes, same[0][along], samples, position=position, label=label, **look)
     panels[0].set(xlabel="simulated time (s)", ylabel="test bits per dimension", xscale="log")
     panels[1].set(xlabel="epochs")
     panels[1].legend(fontsize=8)
@@ -186,14 +186,15 @@ EXPERIMENT = Experiment(
     "the validation split, seed 0, over 0.0003, 0.001, 0.003, 0.01.",
     hours={"smoke": 0.2, "laptop": 0.5, "gpu": 20, "paper": 120},
     runs=_runs,
-    reduce=_reduce,
+    reduce=evaluations_of("step", "epoch", "simulated_seconds", "bits_per_dim"),
     findings=_findings,
     judge=_judge,
     table=_table,
     draw=_draw,
     inches=(7.0, 3.2),
     notes=(
-        "Adam, since the paper's rates are not known, nor its likelihoods; asynchronous gradients are clipped to norm "
+        "Differs in: Adam, where the paper had RMSProp with momentum [MEM lo-med], at rates that are not known, as its "
+        "likelihoods are not; asynchronous gradients are clipped to norm "
         "1; arrival times of the preset after the paper's cluster; the moving average of the parameters is evaluated.",
         "On a laptop, a small PixelCNN (24 filters, 3 layers) on scikit-learn's digits, 8 x 8 pixels with 17 levels, "
         "stands in for CIFAR-10, at 4 images a worker: that tells what staleness does to a PixelCNN that trains to the "

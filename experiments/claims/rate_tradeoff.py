@@ -1,13 +1,23 @@
 """The learning rate at 100 workers and 6 backups: what it does to the final accuracy, and to the way there."""
 
-import math
-from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments import datasets, drawing
 from experiments import rows as ask
-from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
+from experiments.experiment import (
+    Experiment,
+    Finding,
+    Quoted,
+    Row,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+    evaluations_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,12 +63,6 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     return runs
 
 
-def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns of each evaluation only what this asks for; there are many."""
-    found = [record for record in records if record["kind"] == "eval"]
-    return {key: [record[key] for record in found] for key in ("step", "epoch", "accuracy")}
-
-
 def _picked(rows: Rows) -> float | None:
     """Returns the rate of one worker with the best accuracy on the validation split; None before all are there."""
     found = ask.select(rows, split="validation")
@@ -71,17 +75,13 @@ def _finals(rows: Rows) -> dict[float, list[Row]]:
     return {factor: ask.select(tests, factor=factor) for factor in ask.distinct(tests, "factor")}
 
 
-def _accuracy(rows: Rows) -> Sample:
-    return ask.final(rows, "accuracy", digits=2, scale=100, unit="%")
-
-
 def _target(rows: Rows) -> float:
     """Returns the modest target: the highest accuracy, in steps of 0.1 %, that every run gets to."""
-    return math.floor(1000 * min(max(row["accuracy"]) for row in rows) + 1e-6) / 1000
+    return ask.reached_by_all(rows, of="accuracy", parts=1000)
 
 
 def _epochs(rows: Rows, target: float) -> Sample:
-    return Sample.of([ask.first_at(row, target, of="accuracy", along="epoch") for row in rows], digits=1)
+    return ask.until(rows, target, of="accuracy", along="epoch", digits=1)
 
 
 def _to_converge(rows: Rows) -> Sample:
@@ -103,11 +103,11 @@ def _findings(rows: Rows) -> list[Finding]:
             Finding(
                 quantity=f"test accuracy, {name}",
                 paper=Quoted(f"{accuracy}, Inception on ImageNet", "MEM med-hi"),
-                ours=_accuracy(same),
+                ours=ask.accuracy(same),
             ),
             Finding(
                 quantity=f"epochs to converge, {name} (ours: to within 0.1 points of the run's best)",
-                paper=Quoted(f"{epochs}", "DERIVED"),
+                paper=Quoted(f"{epochs}", "DERIVED from MEM med-hi"),
                 ours=_to_converge(same),
             ),
             Finding(quantity=f"epochs to {100 * target:.1f} %, {name}", ours=_epochs(same, target)),
@@ -121,11 +121,10 @@ def _judge(rows: Rows) -> Verdict:
         told = f"The rule needs {SEEDS['laptop']} seeds of each of {len(FACTORS)} rates."
         return Verdict("not tested at this scale", told)
     small = min(FACTORS)
-    best = max(finals, key=lambda factor: _accuracy(finals[factor]).mean)
+    best = max(finals, key=lambda factor: ask.accuracy(finals[factor]).mean)
     target = _target([row for same in finals.values() for row in same])
-    ours, highest = _accuracy(finals[small]), _accuracy(finals[best])
-    error = math.sqrt(ours.std**2 / ours.n + highest.std**2 / highest.n)
-    lower = highest.mean - ours.mean > MARGIN * error
+    ours, highest = ask.accuracy(finals[small]), ask.accuracy(finals[best])
+    lower = highest.mean - ours.mean > MARGIN * ask.standard_error(ours, highest)
     epochs = _epochs(finals[small], target), _epochs(finals[best], target)
     earlier = epochs[0].mean < epochs[1].mean
     because = (
@@ -149,25 +148,21 @@ def _draw(rows: Rows, figure: "Figure") -> None:
     levels, curves = figure.subplots(1, 2)
     if not finals:
         return
-    drawing.band(levels, list(finals), [_accuracy(same) for same in finals.values()], position=0, label="ours")
+    drawing.band(levels, list(finals), [ask.accuracy(same) for same in finals.values()], position=0, label="ours")
     for position, (factor, same) in enumerate(finals.items()):
         errors = [
             [100 * (1 - value) for value in values] for values in zip(*(r["accuracy"] for r in same), strict=True)
         ]
         samples = [Sample.of(values) for values in errors]
-        look = drawing.look(position) | {"marker": ""}
-        curves.plot(same[0]["epoch"], [s.mean for s in samples], label=f"{Fraction(factor)}", linewidth=1.2, **look)
-        ends = [[s.mean + sign * s.std for s in samples] for sign in (-1, 1)]
-        curves.fill_between(same[0]["epoch"], *ends, color=look["color"], alpha=0.2, linewidth=0)
+        look = {"marker": "", "linewidth": 1.2}
+        drawing.band(curves, same[0]["epoch"], samples, position=position, label=f"{Fraction(factor)}", **look)
     target = 100 * (1 - _target([row for same in finals.values() for row in same]))
     curves.axhline(target, color="#666666", linewidth=1, label="modest target")
     levels.set(xlabel="learning rate (× linear rule's)", ylabel="final test accuracy (%)", xscale="log")
     levels.set_xticks(list(finals), [str(Fraction(factor)) for factor in finals])
     levels.minorticks_off()
     curves.set(xlabel="epochs", ylabel="test error (%)", yscale="log")
-    curves.yaxis.set_major_formatter("{x:g}")
-    curves.yaxis.set_minor_formatter("{x:g}")
-    curves.tick_params(which="minor", labelsize=7)
+    drawing.plain_numbers(curves.yaxis)
     curves.legend(fontsize=8, title="× linear rule's", title_fontsize=8)
 
 
@@ -185,7 +180,7 @@ EXPERIMENT = Experiment(
     "the validation split, at 100 + 6 workers, seed 0, over 0.0005, 0.001, 0.002, 0.004.",
     hours={"smoke": 0.05, "laptop": 0.15},
     runs=_runs,
-    reduce=_reduce,
+    reduce=evaluations_of("step", "epoch", "accuracy"),
     findings=_findings,
     judge=_judge,
     table=_table,

@@ -1,12 +1,23 @@
 """What staleness costs: test error against how many updates late each gradient is, with and without a ramp-up."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments import datasets, drawing
 from experiments import rows as ask
-from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
+from experiments.experiment import (
+    Experiment,
+    Finding,
+    Quoted,
+    Row,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+    evaluations_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,12 +76,6 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     return runs
 
 
-def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns of each evaluation what this asks for; not the staleness that was measured, a name of its own here."""
-    found = [record for record in records if record["kind"] == "eval"]
-    return {key: [record[key] for record in found] for key in ("step", "epoch", "accuracy")}
-
-
 def _picked(rows: Rows) -> float:
     """Returns the rate with the best validation accuracy at the most staleness."""
     return ask.best(ask.select(rows, split="validation"), by="accuracy")["rate"]
@@ -120,7 +125,7 @@ def _judge(rows: Rows) -> Verdict:
         return Verdict("not tested at this scale", "The rule needs staleness 0, 20 and 50, each with three seeds.")
     if ramped[0].mean > LEARNED:
         return Verdict("not tested at this scale", f"Without staleness, too, the test error is {ramped[0]}.")
-    apart = 2 * math.sqrt(sum(ramped[s].std ** 2 / ramped[s].n for s in (0, 50)))
+    apart = 2 * ask.standard_error(ramped[0], ramped[50])
     grows = ramped[0].mean < ramped[20].mean < ramped[50].mean and ramped[50].mean - ramped[0].mean > apart
     fails = min(abrupt[s].mean for s in (20, 50)) > FAILED
     converges = ramped[50].mean < FAILED
@@ -154,14 +159,8 @@ def _draw(rows: Rows, figure: "Figure") -> None:
         values = [float(text.split()[0]) for text in PAPER.values()]
         axes.plot(list(PAPER), values, label="paper (recalled)", **drawing.look(6) | {"linestyle": ":"})
     axes.set(xlabel="staleness (updates)", ylabel="test error (%)", yscale="log")
-    axes.set_yticks([tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if _within(tick, axes.get_ylim())])
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("")
+    drawing.percent_ticks(axes)
     axes.legend(fontsize=8)
-
-
-def _within(value: float, ends: tuple[float, float]) -> bool:
-    return ends[0] <= value <= ends[1]
 
 
 EXPERIMENT = Experiment(
@@ -178,7 +177,7 @@ EXPERIMENT = Experiment(
     "50 with the ramp-up, seed 0, over 0.001, 0.002, 0.005.",
     hours={"smoke": 0.03, "laptop": 0.55},
     runs=_runs,
-    reduce=_reduce,
+    reduce=evaluations_of("step", "epoch", "accuracy"),  # not the staleness: rows tell their own
     findings=_findings,
     judge=_judge,
     table=_table,

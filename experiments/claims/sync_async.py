@@ -1,12 +1,23 @@
 """Synchronous SGD with backup workers against asynchronous SGD: accuracy, and time and epochs to a target."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from experiments import datasets, drawing
 from experiments import rows as ask
-from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
+from experiments.experiment import (
+    Experiment,
+    Finding,
+    Quoted,
+    Row,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+    evaluations_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,12 +88,6 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     return runs
 
 
-def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns of each evaluation only what this asks for; there are many."""
-    found = [record for record in records if record["kind"] == "eval"]
-    return {key: [record[key] for record in found] for key in ("step", "epoch", "simulated_seconds", "accuracy")}
-
-
 def _rates(scale: Scale, mode: str) -> tuple[float, ...]:
     return RATES[mode][1:3] if scale == "smoke" else RATES[mode]
 
@@ -104,25 +109,20 @@ def _workers(rows: Rows) -> list[int]:
     return ask.distinct(rows, "num_workers")
 
 
-def _accuracy(rows: Rows) -> Sample:
-    return ask.final(rows, "accuracy", digits=2, scale=100, unit="%")
-
-
 def _gap(both: Mapping[str, Rows]) -> tuple[float, float]:
     """Returns synchronous less asynchronous final accuracy, in points, and its standard error."""
-    ours, theirs = (_accuracy(both[mode]) for mode in MODES)
-    return ours.mean - theirs.mean, math.sqrt(ours.std**2 / ours.n + theirs.std**2 / theirs.n)
+    ours, theirs = (ask.accuracy(both[mode]) for mode in MODES)
+    return ours.mean - theirs.mean, ask.standard_error(ours, theirs)
 
 
 def _target(both: Mapping[str, Rows]) -> float:
     """Returns the highest accuracy, in steps of 0.1 %, that every run of both modes gets to."""
-    reached = min(max(row["accuracy"]) for rows in both.values() for row in rows)
-    return math.floor(1000 * reached + 1e-6) / 1000
+    return ask.reached_by_all([row for rows in both.values() for row in rows], of="accuracy", parts=1000)
 
 
 def _until(rows: Rows, target: float, *, along: str) -> Sample:
     digits, unit = (0, "s") if along == "simulated_seconds" else (1, "epochs")
-    return Sample.of([ask.first_at(row, target, of="accuracy", along=along) for row in rows], digits=digits, unit=unit)
+    return ask.until(rows, target, of="accuracy", along=along, digits=digits, unit=unit)
 
 
 def _findings(rows: Rows) -> list[Finding]:
@@ -131,7 +131,7 @@ def _findings(rows: Rows) -> list[Finding]:
     for n, both in finals.items():
         target = _target(both)
         gap, error = _gap(both)
-        found += [Finding(quantity=f"test accuracy, {n} workers, {m}", ours=_accuracy(both[m])) for m in MODES]
+        found += [Finding(quantity=f"test accuracy, {n} workers, {m}", ours=ask.accuracy(both[m])) for m in MODES]
         found.append(
             Finding(
                 quantity=f"synchronous less asynchronous accuracy, {n} workers (percentage points, standard error)",
@@ -192,7 +192,7 @@ def _draw(rows: Rows, figure: "Figure") -> None:
     panels = figure.subplots(1, 2)
     finals = _finals(rows)
     for position, mode in enumerate(MODES):
-        samples = [_accuracy(both[mode]) for both in finals.values()]
+        samples = [ask.accuracy(both[mode]) for both in finals.values()]
         drawing.band(panels[0], list(finals), samples, position=position, label=mode)
         for shade, (n, both) in enumerate(finals.items()):
             curves = [row["accuracy"] for row in both[mode]]
@@ -203,11 +203,8 @@ def _draw(rows: Rows, figure: "Figure") -> None:
     panels[0].set_xticks(list(finals), [str(n) for n in finals])
     panels[0].minorticks_off()
     panels[1].set(xlabel="simulated time (s)", ylabel="test error (%)", xscale="log", yscale="log")
-    for axis in (panels[1].xaxis, panels[1].yaxis):
-        axis.set_major_formatter("{x:g}")
-    panels[1].yaxis.set_minor_formatter("{x:g}")
-    panels[1].xaxis.set_minor_formatter("")
-    panels[1].tick_params(which="minor", labelsize=7)
+    drawing.plain_numbers(panels[1].xaxis, minor="bare")
+    drawing.plain_numbers(panels[1].yaxis)
     handles, names = panels[1].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=2, fontsize=8)
 
@@ -227,7 +224,7 @@ EXPERIMENT = Experiment(
     "N, asynchronous 0.005 to 0.04 times 53 / workers.",
     hours={"smoke": 0.1, "laptop": 0.25},
     runs=_runs,
-    reduce=_reduce,
+    reduce=evaluations_of("step", "epoch", "simulated_seconds", "accuracy"),
     findings=_findings,
     judge=_judge,
     table=_table,

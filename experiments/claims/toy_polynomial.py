@@ -200,12 +200,9 @@ def _draw(rows: Rows, figure: "Figure") -> None:
     axes = figure.subplots(2, 2, sharex=True, sharey=True)
     for ax, ((name, x_max), same) in zip(axes.flat, _problems(rows).items(), strict=True):
         for position, reducer in enumerate(REDUCERS):
-            values = zip(*(row[f"{reducer}_steps"] for row in _reported(same)), strict=True)
-            look = drawing.look(position) | {"marker": "", "linestyle": drawing.LINE_STYLES[position]}
-            samples = [Sample.of(at_rate) for at_rate in values]
-            means, stds = np.array([s.mean for s in samples]), np.array([s.std for s in samples])
-            ax.plot(RATES, means, label=LABELS[reducer], **look)
-            ax.fill_between(RATES, means - stds, means + stds, color=look["color"], alpha=0.2, linewidth=0)
+            samples = ask.curve(_reported(same), f"{reducer}_steps")
+            look = {"marker": "", "linestyle": drawing.LINE_STYLES[position]}
+            drawing.band(ax, RATES, samples, position=position, label=LABELS[reducer], **look)
         ax.set_title(f"{name}, x in [-{x_max}, {x_max}]", fontsize=9)
         ax.set(ylim=(0, NOT_STOPPED + 5))
     for ax in axes[:, 0]:
