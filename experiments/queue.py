@@ -1,6 +1,7 @@
 """Runs one after another, or some at once: what is finished stays, what was killed goes on, what fails is told."""
 
 import contextlib
+import io
 import math
 import os
 import signal
@@ -17,7 +18,7 @@ from experiments.experiment import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 0.2
-SHOW_SECONDS = 2.0  # between two looks at the records, which are read whole
+SHOW_SECONDS = {"terminal": 2.0, "log": 60.0}  # between two looks at the records, which are read whole
 TAIL_BYTES = 1 << 16  # of a log, in which the last line is looked for
 
 
@@ -71,10 +72,11 @@ def execute(
     failures: list[Failure] = []
     total = sum(run.cost for run in folders)
     at_start = total - sum(run.cost for run in waiting)
+    stream, interval = (sys.stderr, "terminal") if sys.stderr.isatty() else (_Lines(), "log")
     with (
         _signals() as caught,
         _ending(active),
-        tqdm(total=round(total, 3), initial=round(at_start, 3), desc=title, disable=None, bar_format=_BAR) as bar,
+        tqdm(total=round(total, 3), initial=round(at_start, 3), desc=title, file=stream, bar_format=_BAR) as bar,
     ):
         handed_on, shown = 0, -math.inf
         while waiting or active:
@@ -93,7 +95,7 @@ def execute(
                 waiting.remove(run)
                 active.append(_start(run, folders[run], command(run, folders[run]), free.pop(), cache=root / "xla"))
             waiting = [run for run in waiting if results.state_of(folders[run]) != "finished"]  # elsewhere, meanwhile
-            if time.monotonic() - shown >= SHOW_SECONDS:
+            if time.monotonic() - shown >= SHOW_SECONDS[interval]:
                 _show(bar, folders, waiting, active, failures)
                 shown = time.monotonic()
             time.sleep(POLL_SECONDS)
@@ -117,13 +119,22 @@ def fraction_done(run: Run, folder: Path) -> float:
         return 0.0
 
 
+class _Lines(io.TextIOBase):
+    """Makes each state of a progress bar a line of standard error, for logs."""
+
+    def write(self, text: str) -> int:
+        if line := text.strip():
+            print(line, file=sys.stderr, flush=True)
+        return len(text)
+
+
 _BAR = "{desc}: {percentage:3.0f}%|{bar:24}| {elapsed} so far, {remaining} left{postfix}"
 
 
 def _show(bar: Any, folders: dict, waiting: Sequence[Run], active: Sequence[_Job], failures: Sequence[Failure]) -> None:
     done = len(folders) - len(waiting) - len(active) - len(failures)
     ahead = sum(run.cost for run in waiting) + sum(
-        job.run.cost * (1 - (0 if bar.disable else fraction_done(job.run, job.folder))) for job in active
+        job.run.cost * (1 - fraction_done(job.run, job.folder)) for job in active
     )
     failed = f", {len(failures)} failed" if failures else ""
     elsewhere = ", waiting for another process" if waiting and not active else ""

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -89,6 +90,13 @@ def test_runs_at_once_share_the_cores_out(tmp_path):
     queue.execute(made_up(2), root=tmp_path, command=command(seconds=0.5), jobs=2)
     first, second = (set(json.loads(path.read_text())) for path in tmp_path.glob("*/cores"))
     assert first and second and not first & second and first | second == cores
+
+
+def test_a_log_is_told_how_far_all_runs_are(tmp_path, capsys):
+    queue.execute(made_up(2), root=tmp_path, command=command(failing={1}), title="mine")
+    lines = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"mine:   0%\|.*\| .* so far, .* left", lines[0].partition(", 0 of")[0])
+    assert lines[-1].endswith("1 of 2 runs, 1 failed") and "100%" in lines[-1]  # nothing is ahead
 
 
 def test_two_runs_of_one_name_are_refused(tmp_path):
