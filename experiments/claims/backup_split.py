@@ -7,7 +7,18 @@ import numpy as np
 
 from experiments import datasets, drawing
 from experiments import rows as ask
-from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict
+from experiments.experiment import (
+    Experiment,
+    Finding,
+    Quoted,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+    evaluations_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -228,8 +239,9 @@ EXPERIMENT = Experiment(
     "not reach the target: test accuracy 95 % on MNIST, 90 % on digits.",
     selection="One worker's learning rate: first at the target on the validation split, N = 100, seed 0, of 0.001, "
     "0.002, 0.004, 0.008; times N for every other N.",
-    hours={"smoke": 0.05, "laptop": 0.25},
+    hours={"smoke": 0.05, "laptop": 0.3},
     runs=_runs,
+    reduce=evaluations_of("step", "simulated_seconds", "accuracy"),
     measure=_measure,
     findings=_findings,
     judge=_judge,
