@@ -12,25 +12,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from experiments import commands, sweep
 from experiments.commands import WHOLE, Shard
 from experiments.experiment import SCALES
+from experiments.parsing import Parser
 from experiments.queue import Failure, Interrupted
 
 OUT = "out/experiments"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands."""
-    top = _Parser(prog="python -m experiments", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    kinds = top.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    top = Parser(prog="python -m experiments", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    kinds = top.add_subparsers(dest="command", required=True, parser_class=Parser)
 
     def command(name: str, does: str, *, scale: str = "yes", queue: str = "no") -> argparse.ArgumentParser:
         kind = kinds.add_parser(name, help=does, description=does, allow_abbrev=False)

@@ -123,13 +123,13 @@ def tell(name: str, *, scale: Scale, out: Path) -> str:
     return _write(experiment, rows, root)
 
 
-def publish(name: str, *, scale: Scale, out: Path, to: Path = results.PUBLISHED) -> str:
+def publish(name: str, *, scale: Scale, out: Path) -> str:
     """Writes rows, report and figure of what has run to the repository's own folder, and returns the text."""
     experiment = _load(name, scale)
     runs, rows = runs_of(experiment, scale, root=out / name / scale)
     if len(rows) < len(runs):
         raise ValueError(f"{name}: {len(rows)} of {len(runs)} runs at scale {scale} are finished; run it first")
-    folder = to / name
+    folder = results.PUBLISHED / name
     folder.mkdir(parents=True, exist_ok=True)
     results.write_rows(folder / "rows.jsonl", rows)
     return _write(experiment, results.read_rows(folder / "rows.jsonl"), folder)
@@ -137,15 +137,12 @@ def publish(name: str, *, scale: Scale, out: Path, to: Path = results.PUBLISHED)
 
 def overview() -> str:
     """Returns the README's table: a row a claim, with the verdict of the published rows."""
-    return report.overview({name: (found, results.published(name)) for name, found in claims.in_order().items()})
+    return report.overview(_published())
 
 
-def tell_all(out: Path, *, source: Path = results.PUBLISHED) -> Path:
+def tell_all(out: Path) -> Path:
     """Writes report.md and report.html of all published rows to a folder; returns the latter's path."""
-    found = {
-        name: (experiment, results.read_rows(source / name / "rows.jsonl"))
-        for name, experiment in claims.in_order().items()
-    }
+    found = _published()
     (out / "figures").mkdir(parents=True, exist_ok=True)
     figures = {}
     for name, (experiment, rows) in found.items():
@@ -174,14 +171,18 @@ def run_sweep(spec: str, runs: Sequence[Run], *, out: Path, jobs: int, shard: Sh
 def listing(*, out: Path) -> str:
     """Returns a table of the experiments: name, claim, predicted hours, state."""
     cells = []
-    for name, experiment in claims.in_order().items():
-        rows = results.published(name)
+    for name, (experiment, rows) in _published().items():
         done = {scale: len(list((out / name / scale).glob("*/DONE"))) for scale in experiment.hours}
         here = ", ".join(f"{count} runs here at {scale}" for scale, count in done.items() if count)
         state = f"{experiment.judge(rows).word} ({len(rows)} published runs)" if rows else "not published"
         hours = ", ".join(f"{scale} {hours:g} h" for scale, hours in experiment.hours.items())
         cells.append([name, experiment.claim, hours, ", ".join(filter(None, (state, here)))])
     return "\n".join(f"{name}\n    {claim}\n    {hours}; {state}" for name, claim, hours, state in cells)
+
+
+def _published() -> dict[str, tuple[Experiment, Rows]]:
+    """Returns all experiments, each with the rows of it that are in the repository."""
+    return {name: (experiment, results.published(name)) for name, experiment in claims.in_order().items()}
 
 
 def _load(name: str, scale: Scale) -> Experiment:

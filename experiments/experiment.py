@@ -121,10 +121,14 @@ class Run:
         return ",".join(f"{key}={value}" for key, value in self.tells.items()) or "all"
 
     @property
+    def overriding(self) -> list[str]:
+        """The overrides, as arguments."""
+        return [f"--config.{key}={value}" for key, value in self.overrides.items()]
+
+    @property
     def arguments(self) -> list[str]:
         """Of train.py."""
-        given = [f"--config={self.spec}", *(f"--config.{key}={value}" for key, value in self.overrides.items())]
-        return [*given, *(f"--{key}={value}" for key, value in self.flags.items())]
+        return [f"--config={self.spec}", *self.overriding, *(f"--{key}={value}" for key, value in self.flags.items())]
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
@@ -137,7 +141,7 @@ class Run:
             return {"measure": dict(self.tells)}
         from configs import flags  # it imports JAX, which listing experiments can do without
 
-        return flags.load(self.spec, self.arguments[1 : 1 + len(self.overrides)]).to_dict()
+        return flags.load(self.spec, self.overriding).to_dict()
 
 
 def evaluations(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -6,16 +6,16 @@ A RUN is the folder of a run, finished or not. Its train records are drawn as a 
 thick one with markers; a cross is where the numbers stop being finite. One panel for each quantity.
 """
 
-import argparse
 import difflib
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 from experiments import run_folders
 from experiments.drawing import COLOURS, FORMATS, LINE_STYLES, MARKERS, STYLE
+from experiments.parsing import Parser
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -179,14 +179,9 @@ def _check(runs: Mapping[str, Records], *, x: str, y: Sequence[str]) -> None:
         raise ValueError(f"x={x!r}: is 0 throughout; these runs had no arrival model")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Draws the figure that the command line asks for; returns the exit code."""
-    parser = _Parser(prog="python -m experiments.plot", description="Draws curves of runs.", allow_abbrev=False)
+    parser = Parser(prog="python -m experiments.plot", description="Draws curves of runs.", allow_abbrev=False)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run")
     parser.add_argument("--x", default="step", help=f"one of {', '.join(X_LABELS)} (default: step)")
     parser.add_argument("--y", help="quantities of the records, separated by commas (default: loss,accuracy)")

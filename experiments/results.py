@@ -2,8 +2,7 @@
 
 import contextlib
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,7 +90,7 @@ def _read(run: Run, folder: Path, *, reduce: Reduce) -> tuple[dict[str, Any], di
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Writes rows as lines of JSON, which has no NaN and no infinity: they are strings there."""
-    lines = (json.dumps(_map(_encode, row), allow_nan=False) for row in rows)
+    lines = (json.dumps(run_folders.encode_numbers(row), allow_nan=False) for row in rows)
     run_folders.write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
 
 
@@ -111,22 +110,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             raise ValueError(f"{str(path)!r}: line {number} is damaged ({error})") from None
         if not isinstance(row, Mapping):
             raise ValueError(f"{str(path)!r}: line {number} is no row")
-        rows.append(_map(_decode, row))
+        rows.append(run_folders.decode_numbers(row))
     return rows
-
-
-def _map(change: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _map(change, part) for key, part in value.items()}
-    return [_map(change, part) for part in value] if isinstance(value, (list, tuple)) else change(value)
-
-
-def _encode(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _decode(value: Any) -> Any:
-    return float(value) if value in ("nan", "inf", "-inf") else value
 
 
 def published(name: str) -> list[dict[str, Any]]:

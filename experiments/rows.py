@@ -140,6 +140,25 @@ def best(rows: Sequence[Row], *, by: str, mode: Mode = "max") -> Row:
     return max(rows, key=quality)
 
 
+def picked(tried: Sequence[Row], key: str, *, by: str, of: int = 1, mode: Mode = "max") -> Any:
+    """Returns what the run that ends best tells of a key; None before so many have run.
+
+    >>> tried = [{"accuracy": [0.8], "rate": 0.1}, {"accuracy": [0.9], "rate": 0.2}]
+    >>> picked(tried, "rate", by="accuracy", of=2), picked(tried, "rate", by="accuracy", of=3)
+    (0.2, None)
+    """
+    return best(tried, by=by, mode=mode)[key] if len(tried) >= of else None
+
+
+def in_words(tried: Rows, key: str, *, by: str, digits: int, scale: float = 1.0) -> str:
+    """Returns what was tried, and how each ended.
+
+    >>> in_words([{"accuracy": [0.8], "rate": 0.1}], "rate", by="accuracy", digits=2, scale=100)
+    '0.1: 80.00'
+    """
+    return ", ".join(f"{row[key]:g}: {scale * last(row, by):.{digits}f}" for row in tried)
+
+
 def earliest(rows: Sequence[Row], *, target: float, of: str, along: str = "epoch", mode: Mode = "max") -> Row:
     """Returns the row that first gets to a target; of several, or where none does, the one that ends best.
 

@@ -2,7 +2,7 @@
 
 from runs.checkpoints import Checkpoints, SaveError
 from runs.clock import Clock
-from runs.files import write_atomically
+from runs.files import decode_numbers, encode_numbers, write_atomically
 from runs.folder import Folder, check_workdir, is_held, open_run
 from runs.identity import check_same, fingerprint
 from runs.progress import Progress, in_words
@@ -26,7 +26,9 @@ __all__ = [
     "catch_stop",
     "check_same",
     "check_workdir",
+    "decode_numbers",
     "default_workdir",
+    "encode_numbers",
     "fingerprint",
     "in_words",
     "is_held",

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +40,25 @@ def to_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def encode_numbers(flat: Mapping[str, Any]) -> dict[str, Any]:
+def encode_numbers(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Replaces the numbers that JSON cannot hold by the strings "nan", "inf" and "-inf"; null would not say which.
 
-    >>> encode_numbers({"loss": float("nan"), "step": 3})
-    {'loss': 'nan', 'step': 3}
+    >>> encode_numbers({"loss": float("nan"), "step": 3, "curve": [float("inf")]})
+    {'loss': 'nan', 'step': 3, 'curve': ['inf']}
     """
-    return {k: str(float(v)) if isinstance(v, float) and not math.isfinite(v) else v for k, v in flat.items()}
+    return _map(lambda v: str(float(v)) if isinstance(v, float) and not math.isfinite(v) else v, tree)
 
 
-def decode_numbers(flat: Mapping[str, Any]) -> dict[str, Any]:
+def decode_numbers(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Undoes ``encode_numbers``."""
-    return {key: _NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in flat.items()}
+    return _map(lambda v: _NON_FINITE.get(v, v) if isinstance(v, str) else v, tree)
+
+
+def _map(change: Callable[[Any], Any], tree: Any) -> Any:
+    """Changes the values in nested mappings and lists."""
+    if isinstance(tree, Mapping):
+        return {key: _map(change, part) for key, part in tree.items()}
+    return [_map(change, part) for part in tree] if isinstance(tree, (list, tuple)) else change(tree)
 
 
 def sha256(path: Path) -> str:

@@ -3,17 +3,11 @@
 import numpy as np
 import pytest
 
-from experiments import datasets, report
+from experiments import datasets
 from experiments.claims import backup_adasum, backup_split
+from tests.claim_rows import told
 
 SPLIT, BOTH = backup_split.EXPERIMENT, backup_adasum.EXPERIMENT
-ORIGIN = {"commit": "0" * 40, "tree": "clean", "jax": "0", "devices": ["cpu"], "wall_seconds": 1.0}
-
-
-def told(experiment, rows):
-    """The whole section, with a figure that is drawn: nothing of it fails."""
-    report.draw(experiment, rows)
-    return report.section(experiment, [{**row, "origin": ORIGIN} for row in rows], figure="figure.png")
 
 
 def curve(*, reaches_at, step_seconds, accuracy=0.98, num_steps=300):

@@ -9,9 +9,7 @@ from jax import numpy as jnp
 from experiments import emulation, report
 from experiments.claims import emulation_error as claim
 from reducers.adasum.pairs import pair
-
-ORIGIN = {"commit": "0" * 40, "tree": "clean", "devices": ["cpu"], "jax": "0", "wall_seconds": 1.0}
-
+from tests.claim_rows import ORIGIN
 
 # ---- the measurement -----------------------------------------------------------------------------------------------
 

@@ -7,8 +7,7 @@ import pytest
 from experiments import report
 from experiments.claims import lenet_workers as claim
 from experiments.experiment import Run
-
-ORIGIN = {"commit": "0" * 40, "tree": "clean", "devices": ["cpu"], "jax": "0", "wall_seconds": 1.0}
+from tests.claim_rows import ORIGIN
 
 
 def rows_of(runs: list[Run], accuracy) -> list[dict]:

@@ -4,8 +4,7 @@ import pytest
 
 from experiments import report
 from experiments.claims import orthogonality as claim
-
-ORIGIN = {"commit": "0" * 40, "tree": "clean", "devices": ["cpu"], "jax": "0", "wall_seconds": 1.0}
+from tests.claim_rows import ORIGIN
 
 
 def records(*, early=0.5, late=0.9, spread=0.1, seed=0, steps=300):

@@ -4,9 +4,9 @@ import pytest
 
 from experiments import report
 from experiments.claims import reducers_compared
+from tests.claim_rows import ORIGIN
 
 CLAIM, COMPARISON = reducers_compared.EXPERIMENT, reducers_compared.COMPARISON
-ORIGIN = {"commit": "0" * 40, "tree": "clean", "jax": "0", "devices": ["cpu"], "wall_seconds": 1.0}
 
 
 def rows_of(runs, accuracy=0.98, **others):

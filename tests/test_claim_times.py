@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from experiments import report
 from experiments.claims import kth_arrival, staleness
 from reducers import arrivals
+from tests.claim_rows import told
 
 
 def arrival_row(*, model="paper_cluster", seed=0, mean=(1.03, 1.07, 1.3, 2.4), over_median=2.0):
@@ -68,13 +68,6 @@ def test_the_fitted_facts_alone_do_not_pass_the_rule():
     assert row["within_2_seconds"][99] == pytest.approx(0.3, abs=0.05)
     as_cluster = {**row, "model": kth_arrival.CLUSTER}
     assert kth_arrival.EXPERIMENT.judge([as_cluster]).word == "not supported"
-
-
-def told(experiment, rows):
-    """The whole section, with a figure that is drawn: nothing of it fails."""
-    report.draw(experiment, rows)
-    origin = {"commit": "0" * 40, "tree": "clean", "jax": "0", "devices": ["cpu"], "wall_seconds": 1.0}
-    return report.section(experiment, [{**row, "origin": origin} for row in rows], figure="figure.png")
 
 
 def test_times_are_told():

@@ -43,7 +43,7 @@ def test_names_of_runs_are_their_own_and_configs_are_valid(name, scale):
 def test_programs_of_runs_can_be_built(name, scale):
     for run in kinds(name, scale):
         if run.spec:
-            assert build(flags.load(run.spec, run.arguments[1 : 1 + len(run.overrides)]), open_data=data.make_or_assume)
+            assert build(flags.load(run.spec, run.overriding), open_data=data.make_or_assume)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from experiments import __main__ as command_line
 from experiments import commands, queue, report, results, slurm, sweep
 from experiments import rows as ask
 from experiments.experiment import Experiment, Finding, Quoted, Run, Sample, Table, Verdict
+from tests.claim_rows import ORIGIN
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -324,9 +325,6 @@ def test_a_page_needs_no_other_file(tmp_path):
     page = report.html(text, folder=tmp_path)
     assert 'src="data:image/png;base64,' in page and "made.png" not in page and "http" not in page.split("<body>")[0]
     assert page.count("<table>") == 3 and "<script>" not in report.html("# a\n<script>1</script>", folder=tmp_path)
-
-
-ORIGIN = {"commit": "0" * 40, "tree": "clean", "jax": "0", "devices": ["cpu"], "wall_seconds": 1.0}
 
 
 # ---- sweeps ------------------------------------------------------------------------------------------------------

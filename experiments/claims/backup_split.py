@@ -5,20 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments import datasets, drawing
+from experiments import datasets, drawing, experiment
 from experiments import rows as ask
-from experiments.experiment import (
-    Experiment,
-    Finding,
-    Quoted,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-    Verdict,
-    evaluations_of,
-)
+from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -241,7 +230,7 @@ EXPERIMENT = Experiment(
     "0.002, 0.004, 0.008; times N for every other N.",
     hours={"smoke": 0.05, "laptop": 0.3},
     runs=_runs,
-    reduce=evaluations_of("step", "simulated_seconds", "accuracy"),
+    reduce=experiment.evaluations_of("step", "simulated_seconds", "accuracy"),
     measure=_measure,
     findings=_findings,
     judge=_judge,

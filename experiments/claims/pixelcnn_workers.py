@@ -85,7 +85,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 def _picked(rows: Rows, *, mode: str, num_workers: int, of: int = 1) -> float | None:
     """Returns the rate with the fewest bits on the validation split; None before so many are there."""
     found = ask.select(rows, mode=mode, num_workers=num_workers, split="validation")
-    return ask.best(found, by="bits_per_dim", mode="min")["rate"] if len(found) >= of else None
+    return ask.picked(found, "rate", by="bits_per_dim", of=of, mode="min")
 
 
 def _finals(rows: Rows) -> dict[tuple[str, int], list[Row]]:
@@ -153,7 +153,7 @@ def _table(rows: Rows) -> Table:
     cells = []
     for mode, n in POINTS:
         grid = ask.select(rows, mode=mode, num_workers=n, split="validation")
-        tried = ", ".join(f"{row['rate']:g}: {ask.last(row, 'bits_per_dim'):.3f}" for row in grid)
+        tried = ask.in_words(grid, "rate", by="bits_per_dim", digits=3)
         cells.append([str(n), mode, f"{_picked(rows, mode=mode, num_workers=n) or 0:g}", tried])
     header = ("Workers", "Mode", "Rate picked", "Validation bits per dimension by rate, seed 0")
     return Table(header, cells, f"On {', '.join(ask.distinct(rows, 'data'))}.")

@@ -65,8 +65,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 def _picked(rows: Rows) -> float | None:
     """Returns the rate of one worker with the best accuracy on the validation split; None before all are there."""
-    found = ask.select(rows, split="validation")
-    return ask.best(found, by="accuracy")["base"] if len(found) == len(BASES) else None
+    return ask.picked(ask.select(rows, split="validation"), "base", by="accuracy", of=len(BASES))
 
 
 def _finals(rows: Rows) -> dict[float, list[Row]]:

@@ -95,7 +95,7 @@ def _rates(scale: Scale, mode: str) -> tuple[float, ...]:
 def _picked(rows: Rows, *, mode: str, num_workers: int, of: int = 1) -> float | None:
     """Returns the rate with the best accuracy on the validation split; None before so many are there."""
     found = ask.select(rows, mode=mode, num_workers=num_workers, split="validation")
-    return ask.best(found, by="accuracy")["rate"] if len(found) >= of else None
+    return ask.picked(found, "rate", by="accuracy", of=of)
 
 
 def _finals(rows: Rows) -> dict[int, dict[str, list[Row]]]:
@@ -181,7 +181,7 @@ def _table(rows: Rows) -> Table:
     for n in _workers(rows):
         for mode in MODES:
             grid = ask.select(rows, mode=mode, num_workers=n, split="validation")
-            tried = ", ".join(f"{row['rate']:g}: {100 * ask.last(row, 'accuracy'):.2f}" for row in grid)
+            tried = ask.in_words(grid, "rate", by="accuracy", digits=2, scale=100)
             cells.append([str(n), mode, f"{_picked(rows, mode=mode, num_workers=n) or 0:g}", tried])
     note = f"On {', '.join(ask.distinct(rows, 'data'))}. Synchronous rates are of one worker, times N; asynchronous "
     note += "ones are of 53 workers, in inverse proportion to their number."
