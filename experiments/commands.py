@@ -193,7 +193,7 @@ def _load(name: str, scale: Scale) -> Experiment:
 
 
 def _write(experiment: Experiment, rows: Rows, folder: Path) -> str:
-    figure = "figure.png" if rows else ""
+    figure = "figure.png" if experiment.enough(rows) else ""
     if figure:
         report.draw(experiment, rows).savefig(folder / figure, dpi=200)
     text = report.section(experiment, rows, figure=figure)

@@ -193,6 +193,7 @@ class Experiment:
       judge: rows -> verdict.
       table: rows -> all there is to tell, in a table; an empty one where the findings tell all.
       draw: rows, an empty figure -> the figure drawn.
+      enough: rows -> whether they are enough to be told; no other function is asked before.
       inches: of the figure.
       notes: what a reader must know: what differs from the paper, what was tried to be fair to it.
     """
@@ -211,5 +212,6 @@ class Experiment:
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
     selection: str = ""
+    enough: Callable[[Rows], bool] = bool
     inches: tuple[float, float] = (5.0, 3.4)
     notes: Sequence[str] = ()

@@ -19,7 +19,7 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
 
     Args:
       experiment: what was tested.
-      rows: of its finished runs; without any, there is no verdict.
+      rows: of its finished runs; while they are too few, there is no verdict.
       figure: path of the figure, beside the text; "" for none.
     """
     parts = [
@@ -29,7 +29,7 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
     ]
     if experiment.selection:
         parts.append(f"**Selection.** {experiment.selection}")
-    if rows:
+    if experiment.enough(rows):
         verdict = experiment.judge(rows)
         parts.append(f"**Verdict: {verdict.word}.** {verdict.because}")
         findings = experiment.findings(rows)
@@ -41,7 +41,7 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
         if figure:
             parts.append(f"![{experiment.title}]({figure})")
     else:
-        parts.append("**No verdict:** nothing has run yet.")
+        parts.append(f"**No verdict:** {len(rows) or 'no'} runs are finished, which is not enough to tell.")
     parts += experiment.notes
     if rows:
         parts.append(_origins(rows))
@@ -75,7 +75,7 @@ def overview(experiments: Mapping[str, tuple[Experiment, Rows]]) -> str:
     """Returns a row a claim, with its verdict: the README's table, and the beginning of the page."""
     cells = []
     for name, (experiment, rows) in experiments.items():
-        word = experiment.judge(rows).word if rows else "not run"
+        word = experiment.judge(rows).word if experiment.enough(rows) else "not run"
         cells.append([str(experiment.number), f"`{name}`", experiment.claim, word])
     return markdown(Table(["", "Experiment", "Claim", "Verdict"], cells))
 

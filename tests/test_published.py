@@ -20,6 +20,15 @@ def test_a_report_is_what_its_rows_say(name):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
+def test_what_has_run_so_far_can_be_told(name):
+    experiment, rows = claims.load(name), results.published(name)
+    for count in {0, 1, 2, len(rows) // 3, len(rows) // 2, len(rows) - 1}:
+        assert experiment.claim in report.section(experiment, rows[:count])
+        if experiment.enough(rows[:count]):
+            report.draw(experiment, rows[:count])
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_rows_can_be_traced(name):
     rows = results.published(name)
     assert all(re.fullmatch(r"[0-9a-f]{40}", row["origin"]["commit"]) for row in rows)

@@ -160,6 +160,7 @@ EXPERIMENT = Experiment(
     measure=_measure,
     findings=_findings,
     judge=_judge,
+    enough=lambda rows: {row["model"] for row in rows} == {CLUSTER, LIGHT},
     table=_table,
     draw=_draw,
     inches=(7, 3.2),

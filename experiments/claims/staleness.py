@@ -159,6 +159,7 @@ EXPERIMENT = Experiment(
     measure=_measure,
     findings=_findings,
     judge=_judge,
+    enough=lambda rows: bool(ask.select(rows, model=CLUSTER, num_workers=WORKERS)),
     table=_table,
     draw=_draw,
     inches=(7, 3.2),

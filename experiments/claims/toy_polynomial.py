@@ -229,6 +229,7 @@ EXPERIMENT = Experiment(
     measure=_measure,
     findings=_findings,
     judge=_judge,
+    enough=lambda rows: all(len(same) > len(_reported(same)) > 0 for same in _problems(rows).values()),
     table=_table,
     draw=_draw,
     inches=(7.0, 5.0),
