@@ -30,11 +30,11 @@ def make_evaluation(
 
     compiled = on_devices(one_device, layout=layout, lift=program.config.lift)
     num_examples, num_devices = examples.num_examples, layout.num_devices
-    no_draw = np.full(num_devices, -1)
+    no_draw = np.full(len(layout.own_devices), -1)
     per_device = min(math.ceil(program.config.eval_batch_size / num_devices), math.ceil(num_examples / num_devices))
 
     def batch_at(start: int):
-        index = np.arange(start, start + per_device * num_devices).reshape(num_devices, per_device)
+        index = np.arange(start, start + per_device * num_devices).reshape(num_devices, per_device)[layout.own]
         weight = (index < num_examples).astype(np.float32)
         return {"examples": data.gather(examples, np.minimum(index, num_examples - 1), no_draw), "weight": weight}
 

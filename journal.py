@@ -6,7 +6,7 @@ import asynchronous
 import runs
 from program import Program
 from turns import Turn
-from workers import Layout, WorkerTimes
+from workers import Layout, WorkerTimes, peers
 
 
 class Journal:
@@ -25,11 +25,13 @@ class Journal:
         self._program, self._layout, self._folder, self._tally = program, layout, folder, tally
         self._times, self._trace = times, runs.TraceRecorder(num_workers=layout.num_workers)
         self._first_step = start + 1
-        self.records = runs.Records(folder.metrics, tensorboard=folder.tensorboard, resume_step=start or None)
+        self._records: runs.Records | None = None  # the first process alone keeps them
+        if folder.process == 0:
+            self._records = runs.Records(folder.metrics, tensorboard=folder.tensorboard, resume_step=start or None)
         self._collect = program.timetable.collector(seconds=tally.simulated_seconds, measure=program.task.metrics)
         self._last: dict[str, float] = {}
         self._progress = runs.Progress(program.num_steps, start_step=start)
-        self.clock = runs.Clock(wall_seconds=self.records.wall_seconds, step=start)
+        self.clock = runs.Clock(wall_seconds=self._records.wall_seconds if self._records else 0.0, step=start)
         if start:
             self._progress.message(f"{folder.path}: going on at step {start} of {program.num_steps}")
 
@@ -38,7 +40,8 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self._progress.close()
-        self.records.close()
+        if self._records:
+            self._records.close()
 
     def turns(self, finished: list[tuple[Turn, Any]], *, waited_seconds: float) -> None:
         """Adds the steps of all finished turns to the tally, and records those that the log wants."""
@@ -55,13 +58,16 @@ class Journal:
     def worker_times(self, turn: Turn) -> None:
         """Keeps how long each worker took; not of the first step, in which programs are compiled."""
         if self._times is not None and turn.steps[0] > self._first_step:
-            self._trace.add(self._times.seconds)
+            self._trace.add(self._layout.gather(self._times.seconds))
 
     def flush(self) -> None:
         """Puts on disk what was recorded so far."""
-        self.records.flush()
-        if self._trace.num_steps:
-            self._trace.write(self._folder.path / f"worker_seconds-{self._first_step + 1}.npz")
+        if self._records:
+            self._records.flush()
+            if self._trace.num_steps:
+                self._trace.write(self._folder.path / f"worker_seconds-{self._first_step + 1}.npz")
+                if peers.several():
+                    self._progress.message(runs.slowest_process(self._trace.seconds, num_processes=peers.count()))
 
     def evaluation(self, step: int, quality: dict[str, float]) -> None:
         """Records an evaluation, with what the step before it measured."""
@@ -96,5 +102,6 @@ class Journal:
             **measured,
             "bytes_per_worker": self._program.traffic.bytes_per_worker,
         }
-        self.records.append(record)
+        if self._records:
+            self._records.append(record)
         return record

@@ -240,6 +240,15 @@ def twin(key: str) -> str | None:
 
 
 @contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Makes a ValueError about what the user gave one line with exit code 2."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+@contextlib.contextmanager
 def in_block(block: str) -> Iterator[None]:
     """Puts "config.block." before what a constructor says of a value that it refuses."""
     try:

@@ -60,6 +60,7 @@ class Feeds:
         draws: Draws,
         *,
         layout: tuple[int, int],
+        workers: slice = slice(None),
         placement: Literal["device", "stream"] = "device",
         depth: int = 4,
     ):
@@ -69,6 +70,7 @@ class Feeds:
           examples: the training examples.
           draws: their order.
           layout: (D, L).
+          workers: those that are fed here, in order; the others' batches are made elsewhere.
           placement: "device" sends indices to data that lie there, which must be ``Arrays``; "stream" sends batches.
           depth: streamed batches that are made ahead, at least 1.
 
@@ -81,7 +83,7 @@ class Feeds:
             raise ValueError(f"num_examples={draws.num_examples}: there are {examples.num_examples}")
         self.resident: Columns = {}
         self.waited_seconds = 0.0
-        self._depth = depth
+        self._depth, self._workers = depth, workers
         self._make = functools.partial(make_feed, draws=draws, layout=layout)
         self._streams = placement == "stream"
         if self._streams:
@@ -98,13 +100,13 @@ class Feeds:
         """Returns the feed of these draws, made here and now: a pure function of them.
 
         Args:
-          draw: [W] int64, of each worker; -1 where it needs none.
+          draw: int64, of each worker that is fed anywhere; -1 where it needs none.
 
         Returns:
           {"draw": [D, L] uint32, "index": [D, L, B] int32} when resident;
           {"draw": [D, L] uint32, "batch": {name: [D, L, B, ...]}} when streamed.
         """
-        return self._make(draw)
+        return self._make(draw[self._workers])
 
     def follow(self, turns: Iterable[Turn]) -> Generator[tuple[Turn, Feed], None, None]:
         """Yields each turn with its feed, in order.
@@ -114,7 +116,7 @@ class Feeds:
         """
         self.close()
         prefetch: _Prefetch | None = None
-        made: Iterator[tuple[Turn, Feed]] = _each(self._make, turns)
+        made: Iterator[tuple[Turn, Feed]] = _each(self.at, turns)
         if self._streams:
             made = prefetch = self._prefetch = _Prefetch(made, depth=self._depth)
         try:

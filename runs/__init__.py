@@ -10,7 +10,7 @@ from runs.records import HOST_CLOCK_FIELDS, Records, read
 from runs.signals import Stop, catch_stop
 from runs.summary import default_workdir, summarise
 from runs.tally import Tally
-from runs.traces import TraceRecorder
+from runs.traces import TraceRecorder, slowest_process
 
 __all__ = [
     "HOST_CLOCK_FIELDS",
@@ -34,6 +34,7 @@ __all__ = [
     "is_held",
     "open_run",
     "read",
+    "slowest_process",
     "summarise",
     "write_atomically",
 ]

@@ -7,11 +7,12 @@ without a manifest is a damaged one.
     checkpoints/120/            the checkpoint of step 120: Orbax's files and manifest.json
     checkpoints/100.damaged/    was found damaged and moved aside; never deleted, never used
     checkpoints/.scratch/       being written or deleted; emptied at the next start
+
+Of several processes all save and restore together, in a folder that all of them share: each writes the parts of arrays
+that lie on its devices, and the first one does the rest. What is restored does not depend on how many they are.
 """
 
 import contextlib
-import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +22,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from runs import arrays, files, manifest
+from runs import arrays, manifest, shelf
+from workers import peers
 
 Restored = tuple[int, Any]  # step, tree
 
@@ -59,25 +61,25 @@ class Checkpoints:
             access: "read" changes nothing on disk: for looking at a run that may be going on.
             report: is given one line for each damaged checkpoint.
         """
-        if keep_last < 1 or keep_best < 0:
-            raise ValueError(f"keep_last={keep_last}, keep_best={keep_best}: must be at least 1 and 0")
-        self.directory = Path(os.path.abspath(directory))  # Orbax takes no relative paths
-        self._keep_last, self._keep_best = keep_last, keep_best
-        self._best_metric, self._best_mode = best_metric, best_mode
-        self._access, self._report = access, report
-        self._scratch = self.directory / ".scratch"
+        self._shelf = shelf.Shelf(
+            directory,
+            keep_last=keep_last,
+            keep_best=keep_best,
+            best_metric=best_metric,
+            best_mode=best_mode,
+            access=access,
+            report=report,
+        )
+        self.directory = self._shelf.directory
         self._files = arrays.OrbaxFiles()
         self._sealer: ThreadPoolExecutor | None = None
         self._saving: tuple[int, Future[None]] | None = None
-        if access == "write":
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch.mkdir(parents=True)
+        if access == "write" and peers.index() == 0:
+            self._shelf.clear_scratch()
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first; one still being saved is not among them."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdecimal())
-        return []
+        return self._shelf.steps()
 
     def latest_step(self) -> int | None:
         """The newest step that has a checkpoint, not looked at for damage; None without any."""
@@ -91,7 +93,7 @@ class Checkpoints:
 
     def best_step(self) -> int | None:
         """The step of the best checkpoint, not looked at for damage; None if none was saved with the metric."""
-        return next(iter(self._best_first()), None)
+        return next(iter(self._shelf.best_first()), None)
 
     def save(self, step: int, tree: Any, *, metrics: Mapping[str, float] | None = None) -> None:
         """Saves a state in the background; waits only for the save before and for a copy of the state.
@@ -99,24 +101,24 @@ class Checkpoints:
         Args:
             step: the number of steps done. If it has a checkpoint already, that one stays, and takes the metrics if
                 it had none.
-            tree: a pytree of numpy and JAX arrays and numbers. It is copied before this returns, so that buffers may
-                be donated afterwards.
+            tree: a pytree of numpy and JAX arrays and numbers, JAX arrays of all processes among them. It is copied
+                before this returns, so that buffers may be donated afterwards.
             metrics: what is known of the state's quality; non-finite values do not count.
 
         Raises:
             SaveError: in one line, if the save before failed.
         """
-        if self._access == "read":
+        if self._shelf.access == "read":
             raise ValueError(f"checkpoints in {str(self.directory)!r} were opened for reading")
         self.wait()
-        if step in self.steps() and self._holds(step, metrics):
+        if peers.from_first(lambda: step in self.steps() and self._holds(step, metrics)):
             return
-        flat = {name: np.asarray(leaf) for name, leaf in jax.device_get(manifest.flatten(tree)).items()}
+        flat = _fetched(manifest.flatten(tree))
         leaves = {name: manifest.describe(leaf) for name, leaf in flat.items()}
         if self._sealer is None:
             self._sealer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="seal-checkpoint")
         try:
-            self._files.start_write(self._scratch / str(step), flat)
+            self._files.start_write(self._shelf.scratch / str(step), flat)
         except Exception as error:
             raise SaveError(f"checkpoint {step} could not be saved: {error}") from error
         self._saving = (step, self._sealer.submit(self._seal, step, leaves, metrics))
@@ -157,7 +159,8 @@ class Checkpoints:
         """Reads back a checkpoint, every bit of it checked.
 
         Args:
-            abstract_tree: a pytree like the saved one, of anything with shape and dtype, or of numbers.
+            abstract_tree: a pytree like the saved one, of anything with shape and dtype, or of numbers. What has a
+                sharding, too, comes back as a JAX array of it, of which each process reads its own part.
             which: "latest" and "best" pass over damaged ones to the next latest or best, after reporting them and
                 (access "write") moving them aside; a step means that one alone.
             part: where in the saved tree `abstract_tree` lies, as "shared/params"; "" is all of it.
@@ -171,80 +174,63 @@ class Checkpoints:
         self.wait()
         prefix = part and f"{part}/"
         here = {prefix + name: leaf for name, leaf in manifest.flatten(abstract_tree).items()}
+        step = peers.from_first(lambda: self._choose(which, here, prefix=prefix))
+        if step is None:
+            return None
+        read = self._read(step, here)
+        return step, jax.tree.unflatten(jax.tree.structure(abstract_tree), [read[name] for name in here])
+
+    def _choose(self, which: str | int, here: Mapping[str, Any], *, prefix: str) -> int | None:
+        """The step of a whole checkpoint that fits, for ``restore``."""
+        step: int | None
         if isinstance(which, int):
-            self._check(which)
-            return which, self._load(which, here, abstract_tree, prefix=prefix)
-        for step in self.steps()[::-1] if which == "latest" else self._best_first():
-            damage = manifest.find_damage(self.directory / str(step))
-            if damage is None:
-                return step, self._load(step, here, abstract_tree, prefix=prefix)
-            self._set_aside(step, damage)
-        return None
+            self._shelf.check(which)
+            step = which
+        else:
+            steps = self.steps()[::-1] if which == "latest" else self._shelf.best_first()
+            step = next((step for step in steps if self._shelf.is_whole(step)), None)
+        if step is not None:
+            saved = manifest.read(self.directory / str(step))["leaves"]
+            there = {name: leaf for name, leaf in saved.items() if name.startswith(prefix)}
+            wanted = {name: manifest.describe(leaf) for name, leaf in here.items()}
+            manifest.check_fits(there, wanted, what=f"checkpoint {step} in {str(self.directory)!r}")
+        return step
 
     def _holds(self, step: int, metrics: Mapping[str, float] | None) -> bool:
         """Whether a step saved before is whole; a damaged one is moved aside, to be saved again."""
-        folder = self.directory / str(step)
-        if (damage := manifest.find_damage(folder)) is not None:
-            self._set_aside(step, damage)
+        if not self._shelf.is_whole(step):
             return False
-        if metrics and not self._metrics(step):
-            manifest.rewrite_metrics(folder, metrics)
-            self._prune()
+        if metrics and not self._shelf.metrics(step):
+            manifest.rewrite_metrics(self.directory / str(step), metrics)
+            self._shelf.prune()
         return True
 
-    def _check(self, step: int) -> None:
-        where = f"checkpoint {step} in {str(self.directory)!r}"
-        if step not in self.steps():
-            raise ValueError(f"{where}: is not there; there are {self.steps()}")
-        if (damage := manifest.find_damage(self.directory / str(step))) is not None:
-            raise ValueError(f"{where}: is damaged: {damage}")
-
-    def _load(self, step: int, here: Mapping[str, Any], abstract_tree: Any, *, prefix: str) -> Any:
+    def _read(self, step: int, here: Mapping[str, Any]) -> dict[str, Any]:
+        """All leaves of a checkpoint: Orbax reads all or none."""
         folder = self.directory / str(step)
+
+        def like(name: str, leaf: Mapping[str, Any]) -> Any:
+            # jax.numpy's dtype names include bfloat16 and the float8s, which numpy alone does not know.
+            shape, dtype = leaf["shape"], jax.numpy.dtype(leaf["dtype"])
+            wanted = here.get(name)
+            if isinstance(wanted, jax.ShapeDtypeStruct) and wanted.sharding is not None:
+                return jax.ShapeDtypeStruct(shape, dtype, sharding=wanted.sharding)
+            return np.zeros(shape, dtype)
+
         saved = manifest.read(folder)["leaves"]
-        there = {name: leaf for name, leaf in saved.items() if name.startswith(prefix)}
-        wanted = {name: manifest.describe(leaf) for name, leaf in here.items()}
-        manifest.check_fits(there, wanted, what=f"checkpoint {step} in {str(self.directory)!r}")
-        # jax.numpy's dtype names include bfloat16 and the float8s, which numpy alone does not know.
-        empty = {name: np.zeros(leaf["shape"], jax.numpy.dtype(leaf["dtype"])) for name, leaf in saved.items()}
-        read = self._files.read(folder, empty)
-        leaves = [read[name] for name in here]
-        return jax.tree.unflatten(jax.tree.structure(abstract_tree), leaves)
+        return self._files.read(folder, {name: like(name, leaf) for name, leaf in saved.items()})
 
     def _seal(self, step: int, leaves: Mapping[str, Any], metrics: Mapping[str, float] | None) -> None:
         """In the background: from Orbax's files to a checkpoint in its place, and older ones away."""
         self._files.wait()
-        manifest.write(self._scratch / str(step), step=step, leaves=leaves, metrics=metrics)
-        os.rename(self._scratch / str(step), self.directory / str(step))
-        files.sync(self.directory)
-        self._prune()
+        if peers.index() > 0:
+            return
+        manifest.write(self._shelf.scratch / str(step), step=step, leaves=leaves, metrics=metrics)
+        self._shelf.add(step)
 
-    def _prune(self) -> None:
-        steps = self.steps()
-        kept = {*steps[-self._keep_last :], *self._best_first()[: self._keep_best]}
-        for step in steps:
-            if step not in kept:
-                # Out of sight in one piece first: a kill while deleting must not leave half a checkpoint.
-                doomed = self._scratch / f"deleted-{step}"
-                os.rename(self.directory / str(step), doomed)
-                shutil.rmtree(doomed)
 
-    def _best_first(self) -> list[int]:
-        known = [(self._metrics(step).get(self._best_metric), step) for step in self.steps()]
-        sign = -1 if self._best_mode == "max" else 1
-        return [step for _, step in sorted((sign * value, step) for value, step in known if value is not None)]
-
-    def _metrics(self, step: int) -> Mapping[str, float]:
-        try:
-            return manifest.read(self.directory / str(step))["metrics"]
-        except ValueError:
-            return {}  # damaged: whoever restores it will say so
-
-    def _set_aside(self, step: int, damage: str) -> None:
-        line = f"checkpoint {step} in {str(self.directory)!r} is damaged and not used: {damage}"
-        if self._access == "write":
-            names = (f"{step}.damaged{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 1000))))
-            aside = next(name for name in names if not (self.directory / name).exists())
-            os.rename(self.directory / str(step), self.directory / aside)
-            line += f"; moved to {aside}"
-        self._report(line)
+def _fetched(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves on the host, but for those of which no one process has all."""
+    spread = {k: x for k, x in flat.items() if isinstance(x, jax.Array) and not x.is_fully_addressable}
+    here = jax.device_get({name: leaf for name, leaf in flat.items() if name not in spread})
+    return {name: spread[name] if name in spread else np.asarray(here[name]) for name in flat}

@@ -15,8 +15,6 @@ ValueError: workdir='...': holds a run with another config: seed=0 there, 1 here
 
 import contextlib
 import dataclasses
-import errno
-import fcntl
 import itertools
 import os
 import tempfile
@@ -24,7 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from runs import environment, files, identity
+from runs import environment, files, identity, lock
+from workers import peers
 
 Start = Literal["resume", "fresh"]
 
@@ -36,14 +35,21 @@ class Folder:
     Attributes:
         path: the folder itself; with `start="fresh"` a subfolder of the workdir.
         state: "resumed" if a run had been started in it before.
+        process: which one of the run this is; the first, 0, writes the files of all.
         changes: what differs between the software and machine of the last start and now, one line each.
-        lock: descriptor of the locked file; None once closed.
+        lock: descriptor of the locked file; None once closed, and where another process of the run holds it.
     """
 
     path: Path
     state: Literal["new", "resumed"]
     changes: tuple[str, ...]
     lock: int | None
+    process: int = 0
+
+    @property
+    def log(self) -> Path:
+        """What another than the first process of the run says."""
+        return self.path / f"process-{self.process}.log"
 
     @property
     def config(self) -> Path:
@@ -72,18 +78,36 @@ class Folder:
         return None if done is None else files.decode_numbers(done)
 
     def write(self, name: str, text: str) -> None:
-        """Writes one more file of results, whole."""
-        files.write_atomically(self.path / name, text.encode())
+        """Writes one more file of results, whole: the first process of the run does."""
+        if self.process == 0:
+            files.write_atomically(self.path / name, text.encode())
+
+    def follow(self) -> None:
+        """Sends what another than the first process prints from now on to its log.
+
+        Raises:
+            ValueError: if this process does not see the folder that the first one opened.
+        """
+        if self.process == 0:
+            return
+        try:
+            log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            told = "must be on a file system that all processes share"
+            raise ValueError(f"workdir={str(self.path)!r}: {told} ({error.strerror})") from None
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        os.close(log)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Marks the run as finished, once its last checkpoint is written."""
-        files.write_atomically(self.path / "DONE", files.to_json(files.encode_numbers(summary)))
+        self.write("DONE", files.to_json(files.encode_numbers(summary)).decode())
 
     def close(self) -> None:
         """Lets go of the lock; a second call does nothing."""
-        lock, self.lock = self.lock, None
-        if lock is not None:
-            os.close(lock)
+        held, self.lock = self.lock, None
+        if held is not None:
+            os.close(held)
 
     def __enter__(self) -> "Folder":
         return self
@@ -97,6 +121,8 @@ def open_run(
 ) -> Folder:
     """Creates or reopens a run's folder, locks it and writes config.json and env.json.
 
+    Of several processes the first one does, for all of them.
+
     Args:
         workdir: the folder; made with its parents if missing.
         config: the whole experiment as nested dicts of JSON values.
@@ -109,10 +135,23 @@ def open_run(
     Raises:
         ValueError: in one line and with nothing written, as `check_workdir` does.
     """
+    opened: list[Folder] = []
+
+    def describe() -> dict[str, Any]:
+        opened.append(_open(workdir, config, start=start, devices=devices))
+        return {"path": str(opened[0].path.absolute()), "state": opened[0].state}
+
+    found = peers.from_first(describe)
+    if opened:
+        return opened[0]
+    return Folder(path=Path(found["path"]), state=found["state"], changes=(), lock=None, process=peers.index())
+
+
+def _open(workdir: str, config: Mapping[str, Any], *, start: Start, devices: Sequence[str]) -> Folder:
     check_workdir(workdir, config, start=start)
     with _one_line(workdir):
         path = _make(Path(workdir).expanduser(), start)
-        lock = _take_lock(workdir, path)
+        held = lock.take(workdir, path)
         try:
             # Once more, now that nobody else can write: another run may have begun here since the first look.
             identity.check_same(str(path), config)
@@ -123,10 +162,10 @@ def open_run(
             now = environment.describe(devices=devices)
             files.write_atomically(path / "env.json", files.to_json({"starts": [*starts, now]}))
         except BaseException:
-            os.close(lock)
+            os.close(held)
             raise
     changes = environment.changes(starts[-1], now) if starts else ()
-    return Folder(path=path, state=state, changes=changes, lock=lock)
+    return Folder(path=path, state=state, changes=changes, lock=held)
 
 
 def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "resume") -> None:
@@ -146,13 +185,13 @@ def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "re
         if start == "resume" and path.is_dir():
             identity.check_same(workdir, config)
             _read_starts(workdir, path)
-            _check_lock(workdir, path)
+            lock.check(workdir, path)
 
 
 def is_held(path: Path) -> bool:
     """Says whether a process has the run in this folder."""
     try:
-        _check_lock(str(path), path)
+        lock.check(str(path), path)
     except ValueError:
         return True
     return False
@@ -207,39 +246,3 @@ def _read_starts(workdir: str, path: Path) -> list[dict[str, Any]]:
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
         raise ValueError(f"workdir={workdir!r}: env.json is damaged (no list of starts); mend it, or {way_out}")
     return starts
-
-
-def _take_lock(workdir: str, path: Path) -> int:
-    """Locks the file `lock`: the lock belongs to the open file and so ends with the process; the pid is for people."""
-    lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        _flock(workdir, lock)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    except BaseException:
-        os.close(lock)
-        raise
-    return lock
-
-
-def _check_lock(workdir: str, path: Path) -> None:
-    try:
-        lock = os.open(path / "lock", os.O_RDWR)
-    except FileNotFoundError:
-        return
-    try:
-        _flock(workdir, lock)
-    finally:
-        os.close(lock)
-
-
-def _flock(workdir: str, lock: int) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            raise
-        pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
-        raise ValueError(
-            f"workdir={workdir!r}: in use by another run (process {pid}); stop that one, or use another --workdir"
-        ) from None

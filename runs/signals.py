@@ -1,10 +1,14 @@
 """Being told to stop: the loop finishes its step, saves and leaves."""
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
+
+from workers import peers
 
 
 class Stop:
@@ -16,6 +20,16 @@ class Stop:
 
     def __init__(self) -> None:
         self.requested: str | None = None
+
+    def asked(self, call: int) -> str | None:
+        """Returns the name of the signal, or None; of several processes, the same to all at the same call.
+
+        Args:
+            call: numbers the calls, one more each time, alike on all processes.
+        """
+        if peers.several() and self.requested is None and peers.are_to_stop(call):
+            self.requested = "SIGTERM"
+        return self.requested
 
     @property
     def exit_code(self) -> int:
@@ -29,6 +43,9 @@ def catch_stop() -> Iterator[Stop]:
 
     Whoever presses Ctrl-C while the run is already stopping gets KeyboardInterrupt at once. The handlers that were
     there come back at the end. Outside the main thread, where Python sets no handlers, the flag stays None.
+
+    Of several processes any one may be told, and all stop: JAX's runtime listens to SIGTERM, and agrees with the others
+    on the call at which they do; SIGINT is handed on to it.
 
     >>> with catch_stop() as stop:
     ...     signal.raise_signal(signal.SIGTERM)
@@ -46,7 +63,10 @@ def catch_stop() -> Iterator[Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers: dict[int, Any] = {signal.SIGTERM: handle, signal.SIGINT: handle}
+    if peers.several():
+        handlers = {signal.SIGINT: lambda number, frame: os.kill(os.getpid(), signal.SIGTERM)}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield stop
     finally:

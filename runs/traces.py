@@ -88,6 +88,22 @@ class TraceRecorder:
         return path
 
 
+def slowest_process(seconds: np.ndarray, *, num_processes: int) -> str:
+    """Names the process whose workers the others waited for most, by the median over steps.
+
+    Args:
+      seconds: [S, W], of neighbouring workers in the same process.
+      num_processes: P.
+
+    >>> slowest_process(np.array([[1.0, 1.0, 2.0, 4.0]]), num_processes=2)
+    'slowest process: 1 of 2, whose last worker takes 4 s a step, 1 s of the fastest'
+    """
+    of_process = np.median(seconds.reshape(len(seconds), num_processes, -1).max(axis=2), axis=0)  # (P,)
+    slowest, fastest = int(of_process.argmax()), of_process.min()
+    told = f"slowest process: {slowest} of {num_processes}, whose last worker takes {of_process[slowest]:.4g} s a step"
+    return f"{told}, {fastest:.4g} s of the fastest"
+
+
 def _npz(seconds: np.ndarray) -> bytes:
     content = io.BytesIO()
     np.savez_compressed(content, seconds=seconds)

@@ -31,7 +31,7 @@ FIRST_PARTY: dict[str, set[str]] = {
     "data": {"images"},
     "workers": set(),
     "asynchronous": {"reducers"},  # for the worker axes
-    "runs": {"workers"},  # the dry run lays workers out; what it describes is handed to it
+    "runs": {"workers"},  # processes agree; the dry run lays workers out, what it describes is handed to it
     "configs": {"asynchronous", "data", "workers", "models", "optim", "reducers"},  # the signatures that are the schema
     "step": {"asynchronous", "data", "models", "optim", "reducers", "workers"},
     "wave_step": {"asynchronous", "optim", "reducers", "step", "workers"},
@@ -40,7 +40,8 @@ FIRST_PARTY: dict[str, set[str]] = {
     "program": {"configs", "data", "models", "optim", "reducers", "step", "turns", "ways", "workers"},
     "evaluation": {"data", "program", "step", "workers"},
     "journal": {"asynchronous", "program", "runs", "turns", "workers"},
-    "train": {"configs", "data", "evaluation", "journal", "program", "runs", "step", "workers"},
+    "state": {"configs", "program", "runs", "step", "workers"},
+    "train": {"configs", "data", "evaluation", "journal", "program", "runs", "state", "workers"},
     "experiments": {
         "asynchronous",
         "configs",
@@ -50,11 +51,13 @@ FIRST_PARTY: dict[str, set[str]] = {
         "program",
         "reducers",
         "runs",
+        "state",
         "step",
         "train",
         "ways",
         "workers",
     },
+    "launch": set(),  # it starts train.py, and knows nothing of it but its flags
     "benchmarks": {"configs", "data", "images", "models", "reducers", "runs", "workers"},  # parts, never the trainer
     "conftest": set(),
 }

@@ -10,6 +10,7 @@ from absl.testing import flagsaver
 
 import asynchronous
 import runs
+import state
 import train
 from configs import flags
 from program import build
@@ -46,7 +47,7 @@ def load(*more):
 
 def final_state(workdir, *more):
     with runs.Checkpoints(pathlib.Path(workdir) / "checkpoints", access="read") as checkpoints:
-        return checkpoints.restore(train.abstract(load(*more)))[1]
+        return checkpoints.restore(state.abstract(load(*more)))[1]
 
 
 def records(workdir, kind="train"):

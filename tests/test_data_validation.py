@@ -5,7 +5,7 @@ import pytest
 
 import data
 import runs
-import train
+import state
 from configs import flags
 from data import decoded, streams
 from data.draws import Draws
@@ -199,7 +199,7 @@ def test_evaluation_is_of_the_validation_examples_alone(monkeypatch):
     program = build(flags.load(SMOKE, [KEY]))
     dataset = program.source.load(0)
     layout = Layout.of(program.config.num_workers, num_devices=1)
-    shared, local = train.place(program, layout)
+    shared, local = state.place(program, layout)
     resident = layout.put_shared({"constants": dataset.constants})
     quality = make_evaluation(program, layout, dataset.test)(shared, local, resident)
     everything = load("digits").train.columns

@@ -14,8 +14,8 @@ import models
 import optim
 import reducers
 import runs
+import state
 import step
-import train
 from models import tasks
 from runs import dry_run
 from tests import cases, inputs
@@ -285,11 +285,11 @@ def test_resume_restores_the_scales(ten_steps, tmp_path):
     program = program_of(*BOTH, *GROWING)
     run = Run(program, num_devices=4, lanes="unrolled").steps(0, 5)
     with runs.Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(5, train.canonical(run.shared, run.local, runs.Tally(), run.layout), metrics=None)
+        checkpoints.save(5, state.canonical(run.shared, run.local, runs.Tally(), run.layout), metrics=None)
         checkpoints.wait()
     gone_on = Run(program, num_devices=4, lanes="unrolled")
     with runs.Checkpoints(tmp_path) as checkpoints:
-        _, gone_on.shared, gone_on.local, _ = train.restore(program, gone_on.layout, checkpoints)
+        _, gone_on.shared, gone_on.local, _ = state.restore(program, gone_on.layout, checkpoints)
     gone_on.steps(5, 10)
     for one, other in zip(
         *map(jax.tree.leaves, ((gone_on.shared, gone_on.local), (ten_steps.shared, ten_steps.local))), strict=True

@@ -15,7 +15,7 @@ import data
 import evaluation
 import models
 import reducers
-import train
+import state
 from configs import flags
 from program import build
 from tests import cases
@@ -35,7 +35,7 @@ class Run:
     def __init__(self, program, *, num_devices=8, lanes="auto"):
         self.program, self.layout = program, Layout.of(program.config.num_workers, num_devices=num_devices)
         self.step = over_workers(program.halves, layout=self.layout, lift=program.config.lift, lanes=lanes)
-        self.shared, self.local = train.place(program, self.layout)
+        self.shared, self.local = state.place(program, self.layout)
         draws = data.Draws(num_examples=DATASET.train.num_examples, batch_size=4, seed=program.config.seed)
         shape = (self.layout.num_devices, self.layout.lanes)
         self.feeds = data.Feeds(DATASET.train, draws, layout=shape, placement=program.source.placement)

@@ -16,8 +16,10 @@ import pytest
 from absl.testing import flagsaver
 
 import runs
+import state
 import train
 from configs import flags
+from configs.schema import refusing
 from program import build
 from runs import files
 from workers import Layout
@@ -54,8 +56,8 @@ def program():
 
 def final_state(workdir):
     with runs.Checkpoints(pathlib.Path(workdir) / "checkpoints", access="read") as checkpoints:
-        step, state = checkpoints.restore(train.abstract(program()))
-    return step, jax.tree.leaves(state)
+        step, found = checkpoints.restore(state.abstract(program()))
+    return step, jax.tree.leaves(found)
 
 
 def without_clock(workdir):
@@ -167,13 +169,13 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(uninterrupted, t
 def test_another_config_or_layout_in_the_same_folder(uninterrupted, capsys):
     assert command(*digits(uninterrupted, "--config.num_workers=4")) == 2
     assert "num_workers=8 there, 4 here" in capsys.readouterr().err
-    with train.refusing():
+    with refusing():
         other = build(flags.load(f"{ROOT}/configs/digits.py", [*OVERRIDES, "--config.model.hidden_sizes=(3,)"]))
     with runs.Checkpoints(uninterrupted / "checkpoints", access="read") as checkpoints:
         with pytest.raises(ValueError, match=r"does not fit.*Dense_0/kernel is float32 \(64, 512\) there"):
-            train.restore(other, Layout.of(8), checkpoints)
-        step, *state = train.restore(program(), Layout.of(8, num_devices=2), checkpoints)
-    assert step == 120 and state[0].step.shape == (2,)
+            state.restore(other, Layout.of(8), checkpoints)
+        step, *restored = state.restore(program(), Layout.of(8, num_devices=2), checkpoints)
+    assert step == 120 and restored[0].step.shape == (2,)
 
 
 def test_fresh_starts_over_in_a_subfolder(uninterrupted):
@@ -243,7 +245,7 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypat
 
     def params_of(run, part):
         with runs.Checkpoints(tmp_path / run / "checkpoints", access="read") as checkpoints:
-            return checkpoints.restore(train.abstract(program())["shared"].params, part=part)[1]
+            return checkpoints.restore(state.abstract(program())["shared"].params, part=part)[1]
 
     averaged, begun = params_of("first", "shared/ema"), params_of("second", "shared/params")
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), averaged, begun)
@@ -260,7 +262,7 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypat
 
     read, sha256 = [], files.sha256
     monkeypatch.setattr(files, "sha256", lambda path: read.append(path) or sha256(path))
-    train.params_of(program(), str(tmp_path / "first"))
+    state.params_of(program(), str(tmp_path / "first"))
     assert len(read) == len(set(read)) > 0  # a checkpoint may have gigabytes
     (tmp_path / "first/checkpoints/20/_METADATA").write_text("")
     assert command(*digits(tmp_path / "third", *short, *begins)) == 2

@@ -4,6 +4,7 @@ A *worker* is an algorithmic replica, a *device* a piece of hardware, a *lane* a
 here knows of models, data or optimizers.
 """
 
+from workers import peers
 from workers.layout import AXES, DEVICE_AXIS, LANE_AXIS, Layout
 from workers.lift import Halves, Lanes, Step, on_devices, over_workers, resolve_lanes
 from workers.timing import WorkerTimes
@@ -23,5 +24,6 @@ __all__ = [
     "claim_cpu_devices",
     "on_devices",
     "over_workers",
+    "peers",
     "resolve_lanes",
 ]

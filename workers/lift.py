@@ -7,8 +7,9 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
+from workers import peers
 from workers.layout import DEVICE_AXIS, LANE_AXIS, Layout
 from workers.timing import WorkerTimes
 from workers.window import MAX_IN_FLIGHT, Window
@@ -74,7 +75,14 @@ def resolve_lanes(lanes: Lanes, *, layout: Layout, work: Literal["all", "some"] 
     return "unrolled" if layout.lanes <= _MAX_UNROLLED and work == "all" else "dispatched"
 
 
-def on_devices(function: Callable, *, layout: Layout, lift: Lift = "pmap", donate_argnums: tuple[int, ...] = ()):
+def on_devices(
+    function: Callable,
+    *,
+    layout: Layout,
+    lift: Lift = "pmap",
+    donate_argnums: tuple[int, ...] = (),
+    processes: Literal["all", "this"] = "all",
+):
     """Runs ``function`` once per device, over the leading axis of every argument and result.
 
     Args:
@@ -82,12 +90,15 @@ def on_devices(function: Callable, *, layout: Layout, lift: Lift = "pmap", donat
       layout: the devices.
       lift: ``"pmap"``, or ``"shard_map"`` inside ``jit``; the same arrays go in and come out.
       donate_argnums: arguments whose buffers the result may take over.
+      processes: "all" of them call it, each with its own part; "this" one alone does, on its own devices.
 
     Returns:
       A compiled function of arrays with a leading axis [D, ...].
     """
+    alone = processes == "this"
+    devices, mesh = (layout.own_devices, layout.own_mesh) if alone else (layout.devices, layout.mesh)
     if lift == "pmap":
-        return jax.pmap(function, axis_name=DEVICE_AXIS, devices=layout.devices, donate_argnums=donate_argnums)
+        return jax.pmap(function, axis_name=DEVICE_AXIS, devices=devices, donate_argnums=donate_argnums)
 
     def one_slice(*args):
         result = function(*jax.tree.map(lambda x: jnp.squeeze(x, 0), args))
@@ -95,8 +106,20 @@ def on_devices(function: Callable, *, layout: Layout, lift: Lift = "pmap", donat
 
     spec = PartitionSpec(DEVICE_AXIS)
     # Replication is held by the law tests, for every reducer; the type system of check_vma cannot follow lanes.
-    mapped = jax.shard_map(one_slice, mesh=layout.mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    return jax.jit(mapped, donate_argnums=donate_argnums)
+    mapped = jax.shard_map(one_slice, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    compiled = jax.jit(mapped, donate_argnums=donate_argnums)
+    return _of_own_part(compiled, mesh=mesh, spec=spec) if peers.several() and not alone else compiled
+
+
+def _of_own_part(compiled: Callable, *, mesh: Mesh, spec: PartitionSpec) -> Callable:
+    """Makes a function of the arrays of all processes one of this process's part of them, as ``pmap``'s are."""
+    from jax.experimental import multihost_utils
+
+    def call(*args):
+        result = compiled(*multihost_utils.host_local_array_to_global_array(args, mesh, spec))
+        return multihost_utils.global_array_to_host_local_array(result, mesh, spec)
+
+    return call
 
 
 def over_workers(
@@ -167,18 +190,20 @@ def _dispatched(
     def reduce_list(shared, local, work, plan):
         return reduce_lanes(shared, local, _stack(work), plan)
 
-    alone = on_devices(one_lane, layout=layout, lift=lift)
+    # A process may pass over lanes that others do not; there is no collective in it.
+    alone = on_devices(one_lane, layout=layout, lift=lift, processes="this")
     reduce = on_devices(reduce_list, layout=layout, lift=lift, donate_argnums=(0, 1))
+    num_devices = len(layout.own_devices)
     nothing: list[Any] = []  # stands in for the work of lanes without any; made when first needed, and kept
 
     def work_of(lane, shared, local, feed, resident):
         feed = jax.tree.map(lambda x: x[:, lane], feed)  # host arrays: a view
-        call = functools.partial(alone, shared, local, feed, resident, np.full(layout.num_devices, lane, np.int32))
+        call = functools.partial(alone, shared, local, feed, resident, np.full(num_devices, lane, np.int32))
         return call() if times is None else times.measure(lane, call, after=shared)
 
     def run(shared, local, feed, resident):
         feed, plan = _split(feed)
-        nobody = np.zeros((layout.num_devices, layout.lanes), bool)
+        nobody = np.zeros((num_devices, layout.lanes), bool)
         idle = np.all(nobody if halves.idle is None else halves.idle(plan), axis=0)  # (L,)
         # Calls of several devices are limited as steps are: 16 lanes on 2 devices deadlocked.
         in_flight = Window(limit=layout.lanes if layout.num_devices == 1 else MAX_IN_FLIGHT)
@@ -194,7 +219,7 @@ def _dispatched(
         return reduce(shared, local, [nothing[0] if w is None else w for w in work], plan)
 
     def lower(shared, local, feed, resident):
-        lane = jax.ShapeDtypeStruct((layout.num_devices,), np.int32)
+        lane = jax.ShapeDtypeStruct((num_devices,), np.int32)
         feed, plan = _split(feed)
         feed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), feed)
         work = [jax.eval_shape(alone, shared, local, feed, resident, lane)] * layout.lanes

@@ -18,7 +18,7 @@ class WorkerTimes:
     Measuring costs speed: workers of one device run one after another, and each is waited for.
 
     Attributes:
-      seconds: [W] float64, of the workers in order; NaN before the first step.
+      seconds: [W] float64, of the workers in order; NaN before the first step, and of the workers of other processes.
 
     Args:
       layout: where the workers are.

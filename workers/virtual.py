@@ -9,10 +9,15 @@ import jax
 MAX_VIRTUAL_DEVICES, MAX_FORCED_DEVICES = 8, 64
 
 
-def claim_cpu_devices(num_workers: int, *, num_devices: int | None) -> None:
+def claim_cpu_devices(num_workers: int, *, num_devices: int | None, num_processes: int = 1) -> None:
     """Makes virtual CPU devices, as many as asked for or up to 8 that divide the workers, before JAX is first used.
 
     Changes nothing for GPUs and TPUs, nor where a calling program has started JAX already.
+
+    Args:
+      num_workers: of the run.
+      num_devices: of all processes.
+      num_processes: of which each makes its share.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_collective_call_terminate" not in flags:
@@ -20,6 +25,8 @@ def claim_cpu_devices(num_workers: int, *, num_devices: int | None) -> None:
         stuck = "--xla_cpu_collective_call_warn_stuck_timeout_seconds=60"
         os.environ["XLA_FLAGS"] = f"{flags} {stuck} --xla_cpu_collective_call_terminate_timeout_seconds=600".strip()
     if num_devices is None:
-        num_devices = max(d for d in range(1, MAX_VIRTUAL_DEVICES + 1) if num_workers % d == 0)
+        possible = (d for d in range(num_processes, MAX_VIRTUAL_DEVICES + 1, num_processes) if num_workers % d == 0)
+        num_devices = max(possible, default=num_processes)
     with contextlib.suppress(RuntimeError):  # JAX is in use
-        jax.config.update("jax_num_cpu_devices", min(num_devices, num_workers, MAX_FORCED_DEVICES))
+        own = min(num_devices, num_workers, MAX_FORCED_DEVICES) // num_processes
+        jax.config.update("jax_num_cpu_devices", max(1, own))

@@ -1,0 +1,31 @@
+"""One of several processes: joins the others and makes one run of train.py after another with them.
+
+    python -m tests.several COORDINATOR P INDEX DEVICES RUNS.json
+
+RUNS.json is a list of argument lists; DEVICES are those of each process. The others' output goes to the runs' logs.
+"""
+
+import json
+import pathlib
+import sys
+
+import jax
+from absl import flags
+from absl.testing import flagsaver
+
+import train
+from workers import peers
+
+
+def main(coordinator: str, count: str, index: str, devices: str, path: str) -> None:
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", int(devices))
+    peers.join(coordinator=coordinator, num_processes=int(count), process_id=int(index))
+    flags.FLAGS(sys.argv[:1])
+    for arguments in json.loads(pathlib.Path(path).read_text()):
+        with flagsaver.flagsaver():
+            assert train.main(["train.py", *arguments]) == 0
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

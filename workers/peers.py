@@ -1,0 +1,204 @@
+"""The processes of one run: how they find each other, and what they must agree on.
+
+A run of one process never starts JAX's distributed runtime, which would send even its own collectives over sockets.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn, TypeVar
+
+import jax
+import numpy as np
+
+T = TypeVar("T")
+
+# A process that is gone is noticed after this, and the others abort.
+HEARTBEAT_SECONDS = 20
+SHUTDOWN_SECONDS = 60  # in which all processes must end, once one of them has
+INITIALIZATION_SECONDS = 300  # a cluster may start its processes minutes apart
+
+# How many processes an environment has started, where it says so; JAX finds the coordinator and the index in it itself.
+# Of SLURM it is the step's number, not the job's: a batch script that calls Python without srun is one process.
+_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+_MAX_TEXT = 4096  # bytes of what a process tells the others
+
+
+def join(*, coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None) -> int:
+    """Joins the other processes of the run, if there are any; before JAX is first used.
+
+    Without arguments they are looked for in the environment: SLURM (``srun``), Open MPI (``mpirun``), and where
+    ``kubernetes`` is installed an indexed Kubernetes job, and the hosts of a TPU slice on Kubernetes.
+
+    Args:
+      coordinator: host:port of the first process; with it go the other two. "auto", alone, asks JAX to find all three,
+        or to fail: for Cloud TPU, where only the cloud's metadata know of other hosts.
+      num_processes: P.
+      process_id: of this one, 0 to P - 1.
+
+    Returns:
+      P, or 1 where nothing but JAX's runtime will know it.
+
+    Raises:
+      ValueError: one line that names the argument and what is allowed.
+      RuntimeError: if the others do not come within minutes.
+    """
+    given = (coordinator, num_processes, process_id)
+    if given == ("auto", None, None):
+        coordinator = None
+    elif given != (None, None, None):
+        _check(*given)
+    elif (num_processes := _found(os.environ)) is None:
+        return 1
+    if num_processes == 1:
+        return 1
+    jax.distributed.initialize(
+        coordinator,
+        num_processes or None,
+        process_id,
+        initialization_timeout=INITIALIZATION_SECONDS,
+        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        shutdown_timeout_seconds=SHUTDOWN_SECONDS,
+    )
+    return num_processes or 1
+
+
+def _check(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
+    if coordinator is None or num_processes is None or process_id is None:
+        raise ValueError("coordinator, num_processes, process_id: must be given together, or none of them")
+    host, _, port = coordinator.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise ValueError(f"coordinator={coordinator!r}: must be host:port")
+    if num_processes < 1:
+        raise ValueError(f"num_processes={num_processes}: must be at least 1")
+    if not 0 <= process_id < num_processes:
+        raise ValueError(f"process_id={process_id}: must be in [0, {num_processes - 1}]")
+
+
+def _found(environment: Mapping[str, str]) -> int | None:
+    """Returns how many processes of this run the environment says it has started; 0 if it knows, but does not say.
+
+    >>> _found({"SLURM_STEP_NUM_TASKS": "4"}), _found({"OMPI_COMM_WORLD_SIZE": "1"}), _found({})
+    (4, 1, None)
+    """
+    for name in _COUNTS:
+        if environment.get(name, "").isdecimal():
+            return int(environment[name])
+    if "TPU_WORKER_HOSTNAMES" in environment:
+        return len(environment["TPU_WORKER_HOSTNAMES"].split(","))
+    asked = "JOB_COMPLETION_INDEX" in environment and importlib.util.find_spec("kubernetes") is not None
+    return 0 if asked else None
+
+
+def several() -> bool:
+    """Tells whether this process is one of several of its run; starts nothing."""
+    return jax.distributed.is_initialized()
+
+
+def count() -> int:
+    """Returns P, the number of processes."""
+    return jax.process_count() if several() else 1
+
+
+def index() -> int:
+    """Returns which of the P processes this one is; the first, 0, writes and prints for all."""
+    return jax.process_index() if several() else 0
+
+
+def from_first(make: Callable[[], T]) -> T:
+    """Returns to all processes what the first one makes, which JSON can hold; the others make nothing.
+
+    Raises:
+      ValueError: on all, if the first one raises it.
+
+    >>> from_first(lambda: [1, "two"])
+    [1, 'two']
+    """
+    if not several():
+        return make()
+    found: dict[str, Any] = {}
+    if index() == 0:
+        try:
+            found = {"value": make()}
+        except ValueError as error:
+            found = {"error": str(error)}
+    (text, *_) = _exchange(json.dumps(found))
+    found = json.loads(text)
+    if "error" in found:
+        raise ValueError(found["error"])
+    return found["value"]
+
+
+@contextlib.contextmanager
+def together(kind: type[Exception]) -> Iterator[None]:
+    """Raises an error of this kind on all processes, if the part inside raises one on any; no collective goes inside.
+
+    >>> with together(ValueError):
+    ...     pass
+    """
+    if not several():
+        yield
+        return
+    found = ""
+    try:
+        yield
+    except kind as error:
+        found = str(error) or "no reason given"
+    texts = _exchange(found)
+    if found:
+        raise kind(found)
+    for process, text in enumerate(texts):
+        if text:
+            raise kind(f"process {process} of {len(texts)}: {text}")
+
+
+def gather(values: np.ndarray) -> np.ndarray:
+    """Returns the arrays of all processes, [...] each and of one shape and dtype, as [P, ...].
+
+    >>> gather(np.ones(2)).shape
+    (1, 2)
+    """
+    if not several():
+        return values[None]
+    from jax.experimental import multihost_utils
+
+    data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)  # JAX would make float32 of float64
+    rows = np.asarray(multihost_utils.process_allgather(data)).astype(np.uint8)
+    return np.stack([np.frombuffer(row.tobytes(), values.dtype).reshape(values.shape) for row in rows])
+
+
+def _exchange(text: str) -> list[str]:
+    """Returns the texts of all processes, in their order."""
+    data = text.encode()[:_MAX_TEXT]
+    sizes = gather(np.array(len(data)))
+    rows = gather(np.frombuffer(data.ljust(_MAX_TEXT), np.uint8))
+    return [row.tobytes()[:size].decode(errors="replace") for row, size in zip(rows, sizes, strict=True)]
+
+
+def are_to_stop(call: int) -> bool:
+    """Tells whether one of several processes got SIGTERM; True at the same call on all, which all number alike."""
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.reached_preemption_sync_point(call)
+
+
+def same_on_all(tree: Any) -> Any:
+    """Returns to all processes the first one's arrays, on the host: another kind of machine may round otherwise."""
+    if not several():
+        return tree
+    from jax.experimental import multihost_utils
+
+    return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))
+
+
+def abandon(code: int) -> NoReturn:
+    """Ends this process at once, without the farewell for which the others would have to be there.
+
+    They notice: what they have under way with this one fails, or its heartbeat is missing.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
