@@ -1,10 +1,15 @@
 """Several processes are one run: the numbers of one process, and nothing lost when one of them ends."""
 
+import contextlib
 import json
 import os
 import pathlib
+import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -17,6 +22,8 @@ import train
 from configs import flags
 from launch import local
 from program import build
+from runs import traces
+from workers import peers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = f"{ROOT}/configs/digits.py"
@@ -31,6 +38,7 @@ STEPS = (
     "--config.num_workers=8",
     "--config.model.hidden_sizes=(16,)",
     "--config.ema_decay=None",
+    "--config.optimizer.learning_rate=0.02",  # rounding differs, and grows with it
 )
 ADASUM = ("--config.reducer.name=adasum",)
 LATE = (
@@ -40,11 +48,9 @@ LATE = (
 )
 RUNS = {
     "mean": ("--config.reducer.name=mean",),
-    "adasum": ADASUM,
-    "backup_workers": LATE,
+    "adasum": (*ADASUM, "--config.reducer_on=updates", "--config.lanes=dispatched"),
+    "backup_workers": (*LATE, "--config.lift=shard_map"),
     "hierarchical_adasum": (*ADASUM, "--config.reducer.group_size=4", "--config.reducer.within=mean"),
-    "deltas": (*ADASUM, "--config.reducer_on=updates", "--config.lanes=dispatched"),
-    "shard_map": ("--config.lift=shard_map", *LATE),
 }
 MANY_SECONDS = 240
 
@@ -123,3 +129,158 @@ def test_several_processes_give_the_numbers_of_one(tmp_path, processes, devices)
         logs = {f"process-{i}.log" for i in range(1, processes)}
         assert {path.name for path in (several / name).glob("process-*.log")} == logs
         assert "step 30/30" in (several / name / "process-1.log").read_text()
+
+
+# ---- being stopped and killed ------------------------------------------------------------------------------------
+
+
+LONG = (
+    f"--config={DIGITS}",
+    "--config.train_epochs=None",
+    "--config.train_steps=1500",
+    "--config.eval_every_epochs=None",
+    "--config.eval_every_steps=1500",
+    "--config.checkpoint_every_epochs=None",
+    "--config.checkpoint_every_steps=100",
+    "--config.log_every_steps=10",
+    "--config.num_workers=2",
+    "--config.model.hidden_sizes=(16,)",
+    "--num_devices=2",
+)
+
+
+class Launched:
+    """Two processes of one run, by the launcher."""
+
+    def __init__(self, workdir, *more):
+        self.workdir = workdir
+        command = [sys.executable, "-m", "launch", "--processes=2", *LONG, f"--workdir={workdir}", *more]
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        self.launcher = subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes)
+
+    def pid(self, process):
+        """The process id of one of the two, found by its flag."""
+        children = pathlib.Path(f"/proc/{self.launcher.pid}/task/{self.launcher.pid}/children").read_text().split()
+        flag = f"--process_id={process}".encode()
+        (found,) = [int(pid) for pid in children if flag in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return found
+
+    def wait_for_step(self, step):
+        while self.launcher.poll() is None:
+            with contextlib.suppress(FileNotFoundError, IndexError):
+                if runs.read(self.workdir / "metrics.jsonl")[-1]["step"] >= step:
+                    return
+            time.sleep(0.01)
+        raise AssertionError(self.launcher.communicate()[1])
+
+    def ended(self):
+        said = self.launcher.communicate(timeout=MANY_SECONDS)[1]
+        return self.launcher.returncode, said
+
+
+def bits(workdir):
+    """Everything in the last checkpoint."""
+    program = build(flags.load(DIGITS, [flag for flag in LONG if flag.startswith("--config.")]))
+    with runs.Checkpoints(workdir / "checkpoints", access="read") as checkpoints:
+        step, found = checkpoints.restore(state.abstract(program))
+    return step, [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("undisturbed") / "run"
+    assert Launched(workdir).ended()[0] == 0
+    return bits(workdir)
+
+
+def test_stopped_then_killed_then_gone_on(undisturbed, tmp_path):
+    run = Launched(tmp_path / "run")
+    run.wait_for_step(200)
+    os.kill(run.pid(1), signal.SIGTERM)  # any one: all save, and stop
+    code, said = run.ended()
+    stopped_at = int(re.search(r"stopped by SIGTERM at step (\d+)", (tmp_path / "run/process-1.log").read_text())[1])
+    assert code == 128 + signal.SIGTERM and bits(tmp_path / "run")[0] == stopped_at >= 200
+
+    run = Launched(tmp_path / "run")
+    run.wait_for_step(stopped_at + 200)
+    killed = time.monotonic()
+    os.kill(run.pid(1), signal.SIGKILL)
+    code, said = run.ended()
+    assert code == 128 + signal.SIGKILL and time.monotonic() - killed < 60  # the others stop by themselves
+    assert said.rstrip().endswith(
+        "process 1 of 2 was killed by SIGKILL; the same command goes on from the last checkpoint"
+    )
+
+    assert Launched(tmp_path / "run").ended()[0] == 0
+    assert bits(tmp_path / "run") == undisturbed
+    records = [record["step"] for record in runs.read(tmp_path / "run/metrics.jsonl") if record["kind"] == "train"]
+    assert records == list(range(10, 1501, 10))
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments(undisturbed, tmp_path):
+    rng = np.random.default_rng(0)
+    kills = 0
+    while kills < 20:
+        run = Launched(tmp_path / "run")
+        time.sleep(rng.uniform(3, 16))
+        with contextlib.suppress(ProcessLookupError, ValueError, FileNotFoundError):  # it has ended before
+            os.kill(run.pid(int(rng.integers(2))), signal.SIGKILL)
+        code, said = run.ended()
+        if code == 0:
+            assert bits(tmp_path / "run") == undisturbed
+            shutil.rmtree(tmp_path / "run")
+        else:
+            assert code == 128 + signal.SIGKILL, said
+            kills += 1
+    assert Launched(tmp_path / "run").ended()[0] == 0
+    assert bits(tmp_path / "run") == undisturbed
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_second_run_in_the_folder_is_refused(tmp_path):
+    first = Launched(tmp_path / "run")
+    first.wait_for_step(10)
+    code, said = Launched(tmp_path / "run").ended()
+    assert code == 2 and said.count("in use by another run") == 1
+    first.launcher.send_signal(signal.SIGINT)
+    assert first.ended()[0] == 128 + signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_what_cannot_be_laid_out_is_refused_by_all(tmp_path):
+    code, said = Launched(tmp_path / "run", "--config.num_workers=3").ended()
+    assert code == 2 and "num_workers=3: must be a multiple of the number of processes, 2" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"coordinator": "here"}, "must be given together"),
+        ({"num_processes": 2, "process_id": 0}, "must be given together"),
+        ({"coordinator": "here", "num_processes": 2, "process_id": 0}, "coordinator='here': must be host:port"),
+        ({"coordinator": "here:99999", "num_processes": 2, "process_id": 0}, "must be host:port"),
+        ({"coordinator": "here:1", "num_processes": 0, "process_id": 0}, "num_processes=0: must be at least 1"),
+        ({"coordinator": "here:1", "num_processes": 2, "process_id": 2}, r"process_id=2: must be in \[0, 1\]"),
+    ],
+)
+def test_senseless_flags_are_refused(given, told):
+    with pytest.raises(ValueError, match=told):
+        peers.join(**given)
+
+
+def test_one_process_starts_no_runtime():
+    assert peers.join(coordinator="127.0.0.1:1", num_processes=1, process_id=0) == 1
+    assert not peers.several() and peers.count() == 1 and peers.index() == 0
+
+
+def test_the_slowest_process_is_named():
+    seconds = np.full((5, 4), 0.5)
+    seconds[:, 2] = 2.0
+    assert traces.slowest_process(seconds, num_processes=2).startswith(
+        "slowest process: 1 of 2, whose last worker takes 2 s"
+    )
