@@ -6,6 +6,7 @@ A config is the whole experiment; flags are the run: where, on how many devices,
 """
 
 import contextlib
+import os
 import pathlib
 import signal
 import sys
@@ -30,10 +31,7 @@ from workers import Lanes, Layout, Window, WorkerTimes, claim_cpu_devices, over_
 flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
 flags.DEFINE_string("workdir", None, "Folder of the run; by default out/<config>/<hash of the config>.")
 flags.DEFINE_integer(
-    "num_devices",
-    None,
-    lower_bound=1,
-    help="Devices to use; by default the most that divide num_workers (CPU: up to 8).",
+    "num_devices", None, "By default the most that divide num_workers (CPU: up to 8).", lower_bound=1, upper_bound=65536
 )
 flags.DEFINE_bool("fresh", False, "Start over in a new subfolder of the workdir; deletes nothing.")
 flags.DEFINE_bool("evaluate_only", False, "Evaluate a checkpoint of the workdir, and stop.")
@@ -44,7 +42,7 @@ flags.DEFINE_bool(
     "Write seconds[step, worker] to the workdir, as the arrival model trace replays them; workers run one by one.",
 )
 flags.DEFINE_bool("dry_run", False, "Print what would run, and stop.")
-flags.DEFINE_integer("dry_run_devices", None, lower_bound=1, help="Devices to assume in a dry run; need not be here.")
+flags.DEFINE_integer("dry_run_devices", None, "Of a dry run; need not be here.", lower_bound=1, upper_bound=65536)
 
 FLAGS = flags.FLAGS
 
@@ -88,7 +86,7 @@ def params_of(program: Program, folder: str) -> Any:
       ConfigError: if the folder has no checkpoint, or the last is damaged or of another model.
     """
     shapes = jax.eval_shape(program.init)[0].params
-    with refusing(), open_checkpoints(program, pathlib.Path(folder), access="read") as checkpoints:
+    with refusing(), open_checkpoints(program, runs.expand(folder), access="read") as checkpoints:
         found, step = None, checkpoints.latest_step()
         if step is not None:
             part = "shared/ema" if checkpoints.holds("shared/ema", step=step) else "shared/params"
@@ -224,11 +222,12 @@ def run(argv: Sequence[str]) -> int:
         return 0
     workdir = runs.default_workdir(FLAGS.config, config.to_dict()) if FLAGS.workdir is None else FLAGS.workdir
     with refusing():
+        path = runs.expand(workdir)
         layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
     if FLAGS.evaluate_only:
-        print(evaluate_checkpoint(program, layout, pathlib.Path(workdir), which=FLAGS.checkpoint))
+        print(evaluate_checkpoint(program, layout, path, which=FLAGS.checkpoint))
         return 0
-    begins = config.init_from and not (pathlib.Path(workdir) / "checkpoints").exists()
+    begins = config.init_from and not os.path.exists(path / "checkpoints")
     params = params_of(program, config.init_from) if begins else None
     with refusing():
         devices = [f"{device} {device.device_kind}" for device in layout.devices]
@@ -249,17 +248,18 @@ def run(argv: Sequence[str]) -> int:
             folder.finish(summary)
         overrides = config_flags.split(argv)[1]
         command = {"config": config, "spec": FLAGS.config, "overrides": overrides}
-        print(runs.summarise(summary, metric=program.task.best[0], path=folder.path, **command))
+        with refusing():
+            print(runs.summarise(summary, metric=program.task.best[0], path=folder.path, **command))
     return 0
 
 
 def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *, which: str) -> str:
     """Evaluates a checkpoint on what ``config.data.evaluate_on`` names; writes nothing."""
-    if which not in ("latest", "best") and not which.isdecimal():
+    if which not in ("latest", "best") and not (which.isdecimal() and len(which) < 20):
         raise ConfigError(f"checkpoint={which!r}: must be latest, best or a step")
     with refusing():
         runs.check_same(str(path), program.config.to_dict())
-    with open_checkpoints(program, path, access="read") as checkpoints:
+    with refusing(), open_checkpoints(program, path, access="read") as checkpoints:
         restored = restore(program, layout, checkpoints, which=int(which) if which.isdecimal() else which)
     if restored is None:
         raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint to evaluate")
@@ -275,10 +275,10 @@ def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *,
 
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
-    """Makes a ValueError about what the user gave one line with exit code 2."""
+    """Makes a ValueError about what the user gave, or what cannot be read of it, one line with exit code 2."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
 
 

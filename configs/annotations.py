@@ -15,7 +15,7 @@ from reducers import blocks
 def matches(annotation: Any, value: Any) -> bool:
     """Tells whether a value has the type that the annotation names, and lies in its range.
 
-    A range is a string in interval notation inside ``Annotated``; numbers must be finite.
+    A range is a string in interval notation inside ``Annotated``; numbers must be finite, and integers have 32 bits.
 
     >>> matches(Annotated[float, "[0, 1)"], 1.0), matches(int | None, None), matches(tuple[int, ...], (1, 2.5))
     (False, True, False)
@@ -37,9 +37,9 @@ def matches(annotation: Any, value: Any) -> bool:
     if annotation is None or annotation is type(None):
         return value is None
     if annotation is float:
-        return type(value) in (int, float) and math.isfinite(value)
+        return type(value) in (int, float) and blocks.fits(value)
     if annotation is int:
-        return type(value) is int
+        return type(value) is int and blocks.fits(value)
     if annotation in (bool, str):
         return type(value) is annotation
     if origin in (dict, Mapping) or annotation in (dict, Mapping) or (inspect.isclass(origin) and origin is Mapping):

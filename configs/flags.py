@@ -84,7 +84,7 @@ def _read(spec: str) -> ConfigDict:
         raise ConfigError(f"config={path!r}: no such file") from None
     except ConfigError as error:
         raise ConfigError(f"config={spec!r}: {str(error).removeprefix(f'config={spec!r}: ')}") from None
-    except Exception as error:  # a config is Python: anything may go wrong in it
+    except (Exception, SystemExit) as error:  # a config is Python: anything may go wrong in it
         raise ConfigError(f"config={spec!r}: {type(error).__name__}: {_one_line(error)}") from None
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"config={spec!r}: get_config returned {type(config).__name__}, not a ConfigDict")
@@ -184,7 +184,7 @@ def _parameter(config: ConfigDict, path: str):
     return schema.block_parameters(head, config[head]["name"]).get(key)
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 

@@ -80,10 +80,19 @@ def check_number(key: str, value: Any, *, annotation: Any) -> None:
             continue
         kind, *intervals = typing.get_args(option)
         allowed = (int,) if kind is int else (int, float)
-        good = type(value) in allowed and math.isfinite(value) and all(inside(i, value) for i in intervals)
+        good = type(value) in allowed and fits(value) and all(inside(i, value) for i in intervals)
         if not good:
             raise ValueError(f"{key}={value!r}: must be {' in '.join([kind.__name__, *intervals])}")
         return
+
+
+def fits(value: float) -> bool:
+    """Tells whether a program of JAX can hold a number: an integer of 32 bits, signed or not, or a finite float.
+
+    >>> fits(2**32 - 1), fits(2**32), fits(1e30), fits(math.nan)
+    (True, False, True, False)
+    """
+    return -(2**31) <= value < 2**32 if isinstance(value, int) else math.isfinite(value)
 
 
 def inside(interval: str, value: float) -> bool:

@@ -11,6 +11,7 @@ without a manifest is a damaged one.
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -24,10 +25,7 @@ import numpy as np
 from runs import arrays, files, manifest
 
 Restored = tuple[int, Any]  # step, tree
-
-
-class SaveError(RuntimeError):
-    """A checkpoint could not be saved; those before it are whole."""
+_STEP = re.compile("0|[1-9][0-9]{,18}")  # the name of a checkpoint's folder
 
 
 class Checkpoints:
@@ -70,13 +68,14 @@ class Checkpoints:
         self._sealer: ThreadPoolExecutor | None = None
         self._saving: tuple[int, Future[None]] | None = None
         if access == "write":
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch.mkdir(parents=True)
+            with files.saving(self._scratch):
+                shutil.rmtree(self._scratch, ignore_errors=True)
+                self._scratch.mkdir(parents=True)
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first; one still being saved is not among them."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdecimal())
+            return sorted(int(path.name) for path in self.directory.iterdir() if _STEP.fullmatch(path.name))
         return []
 
     def latest_step(self) -> int | None:
@@ -118,7 +117,7 @@ class Checkpoints:
         try:
             self._files.start_write(self._scratch / str(step), flat)
         except Exception as error:
-            raise SaveError(f"checkpoint {step} could not be saved: {error}") from error
+            raise files.SaveError(f"checkpoint {step} could not be saved: {files.reason(error)}") from error
         self._saving = (step, self._sealer.submit(self._seal, step, leaves, metrics))
 
     def wait(self) -> None:
@@ -133,7 +132,7 @@ class Checkpoints:
             try:
                 sealed.result()
             except Exception as error:
-                raise SaveError(f"checkpoint {step} could not be saved: {error}") from error
+                raise files.SaveError(f"checkpoint {step} could not be saved: {files.reason(error)}") from error
 
     def close(self) -> None:
         """Waits for the save under way and ends the threads; a second call does nothing."""
@@ -204,12 +203,12 @@ class Checkpoints:
         saved = manifest.read(folder)["leaves"]
         there = {name: leaf for name, leaf in saved.items() if name.startswith(prefix)}
         wanted = {name: manifest.describe(leaf) for name, leaf in here.items()}
-        manifest.check_fits(there, wanted, what=f"checkpoint {step} in {str(self.directory)!r}")
-        # jax.numpy's dtype names include bfloat16 and the float8s, which numpy alone does not know.
-        empty = {name: np.zeros(leaf["shape"], jax.numpy.dtype(leaf["dtype"])) for name, leaf in saved.items()}
-        read = self._files.read(folder, empty)
-        leaves = [read[name] for name in here]
-        return jax.tree.unflatten(jax.tree.structure(abstract_tree), leaves)
+        manifest.check_fits(there, wanted, what=(where := f"checkpoint {step} in {str(self.directory)!r}"))
+        try:
+            read = self._files.read(folder, manifest.zeros(saved))
+        except Exception as error:  # every file is as it was written, and yet: made by hand, or by another Orbax
+            raise ValueError(f"{where} cannot be read: {files.reason(error)}") from error
+        return jax.tree.unflatten(jax.tree.structure(abstract_tree), [read[name] for name in here])
 
     def _seal(self, step: int, leaves: Mapping[str, Any], metrics: Mapping[str, float] | None) -> None:
         """In the background: from Orbax's files to a checkpoint in its place, and older ones away."""

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from runs import environment, files, identity
+from runs import environment, files, identity, records
 
 Start = Literal["resume", "fresh"]
 
@@ -73,11 +73,12 @@ class Folder:
 
     def write(self, name: str, text: str) -> None:
         """Writes one more file of results, whole."""
-        files.write_atomically(self.path / name, text.encode())
+        with files.saving(self.path / name):
+            files.write_atomically(self.path / name, text.encode())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Marks the run as finished, once its last checkpoint is written."""
-        files.write_atomically(self.path / "DONE", files.to_json(files.encode_numbers(summary)))
+        self.write("DONE", files.to_json(files.encode_numbers(summary)).decode())
 
     def close(self) -> None:
         """Lets go of the lock; a second call does nothing."""
@@ -111,7 +112,7 @@ def open_run(
     """
     check_workdir(workdir, config, start=start)
     with _one_line(workdir):
-        path = _make(Path(workdir).expanduser(), start)
+        path = _make(identity.expand(workdir), start)
         lock = _take_lock(workdir, path)
         try:
             # Once more, now that nobody else can write: another run may have begun here since the first look.
@@ -141,11 +142,13 @@ def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "re
     if "\0" in workdir:
         raise ValueError(f"workdir={workdir!r}: must not hold a NUL character")
     with _one_line(workdir):
-        path = Path(workdir).expanduser()
+        path = identity.expand(workdir)
         _try_to_write(workdir, path)
         if start == "resume" and path.is_dir():
             identity.check_same(workdir, config)
             _read_starts(workdir, path)
+            with contextlib.suppress(FileNotFoundError):
+                records.read(path / "metrics.jsonl")
             _check_lock(workdir, path)
 
 
