@@ -22,8 +22,8 @@ def matches(annotation: Any, value: Any) -> bool:
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        inside = all(_in_interval(interval, value) for interval in arguments[1:] if isinstance(interval, str))
-        return matches(arguments[0], value) and inside
+        intervals = [interval for interval in arguments[1:] if isinstance(interval, str)]
+        return matches(arguments[0], value) and all(_in_interval(interval, value) for interval in intervals)
     if origin in (typing.Union, types.UnionType):
         return any(matches(option, value) for option in arguments)
     if origin is Literal:
@@ -71,7 +71,7 @@ def describe(annotation: Any) -> str:
         return f"a tuple of {', '.join(map(describe, inner))}"
     if annotation in (None, type(None)):
         return "None"
-    return {float: "a finite float"}.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    return {float: "a finite float32"}.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
 def is_optional(annotation: Any) -> bool:

@@ -126,14 +126,14 @@ def _replace_durations(config: ConfigDict, texts: dict[str, str], tell: Callable
 
 def _check_paths(config: ConfigDict, texts: dict[str, str]) -> None:
     for path, text in texts.items():
-        head, _, key = path.partition(".")
+        head, dot, key = path.partition(".")
         if head not in config:
             raise ConfigError(schema.unknown(f"config.{head}", [f"config.{k}" for k in config]))
-        if not key and head in schema.BLOCKS:
+        if not dot and head in schema.BLOCKS:
             raise ConfigError(f"config.{head}={text!r}: is a block; set config.{head}.name and its other keys")
-        if key and head not in schema.BLOCKS:
+        if dot and head not in schema.BLOCKS:
             raise ConfigError(f"config.{path}: unknown key; config.{head} is not a block")
-        if key and key not in config[head]:
+        if dot and key not in config[head]:
             raise ConfigError(schema.unknown(f"config.{path}", [f"config.{head}.{k}" for k in config[head]]))
 
 

@@ -3,10 +3,11 @@
 import ast
 import difflib
 import inspect
-import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
+
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 
 def find(registry: Mapping[str, Callable], name: str) -> Callable:
@@ -87,12 +88,12 @@ def check_number(key: str, value: Any, *, annotation: Any) -> None:
 
 
 def fits(value: float) -> bool:
-    """Tells whether a program of JAX can hold a number: an integer of 32 bits, signed or not, or a finite float.
+    """Tells whether a program of JAX can hold a number: an integer of 32 bits, signed or not, or a finite float32.
 
-    >>> fits(2**32 - 1), fits(2**32), fits(1e30), fits(math.nan)
-    (True, False, True, False)
+    >>> fits(2**32 - 1), fits(2**32), fits(1e38), fits(1e39), fits(math.nan)
+    (True, False, True, False, False)
     """
-    return -(2**31) <= value < 2**32 if isinstance(value, int) else math.isfinite(value)
+    return -(2**31) <= value < 2**32 if isinstance(value, int) else abs(value) <= MAX_FLOAT32
 
 
 def inside(interval: str, value: float) -> bool:
