@@ -81,7 +81,7 @@ def _read_csv(path: Path) -> np.ndarray:
 
 
 def _read_npz(path: Path) -> np.ndarray:
-    with np.load(path, allow_pickle=False) as arrays:
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
         if not isinstance(arrays, np.lib.npyio.NpzFile) or NPZ_NAME not in arrays:
             raise ValueError(f"no array {NPZ_NAME!r}")
         return arrays[NPZ_NAME]
