@@ -90,7 +90,7 @@ def check_number(key: str, value: Any, *, annotation: Any) -> None:
 def fits(value: float) -> bool:
     """Tells whether a program of JAX can hold a number: an integer of 32 bits, signed or not, or a finite float32.
 
-    >>> fits(2**32 - 1), fits(2**32), fits(1e38), fits(1e39), fits(math.nan)
+    >>> fits(2**32 - 1), fits(2**32), fits(1e38), fits(1e39), fits(float("nan"))
     (True, False, True, False, False)
     """
     return -(2**31) <= value < 2**32 if isinstance(value, int) else abs(value) <= MAX_FLOAT32

@@ -64,5 +64,5 @@ def _orbax() -> Any:
 
 
 def _not_chatter(record: logging.LogRecord) -> bool:
-    """Lets pass what comes from elsewhere, and Orbax's errors."""
-    return record.levelno >= logging.ERROR or f"{os.sep}orbax{os.sep}" not in record.pathname
+    """Lets pass what comes from elsewhere: Orbax's errors, a page each on a full disk, are raised besides."""
+    return f"{os.sep}orbax{os.sep}" not in record.pathname
