@@ -213,7 +213,10 @@ def test_what_a_config_file_may_hold(tmp_path, monkeypatch, capsys):
             with monkeypatch.context() as patch:
                 patch.setattr(sys, "dont_write_bytecode", True)
                 code, said = attempt([f"--config={path}", "--dry_run"], capsys, monkeypatch, folder=tmp_path)
-            assert code == 2 and (f"config.{key}" in said or "OverflowError" in said), (key, value, said)
+            if key == "optimizer.learning_rate" and value in ("10**30", "2**32"):
+                assert code == 0  # which a float holds
+            else:
+                assert code == 2 and (f"config.{key}" in said or "OverflowError" in said), (key, value, said)
 
 
 @pytest.mark.parametrize("body", ["raise SystemExit(0)", "import sys; sys.exit('x\\ny')", "raise KeyError", "f()"])
