@@ -13,7 +13,7 @@ import data
 import models
 import optim
 import reducers
-from configs.schema import in_block
+from configs.schema import ConfigError, in_block
 from models import tasks
 from reducers import arrivals
 from step import Chain, Local, Shared, make_chain, make_local_half, make_update
@@ -73,7 +73,11 @@ def build(config: ConfigDict, *, open_data: Callable[..., data.Source] = data.ma
 
     def steps(key: str) -> int:
         count, epochs = config[f"{key}_steps"], config[f"{key}_epochs"]
-        return count or optim.factors.first_step_at(epochs, steps_per_epoch=steps_per_epoch)
+        count = count or optim.factors.first_step_at(epochs, steps_per_epoch=steps_per_epoch)
+        if not 1 <= count <= optim.factors.MAX_STEPS:
+            length = f"{epochs * steps_per_epoch:.3g} steps of {source.info.num_train / steps_per_epoch:.3g} examples"
+            raise ConfigError(f"config.{key}_epochs={epochs}: is {length}, must be 1 to {optim.factors.MAX_STEPS}")
+        return count
 
     learning_rate = make_learning_rate(config, total_steps=steps("train"), steps_per_epoch=steps_per_epoch)
     with in_block("optimizer"):

@@ -50,7 +50,7 @@ def params_of(program: Program, folder: str) -> Any:
       ConfigError: if the folder has no checkpoint, or the last is damaged or of another model.
     """
     shapes = jax.eval_shape(program.init)[0].params
-    with refusing(), open_checkpoints(program, pathlib.Path(folder), access="read") as checkpoints:
+    with refusing(), open_checkpoints(program, runs.expand(folder), access="read") as checkpoints:
         found, step = None, peers.from_first(checkpoints.latest_step)
         if step is not None:
             has_ema = peers.from_first(lambda: checkpoints.holds("shared/ema", step=step))

@@ -6,6 +6,7 @@ A config is the whole experiment; flags are the run: where, on how many devices,
 """
 
 import contextlib
+import os
 import pathlib
 import signal
 import sys
@@ -33,6 +34,7 @@ flags.DEFINE_integer(
     "num_devices",
     None,
     lower_bound=1,
+    upper_bound=65536,
     help="Devices to use, of all processes; by default the most that divide num_workers (CPU: up to 8).",
 )
 flags.DEFINE_bool("fresh", False, "Start over in a new subfolder of the workdir; deletes nothing.")
@@ -44,9 +46,15 @@ flags.DEFINE_bool(
     "Write seconds[step, worker] to the workdir, as the arrival model trace replays them; workers run one by one.",
 )
 flags.DEFINE_bool("dry_run", False, "Print what would run, and stop.")
-flags.DEFINE_integer("dry_run_devices", None, lower_bound=1, help="Devices to assume in a dry run; need not be here.")
+flags.DEFINE_integer("dry_run_devices", None, "Of a dry run; need not be here.", lower_bound=1, upper_bound=65536)
 flags.DEFINE_string("coordinator", None, "Of several processes: host:port of the first; auto has JAX find it.")
-flags.DEFINE_integer("num_processes", None, lower_bound=1, help="How many there are; found by itself under SLURM, MPI.")
+flags.DEFINE_integer(
+    "num_processes",
+    None,
+    lower_bound=1,
+    upper_bound=65536,
+    help="How many there are; found by itself under SLURM, MPI.",
+)
 flags.DEFINE_integer("process_id", None, lower_bound=0, help="Which one this is, from 0.")
 
 FLAGS = flags.FLAGS
@@ -186,13 +194,14 @@ def run(argv: Sequence[str]) -> int:
         program = build(config)
     workdir = runs.default_workdir(FLAGS.config, config.to_dict()) if FLAGS.workdir is None else FLAGS.workdir
     with refusing():
+        path = runs.expand(workdir)
         layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
     if FLAGS.evaluate_only:
-        told = evaluate_checkpoint(program, layout, pathlib.Path(workdir), which=FLAGS.checkpoint)
+        told = evaluate_checkpoint(program, layout, path, which=FLAGS.checkpoint)
         if peers.index() == 0:
             print(told)
         return 0
-    begins = config.init_from and not peers.from_first(lambda: (pathlib.Path(workdir) / "checkpoints").exists())
+    begins = config.init_from and not peers.from_first(lambda: os.path.exists(path / "checkpoints"))
     params = params_of(program, config.init_from) if begins else None
     with refusing():
         devices = [f"{device} {device.device_kind}" for device in layout.devices]
@@ -215,17 +224,18 @@ def run(argv: Sequence[str]) -> int:
             folder.finish(summary)
         overrides = config_flags.split(argv)[1]
         command = {"config": config, "spec": FLAGS.config, "overrides": overrides}
-        print(runs.summarise(summary, metric=program.task.best[0], path=folder.path, **command))
+        with refusing():
+            print(runs.summarise(summary, metric=program.task.best[0], path=folder.path, **command))
     return 0
 
 
 def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *, which: str) -> str:
     """Evaluates a checkpoint on what ``config.data.evaluate_on`` names; writes nothing."""
-    if which not in ("latest", "best") and not which.isdecimal():
+    if which not in ("latest", "best") and not (which.isdecimal() and len(which) < 20):
         raise ConfigError(f"checkpoint={which!r}: must be latest, best or a step")
     with peers.together(ConfigError), refusing():
         runs.check_same(str(path), program.config.to_dict())
-    with open_checkpoints(program, path, access="read") as checkpoints:
+    with refusing(), open_checkpoints(program, path, access="read") as checkpoints:
         restored = restore(program, layout, checkpoints, which=int(which) if which.isdecimal() else which)
     if restored is None:
         raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint to evaluate")

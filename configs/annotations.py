@@ -15,15 +15,15 @@ from reducers import blocks
 def matches(annotation: Any, value: Any) -> bool:
     """Tells whether a value has the type that the annotation names, and lies in its range.
 
-    A range is a string in interval notation inside ``Annotated``; numbers must be finite.
+    A range is a string in interval notation inside ``Annotated``; numbers must be finite, and integers have 32 bits.
 
     >>> matches(Annotated[float, "[0, 1)"], 1.0), matches(int | None, None), matches(tuple[int, ...], (1, 2.5))
     (False, True, False)
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        inside = all(_in_interval(interval, value) for interval in arguments[1:] if isinstance(interval, str))
-        return matches(arguments[0], value) and inside
+        intervals = [interval for interval in arguments[1:] if isinstance(interval, str)]
+        return matches(arguments[0], value) and all(_in_interval(interval, value) for interval in intervals)
     if origin in (typing.Union, types.UnionType):
         return any(matches(option, value) for option in arguments)
     if origin is Literal:
@@ -37,9 +37,9 @@ def matches(annotation: Any, value: Any) -> bool:
     if annotation is None or annotation is type(None):
         return value is None
     if annotation is float:
-        return type(value) in (int, float) and math.isfinite(value)
+        return type(value) in (int, float) and blocks.fits(value)
     if annotation is int:
-        return type(value) is int
+        return type(value) is int and blocks.fits(value)
     if annotation in (bool, str):
         return type(value) is annotation
     if origin in (dict, Mapping) or annotation in (dict, Mapping) or (inspect.isclass(origin) and origin is Mapping):
@@ -71,7 +71,7 @@ def describe(annotation: Any) -> str:
         return f"a tuple of {', '.join(map(describe, inner))}"
     if annotation in (None, type(None)):
         return "None"
-    return {float: "a finite float"}.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    return {float: "a finite float32"}.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
 def is_optional(annotation: Any) -> bool:

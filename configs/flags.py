@@ -84,7 +84,7 @@ def _read(spec: str) -> ConfigDict:
         raise ConfigError(f"config={path!r}: no such file") from None
     except ConfigError as error:
         raise ConfigError(f"config={spec!r}: {str(error).removeprefix(f'config={spec!r}: ')}") from None
-    except Exception as error:  # a config is Python: anything may go wrong in it
+    except (Exception, SystemExit) as error:  # a config is Python: anything may go wrong in it
         raise ConfigError(f"config={spec!r}: {type(error).__name__}: {_one_line(error)}") from None
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"config={spec!r}: get_config returned {type(config).__name__}, not a ConfigDict")
@@ -126,14 +126,14 @@ def _replace_durations(config: ConfigDict, texts: dict[str, str], tell: Callable
 
 def _check_paths(config: ConfigDict, texts: dict[str, str]) -> None:
     for path, text in texts.items():
-        head, _, key = path.partition(".")
+        head, dot, key = path.partition(".")
         if head not in config:
             raise ConfigError(schema.unknown(f"config.{head}", [f"config.{k}" for k in config]))
-        if not key and head in schema.BLOCKS:
+        if not dot and head in schema.BLOCKS:
             raise ConfigError(f"config.{head}={text!r}: is a block; set config.{head}.name and its other keys")
-        if key and head not in schema.BLOCKS:
+        if dot and head not in schema.BLOCKS:
             raise ConfigError(f"config.{path}: unknown key; config.{head} is not a block")
-        if key and key not in config[head]:
+        if dot and key not in config[head]:
             raise ConfigError(schema.unknown(f"config.{path}", [f"config.{head}.{k}" for k in config[head]]))
 
 
@@ -184,7 +184,7 @@ def _parameter(config: ConfigDict, path: str):
     return schema.block_parameters(head, config[head]["name"]).get(key)
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 

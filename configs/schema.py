@@ -16,15 +16,21 @@ from typing import Annotated, Any, Literal
 from ml_collections import ConfigDict, config_dict
 
 from configs import annotations
+from reducers import blocks
 from workers.lift import Lanes, Lift
 
 Parameters = dict[str, inspect.Parameter]
-Count = Annotated[int, "[1, inf)"]
+MAX_MESSAGE = 400  # characters
+Count = Annotated[int, "[1, 2147483647]"]  # what JAX counts with has 32 bits
+Workers = Annotated[int, "[1, 65536]"]
 Duration = Annotated[float, "(0, inf)"]
 
 
 class ConfigError(ValueError):
     """A value that the user gave is refused; one line: key, value, what is allowed."""
+
+    def __init__(self, message: str):
+        super().__init__(_one_line(message))
 
 
 # block -> its module, whose lookup(name) has the block's keys as parameters, but for those in GIVEN.
@@ -57,7 +63,7 @@ def experiment(
     loss_scaling: Mapping = types.MappingProxyType({"name": "none"}),
     communication: Mapping = types.MappingProxyType({"name": "full"}),
     seed: Annotated[int, "[0, 4294967295]"] = 0,
-    num_workers: Count = 8,
+    num_workers: Workers = 8,
     batch_size_per_worker: Count = 32,
     train_steps: Count | None = None,
     train_epochs: Duration | None = None,
@@ -197,7 +203,7 @@ def _complete(
         if value is inspect.Parameter.empty:
             filled[key] = config_dict.placeholder(annotations.plain_type(parameter.annotation))
             continue
-        if annotations.plain_type(parameter.annotation) is float and type(value) is int:
+        if annotations.plain_type(parameter.annotation) is float and type(value) is int and blocks.fits(value):
             value = float(value)
         if annotations.is_optional(parameter.annotation):
             reference = config_dict.placeholder(annotations.plain_type(parameter.annotation))
@@ -241,10 +247,10 @@ def twin(key: str) -> str | None:
 
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
-    """Makes a ValueError about what the user gave one line with exit code 2."""
+    """Makes a ValueError about what the user gave, or what cannot be read of it, one line with exit code 2."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
 
 
@@ -255,6 +261,12 @@ def in_block(block: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ConfigError(f"config.{block}.{str(error).removeprefix(block + '.')}") from None
+
+
+def _one_line(message: str) -> str:
+    """Returns the message as a line that a terminal can show, long values cut in the middle."""
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.splitlines()))
+    return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 155]} ... {line[-150:]}"
 
 
 def unknown(path: str, allowed: list[str]) -> str:

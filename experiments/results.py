@@ -53,7 +53,7 @@ def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations) -> Row:
     """
     try:
         measured, origin = _read(run, folder, reduce=reduce)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         told = str(error).partition("\n")[0]
         raise ValueError(
             f"run={run.name!r}: {str(folder)!r} has DONE but is not whole ({type(error).__name__}: {told}); "
@@ -66,15 +66,15 @@ def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations) -> Row:
 
 def _read(run: Run, folder: Path, *, reduce: Reduce) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns what a finished run measured, and where it came from."""
-    config = json.loads((folder / "config.json").read_text())
-    start = json.loads((folder / "env.json").read_text())["starts"][-1]
+    config = run_folders.from_json((folder / "config.json").read_bytes())
+    start = run_folders.from_json((folder / "env.json").read_bytes())["starts"][-1]
     if run.spec:
         records = run_folders.read(folder / "metrics.jsonl")
         measured = reduce(records)
         seconds = records[-1].get("wall_seconds") if records else None
     else:
         (measured,) = read_rows(folder / "row.jsonl")
-        seconds = json.loads((folder / "DONE").read_text())["wall_seconds"]
+        seconds = run_folders.from_json((folder / "DONE").read_bytes())["wall_seconds"]
     origin = {
         "config": {"spec": run.spec, "overrides": dict(run.overrides)} if run.spec else {"measure": dict(run.tells)},
         "fingerprint": run_folders.fingerprint(config),
@@ -103,9 +103,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     rows = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            row = json.loads(line)
+            row = run_folders.from_json(line)
         except ValueError as error:
             raise ValueError(f"{str(path)!r}: line {number} is damaged ({error})") from None
         if not isinstance(row, Mapping):

@@ -1,6 +1,5 @@
 """What figures and tables need of the folder of a run: its records, its config, and a short name beside other runs."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ def read(run: str) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any] | Non
         raise ValueError(f"run={run!r}: its metrics.jsonl holds no records yet")
     config = folder / "config.json"
     try:
-        return found, json.loads(config.read_text()) if config.is_file() else None
+        return found, runs.from_json(config.read_bytes()) if config.is_file() else None
     except ValueError as error:
         raise ValueError(f"run={run!r}: config.json is damaged ({error})") from None
 

@@ -13,14 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+MAX_STEPS = 2**31 - 1
+"""JAX counts steps in 32 bits."""
+
 
 def first_step_at(epochs: float, *, steps_per_epoch: float) -> int:
     """Returns the first step at or after so many epochs: ceil(epochs * steps_per_epoch), forgiving rounding.
 
+    What is longer than MAX_STEPS is MAX_STEPS + 1.
+
     >>> first_step_at(1.1, steps_per_epoch=10), first_step_at(2, steps_per_epoch=46.875)
     (11, 94)
     """
-    return _whole(epochs * steps_per_epoch)
+    return _whole(min(epochs * steps_per_epoch, MAX_STEPS + 1.0))
 
 
 def duration(stem: str, *, steps: int | None, epochs: float | None, steps_per_epoch: float) -> int | None:

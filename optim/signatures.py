@@ -2,13 +2,14 @@
 
 import difflib
 import inspect
-import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import jax.numpy as jnp
+
+from reducers import blocks
 
 Masked = Literal["all", "weights"]
 """Which leaves a decay or a trust ratio is for: all of them, or those with two or more dimensions."""
@@ -125,7 +126,7 @@ def _typed(key: str, value: Any, *, annotation: Any) -> Any:
     for member in members:
         origin = typing.get_origin(member)
         if member is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            if not math.isfinite(value):
+            if not blocks.fits(value):
                 raise ValueError(f"{key}={value!r}: must be finite")
             return float(value)
         if origin is None and isinstance(value, member) and (member is bool or not isinstance(value, bool)):
@@ -141,7 +142,7 @@ def _typed(key: str, value: Any, *, annotation: Any) -> Any:
 
 def _check_dtype(key: str, value: str) -> None:
     try:
-        known = jnp.issubdtype(jnp.dtype(value), jnp.floating)
+        known = value.isidentifier() and jnp.issubdtype(jnp.dtype(value), jnp.floating)  # NumPy parses other words
     except TypeError:
         known = False
     if not known:

@@ -3,10 +3,11 @@
 import ast
 import difflib
 import inspect
-import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
+
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 
 def find(registry: Mapping[str, Callable], name: str) -> Callable:
@@ -80,10 +81,19 @@ def check_number(key: str, value: Any, *, annotation: Any) -> None:
             continue
         kind, *intervals = typing.get_args(option)
         allowed = (int,) if kind is int else (int, float)
-        good = type(value) in allowed and math.isfinite(value) and all(inside(i, value) for i in intervals)
+        good = type(value) in allowed and fits(value) and all(inside(i, value) for i in intervals)
         if not good:
             raise ValueError(f"{key}={value!r}: must be {' in '.join([kind.__name__, *intervals])}")
         return
+
+
+def fits(value: float) -> bool:
+    """Tells whether a program of JAX can hold a number: an integer of 32 bits, signed or not, or a finite float32.
+
+    >>> fits(2**32 - 1), fits(2**32), fits(1e38), fits(1e39), fits(float("nan"))
+    (True, False, True, False, False)
+    """
+    return -(2**31) <= value < 2**32 if isinstance(value, int) else abs(value) <= MAX_FLOAT32
 
 
 def inside(interval: str, value: float) -> bool:

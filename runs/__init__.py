@@ -1,10 +1,10 @@
 """What a run leaves on disk and shows on the way: folder, lock, records, checkpoints, progress, stop signals."""
 
-from runs.checkpoints import Checkpoints, SaveError
+from runs.checkpoints import Checkpoints
 from runs.clock import Clock
-from runs.files import decode_numbers, encode_numbers, write_atomically
+from runs.files import SaveError, decode_numbers, encode_numbers, from_json, write_atomically
 from runs.folder import Folder, check_workdir, is_held, open_run
-from runs.identity import check_same, fingerprint
+from runs.identity import check_same, expand, fingerprint
 from runs.progress import Progress, in_words
 from runs.records import HOST_CLOCK_FIELDS, Records, read
 from runs.signals import Stop, catch_stop
@@ -29,7 +29,9 @@ __all__ = [
     "decode_numbers",
     "default_workdir",
     "encode_numbers",
+    "expand",
     "fingerprint",
+    "from_json",
     "in_words",
     "is_held",
     "open_run",

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+_NEVER = 10**9  # seconds
+
 
 class OrbaxFiles:
     """Writes in the background; one write at a time. Orbax, a third of a second to import, comes with the first use."""
@@ -41,7 +43,8 @@ class OrbaxFiles:
         if self._checkpointer is None:
             orbax = _orbax()
             # With folders made in the background, a full disk leaves threads that wait for minutes.
-            options = orbax.options.AsyncOptions(create_directories_asynchronously=False)
+            # Orbax's timeouts are of time.time(): a clock set forward by more than one would fail a save.
+            options = orbax.options.AsyncOptions(create_directories_asynchronously=False, timeout_secs=_NEVER)
             self._checkpointer = orbax.AsyncCheckpointer(orbax.StandardCheckpointHandler(), async_options=options)
         return self._checkpointer
 
@@ -61,5 +64,5 @@ def _orbax() -> Any:
 
 
 def _not_chatter(record: logging.LogRecord) -> bool:
-    """Lets pass what comes from elsewhere, and Orbax's errors."""
-    return record.levelno >= logging.ERROR or f"{os.sep}orbax{os.sep}" not in record.pathname
+    """Lets pass what comes from elsewhere: Orbax's errors, a page each on a full disk, are raised besides."""
+    return f"{os.sep}orbax{os.sep}" not in record.pathname

@@ -22,14 +22,10 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from runs import arrays, manifest, shelf
+from runs import arrays, files, manifest, shelf
 from workers import peers
 
 Restored = tuple[int, Any]  # step, tree
-
-
-class SaveError(RuntimeError):
-    """A checkpoint could not be saved; those before it are whole."""
 
 
 class Checkpoints:
@@ -75,7 +71,8 @@ class Checkpoints:
         self._sealer: ThreadPoolExecutor | None = None
         self._saving: tuple[int, Future[None]] | None = None
         if access == "write" and peers.index() == 0:
-            self._shelf.clear_scratch()
+            with files.saving(self._shelf.scratch):
+                self._shelf.clear_scratch()
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first; one still being saved is not among them."""
@@ -120,7 +117,7 @@ class Checkpoints:
         try:
             self._files.start_write(self._shelf.scratch / str(step), flat)
         except Exception as error:
-            raise SaveError(f"checkpoint {step} could not be saved: {error}") from error
+            raise files.SaveError(f"checkpoint {step} could not be saved: {files.reason(error)}") from error
         self._saving = (step, self._sealer.submit(self._seal, step, leaves, metrics))
 
     def wait(self) -> None:
@@ -135,7 +132,7 @@ class Checkpoints:
             try:
                 sealed.result()
             except Exception as error:
-                raise SaveError(f"checkpoint {step} could not be saved: {error}") from error
+                raise files.SaveError(f"checkpoint {step} could not be saved: {files.reason(error)}") from error
 
     def close(self) -> None:
         """Waits for the save under way and ends the threads; a second call does nothing."""
@@ -208,17 +205,13 @@ class Checkpoints:
     def _read(self, step: int, here: Mapping[str, Any]) -> dict[str, Any]:
         """All leaves of a checkpoint: Orbax reads all or none."""
         folder = self.directory / str(step)
-
-        def like(name: str, leaf: Mapping[str, Any]) -> Any:
-            # jax.numpy's dtype names include bfloat16 and the float8s, which numpy alone does not know.
-            shape, dtype = leaf["shape"], jax.numpy.dtype(leaf["dtype"])
-            wanted = here.get(name)
-            if isinstance(wanted, jax.ShapeDtypeStruct) and wanted.sharding is not None:
-                return jax.ShapeDtypeStruct(shape, dtype, sharding=wanted.sharding)
-            return np.zeros(shape, dtype)
-
         saved = manifest.read(folder)["leaves"]
-        return self._files.read(folder, {name: like(name, leaf) for name, leaf in saved.items()})
+        parts = {k: x for k, x in here.items() if isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None}
+        try:
+            return self._files.read(folder, dict(manifest.zeros(saved), **parts))
+        except Exception as error:  # every file is as it was written, and yet: made by hand, or by another Orbax
+            where = f"checkpoint {step} in {str(self.directory)!r}"
+            raise ValueError(f"{where} cannot be read: {files.reason(error)}") from error
 
     def _seal(self, step: int, leaves: Mapping[str, Any], metrics: Mapping[str, float] | None) -> None:
         """In the background: from Orbax's files to a checkpoint in its place, and older ones away."""

@@ -5,11 +5,31 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+_MAX_DEPTH = 32  # of lists and objects in each other; a config has 5
+_MAX_DIGITS = 20  # of an integer: 64 bits and a sign
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+class SaveError(RuntimeError):
+    """Something of a run could not be saved; what was saved before is whole."""
+
+
+@contextlib.contextmanager
+def saving(what: object) -> Iterator[None]:
+    """Makes what the operating system refuses, on a full disk say, a SaveError: one line that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise SaveError(f"{str(what)!r} could not be saved: {error.strerror or error}") from error
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def sync(path: Path) -> None:
@@ -38,6 +58,42 @@ def write_atomically(path: Path, content: bytes) -> None:
 def to_json(value: Any) -> bytes:
     """Strict JSON for people: sorted, indented, and no NaN, which JSON does not have."""
     return (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def from_json(content: bytes | str) -> Any:
+    """Strict JSON, such as anything here writes: no NaN, no integer of more than 64 bits, nothing deeply nested.
+
+    Raises:
+        ValueError: in one line, for anything else, text in another encoding too.
+
+    >>> from_json('{"step": NaN}')
+    Traceback (most recent call last):
+    ValueError: NaN is not JSON
+    """
+    try:
+        value = json.loads(content, parse_constant=_refuse_constant, parse_int=_integer)
+    except RecursionError:
+        raise ValueError(f"nested deeper than {_MAX_DEPTH}") from None
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [part for item in level for part in _parts(item)]
+    if level:
+        raise ValueError(f"nested deeper than {_MAX_DEPTH}")
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"an integer of {len(text)} digits")
+    return int(text)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def encode_numbers(tree: Mapping[str, Any]) -> dict[str, Any]:

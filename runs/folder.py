@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from runs import environment, files, identity, lock
+from runs import environment, files, identity, lock, records
 from workers import peers
 
 Start = Literal["resume", "fresh"]
@@ -35,7 +35,7 @@ class Folder:
     Attributes:
         path: the folder itself; with `start="fresh"` a subfolder of the workdir.
         state: "resumed" if a run had been started in it before.
-        process: which one of the run this is; the first, 0, writes the files of all.
+        process: of the run's; the first, 0, writes the files of all.
         changes: what differs between the software and machine of the last start and now, one line each.
         lock: descriptor of the locked file; None once closed, and where another process of the run holds it.
     """
@@ -80,7 +80,8 @@ class Folder:
     def write(self, name: str, text: str) -> None:
         """Writes one more file of results, whole: the first process of the run does."""
         if self.process == 0:
-            files.write_atomically(self.path / name, text.encode())
+            with files.saving(self.path / name):
+                files.write_atomically(self.path / name, text.encode())
 
     def follow(self) -> None:
         """Sends what another than the first process prints from now on to its log.
@@ -142,15 +143,14 @@ def open_run(
         return {"path": str(opened[0].path.absolute()), "state": opened[0].state}
 
     found = peers.from_first(describe)
-    if opened:
-        return opened[0]
-    return Folder(path=Path(found["path"]), state=found["state"], changes=(), lock=None, process=peers.index())
+    elsewhere = Folder(path=Path(found["path"]), state=found["state"], changes=(), lock=None, process=peers.index())
+    return opened[0] if opened else elsewhere
 
 
 def _open(workdir: str, config: Mapping[str, Any], *, start: Start, devices: Sequence[str]) -> Folder:
     check_workdir(workdir, config, start=start)
     with _one_line(workdir):
-        path = _make(Path(workdir).expanduser(), start)
+        path = _make(identity.expand(workdir), start)
         held = lock.take(workdir, path)
         try:
             # Once more, now that nobody else can write: another run may have begun here since the first look.
@@ -180,11 +180,13 @@ def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "re
     if "\0" in workdir:
         raise ValueError(f"workdir={workdir!r}: must not hold a NUL character")
     with _one_line(workdir):
-        path = Path(workdir).expanduser()
+        path = identity.expand(workdir)
         _try_to_write(workdir, path)
         if start == "resume" and path.is_dir():
             identity.check_same(workdir, config)
             _read_starts(workdir, path)
+            with contextlib.suppress(FileNotFoundError):
+                records.read(path / "metrics.jsonl")
             lock.check(workdir, path)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from runs import files
+
 # Where the data lie is a matter of the machine: the same experiment may go on where they lie elsewhere.
 NOT_IDENTITY = ("data.dir",)
 
@@ -25,7 +27,19 @@ def read_config(workdir: str) -> dict[str, Any] | None:
     Raises:
         ValueError: in one line, if config.json is damaged.
     """
-    return read_object(workdir, Path(workdir).expanduser() / "config.json", way_out=_WAY_OUT)
+    return read_object(workdir, expand(workdir) / "config.json", way_out=_WAY_OUT)
+
+
+def expand(workdir: str) -> Path:
+    """A folder as people name it, ~ and ~user included.
+
+    Raises:
+        ValueError: if there is no such user.
+    """
+    try:
+        return Path(workdir).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"workdir={workdir!r}: {error}") from None
 
 
 def check_same(workdir: str, config: Mapping[str, Any]) -> None:
@@ -36,7 +50,7 @@ def check_same(workdir: str, config: Mapping[str, Any]) -> None:
     """
     there = read_config(workdir)
     if there is None:
-        path = Path(workdir).expanduser()
+        path = expand(workdir)
         if left := [name for name in ("metrics.jsonl", "checkpoints") if (path / name).exists()]:
             named = " and ".join(left)
             raise ValueError(f"workdir={workdir!r}: holds {named} of a run but no config.json; {_WAY_OUT}")
@@ -77,9 +91,11 @@ def fingerprint(config: Mapping[str, Any]) -> str:
 def read_object(workdir: str, path: Path, *, way_out: str) -> dict[str, Any] | None:
     """A JSON object from one of the folder's own files, or None where there is no such file."""
     try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
+        value = files.from_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise ValueError(f"workdir={workdir!r}: {path.name} cannot be read ({error.strerror})") from error
     except ValueError as error:  # not JSON, or not text
         raise ValueError(f"workdir={workdir!r}: {path.name} is damaged ({error}); mend it, or {way_out}") from error
     if not isinstance(value, dict):

@@ -42,6 +42,12 @@ def describe(leaf: Any) -> dict[str, Any]:
     return {"shape": list(leaf.shape), "dtype": str(np.dtype(leaf.dtype))}
 
 
+def zeros(leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Arrays of the shapes and dtypes that ``describe`` gave."""
+    # jax.numpy's dtype names include bfloat16 and the float8s, which numpy alone does not know.
+    return {name: np.zeros(leaf["shape"], jax.numpy.dtype(leaf["dtype"])) for name, leaf in leaves.items()}
+
+
 def write(folder: Path, *, step: int, leaves: Mapping[str, Any], metrics: Mapping[str, float] | None) -> None:
     """Hashes every file below `folder` and writes the manifest; all of it survives a power cut afterwards."""
     hashes = {}
@@ -69,15 +75,33 @@ def read(folder: Path) -> dict[str, Any]:
         ValueError: saying in a few words what is wrong with it.
     """
     try:
-        body = json.loads((folder / NAME).read_bytes())
+        body = files.from_json((folder / NAME).read_bytes())
         claimed = body.pop("sha256")
     except FileNotFoundError:
         raise ValueError(f"{NAME} is missing") from None
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
         raise ValueError(f"{NAME} is not readable") from None
     if claimed != _hash(body):
         raise ValueError(f"{NAME} was changed")
+    if not _is_manifest(body):  # whose hash is right all the same: made by hand
+        raise ValueError(f"{NAME} is none of a checkpoint")
     return body
+
+
+def _is_manifest(body: Mapping[str, Any]) -> bool:
+    try:
+        sizes = [size for leaf in body["leaves"].values() for size in leaf["shape"]]
+        sizes += [known["bytes"] for known in body["files"].values()]
+        words = [word for leaf in body["leaves"].values() for word in [leaf["dtype"]]]
+        words += [known["sha256"] for known in body["files"].values()]
+        numbers = body["metrics"].values()
+    except (KeyError, AttributeError, TypeError):
+        return False
+    return (
+        all(type(size) is int and size >= 0 for size in sizes)
+        and all(isinstance(word, str) for word in words)
+        and all(type(number) in (int, float) for number in numbers)
+    )
 
 
 def find_damage(folder: Path) -> str | None:
@@ -86,6 +110,8 @@ def find_damage(folder: Path) -> str | None:
         body = read(folder)
         for name, known in body["files"].items():
             path = folder / name
+            if not path.resolve().is_relative_to(folder.resolve()):
+                return f"{name} is not in the checkpoint's folder"
             if not path.is_file():
                 return f"{name} is missing"
             if path.stat().st_size != known["bytes"]:

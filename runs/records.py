@@ -15,6 +15,7 @@ them survive a power cut, and belongs before each checkpoint, so that a checkpoi
 [{'kind': 'train', 'step': 2, 'loss': 0.5}, {'kind': 'train', 'step': 3, 'loss': nan}]
 """
 
+import io
 import json
 import os
 import time
@@ -43,40 +44,51 @@ class Records:
 
         Raises:
             ValueError: in one line, if a line before the last is damaged.
+            SaveError: in one line, if nothing can be written.
         """
         kept = _lines_until(path, resume_step)
         content = b"".join(line for line, _ in kept)
-        if not path.exists() or path.read_bytes() != content:
-            files.write_atomically(path, content)
+        with files.saving(path):
+            if not path.exists() or path.read_bytes() != content:
+                files.write_atomically(path, content)
         self.wall_seconds: float = max((record.get("wall_seconds") or 0.0 for _, record in kept), default=0.0)
         """The run's clock at the last record that was kept: where the clock of a resumed run goes on."""
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
-        self._events = None if tensorboard is None else _Events(tensorboard, resume_step=resume_step)
+        with files.saving(path):
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+            self._events = None if tensorboard is None else _Events(tensorboard, resume_step=resume_step)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Writes one record: "kind", an integer "step", and numbers, strings or None under further keys."""
+        """Writes one record: "kind", an integer "step", and numbers, strings or None under further keys.
+
+        Raises:
+            SaveError: in one line, if the disk is full, say. A line that is half there goes with the next start.
+        """
         plain = {key: _plain(value) for key, value in record.items()}
-        if not isinstance(plain.get("kind"), str) or not _is_step(plain.get("step")):
+        if not _is_record(plain):
             raise ValueError(f"record {plain!r}: must hold a kind (str) and a step (int)")
         line = (json.dumps(files.encode_numbers(plain), allow_nan=False) + "\n").encode()
-        if self._file.write(line) != len(line):
-            raise OSError(f"{self._file.name}: only part of a record could be written; is the disk full?")
-        if self._events is not None:
-            self._events.append(plain)
+        with files.saving(self._file.name):
+            if self._file.write(line) != len(line):
+                raise OSError("only part of a record could be written; is the disk full?")
+            if self._events is not None:
+                self._events.append(plain)
 
     def flush(self) -> None:
         """Makes all records so far survive a power cut."""
-        os.fsync(self._file.fileno())
-        if self._events is not None:
-            self._events.flush()
+        with files.saving(self._file.name):
+            os.fsync(self._file.fileno())
+            if self._events is not None:
+                self._events.flush()
 
     def close(self) -> None:
         """Flushes and closes; a second call does nothing."""
         if not self._file.closed:
-            self.flush()
-            self._file.close()
-            if self._events is not None:
-                self._events.close()
+            try:
+                self.flush()
+            finally:
+                with files.saving(self._file.name), self._file:
+                    if self._events is not None:
+                        self._events.close()
 
     def __enter__(self) -> "Records":
         return self
@@ -105,10 +117,10 @@ def _lines_until(path: Path, resume_step: int | None) -> list[tuple[bytes, dict[
 def _lines(path: Path, content: bytes) -> list[tuple[bytes, dict[str, Any]]]:
     """Each line, newline included, with the record it holds."""
     lines = []
-    for number, line in enumerate(content.splitlines(keepends=True), start=1):
+    for number, line in enumerate(io.BytesIO(content), start=1):  # no other character ends a line
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict) or not _is_step(record.get("step")):
+            record = files.from_json(line)
+            if not _is_record(record):
                 raise ValueError("no record")
         except ValueError as error:
             if not line.endswith(b"\n"):
@@ -118,8 +130,10 @@ def _lines(path: Path, content: bytes) -> list[tuple[bytes, dict[str, Any]]]:
     return lines
 
 
-def _is_step(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_record(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str) or type(value.get("step")) is not int:
+        return False
+    return isinstance(value.get("wall_seconds") or 0.0, int | float)
 
 
 def _plain(value: Any) -> Any:

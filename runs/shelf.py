@@ -2,12 +2,15 @@
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 from runs import files, manifest
+
+_STEP = re.compile("0|[1-9][0-9]{,18}")  # the name of a checkpoint's folder
 
 
 class Shelf:
@@ -48,7 +51,7 @@ class Shelf:
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdecimal())
+            return sorted(int(path.name) for path in self.directory.iterdir() if _STEP.fullmatch(path.name))
         return []
 
     def path(self, step: int) -> Path:

@@ -37,7 +37,26 @@ def summarise(
       path: the run's folder.
       spec: the config file that it came from.
       overrides: the ``--config.key=value`` flags that changed it.
+
+    Raises:
+      ValueError: in one line, if the summary, which a file may hold, is none.
     """
+    try:
+        return _text(summary, metric=metric, config=config, path=path, spec=spec, overrides=overrides)
+    except (LookupError, TypeError, ValueError) as error:
+        told = f"{type(error).__name__} {error}"
+        raise ValueError(f"workdir={str(path)!r}: DONE is damaged ({told}); remove it") from error
+
+
+def _text(
+    summary: Mapping[str, Any],
+    *,
+    metric: str,
+    config: Mapping[str, Any],
+    path: Path,
+    spec: str,
+    overrides: Sequence[str],
+) -> str:
     names = {block: config[block]["name"] for block in ("data", "model", "reducer", "server")}
     where = f"{config['num_workers']} workers = {summary['num_devices']} devices x {summary['lanes']}"
     name, value = next(iter(progress.quantities(summary, names=[metric])), ("", ""))

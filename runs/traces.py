@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runs.files import write_atomically
+from runs.files import saving, write_atomically
 
 FORMATS = (".csv", ".npz")
 
@@ -78,13 +78,15 @@ class TraceRecorder:
 
         Raises:
           ValueError: for another suffix, or if there is no step yet.
+          SaveError: one line, if the disk is full, say.
         """
         path = Path(path)
         if path.suffix not in FORMATS:
             raise ValueError(f"path={str(path)!r}: must end in {' or '.join(FORMATS)}")
         if not self._rows:
             raise ValueError(f"path={str(path)!r}: there is no step to write yet")
-        write_atomically(path, _npz(self.seconds) if path.suffix == ".npz" else _csv(self.seconds))
+        with saving(path):
+            write_atomically(path, _npz(self.seconds) if path.suffix == ".npz" else _csv(self.seconds))
         return path
 
 

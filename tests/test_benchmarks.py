@@ -238,7 +238,7 @@ def test_an_interrupted_run_keeps_what_it_has(calls_before, tmp_path, capsys, mo
         ("--reducers=mean:speed=1", "'speed' is no option of mean; it has none"),
         ("--reducers=adasum:algorithm=ring", "algorithm must be one of 'auto', 'gram'"),
         ("--reducers=adasum:granularity=(", "granularity='('"),
-        ("--reducers=adacons:momentum=1", "momentum must be a finite float in [0, 1)"),
+        ("--reducers=adacons:momentum=1", "momentum must be a finite float32 in [0, 1)"),
         ("--reducers=adacons:momentum", "'momentum' is no option"),
         ("--repeats=none", "repeats"),
         ("--max_seconds=-1", "max_seconds"),

@@ -83,7 +83,7 @@ BROKEN = {
     "--config.model.hidden_sizes=('a',)": "must be a tuple of int",
     "--config.clip_norm=tight": "config.clip_norm='tight'",
     # out of range, not finite
-    "--config.num_workers=0": "config.num_workers=0: must be int in [1, inf)",
+    "--config.num_workers=0": "config.num_workers=0: must be int in [1, 65536]",
     "--config.num_workers=-8": "config.num_workers=-8",
     "--config.batch_size_per_worker=-1": "config.batch_size_per_worker=-1",
     "--config.seed=-1": "config.seed=-1",

@@ -1,6 +1,5 @@
 """Recorded times as an arrival model: a file of seconds, steps by workers."""
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -52,11 +51,14 @@ def read_trace(path: str | Path) -> np.ndarray:
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{where}: must end in {' or '.join(SUFFIXES)}")
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for, a device never ends
+            raise ValueError("no file")
         seconds = _read_npz(path) if path.suffix == ".npz" else _read_csv(path)
     except FileNotFoundError:
         raise ValueError(f"{where}: no such file") from None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{where}: no trace of seconds: {' '.join(str(error).split())}") from None
+    except Exception as error:  # of whatever is wrong in an archive, zipfile, zlib and NumPy each say it their own way
+        told = f"{type(error).__name__} {' '.join(str(error).split())}".strip()
+        raise ValueError(f"{where}: no trace of seconds: {told}") from None
     if seconds.ndim != 2 or not seconds.size or seconds.dtype.kind not in "fiu":
         raise ValueError(f"{where}: holds {seconds.dtype} {list(seconds.shape)}, must be seconds [steps, workers]")
     with np.errstate(over="ignore"):  # what float32 cannot hold is not finite below
@@ -79,7 +81,7 @@ def _read_csv(path: Path) -> np.ndarray:
 
 
 def _read_npz(path: Path) -> np.ndarray:
-    with np.load(path, allow_pickle=False) as arrays:
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
         if not isinstance(arrays, np.lib.npyio.NpzFile) or NPZ_NAME not in arrays:
             raise ValueError(f"no array {NPZ_NAME!r}")
         return arrays[NPZ_NAME]

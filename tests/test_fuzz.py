@@ -1,0 +1,243 @@
+"""Careless flags: whatever is changed in a config, it would run, or one line and exit code 2, at once, nothing written.
+
+Commands go as far as a run is ready to compile: all that a config names is built, workers are laid out.
+"""
+
+import faulthandler
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+import models
+import optim
+import reducers
+import train
+from asynchronous import modes
+from configs import flags, schema
+from data import sources
+from models import tasks
+from reducers import arrivals
+from tests.test_refusals import listing
+from workers import Layout
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DIGITS = (f"--config={ROOT}/configs/digits.py",)
+LATE = ("--config.arrivals.name=lognormal",)
+BASES = {
+    "digits": DIGITS,
+    "asynchronous": (*DIGITS, *LATE, "--config.server.name=asynchronous"),
+    "backups": (*DIGITS, *LATE, "--config.reducer.name=backup_workers", "--config.reducer.num_required=6"),
+    "adasum": (
+        *DIGITS,
+        "--config.reducer.name=adasum",
+        "--config.reducer_on=updates",
+        "--config.optimizer.name=adam",
+        "--config.optimizer.learning_rate=0.001",
+    ),
+}
+OWN = tuple(BASES)[1:]
+FLAGS_OF_THE_RUN = (
+    *("workdir", "num_devices", "fresh", "evaluate_only", "checkpoint", "record_times", "dry_run", "dry_run_devices"),
+    "config",
+)
+NAMES = {
+    "accumulation": ("micro_batches", "local_steps"),
+    "arrivals": tuple(arrivals.ARRIVALS),
+    "communication": ("full", "half"),
+    "data": (*sources.SOURCES, "digits", "mnist"),
+    "loss_scaling": ("none", "dynamic"),
+    "model": tuple(models.MODELS),
+    "optimizer": ("sgd", "adam", "lamb", "lars", "chain", "sm3", "adafactor"),
+    "reducer": tuple(reducers.REDUCERS),
+    "schedule": tuple(optim.schedules.SCHEDULES),
+    "server": tuple(modes.MODES),
+    "task": tuple(tasks.TASKS),
+}
+NUMBERS = (
+    *("0", "-0.0", "-1", "1e-308", "1e-45", "1e308", "1e400", "nan", "inf", "-inf", "NaN"),
+    *("2147483647", "2147483648", "-2147483649", "4294967295", "9223372036854775808", "1" + "0" * 30, "9" * 5000),
+)
+OTHERS = (
+    *("", "None", "True", "0x10", "1_000", "()", "(0,)", "(-1,)", "(nan,)", "(1e400,)", "({},)", "{}", "{'name': 3}"),
+    *("(2147483648,)", "(" + "1" * 400 + ",)", "[" * 3000, "((1, 2), 3)", "{'name': 'lognormal', 'sigma': 1e999}"),
+    *("lambda: 0", "__import__('os')", "../../etc/passwd", "/proc/self/mem", "~nobody-here/x", "x" * 100_000, "a\nb"),
+    *("\x1b[2J", "ключ", "🙂", "\ud800", "%s{0}", "a=b=c", "float32", "sum", "mean", "adasum", "gradients", "nul\0"),
+)
+LONGEST_LINE, MOST_SECONDS = 400, 10
+
+
+def leaves(base: str) -> list[str]:
+    """The keys of a config that have no keys of their own."""
+    config = flags.load(BASES[base][0].removeprefix("--config="), BASES[base][1:])
+    found = []
+    for key in schema.parameters(schema.experiment):
+        inner = schema.block_parameters(key, config[key].name) if key in schema.BLOCKS else None
+        found += [key] if inner is None else [f"{key}.{name}" for name in inner]
+    return found
+
+
+def mutated(rng: np.random.Generator, keys: list[str]) -> list[str]:
+    """One to three changes of a command line."""
+
+    def one(options):
+        return options[int(rng.integers(len(options)))]
+
+    def key() -> str:
+        return one(keys)
+
+    def misspelt() -> str:
+        word, at = key(), int(rng.integers(100))
+        at %= len(word)
+        return word[:at] + one(["", "x", ".", word[at] * 2, "é", " "]) + word[at + 1 :]
+
+    def of_another_block() -> str:
+        return f"{one(list(NAMES))}.{key().split('.')[-1]}"
+
+    def renamed() -> str:
+        block = one(list(NAMES))
+        return f"--config.{block}.name={one(NAMES[one([block, block, one(list(NAMES))])])}"
+
+    def noise() -> str:
+        return "".join(chr(int(c)) for c in rng.integers(1, 0x3000, int(rng.integers(1, 40))))
+
+    kinds = [
+        lambda: f"--config.{key()}={one(NUMBERS)}",
+        lambda: f"--config.{key()}={one(NUMBERS)}",
+        lambda: f"--config.{key()}={one(OTHERS)}",
+        lambda: f"--config.{key()}={noise()}",
+        renamed,
+        renamed,
+        lambda: f"--config.{misspelt()}={one(NUMBERS)}",
+        lambda: f"--config.{of_another_block()}={one(NUMBERS + OTHERS)}",
+        lambda: f"--config.{key()}.{one(['name', 'x', 'x.y.z', ''])}={one(OTHERS)}",
+        lambda: f"--config.{key()}",  # its value is the next flag, or nothing
+        lambda: f"--{one(FLAGS_OF_THE_RUN)}={one(NUMBERS + OTHERS)}",
+        lambda: f"--{one(['', '-', 'no', 'noconfig.', 'config.', 'config..', 'config='])}{noise()}",
+    ]
+    changes = [one(kinds)() for _ in range(int(rng.choice([1, 1, 2, 3])))]
+    return [*changes, changes[0]] if rng.random() < 0.1 else changes  # a flag twice
+
+
+class TooSlow(BaseException):
+    """Not an Exception, which a program might catch."""
+
+
+def attempt(arguments, capsys, monkeypatch, *, folder: pathlib.Path) -> tuple[int, str]:
+    """Runs a command up to where it would compile; returns its exit code and what it said, and checks its promises."""
+
+    def describe(program, *, num_devices=None):
+        Layout.of(program.config.num_workers, num_devices=num_devices, devices=range(num_devices or 8))
+        return "it would run"
+
+    def give_up(*_):
+        faulthandler.dump_traceback()
+        raise TooSlow
+
+    monkeypatch.setattr(train.dry_run, "describe", describe)
+    monkeypatch.setattr(train.runs, "open_run", lambda workdir, config, **_: pytest.fail("a run was opened"))
+    before, began = (listing(folder), os.environ.copy()), time.perf_counter()
+    old = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(MOST_SECONDS)
+    try:
+        with flagsaver.flagsaver():
+            code = train.main(["train.py", *arguments])
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, old)
+    assert time.perf_counter() - began < MOST_SECONDS
+    said = capsys.readouterr()
+    assert (listing(folder), os.environ.copy()) == before, "something was written"
+    if code == 0:
+        assert said.out in ("it would run\n", "") and not said.err
+    else:
+        assert code == 2 and said.out == "" and len(said.err.splitlines()) == 1 and said.err.endswith("\n"), said
+        assert 3 <= len(said.err) <= LONGEST_LINE + 1 and said.err[:-1].isprintable(), said.err
+    return code, said.err
+
+
+@pytest.mark.parametrize(
+    ("base", "share"),
+    [("digits", "all"), *((base, "own") for base in OWN)]
+    + [pytest.param(base, "all", marks=pytest.mark.slow) for base in OWN],
+)
+def test_every_number_of_every_key_is_taken_or_refused_by_its_name(base, share, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    codes = []
+    for key in leaves(base) if share == "all" else (*sorted({*leaves(base)} - {*leaves("digits")}), "num_workers"):
+        for value in NUMBERS:
+            arguments = (*BASES[base], f"--config.{key}={value}", "--dry_run")
+            code, said = attempt(arguments, capsys, monkeypatch, folder=tmp_path)
+            # What is shorter than a step, or too few workers for another key, is told by that one.
+            assert code == 0 or key in said or "steps of" in said or "num_workers" in key, (key, value, said)
+            codes.append(code)
+    assert len(codes) >= 3 * len(NUMBERS) and {0, 2} == set(codes)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mutations(seed, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rng, codes = np.random.default_rng(seed), []
+    base = list(BASES)[seed]
+    keys = leaves(base)
+    for _ in range(100):
+        arguments = [*BASES[base], *mutated(rng, keys)]
+        try:
+            codes.append(attempt([*arguments, "--dry_run"], capsys, monkeypatch, folder=tmp_path)[0])
+        except BaseException as error:
+            error.add_note(f"{arguments}"[:2000])
+            raise
+    assert codes.count(0) >= 2 and codes.count(2) >= 50
+
+
+def test_what_a_config_file_may_hold(tmp_path, monkeypatch, capsys):
+    """Python has numbers and objects that no flag can give."""
+    monkeypatch.chdir(tmp_path)
+    values = ("10**400", "-10**400", "float('nan')", "10**30", "2**32", "object()", "[[]]", "b'x'", "1j", "lambda: 0")
+    path = tmp_path / "config.py"
+    for key in ("seed", "num_workers", "train_steps", "clip_norm", "optimizer.learning_rate", "model.hidden_sizes"):
+        for value in values:
+            path.write_text(
+                f"import runpy\ndef get_config(variant=''):\n"
+                f"  config = runpy.run_path({str(ROOT / 'configs/digits.py')!r})['get_config']()\n"
+                f"  with config.unlocked(), config.ignore_type():\n"
+                f"    config['train_epochs'] = None if {key!r} == 'train_steps' else config.train_epochs\n"
+                f"    config.update_from_flattened_dict({{{key!r}: {value}}})\n  return config\n"
+            )
+            with monkeypatch.context() as patch:
+                patch.setattr(sys, "dont_write_bytecode", True)
+                code, said = attempt([f"--config={path}", "--dry_run"], capsys, monkeypatch, folder=tmp_path)
+            if key == "optimizer.learning_rate" and value in ("10**30", "2**32"):
+                assert code == 0  # which a float holds
+            else:
+                assert code == 2 and (f"config.{key}" in said or "OverflowError" in said), (key, value, said)
+
+
+@pytest.mark.parametrize("body", ["raise SystemExit(0)", "import sys; sys.exit('x\\ny')", "raise KeyError", "f()"])
+def test_a_config_file_that_ends_itself(body, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "config.py"
+    path.write_text(f"def f(): f()\n{body}\n")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    code, said = attempt([f"--config={path}", "--dry_run"], capsys, monkeypatch, folder=tmp_path)
+    assert code == 2 and said.startswith(f"config={str(path)!r}: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_mutations_of_real_processes(seed, tmp_path):
+    base = list(BASES)[seed % len(BASES)]
+    rng, keys = np.random.default_rng(100 + seed), leaves(base)
+    refused = [a for a in (mutated(rng, keys) for _ in range(20)) if not any("\0" in x or "\ud800" in x for x in a)]
+    command = [sys.executable, str(ROOT / "train.py"), *BASES[base], *refused[0], "--dry_run"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode in (0, 2), (command, done)
+    if done.returncode == 2:
+        assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and len(done.stderr) <= LONGEST_LINE + 1
+    assert "Traceback" not in done.stderr and listing(tmp_path) == []
