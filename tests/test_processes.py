@@ -23,6 +23,7 @@ from configs import flags
 from launch import local
 from program import build
 from runs import traces
+from tests import two_hosts
 from workers import peers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -284,3 +285,32 @@ def test_the_slowest_process_is_named():
     assert traces.slowest_process(seconds, num_processes=2).startswith(
         "slowest process: 1 of 2, whose last worker takes 2 s"
     )
+
+
+# ---- two hosts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_hosts_survive_delay_and_a_cut_link(tmp_path):
+    if reason := two_hosts.why_not():
+        pytest.skip(reason)
+    run, few = tmp_path / "run", ("--config.train_steps=150", "--config.eval_every_steps=150")
+    assert Launched(tmp_path / "undisturbed", *few).ended()[0] == 0
+    with two_hosts.TwoHosts() as hosts:
+        flags = [f"--coordinator={hosts.addresses[0]}:8476", "--num_processes=2", f"--workdir={run}"]
+        command = [sys.executable, "train.py", *LONG, *few, *flags]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started = [
+            subprocess.Popen(
+                hosts.inside(host, [*command, f"--process_id={host}"]), cwd=ROOT, env=environment(), **pipes
+            )
+            for host in (0, 1)
+        ]
+        while not (run / "metrics.jsonl").exists() or len(runs.read(run / "metrics.jsonl")) < 5:
+            assert [process.poll() for process in started] == [None, None], started[0].communicate()
+            time.sleep(0.1)
+        hosts.cut(3.0)
+        said = [process.communicate(timeout=MANY_SECONDS)[0] for process in started]
+        assert [process.returncode for process in started] == [0, 0], said
+        assert hosts.frames_lost > 0 and hosts.frames_passed > 1000
+    assert bits(run) == bits(tmp_path / "undisturbed")
