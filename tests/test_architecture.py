@@ -32,15 +32,24 @@ FIRST_PARTY: dict[str, set[str]] = {
     "workers": set(),
     "asynchronous": {"reducers"},  # for the worker axes
     "runs": {"workers"},  # the dry run lays workers out; what it describes is handed to it
-    "configs": {"asynchronous", "data", "workers", "models", "optim", "reducers"},  # the signatures that are the schema
-    "step": {"asynchronous", "data", "models", "optim", "reducers", "workers"},
-    "wave_step": {"asynchronous", "optim", "reducers", "step", "workers"},
+    "configs": {
+        "asynchronous",
+        "data",
+        "workers",
+        "models",
+        "nonfinite",
+        "optim",
+        "reducers",
+    },  # the signatures that are the schema
+    "nonfinite": {"reducers", "step", "workers"},  # step in a doctest
+    "step": {"asynchronous", "data", "models", "nonfinite", "optim", "reducers", "workers"},
+    "wave_step": {"asynchronous", "nonfinite", "optim", "reducers", "step", "workers"},
     "turns": {"asynchronous"},
     "ways": {"asynchronous", "configs", "reducers", "step", "turns", "wave_step", "workers"},
     "program": {"configs", "data", "models", "optim", "reducers", "step", "turns", "ways", "workers"},
     "evaluation": {"data", "program", "step", "workers"},
-    "journal": {"asynchronous", "program", "runs", "turns", "workers"},
-    "train": {"configs", "data", "evaluation", "journal", "program", "runs", "step", "workers"},
+    "journal": {"asynchronous", "nonfinite", "program", "runs", "turns", "workers"},
+    "train": {"configs", "data", "evaluation", "journal", "nonfinite", "program", "runs", "step", "workers"},
     "experiments": {
         "asynchronous",
         "configs",
@@ -85,7 +94,7 @@ HEAVY = {
 
 MAX_LINES = 250
 MAX_LINES_OF = {
-    "train.py": 290,  # flags, loop and command are one story, read from top to bottom
+    "train.py": 300,  # flags, loop and command are one story, read from top to bottom
     "configs/schema.py": 300,  # the keys of a config with their meaning, a third of it, and what checks them
 }
 MAX_LINES_OF_TESTS = 450  # a list of tests is read one at a time
