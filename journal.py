@@ -100,7 +100,7 @@ class Journal:
         workers = range(self._layout.num_workers) if turn.arrivals is None else turn.arrivals.worker
         pairs = jax.tree_util.tree_flatten_with_path(jax.eval_shape(self._program.init)[0].params)[0]
         layers = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in pairs]
-        what = nonfinite.describe(self._layout.get_shared(evidence), workers=workers, layers=layers)
+        what = nonfinite.describe(self._layout.get_shared(evidence), workers=list(workers), layers=layers)
         return Bad(turn, f"{where}: {what}")
 
     def worker_times(self, turn: Turn) -> None:

@@ -105,9 +105,9 @@ def make_train_step(
         work, time = _only_counted(work, local, reducers.waited(reducer_state), seconds)
         told = {name: jnp.asarray(value, jnp.float32) for name, value in reducers.metrics(reducer_state).items()}
         told = {name: value for name, value in told.items() if name not in time}
-        evidence = {} if on_nonfinite == "ignore" else nonfinite.own(work.layers, work.sums)
-        flat, unflatten = ravel_pytree((work.sums, told, evidence))
-        totals, told, evidence = unflatten(lax.psum(flat, AXES))  # one all-reduce for all metrics
+        seen = {} if on_nonfinite == "ignore" else nonfinite.own(work.layers, work.sums)
+        flat, unflatten = ravel_pytree((work.sums, told, seen))
+        totals, told, seen = unflatten(lax.psum(flat, AXES))  # one all-reduce for all metrics
         told = {name: total / reducers.num_workers(AXES) for name, total in told.items()}
         skipped = ~reducers.all_finite(updates) | reducers.overflowed(reducer_state) | (totals.get("contributed") == 0)
         updated, own = update(shared, updates)
@@ -119,13 +119,13 @@ def make_train_step(
         after = updated, Local(work.model_state, work.opt_state, reducer_state)
         if on_nonfinite == "ignore":
             return *after, _metrics(totals, told, **measure(totals), **own, **time)
-        norms = (evidence["given"], made) if on_overflow == "ignore" else ()
+        norms = (seen["given"], made) if on_overflow == "ignore" else ()
         is_bad = ~reducers.all_finite((totals["loss"], norms))
         if on_nonfinite == "skip":
             own["skipped"] = jnp.maximum(own.get("skipped", 0.0), is_bad.astype(jnp.float32))
         metrics = _metrics(totals, told, **measure(totals), **own, **time)
-        metrics["evidence"] = nonfinite.Evidence(is_bad, **evidence, made=made)
-        return *nonfinite.undo(is_bad, (shared, local), after, on_nonfinite=on_nonfinite), metrics
+        shared, local = nonfinite.undo(is_bad, (shared, local), after, on_nonfinite=on_nonfinite)
+        return shared, local, {**metrics, "evidence": nonfinite.Evidence(is_bad, **seen, made=made)}
 
     return Halves(local_half, reduce_half)
 

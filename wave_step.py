@@ -86,12 +86,11 @@ def make_wave_step(
         update = (0 if pending is None else pending.num_gradients) + jnp.arange(len(sums))
         rate = served.told["rate"][update // mode.gradients_per_update]  # 0 too of updates that are not complete
         counts = (rate > 0) | (update // mode.gradients_per_update >= served.num_updates)
-        losses, layers = (
-            jnp.where(counts[:, None], x, 0) for x in (of_gradients["loss"][:, None], sums[:, len(names) :])
-        )
-        told = {"losses": losses[:, 0], "given": layers.sum(1), "layers": layers.sum(0), "made": served.made}
-        is_bad = ~all_finite(told)
-        metrics["evidence"] = nonfinite.Evidence(is_bad, **told)
-        return *nonfinite.undo(is_bad, (shared, local), after, on_nonfinite=on_nonfinite), metrics
+        losses = jnp.where(counts, of_gradients["loss"], 0)
+        layers = jnp.where(counts[:, None], sums[:, len(names) :], 0)
+        seen = {"losses": losses, "given": layers.sum(1), "layers": layers.sum(0), "made": served.made}
+        is_bad = ~all_finite(seen)
+        shared, local = nonfinite.undo(is_bad, (shared, local), after, on_nonfinite=on_nonfinite)
+        return shared, local, {**metrics, "evidence": nonfinite.Evidence(is_bad, **seen)}
 
     return Halves(local_half, reduce_half, idle=lambda plan: plan["position"] < 0), server.init
