@@ -97,7 +97,8 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize(
-    "layout", [pytest.param(row, id=id, marks=[] if id == "lanes" else pytest.mark.slow) for id, row in LAYOUTS.items()]
+    "layout",
+    [pytest.param(row, id=name, marks=[] if name == "lanes" else pytest.mark.slow) for name, row in LAYOUTS.items()],
 )
 def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tmp_path, capsys):
     of_config = tuple(flag for flag in layout if "config" in flag)
