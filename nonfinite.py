@@ -89,8 +89,8 @@ def undo(is_bad: jax.Array, before: tuple[Any, Any], after: tuple[Any, Any], *, 
 def step_of(shared: Any) -> Any:
     """Returns shared state with its step as it was before one was bad; canonical, on the host.
 
-    >>> from step import Shared
-    >>> [int(step_of(Shared(np.int32(step), None, None, None, None)).step) for step in (7, ~7)]
+    >>> Shared = NamedTuple("Shared", [("step", Any)])
+    >>> [int(step_of(Shared(np.int32(step))).step) for step in (7, ~7)]
     [7, 7]
     """
     return shared._replace(step=np.maximum(shared.step, ~shared.step))

@@ -41,7 +41,7 @@ FIRST_PARTY: dict[str, set[str]] = {
         "optim",
         "reducers",
     },  # the signatures that are the schema
-    "nonfinite": {"reducers", "step", "workers"},  # step in a doctest
+    "nonfinite": {"reducers", "workers"},
     "step": {"asynchronous", "data", "models", "nonfinite", "optim", "reducers", "workers"},
     "wave_step": {"asynchronous", "nonfinite", "optim", "reducers", "step", "workers"},
     "turns": {"asynchronous"},

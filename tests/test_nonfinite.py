@@ -231,7 +231,7 @@ def test_under_a_loss_scale_a_loss_counts_and_an_overflow_does_not():
 
 
 def test_a_late_workers_nan_does_not_stop():
-    late = ("--config.arrivals.name=scripted", "--config.arrivals.events=((3, 6, 9.0),)")
+    late = ("--config.arrivals.name=scripted", "--config.arrivals.events=((6, 3, 9.0),)")
     backup = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=7")
     program = program_of(*PLAIN, *late, *backup)
     run = Run(poisoned(program, 3 * 8 + 6, what="params"), num_devices=2).steps(0, 5)
@@ -245,7 +245,7 @@ def test_a_sum_that_overflows_is_of_no_worker():
 
     def local(*args):
         work = program.halves.local(*args)
-        updates = jax.tree.map(lambda g: jnp.full_like(g, 1e17), work.updates)
+        updates = jax.tree.map(lambda g: jnp.full_like(g, 1e16), work.updates)
         updates["Dense_1"]["bias"] = jnp.full_like(updates["Dense_1"]["bias"], 1.5e18)
         return work._replace(updates=updates, layers=nonfinite.squares(updates))
 
@@ -292,7 +292,7 @@ def of_config(more):
 
 
 def test_an_asynchronous_run_stops_before_the_wave(poison, tmp_path, capsys):
-    end = poison(60)
+    end = poison(18)
     for _ in range(2):
         assert command(tmp_path / "bad", *ASYNC) == 1
         line = told(capsys)
