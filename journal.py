@@ -1,12 +1,37 @@
 """What steps measured, as records, progress and a summary."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
 
 import asynchronous
+import nonfinite
 import runs
 from program import Program
 from turns import Turn
 from workers import Layout, WorkerTimes, peers
+
+_MAX_SKIPPED_TOLD = 5  # of the steps that are skipped, one line each
+
+
+class Bad(NamedTuple):
+    """A turn that met what is not finite, and says so in one line."""
+
+    turn: Turn
+    line: str
+
+    def stop(self, checkpoints: runs.Checkpoints, state: Callable[[], dict[str, Any]]) -> nonfinite.NonfiniteError:
+        """Saves the state before it, where there is one to begin with; returns what a run is to raise."""
+        again = "the same command tries it again"
+        if not self.turn.begins_whole:  # gradients wait for others of their update
+            return nonfinite.NonfiniteError(f"{self.line}; {again} from the last checkpoint")
+        try:
+            checkpoints.save(self.turn.steps.start - 1, state())
+            checkpoints.wait()
+        except runs.SaveError as error:
+            return nonfinite.NonfiniteError(f"{self.line}; {error}; {again} from the checkpoint before")
+        return nonfinite.NonfiniteError(f"{self.line}; the state before it is saved, and {again}")
 
 
 class Journal:
@@ -30,6 +55,7 @@ class Journal:
             self._records = runs.Records(folder.metrics, tensorboard=folder.tensorboard, resume_step=start or None)
         self._collect = program.timetable.collector(seconds=tally.simulated_seconds, measure=program.task.metrics)
         self._last: dict[str, float] = {}
+        self._num_skipped = 0
         self._progress = runs.Progress(program.num_steps, start_step=start)
         self.clock = runs.Clock(wall_seconds=self._records.wall_seconds if self._records else 0.0, step=start)
         if start:
@@ -39,13 +65,26 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._num_skipped:
+            self._progress.message(f"{self._num_skipped} steps were skipped since the start at step {self._first_step}")
         self._progress.close()
         if self._records:
             self._records.close()
 
-    def turns(self, finished: list[tuple[Turn, Any]], *, waited_seconds: float) -> None:
-        """Adds the steps of all finished turns to the tally, and records those that the log wants."""
+    def turns(self, finished: Sequence[tuple[Turn, Any]], *, waited_seconds: float) -> Bad | None:
+        """Adds the steps of all finished turns to the tally, and records those that the log wants.
+
+        Returns:
+          The first turn that is to stop the run, with which the records end before it; None without any.
+        """
         for turn, metrics in finished:
+            bad = self._bad(turn, metrics.pop("evidence", None))
+            if bad is not None and self._program.config.on_nonfinite == "stop":
+                return bad
+            if bad is not None:
+                self._num_skipped += 1
+                if self._num_skipped <= _MAX_SKIPPED_TOLD:
+                    self._progress.message(f"{bad.line}; the step is skipped")
             for step, numbers in self._collect(turn, self._layout.get_shared(metrics)):
                 self._last = numbers
                 time = {name: numbers[name] for name in ("step_seconds", "contributors")}
@@ -54,6 +93,18 @@ class Journal:
                     n = self._program.examples_per_step
                     rates = self.clock.lap(step, num_examples=n, waited_seconds=waited_seconds)
                     self._progress.update(step, self._record("train", step, {**numbers, **rates}))
+        return None
+
+    def _bad(self, turn: Turn, evidence: nonfinite.Evidence | None) -> Bad | None:
+        if evidence is None or not self._layout.get_shared(evidence.is_bad):
+            return None
+        first, last = turn.steps.start, max(turn.steps.start, turn.steps.stop - 1)
+        where = f"step {first}" if first == last else f"steps {first} to {last}"
+        workers = range(self._layout.num_workers) if turn.arrivals is None else turn.arrivals.worker
+        pairs = jax.tree_util.tree_flatten_with_path(jax.eval_shape(self._program.init)[0].params)[0]
+        layers = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in pairs]
+        what = nonfinite.describe(self._layout.get_shared(evidence), workers=list(workers), layers=layers)
+        return Bad(turn, f"{where}: {what}")
 
     def worker_times(self, turn: Turn) -> None:
         """Keeps how long each worker took; not of the first step, in which programs are compiled."""

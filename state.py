@@ -8,6 +8,7 @@ import numpy as np
 
 import runs
 from configs.schema import ConfigError, refusing
+from nonfinite import step_of
 from program import Program
 from step import Local, Shared
 from workers import Layout, peers
@@ -23,7 +24,8 @@ def place(program: Program, layout: Layout, *, params: Any = None) -> tuple[Any,
 
 def canonical(shared: Shared, local: Local, tally: runs.Tally, layout: Layout) -> dict[str, Any]:
     """Returns the state in the form that checkpoints have, which does not know the layout."""
-    return {"shared": layout.get_shared(shared), "local": layout.get_local(local), "tally": tally.state()}
+    shared = step_of(layout.get_shared(shared))
+    return {"shared": shared, "local": layout.get_local(local), "tally": tally.state()}
 
 
 def abstract(program: Program, *, layout: Layout | None = None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 import asynchronous
 import data
+import nonfinite
 import optim
 import reducers
 from models import tasks
@@ -21,7 +22,7 @@ from workers import AXES, Halves
 class Shared(NamedTuple):
     """Training state that is equal on all workers."""
 
-    step: Any  # [] int32, server updates so far
+    step: Any  # [] int32, server updates so far; ~step once the next was bad and is to stop the run
     key: Any  # [2] uint32, of dropout and augmentation
     params: Any
     opt_state: Any
@@ -73,6 +74,7 @@ def make_train_step(
     measure: Callable[[Mapping[str, Any]], dict[str, Any]],
     arrival_seconds: Callable[[Any], jax.Array],
     on_overflow: Literal["ignore", "skip"] = "ignore",
+    on_nonfinite: nonfinite.OnNonfinite = "stop",
 ) -> Halves:
     """Returns one worker's step: what it does by itself, up to the reducer; then the reduction and the update.
 
@@ -89,6 +91,9 @@ def make_train_step(
       on_overflow: "skip" leaves parameters, the state of ``chain.after`` and the moving average as they were, on all
         workers, where the reduced updates are not all finite or no worker had any. The step counts all the same, and
         optimizers before the reducer keep what they have learnt, as those of Adasum's authors do.
+      on_nonfinite: "skip" and "stop" leave all state as it was, on all workers, where the loss of those that count, or
+        the norm of what they give, of what is reduced or of the update is not finite; of the loss alone, where an
+        overflow is skipped. After "skip" the step counts, "stop" keeps the state from there on.
     """
 
     def reduce_half(shared: Shared, local: Local, work: optim.accumulation.Work, plan):
@@ -100,17 +105,27 @@ def make_train_step(
         work, time = _only_counted(work, local, reducers.waited(reducer_state), seconds)
         told = {name: jnp.asarray(value, jnp.float32) for name, value in reducers.metrics(reducer_state).items()}
         told = {name: value for name, value in told.items() if name not in time}
-        flat, unflatten = ravel_pytree((work.sums, told))
-        totals, told = unflatten(lax.psum(flat, AXES))  # one all-reduce for all metrics
+        seen = {} if on_nonfinite == "ignore" else nonfinite.own(work.layers, work.sums)
+        flat, unflatten = ravel_pytree((work.sums, told, seen))
+        totals, told, seen = unflatten(lax.psum(flat, AXES))  # one all-reduce for all metrics
         told = {name: total / reducers.num_workers(AXES) for name, total in told.items()}
         skipped = ~reducers.all_finite(updates) | reducers.overflowed(reducer_state) | (totals.get("contributed") == 0)
         updated, own = update(shared, updates)
+        made = own.pop("squares")
         if on_overflow == "skip":
             updated = optax.tree.where(skipped, shared._replace(step=updated.step), updated)
             own["update_norm"] = jnp.where(skipped, 0, own["update_norm"])
             own["skipped"] = skipped.astype(jnp.float32)
+        after = updated, Local(work.model_state, work.opt_state, reducer_state)
+        if on_nonfinite == "ignore":
+            return *after, _metrics(totals, told, **measure(totals), **own, **time)
+        norms = (seen["given"], made) if on_overflow == "ignore" else ()
+        is_bad = ~reducers.all_finite((totals["loss"], norms))
+        if on_nonfinite == "skip":
+            own["skipped"] = jnp.maximum(own.get("skipped", 0.0), is_bad.astype(jnp.float32))
         metrics = _metrics(totals, told, **measure(totals), **own, **time)
-        return updated, Local(work.model_state, work.opt_state, reducer_state), metrics
+        shared, local = nonfinite.undo(is_bad, (shared, local), after, on_nonfinite=on_nonfinite)
+        return shared, local, {**metrics, "evidence": nonfinite.Evidence(is_bad, **seen, made=made)}
 
     return Halves(local_half, reduce_half)
 
@@ -151,7 +166,8 @@ def make_local_half(
 
         work = accumulation.work(gradient, update, params, local.opt_state, local.model_state, parts)
         measured = loss_scaling.measure(local.opt_state, work.opt_state)
-        return work._replace(sums={**work.sums, **measured, "workers": jnp.ones(())})
+        sums = {**work.sums, **measured, "workers": jnp.ones(())}
+        return work._replace(sums=sums, layers=nonfinite.squares(work.updates))
 
     return local_half
 
@@ -171,7 +187,7 @@ def make_update(*, chain: Chain, learning_rate: optax.Schedule, ema_decay: float
     """
 
     def update(shared: Shared, updates, rate: asynchronous.Rate = None) -> tuple[Shared, dict[str, jax.Array]]:
-        reduced_norm = optax.tree.norm(updates)
+        reduced_norm, reduced_squares = optax.tree.norm(updates), nonfinite.squares(updates)
         opt_state = optim.schedules.at_step(shared.opt_state, shared.step)
         updates, opt_state = asynchronous.update_at(chain.after, updates, opt_state, shared.params, rate=rate)
         params = optax.apply_updates(shared.params, updates)
@@ -182,6 +198,7 @@ def make_update(*, chain: Chain, learning_rate: optax.Schedule, ema_decay: float
             "learning_rate": learning_rate(shared.step),
             "reduced_norm": reduced_norm,
             "update_norm": optax.tree.norm(updates),
+            "squares": jnp.stack([reduced_squares, nonfinite.squares(updates)]),  # of each leaf; for no record
         }
         return shared._replace(step=step, params=params, opt_state=opt_state, ema=ema), metrics
 

@@ -23,6 +23,7 @@ from configs import flags as config_flags
 from configs.schema import ConfigError, in_block, refusing
 from evaluation import make_evaluation
 from journal import Journal
+from nonfinite import NonfiniteError
 from program import Program, build
 from runs import dry_run
 from state import canonical, open_checkpoints, params_of, place, restore
@@ -80,6 +81,7 @@ def train(
 
     Raises:
       ConfigError: if the data cannot be read, or the checkpoint does not fit the code.
+      NonfiniteError: if a loss or a gradient was not finite and is to stop the run; the state before it is saved.
     """
     config = program.config
     with peers.together(ConfigError), in_block("data"):
@@ -116,14 +118,19 @@ def train(
             plan = {name: layout.split(column) for name, column in turn.plan.items()}
             shared, local, metrics = train_step(shared, local, {**feed, "plan": plan}, resident)
             journal.worker_times(turn)
-            journal.turns(window.push(turn, metrics), waited_seconds=feeds.waited_seconds)
+            finished = window.push(turn, metrics)
             step, is_last = turn.steps.stop - 1, turn.reaches(program.num_steps)
             asked = stop.asked(call)
             stopped_by = asked if turn.is_whole else None
             at_eval = is_last or turn.reaches(program.eval_every)
             at_checkpoint = is_last or turn.reaches(program.checkpoint_every) or stopped_by is not None
             if at_eval or at_checkpoint:
-                journal.turns(window.drain(), waited_seconds=feeds.waited_seconds)
+                finished += window.drain()
+            if (bad := journal.turns(finished, waited_seconds=feeds.waited_seconds)) is not None:
+                window.drain()  # what came after it has changed nothing
+                journal.flush()
+                raise bad.stop(checkpoints, lambda: canonical(shared, local, tally, layout))  # noqa: B023
+            if at_eval or at_checkpoint:
                 with journal.clock.paused():
                     quality = evaluate(shared, local, resident) if at_eval else None
                     if quality:
@@ -145,7 +152,8 @@ def train(
 
 def main(argv: Sequence[str]) -> int:
     """Runs a command line; returns its exit code: 0, 2 for bad input, 128 + n when signal n asked it to stop,
-    1 if data could not be read or the state not be saved. Of several processes, one that fails ends here."""
+    1 if data could not be read or the state not be saved, or a number was not finite. Of several processes, one that
+    fails ends here."""
     try:
         return run(argv)
     except ConfigError as error:
@@ -153,6 +161,8 @@ def main(argv: Sequence[str]) -> int:
         return 2
     except data.ReadError as error:
         print(f"config.{error}; the same command goes on from the last checkpoint", file=sys.stderr)
+    except NonfiniteError as error:
+        print(error, file=sys.stderr)
     except runs.SaveError as error:  # a full disk, say; what was saved before is whole
         print(f"{error}; the same command goes on from the checkpoint before", file=sys.stderr)
     except jax.errors.JaxRuntimeError as error:

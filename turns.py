@@ -24,6 +24,7 @@ class Turn(NamedTuple):
       plan: what the reduce half is told of each worker, [W] each.
       arrivals: the gradients of a wave; None where all come together.
       is_whole: no gradient waits for others of its update, so that a run can stop here.
+      begins_whole: the same of the moment before it.
     """
 
     steps: range
@@ -31,6 +32,7 @@ class Turn(NamedTuple):
     plan: Mapping[str, np.ndarray] = {}
     arrivals: asynchronous.Events | None = None
     is_whole: bool = True
+    begins_whole: bool = True
 
     def reaches(self, period: int) -> bool:
         """Tells whether it ends with a step that is a multiple of ``period``."""
@@ -126,7 +128,8 @@ class InWaves:
         for wave in waves:
             plan = {name: getattr(wave.slots, name) for name in self.plan}
             steps = range(wave.first_event // count + 1, wave.next_event // count + 1)
-            yield Turn(steps, wave.slots.draw, plan, wave.events, is_whole=wave.next_event % count == 0)
+            whole = {"is_whole": wave.next_event % count == 0, "begins_whole": wave.first_event % count == 0}
+            yield Turn(steps, wave.slots.draw, plan, wave.events, **whole)
 
     def collector(self, *, seconds: float, measure: Measure) -> Collector:
         """Returns what keeps gradients until those of a step are complete."""

@@ -44,6 +44,9 @@ def make_timetable(
                 raise ValueError(
                     f"name={config.server.name!r}: needs config.{'.'.join(path)}={needed!r}, not {found!r}"
                 )
+    if config.on_nonfinite == "skip":  # who reads what, and how stale it is, is settled before
+        where = f"config.server.name={config.server.name!r}"
+        raise ConfigError(f"config.on_nonfinite='skip': {where} needs 'stop' or 'ignore'")
     durations = asynchronous.from_model(arrival_seconds)
     return mode, InWaves(durations, num_workers=num_workers, mode=mode)
 
@@ -84,6 +87,7 @@ def together(
         measure=measure,
         arrival_seconds=arrival_seconds,
         on_overflow=on_overflow,
+        on_nonfinite=config.on_nonfinite,
     )
 
     def traffic(params):
@@ -97,7 +101,9 @@ def together(
 
 def in_waves(config: ConfigDict, *, mode: asynchronous.Mode, local_half: Callable, update: Callable) -> Way:
     """Returns the asynchronous way: a server, which updates with each gradient as it arrives."""
-    halves, init_server = make_wave_step(local_half=local_half, update=update, mode=mode)
+    halves, init_server = make_wave_step(
+        local_half=local_half, update=update, mode=mode, on_nonfinite=config.on_nonfinite
+    )
     per_update = {"num_workers": config.num_workers, "gradients_per_update": mode.gradients_per_update}
     return Way(halves, init_server, functools.partial(asynchronous.traffic, **per_update))
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from ml_collections import ConfigDict, config_dict
 
 from configs import annotations
+from nonfinite import OnNonfinite
 from reducers import blocks
 from workers.lift import Lanes, Lift
 
@@ -77,6 +78,7 @@ def experiment(
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none",
     clip_norm: Annotated[float, "(0, inf)"] | None = None,
     ema_decay: Annotated[float, "[0, 1)"] | None = None,
+    on_nonfinite: OnNonfinite = "stop",
     init_from: str = "",
     lift: Lift = "pmap",
     lanes: Lanes = "auto",
@@ -112,6 +114,8 @@ def experiment(
       learning_rate_scaling: factor on the rate: 1, W or its root; with N required of W = N + b workers, of N.
       clip_norm: largest global norm of a worker's gradient, before the reduction.
       ema_decay: of the moving average of the parameters that is evaluated; none evaluates the parameters.
+      on_nonfinite: what to do about a loss or gradient that is not finite: stop, with the state before it saved; skip
+        the step; or ignore it.
       init_from: folder of a run whose parameters this one begins with; all else begins anew.
       lift: how devices are mapped.
       lanes: how the local half goes over the workers of one device.

@@ -122,8 +122,9 @@ class Run:
 
     @property
     def overriding(self) -> list[str]:
-        """The overrides, as arguments."""
-        return [f"--config.{key}={value}" for key, value in self.overrides.items()]
+        """The overrides, as arguments. A run that diverges is a result: it goes on to its end, unless it says how."""
+        overrides = {"on_nonfinite": "ignore", **self.overrides}
+        return [f"--config.{key}={value}" for key, value in overrides.items()]
 
     @property
     def arguments(self) -> list[str]:

@@ -30,12 +30,14 @@ class Work(NamedTuple):
       model_state: BatchNorm statistics.
       sums: the parts' "loss", "correct" and "count" added up, and "squared_norm", the mean over the gradients that the
         chain was given.
+      layers: the squared norm of each leaf of updates, [L], where it is taken.
     """
 
     updates: Any
     opt_state: Any
     model_state: Any
     sums: dict[str, jax.Array]
+    layers: Any = None
 
 
 class Accumulation(NamedTuple):

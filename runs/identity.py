@@ -8,8 +8,9 @@ from typing import Any
 
 from runs import files
 
-# Where the data lie is a matter of the machine: the same experiment may go on where they lie elsewhere.
-NOT_IDENTITY = ("data.dir",)
+# Where the data lie is a matter of the machine: the same experiment may go on where they lie elsewhere. What is done
+# about a number that is not finite says nothing of a run that meets none, and one that stopped at it may go on.
+NOT_IDENTITY = ("data.dir", "on_nonfinite")
 
 _ABSENT = object()
 _MAX_SHOWN = 5

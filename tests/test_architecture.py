@@ -32,16 +32,25 @@ FIRST_PARTY: dict[str, set[str]] = {
     "workers": set(),
     "asynchronous": {"reducers"},  # for the worker axes
     "runs": {"workers"},  # processes agree; the dry run lays workers out, what it describes is handed to it
-    "configs": {"asynchronous", "data", "workers", "models", "optim", "reducers"},  # the signatures that are the schema
-    "step": {"asynchronous", "data", "models", "optim", "reducers", "workers"},
-    "wave_step": {"asynchronous", "optim", "reducers", "step", "workers"},
+    "configs": {
+        "asynchronous",
+        "data",
+        "workers",
+        "models",
+        "nonfinite",
+        "optim",
+        "reducers",
+    },  # the signatures that are the schema
+    "nonfinite": {"reducers", "workers"},
+    "step": {"asynchronous", "data", "models", "nonfinite", "optim", "reducers", "workers"},
+    "wave_step": {"asynchronous", "nonfinite", "optim", "reducers", "step", "workers"},
     "turns": {"asynchronous"},
     "ways": {"asynchronous", "configs", "reducers", "step", "turns", "wave_step", "workers"},
     "program": {"configs", "data", "models", "optim", "reducers", "step", "turns", "ways", "workers"},
     "evaluation": {"data", "program", "step", "workers"},
-    "journal": {"asynchronous", "program", "runs", "turns", "workers"},
-    "state": {"configs", "program", "runs", "step", "workers"},
-    "train": {"configs", "data", "evaluation", "journal", "program", "runs", "state", "workers"},
+    "journal": {"asynchronous", "nonfinite", "program", "runs", "turns", "workers"},
+    "state": {"configs", "nonfinite", "program", "runs", "step", "workers"},
+    "train": {"configs", "data", "evaluation", "journal", "nonfinite", "program", "runs", "state", "workers"},
     "experiments": {
         "asynchronous",
         "configs",

@@ -164,5 +164,6 @@ class Layout:
         return peers.gather(own[self.own_workers]).reshape(self.num_workers)
 
     def get_numbers(self, tree: dict[str, Any]) -> dict[str, float]:
-        """Reads metrics, [D] each and the same on every device."""
+        """Reads metrics, [D] each and the same on every device; what is not a number is left out."""
+        tree = {key: value for key, value in tree.items() if isinstance(value, jax.Array)}
         return {key: float(value) for key, value in self.get_shared(tree).items()}

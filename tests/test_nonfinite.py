@@ -1,0 +1,351 @@
+"""Numbers that are not finite: the step is undone, named and saved before, on any layout; late workers do not count."""
+
+import functools
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+from jax import numpy as jnp
+
+import nonfinite
+import runs
+import state
+import train
+from configs import flags
+from experiments.experiment import Run as ExperimentRun
+from program import build
+from tests.test_program import Run, program_of
+from workers import Halves
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BASE = (
+    "--config.model.hidden_sizes=(16,)",
+    "--config.batch_size_per_worker=4",
+    "--config.train_steps=24",
+    "--config.log_every_steps=1",
+    "--config.eval_every_steps=24",
+    "--config.checkpoint_every_steps=12",
+)
+BAD_STEP, BAD_WORKER = 13, 5
+BAD_DRAW = (BAD_STEP - 1) * 8 + BAD_WORKER
+KERNEL = "layer Dense_0/kernel"
+
+
+def poisoned(program, *draws, what="gradient"):
+    """The program, with a NaN in one layer of the gradients of these draws; or in the parameters that they see."""
+
+    def local(shared, local, feed, resident):
+        is_bad = jnp.isin(feed["draw"], jnp.array(draws, feed["draw"].dtype))
+
+        def spoil(tree):
+            kernel = tree["Dense_0"]["kernel"].at[0, 0].add(jnp.where(is_bad, jnp.nan, 0))
+            return {**tree, "Dense_0": {**tree["Dense_0"], "kernel": kernel}}
+
+        if what == "params":
+            return program.halves.local(shared._replace(params=spoil(shared.params)), local, feed, resident)
+        work = program.halves.local(shared, local, feed, resident)
+        updates = spoil(work.updates)
+        return work._replace(updates=updates, layers=nonfinite.squares(updates))
+
+    return program._replace(halves=Halves(local, program.halves.reduce, program.halves.idle))
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """Makes every program that train builds a poisoned one; returns what ends that."""
+
+    def begin(*draws, **kwargs):
+        monkeypatch.setattr(train, "build", lambda *args, **kw: poisoned(build(*args, **kw), *draws, **kwargs))
+        return lambda: monkeypatch.setattr(train, "build", build)
+
+    return begin
+
+
+def command(workdir, *more):
+    with flagsaver.flagsaver():
+        return train.main(["train.py", f"--config={ROOT}/configs/digits.py", *BASE, f"--workdir={workdir}", *more])
+
+
+def state_at(workdir, step, *more):
+    program = build(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *more]))
+    with runs.Checkpoints(pathlib.Path(workdir) / "checkpoints", access="read") as checkpoints:
+        return checkpoints.restore(state.abstract(program), which=step)[1]
+
+
+def records(workdir, kind="train"):
+    found = [r for r in runs.read(pathlib.Path(workdir) / "metrics.jsonl") if r["kind"] == kind]
+    return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in found]
+
+
+def same_bits(one, other):
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in pairs)
+
+
+def told(capsys):
+    """The one line of the end; the program's own messages aside."""
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "norm" in line or "loss of" in line]
+    return line
+
+
+LAYOUTS = {
+    "8 devices": ("--num_devices=8",),
+    "lanes": ("--num_devices=2",),
+    "dispatched, shard_map": ("--num_devices=2", "--config.lanes=dispatched", "--config.lift=shard_map"),
+}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(row, id=name, marks=[] if name == "lanes" else pytest.mark.slow) for name, row in LAYOUTS.items()],
+)
+def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tmp_path, capsys):
+    of_config = tuple(flag for flag in layout if "config" in flag)
+    cadence = "--config.checkpoint_every_steps=7"  # so that there is no checkpoint of step 12 but that of the stop
+    end = poison(BAD_DRAW)
+    said = []
+    for _ in range(2):  # the same command, being deterministic, stops in the same way
+        assert command(tmp_path / "bad", *layout, cadence) == 1
+        said.append(told(capsys))
+    assert (
+        said[0]
+        == said[1]
+        == (
+            f"step 13: gradient of worker 5 has norm nan in {KERNEL}; "
+            "the state before it is saved, and the same command tries it again"
+        )
+    )
+    assert [r["step"] for r in records(tmp_path / "bad")] == list(range(1, 13))
+    end()
+    assert command(tmp_path / "clean", *layout) == 0
+    assert same_bits(state_at(tmp_path / "bad", 12, *of_config), state_at(tmp_path / "clean", 12, *of_config))
+    assert not same_bits(state_at(tmp_path / "bad", 12, *of_config), state_at(tmp_path / "clean", 24, *of_config))
+    assert command(tmp_path / "bad", *layout, cadence) == 0  # what was wrong is mended
+    assert same_bits(state_at(tmp_path / "bad", 24, *of_config), state_at(tmp_path / "clean", 24, *of_config))
+    assert records(tmp_path / "bad") == records(tmp_path / "clean")
+
+
+def test_it_goes_on_with_skip_in_the_same_folder(poison, tmp_path, capsys):
+    poison(BAD_DRAW, BAD_DRAW + 8, what="params")
+    assert command(tmp_path, "--num_devices=2") == 1
+    line = told(capsys)
+    assert line.startswith("step 13: loss of worker 5 is nan; gradient of worker 5 has norm nan in layer")
+    written = [path for path in (tmp_path / "checkpoints").glob("12/*")]
+    before = [path.stat().st_mtime_ns for path in written]
+    assert command(tmp_path, "--num_devices=2") == 1 and told(capsys) == line
+    assert written and [path.stat().st_mtime_ns for path in written] == before  # not saved twice
+    assert command(tmp_path, "--num_devices=2", "--config.on_nonfinite=skip") == 0
+    said = capsys.readouterr().err
+    assert said.count("; the step is skipped") == 2 and "2 steps were skipped since the start" in said
+    found = {r["step"]: r for r in records(tmp_path)}
+    assert [step for step, r in found.items() if r.get("skipped")] == [13, 14]
+    assert np.isnan(found[13]["loss"]) and np.isfinite(found[15]["loss"]) and list(found) == list(range(1, 25))
+    assert np.isfinite(records(tmp_path, "eval")[-1]["loss"])
+
+
+def test_of_the_first_step_and_of_an_update_and_ignored(tmp_path, capsys):
+    huge = ("--config.optimizer.learning_rate=3e38", "--config.schedule.name=constant", "--config.train_steps=3")
+    assert command(tmp_path / "stop", *huge) == 1
+    line = told(capsys)
+    assert "step 1: the optimizer's update has norm" in line and "though all that it was made of is finite" in line
+    assert int(state_at(tmp_path / "stop", 0)["shared"].step) == 0
+    assert command(tmp_path / "stop", *huge) == 1 and told(capsys) == line
+    assert command(tmp_path / "ignore", *huge, "--config.on_nonfinite=ignore") == 0
+    assert np.isnan(records(tmp_path / "ignore")[-1]["loss"]) and "skipped" not in records(tmp_path / "ignore")[-1]
+
+
+def test_a_full_disk_does_not_hide_it(poison, tmp_path, monkeypatch, capsys):
+    poison(BAD_DRAW)
+
+    def full(*args, **kwargs):
+        raise runs.SaveError("checkpoint 12 could not be saved: no space")
+
+    monkeypatch.setattr(runs.Checkpoints, "save", full)
+    assert command(tmp_path, "--config.checkpoint_every_steps=24") == 1
+    assert "worker 5" in (line := told(capsys)) and "could not be saved: no space" in line
+
+
+# ---- by hand -----------------------------------------------------------------------------------------------------
+
+PLAIN = ("--config.model.name=mlp", "--config.model.hidden_sizes=(16,)", "--config.schedule.name=constant")
+
+
+def everything(run):
+    return run.layout.get_shared(run.shared), run.layout.get_local(run.local)
+
+
+def check_undone(on_nonfinite, *overrides, what="gradient", num_devices=4):
+    """Three good steps, a bad one, and two more; returns the run and the state before the bad one."""
+    program = program_of(*PLAIN, f"--config.on_nonfinite={on_nonfinite}", *overrides)
+    run = Run(poisoned(program, 3 * 8 + 6, what=what), num_devices=num_devices).steps(0, 3)
+    before = everything(run)
+    run.steps(3, 4)
+    after = everything(run)
+    steps = {"skip": 4, "stop": ~3}
+    assert after[0].step == steps[on_nonfinite]
+    assert same_bits((after[0]._replace(step=before[0].step), after[1]), before)
+    return run, before
+
+
+REDUCED = (
+    pytest.param((), marks=pytest.mark.slow),
+    ("--config.reducer.name=adasum", "--config.reducer_on=updates"),
+    pytest.param(("--config.reducer.name=stale", "--config.reducer.delay_steps=2"), marks=pytest.mark.slow),
+    pytest.param(("--config.reducer.name=trimmed_mean",), marks=pytest.mark.slow),
+)
+
+
+@pytest.mark.parametrize("overrides", REDUCED, ids=str)
+def test_what_is_in_flight_changes_nothing_after_a_stop(overrides):
+    run, before = check_undone("stop", *overrides)
+    run.steps(4, 6)
+    shared, local = everything(run)
+    assert same_bits((nonfinite.step_of(shared), local), before)
+
+
+@pytest.mark.parametrize("overrides", REDUCED, ids=str)
+def test_a_skipped_step_is_as_if_its_batch_was_never_seen(overrides):
+    run, before = check_undone("skip", *overrides)
+    assert run.metrics["skipped"] == 1
+    run.steps(4, 8)
+    assert run.metrics["skipped"] == 0
+    other = Run(program_of(*PLAIN, "--config.on_nonfinite=skip", *overrides), num_devices=4)
+    other.shared = other.layout.put_shared(before[0]._replace(step=np.int32(4)))
+    other.local = other.layout.put_local(before[1])
+    other.steps(4, 8)
+    assert same_bits(everything(run), everything(other))
+
+
+def test_that_check_rejects_going_on_with_it(monkeypatch):
+    monkeypatch.setattr(nonfinite, "undo", lambda is_bad, before, after, on_nonfinite: after)
+    with pytest.raises(AssertionError):
+        check_undone("skip")
+
+
+def test_under_a_loss_scale_a_loss_counts_and_an_overflow_does_not():
+    scaled = ("--config.loss_scaling.name=dynamic", "--config.model.dtype=float16")
+    check_undone("stop", *scaled, what="params")
+    run = Run(program_of(*PLAIN, *scaled, "--config.loss_scaling.initial_scale=1e36")).steps(0, 2)
+    assert run.metrics["skipped"] == 1 and everything(run)[0].step == 2
+
+
+def test_a_late_workers_nan_does_not_stop():
+    late = ("--config.arrivals.name=scripted", "--config.arrivals.events=((6, 3, 9.0),)")
+    backup = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=7")
+    program = program_of(*PLAIN, *late, *backup)
+    run = Run(poisoned(program, 3 * 8 + 6, what="params"), num_devices=2).steps(0, 5)
+    assert everything(run)[0].step == 5 and np.isfinite(run.metrics["loss"])
+    in_time = Run(poisoned(program, 3 * 8 + 5, what="params"), num_devices=2).steps(0, 5)
+    assert everything(in_time)[0].step == ~3
+
+
+def test_a_sum_that_overflows_is_of_no_worker():
+    program = program_of(*PLAIN, "--config.reducer.name=sum")
+
+    def local(*args):
+        work = program.halves.local(*args)
+        updates = jax.tree.map(lambda g: jnp.full_like(g, 1e16), work.updates)
+        updates["Dense_1"]["bias"] = jnp.full_like(updates["Dense_1"]["bias"], 1.5e18)
+        return work._replace(updates=updates, layers=nonfinite.squares(updates))
+
+    run = Run(program._replace(halves=Halves(local, program.halves.reduce)), num_devices=4)
+    _, _, metrics = run.step(run.shared, run.local, run.feeds.at(run.draw(0)), run.resident)
+    evidence = run.layout.get_shared(metrics["evidence"])
+    layers = ["Dense_0/bias", "Dense_0/kernel", "Dense_1/bias", "Dense_1/kernel"]
+    said = nonfinite.describe(evidence, workers=range(8), layers=layers)
+    assert said.startswith("the reduced gradient has norm inf in layer Dense_1/bias, though")
+
+
+@pytest.mark.parametrize("overrides", [(), ("--config.reducer.name=adasum",), ("--config.communication.name=half",)])
+def test_looking_adds_no_collective(overrides):
+    counts = {}
+    for on_nonfinite in ("ignore", "skip", "stop"):
+        run = Run(program_of(*PLAIN, *overrides, f"--config.on_nonfinite={on_nonfinite}"), num_devices=4)
+        arguments = (run.shared, run.local, run.feeds.at(run.draw(0)), run.resident)
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+        text = run.step.lower(*shapes)["step"][0].as_text()
+        kinds = ("all_reduce", "all_gather", "all_to_all", "reduce_scatter", "collective_permute")
+        counts[on_nonfinite] = [text.count(f"stablehlo.{kind}") for kind in kinds]
+    assert counts["ignore"] == counts["skip"] == counts["stop"] and sum(counts["stop"]) > 1
+
+
+def test_lines_name_the_first_few():
+    nan = np.full(5, np.nan)
+    evidence = nonfinite.Evidence(True, np.zeros(5), nan, nan, np.stack([nan, nan]))
+    said = nonfinite.describe(evidence, workers=range(5), layers=list("abcde"))
+    assert said == "gradient of workers 0, 1, 2 and 2 more has norm nan in layers a, b, c and 2 more"
+
+
+# ---- workers that do not wait ------------------------------------------------------------------------------------
+
+ASYNC = (
+    "--config.server.name=asynchronous",
+    "--config.arrivals.name=shifted_exponential",
+    "--config.optimizer.learning_rate=0.02",
+    "--num_devices=2",
+)
+
+
+def of_config(more):
+    return tuple(flag for flag in more if "config" in flag)
+
+
+def test_an_asynchronous_run_stops_before_the_wave(poison, tmp_path, capsys):
+    end = poison(18)
+    for _ in range(2):
+        assert command(tmp_path / "bad", *ASYNC) == 1
+        line = told(capsys)
+        assert "gradient of worker" in line and KERNEL in line and "the state before it is saved" in line
+    end()
+    step = max(int(path.name) for path in (tmp_path / "bad/checkpoints").iterdir() if path.name.isdecimal())
+    first = int(line.split(":")[0].split()[1])
+    assert step == first - 1 and records(tmp_path / "bad")[-1]["step"] == step
+    assert command(tmp_path / "clean", *ASYNC) == 0
+    assert command(tmp_path / "bad", *ASYNC) == 0
+    assert same_bits(
+        state_at(tmp_path / "bad", 24, *of_config(ASYNC)), state_at(tmp_path / "clean", 24, *of_config(ASYNC))
+    )
+    assert records(tmp_path / "bad") == records(tmp_path / "clean")
+
+
+def test_a_wave_that_no_run_begins_with_leaves_the_last_checkpoint(poison, tmp_path, capsys):
+    soft = (*ASYNC, "--config.server.gradients_per_update=5", "--config.checkpoint_every_steps=4")
+    program = build(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *of_config(soft)]))
+    turns = list(program.timetable.turns(0, 24, stops=(24, 4)))
+    turn = next(turn for turn in turns if not turn.begins_whole and turn.steps.start > 9)
+    poison(int(turn.draw[turn.draw >= 0][0]))
+    assert command(tmp_path, *soft) == 1
+    line = told(capsys)
+    assert f"step{'s' if len(turn.steps) > 1 else ''} {turn.steps.start}" in line
+    assert line.endswith("the same command tries it again from the last checkpoint")
+    assert (
+        max(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdecimal())
+        == (turn.steps.start - 1) // 4 * 4
+    )
+
+
+def test_a_dropped_gradients_nan_does_not_stop_an_asynchronous_run(poison, tmp_path):
+    program = build(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *of_config(ASYNC)]))
+    events = [turn.arrivals for turn in program.timetable.turns(0, 24, stops=())]
+    stale = [int(d) for event in events for d, s in zip(event.draw, event.staleness, strict=True) if s > 6]
+    fresh = [int(d) for event in events for d, s in zip(event.draw, event.staleness, strict=True) if s <= 6]
+    rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 6}"
+    poison(stale[0])
+    assert command(tmp_path / "stale", *ASYNC, rule) == 0
+    poison(fresh[-1])
+    assert command(tmp_path / "fresh", *ASYNC, rule) == 1
+
+
+def test_skip_is_refused_with_a_server(tmp_path, capsys):
+    assert command(tmp_path / "run", *ASYNC, "--config.on_nonfinite=skip") == 2
+    said = capsys.readouterr().err
+    assert said == "config.on_nonfinite='skip': config.server.name='asynchronous' needs 'stop' or 'ignore'\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_experiments_go_on_with_it():
+    run = functools.partial(ExperimentRun, tells={}, spec=f"{ROOT}/configs/digits.py")
+    assert run().config["on_nonfinite"] == "ignore"
+    assert run(overrides={"on_nonfinite": "stop"}).config["on_nonfinite"] == "stop"
