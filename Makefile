@@ -3,18 +3,22 @@
 VENV := .venv
 PYTHON ?=
 ARGS ?=
+N ?= 2
 PYTEST := $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help train test test-all lint clean FORCE
+.PHONY: help train train-local test test-all lint clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
-		printf '  make %-9s %s\n' "$$name" "$$text"; done
+		printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 train: $(VENV)/train-ready  ## train; flags in ARGS: make train ARGS="--config=configs/mnist.py --config.seed=1"
 	@exec $(VENV)/bin/python train.py $(ARGS)
+
+train-local: $(VENV)/train-ready  ## train as N processes on this machine: make train-local N=2 ARGS="..."
+	@exec $(VENV)/bin/python -m launch --processes=$(N) $(ARGS)
 
 test: lint  ## lint, then all tests and doctests that are not marked slow
 	$(PYTEST) -m "not slow" $(ARGS)

@@ -89,12 +89,12 @@ def check_command(line: str) -> None:
     match words:
         case ["make", target, *variables]:
             given = dict(variable.split("=", 1) for variable in variables)
-            assert target in make_targets() and set(given) <= {"ARGS", "PYTHON"}, line
+            assert target in make_targets() and set(given) <= {"ARGS", "N", "PYTHON"}, line
             arguments = shlex.split(given.get("ARGS", ""))
             if target in ("test", "test-all"):
                 assert arguments in ([], ["-k", EXAMPLE]), line
             else:
-                assert target == "train" or not arguments, line
+                assert target in ("train", "train-local") or not arguments, line
                 check_flags(arguments)
         case [".venv/bin/python", "train.py", *arguments]:
             check_flags(arguments)
@@ -106,6 +106,11 @@ def check_command(line: str) -> None:
         case [".venv/bin/python", "-m", module, *arguments]:
             options = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
             assert options <= options_of(module), line
+        case ["sbatch", nodes, script, *arguments]:
+            assert nodes.startswith("--nodes=") and (ROOT / script).exists(), line
+            check_flags(arguments)
+        case ["kubectl", "apply", "-f", manifest]:
+            assert (ROOT / manifest).exists(), line
         case ["git", "apply", name]:
             assert f"save it as `{name}`" in README
         case _:

@@ -1,0 +1,131 @@
+"""What starts several processes: the launcher, with programs that train nothing, and the files for clusters."""
+
+import os
+import pathlib
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import yaml
+from absl.testing import flagsaver
+
+import train
+from configs import flags as config_flags
+from launch import __main__ as command_line
+from launch import local
+
+LAUNCH = pathlib.Path(local.__file__).parent
+CONFIG = LAUNCH.parent / "configs" / "digits.py"
+ENDS = "import os, sys, time; p = int(sys.argv[-1].split('=')[1]); "
+
+
+def launch(program, *, processes=2, seconds_to_notice=5.0):
+    command = [sys.executable, "-c", ENDS + program]
+    return local.run(command, num_processes=processes, seconds_to_notice=seconds_to_notice)
+
+
+def test_all_are_well(capfd):
+    assert launch("print(sys.argv[1:]) if p == 0 else None", processes=3) == 0
+    said = capfd.readouterr()
+    assert "--num_processes=3" in said.out and "--process_id=0" in said.out and said.err == ""
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "line"),
+    [
+        ("sys.exit(3) if p else time.sleep(1)", 3, "process 1 of 2 ended with exit code 3; the same command goes on"),
+        ("p and sys.exit('no disk')", 1, "process 1 of 2 ended with exit code 1: no disk; the same command goes on"),
+        ("p and os.kill(os.getpid(), 9)", 137, "process 1 of 2 was killed by SIGKILL; the same command goes on"),
+        ("p or os.kill(os.getpid(), 9)", 137, "process 0 of 2 was killed by SIGKILL; the same command goes on"),
+    ],
+)
+def test_the_first_to_fail_is_named(capfd, program, code, line):
+    assert launch(program) == code
+    assert line in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("code", [2, 143])
+def test_what_the_first_process_tells_for_all_is_not_told_again(capfd, code):
+    assert launch(f"sys.exit({code})") == code
+    assert capfd.readouterr().err == ""
+
+
+def test_those_that_notice_nothing_are_killed():
+    began = time.monotonic()
+    assert launch("sys.exit(1) if p else time.sleep(100)", seconds_to_notice=1.0) == 1
+    assert time.monotonic() - began < 50
+
+
+def test_a_signal_is_handed_on_as_sigterm_and_a_second_one_kills(tmp_path):
+    program = (
+        "import signal; signal.signal(signal.SIGTERM, lambda *_: open(f'{os.getcwd()}/told-{p}', 'w').close()); "
+        f"os.chdir({str(tmp_path)!r}); open(f'ready-{{p}}', 'w').close(); [time.sleep(0.1) for _ in range(600)]"
+    )
+
+    def tell():
+        for name in ("ready", "told"):
+            while len(list(tmp_path.glob(f"{name}-*"))) < 2:
+                time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=tell, daemon=True).start()
+    assert launch(program) == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("processes", ["0", "-1", "two", "65", "1.5"])
+def test_numbers_of_processes_that_cannot_be_are_refused(capsys, processes):
+    assert command_line.main([f"--processes={processes}"]) == 2
+    assert capsys.readouterr().err == f"processes={processes!r}: must be in [1, 64]\n"
+
+
+# ---- clusters --------------------------------------------------------------------------------------------------------
+
+
+def check_flags(arguments):
+    known = {name: None for name in train.FLAGS}
+    for argument in config_flags.split(["train.py", *arguments])[0][1:]:
+        assert argument.removeprefix("--").partition("=")[0] in known, argument
+
+
+def test_the_script_for_slurm_is_one():
+    script = LAUNCH / "slurm.sh"
+    subprocess.run(["bash", "-n", script], check=True)
+    assert re.search(r"^srun .*train\.py \"\$@\" &$", script.read_text(), re.MULTILINE)
+    (example,) = re.findall(r"^#     sbatch --nodes=\d+ launch/slurm.sh (.*)$", script.read_text(), re.MULTILINE)
+    check_flags(shlex.split(example))
+
+
+def test_the_manifest_for_kubernetes_is_one():
+    manifest = yaml.safe_load((LAUNCH / "jobset.yaml").read_text())
+    assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    (job,) = manifest["spec"]["replicatedJobs"]
+    spec = job["template"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["command"][:2] == ["python", "train.py"]
+    check_flags(container["command"][2:])
+    count = spec["parallelism"]
+    assert spec["completions"] == count and f"--num_processes={count}" in container["command"]
+    host = f"{manifest['metadata']['name']}-{job['name']}-0-0.{manifest['metadata']['name']}"
+    assert f"--coordinator={host}:8476" in container["command"]
+
+
+def test_flags_of_processes_are_refused_in_one_line(capsys):
+    for given, told in (
+        (["--coordinator=here:1"], "must be given together"),
+        (["--num_processes=0"], "num_processes"),
+        (["--coordinator=here", "--num_processes=2", "--process_id=0"], "coordinator='here': must be host:port"),
+    ):
+        with flagsaver.flagsaver():
+            assert (
+                train.main(
+                    ["train.py", f"--config={train.pathlib.Path(train.__file__).parent}/configs/digits.py", *given]
+                )
+                == 2
+            )
+        said = capsys.readouterr().err
+        assert told in said and said.count("\n") == 1
