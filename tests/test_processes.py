@@ -65,7 +65,7 @@ def environment():
 
 
 def train_several(folder, *, processes, devices, argument_lists):
-    """Makes the runs as several processes."""
+    """Makes the runs as several processes; returns what each says."""
     listed = folder / "runs.json"
     listed.write_text(json.dumps(argument_lists))
     where = f"127.0.0.1:{local._free_port()}"
@@ -83,6 +83,7 @@ def train_several(folder, *, processes, devices, argument_lists):
     ]
     said = [process.communicate(timeout=MANY_SECONDS)[0] for process in started]
     assert [process.returncode for process in started] == [0] * processes, said
+    return said
 
 
 def train_alone(argument_list, *, devices):
@@ -130,6 +131,23 @@ def test_several_processes_give_the_numbers_of_one(tmp_path, processes, devices)
         logs = {f"process-{i}.log" for i in range(1, processes)}
         assert {path.name for path in (several / name).glob("process-*.log")} == logs
         assert "step 30/30" in (several / name / "process-1.log").read_text()
+
+
+@pytest.mark.slow
+def test_times_of_all_processes_are_recorded_and_replayed(tmp_path):
+    recorded = arguments("mean", tmp_path / "recorded", "--record_times", "--config.lanes=dispatched")
+    said = train_several(tmp_path, processes=2, devices=2, argument_lists=[recorded])
+    assert re.search(r"^slowest process: [01] of 2, whose last worker takes [\d.e-]+ s a step", said[0], re.MULTILINE)
+    (path,) = (tmp_path / "recorded").glob("worker_seconds-*.npz")
+    with np.load(path) as trace:
+        seconds = trace["seconds"]
+    assert seconds.shape == (29, 8) and (seconds > 0).all()  # in the first step programs are compiled
+    replay = ("--config.arrivals.name=trace", f"--config.arrivals.path={path}")
+    train_alone(arguments("mean", tmp_path / "replayed", *replay), devices=4)
+    took = [
+        record["step_seconds"] for record in runs.read(tmp_path / "replayed/metrics.jsonl") if record["kind"] == "train"
+    ]
+    np.testing.assert_allclose(took[:29], seconds.max(axis=1), rtol=1e-6)
 
 
 # ---- being stopped and killed ------------------------------------------------------------------------------------
