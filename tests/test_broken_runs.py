@@ -55,6 +55,7 @@ def child(*arguments: str, limit: int = 0) -> subprocess.CompletedProcess:
     return subprocess.run(program, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.slow
 def test_files_that_may_not_grow_end_a_run_which_goes_on_when_they_may(uninterrupted, tmp_path):
     """A quota on the size of a file: the first checkpoint's array files are larger."""
     done = child(*digits(tmp_path), limit=50_000)
@@ -123,7 +124,7 @@ class FullAfter:
         self._file.close()
 
 
-@pytest.mark.parametrize("room", [0, 100, 6000])
+@pytest.mark.parametrize("room", [100, *(pytest.param(room, marks=pytest.mark.slow) for room in (0, 6000))])
 def test_a_disk_that_fills_while_records_are_written(room, uninterrupted, tmp_path, monkeypatch, capsys):
     opened = runs.Records.__init__
 
@@ -254,8 +255,12 @@ def images(tmp_path):
     return write_images(tmp_path / "sets", "imagenet2012", splits)
 
 
-@pytest.mark.parametrize("harm", ["cut", "gone"])
-@pytest.mark.parametrize("when", ["before", "between"])
+BREAKS = [("between", "cut"), ("between", "gone"), ("before", "cut"), ("before", "gone")]
+
+
+@pytest.mark.parametrize(
+    ("when", "harm"), BREAKS[:1] + [pytest.param(*row, marks=pytest.mark.slow) for row in BREAKS[1:]]
+)
 def test_data_files_that_break_are_named_and_the_run_goes_on(when, harm, images, tmp_path, monkeypatch, capsys):
     victim, kept = shard(images, "train", 1), tmp_path / "kept"
     shutil.copy(victim, kept)

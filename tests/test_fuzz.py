@@ -164,7 +164,7 @@ def attempt(arguments, capsys, monkeypatch, *, folder: pathlib.Path) -> tuple[in
 
 @pytest.mark.parametrize(
     ("base", "share"),
-    [("digits", "all"), *((base, "own") for base in OWN)]
+    [("digits", "all"), *(pytest.param(base, "own", marks=[pytest.mark.slow] * (base == "adasum")) for base in OWN)]
     + [pytest.param(base, "all", marks=pytest.mark.slow) for base in OWN],
 )
 def test_every_number_of_every_key_is_taken_or_refused_by_its_name(base, share, tmp_path, monkeypatch, capsys):

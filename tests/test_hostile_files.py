@@ -378,7 +378,10 @@ def _value(content):
 # ---- paths -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["with spaces ' \"", "ключ-🙂", "-dash", "n" * 200, "a=b,c;$(x)", "link", "slash/"])
+NAMES = ["with spaces ' \"", "link", "ключ-🙂", "-dash", "n" * 200, "a=b,c;$(x)", "slash/"]
+
+
+@pytest.mark.parametrize("name", NAMES[:2] + [pytest.param(name, marks=pytest.mark.slow) for name in NAMES[2:]])
 def test_folders_of_any_name(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if name == "link":

@@ -145,6 +145,7 @@ def test_it_goes_on_with_skip_in_the_same_folder(poison, tmp_path, capsys):
     assert np.isfinite(records(tmp_path, "eval")[-1]["loss"])
 
 
+@pytest.mark.slow
 def test_of_the_first_step_and_of_an_update_and_ignored(tmp_path, capsys):
     huge = ("--config.optimizer.learning_rate=3e38", "--config.schedule.name=constant", "--config.train_steps=3")
     assert command(tmp_path / "stop", *huge) == 1
@@ -310,6 +311,7 @@ def test_an_asynchronous_run_stops_before_the_wave(poison, tmp_path, capsys):
     assert records(tmp_path / "bad") == records(tmp_path / "clean")
 
 
+@pytest.mark.slow
 def test_a_wave_that_no_run_begins_with_leaves_the_last_checkpoint(poison, tmp_path, capsys):
     soft = (*ASYNC, "--config.server.gradients_per_update=5", "--config.checkpoint_every_steps=4")
     program = build(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *of_config(soft)]))
@@ -326,6 +328,7 @@ def test_a_wave_that_no_run_begins_with_leaves_the_last_checkpoint(poison, tmp_p
     )
 
 
+@pytest.mark.slow
 def test_a_dropped_gradients_nan_does_not_stop_an_asynchronous_run(poison, tmp_path):
     program = build(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *of_config(ASYNC)]))
     events = [turn.arrivals for turn in program.timetable.turns(0, 24, stops=())]
