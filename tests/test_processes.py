@@ -91,17 +91,17 @@ def train_alone(argument_list, *, devices):
         assert train.main(["train.py", *argument_list, f"--num_devices={devices}"]) == 0
 
 
-def final_state(name, workdir):
-    overrides = [f for f in (*STEPS, *RUNS[name]) if f.startswith("--config.")]
+def final_state(overrides, workdir):
+    overrides = [f for f in (*STEPS, *overrides) if f.startswith("--config.")]
     program = build(flags.load(DIGITS, overrides))
     with runs.Checkpoints(workdir / "checkpoints", access="read") as checkpoints:
         step, found = checkpoints.restore(state.abstract(program))
     return step, found
 
 
-def assert_same_run(name, workdir, expected):
-    step, found = final_state(name, workdir)
-    expected_step, there = final_state(name, expected)
+def assert_same_run(overrides, workdir, expected):
+    step, found = final_state(overrides, workdir)
+    expected_step, there = final_state(overrides, expected)
     assert step == expected_step == 30
     for part in ("shared", "local"):
         for ours, theirs in zip(*(jax.tree.leaves(tree[part]) for tree in (found, there)), strict=True):
@@ -112,6 +112,7 @@ def assert_same_run(name, workdir, expected):
         np.testing.assert_allclose([r[name] for r in ours], [r[name] for r in theirs], rtol=1e-4, atol=1e-5)
 
 
+SERVED = ("--config.arrivals.name=shifted_exponential", "--config.server.name=asynchronous")
 LAYOUTS = [(2, 2), *(pytest.param(*layout, marks=pytest.mark.slow) for layout in ((2, 1), (4, 1), (4, 2)))]
 
 
@@ -127,10 +128,19 @@ def test_several_processes_give_the_numbers_of_one(tmp_path, processes, devices)
     )
     for name in RUNS:
         train_alone(arguments(name, alone / name), devices=processes * devices)
-        assert_same_run(name, several / name, alone / name)
+        assert_same_run(RUNS[name], several / name, alone / name)
         logs = {f"process-{i}.log" for i in range(1, processes)}
         assert {path.name for path in (several / name).glob("process-*.log")} == logs
         assert "step 30/30" in (several / name / "process-1.log").read_text()
+
+
+@pytest.mark.slow
+def test_an_asynchronous_run_of_several_processes(tmp_path):
+    several, alone = (arguments("mean", tmp_path / name, *SERVED) for name in ("several", "alone"))
+    train_several(tmp_path, processes=2, devices=2, argument_lists=[several])
+    train_alone(alone, devices=4)
+    assert_same_run((*RUNS["mean"], *SERVED), tmp_path / "several", tmp_path / "alone")
+    assert (tmp_path / "several/staleness.csv").read_text() == (tmp_path / "alone/staleness.csv").read_text()
 
 
 @pytest.mark.slow
@@ -267,6 +277,17 @@ def test_a_second_run_in_the_folder_is_refused(tmp_path):
     assert code == 2 and said.count("in use by another run") == 1
     first.launcher.send_signal(signal.SIGINT)
     assert first.ended()[0] == 128 + signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_what_is_not_finite_stops_all(tmp_path):
+    code, said = Launched(tmp_path / "run", "--config.optimizer.learning_rate=1e30").ended()
+    assert code == 1 and re.search(
+        r"^step \d+: .* the state before it is saved, and the same command", said, re.MULTILINE
+    )
+    step, _ = bits(tmp_path / "run")
+    assert f"step {step + 1}: " in said and "Traceback" not in said
+    assert f"step {step + 1}: " in (tmp_path / "run/process-1.log").read_text()
 
 
 @pytest.mark.slow
