@@ -1,6 +1,7 @@
 """Eight CPU devices, strict ranks: a multi-device test never skips."""
 
 import os
+import pathlib
 
 import jax
 import pytest
@@ -13,6 +14,8 @@ _XLA_FLAGS = (
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=20",
     "--xla_cpu_collective_call_terminate_timeout_seconds=60",
 )
+# Of memory: Linux allows a process 65,530, of which each compiled program takes some, and at the limit XLA aborts it.
+_MANY_MAPPINGS = 20_000
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
@@ -28,6 +31,14 @@ def pytest_configure(config):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     assert jax.local_device_count() == 8, "tests need eight devices"
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Lets go of compiled programs between two files of tests, where there are many."""
+    mappings = pathlib.Path("/proc/self/maps")
+    if (nextitem is None or nextitem.path != item.path) and mappings.exists():
+        if mappings.read_bytes().count(b"\n") > _MANY_MAPPINGS:
+            jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

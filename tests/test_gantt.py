@@ -58,6 +58,7 @@ ASYNCHRONOUS = {
     "reducer": {"name": "mean"},
     "communication": {"name": "full"},
     "loss_scaling": {"name": "none"},
+    "on_nonfinite": "ignore",
     "reducer_on": "gradients",
 }
 
