@@ -36,9 +36,9 @@ def pytest_configure(config):
 def pytest_runtest_teardown(item, nextitem):
     """Lets go of compiled programs between two files of tests, where there are many."""
     mappings = pathlib.Path("/proc/self/maps")
-    if (nextitem is None or nextitem.path != item.path) and mappings.exists():
-        if mappings.read_bytes().count(b"\n") > _MANY_MAPPINGS:
-            jax.clear_caches()
+    is_last = nextitem is None or nextitem.path != item.path
+    if is_last and mappings.exists() and mappings.read_bytes().count(b"\n") > _MANY_MAPPINGS:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")
