@@ -1,8 +1,10 @@
 """A flat dict of named arrays as a folder of files, through Orbax."""
 
+import functools
 import logging
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,14 @@ def _orbax() -> Any:
     logger = logging.getLogger("absl")
     if _not_chatter not in logger.filters:
         logger.addFilter(_not_chatter)
+        sys.unraisablehook = functools.partial(_show_but_late_ends, before=sys.unraisablehook)
     return orbax.checkpoint
+
+
+def _show_but_late_ends(unraisable: Any, *, before: Callable[[Any], Any]) -> None:
+    """Leaves out what TensorStore's threads print, a page, of writes that end after another one has failed."""
+    if not (unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == "Event loop is closed"):
+        before(unraisable)
 
 
 def _not_chatter(record: logging.LogRecord) -> bool:

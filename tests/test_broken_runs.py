@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
@@ -25,17 +24,12 @@ __all__ = ["uninterrupted"]  # a fixture
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
 
 
-# What TensorStore, under Orbax, may print of writes that end after one has failed, depending on who is first.
-CLOSED = re.compile(r"Traceback [^\n]*\n(?:  [^\n]*\n)+RuntimeError: Event loop is closed\n")
-
-
 def contents(path: pathlib.Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(path)): p.read_bytes() if p.is_file() else None for p in sorted(path.rglob("*"))}
 
 
 def one_line(said: str, *words: str) -> None:
     """The last line is the error; before it may be what the run said of its progress."""
-    said = CLOSED.sub("", said)
     *before, last = said.splitlines()
     assert all(word in last for word in words) and "Traceback" not in said, said
     usual = ("step ", "config.")
