@@ -78,13 +78,13 @@ class Journal:
           The first turn that is to stop the run, with which the records end before it; None without any.
         """
         for turn, metrics in finished:
-            bad = self._bad(turn, metrics.pop("evidence", None))
-            if bad is not None and self._program.config.on_nonfinite == "stop":
-                return bad
-            if bad is not None:
+            evidence = metrics.pop("evidence", None)
+            if evidence is not None and self._layout.get_shared(evidence.is_bad):
+                if self._program.config.on_nonfinite == "stop":
+                    return Bad(turn, self._describe(turn, evidence))
                 self._num_skipped += 1
                 if self._num_skipped <= _MAX_SKIPPED_TOLD:
-                    self._progress.message(f"{bad.line}; the step is skipped")
+                    self._progress.message(f"{self._describe(turn, evidence)}; the step is skipped")
             for step, numbers in self._collect(turn, self._layout.get_shared(metrics)):
                 self._last = numbers
                 time = {name: numbers[name] for name in ("step_seconds", "contributors")}
@@ -95,16 +95,13 @@ class Journal:
                     self._progress.update(step, self._record("train", step, {**numbers, **rates}))
         return None
 
-    def _bad(self, turn: Turn, evidence: nonfinite.Evidence | None) -> Bad | None:
-        if evidence is None or not self._layout.get_shared(evidence.is_bad):
-            return None
+    def _describe(self, turn: Turn, evidence: nonfinite.Evidence) -> str:
         first, last = turn.steps.start, max(turn.steps.start, turn.steps.stop - 1)
         where = f"step {first}" if first == last else f"steps {first} to {last}"
         workers = range(self._layout.num_workers) if turn.arrivals is None else turn.arrivals.worker
-        pairs = jax.tree_util.tree_flatten_with_path(jax.eval_shape(self._program.init)[0].params)[0]
-        layers = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in pairs]
+        layers = list(runs.flatten(jax.eval_shape(self._program.init)[0].params))
         what = nonfinite.describe(self._layout.get_shared(evidence), workers=list(workers), layers=layers)
-        return Bad(turn, f"{where}: {what}")
+        return f"{where}: {what}"
 
     def worker_times(self, turn: Turn) -> None:
         """Keeps how long each worker took; not of the first step, in which programs are compiled."""

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import runs as run_folders
 from experiments import results
 from experiments.experiment import Run
+from launch.children import collected_signals, last_line
 
 ROOT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 0.2
 SHOW_SECONDS = {"terminal": 2.0, "log": 60.0}  # between two looks at the records, which are read whole
-TAIL_BYTES = 1 << 16  # of a log, in which the last line is looked for
 
 
 class Failure(NamedTuple):
@@ -74,7 +74,7 @@ def execute(
     at_start = total - sum(run.cost for run in waiting)
     stream, interval = (sys.stderr, "terminal") if sys.stderr.isatty() else (_Lines(), "log")
     with (
-        _signals() as caught,
+        collected_signals() as caught,
         _ending(active),
         tqdm(total=round(total, 3), initial=round(at_start, 3), desc=title, file=stream, bar_format=_BAR) as bar,
     ):
@@ -184,12 +184,10 @@ def _shares(jobs: int) -> list[frozenset[int]]:
 
 
 def _failure(job: _Job) -> Failure:
-    tail = b""
+    said = ""
     with contextlib.suppress(OSError), open(job.folder / "output.log", "rb") as log:  # the folder may be gone
-        log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
-        tail = log.read()
-    lines = tail.decode(errors="replace").split("\n")
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        said = last_line(log)
+    said = said or "it said nothing"
     return Failure(job.run, job.folder, f"exit code {job.process.returncode}: {said[-300:]}")
 
 
@@ -206,21 +204,6 @@ def _ending(active: Sequence[_Job]) -> Iterator[None]:
         yield
     finally:
         _tell(active, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM; the caller hands them on."""
-    caught: list[int] = []
-    before = {number: signal.signal(number, lambda n, frame: caught.append(n)) for number in _STOP}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-_STOP = (signal.SIGINT, signal.SIGTERM)
 
 
 def train_command(run: Run, folder: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import queue
 import signal
 import socket
@@ -11,16 +10,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
+
+from launch import children
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_PROCESSES = 64
 # After one has failed the others notice by themselves, by a broken connection or a missing heartbeat.
 SECONDS_TO_NOTICE = 60.0
 _LOOK_SECONDS = 0.5
-_TAIL_BYTES = 4096
 TOLD = (2, 128 + signal.SIGTERM)  # of bad input and of a stop, which the first process tells for all
 
 
@@ -63,7 +63,7 @@ def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float 
     """
     flags = [f"--coordinator=127.0.0.1:{_free_port()}", f"--num_processes={num_processes}"]
     with contextlib.ExitStack() as stack:
-        signals = stack.enter_context(_signals())
+        signals = stack.enter_context(children.collected_signals())
         outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(num_processes)]
         processes: list[subprocess.Popen] = []
         stack.callback(_tell, processes, signal.SIGKILL)
@@ -82,7 +82,7 @@ def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float 
         if first is None:
             return 0
         if first.exit_code not in TOLD:
-            said = _last_line(outputs[first.process]) if first.status > 0 else ""
+            said = children.last_line(outputs[first.process]) if first.status > 0 else ""
             told = f"{first.named(num_processes)}{said and ': '}{said}"
             print(f"{told}; the same command goes on from the last checkpoint", file=sys.stderr)
         return first.exit_code
@@ -116,26 +116,8 @@ def _tell(processes: Sequence[subprocess.Popen], number: int) -> None:
                 process.send_signal(number)
 
 
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM, which are handed on."""
-    caught: list[int] = []
-    before = {n: signal.signal(n, lambda n, frame: caught.append(n)) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _free_port() -> int:
     """A port of this machine that nobody listens on just now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
-
-
-def _last_line(output: IO[bytes]) -> str:
-    output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
-    lines = output.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

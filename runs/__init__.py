@@ -5,6 +5,7 @@ from runs.clock import Clock
 from runs.files import SaveError, decode_numbers, encode_numbers, from_json, write_atomically
 from runs.folder import Folder, check_workdir, is_held, open_run
 from runs.identity import check_same, expand, fingerprint
+from runs.manifest import flatten
 from runs.progress import Progress, in_words
 from runs.records import HOST_CLOCK_FIELDS, Records, read
 from runs.signals import Stop, catch_stop
@@ -31,6 +32,7 @@ __all__ = [
     "encode_numbers",
     "expand",
     "fingerprint",
+    "flatten",
     "from_json",
     "in_words",
     "is_held",

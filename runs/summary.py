@@ -42,28 +42,13 @@ def summarise(
       ValueError: in one line, if the summary, which a file may hold, is none.
     """
     try:
-        return _text(summary, metric=metric, config=config, path=path, spec=spec, overrides=overrides)
-    except (LookupError, TypeError, ValueError) as error:
-        told = f"{type(error).__name__} {error}"
-        raise ValueError(f"workdir={str(path)!r}: DONE is damaged ({told}); remove it") from error
-
-
-def _text(
-    summary: Mapping[str, Any],
-    *,
-    metric: str,
-    config: Mapping[str, Any],
-    path: Path,
-    spec: str,
-    overrides: Sequence[str],
-) -> str:
-    names = {block: config[block]["name"] for block in ("data", "model", "reducer", "server")}
-    where = f"{config['num_workers']} workers = {summary['num_devices']} devices x {summary['lanes']}"
-    name, value = next(iter(progress.quantities(summary, names=[metric])), ("", ""))
-    speed = "not measured: too few steps"
-    if summary["steps_per_second"]:
-        speed = f"{summary['steps_per_second']:,.1f} steps/s, {summary['examples_per_second']:,.0f} examples/s"
-    return f"""
+        names = {block: config[block]["name"] for block in ("data", "model", "reducer", "server")}
+        where = f"{config['num_workers']} workers = {summary['num_devices']} devices x {summary['lanes']}"
+        name, value = next(iter(progress.quantities(summary, names=[metric])), ("", ""))
+        speed = "not measured: too few steps"
+        if summary["steps_per_second"]:
+            speed = f"{summary['steps_per_second']:,.1f} steps/s, {summary['examples_per_second']:,.0f} examples/s"
+        return f"""
 {names["data"]}, {names["model"]}: {where}, {names["server"]}, reducer {names["reducer"]}, {summary["step"]} steps
 {f"{config['data']['evaluate_on']} {name}":<14} {value}  (loss {summary["loss"]:.4f}, epoch {summary["epoch"]:.1f})
 speed          {speed}
@@ -71,6 +56,9 @@ time           {summary["wall_seconds"]:.1f} s, simulated {summary["simulated_se
 results        {path}  (metrics.jsonl, tensorboard/, checkpoints/)
 next           {_to_compare_with(names, spec=spec, overrides=overrides)}
                .venv/bin/python -m experiments.plot {shlex.quote(str(path))}"""
+    except (LookupError, TypeError, ValueError) as error:
+        told = f"{type(error).__name__} {error}"
+        raise ValueError(f"workdir={str(path)!r}: DONE is damaged ({told}); remove it") from error
 
 
 def _to_compare_with(names: Mapping[str, str], *, spec: str, overrides: Sequence[str]) -> str:

@@ -55,6 +55,7 @@ FIRST_PARTY: dict[str, set[str]] = {
         "asynchronous",
         "configs",
         "data",
+        "launch",
         "models",
         "optim",
         "program",

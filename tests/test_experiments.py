@@ -18,6 +18,7 @@ from experiments import __main__ as command_line
 from experiments import commands, queue, report, results, slurm, sweep
 from experiments import rows as ask
 from experiments.experiment import Experiment, Finding, Quoted, Run, Sample, Table, Verdict
+from launch import children
 from tests.claim_rows import ORIGIN
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -168,7 +169,7 @@ def test_a_folder_that_vanishes_is_a_failure_and_not_the_end(tmp_path):
 
 
 def test_the_last_line_of_a_long_log_is_found(tmp_path):
-    long = f"print('x' * {2 * queue.TAIL_BYTES}); print('the reason'); raise SystemExit(1)"
+    long = f"print('x' * {2 * children.TAIL_BYTES}); print('the reason'); raise SystemExit(1)"
     (failure,) = queue.execute(made_up(1), root=tmp_path, command=lambda run, folder: [sys.executable, "-c", long])
     assert failure.reason == "exit code 1: the reason"
 
