@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from experiments import drawing
 from experiments import rows as ask
-from experiments.experiment import Finding, Row, Rows, Run, Sample, Scale, Table, evaluations_of
+from experiments.experiment import Experiment, Finding, Row, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ UNITS: dict[Along, str] = {"step": "updates", "epoch": "epochs", "simulated_seco
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What most experiments on training are: its methods are those of an ``Experiment``, but for ``judge``.
+    """What most experiments on training are; ``experiment`` makes one of it, with a claim and a rule.
 
     Attributes:
       spec: config file, with an optional :variant.
@@ -39,6 +39,25 @@ class Comparison:
     along: Along = "epoch"
     reduce = staticmethod(evaluations_of(*LABELS, "accuracy"))
     seeds: Mapping[Scale, int] = dataclasses.field(default_factory=lambda: {"smoke": 1, "laptop": 3})
+
+    def experiment(self, *, judge: Callable[[Rows], Verdict], **told: Any) -> Experiment:
+        """Returns the ``Experiment``; ``told`` is what it says of itself: number, title, claim, rule and so on."""
+        parts = {name: getattr(self, name) for name in ("selection", "runs", "reduce", "findings", "table", "draw")}
+        return Experiment(judge=judge, **parts, **told)
+
+    def first(self, rows: Rows, ours: str, *, than: Sequence[str]) -> Verdict:
+        """Judges the claim that one method is at the target before each of the others, in every seed."""
+        aim, unit = f"{100 * self.aim(rows):g} %", LABELS[self.along].partition(" (")[0]
+        times = {method: self.until(rows, method) for method in (ours, *than)}
+        if not all(found and all(map(math.isfinite, found)) for found in times.values()):
+            return Verdict("not tested at this scale", f"Not all runs reach {aim}.")
+        first = [own < min(others) for own, *others in zip(*times.values(), strict=True)]
+        means = {method: self._until_in_words(rows, method) for method in times}
+        others = ", ".join(f"{means[method]} for {method}" for method in than)
+        because = (
+            f"In {unit} to {aim}, {means[ours]} for {ours}, {others}; first in {sum(first)} of {len(first)} seeds."
+        )
+        return Verdict("supported" if all(first) else "not supported", because)
 
     @property
     def selection(self) -> str:

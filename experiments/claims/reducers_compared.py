@@ -2,7 +2,7 @@
 
 from experiments import rows as ask
 from experiments.comparison import Comparison
-from experiments.experiment import Experiment, Rows, Scale, Verdict
+from experiments.experiment import Rows, Scale, Verdict
 
 NAMES = ("mean", "sum", "adasum", "adacons", "coordinate_median", "trimmed_mean", "sign_majority")
 MARGIN = 2.0  # standard errors
@@ -44,19 +44,13 @@ def _judge(rows: Rows) -> Verdict:
     return Verdict("not supported" if above else "supported", f"Above the mean's {mean}: {', '.join(above) or 'none'}.")
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = COMPARISON.experiment(
     number=18,
     title="All reducers on digits",
     claim="On a small task, no way of combining gradients ends above their mean once each has its own learning rate.",
     source="ours: of no paper",
     rule="Supported if no reducer's mean test accuracy, over five seeds, is above that of the mean by more than two "
     f"standard errors of the difference. Not tested if the mean itself ends below {LEARNED:g} %.",
-    selection=COMPARISON.selection,
     hours={"smoke": 0.06, "laptop": 0.3},
-    runs=COMPARISON.runs,
-    reduce=COMPARISON.reduce,
-    findings=COMPARISON.findings,
     judge=_judge,
-    table=COMPARISON.table,
-    draw=COMPARISON.draw,
 )
