@@ -1,0 +1,90 @@
+"""Contenders in turns: what slows the machine down for a while slows all of them."""
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Turn = Callable[[], float]  # does its part of a round; returns the seconds that it took
+
+
+def in_turns(
+    contenders: Mapping[str, Turn], *, repeats: int, tell: Callable[[str], Any] = lambda line: None
+) -> dict[str, list[float]]:
+    """Returns the seconds of each contender in each round; a first round, which warms up, is not counted.
+
+    Every other round goes the other way, so that none always comes after the same one.
+
+    >>> in_turns({"a": lambda: 1.0, "b": lambda: 2.0}, repeats=2)
+    {'a': [1.0, 1.0], 'b': [2.0, 2.0]}
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(repeats + 1):
+        tell(f"round {number} of {repeats}")
+        for name in list(contenders)[:: -1 if number % 2 else 1]:
+            taken = contenders[name]()
+            if number:
+                seconds[name].append(taken)
+    return seconds
+
+
+def ratios(seconds: Mapping[str, Sequence[float]], above: str, below: str) -> list[float]:
+    """Returns the time of one contender over that of another, round by round.
+
+    >>> ratios({"a": [1.0, 3.0], "b": [2.0, 2.0]}, "a", "b")
+    [0.5, 1.5]
+    """
+    return [a / b for a, b in zip(seconds[above], seconds[below], strict=True)]
+
+
+class Child:
+    """A contender that is a process of its own, which runs ``serve``: other libraries, other numbers of devices.
+
+    Between its turns it waits for a line and computes nothing.
+
+    Args:
+      command: of the process.
+      environment: of it; by default this one's.
+
+    Raises:
+      RuntimeError: by a turn, if the process ended; what it said is on standard error.
+    """
+
+    def __init__(self, command: Sequence[str], *, environment: Mapping[str, str] | None = None):
+        self._command = " ".join(command)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    @classmethod
+    def module(cls, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> "Child":
+        """Starts ``python -m name``."""
+        return cls([sys.executable, "-m", name, *arguments], environment=environment)
+
+    def __call__(self) -> float:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            print("go", file=self._process.stdin, flush=True)
+        for line in self._process.stdout:
+            if line.startswith("seconds "):  # libraries print, too
+                return float(line.split()[1])
+        raise RuntimeError(f"{self._command}: ended with code {self._process.wait()}")
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def serve(turn: Turn) -> None:
+    """Takes a turn for each line of standard input, until it ends."""
+    for _ in sys.stdin:
+        print(f"seconds {turn()}", flush=True)
