@@ -106,6 +106,7 @@ HEAVY = {
     "tensorboardX",
     "pandas",
     "PIL",
+    "torch",
 }
 
 MAX_LINES = 250
@@ -349,5 +350,5 @@ def heavy_after(statement: str) -> set[str]:
 
 
 def test_train_imports_nothing_heavy():
-    assert heavy_after("import train, experiments.plot, data.prepare, benchmarks.reducers") == set()
+    assert heavy_after("import train, experiments.plot, data.prepare, benchmarks.reducers, benchmarks.step") == set()
     assert heavy_after("import matplotlib") == {"matplotlib", "PIL"}

@@ -1,0 +1,135 @@
+"""What many workers on one device cost: lanes over one large batch, Adasum's share as lanes are added, and memory.
+
+    python -m benchmarks.lanes
+    python -m benchmarks.lanes --repeats=3 --json=out/lanes.json
+
+LeNet-5 by ``configs/mnist_adasum.py``, 32 examples a lane, whole train steps. 32 lanes of 32 examples are held against
+one worker with a batch of 1,024, both with one optimizer after the reduction: with ``mean`` they compute the same.
+Memory is what XLA says of the compiled step: its arguments, results and temporaries at once.
+"""
+
+import functools
+import sys
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from benchmarks import command, our_step, rounds
+from benchmarks.command import Found, Tell
+from benchmarks.measured import Measured, Target
+from program import Program
+from state import abstract
+from workers import Layout, Step, claim_cpu_devices
+
+LANES, BATCH = (8, 16, 32, 64), 32
+IMAGES = 4096  # of a turn, of each contender
+NUM_EXAMPLES = 8192  # that are made up
+ONE_BATCH, ON_UPDATES = "one batch of 1024", "adasum on updates, 32 lanes"
+
+
+def program_of(*, lanes: int, batch: int = BATCH, reducer: str = "adasum", reducer_on: str = "gradients") -> Program:
+    """Builds the recipe with so many workers."""
+    overrides = (f"num_workers={lanes}", f"batch_size_per_worker={batch}", f"reducer_on={reducer_on}")
+    return our_step.program_of("configs/mnist_adasum.py", *overrides, f"reducer.name={reducer}")
+
+
+def contenders() -> dict[str, Program]:
+    """Returns what is timed: one batch, and each number of lanes with either reducer."""
+    of_lanes = {
+        f"{reducer}, {lanes} lanes": program_of(lanes=lanes, reducer=reducer)
+        for lanes in LANES
+        for reducer in ("mean", "adasum")
+    }
+    on_updates = program_of(lanes=32, reducer_on="updates")
+    return {ONE_BATCH: program_of(lanes=1, batch=1024, reducer="mean"), **of_lanes, ON_UPDATES: on_updates}
+
+
+def rows(seconds: Mapping[str, Sequence[float]]) -> list[Measured]:
+    """Returns what the turns of all contenders came to."""
+    share = {lanes: shares(seconds, lanes) for lanes in LANES}
+    first, last = LANES[0], LANES[-1]
+    growth = [b / a for a, b in zip(share[first], share[last], strict=True)]
+    of_one_batch = functools.partial(rounds.ratios, seconds, below=ONE_BATCH)
+    over = f"over {ONE_BATCH}, step time"
+    return [
+        Measured(f"32 lanes of 32, mean, {over}", of_one_batch("mean, 32 lanes"), target=Target("<=", 0.8)),
+        Measured(f"32 lanes of 32, Adasum, {over}", of_one_batch("adasum, 32 lanes"), target=Target("<=", 1.0)),
+        Measured(f"32 lanes of 32, Adasum on updates, {over}", of_one_batch(ON_UPDATES)),
+        *(Measured(f"share of Adasum, {lanes} lanes", values, unit="of the step") for lanes, values in share.items()),
+        Measured(f"share of Adasum, {last} lanes over {first}", growth, target=Target("<=", 1.0)),
+        *(Measured(name, [IMAGES / s for s in values], unit="images/s") for name, values in seconds.items()),
+    ]
+
+
+def shares(seconds: Mapping[str, Sequence[float]], lanes: int) -> list[float]:
+    """Returns the share of a step with Adasum that a step with the mean does not take, round by round.
+
+    >>> shares({"mean, 8 lanes": [3.0], "adasum, 8 lanes": [4.0]}, 8)
+    [0.25]
+    """
+    return [1 - ratio for ratio in rounds.ratios(seconds, f"mean, {lanes} lanes", f"adasum, {lanes} lanes")]
+
+
+# ---- memory ------------------------------------------------------------------------------------------------------
+
+
+def step_bytes(program: Program, layout: Layout) -> int:
+    """Returns the most bytes that XLA needs at once for a step on one device, but for the data that lie there.
+
+    Of a program that a step calls for each lane, all results are kept until the next program takes them.
+    """
+    info, config = program.source.info, program.config
+    state = abstract(program)
+    feed = {"draw": ((), np.uint32), "index": ((config.batch_size_per_worker,), np.int32)}
+    of_lanes = {name: jax.ShapeDtypeStruct((layout.lanes, *shape), dtype) for name, (shape, dtype) in feed.items()}
+    columns = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in info.example.items()}
+    resident = {"train": columns, "constants": info.constants}
+    step: Step = our_step.lifted(program, layout, part="step")
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), (state["shared"], state["local"], of_lanes, resident)
+    )
+    needed = []
+    for lowered, calls in step.lower(*shapes).values():
+        memory = lowered.compile().memory_analysis()
+        kept = calls * memory.output_size_in_bytes - memory.alias_size_in_bytes
+        needed.append(memory.argument_size_in_bytes + memory.temp_size_in_bytes + kept)
+    return max(needed)
+
+
+def bytes_per_worker(*, reducer_on: str, lanes: tuple[int, int] = (LANES[0], LANES[-1])) -> float:
+    """Returns by how many bytes each worker more makes a step of Adasum larger, between two numbers of lanes."""
+    device = jax.devices()[:1]
+    needed = [
+        step_bytes(program_of(lanes=count, reducer_on=reducer_on), Layout.of(count, devices=device)) for count in lanes
+    ]
+    return (needed[1] - needed[0]) / (lanes[1] - lanes[0])
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+def benchmark(*, repeats: int, tell: Tell) -> Found:
+    """Measures lanes on the first device."""
+    claim_cpu_devices(1, num_devices=1)
+    device = jax.devices()[0]
+
+    def make(program: Program) -> our_step.Training:
+        workers, batch = program.config.num_workers, program.config.batch_size_per_worker
+        layout, steps = Layout.of(workers, devices=[device]), IMAGES // (workers * batch)
+        return our_step.Training(program, layout, steps=steps, num_examples=NUM_EXAMPLES)
+
+    seconds = rounds.in_turns(
+        {name: make(program) for name, program in contenders().items()}, repeats=repeats, tell=tell
+    )
+    measured = rows(seconds)
+    for reducer_on in ("gradients", "updates"):
+        tell(f"memory of Adasum on {reducer_on}")
+        name = f"bytes per additional worker, Adasum on {reducer_on}, {LANES[0]} to {LANES[-1]} lanes"
+        measured.append(Measured(name, [bytes_per_worker(reducer_on=reducer_on)], unit="bytes"))
+    return Found(measured, devices=[f"{device} {device.device_kind}"])
+
+
+if __name__ == "__main__":
+    argv = ["benchmarks.lanes", *sys.argv[1:]]
+    sys.exit(command.run(benchmark, name="lanes", doc=__doc__, argv=argv, repeats=7))

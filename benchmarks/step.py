@@ -1,0 +1,155 @@
+"""The whole train step beside PyTorch's: LeNet-5 by Adasum's recipe, and ResNet-20, on all cores of a CPU.
+
+    python -m benchmarks.step
+    python -m benchmarks.step --repeats=3 --json=out/step.json
+
+Ours is W workers with their own batches and the reduction between them; PyTorch's is one batch as large, in one process
+or in two by ``DistributedDataParallel``. Each is a process of its own (``our_step``, ``torch_twins``), in turns with
+the others, and takes as many images a turn. Ratios are of images per second, ours over theirs: more is better for us.
+Parts of our step are timed as programs of their own, and what they differ by is taken round by round.
+"""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from benchmarks import command, rounds, torch_twins
+from benchmarks.command import Found, Tell
+from benchmarks.measured import Measured, Target
+
+OURS, ON_GRADIENTS, LOCAL, BACKWARD = "ours", "ours, on gradients", "local half", "forward and backward"
+PYTORCH, DDP = "PyTorch", "PyTorch DDP, 2 processes"
+
+
+class Comparison(NamedTuple):
+    """One of our recipes beside PyTorch at the batch of all its workers together.
+
+    Attributes:
+      name: of the recipe.
+      config: and overrides, of our child.
+      model: of ``torch_twins``.
+      batch: examples of a step.
+      steps: of a turn.
+      targets: of our images per second over those of a peer; a peer without one is None.
+      parts: whether our step is taken apart, and held on gradients beside.
+    """
+
+    name: str
+    config: Sequence[str]
+    model: str
+    batch: int
+    steps: int
+    targets: Mapping[str, Target | None]
+    parts: bool = False
+
+    def commands(self) -> dict[str, tuple[str, ...]]:
+        """Returns module and arguments of each contender."""
+        ours = ("benchmarks.our_step", *self.config, f"--steps={self.steps}")
+        theirs = ("benchmarks.torch_twins", f"--model={self.model}", f"--batch={self.batch}", f"--steps={self.steps}")
+        peers = {PYTORCH: theirs, DDP: (*theirs, "--processes=2")}
+        found = {OURS: ours}
+        if self.parts:
+            on_gradients = (*ours, "--config.reducer_on=gradients")
+            found[ON_GRADIENTS] = on_gradients
+            found |= {LOCAL: (*ours, "--part=local"), BACKWARD: (*on_gradients, "--part=local")}
+        return found | {peer: peers[peer] for peer in self.targets}
+
+
+def lenet5(num_workers: int, *, steps: int, over_pytorch: float) -> Comparison:
+    """Returns the comparison of the recipe of Adasum's authors, 32 examples a worker."""
+    config = ("--config=configs/mnist_adasum.py", f"--config.num_workers={num_workers}")
+    targets = {PYTORCH: Target(">=", over_pytorch), DDP: Target(">=", 1.3)}
+    name = f"LeNet-5, {num_workers} workers x 32, Adasum"
+    return Comparison(name, config, "lenet5", 32 * num_workers, steps, targets, parts=True)
+
+
+# PyTorch gets no crops and flips, so ours makes none.
+RESNET20 = ("--config=configs/cifar10.py", "--config.num_workers=8", "--config.data.augment=none")
+COMPARISONS = (
+    lenet5(8, steps=8, over_pytorch=1.0),
+    lenet5(32, steps=4, over_pytorch=1.2),
+    Comparison("ResNet-20, 8 workers x 16, mean", RESNET20, "resnet20", 128, 8, {PYTORCH: None}),
+)
+
+
+def rows(comparison: Comparison, seconds: Mapping[str, Sequence[float]]) -> list[Measured]:
+    """Returns what the turns of one comparison came to.
+
+    >>> two_images = Comparison("two images", (), "lenet5", 2, 1, {PYTORCH: Target(">=", 1.5)})
+    >>> [(row.name, row.values) for row in rows(two_images, {OURS: [1.0], PYTORCH: [2.0]})]
+    [('two images, over PyTorch at batch 2', [2.0]),
+     ('two images, ours', [2.0]), ('two images, PyTorch at batch 2', [1.0])]
+    """
+    name, steps = comparison.name, comparison.steps
+    in_words = {PYTORCH: f"PyTorch at batch {comparison.batch}", DDP: DDP}
+    found = [
+        Measured(f"{name}, over {in_words[peer]}", rounds.ratios(seconds, peer, OURS), target=target)
+        for peer, target in comparison.targets.items()
+    ]
+    if comparison.parts:
+        ratios = rounds.ratios(seconds, PYTORCH, ON_GRADIENTS)
+        found.append(Measured(f"{name} on gradients, over {in_words[PYTORCH]}", ratios))
+    for contender in (OURS, *comparison.targets):
+        rates = [comparison.batch * steps / s for s in seconds[contender]]
+        found.append(Measured(f"{name}, {in_words.get(contender, contender)}", rates, unit="images/s"))
+    if comparison.parts:
+        of_step = {which: [s / steps for s in seconds[which]] for which in (BACKWARD, LOCAL, OURS)}
+        parts = {
+            "forward and backward": of_step[BACKWARD],
+            "each worker's optimizer": less(of_step[LOCAL], of_step[BACKWARD]),
+            "reduction and update": less(of_step[OURS], of_step[LOCAL]),
+            "whole step": of_step[OURS],
+        }
+        found += [Measured(f"{name}, part of the step: {part}", values, unit="s") for part, values in parts.items()]
+    return found
+
+
+def less(whole: Sequence[float], part: Sequence[float]) -> list[float]:
+    """Returns the difference of two contenders, round by round; noise may make it negative.
+
+    >>> less([3.0, 2.0], [1.0, 2.5])
+    [2.0, -0.5]
+    """
+    return [a - b for a, b in zip(whole, part, strict=True)]
+
+
+def compare(comparison: Comparison, *, repeats: int, tell: Tell) -> list[Measured]:
+    """Starts the contenders of one comparison, has them take turns, and ends them."""
+    tell(comparison.name)
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}  # as PyTorch's
+    with contextlib.ExitStack() as stack:
+        children = {
+            contender: stack.enter_context(rounds.Child.module(*arguments, environment=environment))
+            for contender, arguments in comparison.commands().items()
+        }
+        return rows(comparison, rounds.in_turns(children, repeats=repeats, tell=tell))
+
+
+def benchmark(*, repeats: int, tell: Tell, comparisons: Sequence[Comparison] = COMPARISONS) -> Found:
+    """Measures all comparisons, one after another.
+
+    Raises:
+      ModuleNotFoundError: one line, if PyTorch is not installed; before anything starts.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise ModuleNotFoundError(torch_twins.MISSING)
+    measured = [row for one in comparisons for row in compare(one, repeats=repeats, tell=tell)]
+    packages = {"torch": importlib.metadata.version("torch")}
+    return Found(measured, devices=[f"cpu of {os.cpu_count()} cores"], packages=packages)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Does what a command line says; returns its exit code: 0, 2 for bad input or without PyTorch, 130 for Ctrl-C."""
+    try:
+        return command.run(benchmark, name="step", doc=__doc__, argv=["benchmarks.step", *argv], repeats=7)
+    except ModuleNotFoundError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
