@@ -1,0 +1,249 @@
+"""The benchmarks of the whole step: twins are the same networks, and ratios are of images per second."""
+
+import functools
+import importlib.util
+import math
+
+import jax
+import numpy as np
+import pytest
+
+import data
+from benchmarks import lanes, measured, our_step, rounds, step, torch_networks, torch_twins
+from benchmarks.measured import Target
+from models import convolutional, resnet
+from workers import Layout
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="benchmarks only: pip install -r requirements-bench.txt"
+)
+
+# ---- the twins ---------------------------------------------------------------------------------------------------
+
+OURS = {"lenet5": (convolutional.LeNet5(10), (1, 28, 28, 1)), "resnet20": (resnet.ResNet20(10), (1, 32, 32, 3))}
+
+
+def test_every_twin_is_of_a_model_of_ours():
+    assert set(OURS) == set(torch_networks.MODELS) == {one.model for one in step.COMPARISONS}
+
+
+@needs_torch
+@pytest.mark.parametrize("model", OURS)
+def test_twins_have_as_many_parameters(model):
+    network, shape = OURS[model]
+    params = jax.eval_shape(network.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, np.float32))["params"]
+    build, image, _ = torch_networks.MODELS[model]
+    theirs = list(build().parameters())
+    assert sorted(leaf.size for leaf in jax.tree.leaves(params)) == sorted(leaf.numel() for leaf in theirs)
+    assert image == (shape[-1], *shape[1:-1])
+    kernels, others = torch_networks.parameter_groups(build(), weight_decay=1e-4)
+    assert (kernels["weight_decay"], others["weight_decay"]) == (1e-4, 0)
+    assert {p.ndim for p in kernels["params"]} == {2, 4} and {p.ndim for p in others["params"]} == {1}
+
+
+@needs_torch
+@pytest.mark.parametrize("memory", ["contiguous_format", "channels_last"])
+def test_a_twin_trains(memory):
+    train = torch_networks.make_step("resnet20", batch=2, memory=memory, update="fused")
+    first = train(1)
+    assert math.isfinite(first) and train(8) != first  # the batch of the first step again
+
+
+@needs_torch
+@pytest.mark.parametrize("model", OURS)
+def test_recipes_are_the_same(model):
+    (one, *_) = [one for one in step.COMPARISONS if one.model == model]
+    config = our_step.program_of(one.config[0].removeprefix("--config="), *overrides(one.config)).config
+    found = dict(config.optimizer)
+    for transform in found.pop("transforms", ()):
+        found |= {key: value for key, value in transform.items() if key not in ("name", "mask")}
+    _, _, options = torch_networks.MODELS[model]
+    expected = {"lr" if key == "learning_rate" else key: value for key, value in found.items() if key != "name"}
+    assert options == {key: value for key, value in expected.items() if key in options}
+    assert not expected.get("nesterov") or options["nesterov"]
+    assert config.num_workers * config.batch_size_per_worker == one.batch
+
+
+def overrides(arguments):
+    return [argument.removeprefix("--config.") for argument in arguments if argument.startswith("--config.")]
+
+
+def test_the_fastest_variant_is_kept(monkeypatch):
+    clock = iter([5.0, 1.0, 3.0, 0.1, 2.0, 2.0])  # the first step of each is not looked at
+    monkeypatch.setattr(torch_twins, "_timed", lambda work: next(clock))
+    variants = {"a": lambda: str, "b": lambda: repr}
+    assert torch_twins.fastest(variants) == ("a", str)
+    clock = iter([5.0, 1.0, 3.0, 0.1, 2.0, 2.0])
+    assert torch_twins.fastest(variants, agree=lambda chosen: 1) == ("b", repr)
+
+
+# ---- our turn ----------------------------------------------------------------------------------------------------
+
+TINY = ("data.name=digits", "num_workers=2", "batch_size_per_worker=4", "model.name=softmax")
+
+
+@functools.cache
+def tiny(reducer_on):
+    return our_step.program_of("configs/mnist_adasum.py", *TINY, f"reducer_on={reducer_on}")
+
+
+@pytest.mark.parametrize("reducer_on", ["gradients", "updates"])
+@pytest.mark.parametrize("part", ["step", "local"])
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_a_turn_takes_its_steps(reducer_on, part, num_devices):
+    layout = Layout.of(2, num_devices=num_devices)
+    training = our_step.Training(tiny(reducer_on), layout, steps=3, part=part, num_examples=16)
+    before = state(training, layout)
+    assert training() > 0 and training() > 0
+    after = state(training, layout)
+    assert after["step"] == (6 if part == "step" else 0)
+    moved = reducer_on == "updates"  # then each worker has momentum of its own, whichever part is taken
+    assert any((x != y).any() for x, y in zip(before["local"], after["local"], strict=True)) == moved
+
+
+def state(training, layout):
+    shared, local = training._shared, training._local
+    return {"step": int(layout.get_shared(shared.step)), "local": jax.tree.leaves(layout.get_local(local.opt_state))}
+
+
+def test_a_turn_without_training_is_no_measurement():
+    program = our_step.program_of("configs/mnist_adasum.py", *TINY, "optimizer.learning_rate=1e38")
+    training = our_step.Training(program, Layout.of(2, num_devices=2), steps=8, num_examples=16)
+    with pytest.raises(FloatingPointError, match="loss=nan: must be finite"):
+        for _ in range(3):
+            training()
+
+
+def test_made_up_examples_are_as_the_set_stores_them():
+    info = tiny("updates").source.info
+    examples = our_step.made_up(info, num_examples=5)
+    for name, part in info.example.items():
+        assert (examples.columns[name].shape, examples.columns[name].dtype) == ((5, *part.shape), part.dtype)
+    assert {name: part.shape for name, part in our_step.constants(info).items()} == {"mean": (1,), "std": (1,)}
+    tokens = data.Info({"tokens": jax.ShapeDtypeStruct((8,), np.int32)}, {}, 5, 5, constants={})
+    with pytest.raises(ValueError, match="must be images of bytes"):
+        our_step.made_up(tokens, num_examples=5)
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--num_devices=3", "num_devices=3: does not divide num_workers=32"),
+        ("--part=half", "part"),
+        ("--config.seeds=1", "config.seeds"),
+        ("--steps=0", "steps"),
+    ],
+)
+def test_refused_in_one_line(flag, message, capsys):
+    assert our_step.main(["our_step", flag]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and len(captured.err.splitlines()) == 1 and message in captured.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("benchmarks.our_step", "--config.num_workers=2", "--config.batch_size_per_worker=4", "--steps=1"),
+        pytest.param(("benchmarks.torch_twins", "--model=lenet5", "--batch=4", "--steps=1"), marks=needs_torch),
+        pytest.param(
+            ("benchmarks.torch_twins", "--model=resnet20", "--batch=4", "--steps=1", "--processes=2"),
+            marks=needs_torch,
+        ),
+    ],
+)
+def test_children_serve_turns(arguments):
+    with rounds.Child.module(*arguments) as child:
+        assert child() > 0 and child() > 0
+        process = child._process
+    assert process.returncode == 0
+
+
+# ---- the comparisons ---------------------------------------------------------------------------------------------
+
+
+def test_ratios_are_of_images_per_second():
+    comparison = step.lenet5(8, steps=2, over_pytorch=1.0)
+    seconds = {
+        step.OURS: [1.0, 2.0],
+        step.ON_GRADIENTS: [0.5, 1.0],
+        step.LOCAL: [0.8, 1.5],
+        step.BACKWARD: [0.6, 1.6],
+        step.PYTORCH: [2.0, 1.0],
+        step.DDP: [3.0, 3.0],
+    }
+    assert set(comparison.commands()) == set(seconds)
+    found = {row.name.removeprefix("LeNet-5, 8 workers x 32, Adasum"): row for row in step.rows(comparison, seconds)}
+    assert len(found) == len(step.rows(comparison, seconds))
+    plain = found[", over PyTorch at batch 256"]
+    assert plain.values == [2.0, 0.5] and plain.target == Target(">=", 1.0)
+    assert found[", over PyTorch DDP, 2 processes"].values == [3.0, 1.5]
+    assert found[" on gradients, over PyTorch at batch 256"].values == [4.0, 1.0]
+    assert found[", ours"].values == [512, 256] and found[", ours"].unit == "images/s"
+    assert found[", PyTorch at batch 256"].values == [256, 512]
+    parts = {name.rpartition(": ")[2]: row.values for name, row in found.items() if "part of the step" in name}
+    np.testing.assert_allclose(parts["forward and backward"], [0.3, 0.8])
+    np.testing.assert_allclose(parts["each worker's optimizer"], [0.1, -0.05])
+    np.testing.assert_allclose(parts["reduction and update"], [0.1, 0.25])
+    np.testing.assert_allclose(parts["whole step"], [0.5, 1.0])
+
+
+def test_children_are_told_what_the_comparison_says():
+    commands = step.lenet5(32, steps=4, over_pytorch=1.2).commands()
+    for module, *arguments in commands.values():
+        if module == "benchmarks.torch_twins":
+            assert torch_twins.parse(arguments).batch == 1024
+    assert "--processes=2" in commands[step.DDP] and "--part=local" in commands[step.BACKWARD]
+    assert "--config.reducer_on=gradients" in commands[step.BACKWARD] and "--part=local" not in commands[step.OURS]
+
+
+def test_without_pytorch_nothing_starts(monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(rounds, "Child", None)
+    assert step.main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.splitlines() == [torch_twins.MISSING]
+    assert torch_twins.main(["--model=lenet5", "--batch=4"]) == 2
+    assert capsys.readouterr().err.splitlines() == [torch_twins.MISSING]
+
+
+def test_a_batch_that_processes_do_not_divide_is_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        torch_twins.parse(["--model=lenet5", "--batch=3", "--processes=2"])
+    assert "processes divide the batch" in capsys.readouterr().err
+
+
+# ---- lanes -------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_lanes():
+    seconds = {name: [2.0, 2.0] for name in lanes.contenders()}
+    seconds |= {"mean, 32 lanes": [1.0, 1.5], "adasum, 32 lanes": [1.5, 2.0]}
+    seconds |= {"mean, 8 lanes": [1.6, 1.0], "mean, 64 lanes": [1.8, 1.5]}
+    rows = {row.name: row for row in lanes.rows(seconds)}
+    assert rows["32 lanes of 32, mean, over one batch of 1024, step time"].values == [0.5, 0.75]
+    assert rows["32 lanes of 32, Adasum, over one batch of 1024, step time"].values == [0.75, 1.0]
+    np.testing.assert_allclose(rows["share of Adasum, 8 lanes"].values, [0.2, 0.5])
+    np.testing.assert_allclose(rows["share of Adasum, 64 lanes over 8"].values, [0.5, 0.5])
+    assert sum(row.target is not None for row in rows.values()) == 3
+    assert all(measured.in_words(row) for row in rows.values())
+
+
+def test_all_contenders_take_as_many_images():
+    programs = lanes.contenders()
+    assert {lanes.IMAGES % program.examples_per_step for program in programs.values()} == {0}
+    assert programs[lanes.ONE_BATCH].examples_per_step == programs["mean, 32 lanes"].examples_per_step == 1024
+
+
+@pytest.mark.parametrize(("reducer_on", "copies"), [("gradients", 1), ("updates", 2)])
+def test_a_worker_needs_its_gradient_and_its_momentum(monkeypatch, reducer_on, copies):
+    monkeypatch.setattr(
+        lanes,
+        "program_of",
+        lambda *, lanes, reducer_on: our_step.program_of(
+            "configs/mnist_adasum.py", *TINY, f"num_workers={lanes}", f"reducer_on={reducer_on}"
+        ),
+    )
+    num_floats = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(tiny("gradients").init)[0].params))
+    needed = lanes.bytes_per_worker(reducer_on=reducer_on, lanes=(12, 20))
+    assert needed >= 4 * copies * num_floats
