@@ -127,7 +127,7 @@ class Training:
         """Takes the next steps; returns their seconds, to the end of the last.
 
         Raises:
-          FloatingPointError: if the loss was not finite: from there on nothing is trained.
+          FloatingPointError: if the loss or an update was not finite.
         """
         window, finished = Window(), []
         start = time.perf_counter()
@@ -139,9 +139,10 @@ class Training:
         finished += window.drain()
         jax.block_until_ready((self._shared, self._local))
         seconds = time.perf_counter() - start
-        loss = self._layout.get_numbers(finished[-1][1]).get("loss", 0.0)
-        if not math.isfinite(loss):
-            raise FloatingPointError(f"loss={loss}: must be finite")
+        _, metrics = finished[-1]
+        loss = self._layout.get_numbers({"loss": metrics["loss"]})["loss"] if "loss" in metrics else 0.0
+        if self._layout.get_shared(self._shared.step) < 0 or not math.isfinite(loss):  # negative: stopped for good
+            raise FloatingPointError("the loss or an update is not finite: from there on nothing is trained")
         return seconds
 
 
