@@ -75,8 +75,10 @@ class Child:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # a line that an ended process never read
+            self._process.stdin.close()
+        self._process.stdout.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
