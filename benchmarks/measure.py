@@ -139,12 +139,12 @@ def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Pro
         jax.jit(lambda: reducer.init([jax.numpy.zeros(leaf.shape, leaf.dtype) for leaf in leaves]))(),
     )
     state = layout.put_local(state)
-    lead = (layout.num_devices, layout.lanes)
+    lead = (len(layout.own_devices), layout.lanes)
     shapes = [jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype) for leaf in leaves]
     compiled = on_devices(lambda g, s: over_lanes(g, s), layout=layout).lower(shapes, state).compile()
     memory = compiled.memory_analysis()
     if memory is not None:
-        _check_memory(layout.num_devices * (memory.output_size_in_bytes + memory.temp_size_in_bytes), layout)
+        _check_memory(len(layout.own_devices) * (memory.output_size_in_bytes + memory.temp_size_in_bytes), layout)
     return Program(compiled, state, hlo.traffic(compiled.as_text()))
 
 
