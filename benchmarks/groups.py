@@ -124,8 +124,7 @@ def main(coordinator: str, num_processes: str, index: str, num_devices: str) -> 
     made = functools.cache(functools.partial(make, num_devices=devices))
     for line in sys.stdin:
         print(f"seconds {made(line.strip())()}", flush=True)
-    if peers.several():
-        peers.abandon(0)  # the others end as they are told to, and not all at once
+    peers.abandon(0)  # the others end when they are told to, and not all at once
 
 
 if __name__ == "__main__":

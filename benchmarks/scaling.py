@@ -37,8 +37,8 @@ def slopes(counts: Sequence[int], values: Sequence[Sequence[float]]) -> list[flo
       counts: [N], different.
       values: [N][repeats].
 
-    >>> [round(slope, 6) for slope in slopes([1, 2, 4], [[5.0, 1.0], [7.0, 1.0], [11.0, 1.0]])]
-    [2.0, 0.0]
+    >>> [round(slope, 6) for slope in slopes([1, 2, 4], [[5.0, 1.0], [7.0, 1.5], [11.0, 2.5]])]
+    [2.0, 0.5]
     """
     return [float(slope) for slope in np.polyfit(counts, np.asarray(values, np.float64), 1)[0]]
 

@@ -50,8 +50,8 @@ def waiting_share(records: Sequence[Mapping[str, Any]]) -> float:
     """Returns the share of all laps after the first.
 
     >>> lap = lambda step, rate, share: dict(kind="train", step=step, steps_per_second=rate, data_wait_share=share)
-    >>> waiting_share([lap(10, 1.0, 0.9), lap(20, 10.0, 0.1), lap(50, 10.0, 0.3)])  # 0.1 of 1 s and 0.9 of 3 s
-    0.25
+    >>> waiting_share([lap(10, 1.0, 0.9), lap(20, 10.0, 0.1), lap(50, 10.0, 0.5)])  # 0.1 s of 1 s and 1.5 s of 3 s
+    0.4
     """
     laps = [record for record in records if record["kind"] == "train"]
     if len(laps) < 2:
