@@ -89,7 +89,7 @@ def make(contender: str, *, num_devices: int) -> Turn:
 
 
 class Reduction:
-    """A contender: a compiled reducer as the train step has it, one worker a device.
+    """A contender: a reducer as the train step has it, one worker a device.
 
     Args:
       shapes: of one worker's gradient.
@@ -99,7 +99,8 @@ class Reduction:
 
     def __init__(self, shapes: leaves.Leaves, reducer: str, *, num_devices: int):
         layout = Layout.of(num_devices, num_devices=num_devices)
-        self._program = measure.compile_reducer(candidates.parse(reducer), shapes, layout)
+        # Compiled by its first call: of several processes, nothing can be compiled for shapes alone.
+        self._reduce, self._state = measure.lift_reducer(candidates.parse(reducer), shapes, layout)
         rng = np.random.default_rng(0)
         draw = lambda leaf: rng.standard_normal((num_devices, *leaf.shape), np.float32)  # noqa: E731
         self._gradients = [layout.put_local(draw(leaf)) for leaf in shapes]
@@ -113,7 +114,7 @@ class Reduction:
         return (time.perf_counter() - began) / _CALLS
 
     def _call(self) -> None:
-        jax.block_until_ready(self._program.call(self._gradients, self._program.state))
+        jax.block_until_ready(self._reduce(self._gradients, self._state))
 
 
 def main(coordinator: str, num_processes: str, index: str, num_devices: str) -> None:

@@ -84,11 +84,11 @@ def test_a_turn_of_a_group_is_the_slowest_childs():
         assert group.turn("step x")() == 3.0 and asked == ["step x"] * 3
 
 
-def test_a_reducer_is_compiled_for_this_processs_devices_alone():
+def test_a_reducer_that_is_not_compiled_reduces_the_same():
     layout = Layout.of(4, num_devices=2)
-    program = measure.compile_reducer(parse("mean"), plain(8), layout)
+    reduce, state = measure.lift_reducer(parse("mean"), plain(8), layout)
     given = np.arange(32, dtype=np.float32).reshape(4, 8)
-    (mean,), _ = program.call([layout.put_local(given)], program.state)
+    (mean,), _ = reduce([layout.put_local(given)], state)
     np.testing.assert_allclose(layout.get_shared(mean), given.mean(0))
 
 
