@@ -123,8 +123,9 @@ def main(coordinator: str, num_processes: str, index: str, num_devices: str) -> 
     peers.join(coordinator=coordinator, num_processes=count, process_id=int(index))
     claim_cpu_devices(devices, num_devices=devices, num_processes=count)
     made = functools.cache(functools.partial(make, num_devices=devices))
-    for line in sys.stdin:
-        print(f"seconds {made(line.strip())()}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):  # who started this one was told, too
+        for line in sys.stdin:
+            print(f"seconds {made(line.strip())()}", flush=True)
     peers.abandon(0)  # the others end when they are told to, and not all at once
 
 

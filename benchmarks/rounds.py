@@ -77,13 +77,14 @@ class Child:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        assert self._process.stdin is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._process.stdout.close()
 
 
 def serve(turn: Turn) -> None:

@@ -27,7 +27,8 @@ DEVICES = (1, 2, 4, 8, 16)
 REDUCERS = ("mean", "adasum")
 BATCH_SIZE = 8
 MEMORY_AT = (16, 32, 64)  # lanes that are dispatched, whose reduction is a program of its own
-_UPDATES = 32  # in which a turn with one lane comes; with more, so many gradients, and two steps at least
+_GRADIENTS = 16  # of a turn of lanes, in one step at least
+_UPDATES = 64  # of a turn of devices
 
 
 def slopes(counts: Sequence[int], values: Sequence[Sequence[float]]) -> list[float]:
@@ -87,7 +88,7 @@ def benchmark(
         contenders = {}
         for reducer in REDUCERS:
             for n in lanes:
-                asked = f"step mnist {max(2, _UPDATES // n)} {' '.join(_overrides(n, reducer))}"
+                asked = f"step mnist {max(1, _GRADIENTS // n)} {' '.join(_overrides(n, reducer))}"
                 contenders[_lanes(n, reducer)] = alone.turn(asked)
         for n in devices:
             group = stack.enter_context(Group(num_devices=n))
