@@ -20,7 +20,6 @@ from benchmarks.scaling import slopes
 NUM_FLOATS = 6_250_000  # 25 MB
 ALGORITHMS = ("auto", "gram", "butterfly", "halving")
 COUNTS = (1, 2, 4)
-_MOST = max(COUNTS)
 _UPDATES = 8  # of a turn
 
 
