@@ -14,16 +14,13 @@ _XLA_FLAGS = (
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=20",
     "--xla_cpu_collective_call_terminate_timeout_seconds=60",
 )
-# What the quick suite compiles is small and runs a few times: LLVM's optimisations would be most of its time.
-_QUICKLY_COMPILED = "--xla_backend_optimization_level=0"
 # Of memory: Linux allows a process 65,530, of which each compiled program takes some, and at the limit XLA aborts it.
 _MANY_MAPPINGS = 20_000
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 def pytest_configure(config):
-    quick = [_QUICKLY_COMPILED] if config.option.markexpr == "not slow" else []  # all tests: compiled as runs are
-    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_XLA_FLAGS, *quick]).strip()
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_XLA_FLAGS]).strip()
     jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS", "cpu"))
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 import jax
 from flax import linen as nn
-from jax import numpy as jnp
 
 
 def max_pool_2x2(x: jax.Array) -> jax.Array:
