@@ -7,7 +7,7 @@ N ?= 2
 PYTEST := $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help train train-local test test-all lint clean FORCE
+.PHONY: help train train-local test test-all bench lint clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -25,6 +25,9 @@ test: lint  ## lint, then all tests and doctests that are not marked slow
 
 test-all: lint  ## lint, then every test and doctest
 	$(PYTEST) $(ARGS)
+
+bench: $(VENV)/bench-ready  ## measure what has a target, beside PyTorch, and say what moved: 20 minutes on 2 cores
+	$(VENV)/bin/python -m benchmarks run
 
 lint: $(VENV)/dev-ready  ## formatting, style and types (mend with: .venv/bin/ruff format; .venv/bin/ruff check --fix)
 	$(VENV)/bin/python -m ruff format --check .
@@ -45,6 +48,9 @@ $(VENV)/train-ready: requirements.txt $(VENV)/interpreter
 
 $(VENV)/dev-ready: requirements-dev.txt $(VENV)/train-ready
 	@$(call install,requirements-dev.txt)
+
+$(VENV)/bench-ready: requirements-bench.txt $(VENV)/train-ready
+	@$(call install,requirements-bench.txt)
 
 # Asked every time, written only when .venv is made anew: then it is newer than the stamps above, and they follow.
 $(VENV)/interpreter: FORCE

@@ -25,8 +25,9 @@ def pytest_configure(config):
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_numpy_rank_promotion", "raise")
     # Compiling is most of the suite's time, and many tests compile the same. A folder for each process, since JAX's
-    # files are not written in one go; programs that tests start have none, since some of them are killed.
+    # files are not written in one go; and one for the programs that tests start, some of which are killed.
     compiled = config.rootpath / ".pytest_cache" / "xla" / os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{compiled}-started"
     jax.config.update("jax_compilation_cache_dir", str(compiled))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -46,6 +46,12 @@ flags.DEFINE_bool(
     False,
     "Write seconds[step, worker] to the workdir, as the arrival model trace replays them; workers run one by one.",
 )
+flags.DEFINE_bool("profile", False, "Trace ten steps into profile/ of the workdir, for Perfetto or TensorBoard.")
+flags.DEFINE_string(
+    "compilation_cache",
+    None,
+    f"Folder of compiled programs, which the next run need not compile: {runs.compiled.DEFAULT}; empty for none.",
+)
 flags.DEFINE_bool("dry_run", False, "Print what would run, and stop.")
 flags.DEFINE_integer("dry_run_devices", None, "Of a dry run; need not be here.", lower_bound=1, upper_bound=65536)
 flags.DEFINE_string("coordinator", None, "Of several processes: host:port of the first; auto has JAX find it.")
@@ -65,7 +71,13 @@ FLAGS = flags.FLAGS
 
 
 def train(
-    program: Program, layout: Layout, folder: runs.Folder, *, params: Any = None, times: WorkerTimes | None = None
+    program: Program,
+    layout: Layout,
+    folder: runs.Folder,
+    *,
+    params: Any = None,
+    times: WorkerTimes | None = None,
+    profile: runs.Profile | None = None,
 ) -> dict[str, Any]:
     """Trains from the folder's last checkpoint, or from the start, to the end or to a signal that asks to stop.
 
@@ -75,6 +87,7 @@ def train(
       folder: where the run lies.
       params: to begin with, where there is no checkpoint; by default those of the seed.
       times: if given, workers run one by one, and their times are written to the folder.
+      profile: traces a few steps.
 
     Returns:
       The summary of the run. Its "stopped_by" names the signal, or is None; the state is saved either way.
@@ -110,13 +123,15 @@ def train(
         resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
         journal = stack.enter_context(Journal(program, layout, folder, start=start, tally=tally, times=times))
         stop = stack.enter_context(runs.catch_stop())
+        profile = stack.enter_context(profile or runs.Profile(None))
         window = Window()
 
         cadences = (program.eval_every, program.checkpoint_every)
         turns = program.timetable.turns(start, program.num_steps, stops=cadences)
         for call, (turn, feed) in enumerate(feeds.follow(turns)):
             plan = {name: layout.split(column) for name, column in turn.plan.items()}
-            shared, local, metrics = train_step(shared, local, {**feed, "plan": plan}, resident)
+            with profile.step(call, step=turn.steps.start, state=shared):
+                shared, local, metrics = train_step(shared, local, {**feed, "plan": plan}, resident)
             journal.worker_times(turn)
             finished = window.push(turn, metrics)
             step, is_last = turn.steps.stop - 1, turn.reaches(program.num_steps)
@@ -226,8 +241,10 @@ def run(argv: Sequence[str]) -> int:
         if summary is not None:
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
+            runs.keep_compiled(FLAGS.compilation_cache)
             times = WorkerTimes(layout) if FLAGS.record_times else None
-            summary = train(program, layout, folder, params=params, times=times)
+            profile = runs.Profile(folder.path / "profile" if FLAGS.profile else None)
+            summary = train(program, layout, folder, params=params, times=times, profile=profile)
             if summary["stopped_by"]:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
                 return 128 + signal.Signals[summary["stopped_by"]]

@@ -128,8 +128,8 @@ def measure(
             row.baseline_seconds.append(_seconds(mean, gradients))
 
 
-def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Program:
-    """Compiles a reducer as the train step has it; refuses what does not fit into memory."""
+def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> tuple[Any, Any]:
+    """Returns a reducer as the train step has it, not compiled yet, and the state that it is called with."""
     reducer = optax.with_extra_args_support(candidate.make(axis_name=AXES))
     arrival_seconds = np.arange(1, layout.num_workers + 1, dtype=np.float32)
     update = functools.partial(reducer.update, arrival_seconds=arrival_seconds)
@@ -138,10 +138,15 @@ def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Pro
         lambda x: np.broadcast_to(x, (layout.num_workers, *np.shape(x))),
         jax.jit(lambda: reducer.init([jax.numpy.zeros(leaf.shape, leaf.dtype) for leaf in leaves]))(),
     )
-    state = layout.put_local(state)
+    return on_devices(lambda g, s: over_lanes(g, s), layout=layout), layout.put_local(state)
+
+
+def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Program:
+    """Compiles a reducer as the train step has it; refuses what does not fit into memory."""
+    call, state = lift_reducer(candidate, leaves, layout)
     lead = (layout.num_devices, layout.lanes)
     shapes = [jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype) for leaf in leaves]
-    compiled = on_devices(lambda g, s: over_lanes(g, s), layout=layout).lower(shapes, state).compile()
+    compiled = call.lower(shapes, state).compile()
     memory = compiled.memory_analysis()
     if memory is not None:
         _check_memory(layout.num_devices * (memory.output_size_in_bytes + memory.temp_size_in_bytes), layout)

@@ -11,7 +11,6 @@ import numpy as np
 
 from runs import environment, files
 
-RESULTS = Path(__file__).parent / "results"
 _HELD: Mapping[str, Any] = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 
 

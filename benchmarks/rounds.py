@@ -47,6 +47,8 @@ class Child:
       command: of the process.
       environment: of it; by default this one's.
 
+    A turn may be told what is asked for, in a line, where one process has several contenders.
+
     Raises:
       RuntimeError: by a turn, if the process ended; what it said is on standard error.
     """
@@ -62,10 +64,10 @@ class Child:
         """Starts ``python -m name``."""
         return cls([sys.executable, "-m", name, *arguments], environment=environment)
 
-    def __call__(self) -> float:
+    def __call__(self, asked: str = "go") -> float:
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            print("go", file=self._process.stdin, flush=True)
+            print(asked, file=self._process.stdin, flush=True)
         for line in self._process.stdout:
             if line.startswith("seconds "):  # libraries print, too
                 return float(line.split()[1])
@@ -75,8 +77,10 @@ class Child:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # a line that an ended process never read
+            self._process.stdin.close()
+        self._process.stdout.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:

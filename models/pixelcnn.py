@@ -194,7 +194,8 @@ def sample(model: PixelCNN, variables: Any, key: jax.Array, *, shape: tuple[int,
       [B, H, W, C] uint8.
 
     >>> model = PixelCNN(num_filters=4, num_layers=1, num_head_filters=4, likelihood="logistic_mixture")
-    >>> variables = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 2, 2, 1), jnp.uint8))
+    >>> shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 2, 2, 1), jnp.uint8))
+    >>> variables = jax.tree.map(jnp.zeros_like, shapes)  # instead of what training gives
     >>> sample(model, variables, jax.random.key(1), shape=(1, 2, 2, 1)).dtype
     dtype('uint8')
     """

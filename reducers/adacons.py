@@ -55,7 +55,7 @@ def adacons(
 
     >>> reducer = adacons("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
-    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[6.0, 0.0], [0.0, 2.0]]))[0].round(2)
+    >>> jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([[6.0, 0.0], [0.0, 2.0]]))[0].round(2)
     Array([0.75, 0.25], dtype=float32)
 
     Reference: Choukroun et al., "Adaptive Consensus Gradients Aggregation for Scaled Distributed Training",

@@ -85,7 +85,7 @@ def dynamic_backup_workers(
 
     >>> reducer = dynamic_backup_workers("worker")
     >>> reduce = lambda g: reducer.update(g, reducer.init(g), arrival_seconds=jnp.array([1.0, 9.0]))[0]
-    >>> jax.vmap(reduce, axis_name="worker")(jnp.array([1.0, 3.0]))  # the first step waits for all
+    >>> jax.jit(jax.vmap(reduce, axis_name="worker"))(jnp.array([1.0, 3.0]))  # the first step waits for all
     Array([2., 2.], dtype=float32)
 
     Reference: Xu, Neglia, Sebastianelli, "Dynamic backup workers for parallel machine learning", arXiv 2004.14696: the

@@ -2,10 +2,12 @@
 
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
+from runs.compiled import keep_compiled
 from runs.files import SaveError, decode_numbers, encode_numbers, from_json, write_atomically
 from runs.folder import Folder, check_workdir, is_held, open_run
 from runs.identity import check_same, expand, fingerprint
 from runs.manifest import flatten
+from runs.profile import Profile
 from runs.progress import Progress, in_words
 from runs.records import HOST_CLOCK_FIELDS, Records, read
 from runs.signals import Stop, catch_stop
@@ -18,6 +20,7 @@ __all__ = [
     "Checkpoints",
     "Clock",
     "Folder",
+    "Profile",
     "Progress",
     "Records",
     "SaveError",
@@ -36,6 +39,7 @@ __all__ = [
     "from_json",
     "in_words",
     "is_held",
+    "keep_compiled",
     "open_run",
     "read",
     "slowest_process",

@@ -233,7 +233,12 @@ def test_two_parts_are_not_one(plain):
     assert run.metrics["loss"] != plain.metrics["loss"]
 
 
-TWO_LOCAL = ("--config.accumulation.name=local_steps", "--config.accumulation.count=2", "--config.clip_norm=1.0")
+TWO_LOCAL = (
+    *SOFTMAX,
+    "--config.accumulation.name=local_steps",
+    "--config.accumulation.count=2",
+    "--config.clip_norm=1.0",
+)
 
 
 @pytest.fixture(scope="module")

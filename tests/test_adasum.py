@@ -15,14 +15,15 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
-from benchmarks.leaves import resnet50
+from benchmarks.leaves import lenet5, resnet50
 from reducers.adasum.pairs import Tree, fold, pair
 from tests.cases import adasum as oracle
+from tests.grid import grid
 from tests.test_reducers import WORKER, stateless
 
 ALGORITHMS = ["gram", "gather"]  # those for any number of workers
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
-of_powers_of_two = pytest.mark.parametrize("algorithm", [*ALGORITHMS, "halving", "butterfly"])
+one_algorithm = pytest.mark.parametrize("algorithm", ["gram", pytest.param("gather", marks=pytest.mark.slow)])
 adasum = functools.partial(reducers.adasum, WORKER)
 
 
@@ -114,9 +115,13 @@ def excepted(name, dtype):
     return any(dtype == of_dtype and re.fullmatch(pattern, name) for of_dtype, pattern, _ in EXCEPTED)
 
 
-@of_powers_of_two
-@pytest.mark.parametrize("num_workers", [2, 4])
-@pytest.mark.parametrize("dtype", TOLERANCE)
+QUICK = {(dtype, 4, "gram") for dtype in TOLERANCE} | {("float16", 2, "gather"), ("float64", 2, "gather")}
+QUICK |= {("float32", 4, algorithm) for algorithm in ("gather", "halving", "butterfly")}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "num_workers", "algorithm"), grid(TOLERANCE, [2, 4], [*ALGORITHMS, "halving", "butterfly"], quick=QUICK)
+)
 def test_horovod_cases(golden, dtype, num_workers, algorithm):
     errors = case_errors(golden, adasum(algorithm=algorithm), num_workers=num_workers, dtype=dtype)
     if algorithm == "gram":
@@ -141,7 +146,7 @@ def test_horovod_rejects(golden, wrong, fails_on):
     assert all(not errors[name] <= TOLERANCE["float32"] for name in fails_on)
 
 
-@every_algorithm
+@one_algorithm
 def test_horovod_trees(golden, algorithm):
     for n, name, dtype, names in golden["manifest"]["trees"]:
         names = [leaf for leaf in names if leaf != "__concat__"]
@@ -227,7 +232,7 @@ def leaves_of(num_workers, *, seed=0):
 
 
 @pytest.mark.parametrize(
-    "num_workers", [n if n in (1, 2, 3, 5, 8) else pytest.param(n, marks=pytest.mark.slow) for n in COUNTS]
+    "num_workers", [n if n in (1, 3, 8) else pytest.param(n, marks=pytest.mark.slow) for n in COUNTS]
 )
 def test_any_number_of_workers(num_workers):
     grads = leaves_of(num_workers, seed=num_workers)
@@ -258,7 +263,7 @@ def test_any_number_of_workers(num_workers):
                     np.testing.assert_allclose(leaf[0], present.sum(0), rtol=1e-6)
 
 
-@every_algorithm
+@one_algorithm
 def test_without_a_mask_all_contribute(algorithm):
     grads = leaves_of(5)
     results = [combine(adasum(algorithm=algorithm), grads, contributes) for contributes in (None, np.ones(5, bool))]
@@ -282,8 +287,9 @@ def test_poison_stays_in_its_layer(algorithm):
 SIZES = [40, 700]  # a small group, gathered, and one that is folded as coefficients
 
 
-@every_algorithm
-@pytest.mark.parametrize("num_workers", [2, 5, 8])
+@pytest.mark.parametrize(
+    ("num_workers", "algorithm"), grid([2, 5, 8], ALGORITHMS, quick={(8, "gram"), (5, "gather"), (2, "gather")})
+)
 def test_orthogonal_is_summed_and_collinear_averaged(num_workers, algorithm):
     rng = np.random.default_rng(num_workers)
     draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
@@ -303,7 +309,7 @@ def test_orthogonal_is_summed_and_collinear_averaged(num_workers, algorithm):
         assert error(leaf, g.mean(0), g) <= tolerance
 
 
-@every_algorithm
+@one_algorithm
 def test_a_pair_is_symmetric_and_no_result_is_too_long(algorithm):
     two, eight = leaves_of(2), [g + 2 * g[:1] for g in leaves_of(8)]
     reducer = adasum(algorithm=algorithm)
@@ -385,7 +391,7 @@ def blocks(num_workers):
     return {"Block_0": {"Conv": {"bias": b, "kernel": e}}, "Block_1": {"Conv": {"bias": a, "kernel": d}}, "head": c}
 
 
-@every_algorithm
+@one_algorithm
 def test_granularity(algorithm):
     grads = blocks(4)
     join = lambda *leaves: np.concatenate([leaf.reshape(4, -1) for leaf in leaves], axis=1)  # noqa: E731
@@ -417,8 +423,9 @@ def test_options_that_make_no_sense():
         assert "\n" not in str(refusal.value)
 
 
-def test_traffic_is_that_of_an_all_reduce():
-    leaves, n = resnet50(), 8
+@pytest.mark.parametrize("network", [lenet5, pytest.param(resnet50, marks=pytest.mark.slow)])
+def test_traffic_is_that_of_an_all_reduce(network):
+    leaves, n = network(), 8
     size = sum(leaf.size for leaf in leaves)
     moved = {a: reducers.traffic(adasum(algorithm=a), leaves, axis_sizes={WORKER: n}) for a in ALGORITHMS}
     bound = (2 * (n - 1) / n + 0.01 * n) * 4 * size

@@ -9,11 +9,12 @@ import pytest
 from jax import numpy as jnp
 
 import reducers
-from benchmarks.leaves import resnet50
+from benchmarks.leaves import lenet5, resnet50
 from reducers.adasum.gram import can_multiply, fold_coefficients
 from reducers.adasum.pairs import Tree
 from tests.cases import adasum as oracle
-from tests.test_adasum import combine, error, leaves_of
+from tests.grid import grid
+from tests.test_adasum import combine, compiled, error, leaves_of
 from tests.test_reducers import WORKER
 from workers import AXES, Layout, on_devices
 
@@ -48,7 +49,7 @@ def wide(grads):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("scale", [1.5e38, 3e38])
+@pytest.mark.parametrize("scale", [3e38, pytest.param(1.5e38, marks=pytest.mark.slow)])
 def test_gradients_next_to_the_largest_number_do_not_vanish(algorithm, scale):
     for size in (2, 200):  # folded as vectors, and in the space of coefficients
         grads = np.zeros((2, size), np.float32)
@@ -57,8 +58,11 @@ def test_gradients_next_to_the_largest_number_do_not_vanish(algorithm, scale):
             np.testing.assert_allclose(device, grads.sum(0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 3])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+# The last two are refused.
+QUICK = {("auto", 2), ("gram", 3), ("gather", 1), ("halving", 2), ("butterfly", 1), ("halving", 3), ("butterfly", 3)}
+
+
+@pytest.mark.parametrize(("algorithm", "lanes"), grid(ALGORITHMS, [1, 2, 3], quick=QUICK))
 def test_all_algorithms_agree_on_devices_with_lanes(algorithm, lanes):
     grads = leaves_of(4 * lanes, seed=lanes)
     mask = np.random.default_rng(lanes).random(4 * lanes) < 0.6
@@ -104,13 +108,14 @@ def test_lanes_come_after_devices():
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("exponent", [-90, -60, 60, 90])
-def test_scaling_by_a_power_of_two_changes_no_bit(algorithm, exponent):
+def test_scaling_by_a_power_of_two_changes_no_bit(algorithm):
     # Beyond 2^40 vectors are divided by their scales before they are multiplied, and nobody can tell.
-    grads = [g + g[:1] for g in leaves_of(4)]
-    one, other = (combine(adasum(algorithm=algorithm), [np.ldexp(g, e) for g in grads]) for e in (0, exponent))
-    for x, y in zip(one, other, strict=True):
-        np.testing.assert_array_equal(np.ldexp(x, exponent), y)
+    grads, reduce = [g + g[:1] for g in leaves_of(4)], compiled(adasum(algorithm=algorithm))
+    one = reduce(grads)
+    for exponent in (-90, -60, 60, 90):
+        other = reduce([np.ldexp(g, exponent) for g in grads])
+        for x, y in zip(one, other, strict=True):
+            np.testing.assert_array_equal(np.ldexp(x, exponent), y, err_msg=f"2^{exponent}")
 
 
 def test_what_may_be_multiplied_as_it_is():
@@ -126,7 +131,8 @@ def test_nodes_that_cancel_have_no_direction():
     # (a, -a(1 + eps)) leaves rounding noise, which must not take its projection away from the third.
     eps = np.float32(1e-7)
     gram = np.array([[1, -1 - eps, 1], [-1 - eps, 1 + 2 * eps, -1], [1, -1, 1]], np.float32)[None]
-    spanned = fold_coefficients(jnp.ones((1, 3)), jnp.asarray(gram), tree=Tree(3))
+    fold = jax.jit(functools.partial(fold_coefficients, tree=Tree(3)))
+    spanned = fold(jnp.ones((1, 3)), jnp.asarray(gram))
     assert float(spanned.weights[0, 2] * spanned.scale[0]) == pytest.approx(1, abs=1e-5)
 
 
@@ -139,20 +145,21 @@ def hierarchical(g, group_size, within):
     return oracle(np.stack([inner(group) for group in groups]))
 
 
-@pytest.mark.parametrize("within", ["mean", "sum", "adasum"])
-@pytest.mark.parametrize(
-    ("num_devices", "lanes", "group_size"),
-    [
-        (1, 12, 3),  # all on one device
-        (4, 1, 2),  # groups of devices
-        (2, 6, 3),  # whole groups on a device
-        (2, 3, 6),  # a group is a device
-        pytest.param(4, 2, 4, marks=pytest.mark.slow),  # a group is two devices
-        pytest.param(2, 6, 4, marks=pytest.mark.slow),  # groups across a device's end
-        pytest.param(8, 1, 8, marks=pytest.mark.slow),  # one group
-    ],
-)
-def test_groups(num_devices, lanes, group_size, within):
+GROUPED = [  # devices, lanes, group_size
+    (1, 12, 3),  # all on one device
+    (4, 1, 2),  # groups of devices
+    (2, 6, 3),  # whole groups on a device
+    (2, 3, 6),  # a group is a device
+    (4, 2, 4),  # a group is two devices
+    (2, 6, 4),  # groups across a device's end
+    (8, 1, 8),  # one group
+]
+QUICK_GROUPED = {((1, 12, 3), "mean"), ((4, 1, 2), "adasum"), ((2, 3, 6), "sum")}
+
+
+@pytest.mark.parametrize(("layout", "within"), grid(GROUPED, ["mean", "sum", "adasum"], quick=QUICK_GROUPED), ids=str)
+def test_groups(layout, within):
+    num_devices, lanes, group_size = layout
     n = num_devices * lanes
     grads = leaves_of(n, seed=n)
     for algorithm in ("gram", "gather"):
@@ -162,7 +169,7 @@ def test_groups(num_devices, lanes, group_size, within):
             assert all(np.array_equal(replicas[0], replica) for replica in replicas)
 
 
-@pytest.mark.parametrize("within", ["mean", "sum", "adasum"])
+@pytest.mark.parametrize("within", ["mean", "adasum", pytest.param("sum", marks=pytest.mark.slow)])
 def test_absent_workers_of_groups_do_not_count(within):
     grads, mask = leaves_of(8), np.array([1, 0, 0, 0, 1, 1, 0, 1], bool)
     results = on_layout(absent(grads, mask, np.inf), 4, contributes=mask, group_size=4, within=within)
@@ -203,8 +210,9 @@ def test_what_was_chosen_is_what_runs():
             assert (exchange["gram"] in moved.collectives) == (chosen == "gram")
 
 
-def test_bytes_of_each_algorithm():
-    n, leaves = 8, resnet50()
+@pytest.mark.parametrize("network", [lenet5, pytest.param(resnet50, marks=pytest.mark.slow)])
+def test_bytes_of_each_algorithm(network):
+    n, leaves = 8, network()
     size = 4 * sum(leaf.size for leaf in leaves)
     sent = {
         a: reducers.traffic(adasum(algorithm=a), leaves, axis_sizes={WORKER: n}).bytes_per_worker for a in ALGORITHMS
@@ -267,9 +275,14 @@ def metrics_of(grads, *, num_devices, contributes=None, **options):
     return {name: replicas[0] for name, replicas in metrics.items()}
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "gram", "gather"])
-@pytest.mark.parametrize(("num_devices", "lanes"), [(4, 2), (1, 5)])
-def test_telemetry(num_devices, lanes, algorithm):
+QUICK_TOLD = {((4, 2), "auto"), ((1, 5), "gram"), ((1, 5), "gather")}
+
+
+@pytest.mark.parametrize(
+    ("layout", "algorithm"), grid([(4, 2), (1, 5)], ["auto", "gram", "gather"], quick=QUICK_TOLD), ids=str
+)
+def test_telemetry(layout, algorithm):
+    num_devices, lanes = layout
     n = num_devices * lanes
     _, a, b, _, c = leaves_of(n, seed=n)
     mask = np.arange(n) != 2

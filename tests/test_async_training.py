@@ -167,7 +167,7 @@ def ask_to_stop():
     ("after", "end", "placement", "goes_on_at"),
     [
         (22, crash, "stream", "going on at step 16"),  # as after a SIGKILL: from the last checkpoint
-        (20, ask_to_stop, "device", "going on at step 2"),  # where the wave ended
+        pytest.param(20, ask_to_stop, "device", "going on at step 2", marks=pytest.mark.slow),  # where the wave ended
         pytest.param(5, ask_to_stop, "stream", "going on at step", marks=pytest.mark.slow),
     ],
 )

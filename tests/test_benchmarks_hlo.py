@@ -116,7 +116,13 @@ NEEDED = {  # by those that have no default for an option
 LABELS = [f"{c.label}:{NEEDED[c.label]}" if c.label in NEEDED else c.label for c in defaults()]
 
 
-@pytest.mark.parametrize("label", LABELS)
+# Of Adasum's algorithms that which is chosen, and the one that sends messages between pairs.
+QUICK = {label for label in LABELS if not re.search("algorithm=(gram|gather|butterfly)", label)}
+
+
+@pytest.mark.parametrize(
+    "label", [label if label in QUICK else pytest.param(label, marks=pytest.mark.slow) for label in LABELS]
+)
 def test_compiled_bytes_are_those_that_are_traced(label):
     candidate, seconds = parse(label), jnp.arange(1.0, 9.0)
     make = candidate.make(axis_name="worker")

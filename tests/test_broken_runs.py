@@ -187,7 +187,7 @@ def test_a_truncated_checkpoint_is_passed_over(run, stopped, uninterrupted, caps
     assert_same_run(run, uninterrupted)
 
 
-@pytest.mark.parametrize("cut", [1, 2, 40, 0.5])
+@pytest.mark.parametrize("cut", [1, 0.5, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (2, 40))])
 def test_a_cut_file_of_records_is_mended_on_resume(cut, run, uninterrupted, capsys):
     """The last line is cut somewhere, or half of the file is gone with it: what the checkpoint knows comes again."""
     path = run / "metrics.jsonl"

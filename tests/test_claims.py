@@ -46,8 +46,12 @@ def test_programs_of_runs_can_be_built(name, scale):
             assert build(flags.load(run.spec, run.overriding), open_data=data.make_or_assume)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EXPERIMENTS)
+QUICK = {"staleness", "reducers_compared"}  # one that measures, and one that trains
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXPERIMENTS]
+)
 def test_the_first_run_at_smoke_scale_ends_in_a_row(name, tmp_path):
     experiment = EXPERIMENTS[name]
     run = experiment.runs("smoke", [])[0]

@@ -61,6 +61,14 @@ def command(seconds=0.0, failing=()):
     return of
 
 
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """The folder of three finished runs; to be copied where it is changed."""
+    root = tmp_path_factory.mktemp("done")
+    assert queue.execute(made_up(), root=root, command=command()) == []
+    return root
+
+
 def counts(root, name):
     return sorted((path.parent.name.split("-")[0], len(path.read_text())) for path in root.glob(f"*/{name}"))
 
@@ -68,13 +76,12 @@ def counts(root, name):
 # ---- the queue ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_finished_is_never_run_again(tmp_path):
-    runs = made_up()
-    assert queue.execute(runs[:2], root=tmp_path, command=command()) == []
-    assert queue.execute(runs, root=tmp_path, command=command()) == []
-    assert counts(tmp_path, "ended") == [("seed=0", 1), ("seed=1", 1), ("seed=2", 1)]
-    rows = results.finished(runs, root=tmp_path)
-    assert [row["value"] for row in rows] == [0.0, 2.0, 4.0] and rows[0]["origin"]["fingerprint"]
+def test_what_is_finished_is_never_run_again(done, tmp_path):
+    root = shutil.copytree(done, tmp_path / "root")
+    assert queue.execute(made_up(4), root=root, command=command()) == []
+    assert counts(root, "ended") == counts(root, "begun") == [(f"seed={seed}", 1) for seed in range(4)]
+    rows = results.finished(made_up(4), root=root)
+    assert [row["value"] for row in rows] == [0.0, 2.0, 4.0, 6.0] and rows[0]["origin"]["fingerprint"]
 
 
 def test_one_that_fails_is_told_and_does_not_stop_the_rest(tmp_path):
@@ -146,7 +153,7 @@ def test_a_queue_that_is_killed_loses_nothing_and_runs_nothing_twice(tmp_path, m
     assert counts(tmp_path, "ended") == counts(tmp_path, "begun") == [("seed=0", 1), ("seed=1", 1), ("seed=2", 1)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_is_handed_on_and_runs_save(tmp_path, number):
     driver = drive(tmp_path, 60)
     wait_for(lambda: counts(tmp_path, "begun"))
@@ -191,8 +198,8 @@ def test_progress_of_damaged_records_is_none(tmp_path):
 def test_two_shards_that_are_merged_equal_one_run(tmp_path, capsys):
     def wanted(rows):
         tuned = [row for row in rows if row.get("stage") == "tune"]
-        picked = [Run(tells={"seed": 9, "of": max(row["value"] for row in tuned)})] if len(tuned) == 3 else []
-        return [*made_up(3, stage="tune"), *picked]
+        picked = [Run(tells={"seed": 9, "of": max(row["value"] for row in tuned)})] if len(tuned) == 2 else []
+        return [*made_up(2, stage="tune"), *picked]
 
     whole, one, two = (tmp_path / name for name in ("whole", "one", "two"))
     commands.finish("whole", wanted, root=whole, command=command())
@@ -204,10 +211,10 @@ def test_two_shards_that_are_merged_equal_one_run(tmp_path, capsys):
     commands.finish("merged", wanted, root=one, command=command())
 
     def values(root):
-        tuned = results.finished(made_up(3, stage="tune"), root=root)
+        tuned = results.finished(made_up(2, stage="tune"), root=root)
         return [(row["run"], row["value"]) for row in results.finished(wanted(tuned), root=root)]
 
-    assert values(one) == values(whole) and len(values(whole)) == 4
+    assert values(one) == values(whole) and len(values(whole)) == 3
     assert all(count == 1 for _, count in counts(one, "ended"))
 
 
@@ -231,12 +238,11 @@ def test_rows_survive_their_file_numbers_that_json_lacks_too(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["row.jsonl", "env.json", "config.json"])
-def test_a_folder_that_is_half_copied_is_told_in_a_line(tmp_path, missing):
-    (run,) = made_up(1)
-    queue.execute([run], root=tmp_path, command=command())
-    (results.folder_of(run, tmp_path) / missing).unlink()
+def test_a_folder_that_is_half_copied_is_told_in_a_line(done, tmp_path, missing):
+    root, (run,) = shutil.copytree(done, tmp_path / "root"), made_up(1)
+    (results.folder_of(run, root) / missing).unlink()
     with pytest.raises(ValueError, match=r"run='seed=0': '.*' has DONE but is not whole \(.*\); copy it again"):
-        results.finished([run], root=tmp_path)
+        results.finished([run], root=root)
 
 
 def test_paths_among_the_values_make_no_folders():
@@ -297,9 +303,8 @@ MADE_UP = Experiment(
 )
 
 
-def test_a_section_tells_all(tmp_path):
-    queue.execute(made_up(), root=tmp_path, command=command())
-    text = report.section(MADE_UP, results.finished(made_up(), root=tmp_path), figure="figure.png")
+def test_a_section_tells_all(done):
+    text = report.section(MADE_UP, results.finished(made_up(), root=done), figure="figure.png")
     for part in (
         "## 1. Made up",
         "Values are below 10.",

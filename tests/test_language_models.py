@@ -228,7 +228,7 @@ def test_bfloat16_is_near_and_rounds(name):
     assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize("name", ["bert", "bert-attention", "lstm"])
+@pytest.mark.parametrize("name", ["bert-attention", "lstm", pytest.param("bert", marks=pytest.mark.slow)])
 def test_dropout_follows_the_key(name):
     if name.startswith("bert"):
         model, inputs = tiny_bert(dropout_rate=0.5, attention_dropout_rate=0.0), bert_inputs()
@@ -292,7 +292,7 @@ def test_padding_only_is_no_loss():
     assert mean == 0 and not any(map(np.any, jax.tree.leaves(gradient)))
 
 
-@pytest.mark.parametrize("name", ["transformer", "lstm"])
+@pytest.mark.parametrize("name", ["lstm", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_learns_a_sequence_that_repeats(name):
     task = task_of(CAUSAL[name].clone(dropout_rate=0.0))
     batch = {"tokens": jnp.stack([(jnp.arange(10) + shift) % 5 * 3 + 2 for shift in range(5)])}

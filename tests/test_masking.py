@@ -58,7 +58,7 @@ def chosen_of(masked) -> list[list[int]]:
 @pytest.mark.parametrize("max_predictions", [3, 100])
 def test_as_many_as_asked_in_order_and_never_special(max_predictions):
     batch = text(100)
-    masked = mask(jax.random.key(0), batch, max_predictions=max_predictions)
+    masked = jax.device_get(mask(jax.random.key(0), batch, max_predictions=max_predictions))
     assert masked.positions.shape == masked.weights.shape == (100, min(max_predictions, TIME))
     for row, chosen in enumerate(chosen_of(masked)):
         assert len(chosen) == number((batch["words"][row] >= 0).sum(), places=max_predictions)
@@ -236,7 +236,8 @@ def test_metrics_are_of_all_masked_tokens_and_of_all_examples(params):
 def test_loss_agrees_with_numpy(params, evaluate):
     batch, model = text(4), small_bert()
     sums = evaluate(params, {}, batch, jnp.array([1.0, 0, 1, 0]))
-    masked = jax.jit(lambda batch: masking.mask_each(masking.example_keys(batch["tokens"]), batch, **SIZES))(batch)
+    mask_each = jax.jit(lambda batch: masking.mask_each(masking.example_keys(batch["tokens"]), batch, **SIZES))
+    masked = jax.device_get(mask_each(batch))
     outputs = jax.jit(model.apply)({"params": params}, masked.inputs, batch["segments"], masked.positions)
     log_p, log_q = (np.asarray(x, np.float64) for x in map(jax.nn.log_softmax, outputs))
     expected = {name: 0.0 for name in sums}

@@ -92,7 +92,7 @@ def told(capsys):
 
 LAYOUTS = {
     "8 devices": ("--num_devices=8",),
-    "lanes": ("--num_devices=2",),
+    "lanes": ("--num_devices=4",),
     "dispatched, shard_map": ("--num_devices=2", "--config.lanes=dispatched", "--config.lift=shard_map"),
 }
 
@@ -129,14 +129,14 @@ def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tm
 
 def test_it_goes_on_with_skip_in_the_same_folder(poison, tmp_path, capsys):
     poison(BAD_DRAW, BAD_DRAW + 8, what="params")
-    assert command(tmp_path, "--num_devices=2") == 1
+    assert command(tmp_path, "--num_devices=4") == 1
     line = told(capsys)
     assert line.startswith("step 13: loss of worker 5 is nan; gradient of worker 5 has norm nan in layer")
     written = [path for path in (tmp_path / "checkpoints").glob("12/*")]
     before = [path.stat().st_mtime_ns for path in written]
-    assert command(tmp_path, "--num_devices=2") == 1 and told(capsys) == line
+    assert command(tmp_path, "--num_devices=4") == 1 and told(capsys) == line
     assert written and [path.stat().st_mtime_ns for path in written] == before  # not saved twice
-    assert command(tmp_path, "--num_devices=2", "--config.on_nonfinite=skip") == 0
+    assert command(tmp_path, "--num_devices=4", "--config.on_nonfinite=skip") == 0
     said = capsys.readouterr().err
     assert said.count("; the step is skipped") == 2 and "2 steps were skipped since the start" in said
     found = {r["step"]: r for r in records(tmp_path)}
@@ -190,15 +190,22 @@ def check_undone(on_nonfinite, *overrides, what="gradient", num_devices=4):
     return run, before
 
 
-REDUCED = (
-    pytest.param((), marks=pytest.mark.slow),
-    ("--config.reducer.name=adasum", "--config.reducer_on=updates"),
-    pytest.param(("--config.reducer.name=stale", "--config.reducer.delay_steps=2"), marks=pytest.mark.slow),
-    pytest.param(("--config.reducer.name=trimmed_mean",), marks=pytest.mark.slow),
-)
+REDUCED = {
+    "mean": (),
+    "adasum": ("--config.reducer.name=adasum", "--config.reducer_on=updates"),
+    "stale": ("--config.reducer.name=stale", "--config.reducer.delay_steps=2"),
+    "trimmed_mean": ("--config.reducer.name=trimmed_mean",),
+}
 
 
-@pytest.mark.parametrize("overrides", REDUCED, ids=str)
+def reduced(quick):
+    """Rows for each reducer, all but one of them slow."""
+    return [
+        pytest.param(row, id=name, marks=() if name == quick else pytest.mark.slow) for name, row in REDUCED.items()
+    ]
+
+
+@pytest.mark.parametrize("overrides", reduced("adasum"))
 def test_what_is_in_flight_changes_nothing_after_a_stop(overrides):
     run, before = check_undone("stop", *overrides)
     run.steps(4, 6)
@@ -206,7 +213,7 @@ def test_what_is_in_flight_changes_nothing_after_a_stop(overrides):
     assert same_bits((nonfinite.step_of(shared), local), before)
 
 
-@pytest.mark.parametrize("overrides", REDUCED, ids=str)
+@pytest.mark.parametrize("overrides", reduced("stale"))
 def test_a_skipped_step_is_as_if_its_batch_was_never_seen(overrides):
     run, before = check_undone("skip", *overrides)
     assert run.metrics["skipped"] == 1
@@ -236,9 +243,9 @@ def test_a_late_workers_nan_does_not_stop():
     late = ("--config.arrivals.name=scripted", "--config.arrivals.events=((6, 3, 9.0),)")
     backup = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=7")
     program = program_of(*PLAIN, *late, *backup)
-    run = Run(poisoned(program, 3 * 8 + 6, what="params"), num_devices=2).steps(0, 5)
+    run = Run(poisoned(program, 3 * 8 + 6, what="params"), num_devices=4).steps(0, 5)
     assert everything(run)[0].step == 5 and np.isfinite(run.metrics["loss"])
-    in_time = Run(poisoned(program, 3 * 8 + 5, what="params"), num_devices=2).steps(0, 5)
+    in_time = Run(poisoned(program, 3 * 8 + 5, what="params"), num_devices=4).steps(0, 5)
     assert everything(in_time)[0].step == ~3
 
 
@@ -259,7 +266,14 @@ def test_a_sum_that_overflows_is_of_no_worker():
     assert said.startswith("the reduced gradient has norm inf in layer Dense_1/bias, though")
 
 
-@pytest.mark.parametrize("overrides", [(), ("--config.reducer.name=adasum",), ("--config.communication.name=half",)])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("--config.reducer.name=adasum",),
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(("--config.communication.name=half",), marks=pytest.mark.slow),
+    ],
+)
 def test_looking_adds_no_collective(overrides):
     counts = {}
     for on_nonfinite in ("ignore", "skip", "stop"):

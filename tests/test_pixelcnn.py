@@ -65,7 +65,7 @@ def seen_by(model, shape):
     return np.asarray(jax.jit(jax.grad(outputs))(images) != 0).reshape(len(images), -1)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_categorical_sees_exactly_what_is_before(channels):
     model = tiny("categorical", num_layers=3, num_filters=24, num_head_filters=48)  # no group has ReLUs that are all 0
     seen = seen_by(model, (3, 4, channels))

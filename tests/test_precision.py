@@ -19,6 +19,7 @@ import step
 from models import tasks
 from runs import dry_run
 from tests import cases, inputs
+from tests.grid import grid
 from tests.test_program import DATASET, Run, largest_difference, program_of
 from tests.test_reducers import check_replication, extras, maker, reduce, tree_of
 
@@ -33,8 +34,12 @@ SOFTMAX = ("--config.model.name=softmax", "--config.ema_decay=0.9")
 CLASSIFIERS = [name for name in models.MODELS if "num_classes" in inspect.signature(models.lookup(name)).parameters]
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)  # the others are looked at where they are tested
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+QUICK = {(name, "bfloat16") for name in CLASSIFIERS if name != "inception_v3"} | {("mlp", "float16")}
+
+
+@pytest.mark.parametrize(  # the others are looked at where they are tested
+    ("name", "dtype"), grid(CLASSIFIERS, ["float16", "bfloat16"], quick=QUICK)
+)
 def test_models_compute_in_their_dtype_and_keep_float32_parameters(name, dtype):
     shape = (75, 75, 3) if name == "inception_v3" else (8, 8, 3)
     model = models.make(name, sizes={"num_classes": 3}, dtype=dtype)
@@ -271,7 +276,9 @@ def ten_steps():
     return Run(program_of(*BOTH, *GROWING), num_devices=4, lanes="unrolled").steps(0, 10)
 
 
-@pytest.mark.parametrize(("lanes", "lift"), [("vmap", "shard_map"), ("dispatched", "pmap")])
+@pytest.mark.parametrize(
+    ("lanes", "lift"), [("vmap", "shard_map"), pytest.param("dispatched", "pmap", marks=pytest.mark.slow)]
+)
 def test_ways_over_lanes_agree_and_replicas_are_bit_equal(lanes, lift, ten_steps):
     run = Run(program_of(*BOTH, *GROWING, f"--config.lift={lift}"), num_devices=2, lanes=lanes).steps(0, 10)
     assert run.metrics["communication_scale"] == ten_steps.metrics["communication_scale"] > 64
@@ -300,7 +307,7 @@ def test_resume_restores_the_scales(ten_steps, tmp_path):
 def test_float16_with_both_scales_learns_digits():
     scales = ("--config.loss_scaling.name=dynamic", "--config.communication.name=half")
     overrides = ("--config.model.dtype=float16", "--config.optimizer.learning_rate=0.1", "--config.ema_decay=None")
-    run = Run(program_of(*scales, *overrides, train_steps=80))
+    run = Run(program_of("--config.model.name=softmax", *scales, *overrides, train_steps=80))
     evaluate = evaluation.make_evaluation(run.program, run.layout, DATASET.test)
     before = evaluate(run.shared, run.local, run.resident)
     run.steps(0, 80)

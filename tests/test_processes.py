@@ -113,20 +113,23 @@ def assert_same_run(overrides, workdir, expected):
 
 
 SERVED = ("--config.arrivals.name=shifted_exponential", "--config.server.name=asynchronous")
-LAYOUTS = [(2, 2), *(pytest.param(*layout, marks=pytest.mark.slow) for layout in ((2, 1), (4, 1), (4, 2)))]
+LAYOUTS = [
+    (2, 2, ("adasum",)),
+    *(pytest.param(*layout, tuple(RUNS), marks=pytest.mark.slow) for layout in ((2, 2), (2, 1), (4, 1), (4, 2))),
+]
 
 
-@pytest.mark.parametrize(("processes", "devices"), LAYOUTS)
-def test_several_processes_give_the_numbers_of_one(tmp_path, processes, devices):
+@pytest.mark.parametrize(("processes", "devices", "names"), LAYOUTS)
+def test_several_processes_give_the_numbers_of_one(tmp_path, processes, devices, names):
     several, alone = tmp_path / "several", tmp_path / "alone"
     several.mkdir()
     train_several(
         several,
         processes=processes,
         devices=devices,
-        argument_lists=[arguments(name, several / name) for name in RUNS],
+        argument_lists=[arguments(name, several / name) for name in names],
     )
-    for name in RUNS:
+    for name in names:
         train_alone(arguments(name, alone / name), devices=processes * devices)
         assert_same_run(RUNS[name], several / name, alone / name)
         logs = {f"process-{i}.log" for i in range(1, processes)}
@@ -222,6 +225,7 @@ def undisturbed(tmp_path_factory):
     return bits(workdir)
 
 
+@pytest.mark.slow  # tests/test_launch.py kills processes that train nothing
 def test_stopped_then_killed_then_gone_on(undisturbed, tmp_path):
     run = Launched(tmp_path / "run")
     run.wait_for_step(200)

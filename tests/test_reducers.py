@@ -14,12 +14,12 @@ from tests.cases import CASES, Case
 from workers import AXES, Layout, on_devices
 
 WORKER = "worker"
-LAYOUTS = [(8, 1), (4, 2), (2, 4), (1, 8)]  # devices x lanes
 FIRST = {case.name: case for case in reversed(CASES)}  # the others of a reducer are for `make test-all`
+NAMES = ["-".join((case.name, *map(str, case.kwargs.values()))) for case in CASES]
 every_case = pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=() if case is FIRST[case.name] else pytest.mark.slow) for case in CASES],
-    ids=["-".join((case.name, *map(str, case.kwargs.values()))) for case in CASES],
+    ids=NAMES,
 )
 
 
@@ -93,7 +93,7 @@ def vectors_of(case: Case, stacked_tree) -> list[np.ndarray]:
 
 
 @every_case
-@pytest.mark.parametrize("num_workers", [1, 2, 4, 8])
+@pytest.mark.parametrize("num_workers", [1, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
 def test_agrees_with_the_oracle(case, num_workers):
     if num_workers < case.min_workers:
         with pytest.raises(ValueError, match=rf"\b{num_workers} workers|num_workers={num_workers}\b"):
@@ -174,11 +174,20 @@ def twenty_steps(make, *, num_devices: int, lift: str, extra=(), shared=()):
     return jax.tree.map(np.asarray, params)
 
 
-@every_case
-@pytest.mark.parametrize("lift", ["pmap", "shard_map"])
-def test_replicas_are_bit_equal_and_layouts_agree(case, lift):
+def by_lifts():
+    """Every reducer on two layouts, by one lift or the other; on all layouts by both they are for `make test-all`."""
+    for number, case in enumerate(FIRST.values()):
+        lift = ("pmap", "shard_map")[number % 2]
+        yield pytest.param(case, lift, (8, 2), id=f"{case.name}-{lift}-8,2")
+    for case, name in zip(CASES, NAMES, strict=True):
+        for lift in ("pmap", "shard_map"):
+            yield pytest.param(case, lift, (8, 4, 2, 1), id=f"{name}-{lift}-8,4,2,1", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("case", "lift", "devices"), list(by_lifts()))
+def test_replicas_are_bit_equal_and_layouts_agree(case, lift, devices):
     reference = None
-    for num_devices, _ in LAYOUTS:
+    for num_devices in devices:
         params = twenty_steps(maker(case), num_devices=num_devices, lift=lift, extra=case.extra, shared=case.shared)
         for leaf in jax.tree.leaves(params):
             assert all(np.array_equal(replica, leaf[0]) for replica in leaf)
@@ -212,7 +221,7 @@ def check_consensus(case, make):
 
 
 @every_case
-@pytest.mark.parametrize("scale", [1e-3, 1e3])
+@pytest.mark.parametrize("scale", [1e3, pytest.param(1e-3, marks=pytest.mark.slow)])
 def test_homogeneity(case, scale):
     if not case.homogeneous:
         return _expect_failure(check_homogeneity, case, maker(case), scale)
@@ -256,7 +265,9 @@ def test_the_algebra_rejects():
 
 
 @every_case
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, np.float32])
+@pytest.mark.parametrize(
+    "dtype", [jnp.bfloat16, *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in (jnp.float16, np.float32))]
+)
 def test_dtype_and_structure_are_kept(case, dtype):
     check_dtype(case, maker(case), dtype)
 

@@ -162,7 +162,14 @@ def test_refused_in_one_line(flags, places, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "flags", ["--config.seed=abc", "--nope", "--num_devices=3", "--workdir=/proc/nope", "--config.data.name=digitz"]
+    "flags",
+    [
+        "--num_devices=3",  # the last to be found out; the others need no process of their own to be seen
+        *(
+            pytest.param(flag, marks=pytest.mark.slow)
+            for flag in ("--config.seed=abc", "--nope", "--workdir=/proc/nope", "--config.data.name=digitz")
+        ),
+    ],
 )
 def test_refused_by_a_real_process(flags, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

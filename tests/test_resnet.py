@@ -248,7 +248,7 @@ def check_that_lanes_are_separate_calls(model, *, lanes, size):
     return on, got["statistics"]
 
 
-@pytest.mark.parametrize("lanes", ["vmap", "dispatched"])
+@pytest.mark.parametrize("lanes", ["vmap", pytest.param("dispatched", marks=pytest.mark.slow)])
 def test_sixteen_lanes_are_sixteen_calls(lanes):
     on, statistics = check_that_lanes_are_separate_calls(Tiny(num_classes=3), lanes=lanes, size=8)
     # Evaluation is at the mean of the lanes' statistics, of which none is like another.
@@ -279,7 +279,7 @@ def check_that_parameters_are_there_once(model, *, lanes, size):
     assert once <= given <= once + 64  # the number of the lane, where dispatched
 
 
-@pytest.mark.parametrize("lanes", ["vmap", "dispatched"])
+@pytest.mark.parametrize("lanes", ["dispatched", pytest.param("vmap", marks=pytest.mark.slow)])
 def test_sixteen_lanes_hold_one_copy_of_the_parameters(lanes):
     check_that_parameters_are_there_once(Tiny(num_classes=3), lanes=lanes, size=8)
 

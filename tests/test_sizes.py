@@ -37,7 +37,7 @@ PAPER = {
     "bert_adam": (64, 336_232_258, 2**16),
     "bert_adam:phase2": (64, 336_232_258, 2**15),
 }
-QUICK = {"imagenet_resnet50:2k", "cifar10_pixelcnn"}
+QUICK = {"cifar10_pixelcnn"}
 SIBLINGS = ("gpu", "laptop")
 
 # What siblings may differ in; a model or data set of another size has another name.

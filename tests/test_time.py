@@ -23,6 +23,7 @@ from workers import Halves, Layout, WorkerTimes, over_workers
 LOGNORMAL = ("--config.arrivals.name=lognormal", "--config.arrivals.sigma=0.5")
 BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6", *LOGNORMAL)
 # (worker, step, seconds), all else 1 s.
+SOFTMAX = "--config.model.name=softmax"  # where the network does not matter
 EVENTS = ((0, 0, 5.0), (1, 1, 0.5), (7, 1, 4.0), (6, 1, 3.0), (5, 1, 2.0))
 SCRIPTED = ("--config.arrivals.name=scripted", f"--config.arrivals.events={EVENTS}")
 
@@ -49,7 +50,7 @@ def slow(*row):
 )
 def test_a_step_takes_as_long_as_its_rule_says(rule, options, expected):
     flags = [f"--config.reducer.{key}={value}" for key, value in options.items()]
-    run = Run(program_of(*SCRIPTED, f"--config.reducer.name={rule}", *flags), num_devices=2)
+    run = Run(program_of(SOFTMAX, *SCRIPTED, f"--config.reducer.name={rule}", *flags), num_devices=2)
     found = []
     for step in range(2):
         run.steps(step, step + 1)
@@ -58,14 +59,14 @@ def test_a_step_takes_as_long_as_its_rule_says(rule, options, expected):
 
 
 def test_no_time_passes_where_none_is_modelled():
-    metrics = Run(program_of()).steps(0, 1).metrics
+    metrics = Run(program_of(SOFTMAX)).steps(0, 1).metrics
     assert metrics["step_seconds"] == 0 and metrics["contributors"] == 8
 
 
 @pytest.mark.parametrize(("num_workers", "num_devices"), [(8, 2), slow(8, 8), slow(6, 2), (5, 1)])
 def test_the_clock_knows_no_layout(num_workers, num_devices):
     """The N-th of the very seconds that the model gives on the host; workers in any number, on any layout."""
-    overrides = (*BACKUP, f"--config.num_workers={num_workers}", "--config.reducer.num_required=4")
+    overrides = (SOFTMAX, *BACKUP, f"--config.num_workers={num_workers}", "--config.reducer.num_required=4")
     run = Run(program_of(*overrides), num_devices=num_devices)
     for step in range(3):
         seconds = np.asarray(run.program.arrival_seconds(step))
@@ -82,13 +83,13 @@ def test_seeds_have_times_of_their_own():
 # ---- nothing of a dropped worker leaks -----------------------------------------------------------------------------
 
 
-def spoiled(made, value):
-    """The program with all that a late worker comes to being ``value``."""
+def spoiled(made):
+    """The program with all that a late worker comes to being what ``resident["value"]`` is: compiled once for all."""
 
     def local(shared, *rest):
-        feed = rest[1]
+        _, feed, resident = rest
         late = ~first_arrivals(made.arrival_seconds(shared.step), 6).contributes[feed["draw"] % 8]
-        fill = lambda x: jnp.where(late, jnp.asarray(value, x.dtype), x)  # noqa: E731
+        fill = lambda x: jnp.where(late, resident["value"].astype(x.dtype), x)  # noqa: E731
         spoil = lambda x: fill(x) if jnp.issubdtype(x.dtype, jnp.floating) else x  # noqa: E731
         return jax.tree.map(spoil, made.halves.local(shared, *rest))
 
@@ -100,9 +101,11 @@ def check_no_leak(*overrides, values=(0.0, np.nan, np.inf)):
     made = program_of("--config.model.name=normalised", *LOGNORMAL, *overrides)
     late = [np.argsort(made.arrival_seconds(step))[6:].tolist() for step in range(6)]
     assert len({worker for workers in late for worker in workers}) > 3
-    seen = []
+    seen, step = [], Run(spoiled(made), num_devices=4).step
     for value in values:
-        run = Run(spoiled(made, value), num_devices=4).steps(0, 6)
+        run = Run(made, num_devices=4)
+        run.step, run.resident["value"] = step, run.layout.put_shared(np.float32(value))
+        run.steps(0, 6)
         quality = evaluation.make_evaluation(made, run.layout, DATASET.test)(run.shared, run.local, run.resident)
         seen.append((jax.tree.leaves((run.shared, run.local)), run.metrics, quality))
     for leaves, metrics, quality in seen:
@@ -115,8 +118,8 @@ def check_no_leak(*overrides, values=(0.0, np.nan, np.inf)):
 @pytest.mark.parametrize(
     "overrides",
     [
-        slow(BACKUP),
-        (*BACKUP, "--config.reducer.combine=adasum", "--config.reducer_on=updates"),
+        BACKUP,
+        slow((*BACKUP, "--config.reducer.combine=adasum", "--config.reducer_on=updates")),
         slow((*BACKUP, "--config.loss_scaling.name=dynamic", "--config.communication.name=half")),
         slow(
             ("--config.reducer.name=stale", "--config.reducer.delay_steps=1", f"--config.reducer.combine={BACKUP[0]}")
@@ -169,11 +172,11 @@ def test_losses_are_of_those_that_count():
 
 
 def test_without_backups_a_run_is_plain_sgd():
-    plain = Run(program_of(*LOGNORMAL)).steps(0, 8)
-    none = Run(program_of(*BACKUP, "--config.reducer.num_required=8")).steps(0, 8)
+    plain = Run(program_of(SOFTMAX, *LOGNORMAL)).steps(0, 8)
+    none = Run(program_of(SOFTMAX, *BACKUP, "--config.reducer.num_required=8")).steps(0, 8)
     assert largest_difference(none.params(), plain.params()) == 0
     assert none.metrics["step_seconds"] == plain.metrics["step_seconds"] > 0
-    some = Run(program_of(*BACKUP)).steps(0, 8)
+    some = Run(program_of(SOFTMAX, *BACKUP)).steps(0, 8)
     assert largest_difference(some.params(), plain.params()) > 1e-3
 
 
@@ -224,7 +227,7 @@ def finished(tmp_path_factory):
     @functools.cache
     def run(*flags):
         workdir = tmp_path_factory.mktemp("finished")
-        assert command(*digits(workdir, *flags)) == 0
+        assert command(*digits(workdir, SOFTMAX, *flags)) == 0
         return workdir
 
     return run
@@ -263,9 +266,9 @@ def test_a_stopped_run_goes_on_with_its_clock(flags, finished, tmp_path, monkeyp
         return step_and_signal
 
     monkeypatch.setattr(train, "over_workers", stopping)
-    assert command(*digits(tmp_path, *flags)) == 128 + signal.SIGTERM
+    assert command(*digits(tmp_path, SOFTMAX, *flags)) == 128 + signal.SIGTERM
     monkeypatch.undo()
-    assert command(*digits(tmp_path, *flags)) == 0
+    assert command(*digits(tmp_path, SOFTMAX, *flags)) == 0
     reference = finished(*flags)
     assert without_clock(tmp_path) == without_clock(reference)
     dropped = [record["dropped_examples"] for record in without_clock(reference)]
@@ -273,7 +276,7 @@ def test_a_stopped_run_goes_on_with_its_clock(flags, finished, tmp_path, monkeyp
 
 
 def test_a_run_records_its_own_times_and_another_replays_them(tmp_path):
-    short = ("--config.train_steps=5", "--config.eval_every_steps=5", "--config.checkpoint_every_steps=5")
+    short = (SOFTMAX, "--config.train_steps=5", "--config.eval_every_steps=5", "--config.checkpoint_every_steps=5")
     assert command(*digits(tmp_path / "timed", *short, "--record_times", "--num_devices=2")) == 0
     assert command(*digits(tmp_path / "free", *short, "--config.lanes=dispatched", "--num_devices=2")) == 0
     assert without_clock(tmp_path / "timed") == without_clock(tmp_path / "free")  # measuring changes nothing else

@@ -10,6 +10,7 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
+from tests.grid import grid
 from workers import AXES, Halves, Layout, Window, over_workers, resolve_lanes
 from workers import lift as lifts
 
@@ -65,8 +66,12 @@ def largest_difference(one, other):
     return max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
 
 
-@pytest.mark.parametrize("lift", ["pmap", "shard_map"])
-@pytest.mark.parametrize("lanes", ["vmap", "unrolled", "dispatched"])
+QUICK = {("pmap", "vmap"), ("shard_map", "unrolled"), ("pmap", "dispatched")}
+
+
+@pytest.mark.parametrize(
+    ("lift", "lanes"), grid(["pmap", "shard_map"], ["vmap", "unrolled", "dispatched"], quick=QUICK)
+)
 def test_result_depends_on_neither_layout_nor_lift(lift, lanes):
     reference = run(Layout.of(8, num_devices=8))
     for num_devices in LAYOUTS:

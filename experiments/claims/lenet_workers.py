@@ -55,7 +55,7 @@ def _run(scale: Scale, *, num_workers: int, reducer: str, factor: float, seed: i
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    """Untuned ones, then those that the rate is picked from, then the picks with the other seeds.
+    """Untuned ones; then, one number of workers after the other, those that the rate is picked from, and the picks.
 
     A pick that is the untuned rate has its runs already.
     """
@@ -63,14 +63,16 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     points = [(n, reducer) for n in WORKERS[scale] for reducer in REDUCERS]
     runs = [_run(scale, num_workers=1, reducer="mean", factor=1.0, seed=seed) for seed in seeds]
     runs += [_run(scale, num_workers=n, reducer=r, factor=1.0, seed=seed) for n, r in points for seed in seeds]
-    points = [(n, reducer) for n in TUNED[scale] for reducer in REDUCERS]
-    for n, r in points:
-        tried = factors(r, num_workers=n)
-        runs += [_run(scale, num_workers=n, reducer=r, factor=f, seed=0, split="validation") for f in tried]
-    for n, r in points:
-        factor = _picked(rows, num_workers=n, reducer=r)
-        if factor not in (None, 1.0):
-            runs += [_run(scale, num_workers=n, reducer=r, factor=factor, seed=seed) for seed in seeds]
+    for n in TUNED[scale]:
+        for r in REDUCERS:
+            tried = factors(r, num_workers=n)
+            runs += [_run(scale, num_workers=n, reducer=r, factor=f, seed=0, split="validation") for f in tried]
+        picked = {r: _picked(rows, num_workers=n, reducer=r) for r in REDUCERS}
+        if None in picked.values():
+            break
+        for r, factor in picked.items():
+            if factor is not None and factor != 1.0:
+                runs += [_run(scale, num_workers=n, reducer=r, factor=factor, seed=seed) for seed in seeds]
     return runs
 
 

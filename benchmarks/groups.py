@@ -1,0 +1,133 @@
+"""Processes of one run that take turns together, and what each of them does: a step, or a reduction.
+
+    python -m benchmarks.groups COORDINATOR P INDEX DEVICES      # one process; a Group starts it
+
+A line of its standard input names a contender, which is made when it is first named:
+
+    step CONFIG UPDATES [KEY=VALUE ...]      # see loops.Loop
+    reduce LAYOUT:FLOATS REDUCER             # see leaves and candidates
+"""
+
+import concurrent.futures
+import contextlib
+import functools
+import os
+import socket
+import sys
+import time
+
+import jax
+import numpy as np
+
+from benchmarks import candidates, leaves, measure
+from benchmarks.loops import ROOT, Loop
+from benchmarks.rounds import Child, Turn
+from workers import Layout, claim_cpu_devices, peers
+
+_CALLS = 3  # of a reducer in a turn
+
+
+class Group:
+    """P processes on this machine's CPU. Another number of devices needs other processes, and they start afresh.
+
+    Args:
+      num_processes: P.
+      num_devices: of all processes, one worker or more each.
+    """
+
+    def __init__(self, *, num_processes: int = 1, num_devices: int = 1):
+        self._stack = contextlib.ExitStack()
+        where = f"127.0.0.1:{free_port()}"
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+        with contextlib.ExitStack() as started:
+            self._threads = started.enter_context(concurrent.futures.ThreadPoolExecutor(num_processes))
+            self._children = [
+                started.enter_context(
+                    Child.module(
+                        "benchmarks.groups",
+                        where,
+                        *map(str, (num_processes, index, num_devices)),
+                        environment=environment,
+                    )
+                )
+                for index in range(num_processes)
+            ]
+            self._stack = started.pop_all()
+
+    def __enter__(self) -> "Group":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def turn(self, contender: str) -> Turn:
+        """Returns a turn of all processes; it takes as long as it takes the slowest."""
+        return lambda: max(self._threads.map(lambda child: child(contender), self._children))
+
+
+def free_port() -> int:
+    """Returns a port of this machine that nobody listens on just now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def make(contender: str, *, num_devices: int) -> Turn:
+    """Returns what a line names.
+
+    Raises:
+      ValueError: if it names nothing.
+    """
+    kind, *rest = contender.split()
+    if kind == "step":
+        name, num_updates, *overrides = rest
+        return Loop(name, overrides, num_devices=num_devices, num_updates=int(num_updates))
+    if kind == "reduce":
+        (layout, num_floats), reducer = rest[0].split(":"), rest[1]
+        return Reduction(leaves.SIZED[layout](int(num_floats)), reducer, num_devices=num_devices)
+    raise ValueError(f"{contender!r}: must be step or reduce")
+
+
+class Reduction:
+    """A contender: a reducer as the train step has it, one worker a device.
+
+    Args:
+      shapes: of one worker's gradient.
+      reducer: with its options, as ``candidates.parse`` reads it.
+      num_devices: of all processes.
+    """
+
+    def __init__(self, shapes: leaves.Leaves, reducer: str, *, num_devices: int):
+        layout = Layout.of(num_devices, num_devices=num_devices)
+        # Compiled by its first call: of several processes, nothing can be compiled for shapes alone.
+        self._reduce, self._state = measure.lift_reducer(candidates.parse(reducer), shapes, layout)
+        rng = np.random.default_rng(0)
+        draw = lambda leaf: rng.standard_normal((num_devices, *leaf.shape), np.float32)  # noqa: E731
+        self._gradients = [layout.put_local(draw(leaf)) for leaf in shapes]
+
+    def __call__(self) -> float:
+        """Returns the mean seconds of a call; one before them, which is not counted, waits for the other processes."""
+        self._call()
+        began = time.perf_counter()
+        for _ in range(_CALLS):
+            self._call()
+        return (time.perf_counter() - began) / _CALLS
+
+    def _call(self) -> None:
+        jax.block_until_ready(self._reduce(self._gradients, self._state))
+
+
+def main(coordinator: str, num_processes: str, index: str, num_devices: str) -> None:
+    """Is one process of a group, until its standard input ends."""
+    count, devices = int(num_processes), int(num_devices)
+    peers.join(coordinator=coordinator, num_processes=count, process_id=int(index))
+    claim_cpu_devices(devices, num_devices=devices, num_processes=count)
+    made = functools.cache(functools.partial(make, num_devices=devices))
+    with contextlib.suppress(KeyboardInterrupt):  # who started this one was told, too
+        for line in sys.stdin:
+            print(f"seconds {made(line.strip())()}", flush=True)
+    peers.abandon(0)  # the others end when they are told to, and not all at once
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

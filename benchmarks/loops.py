@@ -1,0 +1,93 @@
+"""The loop of train.py on made-up data, without its records and checkpoints: what a step costs, and nothing else."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import data
+from configs import flags
+from program import Program, build
+from state import place
+from workers import Layout, Window, over_workers
+
+ROOT = Path(__file__).resolve().parent.parent
+NUM_EXAMPLES = 4096
+_ENDLESS = 1_000_000  # steps
+
+
+def load(name: str, overrides: Sequence[str]) -> Program:
+    """Builds a config of this repository, whether or not its data are at hand.
+
+    >>> load("digits", ["num_workers=2"]).config.num_workers
+    2
+    """
+    path = ROOT / "configs" / f"{name}.py"
+    config = flags.load(str(path), [f"--config.{text}" for text in (*overrides, f"train_steps={_ENDLESS}")])
+    return build(config, open_data=data.make_or_assume)
+
+
+def made_up(info: data.Info) -> data.Dataset:
+    """Returns random images with random labels, of the shapes of a set."""
+    rng = np.random.default_rng(0)
+    image = info.example["image"]
+    examples = data.Arrays(
+        {
+            "image": rng.integers(256, size=(NUM_EXAMPLES, *image.shape), dtype=np.uint8),
+            "label": rng.integers(info.sizes["num_classes"], size=NUM_EXAMPLES, dtype=np.int32),
+        }
+    )
+    constants = {name: np.full(part.shape, 100, part.dtype) for name, part in info.constants.items()}
+    return data.Dataset("made up", examples, examples, constants)
+
+
+class Loop:
+    """A contender: so many updates, from the feed to the numbers on the host; the first turn compiles.
+
+    Args:
+      name: of a config of image classification.
+      overrides: "key=value" each.
+      num_devices: of all processes.
+      num_updates: of one turn, at least.
+    """
+
+    def __init__(self, name: str, overrides: Sequence[str] = (), *, num_devices: int, num_updates: int):
+        program = load(name, overrides)
+        layout = Layout.of(program.config.num_workers, num_devices=num_devices)
+        dataset = made_up(program.source.info)
+        draws = data.Draws(num_examples=NUM_EXAMPLES, batch_size=program.config.batch_size_per_worker, seed=0)
+        own = (len(layout.own_devices), layout.lanes)
+        feeds = data.Feeds(dataset.train, draws, layout=own, workers=layout.own_workers)
+        self._layout, self._num_updates = layout, num_updates
+        self._step = over_workers(program.halves, layout=layout, lift=program.config.lift, lanes=program.config.lanes)
+        self._state = place(program, layout)
+        self._resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
+        self._fed = feeds.follow(program.timetable.turns(0, _ENDLESS, stops=()))
+        self._collect = program.timetable.collector(seconds=0.0, measure=program.task.metrics)
+
+    def __call__(self) -> float:
+        """Returns the seconds of an update, the mean of those of this turn."""
+        window = Window()
+        began, done = time.perf_counter(), 0
+        while done < self._num_updates:
+            turn, feed = next(self._fed)
+            plan = {name: self._layout.split(column) for name, column in turn.plan.items()}
+            *state, metrics = self._step(*self._state, {**feed, "plan": plan}, self._resident)
+            self._state = tuple(state)
+            self._read(window.push(turn, metrics))
+            done += len(turn.steps)
+        self._read(window.drain())
+        return (time.perf_counter() - began) / done
+
+    def _read(self, finished: Sequence) -> None:
+        for turn, metrics in finished:
+            metrics.pop("evidence", None)
+            self._collect(turn, self._layout.get_shared(metrics))
+
+
+def devices() -> list[str]:
+    """Returns what this machine computes on, for a benchmark to name."""
+    device = jax.devices()[0]
+    return [f"{device.platform} {device.device_kind}"]

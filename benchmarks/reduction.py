@@ -1,0 +1,47 @@
+"""Adasum over the mean, 8 workers on 8 devices of this process, 10 million floats in ResNet-50's leaves.
+
+    python -m benchmarks.reduction
+
+The one line of ``benchmarks.reducers`` that has a target; that command measures every reducer, at any size.
+"""
+
+import sys
+
+from benchmarks import candidates, command, leaves
+from benchmarks.command import Found, Tell
+from benchmarks.measure import Row, measure
+from benchmarks.measured import Measured, Target
+from workers import Layout, claim_cpu_devices
+
+WORKERS, FLOATS, MAX_SECONDS = 8, 10_000_000, 300.0
+
+
+def benchmark(*, repeats: int, tell: Tell) -> Found:
+    """Measures what ``benchmarks.reducers`` does, of one reducer on one set of leaves."""
+    claim_cpu_devices(WORKERS, num_devices=WORKERS)
+    layout = Layout.of(WORKERS, num_devices=WORKERS)
+    rows: list[Row] = []
+    ((name, shapes),) = leaves.sets(["resnet50_like"], sizes=[FLOATS])
+    measure(
+        name,
+        shapes,
+        [candidates.parse("adasum")],
+        layout=layout,
+        repeats=repeats,
+        max_seconds=MAX_SECONDS,
+        rows=rows,
+        tell=tell,
+    )
+    (row,) = rows
+    if row.refused:
+        raise RuntimeError(row.refused)
+    found = [
+        Measured("adasum over mean, 8 devices, 10 M floats", row.ratios.tolist(), target=Target("<=", 1.3)),
+        Measured("mean, 8 devices, 10 M floats", row.baseline_seconds, unit="s"),
+    ]
+    return Found(found, [f"{device.platform} {device.device_kind}" for device in layout.devices])
+
+
+if __name__ == "__main__":
+    argv = ["benchmarks.reduction", *sys.argv[1:]]
+    sys.exit(command.run(benchmark, name="reduction", doc=__doc__, argv=argv, repeats=15))

@@ -1,0 +1,110 @@
+"""What was measured as Markdown, and what has moved since it was published."""
+
+import ast
+import importlib.util
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import measured
+from benchmarks.measured import Measured
+
+HERE = Path(__file__).parent
+NOTES = HERE / "notes"
+PUBLISHED = HERE / "results"
+PAGE = HERE / "RESULTS.md"
+_HEADER = ("What", "Median", "Quartiles", "Rounds", "Target", "")
+
+
+def page(names: Iterable[str], *, folder: Path = PUBLISHED) -> str:
+    """Returns the page of all benchmarks whose file lies in a folder.
+
+    Args:
+      names: of the benchmarks, in order.
+      folder: of their JSON files.
+    """
+    top = (
+        "# What it costs\n\n"
+        "Made by `python -m benchmarks publish` from `benchmarks/results/`; `make bench` measures anew and compares. A "
+        "ratio is of two times of the same round; machines that are shared are noisy, so look at the quartiles.\n"
+    )
+    sections = [section(name, *measured.read(folder / f"{name}.json")) for name in names if _there(name, folder)]
+    return "\n".join([top, *sections])
+
+
+def section(name: str, environment: Mapping[str, Any], found: Sequence[Measured]) -> str:
+    """Returns the section of one benchmark: table, machine, and the notes on what bounds it."""
+    notes = NOTES / f"{name}.md"
+    told = f"\n{notes.read_text().strip()}\n" if notes.exists() else ""
+    rows = [_HEADER, ("---",) * len(_HEADER), *(_cells(one, notes=told) for one in found)]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    return f"## {name}\n\n{title(name)} `python -m benchmarks.{name}`\n\n{table}\n\n{_machine(environment)}\n{told}"
+
+
+def title(name: str) -> str:
+    """Returns the first line of a benchmark's docstring, without importing it."""
+    spec = importlib.util.find_spec(f"benchmarks.{name}")
+    assert spec is not None and spec.origin is not None
+    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+    return docstring.partition("\n")[0]
+
+
+def moved(names: Iterable[str], *, new: Path, old: Path = PUBLISHED) -> list[str]:
+    """Returns a line for each quantity whose median is outside of the other measurement's quartiles, both ways."""
+    lines = []
+    for name in names:
+        if _there(name, new) and _there(name, old):
+            before = {one.name: one for one in measured.read(old / f"{name}.json")[1]}
+            for one in measured.read(new / f"{name}.json")[1]:
+                if one.name in before and one.moved(before[one.name]):
+                    lines.append(f"{name}: {one.name}: {before[one.name].median:.3g} -> {one.median:.3g} {one.unit}")
+    return lines
+
+
+def unexplained(found: Sequence[Measured], *, notes: str) -> list[str]:
+    """Returns the quantities that miss their target and have no paragraph of their own in the notes."""
+    missed = [one.name for one in found if one.target and not one.target.met(one.median)]
+    return [name for name in missed if f"### {name}\n" not in notes]
+
+
+def _there(name: str, folder: Path) -> bool:
+    return (folder / f"{name}.json").exists()
+
+
+def _cells(one: Measured, *, notes: str) -> tuple[str, ...]:
+    low, high = one.quartiles
+    verdict = ""
+    if one.target:
+        verdict = "met" if one.target.met(one.median) else "missed"
+        if f"### {one.name}\n" in notes:
+            verdict = f"[{verdict}](#{_anchor(one.name)})"
+    spread = f"{_number(low)} to {_number(high)}"
+    target = str(one.target or "")
+    return (one.name, f"{_number(one.median)} {one.unit}", spread, str(len(one.values)), target, verdict)
+
+
+def _number(value: float) -> str:
+    """Three digits, and no exponent where a person would write none.
+
+    >>> _number(1234567.0), _number(0.0123456), _number(1.5)
+    ('1,234,567', '0.0123', '1.5')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _anchor(heading: str) -> str:
+    """As GitHub makes them.
+
+    >>> _anchor("adasum over mean, 8 devices")
+    'adasum-over-mean-8-devices'
+    """
+    return "".join(c for c in heading.lower().replace(" ", "-") if c.isalnum() or c in "-_")
+
+
+def _machine(environment: Mapping[str, Any]) -> str:
+    versions = {"python": environment["python"], **{k: v for k, v in environment["packages"].items() if v}}
+    named = ("python", "jax", "jaxlib", "flax", "optax", "torch")
+    told = ", ".join(f"{name} {versions[name]}" for name in named if name in versions)
+    devices = f"{len(environment['devices'])} x {environment['devices'][0]}"
+    commit = f"commit {(environment['commit'] or 'unknown')[:10]}, {environment['tree']}"
+    return f"{environment['started'][:10]}, {devices}, {environment['cpu_count']} cores, {told}; {commit}."

@@ -1,0 +1,98 @@
+"""From the start of a command to the end of its first step, as somebody who waits for it sees it.
+
+    python -m benchmarks.start_up
+    python -m benchmarks.start_up --repeats=9 --json=out/start_up.json
+
+``python train.py --config=configs/digits.py`` with one step. Its first record is written when that step is done, before
+the evaluation, and goes to the operating system at once: the time is from the start of the process to that record,
+looked for every few milliseconds. "cold" has an empty folder of compiled programs, "warm" the folder of a run before,
+with all that it compiled. "import" is a process that imports train.py, and ends.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import command, loops, rounds
+from benchmarks.measured import Measured, Target
+
+_LOOK_SECONDS = 0.005
+_RUN = ("train.py", "--config=configs/digits.py", "--config.train_steps=1")
+
+
+def until_record(line: Sequence[str], metrics: Path, *, environment: Mapping[str, str]) -> float:
+    """Returns the seconds from the start of a process to its first record; waits for its end, too.
+
+    Args:
+      line: the command line.
+      metrics: the file in which records come.
+      environment: of the process.
+
+    Raises:
+      RuntimeError: one line, if the process fails or writes no record.
+    """
+    with tempfile.TemporaryFile() as said:
+        began = time.perf_counter()
+        with subprocess.Popen(
+            line, cwd=loops.ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+        ) as process:
+            while not _holds_something(metrics) and process.poll() is None:
+                time.sleep(_LOOK_SECONDS)
+            seconds = time.perf_counter() - began
+        if process.returncode or not _holds_something(metrics):
+            said.seek(0)
+            last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            raise RuntimeError(f"{' '.join(line)}: ended with code {process.returncode}, and said: {last}")
+    return seconds
+
+
+def _holds_something(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def first_step(compiled: Path) -> float:
+    """Returns the seconds to the end of the first step, with a folder of compiled programs."""
+    with tempfile.TemporaryDirectory() as folder:
+        workdir = Path(folder) / "run"
+        environment = {
+            **os.environ,
+            "JAX_COMPILATION_CACHE_DIR": str(compiled),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+        line = [sys.executable, *_RUN, f"--workdir={workdir}"]
+        return until_record(line, workdir / "metrics.jsonl", environment=environment)
+
+
+def _cold() -> float:
+    with tempfile.TemporaryDirectory() as compiled:
+        return first_step(Path(compiled))
+
+
+def _import() -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import train"], cwd=loops.ROOT, check=True)
+    return time.perf_counter() - began
+
+
+def benchmark(*, repeats: int, tell: command.Tell) -> command.Found:
+    """Measures imports and first steps, in turns; the first round, which is not counted, fills the warm folder."""
+    with tempfile.TemporaryDirectory() as compiled:
+        contenders = {"import": _import, "cold": _cold, "warm": lambda: first_step(Path(compiled))}
+        seconds = rounds.in_turns(contenders, repeats=repeats, tell=tell)
+    found = [
+        Measured("import", seconds["import"], "s"),
+        Measured("digits, start to first step, cold", seconds["cold"], "s"),
+        Measured("digits, start to first step, warm", seconds["warm"], "s", Target("<=", 6)),
+    ]
+    return command.Found(found, loops.devices())
+
+
+if __name__ == "__main__":
+    sys.exit(
+        command.run(benchmark, name="start_up", doc=__doc__, argv=["benchmarks.start_up", *sys.argv[1:]], repeats=5)
+    )

@@ -1,0 +1,133 @@
+"""The form that benchmarks share: turns, children, files, the page of results."""
+
+import sys
+import textwrap
+
+import pytest
+
+import benchmarks.__main__ as program
+from benchmarks import command, measured, report, rounds
+from benchmarks.measured import Measured, Target
+
+CHILD = """
+import sys
+from benchmarks import rounds
+print("what libraries print")
+turns = iter([0.5, 1.5])
+rounds.serve(lambda: next(turns))
+"""
+
+
+def found(**values):
+    return [Measured(name, v, target=Target("<=", 1.3) if name == "ratio" else None) for name, v in values.items()]
+
+
+def write(folder, *, devices=("cpu:0 cpu",), **values):
+    path = folder / "reduction.json"
+    measured.write("reduction", found(**values), devices=devices, packages={"torch": "2"}, path=path)
+    return path
+
+
+# ---- turns -------------------------------------------------------------------------------------------------------
+
+
+def test_each_takes_its_turn_and_the_first_round_is_not_counted():
+    order, clock = [], iter(range(100))
+
+    def turn(name):
+        order.append(name)
+        return float(next(clock))
+
+    seconds = rounds.in_turns({n: lambda n=n: turn(n) for n in "ab"}, repeats=3)
+    assert "".join(order) == "abbaabba"
+    assert seconds == {"a": [3.0, 4.0, 7.0], "b": [2.0, 5.0, 6.0]}
+    assert rounds.ratios(seconds, "a", "b") == [1.5, 0.8, 7 / 6]
+
+
+def test_a_child_takes_turns_until_it_is_closed():
+    with rounds.Child([sys.executable, "-c", CHILD]) as child:
+        assert [child(), child()] == [0.5, 1.5]
+        with pytest.raises(RuntimeError, match="ended with code 1"):  # it has no third turn
+            child()
+
+
+# ---- files and the page ------------------------------------------------------------------------------------------
+
+
+def test_a_file_holds_what_was_measured(tmp_path):
+    environment, read = measured.read(write(tmp_path, ratio=[1.0, 2.0, 4.0], other=[1.0]))
+    assert read == found(ratio=[1.0, 2.0, 4.0], other=[1.0])
+    assert environment["packages"]["torch"] == "2" and environment["cpu_count"] >= 1
+    assert read[0].median == 2.0 and read[0].quartiles == (1.5, 3.0)
+
+
+def test_the_page_says_what_is_missed_and_links_its_paragraph(tmp_path, monkeypatch):
+    write(tmp_path, ratio=[1.5, 1.6, 1.7], other=[1.0])
+    monkeypatch.setattr(report, "NOTES", tmp_path)
+    assert "| ratio | 1.6 x | 1.55 to 1.65 | 3 | <= 1.3 | missed |" in report.page(["reduction"], folder=tmp_path)
+    (tmp_path / "reduction.md").write_text("### ratio\n\nBound by memory.\n")
+    page = report.page(["reduction", "not measured"], folder=tmp_path)
+    assert "| <= 1.3 | [missed](#ratio) |" in page and "Bound by memory." in page and "1 x cpu:0 cpu" in page
+
+
+def test_what_has_moved(tmp_path):
+    for folder, middle in (("old", 1.0), ("new", 2.0)):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder, ratio=[middle - 0.1, middle, middle + 0.1], other=[0.0, middle, 3.0])
+    assert report.moved(["reduction"], new=tmp_path / "new", old=tmp_path / "old") == ["reduction: ratio: 1 -> 2 x"]
+    assert report.moved(["reduction"], new=tmp_path / "new", old=tmp_path / "nothing") == []
+
+
+def test_the_published_page_is_that_of_the_published_files():
+    there = sorted(path.stem for path in report.PUBLISHED.glob("*.json"))
+    assert set(there) <= set(program.BENCHMARKS)
+    if there:
+        assert report.PAGE.read_text() == report.page(program.BENCHMARKS)
+
+
+@pytest.mark.parametrize("name", program.BENCHMARKS)
+def test_what_misses_its_target_is_explained(name):
+    path, notes = report.PUBLISHED / f"{name}.json", report.NOTES / f"{name}.md"
+    if not path.exists():
+        pytest.skip(f"{name}: not published yet")
+    assert report.unexplained(measured.read(path)[1], notes=notes.read_text() if notes.exists() else "") == []
+
+
+def test_a_miss_without_a_paragraph_is_found():
+    missed = found(ratio=[1.5], other=[9.0])
+    assert report.unexplained(missed, notes="") == ["ratio"]
+    assert report.unexplained(missed, notes=textwrap.dedent("### ratio\n\nWhy.")) == []
+
+
+# ---- commands ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["--repeats=0"], "repeats=0: must be 1 or more"), (["--json=/no/such/folder/x.json"], "json='/no/such/folder")],
+)
+def test_refused_before_anything_is_measured(arguments, told, capsys):
+    never = lambda **_: pytest.fail("measured")  # noqa: E731
+    assert command.run(never, name="x", doc="", argv=["benchmarks.x", *arguments], repeats=3) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_command_prints_and_writes(tmp_path, capsys):
+    def one(*, repeats, tell):
+        return command.Found(found(ratio=[1.0] * repeats), ["cpu:0 cpu"])
+
+    path = tmp_path / "x.json"
+    assert command.run(one, name="x", doc="", argv=["benchmarks.x", f"--json={path}"], repeats=3) == 0
+    assert capsys.readouterr().out == "ratio: 1 x (quartiles 1 to 1, 3 rounds); target <= 1.3: met\n"
+    assert measured.read(path)[1] == found(ratio=[1.0] * 3)
+
+
+def test_an_unknown_benchmark_is_refused(capsys):
+    assert program.main(["benchmarks", "run", "nothing"]) == 2
+    assert "names='nothing': must be of step, " in capsys.readouterr().err
+
+
+def test_every_benchmark_has_a_first_line():
+    for name in program.BENCHMARKS:
+        if (report.HERE / f"{name}.py").exists():
+            assert report.title(name).endswith(".")

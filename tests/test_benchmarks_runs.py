@@ -1,0 +1,211 @@
+"""Benchmarks of runs, steps and processes: the arithmetic, what they start, and a smallest whole run of each."""
+
+import itertools
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks import groups, loops, measure, processes, scaling, simulation, start_up, waiting
+from benchmarks.candidates import parse
+from benchmarks.leaves import plain
+from workers import Layout
+
+
+def named(found):
+    names = [one.name for one in found.measured]
+    assert len(set(names)) == len(names)
+    assert all(np.isfinite(one.values).all() and len(one.values) >= 1 for one in found.measured), found.measured
+    assert found.devices
+    return {one.name: one for one in found.measured}
+
+
+# ---- the loop ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("num_workers=4",),
+        pytest.param(
+            ("num_workers=4", "server.name=asynchronous", "arrivals.name=shifted_exponential"), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_loop_takes_so_many_updates_a_turn(overrides):
+    small = ("model.hidden_sizes=(8,)", "batch_size_per_worker=4")
+    loop = loops.Loop("digits", [*small, *overrides], num_devices=2, num_updates=5)
+    before = np.asarray(loop._state[0].params["Dense_0"]["kernel"])
+    assert 0 < loop() < 60
+    first = int(loop._state[0].step[0])
+    assert 5 <= first < 5 + 4 and loop() > 0  # a wave is several
+    assert first + 5 <= int(loop._state[0].step[0]) < first + 5 + 4
+    assert np.abs(np.asarray(loop._state[0].params["Dense_0"]["kernel"]) - before).max() > 0
+
+
+def test_made_up_images_are_of_a_sets_shape():
+    info = loops.load("mnist", ()).source.info
+    dataset = loops.made_up(info)
+    columns = dataset.train.columns
+    assert {name: (part.shape[1:], part.dtype) for name, part in columns.items()} == {
+        name: (part.shape, part.dtype) for name, part in info.example.items()
+    }
+    assert set(columns["label"]) == set(range(10)) and columns["image"].std() > 70
+    assert {name: part.shape for name, part in dataset.constants.items()} == {"mean": (1,), "std": (1,)}
+
+
+# ---- processes that take turns -----------------------------------------------------------------------------------
+
+
+def test_lines_name_contenders():
+    reduction = groups.make("reduce plain:100 adasum:algorithm=gram", num_devices=4)
+    assert reduction() > 0
+    loop = groups.make("step digits 2 num_workers=2 model.hidden_sizes=(8,)", num_devices=2)
+    assert loop() > 0 and int(loop._state[0].step[0]) == 2
+    with pytest.raises(ValueError, match="'sleep 3': must be step or reduce"):
+        groups.make("sleep 3", num_devices=2)
+
+
+def test_a_turn_of_a_group_is_the_slowest_childs():
+    asked = []
+
+    class Made:
+        def __init__(self, seconds):
+            self.seconds = seconds
+
+        def __call__(self, line):
+            asked.append(line)
+            return self.seconds
+
+    group = groups.Group.__new__(groups.Group)
+    with groups.concurrent.futures.ThreadPoolExecutor(3) as threads:
+        group._threads, group._children = threads, [Made(1.0), Made(3.0), Made(2.0)]
+        assert group.turn("step x")() == 3.0 and asked == ["step x"] * 3
+
+
+def test_a_reducer_that_is_not_compiled_reduces_the_same():
+    layout = Layout.of(4, num_devices=2)
+    reduce, state = measure.lift_reducer(parse("mean"), plain(8), layout)
+    given = np.arange(32, dtype=np.float32).reshape(4, 8)
+    (mean,), _ = reduce([layout.put_local(given)], state)
+    np.testing.assert_allclose(layout.get_shared(mean), given.mean(0))
+
+
+@pytest.mark.slow
+def test_a_group_of_two_processes():
+    with groups.Group(num_processes=2, num_devices=2) as group:
+        mean, adasum = (group.turn(f"reduce plain:1000 {name}") for name in ("mean", "adasum"))
+        step = group.turn("step digits 3 num_workers=2 model.hidden_sizes=(8,)")
+        assert all(turn() > 0 for turn in (mean, adasum, step, adasum, mean, step))
+        with pytest.raises(RuntimeError, match=r"benchmarks\.groups .*: ended with code"):
+            group.turn("sleep 3")()
+
+
+# ---- starting up -------------------------------------------------------------------------------------------------
+
+
+def writer(path, *, seconds_before, seconds_after):
+    return [
+        sys.executable,
+        "-S",
+        "-c",
+        f"import time; open({str(path)!r}, 'w').close(); time.sleep({seconds_before})\n"
+        f"open({str(path)!r}, 'w').write('record'); time.sleep({seconds_after})",
+    ]
+
+
+def test_the_first_record_ends_the_time(tmp_path):
+    line = writer(tmp_path / "metrics", seconds_before=0.4, seconds_after=0)
+    seconds = start_up.until_record(line, tmp_path / "metrics", environment=os.environ)
+    assert seconds > 0.4  # it slept so long before; an empty file is no record
+
+
+def test_what_comes_after_the_first_record_is_waited_for_and_not_counted(tmp_path, monkeypatch):
+    now = iter(itertools.count(100.0))  # a clock that goes a second further each time it is looked at
+    monkeypatch.setattr(start_up.time, "perf_counter", lambda: next(now))
+    line = writer(tmp_path / "metrics", seconds_before=0, seconds_after=0.3)
+    line[-1] += f"; open({str(tmp_path / 'ended')!r}, 'w').close()"
+    assert start_up.until_record(line, tmp_path / "metrics", environment=os.environ) == 1
+    assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [("import sys; sys.exit('no such\\nconfig')", "code 1, and said: config"), ("print('done')", "code 0, .*: done")],
+)
+def test_a_run_that_fails_is_told(tmp_path, program, told):
+    with pytest.raises(RuntimeError, match=told):
+        start_up.until_record([sys.executable, "-c", program], tmp_path / "metrics", environment=os.environ)
+
+
+# ---- waiting -----------------------------------------------------------------------------------------------------
+
+
+def lap(step, rate, share, kind="train"):
+    return {"kind": kind, "step": step, "steps_per_second": rate, "data_wait_share": share}
+
+
+def test_the_first_lap_and_evaluations_do_not_count():
+    records = [lap(10, 0.1, 1.0), lap(20, 10, 0.0), lap(20, 10, 1.0, kind="eval"), lap(50, 10, 0.04)]
+    assert waiting.waiting_share(records) == pytest.approx(0.03)
+    with pytest.raises(ValueError, match="of 1 laps, must be of 2"):
+        waiting.waiting_share([lap(10, 1.0, 0.0), lap(10, 1.0, 0.0, kind="eval")])
+
+
+def test_what_is_not_at_hand_is_left_out_and_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    told = []
+    assert [run.name for run in waiting.at_hand(waiting.RUNS, tell=told.append)] == ["digits, MLP"]
+    assert [line.partition(": left out: ")[0] for line in told] == ["MNIST, LeNet-5", "CIFAR-10, ResNet-20"]
+
+
+# ---- scaling -----------------------------------------------------------------------------------------------------
+
+
+def test_slopes_are_those_of_numpys_line():
+    counts, values = [1, 2, 4, 8], np.random.default_rng(0).standard_normal((4, 3))
+    centred = np.array(counts) - np.mean(counts)
+    np.testing.assert_allclose(scaling.slopes(counts, values), centred @ values / (centred @ centred))
+
+
+@pytest.mark.slow
+def test_the_reduction_holds_all_gradients():
+    four, eight = (scaling.reduction_bytes(n, "mean") for n in (4, 8))
+    assert eight - four >= 4 * 4 * 1_663_370
+
+
+# ---- whole runs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_start_up():
+    found = named(start_up.benchmark(repeats=1, tell=print))
+    assert list(found) == ["import", "digits, start to first step, cold", "digits, start to first step, warm"]
+    assert all(one.median > 0.1 for one in found.values())
+
+
+@pytest.mark.slow
+def test_simulation():
+    found = named(simulation.benchmark(repeats=1, tell=print, num_updates=2, num_events=2000, num_steps=100))
+    assert [one.unit for one in found.values()] == ["x", "updates/s", "steps/s", "events/s", "steps/s"]
+    ratio, served, plain_, *_ = found.values()
+    assert ratio.median == pytest.approx(plain_.median / served.median)
+
+
+@pytest.mark.slow
+def test_waiting():
+    found = named(waiting.benchmark(repeats=1, tell=print, candidates=[waiting.Run("few", "digits", 60, 20)]))
+    assert list(found) == ["waiting for data: few"] and 0 <= found["waiting for data: few"].median <= 1
+
+
+@pytest.mark.slow
+def test_processes():
+    found = named(processes.benchmark(repeats=1, tell=print, num_floats=20_000, counts=(1, 2)))
+    assert [name.partition(",")[0] for name in found][:2] == ["mean", "adasum (auto) over mean"] and len(found) == 8
+
+
+@pytest.mark.slow
+def test_scaling():
+    found = named(scaling.benchmark(repeats=1, tell=print, lanes=(1, 2), devices=(1, 2), memory_at=(2, 4)))
+    assert [one.unit for one in found.values()] == ["s"] * 9 + ["bytes"] * 2

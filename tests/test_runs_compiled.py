@@ -1,0 +1,82 @@
+"""Compiled programs that are kept, and traces of steps."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+from absl.testing import flagsaver
+
+import runs
+import train
+
+PROGRAM = """
+import sys, jax, runs
+runs.keep_compiled(sys.argv[1] if len(sys.argv) > 1 else None)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+events = []
+jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
+jax.jit(lambda x: x * 2)(1.0)
+print(*(name.rpartition("/")[2] for name in events if "cache_hits" in name or "cache_misses" in name))
+"""
+
+
+def of_a_process(folder, *arguments, **environment):
+    """Returns the cache's hits and misses of a process in a folder, and its warnings."""
+    clean = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+    root = os.path.dirname(train.__file__)
+    clean |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": root, **environment}
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    done = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split(), done.stderr
+
+
+def test_the_next_process_need_not_compile_and_a_damaged_file_is_made_anew(tmp_path):
+    kept = tmp_path / "out" / "compiled"  # where nothing else is said
+    assert of_a_process(tmp_path) == (["cache_misses"], "")
+    (file,) = kept.iterdir()
+    whole = file.stat().st_size
+    assert of_a_process(tmp_path) == (["cache_hits"], "")
+    file.write_bytes(file.read_bytes()[: whole // 2])
+    found, said = of_a_process(tmp_path)
+    assert (found, said) == (["cache_misses"], "")
+    assert [path.stat().st_size for path in kept.iterdir()] == [pytest.approx(whole, rel=0.1)]
+    assert of_a_process(tmp_path) == (["cache_hits"], "")
+
+
+@pytest.mark.slow
+def test_where_it_is_kept(tmp_path):
+    assert of_a_process(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "theirs"))[0] == ["cache_misses"]
+    assert of_a_process(tmp_path, str(tmp_path / "mine"))[0] == ["cache_misses"]
+    assert of_a_process(tmp_path, "")[0] == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "theirs"]
+
+
+def test_a_calling_programs_cache_is_left(monkeypatch):
+    before = jax.config.jax_compilation_cache_dir
+    assert before  # the tests' own
+    runs.keep_compiled(None)
+    assert jax.config.jax_compilation_cache_dir == before
+
+
+def test_ten_steps_are_traced(tmp_path, capsys):
+    arguments = ["--config.model.name=softmax", "--config.train_steps=25", "--config.train_epochs=None", "--profile"]
+    with flagsaver.flagsaver():
+        assert train.main(["train.py", f"--workdir={tmp_path}/run", "--num_devices=2", *arguments]) == 0
+    (trace,) = (tmp_path / "run" / "profile").glob("plugins/profile/*/perfetto_trace.json.gz")
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    steps = [int(event["args"]["step_num"]) for event in events if event.get("name") == "train"]
+    assert steps == list(range(11, 21))
+
+
+@pytest.mark.parametrize("calls", [5, 15])
+def test_a_run_that_ends_before_the_trace_does(calls, tmp_path):
+    with runs.Profile(tmp_path) as profile:
+        for call in range(calls):
+            with profile.step(call, step=call, state=()):
+                pass
+    assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == (calls > 10)
