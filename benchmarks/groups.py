@@ -4,7 +4,7 @@
 
 A line of its standard input names a contender, which is made when it is first named:
 
-    step CONFIG UPDATES [KEY=VALUE ...]      # see loops.Loop
+    step CONFIG UPDATES [KEY=VALUE ...]      # see loops.Loop; its part "local" by that name
     reduce LAYOUT:FLOATS REDUCER             # see leaves and candidates
 """
 
@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from benchmarks import candidates, leaves, measure
-from benchmarks.loops import ROOT, Loop
+from benchmarks.loops import ROOT, Loop, Part, load
 from benchmarks.rounds import Child, Turn
 from workers import Layout, claim_cpu_devices, peers
 
@@ -79,13 +79,16 @@ def make(contender: str, *, num_devices: int) -> Turn:
       ValueError: if it names nothing.
     """
     kind, *rest = contender.split()
-    if kind == "step":
+    if kind == "step" or kind == "local":
         name, num_updates, *overrides = rest
-        return Loop(name, overrides, num_devices=num_devices, num_updates=int(num_updates))
+        program = load(name, overrides)
+        layout = Layout.of(program.config.num_workers, num_devices=num_devices)
+        part: Part = "step" if kind == "step" else "local"
+        return Loop(program, layout, num_updates=int(num_updates), part=part)
     if kind == "reduce":
-        (layout, num_floats), reducer = rest[0].split(":"), rest[1]
-        return Reduction(leaves.SIZED[layout](int(num_floats)), reducer, num_devices=num_devices)
-    raise ValueError(f"{contender!r}: must be step or reduce")
+        (shapes, num_floats), reducer = rest[0].split(":"), rest[1]
+        return Reduction(leaves.SIZED[shapes](int(num_floats)), reducer, num_devices=num_devices)
+    raise ValueError(f"{contender!r}: must be step, local or reduce")
 
 
 class Reduction:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
-from benchmarks import command, our_step, rounds
+from benchmarks import command, loops, rounds
 from benchmarks.command import Found, Tell
 from benchmarks.measured import Measured, Target
 from program import Program
@@ -24,14 +24,13 @@ from workers import Layout, Step, claim_cpu_devices
 
 LANES, BATCH = (8, 16, 32, 64), 32
 IMAGES = 4096  # of a turn, of each contender
-NUM_EXAMPLES = 8192  # that are made up
 ONE_BATCH, ON_UPDATES = "one batch of 1024", "adasum on updates, 32 lanes"
 
 
 def program_of(*, lanes: int, batch: int = BATCH, reducer: str = "adasum", reducer_on: str = "gradients") -> Program:
     """Builds the recipe with so many workers."""
     overrides = (f"num_workers={lanes}", f"batch_size_per_worker={batch}", f"reducer_on={reducer_on}")
-    return our_step.program_of("configs/mnist_adasum.py", *overrides, f"reducer.name={reducer}")
+    return loops.load("mnist_adasum", [*overrides, f"reducer.name={reducer}"])
 
 
 def contenders() -> dict[str, Program]:
@@ -85,7 +84,7 @@ def step_bytes(program: Program, layout: Layout) -> int:
     of_lanes = {name: jax.ShapeDtypeStruct((layout.lanes, *shape), dtype) for name, (shape, dtype) in feed.items()}
     columns = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in info.example.items()}
     resident = {"train": columns, "constants": info.constants}
-    step: Step = our_step.lifted(program, layout, part="step")
+    step: Step = loops.lifted(program, layout)
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), (state["shared"], state["local"], of_lanes, resident)
     )
@@ -114,10 +113,10 @@ def benchmark(*, repeats: int, tell: Tell) -> Found:
     claim_cpu_devices(1, num_devices=1)
     device = jax.devices()[0]
 
-    def make(program: Program) -> our_step.Training:
-        workers, batch = program.config.num_workers, program.config.batch_size_per_worker
-        layout, steps = Layout.of(workers, devices=[device]), IMAGES // (workers * batch)
-        return our_step.Training(program, layout, steps=steps, num_examples=NUM_EXAMPLES)
+    def make(program: Program) -> rounds.Turn:
+        layout, steps = Layout.of(program.config.num_workers, devices=[device]), IMAGES // program.examples_per_step
+        loop = loops.Loop(program, layout, num_updates=steps)
+        return lambda: loop() * steps
 
     seconds = rounds.in_turns(
         {name: make(program) for name, program in contenders().items()}, repeats=repeats, tell=tell

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import jax
 import numpy as np
@@ -11,7 +12,9 @@ import data
 from configs import flags
 from program import Program, build
 from state import place
-from workers import Layout, Window, over_workers
+from workers import AXES, Halves, Layout, Step, Window, over_workers
+
+Part = Literal["step", "local"]
 
 ROOT = Path(__file__).resolve().parent.parent
 NUM_EXAMPLES = 4096
@@ -30,7 +33,13 @@ def load(name: str, overrides: Sequence[str]) -> Program:
 
 
 def made_up(info: data.Info) -> data.Dataset:
-    """Returns random images with random labels, of the shapes of a set."""
+    """Returns random images with random labels, of the shapes of a set.
+
+    Raises:
+      ValueError: if the set is of something else.
+    """
+    if set(info.example) != {"image", "label"} or info.example["image"].dtype != np.uint8:
+        raise ValueError(f"data of {', '.join(info.example)}: must be images of bytes, with labels")
     rng = np.random.default_rng(0)
     image = info.example["image"]
     examples = data.Arrays(
@@ -43,32 +52,46 @@ def made_up(info: data.Info) -> data.Dataset:
     return data.Dataset("made up", examples, examples, constants)
 
 
+def lifted(program: Program, layout: Layout, *, part: Part = "step") -> Step:
+    """Returns the step of all workers; of part "local" the reduce half only keeps each worker's own state, and looks
+    at the norms of what the worker gives, so that none of it can be left out."""
+
+    def keep(shared, local, work, plan):
+        local = local._replace(model_state=work.model_state, opt_state=work.opt_state)
+        return shared, local, jax.lax.psum({"loss": work.sums["loss"], "layers": work.layers}, AXES)
+
+    halves = program.halves if part == "step" else Halves(program.halves.local, keep)
+    return over_workers(halves, layout=layout, lift=program.config.lift, lanes=program.config.lanes)
+
+
 class Loop:
     """A contender: so many updates, from the feed to the numbers on the host; the first turn compiles.
 
     Args:
-      name: of a config of image classification.
-      overrides: "key=value" each.
-      num_devices: of all processes.
+      program: of image classification.
+      layout: on what.
       num_updates: of one turn, at least.
+      part: of the step.
     """
 
-    def __init__(self, name: str, overrides: Sequence[str] = (), *, num_devices: int, num_updates: int):
-        program = load(name, overrides)
-        layout = Layout.of(program.config.num_workers, num_devices=num_devices)
+    def __init__(self, program: Program, layout: Layout, *, num_updates: int, part: Part = "step"):
         dataset = made_up(program.source.info)
         draws = data.Draws(num_examples=NUM_EXAMPLES, batch_size=program.config.batch_size_per_worker, seed=0)
         own = (len(layout.own_devices), layout.lanes)
         feeds = data.Feeds(dataset.train, draws, layout=own, workers=layout.own_workers)
-        self._layout, self._num_updates = layout, num_updates
-        self._step = over_workers(program.halves, layout=layout, lift=program.config.lift, lanes=program.config.lanes)
+        self._layout, self._num_updates, self._part = layout, num_updates, part
+        self._step = lifted(program, layout, part=part)
         self._state = place(program, layout)
         self._resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
         self._fed = feeds.follow(program.timetable.turns(0, _ENDLESS, stops=()))
         self._collect = program.timetable.collector(seconds=0.0, measure=program.task.metrics)
 
     def __call__(self) -> float:
-        """Returns the seconds of an update, the mean of those of this turn."""
+        """Returns the seconds of an update, the mean of those of this turn.
+
+        Raises:
+          FloatingPointError: if the loss or an update was not finite, from where on nothing is trained.
+        """
         window = Window()
         began, done = time.perf_counter(), 0
         while done < self._num_updates:
@@ -79,12 +102,17 @@ class Loop:
             self._read(window.push(turn, metrics))
             done += len(turn.steps)
         self._read(window.drain())
-        return (time.perf_counter() - began) / done
+        jax.block_until_ready(self._state)
+        seconds = (time.perf_counter() - began) / done
+        if self._layout.get_shared(self._state[0].step) < 0:
+            raise FloatingPointError("the loss or an update is not finite: from there on nothing is trained")
+        return seconds
 
     def _read(self, finished: Sequence) -> None:
-        for turn, metrics in finished:
-            metrics.pop("evidence", None)
-            self._collect(turn, self._layout.get_shared(metrics))
+        if self._part == "step":
+            for turn, metrics in finished:
+                metrics.pop("evidence", None)
+                self._collect(turn, self._layout.get_shared(metrics))
 
 
 def devices() -> list[str]:

@@ -5,28 +5,24 @@
 
 LeNet-5, 8 examples a worker, with 1 to 64 lanes on one device, by the mean and by Adasum; the MLP of the digits with 1
 to 16 devices of one lane. The slope is by least squares, from the step with one worker to that with the most. All
-devices share this machine's cores, so a worker adds its own computation at least. Memory is that of the compiled
-reduction: arguments, temporaries and results, less what is reused.
+devices share this machine's cores, so a worker adds its own computation at least. What one takes of memory:
+``benchmarks.lanes``.
 """
 
 import contextlib
 import sys
 from collections.abc import Sequence
 
-import jax
 import numpy as np
-from jax import numpy as jnp
 
 from benchmarks import command, loops, rounds
 from benchmarks.groups import Group
 from benchmarks.measured import Measured
-from workers import Layout, over_workers
 
 LANES = (1, 2, 4, 8, 16, 32, 64)
 DEVICES = (1, 2, 4, 8, 16)
 REDUCERS = ("mean", "adasum")
 BATCH_SIZE = 8
-MEMORY_AT = (16, 32, 64)  # lanes that are dispatched, whose reduction is a program of its own
 _GRADIENTS = 16  # of a turn of lanes, in one step at least
 _UPDATES = 64  # of a turn of devices
 
@@ -44,35 +40,12 @@ def slopes(counts: Sequence[int], values: Sequence[Sequence[float]]) -> list[flo
     return [float(slope) for slope in np.polyfit(counts, np.asarray(values, np.float64), 1)[0]]
 
 
-def reduction_bytes(num_workers: int, reducer: str) -> int:
-    """Returns the memory of the compiled reduction of so many lanes of LeNet-5, which holds all their gradients."""
-    program = loops.load("mnist", _overrides(num_workers, reducer))
-    layout = Layout.of(num_workers, num_devices=1)
-    step = over_workers(program.halves, layout=layout, lift=program.config.lift, lanes="dispatched")
-    shape, info = jax.ShapeDtypeStruct, program.source.info
-    shared, local = jax.eval_shape(program.init)
-    feed = {"draw": shape((), jnp.uint32), "index": shape((BATCH_SIZE,), jnp.int32)}
-    columns = {name: shape((loops.NUM_EXAMPLES, *part.shape), part.dtype) for name, part in info.example.items()}
-    resident = {"train": columns, "constants": info.constants}
-
-    def lead(tree, *counts: int):
-        return jax.tree.map(lambda x: shape((*counts, *x.shape), x.dtype), tree)
-
-    lowered, _ = step.lower(
-        lead(shared, 1), lead(local, 1, num_workers), lead(feed, 1, num_workers), lead(resident, 1)
-    )["reduce"]
-    memory = lowered.compile().memory_analysis()
-    taken = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
-    return taken - memory.alias_size_in_bytes
-
-
 def benchmark(
     *,
     repeats: int,
     tell: command.Tell,
     lanes: Sequence[int] = LANES,
     devices: Sequence[int] = DEVICES,
-    memory_at: Sequence[int] = MEMORY_AT,
 ) -> command.Found:
     """Measures steps of so many workers, in turns.
 
@@ -81,7 +54,6 @@ def benchmark(
       tell: called with lines of progress.
       lanes: of one device.
       devices: of one lane each.
-      memory_at: lanes at which memory is looked up.
     """
     with contextlib.ExitStack() as stack:
         alone = stack.enter_context(Group())
@@ -100,10 +72,6 @@ def benchmark(
         found.append(Measured(f"another lane adds, {reducer}", slope, "s"))
     slope = slopes(devices, [seconds[_devices(n)] for n in devices])
     found.append(Measured("another device adds, mean", slope, "s"))
-    for reducer in REDUCERS:
-        tell(f"memory of the reduction, {reducer}")
-        taken = [[reduction_bytes(n, reducer)] for n in memory_at]
-        found.append(Measured(f"memory another lane takes, {reducer}", slopes(memory_at, taken), "bytes"))
     return command.Found(found, loops.devices())
 
 

@@ -4,9 +4,10 @@
     python -m benchmarks.step --repeats=3 --json=out/step.json
 
 Ours is W workers with their own batches and the reduction between them; PyTorch's is one batch as large, in one process
-or in two by ``DistributedDataParallel``. Each is a process of its own (``our_step``, ``torch_twins``), in turns with
-the others, and takes as many images a turn. Ratios are of images per second, ours over theirs: more is better for us.
-Parts of our step are timed as programs of their own, and what they differ by is taken round by round.
+or in two by ``DistributedDataParallel``. Ours are turns of one process (``groups``), on as many virtual devices as
+train.py takes by default; each peer is a process of its own (``torch_twins``). Ratios are of images per second, ours
+over theirs: more is better for us. Parts of our step are timed as programs of their own; what they differ by is taken
+round by round.
 """
 
 import contextlib
@@ -19,9 +20,11 @@ from typing import NamedTuple
 
 from benchmarks import command, rounds, torch_twins
 from benchmarks.command import Found, Tell
+from benchmarks.groups import Group
 from benchmarks.measured import Measured, Target
 
 OURS, ON_GRADIENTS, LOCAL, BACKWARD = "ours", "ours, on gradients", "local half", "forward and backward"
+NUM_DEVICES = 8  # train.py's choice for 8 and for 32 workers
 PYTORCH, DDP = "PyTorch", "PyTorch DDP, 2 processes"
 
 
@@ -30,7 +33,7 @@ class Comparison(NamedTuple):
 
     Attributes:
       name: of the recipe.
-      config: and overrides, of our child.
+      config: its name, and overrides.
       model: of ``torch_twins``.
       batch: examples of a step.
       steps: of a turn.
@@ -46,29 +49,33 @@ class Comparison(NamedTuple):
     targets: Mapping[str, Target | None]
     parts: bool = False
 
-    def commands(self) -> dict[str, tuple[str, ...]]:
-        """Returns module and arguments of each contender."""
-        ours = ("benchmarks.our_step", *self.config, f"--steps={self.steps}")
-        theirs = ("benchmarks.torch_twins", f"--model={self.model}", f"--batch={self.batch}", f"--steps={self.steps}")
-        peers = {PYTORCH: theirs, DDP: (*theirs, "--processes=2")}
-        found = {OURS: ours}
+    def ours(self) -> dict[str, str]:
+        """Returns what names each of our contenders to a group."""
+        name, *overrides = self.config
+        told = " ".join((name, str(self.steps), *overrides))
+        found = {OURS: f"step {told}"}
         if self.parts:
-            on_gradients = (*ours, "--config.reducer_on=gradients")
-            found[ON_GRADIENTS] = on_gradients
-            found |= {LOCAL: (*ours, "--part=local"), BACKWARD: (*on_gradients, "--part=local")}
-        return found | {peer: peers[peer] for peer in self.targets}
+            on_gradients = f"{told} reducer_on=gradients"
+            found |= {ON_GRADIENTS: f"step {on_gradients}", LOCAL: f"local {told}", BACKWARD: f"local {on_gradients}"}
+        return found
+
+    def peers(self) -> dict[str, tuple[str, ...]]:
+        """Returns module and arguments of each peer."""
+        alone = ("benchmarks.torch_twins", f"--model={self.model}", f"--batch={self.batch}", f"--steps={self.steps}")
+        return {peer: {PYTORCH: alone, DDP: (*alone, "--processes=2")}[peer] for peer in self.targets}
 
 
 def lenet5(num_workers: int, *, steps: int, over_pytorch: float) -> Comparison:
     """Returns the comparison of the recipe of Adasum's authors, 32 examples a worker."""
-    config = ("--config=configs/mnist_adasum.py", f"--config.num_workers={num_workers}")
     targets = {PYTORCH: Target(">=", over_pytorch), DDP: Target(">=", 1.3)}
     name = f"LeNet-5, {num_workers} workers x 32, Adasum"
-    return Comparison(name, config, "lenet5", 32 * num_workers, steps, targets, parts=True)
+    return Comparison(
+        name, ("mnist_adasum", f"num_workers={num_workers}"), "lenet5", 32 * num_workers, steps, targets, parts=True
+    )
 
 
 # PyTorch gets no crops and flips, so ours makes none.
-RESNET20 = ("--config=configs/cifar10.py", "--config.num_workers=8", "--config.data.augment=none")
+RESNET20 = ("cifar10", "num_workers=8", "data.augment=none")
 COMPARISONS = (
     lenet5(8, steps=8, over_pytorch=1.0),
     lenet5(32, steps=4, over_pytorch=1.2),
@@ -84,7 +91,7 @@ def rows(comparison: Comparison, seconds: Mapping[str, Sequence[float]]) -> list
     [('two images, over PyTorch at batch 2', [2.0]),
      ('two images, ours', [2.0]), ('two images, PyTorch at batch 2', [1.0])]
     """
-    name, steps = comparison.name, comparison.steps
+    name = comparison.name
     in_words = {PYTORCH: f"PyTorch at batch {comparison.batch}", DDP: DDP}
     found = [
         Measured(f"{name}, over {in_words[peer]}", rounds.ratios(seconds, peer, OURS), target=target)
@@ -94,15 +101,14 @@ def rows(comparison: Comparison, seconds: Mapping[str, Sequence[float]]) -> list
         ratios = rounds.ratios(seconds, PYTORCH, ON_GRADIENTS)
         found.append(Measured(f"{name} on gradients, over {in_words[PYTORCH]}", ratios))
     for contender in (OURS, *comparison.targets):
-        rates = [comparison.batch * steps / s for s in seconds[contender]]
+        rates = [comparison.batch / s for s in seconds[contender]]
         found.append(Measured(f"{name}, {in_words.get(contender, contender)}", rates, unit="images/s"))
     if comparison.parts:
-        of_step = {which: [s / steps for s in seconds[which]] for which in (BACKWARD, LOCAL, OURS)}
         parts = {
-            "forward and backward": of_step[BACKWARD],
-            "each worker's optimizer": less(of_step[LOCAL], of_step[BACKWARD]),
-            "reduction and update": less(of_step[OURS], of_step[LOCAL]),
-            "whole step": of_step[OURS],
+            "forward and backward": seconds[BACKWARD],
+            "each worker's optimizer": less(seconds[LOCAL], seconds[BACKWARD]),
+            "reduction and update": less(seconds[OURS], seconds[LOCAL]),
+            "whole step": seconds[OURS],
         }
         found += [Measured(f"{name}, part of the step: {part}", values, unit="s") for part, values in parts.items()]
     return found
@@ -120,13 +126,12 @@ def less(whole: Sequence[float], part: Sequence[float]) -> list[float]:
 def compare(comparison: Comparison, *, repeats: int, tell: Tell) -> list[Measured]:
     """Starts the contenders of one comparison, has them take turns, and ends them."""
     tell(comparison.name)
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}  # as PyTorch's
     with contextlib.ExitStack() as stack:
-        children = {
-            contender: stack.enter_context(rounds.Child.module(*arguments, environment=environment))
-            for contender, arguments in comparison.commands().items()
-        }
-        return rows(comparison, rounds.in_turns(children, repeats=repeats, tell=tell))
+        group = stack.enter_context(Group(num_devices=NUM_DEVICES))
+        contenders = {name: group.turn(line) for name, line in comparison.ours().items()}
+        for peer, arguments in comparison.peers().items():
+            contenders[peer] = stack.enter_context(rounds.Child.module(*arguments))
+        return rows(comparison, rounds.in_turns(contenders, repeats=repeats, tell=tell))
 
 
 def benchmark(*, repeats: int, tell: Tell, comparisons: Sequence[Comparison] = COMPARISONS) -> Found:

@@ -1,4 +1,4 @@
-"""PyTorch's turn at the networks and recipes that ``our_step`` trains: a process that ``rounds.Child`` talks to.
+"""PyTorch's turn at the recipes that ``benchmarks.step`` holds ours against: a process that ``rounds.Child`` talks to.
 
     python -m benchmarks.torch_twins --model=lenet5 --batch=256 --steps=10 --processes=1
 
@@ -82,7 +82,7 @@ def alone(given: argparse.Namespace) -> rounds.Turn:
     threads = {f"{number} threads": functools.partial(on, number, train) for number in (torch.get_num_threads(), 1)}
     number, train = fastest(threads)
     print(f"torch_twins: {given.model}: {name}, {number}", file=sys.stderr, flush=True)
-    return lambda: _timed(lambda: train(given.steps))
+    return lambda: _timed(lambda: train(given.steps)) / given.steps
 
 
 class Together:
@@ -127,7 +127,7 @@ class Together:
         from torch import distributed
 
         distributed.barrier()
-        return _timed(lambda: (self._train(self._steps), distributed.barrier()))
+        return _timed(lambda: (self._train(self._steps), distributed.barrier())) / self._steps
 
     def turn(self) -> float:
         """Leads one turn, as the first process."""

@@ -35,7 +35,7 @@ def named(found):
 )
 def test_a_loop_takes_so_many_updates_a_turn(overrides):
     small = ("model.hidden_sizes=(8,)", "batch_size_per_worker=4")
-    loop = loops.Loop("digits", [*small, *overrides], num_devices=2, num_updates=5)
+    loop = loops.Loop(loops.load("digits", [*small, *overrides]), Layout.of(4, num_devices=2), num_updates=5)
     before = np.asarray(loop._state[0].params["Dense_0"]["kernel"])
     assert 0 < loop() < 60
     first = int(loop._state[0].step[0])
@@ -63,7 +63,7 @@ def test_lines_name_contenders():
     assert reduction() > 0
     loop = groups.make("step digits 2 num_workers=2 model.hidden_sizes=(8,)", num_devices=2)
     assert loop() > 0 and int(loop._state[0].step[0]) == 2
-    with pytest.raises(ValueError, match="'sleep 3': must be step or reduce"):
+    with pytest.raises(ValueError, match="'sleep 3': must be step, local or reduce"):
         groups.make("sleep 3", num_devices=2)
 
 
@@ -169,12 +169,6 @@ def test_slopes_are_those_of_numpys_line():
     np.testing.assert_allclose(scaling.slopes(counts, values), centred @ values / (centred @ centred))
 
 
-@pytest.mark.slow
-def test_the_reduction_holds_all_gradients():
-    four, eight = (scaling.reduction_bytes(n, "mean") for n in (4, 8))
-    assert eight - four >= 4 * 4 * 1_663_370
-
-
 # ---- whole runs --------------------------------------------------------------------------------------------------
 
 
@@ -207,5 +201,5 @@ def test_processes():
 
 @pytest.mark.slow
 def test_scaling():
-    found = named(scaling.benchmark(repeats=1, tell=print, lanes=(1, 2), devices=(1, 2), memory_at=(2, 4)))
-    assert [one.unit for one in found.values()] == ["s"] * 9 + ["bytes"] * 2
+    found = named(scaling.benchmark(repeats=1, tell=print, lanes=(1, 2), devices=(1, 2)))
+    assert [one.unit for one in found.values()] == ["s"] * 9

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import data
-from benchmarks import lanes, measured, our_step, rounds, step, torch_networks, torch_twins
+from benchmarks import lanes, loops, measured, rounds, step, torch_networks, torch_twins
 from benchmarks.measured import Target
 from models import convolutional, resnet
 from workers import Layout
@@ -53,7 +53,7 @@ def test_a_twin_trains(memory):
 @pytest.mark.parametrize("model", OURS)
 def test_recipes_are_the_same(model):
     (one, *_) = [one for one in step.COMPARISONS if one.model == model]
-    config = our_step.program_of(one.config[0].removeprefix("--config="), *overrides(one.config)).config
+    config = loops.load(one.config[0], one.config[1:]).config
     found = dict(config.optimizer)
     for transform in found.pop("transforms", ()):
         found |= {key: value for key, value in transform.items() if key not in ("name", "mask")}
@@ -62,10 +62,6 @@ def test_recipes_are_the_same(model):
     assert options == {key: value for key, value in expected.items() if key in options}
     assert not expected.get("nesterov") or options["nesterov"]
     assert config.num_workers * config.batch_size_per_worker == one.batch
-
-
-def overrides(arguments):
-    return [argument.removeprefix("--config.") for argument in arguments if argument.startswith("--config.")]
 
 
 def test_the_fastest_variant_is_kept(monkeypatch):
@@ -84,7 +80,7 @@ TINY = ("data.name=digits", "num_workers=2", "batch_size_per_worker=4", "model.n
 
 @functools.cache
 def tiny(reducer_on):
-    return our_step.program_of("configs/mnist_adasum.py", *TINY, f"reducer_on={reducer_on}")
+    return loops.load("mnist_adasum", [*TINY, f"reducer_on={reducer_on}"])
 
 
 @pytest.mark.parametrize("reducer_on", ["gradients", "updates"])
@@ -92,7 +88,7 @@ def tiny(reducer_on):
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_a_turn_takes_its_steps(reducer_on, part, num_devices):
     layout = Layout.of(2, num_devices=num_devices)
-    training = our_step.Training(tiny(reducer_on), layout, steps=3, part=part, num_examples=16)
+    training = loops.Loop(tiny(reducer_on), layout, num_updates=3, part=part)
     before = state(training, layout)
     assert training() > 0 and training() > 0
     after = state(training, layout)
@@ -102,54 +98,31 @@ def test_a_turn_takes_its_steps(reducer_on, part, num_devices):
 
 
 def state(training, layout):
-    shared, local = training._shared, training._local
+    shared, local = training._state
     return {"step": int(layout.get_shared(shared.step)), "local": jax.tree.leaves(layout.get_local(local.opt_state))}
 
 
 def test_a_turn_without_training_is_no_measurement():
-    program = our_step.program_of("configs/mnist_adasum.py", *TINY, "optimizer.learning_rate=1e38")
-    training = our_step.Training(program, Layout.of(2, num_devices=2), steps=8, num_examples=16)
+    program = loops.load("mnist_adasum", [*TINY, "optimizer.learning_rate=1e38"])
+    training = loops.Loop(program, Layout.of(2, num_devices=2), num_updates=8)
     with pytest.raises(FloatingPointError, match="not finite"):
         for _ in range(3):
             training()
 
 
-def test_made_up_examples_are_as_the_set_stores_them():
-    info = tiny("updates").source.info
-    examples = our_step.made_up(info, num_examples=5)
-    for name, part in info.example.items():
-        assert (examples.columns[name].shape, examples.columns[name].dtype) == ((5, *part.shape), part.dtype)
-    assert {name: part.shape for name, part in our_step.constants(info).items()} == {"mean": (1,), "std": (1,)}
+def test_only_images_are_made_up():
     tokens = data.Info({"tokens": jax.ShapeDtypeStruct((8,), np.int32)}, {}, 5, 5, constants={})
     with pytest.raises(ValueError, match="must be images of bytes"):
-        our_step.made_up(tokens, num_examples=5)
+        loops.made_up(tokens)
 
 
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--num_devices=3", "num_devices=3: does not divide num_workers=32"),
-        ("--part=half", "part"),
-        ("--config.seeds=1", "config.seeds"),
-        ("--steps=0", "steps"),
-    ],
-)
-def test_refused_in_one_line(flag, message, capsys):
-    assert our_step.main(["our_step", flag]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and len(captured.err.splitlines()) == 1 and message in captured.err
-
-
+@needs_torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("benchmarks.our_step", "--config.num_workers=2", "--config.batch_size_per_worker=4", "--steps=1"),
-        pytest.param(("benchmarks.torch_twins", "--model=lenet5", "--batch=4", "--steps=1"), marks=needs_torch),
-        pytest.param(
-            ("benchmarks.torch_twins", "--model=resnet20", "--batch=4", "--steps=1", "--processes=2"),
-            marks=needs_torch,
-        ),
+        ("benchmarks.torch_twins", "--model=lenet5", "--batch=4", "--steps=1"),
+        ("benchmarks.torch_twins", "--model=resnet20", "--batch=4", "--steps=1", "--processes=2"),
     ],
 )
 def test_children_serve_turns(arguments):
@@ -172,34 +145,35 @@ def test_ratios_are_of_images_per_second():
         step.PYTORCH: [2.0, 1.0],
         step.DDP: [3.0, 3.0],
     }
-    assert set(comparison.commands()) == set(seconds)
+    assert {*comparison.ours(), *comparison.peers()} == set(seconds)
     found = {row.name.removeprefix("LeNet-5, 8 workers x 32, Adasum"): row for row in step.rows(comparison, seconds)}
     assert len(found) == len(step.rows(comparison, seconds))
     plain = found[", over PyTorch at batch 256"]
     assert plain.values == [2.0, 0.5] and plain.target == Target(">=", 1.0)
     assert found[", over PyTorch DDP, 2 processes"].values == [3.0, 1.5]
     assert found[" on gradients, over PyTorch at batch 256"].values == [4.0, 1.0]
-    assert found[", ours"].values == [512, 256] and found[", ours"].unit == "images/s"
-    assert found[", PyTorch at batch 256"].values == [256, 512]
+    assert found[", ours"].values == [256, 128] and found[", ours"].unit == "images/s"
+    assert found[", PyTorch at batch 256"].values == [128, 256]
     parts = {name.rpartition(": ")[2]: row.values for name, row in found.items() if "part of the step" in name}
-    np.testing.assert_allclose(parts["forward and backward"], [0.3, 0.8])
-    np.testing.assert_allclose(parts["each worker's optimizer"], [0.1, -0.05])
-    np.testing.assert_allclose(parts["reduction and update"], [0.1, 0.25])
-    np.testing.assert_allclose(parts["whole step"], [0.5, 1.0])
+    np.testing.assert_allclose(parts["forward and backward"], [0.6, 1.6])
+    np.testing.assert_allclose(parts["each worker's optimizer"], [0.2, -0.1])
+    np.testing.assert_allclose(parts["reduction and update"], [0.2, 0.5])
+    np.testing.assert_allclose(parts["whole step"], [1.0, 2.0])
 
 
-def test_children_are_told_what_the_comparison_says():
-    commands = step.lenet5(32, steps=4, over_pytorch=1.2).commands()
-    for module, *arguments in commands.values():
-        if module == "benchmarks.torch_twins":
-            assert torch_twins.parse(arguments).batch == 1024
-    assert "--processes=2" in commands[step.DDP] and "--part=local" in commands[step.BACKWARD]
-    assert "--config.reducer_on=gradients" in commands[step.BACKWARD] and "--part=local" not in commands[step.OURS]
+def test_contenders_are_told_what_the_comparison_says():
+    comparison = step.lenet5(32, steps=4, over_pytorch=1.2)
+    for module, *arguments in comparison.peers().values():
+        assert module == "benchmarks.torch_twins" and torch_twins.parse(arguments).batch == 1024
+    assert "--processes=2" in comparison.peers()[step.DDP]
+    ours = comparison.ours()
+    assert ours[step.OURS] == "step mnist_adasum 4 num_workers=32"
+    assert ours[step.BACKWARD] == "local mnist_adasum 4 num_workers=32 reducer_on=gradients"
 
 
 def test_without_pytorch_nothing_starts(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(rounds, "Child", None)
+    monkeypatch.setattr(rounds, "Child", None)  # whoever starts one fails
     assert step.main([]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.splitlines() == [torch_twins.MISSING]
@@ -243,8 +217,8 @@ def test_a_worker_needs_its_gradient_and_its_momentum(monkeypatch, reducer_on, c
     monkeypatch.setattr(
         lanes,
         "program_of",
-        lambda *, lanes, reducer_on: our_step.program_of(
-            "configs/mnist_adasum.py", *TINY, f"num_workers={lanes}", f"reducer_on={reducer_on}"
+        lambda *, lanes, reducer_on: loops.load(
+            "mnist_adasum", [*TINY, f"num_workers={lanes}", f"reducer_on={reducer_on}"]
         ),
     )
     num_floats = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(tiny("gradients").init)[0].params))
