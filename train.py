@@ -77,7 +77,7 @@ def train(
     *,
     params: Any = None,
     times: WorkerTimes | None = None,
-    profile: runs.Profile | None = None,
+    profile: pathlib.Path | None = None,
 ) -> dict[str, Any]:
     """Trains from the folder's last checkpoint, or from the start, to the end or to a signal that asks to stop.
 
@@ -87,7 +87,7 @@ def train(
       folder: where the run lies.
       params: to begin with, where there is no checkpoint; by default those of the seed.
       times: if given, workers run one by one, and their times are written to the folder.
-      profile: traces a few steps.
+      profile: folder for a trace of ten steps.
 
     Returns:
       The summary of the run. Its "stopped_by" names the signal, or is None; the state is saved either way.
@@ -123,14 +123,14 @@ def train(
         resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
         journal = stack.enter_context(Journal(program, layout, folder, start=start, tally=tally, times=times))
         stop = stack.enter_context(runs.catch_stop())
-        profile = stack.enter_context(profile or runs.Profile(None))
+        tracing = stack.enter_context(runs.Profile(profile))
         window = Window()
 
         cadences = (program.eval_every, program.checkpoint_every)
         turns = program.timetable.turns(start, program.num_steps, stops=cadences)
         for call, (turn, feed) in enumerate(feeds.follow(turns)):
             plan = {name: layout.split(column) for name, column in turn.plan.items()}
-            with profile.step(call, step=turn.steps.start, state=shared):
+            with tracing.step(call, step=turn.steps.start, state=shared):
                 shared, local, metrics = train_step(shared, local, {**feed, "plan": plan}, resident)
             journal.worker_times(turn)
             finished = window.push(turn, metrics)
@@ -243,7 +243,7 @@ def run(argv: Sequence[str]) -> int:
         else:
             runs.keep_compiled(FLAGS.compilation_cache)
             times = WorkerTimes(layout) if FLAGS.record_times else None
-            profile = runs.Profile(folder.path / "profile" if FLAGS.profile else None)
+            profile = folder.path / "profile" if FLAGS.profile else None
             summary = train(program, layout, folder, params=params, times=times, profile=profile)
             if summary["stopped_by"]:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")

@@ -27,15 +27,15 @@ def run(benchmark: Callable[..., Found], *, name: str, doc: str, argv: Sequence[
       benchmark: ``(*, repeats, tell) -> Found``.
       name: of its file.
       doc: of its module.
-      argv: the command line.
+      argv: the command line, without the program.
       repeats: rounds that are counted, by default.
     """
     parser = argparse.ArgumentParser(
-        prog=f"python -m {argv[0]}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"python -m benchmarks.{name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=repeats, help="rounds that are counted (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="file for all values, and what they were measured on")
-    given = parser.parse_args(argv[1:])
+    given = parser.parse_args(argv)
     if given.repeats < 1:
         print(f"repeats={given.repeats}: must be 1 or more", file=sys.stderr)
         return 2

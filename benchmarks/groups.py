@@ -12,7 +12,6 @@ import concurrent.futures
 import contextlib
 import functools
 import os
-import socket
 import sys
 import time
 
@@ -21,7 +20,8 @@ import numpy as np
 
 from benchmarks import candidates, leaves, measure
 from benchmarks.loops import ROOT, Loop, Part, load
-from benchmarks.rounds import Child, Turn
+from benchmarks.rounds import Child, Turn, serve
+from launch.local import free_port
 from workers import Layout, claim_cpu_devices, peers
 
 _CALLS = 3  # of a reducer in a turn
@@ -36,7 +36,6 @@ class Group:
     """
 
     def __init__(self, *, num_processes: int = 1, num_devices: int = 1):
-        self._stack = contextlib.ExitStack()
         where = f"127.0.0.1:{free_port()}"
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
         with contextlib.ExitStack() as started:
@@ -63,13 +62,6 @@ class Group:
     def turn(self, contender: str) -> Turn:
         """Returns a turn of all processes; it takes as long as it takes the slowest."""
         return lambda: max(self._threads.map(lambda child: child(contender), self._children))
-
-
-def free_port() -> int:
-    """Returns a port of this machine that nobody listens on just now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def make(contender: str, *, num_devices: int) -> Turn:
@@ -127,8 +119,7 @@ def main(coordinator: str, num_processes: str, index: str, num_devices: str) -> 
     claim_cpu_devices(devices, num_devices=devices, num_processes=count)
     made = functools.cache(functools.partial(make, num_devices=devices))
     with contextlib.suppress(KeyboardInterrupt):  # who started this one was told, too
-        for line in sys.stdin:
-            print(f"seconds {made(line.strip())()}", flush=True)
+        serve(lambda line: made(line)())
     peers.abandon(0)  # the others end when they are told to, and not all at once
 
 

@@ -130,5 +130,4 @@ def benchmark(*, repeats: int, tell: Tell) -> Found:
 
 
 if __name__ == "__main__":
-    argv = ["benchmarks.lanes", *sys.argv[1:]]
-    sys.exit(command.run(benchmark, name="lanes", doc=__doc__, argv=argv, repeats=7))
+    sys.exit(command.run(benchmark, name="lanes", doc=__doc__, argv=sys.argv[1:], repeats=7))

@@ -43,5 +43,4 @@ def benchmark(*, repeats: int, tell: Tell) -> Found:
 
 
 if __name__ == "__main__":
-    argv = ["benchmarks.reduction", *sys.argv[1:]]
-    sys.exit(command.run(benchmark, name="reduction", doc=__doc__, argv=argv, repeats=15))
+    sys.exit(command.run(benchmark, name="reduction", doc=__doc__, argv=sys.argv[1:], repeats=15))

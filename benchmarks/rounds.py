@@ -88,7 +88,7 @@ class Child:
             self._process.wait()
 
 
-def serve(turn: Turn) -> None:
-    """Takes a turn for each line of standard input, until it ends."""
-    for _ in sys.stdin:
-        print(f"seconds {turn()}", flush=True)
+def serve(turn: Callable[[str], float]) -> None:
+    """Takes a turn for each line of standard input, which may say what is asked, until it ends."""
+    for line in sys.stdin:
+        print(f"seconds {turn(line.strip())}", flush=True)

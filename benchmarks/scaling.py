@@ -88,4 +88,4 @@ def _devices(count: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="scaling", doc=__doc__, argv=["benchmarks.scaling", *sys.argv[1:]], repeats=5))
+    sys.exit(command.run(benchmark, name="scaling", doc=__doc__, argv=sys.argv[1:], repeats=5))

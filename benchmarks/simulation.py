@@ -83,6 +83,4 @@ def _seconds(function: Callable[[], Any]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        command.run(benchmark, name="simulation", doc=__doc__, argv=["benchmarks.simulation", *sys.argv[1:]], repeats=7)
-    )
+    sys.exit(command.run(benchmark, name="simulation", doc=__doc__, argv=sys.argv[1:], repeats=7))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benchmarks import command, loops, rounds
 from benchmarks.measured import Measured, Target
+from launch.children import last_line
 
 _LOOK_SECONDS = 0.005
 _RUN = ("train.py", "--config=configs/digits.py", "--config.train_steps=1")
@@ -44,9 +45,7 @@ def until_record(line: Sequence[str], metrics: Path, *, environment: Mapping[str
                 time.sleep(_LOOK_SECONDS)
             seconds = time.perf_counter() - began
         if process.returncode or not _holds_something(metrics):
-            said.seek(0)
-            last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
-            raise RuntimeError(f"{' '.join(line)}: ended with code {process.returncode}, and said: {last}")
+            raise RuntimeError(f"{' '.join(line)}: ended with code {process.returncode}, and said: {last_line(said)}")
     return seconds
 
 
@@ -93,6 +92,4 @@ def benchmark(*, repeats: int, tell: command.Tell) -> command.Found:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        command.run(benchmark, name="start_up", doc=__doc__, argv=["benchmarks.start_up", *sys.argv[1:]], repeats=5)
-    )
+    sys.exit(command.run(benchmark, name="start_up", doc=__doc__, argv=sys.argv[1:], repeats=5))

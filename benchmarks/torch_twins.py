@@ -188,7 +188,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     with contextlib.ExitStack() as stack:
         begun = functools.cache(lambda: alone(given) if given.processes == 1 else several(given, stack))
-        rounds.serve(lambda: begun()())
+        rounds.serve(lambda line: begun()())
     return 0
 
 

@@ -118,4 +118,4 @@ def benchmark(*, repeats: int, tell: command.Tell, candidates: Sequence[Run] = R
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="waiting", doc=__doc__, argv=["benchmarks.waiting", *sys.argv[1:]], repeats=3))
+    sys.exit(command.run(benchmark, name="waiting", doc=__doc__, argv=sys.argv[1:], repeats=3))

@@ -61,7 +61,7 @@ def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float 
     Returns:
       The exit code of the run: that of the first process to fail, 128 + n where signal n killed it; 0 if none did.
     """
-    flags = [f"--coordinator=127.0.0.1:{_free_port()}", f"--num_processes={num_processes}"]
+    flags = [f"--coordinator=127.0.0.1:{free_port()}", f"--num_processes={num_processes}"]
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(children.collected_signals())
         outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(num_processes)]
@@ -116,7 +116,7 @@ def _tell(processes: Sequence[subprocess.Popen], number: int) -> None:
                 process.send_signal(number)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port of this machine that nobody listens on just now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

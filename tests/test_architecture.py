@@ -74,6 +74,7 @@ FIRST_PARTY: dict[str, set[str]] = {
         "configs",
         "data",
         "images",
+        "launch",
         "models",
         "program",
         "reducers",
@@ -339,7 +340,8 @@ def test_registries_are_imports_of_configs():
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if package_of(path) not in ("tests", "conftest")])
 def test_every_module_imports(path):
-    importlib.import_module(path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"))
+    name = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    assert importlib.import_module(name).__name__ == name
 
 
 def heavy_after(statement: str) -> set[str]:

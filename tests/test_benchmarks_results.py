@@ -14,7 +14,7 @@ import sys
 from benchmarks import rounds
 print("what libraries print")
 turns = iter([0.5, 1.5])
-rounds.serve(lambda: next(turns))
+rounds.serve(lambda line: next(turns))
 """
 
 
@@ -108,7 +108,7 @@ def test_a_miss_without_a_paragraph_is_found():
 )
 def test_refused_before_anything_is_measured(arguments, told, capsys):
     never = lambda **_: pytest.fail("measured")  # noqa: E731
-    assert command.run(never, name="x", doc="", argv=["benchmarks.x", *arguments], repeats=3) == 2
+    assert command.run(never, name="x", doc="", argv=arguments, repeats=3) == 2
     assert told in capsys.readouterr().err
 
 
@@ -117,7 +117,7 @@ def test_a_command_prints_and_writes(tmp_path, capsys):
         return command.Found(found(ratio=[1.0] * repeats), ["cpu:0 cpu"])
 
     path = tmp_path / "x.json"
-    assert command.run(one, name="x", doc="", argv=["benchmarks.x", f"--json={path}"], repeats=3) == 0
+    assert command.run(one, name="x", doc="", argv=[f"--json={path}"], repeats=3) == 0
     assert capsys.readouterr().out == "ratio: 1 x (quartiles 1 to 1, 3 rounds); target <= 1.3: met\n"
     assert measured.read(path)[1] == found(ratio=[1.0] * 3)
 

@@ -219,4 +219,5 @@ def test_refused_in_one_line(block, message):
 
 def test_default_outside_its_range_is_allowed():
     block = {"name": "scale_by_sm3", "b2": 1.0}
-    optimizers.make({**CHAIN, "transforms": (block, {"name": "sgd"})}, learning_rate=constant(0.1))
+    made = optimizers.make({**CHAIN, "transforms": (block, {"name": "sgd"})}, learning_rate=constant(0.1))
+    assert made.init({"w": jnp.zeros(2)})

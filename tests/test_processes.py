@@ -68,7 +68,7 @@ def train_several(folder, *, processes, devices, argument_lists):
     """Makes the runs as several processes; returns what each says."""
     listed = folder / "runs.json"
     listed.write_text(json.dumps(argument_lists))
-    where = f"127.0.0.1:{local._free_port()}"
+    where = f"127.0.0.1:{local.free_port()}"
     command = [sys.executable, "-m", "tests.several", where, str(processes)]
     started = [
         subprocess.Popen(
