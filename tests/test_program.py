@@ -116,6 +116,12 @@ def test_seed_changes_parameters_and_order():
     assert not np.array_equal(*(draws.indices(0, num_draws=8) for draws in orders))
 
 
+@pytest.mark.slow
+def test_seed_changes_what_is_trained(reference):
+    other = Run(program_of("--config.seed=1")).steps(0, 20)
+    assert largest_difference(other.params(), reference["mean"].params()) > 1e-3
+
+
 @pytest.mark.parametrize(
     ("lift", "lanes"),
     grid(["pmap", "shard_map"], ["unrolled", "dispatched"], quick={("pmap", "unrolled"), ("shard_map", "dispatched")}),
