@@ -5,12 +5,16 @@ import os
 
 import jax
 
+from workers import memory
+
 # By default, and at most.
 MAX_VIRTUAL_DEVICES, MAX_FORCED_DEVICES = 8, 64
 
 
 def claim_cpu_devices(num_workers: int, *, num_devices: int | None, num_processes: int = 1) -> None:
     """Makes virtual CPU devices, as many as asked for or up to 8 that divide the workers, before JAX is first used.
+
+    They share this machine's memory, of which what a step frees is kept for the next (``memory.keep_freed``).
 
     Changes nothing for GPUs and TPUs, nor where a calling program has started JAX already.
 
@@ -19,6 +23,7 @@ def claim_cpu_devices(num_workers: int, *, num_devices: int | None, num_processe
       num_devices: of all processes.
       num_processes: of which each makes its share.
     """
+    memory.keep_freed()
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_collective_call_terminate" not in flags:
         # A laptop that goes to sleep must not look like a device that missed a collective.
