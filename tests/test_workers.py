@@ -156,6 +156,9 @@ def test_resolve_lanes_on_cpu():
     resolve = functools.partial(resolve_lanes, "auto")
     assert resolve(layout=Layout.of(8)) == "unrolled"
     assert resolve(layout=Layout.of(64, num_devices=1)) == "dispatched"
+    assert resolve(layout=Layout.of(16, num_devices=8), num_bytes=10**6) == "unrolled"
+    assert resolve(layout=Layout.of(16, num_devices=8), num_bytes=10**7) == "dispatched"
+    assert resolve(layout=Layout.of(8, num_devices=1), num_bytes=10**7) == "unrolled"
     assert resolve_lanes("vmap", layout=Layout.of(64, num_devices=1)) == "vmap"
 
 
