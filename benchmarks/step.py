@@ -4,10 +4,10 @@
     python -m benchmarks.step --repeats=3 --json=out/step.json
 
 Ours is W workers with their own batches and the reduction between them; PyTorch's is one batch as large, in one process
-or in two by ``DistributedDataParallel``. Ours are turns of one process (``groups``), on as many virtual devices as
-train.py takes by default; each peer is a process of its own (``torch_twins``). Ratios are of images per second, ours
-over theirs: more is better for us. Parts of our step are timed as programs of their own; what they differ by is taken
-round by round.
+or in two by ``DistributedDataParallel``, as it comes and tuned: at its best of what it offers, with our allocator's
+options besides. Ours are turns of one process (``groups``), on as many virtual devices as train.py takes by default;
+each peer is a process of its own (``torch_twins``). Ratios are of images per second, ours over theirs: more is better
+for us. Parts of our step are timed as programs of their own; what they differ by is taken round by round.
 """
 
 import contextlib
@@ -22,10 +22,12 @@ from benchmarks import command, rounds, torch_twins
 from benchmarks.command import Found, Tell
 from benchmarks.groups import Group
 from benchmarks.measured import Measured, Target
+from workers import memory
 
 OURS, ON_GRADIENTS, LOCAL, BACKWARD = "ours", "ours, on gradients", "local half", "forward and backward"
 NUM_DEVICES = 8  # train.py's choice for 8 and for 32 workers
 PYTORCH, DDP = "PyTorch", "PyTorch DDP, 2 processes"
+TUNED = {PYTORCH: f"{PYTORCH}, tuned", DDP: f"{DDP}, tuned"}
 
 
 class Comparison(NamedTuple):
@@ -37,7 +39,7 @@ class Comparison(NamedTuple):
       model: of ``torch_twins``.
       batch: examples of a step.
       steps: of a turn.
-      targets: of our images per second over those of a peer; a peer without one is None.
+      targets: of our images per second over those of a peer as it comes; a peer without one is None.
       parts: whether our step is taken apart, and held on gradients beside.
     """
 
@@ -60,9 +62,14 @@ class Comparison(NamedTuple):
         return found
 
     def peers(self) -> dict[str, tuple[str, ...]]:
-        """Returns module and arguments of each peer."""
+        """Returns module and arguments of each peer, as it comes and tuned."""
         alone = ("benchmarks.torch_twins", f"--model={self.model}", f"--batch={self.batch}", f"--steps={self.steps}")
-        return {peer: {PYTORCH: alone, DDP: (*alone, "--processes=2")}[peer] for peer in self.targets}
+        all_of = {PYTORCH: alone, DDP: (*alone, "--processes=2")}
+        return {
+            name: (*all_of[peer], *more)
+            for peer in self.targets
+            for name, more in ((peer, ()), (TUNED[peer], ("--tuned",)))
+        }
 
 
 def lenet5(num_workers: int, *, steps: int, over_pytorch: float) -> Comparison:
@@ -87,20 +94,30 @@ def rows(comparison: Comparison, seconds: Mapping[str, Sequence[float]]) -> list
     """Returns what the turns of one comparison came to.
 
     >>> two_images = Comparison("two images", (), "lenet5", 2, 1, {PYTORCH: Target(">=", 1.5)})
-    >>> [(row.name, row.values) for row in rows(two_images, {OURS: [1.0], PYTORCH: [2.0]})]
-    [('two images, over PyTorch at batch 2', [2.0]),
-     ('two images, ours', [2.0]), ('two images, PyTorch at batch 2', [1.0])]
+    >>> found = rows(two_images, {OURS: [1.0], PYTORCH: [2.0], TUNED[PYTORCH]: [1.0]})
+    >>> for row in found:
+    ...   print(row.name, row.values)
+    two images, over PyTorch at batch 2 [2.0]
+    two images, over PyTorch at batch 2, tuned [1.0]
+    two images, ours [2.0]
+    two images, PyTorch at batch 2 [1.0]
+    two images, PyTorch at batch 2, tuned [2.0]
     """
     name = comparison.name
-    in_words = {PYTORCH: f"PyTorch at batch {comparison.batch}", DDP: DDP}
+    at_batch = f"{PYTORCH} at batch {comparison.batch}"
+    in_words = {PYTORCH: at_batch, TUNED[PYTORCH]: f"{at_batch}, tuned"}
     found = [
-        Measured(f"{name}, over {in_words[peer]}", rounds.ratios(seconds, peer, OURS), target=target)
-        for peer, target in comparison.targets.items()
+        Measured(
+            f"{name}, over {in_words.get(peer, peer)}",
+            rounds.ratios(seconds, peer, OURS),
+            target=comparison.targets.get(peer),
+        )
+        for peer in comparison.peers()
     ]
     if comparison.parts:
         ratios = rounds.ratios(seconds, PYTORCH, ON_GRADIENTS)
-        found.append(Measured(f"{name} on gradients, over {in_words[PYTORCH]}", ratios))
-    for contender in (OURS, *comparison.targets):
+        found.append(Measured(f"{name} on gradients, over {at_batch}", ratios))
+    for contender in (OURS, *comparison.peers()):
         rates = [comparison.batch / s for s in seconds[contender]]
         found.append(Measured(f"{name}, {in_words.get(contender, contender)}", rates, unit="images/s"))
     if comparison.parts:
@@ -130,7 +147,8 @@ def compare(comparison: Comparison, *, repeats: int, tell: Tell) -> list[Measure
         group = stack.enter_context(Group(num_devices=NUM_DEVICES))
         contenders = {name: group.turn(line) for name, line in comparison.ours().items()}
         for peer, arguments in comparison.peers().items():
-            contenders[peer] = stack.enter_context(rounds.Child.module(*arguments))
+            environment = {**os.environ, **(memory.environment() if peer in TUNED.values() else {})}
+            contenders[peer] = stack.enter_context(rounds.Child.module(*arguments, environment=environment))
         return rows(comparison, rounds.in_turns(contenders, repeats=repeats, tell=tell))
 
 

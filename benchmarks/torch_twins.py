@@ -3,11 +3,11 @@
     python -m benchmarks.torch_twins --model=lenet5 --batch=256 --steps=10 --processes=1
 
 The same network, batch, loss and optimizer, float32, on made-up images that lie in memory as floats: nothing is read,
-gathered, cropped or normalised, which ours does in its step. So that PyTorch is at its best, the first turn tries
-images and kernels in both memory layouts, the update in one loop (``fused``) and parameter by parameter, and all
-threads and one, and keeps what was fastest; it says what on standard error. Several processes are
-``DistributedDataParallel`` over gloo on the loopback, each with its part of the batch and of the cores. Not used:
-``torch.compile``, reduced precision.
+gathered, cropped or normalised, which ours does in its step. As it comes, PyTorch has its own memory layout, update and
+number of threads. With ``--tuned`` the first turn tries images and kernels in both memory layouts, the update in one
+loop (``fused``) and parameter by parameter, and all threads and one, and keeps what was fastest; it says what on
+standard error. Several processes are ``DistributedDataParallel`` over gloo on the loopback, each with its part of the
+batch and of the cores. Not used: ``torch.compile``, reduced precision.
 """
 
 import argparse
@@ -52,13 +52,15 @@ def fastest(variants: Mapping[str, Callable[[], Train]], *, agree: Callable[[int
 
 
 def variants_of(given: argparse.Namespace, *, wrap: Callable[[Any], Any] = lambda network: network) -> dict[str, Any]:
-    """Returns the ways in which PyTorch may lay images out and update, of a process's part of the batch."""
+    """Returns the ways in which PyTorch may lay images out and update, of a process's part of the batch; the first is
+    what it does by itself."""
     make = functools.partial(make_step, given.model, batch=given.batch // given.processes, wrap=wrap)
-    return {
+    found = {
         f"{memory}, {update} update": functools.partial(make, memory=memory, update=update)
         for memory in ("contiguous_format", "channels_last")
         for update in ("plain", "fused")
     }
+    return found if given.tuned else dict(list(found.items())[:1])
 
 
 def _timed(work: Callable[[], Any]) -> float:
@@ -68,7 +70,7 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def alone(given: argparse.Namespace) -> rounds.Turn:
-    """Returns the turn of one process: with PyTorch's own number of threads, or with one where that is faster."""
+    """Returns the turn of one process: with PyTorch's own number of threads; tuned, with one if that is faster."""
     import torch
 
     def on(threads: int, train: Train) -> Train:
@@ -79,7 +81,8 @@ def alone(given: argparse.Namespace) -> rounds.Turn:
         return run
 
     name, train = fastest(variants_of(given))
-    threads = {f"{number} threads": functools.partial(on, number, train) for number in (torch.get_num_threads(), 1)}
+    numbers = (torch.get_num_threads(), 1) if given.tuned else (torch.get_num_threads(),)
+    threads = {f"{number} threads": functools.partial(on, number, train) for number in numbers}
     number, train = fastest(threads)
     print(f"torch_twins: {given.model}: {name}, {number}", file=sys.stderr, flush=True)
     return lambda: _timed(lambda: train(given.steps)) / given.steps
@@ -152,6 +155,7 @@ def several(given: argparse.Namespace, stack: contextlib.ExitStack) -> rounds.Tu
     """Starts the other processes; returns the turn of all, which end with the stack."""
     meeting = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "meeting")
     flags = [f"--{name}={getattr(given, name)}" for name in ("model", "batch", "steps", "processes")]
+    flags += ["--tuned"] if given.tuned else []
     command = [sys.executable, "-m", "benchmarks.torch_twins", *flags, f"--meeting={meeting}"]
     for rank in range(1, given.processes):
         other = subprocess.Popen([*command, f"--rank={rank}"], stdin=subprocess.DEVNULL, stdout=sys.stderr)
@@ -169,6 +173,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, required=True, help="examples of a step, of all processes together")
     parser.add_argument("--steps", type=int, default=10, help="of a turn")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--tuned", action="store_true", help="at its best, found out in the first turn")
     parser.add_argument("--rank", type=int, default=0, help="set for the processes that the first one starts")
     parser.add_argument("--meeting", default="", help="likewise")
     given = parser.parse_args(argv)

@@ -143,7 +143,9 @@ def test_ratios_are_of_images_per_second():
         step.LOCAL: [0.8, 1.5],
         step.BACKWARD: [0.6, 1.6],
         step.PYTORCH: [2.0, 1.0],
+        step.TUNED[step.PYTORCH]: [1.0, 1.0],
         step.DDP: [3.0, 3.0],
+        step.TUNED[step.DDP]: [1.5, 1.5],
     }
     assert {*comparison.ours(), *comparison.peers()} == set(seconds)
     found = {row.name.removeprefix("LeNet-5, 8 workers x 32, Adasum"): row for row in step.rows(comparison, seconds)}
@@ -151,6 +153,9 @@ def test_ratios_are_of_images_per_second():
     plain = found[", over PyTorch at batch 256"]
     assert plain.values == [2.0, 0.5] and plain.target == Target(">=", 1.0)
     assert found[", over PyTorch DDP, 2 processes"].values == [3.0, 1.5]
+    tuned = found[", over PyTorch at batch 256, tuned"]
+    assert tuned.values == [1.0, 0.5] and tuned.target is None
+    assert found[", over PyTorch DDP, 2 processes, tuned"].values == [1.5, 0.75]
     assert found[" on gradients, over PyTorch at batch 256"].values == [4.0, 1.0]
     assert found[", ours"].values == [256, 128] and found[", ours"].unit == "images/s"
     assert found[", PyTorch at batch 256"].values == [128, 256]
@@ -165,7 +170,11 @@ def test_contenders_are_told_what_the_comparison_says():
     comparison = step.lenet5(32, steps=4, over_pytorch=1.2)
     for module, *arguments in comparison.peers().values():
         assert module == "benchmarks.torch_twins" and torch_twins.parse(arguments).batch == 1024
-    assert "--processes=2" in comparison.peers()[step.DDP]
+    assert "--processes=2" in comparison.peers()[step.DDP] and "--tuned" not in comparison.peers()[step.DDP]
+    assert "--tuned" in comparison.peers()[step.TUNED[step.DDP]]
+    told = ["--model=lenet5", "--batch=4"]
+    assert list(torch_twins.variants_of(torch_twins.parse(told))) == ["contiguous_format, plain update"]
+    assert len(torch_twins.variants_of(torch_twins.parse([*told, "--tuned"]))) == 4
     ours = comparison.ours()
     assert ours[step.OURS] == "step mnist_adasum 4 num_workers=32"
     assert ours[step.BACKWARD] == "local mnist_adasum 4 num_workers=32 reducer_on=gradients"
