@@ -25,7 +25,7 @@ class Setting(NamedTuple):
     overrides: Mapping[str, Any]
     num_workers: int
     part: int  # examples of one local step of a worker
-    epochs: int  # at most
+    epochs: tuple[int, int]  # at most, with each of COUNTS
     target: float  # accuracy
     rates: tuple[float, ...]  # to pick from
     eval_epochs: float
@@ -34,10 +34,10 @@ class Setting(NamedTuple):
 _MLP = {"model.name": "mlp", "model.hidden_sizes": (128,), "schedule.name": "constant"}
 _CIFAR = {"schedule.name": "constant"}
 SETTINGS = {
-    "mnist": Setting("configs/mnist_adasum.py", _MLP, 16, 32, 12, 0.97, (0.001, 0.003, 0.01, 0.03, 0.1), 0.25),
-    "digits": Setting("configs/mnist_adasum.py", _MLP, 16, 4, 60, 0.96, (0.001, 0.003, 0.01, 0.03, 0.1), 1.0),
-    "gpu": Setting("configs/imagenet_resnet50.py:laptop", _CIFAR, 16, 8, 40, 0.85, (0.01, 0.03, 0.1, 0.3), 0.5),
-    "paper": Setting("configs/imagenet_resnet50.py:64k", {}, 64, 64, 93, 0.749, (0.05, 0.1, 0.2), 1.0),
+    "mnist": Setting("configs/mnist_adasum.py", _MLP, 16, 32, (12, 48), 0.97, (0.001, 0.003, 0.01, 0.03, 0.1), 0.25),
+    "digits": Setting("configs/mnist_adasum.py", _MLP, 16, 4, (60, 240), 0.96, (0.001, 0.003, 0.01, 0.03, 0.1), 1.0),
+    "gpu": Setting("configs/imagenet_resnet50.py:laptop", _CIFAR, 16, 8, (40, 80), 0.85, (0.01, 0.03, 0.1, 0.3), 0.5),
+    "paper": Setting("configs/imagenet_resnet50.py:64k", {}, 64, 64, (93, 93), 0.749, (0.05, 0.1, 0.2), 1.0),
 }
 
 
@@ -45,12 +45,15 @@ def _setting(scale: Scale) -> tuple[str, Setting]:
     if scale in SETTINGS:
         return {"gpu": "cifar10", "paper": "imagenet2012"}[scale], SETTINGS[scale]
     name = datasets.image_set(scale)["data.name"]
-    small: dict[str, Any] = {"rates": SETTINGS[name].rates[1:3], "epochs": 4, "target": 0.3} if scale == "smoke" else {}
+    small: dict[str, Any] = (
+        {"rates": SETTINGS[name].rates[1:3], "epochs": (4, 4), "target": 0.3} if scale == "smoke" else {}
+    )
     return name, SETTINGS[name]._replace(**small)
 
 
 def _run(scale: Scale, *, count: int, rate: float, seed: int, split: str) -> Run:
     data, setting = _setting(scale)
+    epochs = setting.epochs[COUNTS.index(count)]
     overrides = {
         **setting.overrides,
         "data.name": data,
@@ -60,10 +63,10 @@ def _run(scale: Scale, *, count: int, rate: float, seed: int, split: str) -> Run
         "accumulation.name": "local_steps",
         "accumulation.count": count,
         "optimizer.learning_rate": rate,
-        "train_epochs": setting.epochs,
+        "train_epochs": epochs,
         "log_every_epochs": setting.eval_epochs,
         "eval_every_epochs": setting.eval_epochs,
-        "checkpoint_every_epochs": setting.epochs,
+        "checkpoint_every_epochs": epochs,
         "seed": seed,
     }
     tells = {"count": count, "rate": rate, "split": split, "seed": seed, "data": data}
@@ -244,6 +247,8 @@ EXPERIMENT = Experiment(
         "left out, which favours one local step.",
         "What a link means depends on the model: an MLP has many parameters for its computation. The break-even tells "
         "for which ratio of communication to computation the verdict would turn.",
+        "16 local steps may take four times the epochs of one on MNIST and digits. Where they had as many, 12, they ended "
+        "at 94.9, 95.8 and 96.7 % of MNIST at the rate of 0.003, and still rose.",
         "Differs in: an MLP on MNIST and 16 workers with Momentum-SGD of their own at a constant rate, where the paper "
         "had ResNet-50 on 64 GPUs. Its values are recollections, for scale alone.",
     ),
