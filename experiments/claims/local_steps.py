@@ -247,8 +247,8 @@ EXPERIMENT = Experiment(
         "left out, which favours one local step.",
         "What a link means depends on the model: an MLP has many parameters for its computation. The break-even tells "
         "for which ratio of communication to computation the verdict would turn.",
-        "16 local steps may take four times the epochs of one on MNIST and digits. Where they had as many, 12, they ended "
-        "at 94.9, 95.8 and 96.7 % of MNIST at the rate of 0.003, and still rose.",
+        "16 local steps may take four times the epochs of one on MNIST and digits. Where they had as many, 12, they "
+        "ended at 94.9, 95.8 and 96.7 % of MNIST at the rate of 0.003, and still rose.",
         "Differs in: an MLP on MNIST and 16 workers with Momentum-SGD of their own at a constant rate, where the paper "
         "had ResNet-50 on 64 GPUs. Its values are recollections, for scale alone.",
     ),
