@@ -23,7 +23,7 @@ from state import abstract
 from workers import Layout, Step, claim_cpu_devices
 
 LANES, BATCH = (8, 16, 32, 64), 32
-IMAGES = 4096  # of a turn, of each contender
+IMAGES = 2048  # of a turn, of each contender
 ONE_BATCH, ON_UPDATES = "one batch of 1024", "adasum on updates, 32 lanes"
 
 
@@ -130,4 +130,4 @@ def benchmark(*, repeats: int, tell: Tell) -> Found:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="lanes", doc=__doc__, argv=sys.argv[1:], repeats=7))
+    sys.exit(command.run(benchmark, name="lanes", doc=__doc__, argv=sys.argv[1:], repeats=5))

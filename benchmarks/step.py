@@ -84,8 +84,8 @@ def lenet5(num_workers: int, *, steps: int, over_pytorch: float) -> Comparison:
 # PyTorch gets no crops and flips, so ours makes none.
 RESNET20 = ("cifar10", "num_workers=8", "data.augment=none")
 COMPARISONS = (
-    lenet5(8, steps=8, over_pytorch=1.0),
-    lenet5(32, steps=4, over_pytorch=1.2),
+    lenet5(8, steps=6, over_pytorch=1.0),
+    lenet5(32, steps=2, over_pytorch=1.2),
     Comparison("ResNet-20, 8 workers x 16, mean", RESNET20, "resnet20", 128, 8, {PYTORCH: None}),
 )
 
@@ -168,7 +168,7 @@ def benchmark(*, repeats: int, tell: Tell, comparisons: Sequence[Comparison] = C
 def main(argv: Sequence[str]) -> int:
     """Does what a command line says; returns its exit code: 0, 2 for bad input or without PyTorch, 130 for Ctrl-C."""
     try:
-        return command.run(benchmark, name="step", doc=__doc__, argv=argv, repeats=7)
+        return command.run(benchmark, name="step", doc=__doc__, argv=argv, repeats=5)
     except ModuleNotFoundError as error:
         print(error, file=sys.stderr)
         return 2

@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 import reducers
 from benchmarks.leaves import lenet5, resnet50
+from reducers.adasum import lanes as lane_plans
 from reducers.adasum.gram import can_multiply, fold_coefficients
 from reducers.adasum.pairs import Tree
 from tests.cases import adasum as oracle
@@ -83,6 +84,21 @@ def test_all_algorithms_agree_on_the_lanes_of_one_device(algorithm):
     grads = leaves_of(4, seed=9)
     for replicas, g in zip(on_layout(grads, 1, algorithm=algorithm), wide(grads), strict=True):
         assert error(replicas[0], oracle(g), g) <= 1e-6
+
+
+@pytest.mark.parametrize("lanes", [24, pytest.param(64, marks=pytest.mark.slow)])
+def test_many_lanes_of_one_device_are_folded_eight_at_a_time(lanes, monkeypatch):
+    folded = []
+    fold_rows = lane_plans.fold_rows
+    monkeypatch.setattr(lane_plans, "fold_rows", lambda rows, **rest: folded.append(rows) or fold_rows(rows, **rest))
+    grads = leaves_of(lanes, seed=lanes)
+    mask = np.random.default_rng(lanes).random(lanes) < 0.6
+    poisoned, present = absent(grads, mask, np.nan), absent(grads, mask, 0)
+    for held, expected, contributes in [(grads, grads, None), (poisoned, present, mask)]:
+        results = on_layout(held, 1, contributes=contributes)
+        for replicas, g in zip(results, wide(expected), strict=True):
+            assert error(replicas[0], oracle(g), g) <= 1e-6
+    assert folded and {row.shape[1] for rows in folded for row in rows} == {8}
 
 
 @pytest.mark.parametrize("algorithm", ["halving", "butterfly"])
@@ -195,7 +211,7 @@ def test_what_was_chosen_is_what_runs():
     ask = functools.partial(reducers.adasum_algorithms, shapes)
     assert ask(num_devices=8) == {"tiny": "gather", "bias": "gram", "kernel": "gram"}
     assert ask(num_devices=16) == {"tiny": "gather", "bias": "gather", "kernel": "gram"}
-    assert ask(num_devices=1, lanes=64) == {"tiny": "gather", "bias": "gather", "kernel": "gram"}
+    assert ask(num_devices=1, lanes=64) == {"tiny": "gather", "bias": "gram", "kernel": "gram"}  # eight at a time
     assert ask(num_devices=8, granularity="model") == {"model": "gram"}
     assert ask(num_devices=8, algorithm="halving") == dict.fromkeys(sizes, "halving")
     with pytest.raises(ValueError, match="4 devices that hold 3 subtrees each"):

@@ -5,8 +5,9 @@ here knows of models, data or optimizers.
 """
 
 from workers import peers
+from workers.lanes import Lanes, resolve_lanes
 from workers.layout import AXES, DEVICE_AXIS, LANE_AXIS, Layout
-from workers.lift import Halves, Lanes, Step, on_devices, over_workers, resolve_lanes
+from workers.lift import Halves, Step, on_devices, over_workers
 from workers.timing import WorkerTimes
 from workers.virtual import claim_cpu_devices
 from workers.window import Window

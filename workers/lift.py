@@ -10,20 +10,12 @@ from jax import numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from workers import peers
+from workers.lanes import Lanes, resolve_lanes
 from workers.layout import DEVICE_AXIS, LANE_AXIS, Layout
 from workers.timing import WorkerTimes
 from workers.window import MAX_IN_FLIGHT, Window
 
 Lift = Literal["pmap", "shard_map"]
-Lanes = Literal["auto", "vmap", "unrolled", "dispatched"]
-
-# Unrolling compiles in time proportional to the lanes (5 s at 8, 17 s at 32 for LeNet-5 on 2 cores); dispatching
-# compiles once whatever their number.
-_MAX_UNROLLED = 8
-# One program with several lanes of a large model, on several devices at once, falls out of cache: 16 workers' step of
-# LeNet-5 with Adasum on 8 devices takes 0.73 s unrolled and 0.42 s dispatched. A call costs more than it saves for the
-# MLP of the digits: 8.6 ms and 13.7 ms; with 1,024 hidden units, 3 MB, they are even.
-_MAX_UNROLLED_BYTES = 4 * 2**20
 
 
 class Halves(NamedTuple):
@@ -61,29 +53,6 @@ class Step:
 
     def __call__(self, shared: Any, local: Any, feed: Any, resident: Any) -> tuple[Any, Any, dict[str, jax.Array]]:
         return self._call(shared, local, feed, resident)
-
-
-def resolve_lanes(lanes: Lanes, *, layout: Layout, work: Literal["all", "some"] = "all", num_bytes: int = 0) -> Lanes:
-    """Returns how ``"auto"`` goes over lanes: what measured fastest on this kind of device.
-
-    On CPU a convolution's weight gradient under ``vmap`` is a grouped convolution, 3 times slower than lane after
-    lane. On accelerators one batched program keeps the device busy; not measured there yet. Where only some workers
-    have work, lane after lane is dispatched, so that those without are passed over.
-
-    Args:
-      lanes: what is asked for.
-      layout: of the workers.
-      work: who has some.
-      num_bytes: of a device's shared state.
-    """
-    if lanes != "auto":
-        return lanes
-    if layout.lanes == 1:
-        return "unrolled"
-    if layout.devices[0].platform != "cpu":
-        return "vmap"
-    is_small = layout.num_devices == 1 or num_bytes <= _MAX_UNROLLED_BYTES
-    return "unrolled" if layout.lanes <= _MAX_UNROLLED and work == "all" and is_small else "dispatched"
 
 
 def on_devices(

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from reducers.adasum.gram import too_small
-from reducers.adasum.lanes import plan_lanes
+from reducers.adasum.lanes import TOGETHER, LanePlan, plan_lanes
 from reducers.adasum.layers import members
 from reducers.adasum.pairs import Tree
 
@@ -21,6 +21,17 @@ def check(algorithm: str, *, tells: bool) -> None:
     if algorithm not in allowed:
         why = " with telemetry" if algorithm in get_args(Algorithm) else ""
         raise ValueError(f"algorithm={algorithm!r}: must be one of {', '.join(map(repr, allowed))}{why}")
+
+
+def plan_device(num_lanes: int, tree: Tree, *, num_devices: int, algorithm: str, tells: bool = False) -> LanePlan:
+    """Returns what a device combines of its own lanes before an algorithm is asked.
+
+    Nothing but sums where telemetry is to tell of each worker, nor where all of them are on one device and the
+    algorithm is "gather", the reference, or has so few that it does them at once.
+    """
+    alone = num_devices == 1 and algorithm in ("auto", "gram", "gather")
+    at_once = alone and (num_lanes <= TOGETHER or algorithm == "gather")
+    return plan_lanes(num_lanes, tree, only_sums=tells or at_once)
 
 
 def choose(num_elements: int, *, algorithm: Algorithm, num_devices: int, tree: Tree) -> Algorithm:
@@ -78,7 +89,7 @@ def adasum_algorithms(
     {'b': 'gather', 'w': 'gram'}
     """
     tree = Tree.of(num_devices * lanes, group_size=group_size, within=within)
-    rest = plan_lanes(lanes, tree, only_sums=num_devices == 1).rest
+    rest = plan_device(lanes, tree, num_devices=num_devices, algorithm=algorithm).rest
     sizes = [math.prod(np.shape(leaf)) for leaf in jax.tree.leaves(updates)]
     layers_of = members(updates, granularity)
     chosen = functools.partial(choose, algorithm=algorithm, num_devices=num_devices, tree=rest)

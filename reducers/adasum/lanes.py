@@ -11,6 +11,10 @@ from reducers.adasum.gram import fold_rows, too_small
 from reducers.adasum.layers import wide
 from reducers.adasum.pairs import Tree, add_up, fold, pair
 
+# So many lanes are folded at once, a power of two. Dot products of all pairs of n lanes are n for each; eight at a
+# time, each lane costs the same whatever their number.
+TOGETHER = 8
+
 
 class LanePlan(NamedTuple):
     """How far a tree can be followed on each device by itself.
@@ -36,6 +40,8 @@ def plan_lanes(num_lanes: int, tree: Tree, *, only_sums: bool = False) -> LanePl
 
     >>> plan_lanes(12, Tree(24))  # fours, of which each device has three
     LanePlan(added=1, folded=(4,), rest=Tree(num_nodes=6, group_size=1, within='adasum'))
+    >>> plan_lanes(64, Tree(128)).folded
+    (8, 8)
     >>> plan_lanes(4, Tree(16, 8, "sum"))  # half a group
     LanePlan(added=4, folded=(), rest=Tree(num_nodes=4, group_size=2, within='sum'))
     """
@@ -52,7 +58,10 @@ def plan_lanes(num_lanes: int, tree: Tree, *, only_sums: bool = False) -> LanePl
     together = math.gcd(num_lanes, tree.group_size) if tree.group_size > 1 else num_lanes
     together &= -together  # its largest power of two
     rest = Tree(tree.num_nodes // together, max(1, tree.group_size // together))
-    return LanePlan(added, (*folded, together) if together > 1 else folded, rest)
+    while together > 1:
+        folded = (*folded, min(together, TOGETHER))
+        together //= folded[-1]
+    return LanePlan(added, folded, rest)
 
 
 def fold_lanes(layers: Sequence[jax.Array], plan: LanePlan, *, present: jax.Array | None = None) -> list[jax.Array]:

@@ -10,10 +10,10 @@ from jax import numpy as jnp
 
 from reducers.adasum import layers
 from reducers.adasum.batches import in_batches
-from reducers.adasum.choice import Algorithm, check, choose
+from reducers.adasum.choice import Algorithm, check, choose, plan_device
 from reducers.adasum.gather import gather_and_fold
 from reducers.adasum.gram import fold_slices
-from reducers.adasum.lanes import fold_lanes, plan_lanes
+from reducers.adasum.lanes import fold_lanes
 from reducers.adasum.messages import butterfly, halving
 from reducers.adasum.pairs import Tree
 from reducers.adasum.telemetry import Told, as_metrics
@@ -132,10 +132,7 @@ def _reduce(
     if num_devices == 1:
         devices = ()
     num_lanes = num_workers(lanes) if lanes else 1
-    # A device's own nodes are combined first; not where telemetry is to tell of each, or where all are its own and the
-    # algorithm does them at once.
-    at_once = num_devices == 1 and algorithm not in ("halving", "butterfly")
-    plan = plan_lanes(num_lanes, tree, only_sums=tells or at_once)
+    plan = plan_device(num_lanes, tree, num_devices=num_devices, algorithm=algorithm, tells=tells)
     nodes = {name: gather_workers(vector, lanes) if lanes else vector[None] for name, vector in vectors.items()}
     own = None
     if present is not None:
@@ -144,6 +141,8 @@ def _reduce(
         present = present.reshape(plan.rest.num_nodes, -1).any(1)
     nodes = dict(zip(nodes, fold_lanes(list(nodes.values()), plan, present=own), strict=True))  # (k, m) each
     rest = plan.rest
+    if plan.folded and rest.num_nodes == 1:
+        return {name: vector[0] for name, vector in nodes.items()}, {}
 
     ways: dict[Algorithm, Callable[[list[jax.Array]], list[tuple[jax.Array, Any]]]] = {
         "gather": lambda batch: gather_and_fold(batch, axes=devices, tree=rest),
