@@ -243,9 +243,8 @@ EXPERIMENT = Experiment(
         "takes what a step with 16 of them was measured to take longer than one with one; bytes are those of a "
         "bandwidth-optimal all-reduce. Latency is left out, which favours one local step, and nothing overlaps. The "
         "break-even tells for which ratio of communication to computation the verdict would turn.",
-        "16 local steps may take four times the epochs of one. With as many, 12, they ended at 94.9, 95.8 and 96.7 % of "
-        "MNIST at the rate of 0.003, and still rose.",
-        "Differs in: an MLP on MNIST and 16 workers with Momentum-SGD of their own at a constant rate, where the paper "
-        "had ResNet-50 on 64 GPUs. Its values are recollections, for scale alone.",
+        "16 local steps may take four times the epochs of one. With as many, 12, they ended at 94.9, 95.8 and 96.7 % "
+        "of MNIST at the rate of 0.003, and still rose. Differs in: an MLP on MNIST and 16 workers with Momentum-SGD "
+        "of their own at a constant rate, where the paper had ResNet-50 on 64 GPUs. Its values are recollections.",
     ),
 )
