@@ -160,8 +160,8 @@ def _table(rows: Rows) -> Table:
 
 
 def _draw(rows: Rows, figure: "Figure") -> None:
-    panels = figure.subplots(1, 2, sharey=True)
-    for position, ((mode, n), same) in enumerate(_finals(rows).items()):
+    panels, finals = figure.subplots(1, 2, sharey=True), _finals(rows)
+    for position, ((mode, n), same) in enumerate(finals.items()):
         samples = ask.curve(same, "bits_per_dim")
         label = mode if n == 1 else f"{mode}, {n}"
         for axes, along in zip(panels, ("simulated_seconds", "epoch"), strict=True):
@@ -169,7 +169,8 @@ def _draw(rows: Rows, figure: "Figure") -> None:
             drawing.band(axes, same[0][along], samples, position=position, label=label, **look)
     panels[0].set(xlabel="simulated time (s)", ylabel="test bits per dimension", xscale="log")
     panels[1].set(xlabel="epochs")
-    panels[1].legend(fontsize=8)
+    if finals:
+        panels[1].legend(fontsize=8)
 
 
 EXPERIMENT = Experiment(
