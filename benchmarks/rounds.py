@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,17 @@ def in_turns(
             if number:
                 seconds[name].append(taken)
     return seconds
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Returns the seconds that a call takes.
+
+    >>> timed(lambda: None) >= 0
+    True
+    """
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
 
 def ratios(seconds: Mapping[str, Sequence[float]], above: str, below: str) -> list[float]:

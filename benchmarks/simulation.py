@@ -10,9 +10,6 @@ the drawing of arrival times of 100 machines, compilation included, as a plan of
 """
 
 import sys
-import time
-from collections.abc import Callable
-from typing import Any
 
 import jax
 
@@ -57,10 +54,10 @@ def benchmark(
         contenders = {
             "served": alone.turn(f"step mnist_async_53 {num_updates} {' '.join(_SERVED)}"),
             "plain": alone.turn(f"step mnist_async_53 {num_updates} {' '.join(_PLAIN)}"),
-            "order": lambda: _seconds(
+            "order": lambda: rounds.timed(
                 lambda: list(asynchronous.order(durations, num_workers=NUM_WORKERS, num_events=num_events))
             ),
-            "drawn": lambda: _seconds(
+            "drawn": lambda: rounds.timed(
                 lambda: arrivals.sample(model, key, num_workers=NUM_MACHINES, num_steps=num_steps)
             ),
         }
@@ -74,12 +71,6 @@ def benchmark(
         Measured(f"arrivals of {NUM_MACHINES} machines", [num_steps / s for s in seconds["drawn"]], "steps/s"),
     ]
     return command.Found(found, loops.devices())
-
-
-def _seconds(function: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    function()
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,34 +38,28 @@ def fastest(variants: Mapping[str, Callable[[], Train]], *, agree: Callable[[int
       variants: by name, what makes the training.
       agree: this process's choice -> that of all.
 
+    >>> import time
     >>> fastest({"slow": lambda: lambda steps: time.sleep(0.01), "quick": lambda: lambda steps: None})[0]
     'quick'
     """
     trained, seconds = [], []
     for make in variants.values():
         trained.append(make())
-        taken = [_timed(functools.partial(trained[-1], 1)) for _ in range(TRIALS)]
+        taken = [rounds.timed(functools.partial(trained[-1], 1)) for _ in range(TRIALS)]
         seconds.append(min(taken[1:]))
     chosen = agree(seconds.index(min(seconds)))
     return list(variants)[chosen], trained[chosen]
 
 
 def variants_of(given: argparse.Namespace, *, wrap: Callable[[Any], Any] = lambda network: network) -> dict[str, Any]:
-    """Returns the ways in which PyTorch may lay images out and update, of a process's part of the batch; the first is
-    what it does by itself."""
+    """Returns the ways in which PyTorch may lay images out and update, of a process's part of the batch; if not tuned,
+    the one that is its own choice."""
     make = functools.partial(make_step, given.model, batch=given.batch // given.processes, wrap=wrap)
-    found = {
+    return {
         f"{memory}, {update} update": functools.partial(make, memory=memory, update=update)
-        for memory in ("contiguous_format", "channels_last")
-        for update in ("plain", "fused")
+        for memory in (("contiguous_format", "channels_last") if given.tuned else ("contiguous_format",))
+        for update in (("plain", "fused") if given.tuned else ("plain",))
     }
-    return found if given.tuned else dict(list(found.items())[:1])
-
-
-def _timed(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def alone(given: argparse.Namespace) -> rounds.Turn:
@@ -85,7 +78,7 @@ def alone(given: argparse.Namespace) -> rounds.Turn:
     threads = {f"{number} threads": functools.partial(on, number, train) for number in numbers}
     number, train = fastest(threads)
     print(f"torch_twins: {given.model}: {name}, {number}", file=sys.stderr, flush=True)
-    return lambda: _timed(lambda: train(given.steps)) / given.steps
+    return lambda: rounds.timed(lambda: train(given.steps)) / given.steps
 
 
 class Together:
@@ -130,7 +123,7 @@ class Together:
         from torch import distributed
 
         distributed.barrier()
-        return _timed(lambda: (self._train(self._steps), distributed.barrier())) / self._steps
+        return rounds.timed(lambda: (self._train(self._steps), distributed.barrier())) / self._steps
 
     def turn(self) -> float:
         """Leads one turn, as the first process."""

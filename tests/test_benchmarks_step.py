@@ -66,7 +66,7 @@ def test_recipes_are_the_same(model):
 
 def test_the_fastest_variant_is_kept(monkeypatch):
     clock = iter([5.0, 1.0, 3.0, 0.1, 2.0, 2.0])  # the first step of each is not looked at
-    monkeypatch.setattr(torch_twins, "_timed", lambda work: next(clock))
+    monkeypatch.setattr(rounds, "timed", lambda work: next(clock))
     variants = {"a": lambda: str, "b": lambda: repr}
     assert torch_twins.fastest(variants) == ("a", str)
     clock = iter([5.0, 1.0, 3.0, 0.1, 2.0, 2.0])

@@ -133,16 +133,15 @@ def over_workers(
     if times is not None and lanes != "dispatched":
         raise ValueError(f"lanes={lanes!r}: workers are timed where they are dispatched one by one")
     if lanes == "auto":
-
-        @functools.cache
-        def settled(num_bytes: int) -> Step:
-            work: Literal["all", "some"] = "all" if halves.idle is None else "some"
-            way = resolve_lanes("auto", layout=layout, work=work, num_bytes=num_bytes)
-            return over_workers(halves, layout=layout, lift=lift, lanes=way)
+        settled: list[Step] = []  # one, from the first state on: a step of a small model is half a millisecond
 
         def step_for(shared: Any) -> Step:
-            num_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shared))
-            return settled(num_bytes // len(layout.own_devices))
+            if not settled:
+                num_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shared)) // len(layout.own_devices)
+                work: Literal["all", "some"] = "all" if halves.idle is None else "some"
+                way = resolve_lanes("auto", layout=layout, work=work, num_bytes=num_bytes)
+                settled.append(over_workers(halves, layout=layout, lift=lift, lanes=way))
+            return settled[0]
 
         return Step(
             lambda shared, *rest: step_for(shared)(shared, *rest),
