@@ -8,7 +8,8 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.axes import AxisName, gather_workers, num_workers, sum_workers
+from reducers.axes import AxisName, gather_workers, num_workers
+from reducers.sums import sum_workers
 
 # Weights that add up to less than this share of their magnitudes add up to nothing but rounding.
 _NOISE = 1e-4
@@ -76,7 +77,7 @@ def adacons(
         leaves, treedef = jax.tree.flatten(updates)
         wide = [jnp.asarray(leaf, jnp.promote_types(jnp.result_type(leaf), jnp.float32)) for leaf in leaves]
         _, own = _direction(wide)
-        length, common = _direction([sum_workers(leaf, axes) for leaf in wide])
+        length, common = _direction(sum_workers(wide, axes))
         weight = length * _dot(own, common) / num_workers(axes)
 
         pair = jnp.stack([weight, state.average.astype(weight.dtype)])
@@ -90,7 +91,8 @@ def adacons(
         vanishes = total <= _NOISE * magnitude  # NaN does not
         share = jnp.where(vanishes, 0, averages[rank] / jnp.where(vanishes, 1, total))
 
-        sums = [sum_workers(share * leaf, axes).astype(jnp.result_type(g)) for leaf, g in zip(own, leaves, strict=True)]
+        sums = sum_workers([share * leaf for leaf in own], axes)
+        sums = [total.astype(jnp.result_type(g)) for total, g in zip(sums, leaves, strict=True)]
         state = State(started=jnp.ones((), bool), average=averages[worker].astype(state.average.dtype))
         return jax.tree.unflatten(treedef, sums), state
 

@@ -5,7 +5,6 @@ from typing import TypeAlias
 
 import jax
 from jax import lax
-from jax import numpy as jnp
 
 AxisName: TypeAlias = str | tuple[str, ...]
 
@@ -24,29 +23,6 @@ def lanes_of(axis_name: AxisName) -> tuple[str, ...]:
     """Returns those axes that are vmapped, not devices of a mesh: what is gathered along them is already there."""
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
     return tuple(axis for axis in axes if axis not in jax.sharding.get_abstract_mesh().manual_axes)
-
-
-def sum_workers(x: jax.Array, axis_name: AxisName) -> jax.Array:
-    """Sums over all workers: ``lax.psum``, with lanes summed by a product with ones.
-
-    XLA sums rows on CPU some 20 times slower than it multiplies by a vector of ones. Sums over lanes accumulate in
-    float32 at least.
-
-    >>> import jax.numpy as jnp
-    >>> jax.vmap(lambda x: sum_workers(x, "worker"), axis_name="worker")(jnp.arange(3.0))
-    Array([3., 3., 3.], dtype=float32)
-    """
-    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    lanes = lanes_of(axis_name)
-    devices = tuple(axis for axis in axes if axis not in lanes)
-    if lanes:
-        stacked = gather_workers(x, lanes)
-        wide = jnp.promote_types(x.dtype, jnp.float32)
-        ones = jnp.ones(len(stacked), x.dtype)
-        x = stacked[0]  # of one lane, nothing to add up
-        if len(stacked) > 1:
-            x = jnp.tensordot(ones, stacked, 1, precision="highest", preferred_element_type=wide).astype(x.dtype)
-    return lax.psum(x, devices) if devices else x
 
 
 def same_on_all(x: jax.Array, axis_name: AxisName) -> jax.Array:

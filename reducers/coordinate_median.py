@@ -1,11 +1,11 @@
 """The median over workers, coordinate by coordinate: a minority of wild gradients cannot move it far."""
 
-import jax
 import optax
 from jax import lax
 from jax import numpy as jnp
 
 from reducers.axes import AxisName, gather_workers
+from reducers.batches import map_together
 
 
 def coordinate_median(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
@@ -24,6 +24,7 @@ def coordinate_median(axis_name: AxisName) -> optax.GradientTransformationExtraA
       Its update takes ``contributes``, optional: a bool of each worker, whether it is counted; the median is of those
       that are, and NaN where none is.
 
+    >>> import jax
     >>> reducer = coordinate_median("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
     >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 2.0, 90.0]))
@@ -50,8 +51,8 @@ def coordinate_median(axis_name: AxisName) -> optax.GradientTransformationExtraA
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
         if contributes is None:
-            return jax.tree.map(median, updates), state
+            return map_together(median, updates, axis_name=axes), state
         count = lax.psum(jnp.asarray(contributes, jnp.int32), axes)
-        return jax.tree.map(lambda g: median_of(g, contributes, count), updates), state
+        return map_together(lambda g: median_of(g, contributes, count), updates, axis_name=axes), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)

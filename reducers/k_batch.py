@@ -8,7 +8,8 @@ from jax import numpy as jnp
 
 from reducers.arrivals.order import k_batch_arrivals
 from reducers.arrived import Waited, check_seconds, nobody_yet, waited_for
-from reducers.axes import AxisName, sum_workers
+from reducers.axes import AxisName
+from reducers.sums import sum_workers
 
 
 class KBatchState(NamedTuple):
@@ -62,10 +63,8 @@ def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> 
         waited = waited_for(k_batch_arrivals(seconds, num_batches), axis_name=axis_name)
         count = waited.contributes
 
-        def average(g):
-            weighed = jnp.where(count > 0, g * count.astype(g.dtype), 0)
-            return sum_workers(weighed, axis_name) / num_batches
-
-        return jax.tree.map(average, updates), KBatchState(waited)
+        weighed = jax.tree.map(lambda g: jnp.where(count > 0, g * count.astype(g.dtype), 0), updates)
+        totals = sum_workers(weighed, axis_name)
+        return jax.tree.map(lambda total: total / num_batches, totals), KBatchState(waited)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)

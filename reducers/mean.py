@@ -4,7 +4,8 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from reducers.axes import AxisName, num_workers, sum_workers
+from reducers.axes import AxisName, num_workers
+from reducers.sums import sum_workers
 
 
 def mean(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
@@ -31,14 +32,14 @@ def mean(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
         if contributes is None:
-            return jax.tree.map(lambda g: sum_workers(g, axis_name) / num_workers(axis_name), updates), state
+            return jax.tree.map(lambda g: g / num_workers(axis_name), sum_workers(updates, axis_name)), state
         count = sum_workers(jnp.asarray(contributes, jnp.float32), axis_name)
+        totals = sum_workers(jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates), axis_name)
 
-        def average(g):
-            total = sum_workers(jnp.where(contributes, g, 0), axis_name)
-            wide = total.astype(jnp.promote_types(g.dtype, jnp.float32))
-            return (wide / jnp.maximum(count, 1)).astype(g.dtype)
+        def average(total):
+            wide = total.astype(jnp.promote_types(total.dtype, jnp.float32))
+            return (wide / jnp.maximum(count, 1)).astype(total.dtype)
 
-        return jax.tree.map(average, updates), state
+        return jax.tree.map(average, totals), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)

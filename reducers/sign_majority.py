@@ -2,10 +2,10 @@
 
 import jax
 import optax
-from jax import lax
 from jax import numpy as jnp
 
 from reducers.axes import AxisName, num_workers
+from reducers.sums import sum_workers
 
 
 def sign_majority(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
@@ -36,13 +36,13 @@ def sign_majority(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
 
     def vote(g):
         ballot = jnp.int8 if num_workers(axis_name) <= jnp.iinfo(jnp.int8).max else jnp.int32  # counts are exact
-        votes = (g > 0).astype(ballot) - (g < 0).astype(ballot)
-        return jnp.sign(lax.psum(votes, axis_name)).astype(g.dtype)
+        return (g > 0).astype(ballot) - (g < 0).astype(ballot)
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
         if contributes is not None:
             updates = jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates)
-        return jax.tree.map(vote, updates), state
+        counts = sum_workers(jax.tree.map(vote, updates), axis_name)
+        return jax.tree.map(lambda count, g: jnp.sign(count).astype(g.dtype), counts, updates), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)

@@ -4,7 +4,8 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from reducers.axes import AxisName, sum_workers
+from reducers.axes import AxisName
+from reducers.sums import sum_workers
 
 
 def sum(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:  # noqa: A001 - the field's name for it
@@ -31,6 +32,6 @@ def sum(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:  # noqa: 
         del params, extra_args
         if contributes is not None:
             updates = jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates)
-        return jax.tree.map(lambda g: sum_workers(g, axis_name), updates), state
+        return sum_workers(updates, axis_name), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)

@@ -2,12 +2,12 @@
 
 from typing import Annotated
 
-import jax
 import optax
 from jax import lax
 from jax import numpy as jnp
 
 from reducers.axes import AxisName, gather_workers
+from reducers.batches import map_together
 
 
 def trimmed_mean(
@@ -32,6 +32,7 @@ def trimmed_mean(
     Raises:
       ValueError: for a negative ``num_trimmed``; and when traced, if it leaves no worker.
 
+    >>> import jax
     >>> reducer = trimmed_mean("worker", num_trimmed=1)
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
     >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 3.0, -70.0, 90.0]))
@@ -65,8 +66,8 @@ def trimmed_mean(
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
         if contributes is None:
-            return jax.tree.map(average, updates), state
+            return map_together(average, updates, axis_name=axes), state
         count = lax.psum(jnp.asarray(contributes, jnp.int32), axes)
-        return jax.tree.map(lambda g: average_of(g, contributes, count), updates), state
+        return map_together(lambda g: average_of(g, contributes, count), updates, axis_name=axes), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)

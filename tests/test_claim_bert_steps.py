@@ -47,10 +47,12 @@ def test_no_verdict_without_the_baseline():
 
 def test_fewer_steps_have_the_rate_of_the_longest_run():
     assert {bert_steps._tuned_at(point) for point in FEWER} == {("lamb", "adasum", 1, 1.0)}
-    rows = [_row(run_point, 5.0, split="validation", rate=0.1) for run_point in [("lamb", "adasum", 1, 1.0)]]
-    rows += [{**rows[0], "rate": 0.2, bert_steps.METRIC: [9.0, 4.0]}, {**rows[0], "rate": 0.3}]
+    rates = bert_steps.SETTINGS["laptop"].rates["lamb"]
+    losses = [5.0, 4.0, *[5.0] * (len(rates) - 2)]
+    longest = ("lamb", "adasum", 1, 1.0)
+    rows = [_row(longest, at, split="validation", rate=rate) for rate, at in zip(rates, losses, strict=True)]
     finals = [run for run in EXPERIMENT.runs("laptop", rows) if run.tells["split"] == "test"]
-    assert {run.tells["rate"] for run in finals} == {0.2}
+    assert {run.tells["rate"] for run in finals} == {rates[1]}
     assert {run.tells["share"] for run in finals} == {1.0, 0.8, 0.7}
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 import jax
 from jax import numpy as jnp
 
-from reducers.adasum.layers import cut, join, wide
+from reducers.adasum.layers import wide
 from reducers.adasum.pairs import Tree, add_up, fold, pair, unit
 from reducers.adasum.telemetry import Told, tell
 from reducers.axes import gather_workers
+from reducers.batches import cut, join
 
 # Layers of fewer elements are folded together, padded to one length; larger ones one by one, uncopied.
 _TOGETHER_ELEMENTS = 8192

@@ -16,10 +16,11 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.adasum.layers import cut, join, wide
+from reducers.adasum.layers import wide
 from reducers.adasum.pairs import Tree, add_up, coefficients, nonzero, power_of_two
 from reducers.adasum.telemetry import Told, tell
 from reducers.axes import gather_workers, num_workers
+from reducers.batches import cut, join
 
 # Layers of fewer elements, and of fewer elements a node, are folded as they are.
 _MIN_ELEMENTS, _MIN_ELEMENTS_PER_NODE = 64, 8

@@ -1,13 +1,14 @@
 """What counts as one vector: a leaf, leaves whose paths match alike, or the whole model."""
 
-import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jax import numpy as jnp
+
+from reducers.batches import cut, join
 
 
 def check(granularity: str) -> None:
@@ -69,18 +70,3 @@ def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[
 def wide(x: jax.Array) -> jax.Array:
     """x in float32 at least: what Adasum computes in."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
-def join(parts: Sequence[jax.Array], *, axis: int = 0) -> jax.Array:
-    """The parts one after the other; a single one as it is, uncopied."""
-    return jnp.concatenate(parts, axis=axis) if len(parts) > 1 else parts[0]
-
-
-def cut(joined: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
-    """Takes the parts out again, along the last axis.
-
-    >>> cut(jnp.arange(3), [1, 2])
-    [Array([0], dtype=int32), Array([1, 2], dtype=int32)]
-    """
-    ends = itertools.accumulate(widths)
-    return [joined[..., end - width : end] for width, end in zip(widths, ends, strict=True)]

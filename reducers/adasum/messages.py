@@ -6,9 +6,10 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.adasum.layers import cut, join, wide
+from reducers.adasum.layers import wide
 from reducers.adasum.pairs import coefficients, nonzero, pair, unit
 from reducers.axes import gather_workers, num_workers
+from reducers.batches import cut, join
 
 
 def butterfly(vectors: Sequence[jax.Array], *, axes: Sequence[str]) -> list[tuple[jax.Array, None]]:

@@ -9,7 +9,6 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.adasum import layers
-from reducers.adasum.batches import in_batches
 from reducers.adasum.choice import Algorithm, check, choose, plan_device
 from reducers.adasum.gather import gather_and_fold
 from reducers.adasum.gram import fold_slices
@@ -18,6 +17,7 @@ from reducers.adasum.messages import butterfly, halving
 from reducers.adasum.pairs import Tree
 from reducers.adasum.telemetry import Told, as_metrics
 from reducers.axes import AxisName, gather_workers, lanes_of, num_workers
+from reducers.batches import in_batches
 
 
 class AdasumState(NamedTuple):
