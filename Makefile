@@ -20,8 +20,9 @@ train: $(VENV)/train-ready  ## train; flags in ARGS: make train ARGS="--config=c
 train-local: $(VENV)/train-ready  ## train as N processes on this machine: make train-local N=2 ARGS="..."
 	@exec $(VENV)/bin/python -m launch --processes=$(N) $(ARGS)
 
+# Compiling is most of the suite's time, and without LLVM's optimization half of it; `make test-all` tests with it.
 test: lint  ## lint, then all tests and doctests that are not marked slow
-	$(PYTEST) -m "not slow" $(ARGS)
+	XLA_FLAGS="$(XLA_FLAGS) --xla_backend_optimization_level=0" $(PYTEST) -m "not slow" $(ARGS)
 
 test-all: lint  ## lint, then every test and doctest
 	$(PYTEST) $(ARGS)

@@ -1,5 +1,7 @@
 """Reducers whose state matters: the dynamic choice of backups, and gradients that are stale on purpose."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -17,21 +19,21 @@ W = 8
 # ---- dynamic_backup_workers ----------------------------------------------------------------------------------------
 
 
-def descend(model, *, noise: float, rate: float, num_steps: int, dimensions: int = 400, spoil=None, **options):
+def descend(model, *, noise, rate, num_steps: int, dimensions: int = 400, spoil=None, values=(), **options):
     """SGD on |w|^2 / 2, L = 1, with gradients of given noise; returns states and parameters of every step.
 
-    spoil(gradients, slowest, step): what the workers send, slowest being True for the slowest one of a step.
+    spoil(gradients, slowest, step, *values): what the workers send, slowest being True for the slowest one of a step.
     """
     reducer = reducers.dynamic_backup_workers(WORKER, **options)
     key, start = jax.random.key(3), jnp.full(dimensions, 1.0)
 
-    def step(carry, number):
+    def step(values, carry, number):
         parameters, state = carry
         seconds = model(key, number, W)
         noises = jax.random.normal(jax.random.fold_in(key, number), (W, dimensions)) * noise
         gradients = jnp.expand_dims(parameters, 0) + noises
         if spoil is not None:
-            gradients = spoil(gradients, jnp.expand_dims(seconds >= jnp.max(seconds), 1), number)
+            gradients = spoil(gradients, jnp.expand_dims(seconds >= jnp.max(seconds), 1), number, *values)
         update = lambda g, s: reducer.update(g, s, arrival_seconds=seconds)  # noqa: E731
         reduced, states = jax.vmap(update, axis_name=WORKER, in_axes=(0, None))(gradients, state)
         state = jax.tree.map(lambda x: x[0], states)
@@ -41,8 +43,8 @@ def descend(model, *, noise: float, rate: float, num_steps: int, dimensions: int
         return (parameters, state), (reducers.metrics(state), state.estimates, same)
 
     (parameters, state), (metrics, estimates, same) = jax.jit(
-        lambda: lax.scan(step, (start, reducer.init(start)), jnp.arange(num_steps))
-    )()
+        lambda values: lax.scan(functools.partial(step, values), (start, reducer.init(start)), jnp.arange(num_steps))
+    )(values)
     assert bool(same.all())  # on all workers, bit for bit
     return parameters, state, jax.tree.map(np.asarray, metrics), estimates
 
@@ -89,9 +91,12 @@ def test_a_dropped_worker_spoils_neither_update_nor_estimates():
 
     def run(*values):
         """What is dropped is one value or the other, in turns."""
-        value = lambda step: jnp.where(step % 2 == 0, *values)  # noqa: E731
-        spoil = lambda g, slowest, step: jnp.where(slowest & (step >= 6) & (step < 12), value(step), g)  # noqa: E731
-        _, state, metrics, _ = descend(model, noise=0.5, rate=0.3, num_steps=25, warmup_steps=5, spoil=spoil)
+
+        def spoil(g, slowest, step, even, odd):
+            return jnp.where(slowest & (step >= 6) & (step < 12), jnp.where(step % 2 == 0, even, odd), g)
+
+        options = dict(num_steps=25, warmup_steps=5, spoil=spoil, values=values)
+        _, state, metrics, _ = descend(model, noise=0.5, rate=0.3, **options)
         return state, metrics
 
     state, metrics = run(0.0, 0.0)

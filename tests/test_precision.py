@@ -258,13 +258,18 @@ def test_scales_grow_after_their_interval():
 
 
 def test_without_an_overflow_powers_of_two_change_no_bit():
-    plain = Run(program_of(*SOFTMAX)).steps(0, 10)
-    overrides = (*DYNAMIC, "--config.loss_scaling.growth_interval=2")
-    scaled = Run(program_of(*SOFTMAX, *overrides)).steps(0, 10)
+    def ten_steps(initial_scale):
+        overrides = ("growth_interval=2", f"initial_scale={initial_scale}")
+        return Run(program_of(*SOFTMAX, *DYNAMIC, *(f"--config.loss_scaling.{o}" for o in overrides))).steps(0, 10)
+
+    # Of one program: another one, without scales, may round otherwise.
+    unscaled, scaled, odd = ten_steps(1.0), ten_steps(1024.0), ten_steps(1000.3)
+    assert unscaled.metrics["loss_scale"] == 2.0**5 and unscaled.metrics["skipped"] == 0
     assert scaled.metrics["loss_scale"] == 2.0**15 and scaled.metrics["skipped"] == 0
-    assert largest_difference(params_and_server(plain), params_and_server(scaled)) == 0
-    odd = Run(program_of(*SOFTMAX, *overrides, "--config.loss_scaling.initial_scale=1000.3")).steps(0, 10)
-    assert largest_difference(params_and_server(plain), params_and_server(odd)) > 0
+    assert largest_difference(params_and_server(unscaled), params_and_server(scaled)) == 0
+    assert largest_difference(params_and_server(unscaled), params_and_server(odd)) > 0
+    plain = Run(program_of(*SOFTMAX)).steps(0, 10)
+    assert largest_difference(params_and_server(plain), params_and_server(scaled)) < 1e-6
 
 
 BOTH = (*SOFTMAX, *DYNAMIC, *HALF, "--config.model.dtype=float16", "--config.reducer_on=updates")

@@ -139,7 +139,7 @@ def test_only_the_first_step_compiles(lift, lanes, compilations):
 @pytest.mark.parametrize(
     ("num_devices", "lanes"), grid([8, 2], ["vmap", "unrolled"], quick={(8, "unrolled"), (2, "vmap")})
 )
-def test_mean_all_reduces_once_per_leaf_and_once_for_the_metrics(num_devices, lanes):
+def test_mean_all_reduces_once_for_small_leaves_and_once_for_the_metrics(num_devices, lanes):
     run = Run(program_of(), num_devices=num_devices, lanes=lanes)
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
@@ -147,10 +147,11 @@ def test_mean_all_reduces_once_per_leaf_and_once_for_the_metrics(num_devices, la
     )
     lowered, _ = run.step.lower(*shapes)["step"]
     text = lowered.as_text()
-    assert text.count("stablehlo.all_reduce") == len(jax.tree.leaves(run.shared.params)) + 1
+    assert len(jax.tree.leaves(run.shared.params)) > 2
+    assert text.count("stablehlo.all_reduce") == 2
     for other in ("all_gather", "all_to_all", "reduce_scatter", "collective_permute"):
         assert f"stablehlo.{other}" not in text
-    assert lowered.compile().as_text().count(" all-reduce(") <= len(jax.tree.leaves(run.shared.params)) + 1
+    assert lowered.compile().as_text().count(" all-reduce(") <= 2
 
 
 def test_reducing_updates_of_sgd_equals_reducing_gradients(reference):
