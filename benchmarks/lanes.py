@@ -126,7 +126,7 @@ def benchmark(*, repeats: int, tell: Tell) -> Found:
         tell(f"memory of Adasum on {reducer_on}")
         name = f"bytes per additional worker, Adasum on {reducer_on}, {LANES[0]} to {LANES[-1]} lanes"
         measured.append(Measured(name, [bytes_per_worker(reducer_on=reducer_on)], unit="bytes"))
-    return Found(measured, devices=[f"{device} {device.device_kind}"])
+    return Found(measured, devices=loops.devices())
 
 
 if __name__ == "__main__":

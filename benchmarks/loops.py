@@ -115,7 +115,10 @@ class Loop:
                 self._collect(turn, self._layout.get_shared(metrics))
 
 
-def devices() -> list[str]:
-    """Returns what this machine computes on, for a benchmark to name."""
-    device = jax.devices()[0]
-    return [f"{device.platform} {device.device_kind}"]
+def devices(num_devices: int = 1) -> list[str]:
+    """Returns what this machine computes on, for a benchmark to name.
+
+    >>> devices(2) == 2 * [jax.devices()[0].device_kind]
+    True
+    """
+    return [device.device_kind for device in jax.devices()[:num_devices]]

@@ -7,7 +7,7 @@ The one line of ``benchmarks.reducers`` that has a target; that command measures
 
 import sys
 
-from benchmarks import candidates, command, leaves
+from benchmarks import candidates, command, leaves, loops
 from benchmarks.command import Found, Tell
 from benchmarks.measure import Row, measure
 from benchmarks.measured import Measured, Target
@@ -39,7 +39,7 @@ def benchmark(*, repeats: int, tell: Tell) -> Found:
         Measured("adasum over mean, 8 devices, 10 M floats", row.ratios.tolist(), target=Target("<=", 1.3)),
         Measured("mean, 8 devices, 10 M floats", row.baseline_seconds, unit="s"),
     ]
-    return Found(found, [f"{device.platform} {device.device_kind}" for device in layout.devices])
+    return Found(found, loops.devices(layout.num_devices))
 
 
 if __name__ == "__main__":

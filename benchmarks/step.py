@@ -162,7 +162,7 @@ def benchmark(*, repeats: int, tell: Tell, comparisons: Sequence[Comparison] = C
         raise ModuleNotFoundError(torch_twins.MISSING)
     measured = [row for one in comparisons for row in compare(one, repeats=repeats, tell=tell)]
     packages = {"torch": importlib.metadata.version("torch")}
-    return Found(measured, devices=[f"cpu of {os.cpu_count()} cores"], packages=packages)
+    return Found(measured, devices=["cpu"], packages=packages)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -78,7 +78,7 @@ def _findings(rows: Rows) -> list[Finding]:
         Finding(
             quantity="of the 100 mean times to the k-th gradient, those within 1.4 to 1.8 s (fitted)",
             paper=Quoted("most", "MEM hi"),
-            ours=Sample.of(((mean >= 1.4) & (mean <= 1.8)).sum(axis=1), digits=0),
+            ours=Sample.of(list(((mean >= 1.4) & (mean <= 1.8)).sum(axis=1)), digits=0),
         ),
         Finding(
             quantity="factor of the mean from the 96th to the 97th gradient, ..., from the 99th to the 100th",
