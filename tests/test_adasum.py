@@ -124,13 +124,14 @@ QUICK |= {("float32", 4, algorithm) for algorithm in ("gather", "halving", "butt
 )
 def test_horovod_cases(golden, dtype, num_workers, algorithm):
     errors = case_errors(golden, adasum(algorithm=algorithm), num_workers=num_workers, dtype=dtype)
+    assert len(errors) >= 40
     if algorithm == "gram":
         # Pairs that cancel to a tenth: the Gram form knows their direction to eps / r^2 alone, see fold_coefficients.
         assert errors.pop("antiparallel_scaled_s33") <= 10 * TOLERANCE[dtype]
         # In one dimension it loses digits; there, but for the zeros that pad it here, such a layer is folded as it is.
         assert errors.pop("shape_scalar", 0) <= 10 * TOLERANCE[dtype]
     failed = {k: e for k, e in errors.items() if not e <= TOLERANCE[dtype] and not excepted(k, dtype)}
-    assert len(errors) >= 40 and not failed
+    assert not failed
 
 
 @pytest.mark.parametrize(
