@@ -363,12 +363,12 @@ def test_collectives_follow_the_bytes(name):
 
 
 def test_small_leaves_share_more_between_processes(monkeypatch):
-    leaves = [jax.ShapeDtypeStruct((HALF_A_BATCH,), jnp.float32)] * 64  # 2 x 16 MB
+    leaves = [jax.ShapeDtypeStruct((HALF_A_BATCH,), jnp.float32)] * 64  # 8 x 4 MB
     reducer = reducers.mean(WORKER)
     within = reducers.traffic(reducer, leaves, axis_sizes={WORKER: 8})
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     between = reducers.traffic(reducer, leaves, axis_sizes={WORKER: 8})
-    assert (within.collectives, between.collectives) == ({"psum": 32}, {"psum": 2})
+    assert (within.collectives, between.collectives) == ({"psum": 32}, {"psum": 8})
     assert within.bytes_per_worker == between.bytes_per_worker
 
 
