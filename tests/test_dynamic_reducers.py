@@ -19,7 +19,9 @@ W = 8
 # ---- dynamic_backup_workers ----------------------------------------------------------------------------------------
 
 
-def descend(model, *, noise, rate, num_steps: int, dimensions: int = 400, spoil=None, values=(), **options):
+def descend(
+    model, *, noise: float, rate: float, num_steps: int, dimensions: int = 400, spoil=None, values=(), **options
+):
     """SGD on |w|^2 / 2, L = 1, with gradients of given noise; returns states and parameters of every step.
 
     spoil(gradients, slowest, step, *values): what the workers send, slowest being True for the slowest one of a step.

@@ -177,14 +177,14 @@ def _draw(rows: Rows, figure: "Figure") -> None:
     panels = figure.subplots(1, 2, sharey=True)
     parts = (("LAMB", [point for point in _there(rows) if point[0] == "lamb"]), ("Adam", list(ADAM)))
     for axes, (title, points) in zip(panels, parts, strict=True):
-        finals = {point: found for point in points if (found := _of(rows, point, split="test"))}
-        for point, found in finals.items():
-            label = f"{LABELS[point[1]]}, x{point[2]}, {point[3]:.0%}"
-            band = ask.curve(found, METRIC)
-            drawing.band(axes, found[0]["step"], band, position=points.index(point), label=label)
+        for position, point in enumerate(points):
+            found = _of(rows, point, split="test")
+            if found:
+                label = f"{LABELS[point[1]]}, x{point[2]}, {point[3]:.0%}"
+                drawing.band(axes, found[0]["step"], ask.curve(found, METRIC), position=position, label=label)
         axes.set_title(title, fontsize=9)
         axes.set(xlabel="step")
-        if finals:
+        if axes.has_data():
             axes.legend(fontsize=7, title="batch, steps", title_fontsize=7)
     panels[0].set(ylabel="masked-LM loss (nats)")
 
