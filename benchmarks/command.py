@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,8 +43,13 @@ def run(benchmark: Callable[..., Found], *, name: str, doc: str, argv: Sequence[
     if given.json is not None and not given.json.parent.is_dir():
         print(f"json={str(given.json)!r}: must be a file in a folder that exists", file=sys.stderr)
         return 2
+    began = time.monotonic()
+
+    def tell(line: str) -> None:
+        print(f"{time.monotonic() - began:4.0f} s  {line}", file=sys.stderr, flush=True)
+
     try:
-        found = benchmark(repeats=given.repeats, tell=lambda line: print(line, file=sys.stderr, flush=True))
+        found = benchmark(repeats=given.repeats, tell=tell)
     except KeyboardInterrupt:
         return 130
     for one in found.measured:

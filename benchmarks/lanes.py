@@ -22,7 +22,7 @@ from program import Program
 from state import abstract
 from workers import Layout, Step, claim_cpu_devices
 
-LANES, BATCH = (8, 16, 32, 64), 32
+LANES, BATCH = (8, 32, 64), 32
 IMAGES = 2048  # of a turn, of each contender
 ONE_BATCH, ON_UPDATES = "one batch of 1024", "adasum on updates, 32 lanes"
 

@@ -67,4 +67,4 @@ def _adasums() -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="processes", doc=__doc__, argv=sys.argv[1:], repeats=7))
+    sys.exit(command.run(benchmark, name="processes", doc=__doc__, argv=sys.argv[1:], repeats=5))

@@ -19,8 +19,8 @@ from benchmarks import command, loops, rounds
 from benchmarks.groups import Group
 from benchmarks.measured import Measured
 
-LANES = (1, 2, 4, 8, 16, 32, 64)
-DEVICES = (1, 2, 4, 8, 16)
+LANES = (1, 4, 16, 64)
+DEVICES = (1, 4, 16)
 REDUCERS = ("mean", "adasum")
 BATCH_SIZE = 8
 _GRADIENTS = 16  # of a turn of lanes, in one step at least

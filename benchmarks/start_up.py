@@ -92,4 +92,4 @@ def benchmark(*, repeats: int, tell: command.Tell) -> command.Found:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="start_up", doc=__doc__, argv=sys.argv[1:], repeats=5))
+    sys.exit(command.run(benchmark, name="start_up", doc=__doc__, argv=sys.argv[1:], repeats=3))

@@ -43,8 +43,8 @@ class Run(NamedTuple):
 
 RUNS = (
     Run("digits, MLP", "digits", 600, 60, target=None),
-    Run("MNIST, LeNet-5", "mnist", 100, 10),
-    Run("CIFAR-10, ResNet-20", "cifar10", 30, 5),
+    Run("MNIST, LeNet-5", "mnist", 50, 10),
+    Run("CIFAR-10, ResNet-20", "cifar10", 20, 5),
 )
 
 
