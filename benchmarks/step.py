@@ -5,9 +5,10 @@
 
 Ours is W workers with their own batches and the reduction between them; PyTorch's is one batch as large, in one process
 or in two by ``DistributedDataParallel``, as it comes and tuned: at its best of what it offers, with our allocator's
-options besides. Ours are turns of one process (``groups``), on as many virtual devices as train.py takes by default;
-each peer is a process of its own (``torch_twins``). Ratios are of images per second, ours over theirs: more is better
-for us. Parts of our step are timed as programs of their own; what they differ by is taken round by round.
+options besides. Ours are turns of one process (``groups``), on so many virtual devices as were fastest on two cores, of
+which train.py takes 8 by default and others by ``--num_devices``; each peer is a process of its own (``torch_twins``).
+Ratios are of images per second, ours over theirs: more is better for us. Parts of our step are timed as programs of
+their own; what they differ by is taken round by round.
 """
 
 import contextlib
@@ -25,7 +26,6 @@ from benchmarks.measured import Measured, Target
 from workers import memory
 
 OURS, ON_GRADIENTS, LOCAL, BACKWARD = "ours", "ours, on gradients", "local half", "forward and backward"
-NUM_DEVICES = 8  # train.py's choice for 8 and for 32 workers
 PYTORCH, DDP = "PyTorch", "PyTorch DDP, 2 processes"
 TUNED = {PYTORCH: f"{PYTORCH}, tuned", DDP: f"{DDP}, tuned"}
 
@@ -38,6 +38,7 @@ class Comparison(NamedTuple):
       config: its name, and overrides.
       model: of ``torch_twins``.
       batch: examples of a step.
+      devices: ours, virtual ones.
       steps: of a turn.
       targets: of our images per second over those of a peer as it comes; a peer without one is None.
       parts: whether our step is taken apart, and held on gradients beside.
@@ -47,6 +48,7 @@ class Comparison(NamedTuple):
     config: Sequence[str]
     model: str
     batch: int
+    devices: int
     steps: int
     targets: Mapping[str, Target | None]
     parts: bool = False
@@ -72,27 +74,27 @@ class Comparison(NamedTuple):
         }
 
 
-def lenet5(num_workers: int, *, steps: int, over_pytorch: float, parts: bool = False) -> Comparison:
+def lenet5(num_workers: int, *, devices: int, steps: int, over_pytorch: float, parts: bool = False) -> Comparison:
     """Returns the comparison of the recipe of Adasum's authors, 32 examples a worker."""
     targets = {PYTORCH: Target(">=", over_pytorch), DDP: Target(">=", 1.3)}
     name = f"LeNet-5, {num_workers} workers x 32, Adasum"
     config = ("mnist_adasum", f"num_workers={num_workers}")
-    return Comparison(name, config, "lenet5", 32 * num_workers, steps, targets, parts)
+    return Comparison(name, config, "lenet5", 32 * num_workers, devices, steps, targets, parts)
 
 
 # PyTorch gets no crops and flips, so ours makes none.
 RESNET20 = ("cifar10", "num_workers=8", "data.augment=none")
 COMPARISONS = (
-    lenet5(8, steps=5, over_pytorch=1.0, parts=True),
-    lenet5(32, steps=2, over_pytorch=1.2),
-    Comparison("ResNet-20, 8 workers x 16, mean", RESNET20, "resnet20", 128, 4, {PYTORCH: None, DDP: None}),
+    lenet5(8, devices=2, steps=5, over_pytorch=1.0, parts=True),
+    lenet5(32, devices=8, steps=2, over_pytorch=1.2),
+    Comparison("ResNet-20, 8 workers x 16, mean", RESNET20, "resnet20", 128, 8, 4, {PYTORCH: None, DDP: None}),
 )
 
 
 def rows(comparison: Comparison, seconds: Mapping[str, Sequence[float]]) -> list[Measured]:
     """Returns what the turns of one comparison came to.
 
-    >>> two_images = Comparison("two images", (), "lenet5", 2, 1, {PYTORCH: Target(">=", 1.5)})
+    >>> two_images = Comparison("two images", (), "lenet5", 2, 1, 1, {PYTORCH: Target(">=", 1.5)})
     >>> found = rows(two_images, {OURS: [1.0], PYTORCH: [2.0], TUNED[PYTORCH]: [1.0]})
     >>> for row in found:
     ...   print(row.name, row.values)
@@ -143,7 +145,7 @@ def compare(comparison: Comparison, *, repeats: int, tell: Tell) -> list[Measure
     """Starts the contenders of one comparison, has them take turns, and ends them."""
     tell(comparison.name)
     with contextlib.ExitStack() as stack:
-        group = stack.enter_context(Group(num_devices=NUM_DEVICES))
+        group = stack.enter_context(Group(num_devices=comparison.devices))
         contenders = {name: group.turn(line) for name, line in comparison.ours().items()}
         for peer, arguments in comparison.peers().items():
             environment = {**os.environ, **(memory.environment() if peer in TUNED.values() else {})}

@@ -136,7 +136,7 @@ def test_children_serve_turns(arguments):
 
 
 def test_ratios_are_of_images_per_second():
-    comparison = step.lenet5(8, steps=2, over_pytorch=1.0, parts=True)
+    comparison = step.lenet5(8, devices=2, steps=2, over_pytorch=1.0, parts=True)
     seconds = {
         step.OURS: [1.0, 2.0],
         step.ON_GRADIENTS: [0.5, 1.0],
@@ -167,7 +167,7 @@ def test_ratios_are_of_images_per_second():
 
 
 def test_contenders_are_told_what_the_comparison_says():
-    comparison = step.lenet5(32, steps=4, over_pytorch=1.2, parts=True)
+    comparison = step.lenet5(32, devices=8, steps=4, over_pytorch=1.2, parts=True)
     for module, *arguments in comparison.peers().values():
         assert module == "benchmarks.torch_twins" and torch_twins.parse(arguments).batch == 1024
     assert "--processes=2" in comparison.peers()[step.DDP] and "--tuned" not in comparison.peers()[step.DDP]

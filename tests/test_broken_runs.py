@@ -21,7 +21,8 @@ from tests.test_train import ROOT, assert_same_run, command, digits, final_state
 
 __all__ = ["uninterrupted"]  # a fixture
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+# No compiled programs are kept: what a full disk leaves of one JAX warns of, here and in the tests after it.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": ""}
 
 
 def contents(path: pathlib.Path) -> dict[str, bytes | None]:
@@ -46,7 +47,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that writing fails with EFBI
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 import train
-sys.exit(train.main(sys.argv))
+sys.exit(train.main([*sys.argv, "--compilation_cache="]))
 """
 
 

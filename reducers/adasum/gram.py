@@ -18,6 +18,7 @@ from jax import numpy as jnp
 
 from reducers.adasum.layers import wide
 from reducers.adasum.pairs import Tree, add_up, coefficients, nonzero, power_of_two
+from reducers.adasum.products import dot_products
 from reducers.adasum.telemetry import Told, tell
 from reducers.axes import gather_workers, num_workers
 from reducers.batches import cut, join
@@ -207,7 +208,7 @@ def _alike(block: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
 
 
 def _gram(rows: Sequence[jax.Array]) -> jax.Array:
-    return join([jnp.einsum("lim,ljm->lij", r, r, precision="highest") for r in rows])  # (layers, n, n)
+    return join([dot_products(r) for r in rows])  # (layers, n, n)
 
 
 def _slices(nodes: jax.Array, num_slices: int) -> jax.Array:
