@@ -79,25 +79,25 @@ def make(contender: str, *, num_devices: int) -> Turn:
         return Loop(program, layout, num_updates=int(num_updates), part=part)
     if kind == "reduce":
         (shapes, num_floats), reducer = rest[0].split(":"), rest[1]
-        return Reduction(leaves.SIZED[shapes](int(num_floats)), reducer, num_devices=num_devices)
+        layout = Layout.of(num_devices, num_devices=num_devices)
+        return Reduction(leaves.SIZED[shapes](int(num_floats)), reducer, layout=layout)
     raise ValueError(f"{contender!r}: must be step, local or reduce")
 
 
 class Reduction:
-    """A contender: a reducer as the train step has it, one worker a device.
+    """A contender: a reducer as the train step has it.
 
     Args:
       shapes: of one worker's gradient.
       reducer: with its options, as ``candidates.parse`` reads it.
-      num_devices: of all processes.
+      layout: of the workers, on the devices of all processes.
     """
 
-    def __init__(self, shapes: leaves.Leaves, reducer: str, *, num_devices: int):
-        layout = Layout.of(num_devices, num_devices=num_devices)
+    def __init__(self, shapes: leaves.Leaves, reducer: str, *, layout: Layout):
         # Compiled by its first call: of several processes, nothing can be compiled for shapes alone.
         self._reduce, self._state = measure.lift_reducer(candidates.parse(reducer), shapes, layout)
         rng = np.random.default_rng(0)
-        draw = lambda leaf: rng.standard_normal((num_devices, *leaf.shape), np.float32)  # noqa: E731
+        draw = lambda leaf: rng.standard_normal((layout.num_workers, *leaf.shape), np.float32)  # noqa: E731
         self._gradients = [layout.put_local(draw(leaf)) for leaf in shapes]
 
     def __call__(self) -> float:

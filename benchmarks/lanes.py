@@ -5,25 +5,30 @@
 
 LeNet-5 by ``configs/mnist_adasum.py``, 32 examples a lane, whole train steps. 32 lanes of 32 examples are held against
 one worker with a batch of 1,024, both with one optimizer after the reduction: with ``mean`` they compute the same.
+Adasum's share of a step is what its reduction takes longer than the mean's, both timed alone on gradients of that size,
+over the step: of two steps the difference would be noise.
 Memory is what XLA says of the compiled step: its arguments, results and temporaries at once.
 """
 
 import functools
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
 
-from benchmarks import command, loops, rounds
+from benchmarks import command, leaves, loops, rounds
 from benchmarks.command import Found, Tell
+from benchmarks.groups import Reduction
 from benchmarks.measured import Measured, Target
 from program import Program
 from state import abstract
 from workers import Layout, Step, claim_cpu_devices
 
 LANES, BATCH = (8, 32, 64), 32
-IMAGES = 2048  # of a turn, of each contender
+IMAGES = 2048  # of a turn of steps
+REDUCERS = ("mean", "adasum")
 ONE_BATCH, ON_UPDATES = "one batch of 1024", "adasum on updates, 32 lanes"
 
 
@@ -34,14 +39,22 @@ def program_of(*, lanes: int, batch: int = BATCH, reducer: str = "adasum", reduc
 
 
 def contenders() -> dict[str, Program]:
-    """Returns what is timed: one batch, and each number of lanes with either reducer."""
-    of_lanes = {
-        f"{reducer}, {lanes} lanes": program_of(lanes=lanes, reducer=reducer)
-        for lanes in LANES
-        for reducer in ("mean", "adasum")
+    """Returns the steps that are timed: of one batch, of as many examples in lanes, and of each number of lanes."""
+    return {
+        ONE_BATCH: program_of(lanes=1, batch=1024, reducer="mean"),
+        "mean, 32 lanes": program_of(lanes=32, reducer="mean"),
+        **{f"adasum, {lanes} lanes": program_of(lanes=lanes) for lanes in LANES},
+        ON_UPDATES: program_of(lanes=32, reducer_on="updates"),
     }
-    on_updates = program_of(lanes=32, reducer_on="updates")
-    return {ONE_BATCH: program_of(lanes=1, batch=1024, reducer="mean"), **of_lanes, ON_UPDATES: on_updates}
+
+
+def reduction(reducer: str, lanes: int) -> str:
+    """Returns the name of a reduction alone.
+
+    >>> reduction("adasum", 8)
+    'reduction alone, adasum, 8 lanes'
+    """
+    return f"reduction alone, {reducer}, {lanes} lanes"
 
 
 def rows(seconds: Mapping[str, Sequence[float]]) -> list[Measured]:
@@ -57,17 +70,25 @@ def rows(seconds: Mapping[str, Sequence[float]]) -> list[Measured]:
         Measured(f"32 lanes of 32, Adasum on updates, {over}", of_one_batch(ON_UPDATES)),
         *(Measured(f"share of Adasum, {lanes} lanes", values, unit="of the step") for lanes, values in share.items()),
         Measured(f"share of Adasum, {last} lanes over {first}", growth, target=Target("<=", 1.0)),
-        *(Measured(name, [IMAGES / s for s in values], unit="images/s") for name, values in seconds.items()),
+        *(
+            Measured(reduction(reducer, lanes), seconds[reduction(reducer, lanes)], unit="s")
+            for lanes, reducer in itertools.product(LANES, REDUCERS)
+        ),
+        *(Measured(name, [IMAGES / s for s in seconds[name]], unit="images/s") for name in contenders()),
     ]
 
 
 def shares(seconds: Mapping[str, Sequence[float]], lanes: int) -> list[float]:
-    """Returns the share of a step with Adasum that a step with the mean does not take, round by round.
+    """Returns what Adasum's reduction takes longer than the mean's, over a step with it, round by round.
 
-    >>> shares({"mean, 8 lanes": [3.0], "adasum, 8 lanes": [4.0]}, 8)
-    [0.25]
+    >>> alone = {reduction("mean", 8): [0.25], reduction("adasum", 8): [0.5]}
+    >>> shares({**alone, "adasum, 8 lanes": [16.0]}, 8)  # 8 steps of 8 x 32 images
+    [0.125]
     """
-    return [1 - ratio for ratio in rounds.ratios(seconds, f"mean, {lanes} lanes", f"adasum, {lanes} lanes")]
+    steps = IMAGES / (lanes * BATCH)
+    mean, adasum = (seconds[reduction(reducer, lanes)] for reducer in REDUCERS)
+    of_turns = seconds[f"adasum, {lanes} lanes"]
+    return [(longer - short) * steps / turn for longer, short, turn in zip(adasum, mean, of_turns, strict=True)]
 
 
 # ---- memory ------------------------------------------------------------------------------------------------------
@@ -118,10 +139,11 @@ def benchmark(*, repeats: int, tell: Tell) -> Found:
         loop = loops.Loop(program, layout, num_updates=steps)
         return lambda: loop() * steps
 
-    seconds = rounds.in_turns(
-        {name: make(program) for name, program in contenders().items()}, repeats=repeats, tell=tell
-    )
-    measured = rows(seconds)
+    turns: dict[str, rounds.Turn] = {name: make(program) for name, program in contenders().items()}
+    for lanes, reducer in itertools.product(LANES, REDUCERS):
+        layout = Layout.of(lanes, devices=[device])
+        turns[reduction(reducer, lanes)] = Reduction(leaves.lenet5(), reducer, layout=layout)
+    measured = rows(rounds.in_turns(turns, repeats=repeats, tell=tell))
     for reducer_on in ("gradients", "updates"):
         tell(f"memory of Adasum on {reducer_on}")
         name = f"bytes per additional worker, Adasum on {reducer_on}, {LANES[0]} to {LANES[-1]} lanes"

@@ -200,22 +200,24 @@ def test_a_batch_that_processes_do_not_divide_is_refused(capsys):
 
 
 def test_rows_of_lanes():
-    names = [f"{reducer}, {count} lanes" for count in lanes.LANES for reducer in ("mean", "adasum")]
-    seconds = {name: [2.0, 2.0] for name in (*names, lanes.ONE_BATCH, lanes.ON_UPDATES)}
+    names = [lanes.reduction(reducer, count) for count in lanes.LANES for reducer in lanes.REDUCERS]
+    seconds = {name: [2.0, 2.0] for name in (*names, *lanes.contenders())}
     seconds |= {"mean, 32 lanes": [1.0, 1.5], "adasum, 32 lanes": [1.5, 2.0]}
-    seconds |= {"mean, 8 lanes": [1.6, 1.0], "mean, 64 lanes": [1.8, 1.5]}
+    seconds |= {lanes.reduction("adasum", 8): [2.1, 2.25], lanes.reduction("adasum", 64): [2.4, 3.0]}
     rows = {row.name: row for row in lanes.rows(seconds)}
     assert rows["32 lanes of 32, mean, over one batch of 1024, step time"].values == [0.5, 0.75]
     assert rows["32 lanes of 32, Adasum, over one batch of 1024, step time"].values == [0.75, 1.0]
-    np.testing.assert_allclose(rows["share of Adasum, 8 lanes"].values, [0.2, 0.5])
+    np.testing.assert_allclose(rows["share of Adasum, 8 lanes"].values, [0.4, 1.0])  # 8 steps in 2 s
+    np.testing.assert_allclose(rows["share of Adasum, 64 lanes"].values, [0.2, 0.5])
     np.testing.assert_allclose(rows["share of Adasum, 64 lanes over 8"].values, [0.5, 0.5])
+    assert len(rows) == len(lanes.rows(seconds))
     assert sum(row.target is not None for row in rows.values()) == 3
     assert all(measured.in_words(row) for row in rows.values())
 
 
 def test_all_contenders_take_as_many_images():
     programs = lanes.contenders()
-    assert len(programs) == 2 * len(lanes.LANES) + 2
+    assert len(programs) == len(lanes.LANES) + 3
     assert {lanes.IMAGES % program.examples_per_step for program in programs.values()} == {0}
     assert programs[lanes.ONE_BATCH].examples_per_step == programs["mean, 32 lanes"].examples_per_step == 1024
 
