@@ -132,6 +132,7 @@ class Comparison:
         aim = 100 * self.aim(rows)
         axes.axhline(aim, color="#666666", linewidth=1, linestyle=":", label=f"target, {aim:g} %")
         axes.set(xlabel=LABELS[self.along], ylabel="test accuracy (%)", xscale="log", ylim=(aim - 7.5, 100))
+        drawing.plain_numbers(axes.xaxis)
         axes.legend(fontsize=7, loc="lower right")
 
     def _run(self, scale: Scale, stage: str, method: str, rate: float, seed: int) -> Run:

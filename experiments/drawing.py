@@ -56,10 +56,20 @@ def band(
 
 
 def plain_numbers(axis: "Axis", *, minor: Literal["labelled", "bare"] = "labelled") -> None:
-    """Writes the numbers of a logarithmic axis out, in place of powers of ten."""
+    """Writes the numbers of a logarithmic axis out, in place of powers of ten; between those 2, 3 and 5, or none."""
     axis.set_major_formatter("{x:,g}")
-    axis.set_minor_formatter("{x:,g}" if minor == "labelled" else "")
+    axis.set_minor_formatter(_few if minor == "labelled" else "")
     axis.set_tick_params(which="minor", labelsize=7)
+
+
+def _few(value: float, position: float = 0) -> str:
+    """Returns a number of which a decade has few enough not to run into each other, or nothing.
+
+    >>> [_few(value) for value in (200, 0.4, 5, 9)]
+    ['200', '', '5', '']
+    """
+    del position
+    return f"{value:,g}" if f"{value:e}"[0] in "235" else ""
 
 
 def percent_ticks(axes: "Axes") -> None:
