@@ -1,6 +1,5 @@
 """The loop of train.py on made-up data, without its records and checkpoints: what a step costs, and nothing else."""
 
-import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,12 +65,12 @@ def lifted(program: Program, layout: Layout, *, part: Part = "step") -> Step:
 
 
 class Loop:
-    """A contender: so many updates, from the feed to the numbers on the host; the first turn compiles, and takes one.
+    """A contender: so many updates, from the feed to the numbers on the host; the first turn compiles.
 
     Args:
       program: of image classification.
       layout: on what.
-      num_updates: of a turn after the first, at least.
+      num_updates: of one turn, at least.
       part: of the step.
     """
 
@@ -80,8 +79,7 @@ class Loop:
         draws = data.Draws(num_examples=NUM_EXAMPLES, batch_size=program.config.batch_size_per_worker, seed=0)
         own = (len(layout.own_devices), layout.lanes)
         feeds = data.Feeds(dataset.train, draws, layout=own, workers=layout.own_workers)
-        self._layout, self._part = layout, part
-        self._asked = itertools.chain([1], itertools.repeat(num_updates))
+        self._layout, self._num_updates, self._part = layout, num_updates, part
         self._step = lifted(program, layout, part=part)
         self._state = place(program, layout)
         self._resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
@@ -94,9 +92,9 @@ class Loop:
         Raises:
           FloatingPointError: if the loss or an update was not finite, from where on nothing is trained.
         """
-        window, asked = Window(), next(self._asked)
+        window = Window()
         began, done = time.perf_counter(), 0
-        while done < asked:
+        while done < self._num_updates:
             turn, feed = next(self._fed)
             plan = {name: self._layout.split(column) for name, column in turn.plan.items()}
             *state, metrics = self._step(*self._state, {**feed, "plan": plan}, self._resident)

@@ -169,7 +169,7 @@ def benchmark(*, repeats: int, tell: Tell, comparisons: Sequence[Comparison] = C
 def main(argv: Sequence[str]) -> int:
     """Does what a command line says; returns its exit code: 0, 2 for bad input or without PyTorch, 130 for Ctrl-C."""
     try:
-        return command.run(benchmark, name="step", doc=__doc__, argv=argv, repeats=5)
+        return command.run(benchmark, name="step", doc=__doc__, argv=argv, repeats=6)
     except ModuleNotFoundError as error:
         print(error, file=sys.stderr)
         return 2

@@ -39,7 +39,7 @@ def test_a_loop_takes_so_many_updates_a_turn(overrides):
     before = np.asarray(loop._state[0].params["Dense_0"]["kernel"])
     assert 0 < loop() < 60
     first = int(loop._state[0].step[0])
-    assert 1 <= first < 1 + 4 and loop() > 0  # a wave is several
+    assert 5 <= first < 5 + 4 and loop() > 0  # a wave is several
     assert first + 5 <= int(loop._state[0].step[0]) < first + 5 + 4
     assert np.abs(np.asarray(loop._state[0].params["Dense_0"]["kernel"]) - before).max() > 0
 
@@ -62,7 +62,7 @@ def test_lines_name_contenders():
     reduction = groups.make("reduce plain:100 adasum:algorithm=gram", num_devices=4)
     assert reduction() > 0
     loop = groups.make("step digits 2 num_workers=2 model.hidden_sizes=(8,)", num_devices=2)
-    assert loop() > 0 and loop() > 0 and int(loop._state[0].step[0]) == 1 + 2
+    assert loop() > 0 and int(loop._state[0].step[0]) == 2
     with pytest.raises(ValueError, match="'sleep 3': must be step, local or reduce"):
         groups.make("sleep 3", num_devices=2)
 

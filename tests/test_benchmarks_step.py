@@ -88,7 +88,7 @@ def tiny(reducer_on):
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_a_turn_takes_its_steps(reducer_on, part, num_devices):
     layout = Layout.of(2, num_devices=num_devices)
-    training = loops.Loop(tiny(reducer_on), layout, num_updates=5, part=part)
+    training = loops.Loop(tiny(reducer_on), layout, num_updates=3, part=part)
     before = state(training, layout)
     assert training() > 0 and training() > 0
     after = state(training, layout)
