@@ -93,6 +93,15 @@ def first_at(row: Row, target: float, *, of: str, along: str = "step", mode: Mod
     return next((float(x) for x, value in zip(row[along], row[of], strict=True) if better(value)), math.inf)
 
 
+def reached(value: float, *, digits: int) -> str:
+    """Returns what ``first_at`` found, in words.
+
+    >>> reached(20.0, digits=1), reached(math.inf, digits=1)
+    ('20.0', 'not reached')
+    """
+    return f"{value:.{digits}f}" if value < math.inf else "not reached"
+
+
 def until(
     rows: Rows, target: float, *, of: str, along: str, mode: Mode = "max", digits: int = 4, unit: str = ""
 ) -> Sample:

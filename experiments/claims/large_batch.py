@@ -136,10 +136,6 @@ def _told(rows: Rows) -> Sample | str:
     return _sample(rows) if _reached(rows) == len(rows) else f"{_sample(rows)}, {_reached(rows)} runs of {len(rows)}"
 
 
-def _in_words(row: Row) -> str:
-    return f"{_epochs(row):.1f}" if _epochs(row) < math.inf else "not reached"
-
-
 def _findings(rows: Rows) -> list[Finding]:
     batches = ask.distinct(rows, "batch")
     return [
@@ -174,7 +170,9 @@ def _table(rows: Rows) -> Table:
     for batch in ask.distinct(rows, "batch"):
         for reducer in REDUCERS:
             tried = ask.select(rows, batch=batch, reducer=reducer, split="validation")
-            grid = [f"{row['rate']:g}: {_in_words(row)} ({100 * ask.last(row, 'accuracy'):.1f} %)" for row in tried]
+            epochs = [ask.reached(_epochs(row), digits=1) for row in tried]
+            last = [f"{100 * ask.last(row, 'accuracy'):.1f} %" for row in tried]
+            grid = [f"{row['rate']:g}: {n} ({end})" for row, n, end in zip(tried, epochs, last, strict=True)]
             tests = _tests(rows, batch, reducer)
             final = str(ask.accuracy(tests)) if tests else ""
             picked = f"{_picked(tried):g}" if tried else ""

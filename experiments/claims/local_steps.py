@@ -189,7 +189,7 @@ def _table(rows: Rows) -> Table:
     cells = []
     for count in COUNTS:
         tried = ask.select(rows, count=count, split="validation")
-        told = ", ".join(f"{row['rate']:g}: {_in_words(_epochs(row))}" for row in tried)
+        told = ", ".join(f"{row['rate']:g}: {ask.reached(_epochs(row), digits=2)}" for row in tried)
         values = ["not reached"] * (1 + len(LINKS))
         if _reached(rows, count):
             epochs = Sample.of([_epochs(row) for row in _tests(rows, count)], digits=2)
@@ -197,10 +197,6 @@ def _table(rows: Rows) -> Table:
         cells.append([str(count), f"{_picked(tried):g}" if tried else "", told, *values])
     links = [f"Modelled time, {link / 1e9:g} Gb/s" for link in LINKS]
     return Table(["Local steps", "Rate", "Epochs by rate, validation", "Epochs", *links], cells)
-
-
-def _in_words(epochs: float) -> str:
-    return f"{epochs:.2f}" if epochs < math.inf else "not reached"
 
 
 def _draw(rows: Rows, figure: "Figure") -> None:
