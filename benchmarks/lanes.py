@@ -14,6 +14,7 @@ import functools
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,6 +31,13 @@ LANES, BATCH = (8, 32, 64), 32
 IMAGES = 2048  # of a turn of steps
 REDUCERS = ("mean", "adasum")
 ONE_BATCH, ON_UPDATES = "one batch of 1024", "adasum on updates, 32 lanes"
+# What is timed: one batch, as many examples in lanes, and each number of lanes; name -> what ``program_of`` is told.
+STEPS: Mapping[str, dict[str, Any]] = {
+    ONE_BATCH: {"lanes": 1, "batch": 1024, "reducer": "mean"},
+    "mean, 32 lanes": {"lanes": 32, "reducer": "mean"},
+    **{f"adasum, {lanes} lanes": {"lanes": lanes} for lanes in LANES},
+    ON_UPDATES: {"lanes": 32, "reducer_on": "updates"},
+}
 
 
 def program_of(*, lanes: int, batch: int = BATCH, reducer: str = "adasum", reducer_on: str = "gradients") -> Program:
@@ -39,13 +47,8 @@ def program_of(*, lanes: int, batch: int = BATCH, reducer: str = "adasum", reduc
 
 
 def contenders() -> dict[str, Program]:
-    """Returns the steps that are timed: of one batch, of as many examples in lanes, and of each number of lanes."""
-    return {
-        ONE_BATCH: program_of(lanes=1, batch=1024, reducer="mean"),
-        "mean, 32 lanes": program_of(lanes=32, reducer="mean"),
-        **{f"adasum, {lanes} lanes": program_of(lanes=lanes) for lanes in LANES},
-        ON_UPDATES: program_of(lanes=32, reducer_on="updates"),
-    }
+    """Builds the steps that are timed."""
+    return {name: program_of(**told) for name, told in STEPS.items()}
 
 
 def reduction(reducer: str, lanes: int) -> str:
@@ -74,7 +77,7 @@ def rows(seconds: Mapping[str, Sequence[float]]) -> list[Measured]:
             Measured(reduction(reducer, lanes), seconds[reduction(reducer, lanes)], unit="s")
             for lanes, reducer in itertools.product(LANES, REDUCERS)
         ),
-        *(Measured(name, [IMAGES / s for s in seconds[name]], unit="images/s") for name in contenders()),
+        *(Measured(name, [IMAGES / s for s in seconds[name]], unit="images/s") for name in STEPS),
     ]
 
 
@@ -140,9 +143,10 @@ def benchmark(*, repeats: int, tell: Tell) -> Found:
         return lambda: loop() * steps
 
     turns: dict[str, rounds.Turn] = {name: make(program) for name, program in contenders().items()}
+    gradient = leaves.lenet5()
     for lanes, reducer in itertools.product(LANES, REDUCERS):
         layout = Layout.of(lanes, devices=[device])
-        turns[reduction(reducer, lanes)] = Reduction(leaves.lenet5(), reducer, layout=layout)
+        turns[reduction(reducer, lanes)] = Reduction(gradient, reducer, layout=layout)
     measured = rows(rounds.in_turns(turns, repeats=repeats, tell=tell))
     for reducer_on in ("gradients", "updates"):
         tell(f"memory of Adasum on {reducer_on}")

@@ -79,7 +79,7 @@ def lenet5(num_workers: int, *, devices: int, steps: int, over_pytorch: float, p
     targets = {PYTORCH: Target(">=", over_pytorch), DDP: Target(">=", 1.3)}
     name = f"LeNet-5, {num_workers} workers x 32, Adasum"
     config = ("mnist_adasum", f"num_workers={num_workers}")
-    return Comparison(name, config, "lenet5", 32 * num_workers, devices, steps, targets, parts)
+    return Comparison(name, config, "lenet5", 32 * num_workers, devices, steps, targets, parts=parts)
 
 
 # PyTorch gets no crops and flips, so ours makes none.
@@ -87,7 +87,15 @@ RESNET20 = ("cifar10", "num_workers=8", "data.augment=none")
 COMPARISONS = (
     lenet5(8, devices=2, steps=5, over_pytorch=1.0, parts=True),
     lenet5(32, devices=8, steps=2, over_pytorch=1.2),
-    Comparison("ResNet-20, 8 workers x 16, mean", RESNET20, "resnet20", 128, 8, 4, {PYTORCH: None, DDP: None}),
+    Comparison(
+        "ResNet-20, 8 workers x 16, mean",
+        RESNET20,
+        "resnet20",
+        batch=128,
+        devices=8,
+        steps=4,
+        targets={PYTORCH: None, DDP: None},
+    ),
 )
 
 

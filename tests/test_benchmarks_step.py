@@ -201,7 +201,7 @@ def test_a_batch_that_processes_do_not_divide_is_refused(capsys):
 
 def test_rows_of_lanes():
     names = [lanes.reduction(reducer, count) for count in lanes.LANES for reducer in lanes.REDUCERS]
-    seconds = {name: [2.0, 2.0] for name in (*names, *lanes.contenders())}
+    seconds = {name: [2.0, 2.0] for name in (*names, *lanes.STEPS)}
     seconds |= {"mean, 32 lanes": [1.0, 1.5], "adasum, 32 lanes": [1.5, 2.0]}
     seconds |= {lanes.reduction("adasum", 8): [2.1, 2.25], lanes.reduction("adasum", 64): [2.4, 3.0]}
     rows = {row.name: row for row in lanes.rows(seconds)}

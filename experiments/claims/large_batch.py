@@ -170,9 +170,10 @@ def _table(rows: Rows) -> Table:
     for batch in ask.distinct(rows, "batch"):
         for reducer in REDUCERS:
             tried = ask.select(rows, batch=batch, reducer=reducer, split="validation")
-            epochs = [ask.reached(_epochs(row), digits=1) for row in tried]
-            last = [f"{100 * ask.last(row, 'accuracy'):.1f} %" for row in tried]
-            grid = [f"{row['rate']:g}: {n} ({end})" for row, n, end in zip(tried, epochs, last, strict=True)]
+            grid = [
+                f"{row['rate']:g}: {ask.reached(_epochs(row), digits=1)} ({100 * ask.last(row, 'accuracy'):.1f} %)"
+                for row in tried
+            ]
             tests = _tests(rows, batch, reducer)
             final = str(ask.accuracy(tests)) if tests else ""
             picked = f"{_picked(tried):g}" if tried else ""

@@ -82,10 +82,6 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     return runs
 
 
-def _workers(count: int) -> str:
-    return f"{count} worker{'s' if count > 1 else ''}"
-
-
 def _picked(rows: Rows, *, mode: str, num_workers: int, of: int = 1) -> float | None:
     """Returns the rate with the fewest bits on the validation split; None before so many are there."""
     found = ask.select(rows, mode=mode, num_workers=num_workers, split="validation")
@@ -115,7 +111,7 @@ def _seconds(rows: Rows, target: float) -> Sample:
 def _findings(rows: Rows) -> list[Finding]:
     finals = _finals(rows)
     found = [
-        Finding(quantity=f"test bits per dimension, {_workers(n)}, {mode}", ours=_bits(same))
+        Finding(quantity=f"test bits per dimension, {n} worker{'s' if n > 1 else ''}, {mode}", ours=_bits(same))
         for (mode, n), same in finals.items()
     ]
     for n in MANY:
