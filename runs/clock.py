@@ -56,10 +56,12 @@ class Clock:
           steps_per_second, examples_per_second, and data_wait_share, the share of the lap spent waiting for data.
         """
         now = self._now() - self._paused_seconds
-        # Steps come out of the pipeline together where it is emptied: such a lap counts with the one before.
-        since = self._lap if now - self._lap[1] >= _SHORTEST_LAP_SECONDS else self._lap_before
+        # Steps come out of the pipeline together where it is emptied: such laps count with the one before.
+        if now - self._lap[1] >= _SHORTEST_LAP_SECONDS:
+            self._lap_before = self._lap
+        since = self._lap_before
         steps, seconds, waited = step - since[0], max(now - since[1], 1e-9), waited_seconds - since[2]
-        self._lap_before, self._lap = self._lap, (step, now, waited_seconds)
+        self._lap = (step, now, waited_seconds)
         self._first_lap = self._first_lap or (step, now)
         rate = steps / seconds
         return {

@@ -1,7 +1,10 @@
-"""Progress: a bar for people who look, few lines for a log."""
+"""Progress: a bar for people who look, few lines for a log; and the clock that its rates are from."""
 
 import io
 
+import pytest
+
+from runs.clock import Clock
 from runs.progress import Progress
 
 
@@ -58,3 +61,10 @@ def test_stderr_is_the_default(capsys):
         progress.update(1, {"loss": 1.0})
     captured = capsys.readouterr()
     assert captured.out == "" and "step 1/1  loss 1.0000" in captured.err
+
+
+def test_laps_of_steps_that_come_out_together_count_with_the_one_before():
+    seconds = iter([0.0, 1.0, 1.001, 1.002, 1.003, 2.003]).__next__
+    clock = Clock(now=seconds)
+    rates = [clock.lap(step, num_examples=1, waited_seconds=0.0)["steps_per_second"] for step in (10, 11, 12, 13, 14)]
+    assert rates == pytest.approx([10 / 1, 11 / 1.001, 12 / 1.002, 13 / 1.003, 1 / 1.0])
