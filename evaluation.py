@@ -1,6 +1,8 @@
-"""Evaluation of a state on a whole split, spread over the devices."""
+"""Evaluation of a state on a whole split, spread over the devices; of a run that goes on, or of a checkpoint."""
 
+import contextlib
 import math
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +11,12 @@ import numpy as np
 from jax import lax
 
 import data
+import runs
+from configs.schema import ConfigError, in_block, refusing
 from program import Program
+from state import open_checkpoints, restore
 from step import Local, Shared
-from workers import DEVICE_AXIS, Layout, Window, on_devices
+from workers import DEVICE_AXIS, Layout, Window, on_devices, peers
 
 
 def make_evaluation(
@@ -48,3 +53,23 @@ def make_evaluation(
         return {name: float(value) for name, value in program.task.metrics(total).items()}
 
     return evaluate
+
+
+def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *, which: str) -> str:
+    """Evaluates a checkpoint on what ``config.data.evaluate_on`` names; writes nothing."""
+    if which not in ("latest", "best") and not (which.isdecimal() and len(which) < 20):
+        raise ConfigError(f"checkpoint={which!r}: must be latest, best or a step")
+    with peers.together(ConfigError), refusing():
+        runs.check_same(str(path), program.config.to_dict())
+    with refusing(), open_checkpoints(program, path, access="read") as checkpoints:
+        restored = restore(program, layout, checkpoints, which=int(which) if which.isdecimal() else which)
+    if restored is None:
+        raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint to evaluate")
+    step, shared, local, _ = restored
+    with peers.together(ConfigError), in_block("data"):
+        dataset = program.source.load(program.config.seed)
+    resident = layout.put_shared({"constants": dataset.constants})
+    with contextlib.closing(dataset):
+        quality = make_evaluation(program, layout, dataset.test)(shared, local, resident)
+    split, words = program.config.data.evaluate_on, runs.in_words(quality, names=(program.task.best[0], "loss"))
+    return f"step {step}: {split} {words}"

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 import asynchronous
 import nonfinite
 import runs
 from program import Program
-from turns import Turn
+from turns import Dispatch, Turn
 from workers import Layout, WorkerTimes, peers
 
 _MAX_SKIPPED_TOLD = 5  # of the steps that are skipped, one line each
@@ -71,41 +72,47 @@ class Journal:
         if self._records:
             self._records.close()
 
-    def turns(self, finished: Sequence[tuple[Turn, Any]], *, waited_seconds: float) -> Bad | None:
+    def dispatches(self, finished: Sequence[tuple[Dispatch, Any]], *, waited_seconds: float) -> Bad | None:
         """Adds the steps of all finished turns to the tally, and records those that the log wants.
 
         Returns:
           The first turn that is to stop the run, with which the records end before it; None without any.
         """
-        for turn, metrics in finished:
+        for dispatch, metrics in finished:
             evidence = metrics.pop("evidence", None)
-            if evidence is not None and self._layout.get_shared(evidence.is_bad):
-                if self._program.config.on_nonfinite == "stop":
-                    return Bad(turn, self._describe(turn, evidence))
-                self._num_skipped += 1
-                if self._num_skipped <= _MAX_SKIPPED_TOLD:
-                    self._progress.message(f"{self._describe(turn, evidence)}; the step is skipped")
-            for step, numbers in self._collect(turn, self._layout.get_shared(metrics)):
-                self._last = numbers
-                time = {name: numbers[name] for name in ("step_seconds", "contributors")}
-                self._tally.add(num_workers=self._program.timetable.gradients_per_step, **time)
-                if step % self._program.log_every == 0 or step == self._program.num_steps:
-                    n = self._program.examples_per_step
-                    rates = self.clock.lap(step, num_examples=n, waited_seconds=waited_seconds)
-                    self._progress.update(step, self._record("train", step, {**numbers, **rates}))
+            if evidence is not None and np.any(self._layout.get_shared(evidence.is_bad)):
+                metrics["evidence"] = evidence  # seldom, and read only then
+            rates: dict[str, float] = {}  # the same for all steps of a dispatch, which come together
+            for turn, measured in dispatch.each(self._layout.get_shared(metrics)):
+                evidence = measured.pop("evidence", None)
+                if evidence is not None and evidence.is_bad:
+                    if self._program.config.on_nonfinite == "stop":
+                        return Bad(turn, self._describe(turn, evidence))
+                    self._num_skipped += 1
+                    if self._num_skipped <= _MAX_SKIPPED_TOLD:
+                        self._progress.message(f"{self._describe(turn, evidence)}; the step is skipped")
+                for step, numbers in self._collect(turn, measured):
+                    self._last = numbers
+                    time = {name: numbers[name] for name in ("step_seconds", "contributors")}
+                    self._tally.add(num_workers=self._program.timetable.gradients_per_step, **time)
+                    if step % self._program.log_every == 0 or step == self._program.num_steps:
+                        rates = rates or self._lap(dispatch.last_step, waited_seconds)
+                        self._progress.update(step, self._record("train", step, {**numbers, **rates}))
         return None
+
+    def _lap(self, step: int, waited_seconds: float) -> dict[str, float]:
+        return self.clock.lap(step, num_examples=self._program.examples_per_step, waited_seconds=waited_seconds)
 
     def _describe(self, turn: Turn, evidence: nonfinite.Evidence) -> str:
         first, last = turn.steps.start, max(turn.steps.start, turn.steps.stop - 1)
         where = f"step {first}" if first == last else f"steps {first} to {last}"
         workers = range(self._layout.num_workers) if turn.arrivals is None else turn.arrivals.worker
         layers = list(runs.flatten(jax.eval_shape(self._program.init)[0].params))
-        what = nonfinite.describe(self._layout.get_shared(evidence), workers=list(workers), layers=layers)
-        return f"{where}: {what}"
+        return f"{where}: {nonfinite.describe(evidence, workers=list(workers), layers=layers)}"
 
-    def worker_times(self, turn: Turn) -> None:
+    def worker_times(self, dispatch: Dispatch) -> None:
         """Keeps how long each worker took; not of the first step, in which programs are compiled."""
-        if self._times is not None and turn.steps[0] > self._first_step:
+        if self._times is not None and dispatch.first_step > self._first_step:
             self._trace.add(self._layout.gather(self._times.seconds))
 
     def flush(self) -> None:

@@ -6,6 +6,7 @@ A config is the whole experiment; flags are the run: where, on how many devices,
 """
 
 import contextlib
+import functools
 import os
 import pathlib
 import signal
@@ -21,13 +22,24 @@ import data
 import runs
 from configs import flags as config_flags
 from configs.schema import ConfigError, in_block, refusing
-from evaluation import make_evaluation
+from evaluation import evaluate_checkpoint, make_evaluation
 from journal import Journal
 from nonfinite import NonfiniteError
 from program import Program, build
 from runs import dry_run
 from state import canonical, open_checkpoints, params_of, place, restore
-from workers import Lanes, Layout, Window, WorkerTimes, claim_cpu_devices, over_workers, peers
+from turns import dispatches
+from workers import (
+    Lanes,
+    Layout,
+    Window,
+    WorkerTimes,
+    claim_cpu_devices,
+    over_workers,
+    peers,
+    resolve_steps_per_dispatch,
+    xla,
+)
 
 flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
 flags.DEFINE_string("workdir", None, "Folder of the run; by default out/<config>/<hash of the config>.")
@@ -37,6 +49,16 @@ flags.DEFINE_integer(
     lower_bound=1,
     upper_bound=65536,
     help="Devices to use, of all processes; by default the most that divide num_workers (CPU: up to 8).",
+)
+flags.DEFINE_integer(
+    "steps_per_dispatch",
+    None,
+    lower_bound=1,
+    upper_bound=1024,
+    help="Steps, or waves, of one call of the devices, by lax.scan; by default 8 of accelerators that hold the data.",
+)
+flags.DEFINE_bool(
+    "latency_hiding", False, "Of several GPUs: have XLA run collectives beside the backward pass, not after it."
 )
 flags.DEFINE_bool("fresh", False, "Start over in a new subfolder of the workdir; deletes nothing.")
 flags.DEFINE_bool("evaluate_only", False, "Evaluate a checkpoint of the workdir, and stop.")
@@ -78,6 +100,7 @@ def train(
     params: Any = None,
     times: WorkerTimes | None = None,
     profile: pathlib.Path | None = None,
+    steps_per_dispatch: int = 1,
 ) -> dict[str, Any]:
     """Trains from the folder's last checkpoint, or from the start, to the end or to a signal that asks to stop.
 
@@ -88,6 +111,7 @@ def train(
       params: to begin with, where there is no checkpoint; by default those of the seed.
       times: if given, workers run one by one, and their times are written to the folder.
       profile: folder for a trace of ten steps.
+      steps_per_dispatch: or waves, that one call of the devices does.
 
     Returns:
       The summary of the run. Its "stopped_by" names the signal, or is None; the state is saved either way.
@@ -103,7 +127,8 @@ def train(
         num_examples=dataset.train.num_examples, batch_size=config.batch_size_per_worker, seed=config.seed
     )
     lanes: Lanes = "dispatched" if times else config.lanes
-    train_step = over_workers(program.halves, layout=layout, lift=config.lift, lanes=lanes, times=times)
+    lift = functools.partial(over_workers, program.halves, layout=layout, lift=config.lift, lanes=lanes, times=times)
+    train_steps = {count: lift(steps_per_dispatch=count) for count in (1, steps_per_dispatch)}
     evaluate = make_evaluation(program, layout, dataset.test)
 
     with contextlib.ExitStack() as stack:
@@ -118,30 +143,33 @@ def train(
                 layout=(len(layout.own_devices), layout.lanes),
                 workers=layout.own_workers,
                 placement=program.source.placement,
+                turns_each=steps_per_dispatch,
             )
         )
         resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
         journal = stack.enter_context(Journal(program, layout, folder, start=start, tally=tally, times=times))
         stop = stack.enter_context(runs.catch_stop())
         tracing = stack.enter_context(runs.Profile(profile))
-        window = Window()
+        window = Window(steps_each=steps_per_dispatch)
 
         cadences = (program.eval_every, program.checkpoint_every)
         turns = program.timetable.turns(start, program.num_steps, stops=cadences)
-        for call, (turn, feed) in enumerate(feeds.follow(turns)):
-            plan = {name: layout.split(column) for name, column in turn.plan.items()}
-            with tracing.step(call, step=turn.steps.start, state=shared):
-                shared, local, metrics = train_step(shared, local, {**feed, "plan": plan}, resident)
-            journal.worker_times(turn)
-            finished = window.push(turn, metrics)
-            step, is_last = turn.steps.stop - 1, turn.reaches(program.num_steps)
+        together = dispatches(turns, size=steps_per_dispatch, stops=cadences)
+        for call, (dispatch, feed) in enumerate(feeds.follow(together)):
+            turn, count = dispatch.turns[-1], len(dispatch.turns)
+            plan = {name: layout.split_turns(column) for name, column in dispatch.plan.items()}
+            with tracing.step(dispatch.first_step, num_turns=count, state=shared):
+                shared, local, metrics = train_steps[count](shared, local, {**feed, "plan": plan}, resident)
+            journal.worker_times(dispatch)
+            finished = window.push(dispatch, metrics)
+            step, is_last = dispatch.last_step, turn.reaches(program.num_steps)
             asked = stop.asked(call)
             stopped_by = asked if turn.is_whole else None
             at_eval = is_last or turn.reaches(program.eval_every)
             at_checkpoint = is_last or turn.reaches(program.checkpoint_every) or stopped_by is not None
             if at_eval or at_checkpoint:
                 finished += window.drain()
-            if (bad := journal.turns(finished, waited_seconds=feeds.waited_seconds)) is not None:
+            if (bad := journal.dispatches(finished, waited_seconds=feeds.waited_seconds)) is not None:
                 window.drain()  # what came after it has changed nothing
                 journal.flush()
                 raise bad.stop(checkpoints, lambda: canonical(shared, local, tally, layout))  # noqa: B023
@@ -159,7 +187,8 @@ def train(
         checkpoints.wait()
         journal.staleness()
     summary = peers.from_first(journal.summary)
-    return {"stopped_by": None, **summary, "num_devices": layout.num_devices, "lanes": layout.lanes}
+    where = {"num_devices": layout.num_devices, "lanes": layout.lanes, "steps_per_dispatch": steps_per_dispatch}
+    return {"stopped_by": None, **summary, **where}
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -202,6 +231,8 @@ def run(argv: Sequence[str]) -> int:
       ConfigError: one line, with nothing compiled and nothing written.
     """
     config, notes = config_flags.parse(argv)
+    if FLAGS.latency_hiding:
+        xla.hide_latency()
     if FLAGS.record_times and config.server.name != "synchronous":
         raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
     if FLAGS.dry_run or FLAGS.dry_run_devices is not None:
@@ -221,6 +252,12 @@ def run(argv: Sequence[str]) -> int:
     with refusing():
         path = runs.expand(workdir)
         layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
+        steps_per_dispatch = resolve_steps_per_dispatch(
+            FLAGS.steps_per_dispatch,
+            layout=layout,
+            lanes="dispatched" if FLAGS.record_times else config.lanes,
+            placement=program.source.placement,
+        )
     if FLAGS.evaluate_only:
         told = evaluate_checkpoint(program, layout, path, which=FLAGS.checkpoint)
         if peers.index() == 0:
@@ -244,7 +281,15 @@ def run(argv: Sequence[str]) -> int:
             runs.keep_compiled(FLAGS.compilation_cache)
             times = WorkerTimes(layout) if FLAGS.record_times else None
             profile = folder.path / "profile" if FLAGS.profile else None
-            summary = train(program, layout, folder, params=params, times=times, profile=profile)
+            summary = train(
+                program,
+                layout,
+                folder,
+                params=params,
+                times=times,
+                profile=profile,
+                steps_per_dispatch=steps_per_dispatch,
+            )
             if summary["stopped_by"]:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
                 return 128 + signal.Signals[summary["stopped_by"]]
@@ -254,26 +299,6 @@ def run(argv: Sequence[str]) -> int:
         with refusing():
             print(runs.summarise(summary, metric=program.task.best[0], path=folder.path, **command))
     return 0
-
-
-def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *, which: str) -> str:
-    """Evaluates a checkpoint on what ``config.data.evaluate_on`` names; writes nothing."""
-    if which not in ("latest", "best") and not (which.isdecimal() and len(which) < 20):
-        raise ConfigError(f"checkpoint={which!r}: must be latest, best or a step")
-    with peers.together(ConfigError), refusing():
-        runs.check_same(str(path), program.config.to_dict())
-    with refusing(), open_checkpoints(program, path, access="read") as checkpoints:
-        restored = restore(program, layout, checkpoints, which=int(which) if which.isdecimal() else which)
-    if restored is None:
-        raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint to evaluate")
-    step, shared, local, _ = restored
-    with peers.together(ConfigError), in_block("data"):
-        dataset = program.source.load(program.config.seed)
-    resident = layout.put_shared({"constants": dataset.constants})
-    with contextlib.closing(dataset):
-        quality = make_evaluation(program, layout, dataset.test)(shared, local, resident)
-    split, words = program.config.data.evaluate_on, runs.in_words(quality, names=(program.task.best[0], "loss"))
-    return f"step {step}: {split} {words}"
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""What each call of a run's step is to do: one step of all workers, or a wave of an asynchronous run.
+"""What a run does turn by turn: a step of all workers, or a wave of an asynchronous run; and which turns go together.
 
-A step is an update of the server. A synchronous call is one step; a wave is several, or none where gradients still
+A step is an update of the server. A synchronous turn is one step; a wave is several, or none where gradients still
 wait for others of their update.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 
 import asynchronous
@@ -16,7 +18,7 @@ Measure = Callable[[Mapping[str, Any]], Numbers]
 
 
 class Turn(NamedTuple):
-    """One call of the step.
+    """One step of all workers, or one wave.
 
     Attributes:
       steps: those that it completes, counted from 1.
@@ -37,6 +39,70 @@ class Turn(NamedTuple):
     def reaches(self, period: int) -> bool:
         """Tells whether it ends with a step that is a multiple of ``period``."""
         return bool(self.steps) and self.is_whole and self.steps[-1] % period == 0
+
+
+class Dispatch(NamedTuple):
+    """Turns that the devices are asked for at once, one after another.
+
+    >>> together = Dispatch(tuple(Together(num_workers=2, num_counted=2).turns(5, 8, stops=())))
+    >>> together.draw
+    array([[10, 11],
+           [12, 13],
+           [14, 15]])
+    """
+
+    turns: tuple[Turn, ...]
+
+    @property
+    def first_step(self) -> int:
+        """The first that it completes, counted from 1; the next, where it completes none."""
+        return self.turns[0].steps.start
+
+    @property
+    def last_step(self) -> int:
+        """The last that is complete after it."""
+        return self.turns[-1].steps.stop - 1
+
+    @property
+    def draw(self) -> np.ndarray:
+        """[W] of one turn, [k, W] of several."""
+        return _together([turn.draw for turn in self.turns])
+
+    @property
+    def plan(self) -> dict[str, np.ndarray]:
+        """[W] each of one turn, [k, W] of several."""
+        return {name: _together([turn.plan[name] for turn in self.turns]) for name in self.turns[0].plan}
+
+    def each(self, measured: Any) -> Iterator[tuple[Turn, Any]]:
+        """Yields each turn with its part of what all measured: leaves [...] of one turn, [k, ...] of several."""
+        for i, turn in enumerate(self.turns):
+            yield turn, measured if len(self.turns) == 1 else jax.tree.map(operator.itemgetter(i), measured)
+
+
+def _together(columns: Sequence[np.ndarray]) -> np.ndarray:
+    return columns[0] if len(columns) == 1 else np.stack(columns)
+
+
+def dispatches(turns: Iterable[Turn], *, size: int, stops: Sequence[int]) -> Iterator[Dispatch]:
+    """Takes ``size`` turns at a time together, none across a multiple of a stop; too few before one go one by one.
+
+    So two programs do for a run of any length. A run that stops after a dispatch, and goes on from there, has the same
+    dispatches as one that never stopped.
+
+    >>> turns = Together(num_workers=2, num_counted=2).turns(5, 17, stops=())
+    >>> [len(some.turns) for some in dispatches(turns, size=3, stops=(10,))]
+    [3, 1, 1, 3, 3, 1]
+    """
+    waiting: list[Turn] = []
+    for turn in turns:
+        waiting.append(turn)
+        if len(waiting) == size:
+            yield Dispatch(tuple(waiting))
+            waiting = []
+        elif any(turn.reaches(stop) for stop in stops):
+            yield from (Dispatch((one,)) for one in waiting)
+            waiting = []
+    yield from (Dispatch((one,)) for one in waiting)
 
 
 class Collector(Protocol):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks import report
 
-BENCHMARKS = ("step", "lanes", "reduction", "processes", "scaling", "start_up", "waiting", "simulation")
+BENCHMARKS = ("step", "lanes", "dispatch", "reduction", "processes", "scaling", "start_up", "waiting", "simulation")
 MEASURED = Path("out/bench")
 
 

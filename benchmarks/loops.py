@@ -12,6 +12,7 @@ import data
 from configs import flags
 from program import Program, build
 from state import place
+from turns import dispatches
 from workers import AXES, Halves, Layout, Step, Window, over_workers
 
 Part = Literal["step", "local"]
@@ -52,7 +53,7 @@ def made_up(info: data.Info) -> data.Dataset:
     return data.Dataset("made up", examples, examples, constants)
 
 
-def lifted(program: Program, layout: Layout, *, part: Part = "step") -> Step:
+def lifted(program: Program, layout: Layout, *, part: Part = "step", steps_per_dispatch: int = 1) -> Step:
     """Returns the step of all workers; of part "local" the reduce half only keeps each worker's own state, and looks
     at the norms of what the worker gives, so that none of it can be left out."""
 
@@ -61,7 +62,10 @@ def lifted(program: Program, layout: Layout, *, part: Part = "step") -> Step:
         return shared, local, jax.lax.psum({"loss": work.sums["loss"], "layers": work.layers}, AXES)
 
     halves = program.halves if part == "step" else Halves(program.halves.local, keep)
-    return over_workers(halves, layout=layout, lift=program.config.lift, lanes=program.config.lanes)
+    config = program.config
+    return over_workers(
+        halves, layout=layout, lift=config.lift, lanes=config.lanes, steps_per_dispatch=steps_per_dispatch
+    )
 
 
 class Loop:
@@ -72,18 +76,28 @@ class Loop:
       layout: on what.
       num_updates: of one turn, at least.
       part: of the step.
+      steps_per_dispatch: that one call of the devices does.
     """
 
-    def __init__(self, program: Program, layout: Layout, *, num_updates: int, part: Part = "step"):
+    def __init__(
+        self,
+        program: Program,
+        layout: Layout,
+        *,
+        num_updates: int,
+        part: Part = "step",
+        steps_per_dispatch: int = 1,
+    ):
         dataset = made_up(program.source.info)
         draws = data.Draws(num_examples=NUM_EXAMPLES, batch_size=program.config.batch_size_per_worker, seed=0)
         own = (len(layout.own_devices), layout.lanes)
         feeds = data.Feeds(dataset.train, draws, layout=own, workers=layout.own_workers)
-        self._layout, self._num_updates, self._part = layout, num_updates, part
-        self._step = lifted(program, layout, part=part)
+        self._layout, self._num_updates, self._part, self._size = layout, num_updates, part, steps_per_dispatch
+        self._step = lifted(program, layout, part=part, steps_per_dispatch=steps_per_dispatch)
         self._state = place(program, layout)
         self._resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
-        self._fed = feeds.follow(program.timetable.turns(0, _ENDLESS, stops=()))
+        turns = program.timetable.turns(0, _ENDLESS, stops=())
+        self._fed = feeds.follow(dispatches(turns, size=steps_per_dispatch, stops=()))
         self._collect = program.timetable.collector(seconds=0.0, measure=program.task.metrics)
 
     def __call__(self) -> float:
@@ -92,15 +106,15 @@ class Loop:
         Raises:
           FloatingPointError: if the loss or an update was not finite, from where on nothing is trained.
         """
-        window = Window()
+        window = Window(steps_each=self._size)
         began, done = time.perf_counter(), 0
         while done < self._num_updates:
-            turn, feed = next(self._fed)
-            plan = {name: self._layout.split(column) for name, column in turn.plan.items()}
+            dispatch, feed = next(self._fed)
+            plan = {name: self._layout.split_turns(column) for name, column in dispatch.plan.items()}
             *state, metrics = self._step(*self._state, {**feed, "plan": plan}, self._resident)
             self._state = tuple(state)
-            self._read(window.push(turn, metrics))
-            done += len(turn.steps)
+            self._read(window.push(dispatch, metrics))
+            done += sum(len(turn.steps) for turn in dispatch.turns)
         self._read(window.drain())
         jax.block_until_ready(self._state)
         seconds = (time.perf_counter() - began) / done
@@ -110,9 +124,10 @@ class Loop:
 
     def _read(self, finished: Sequence) -> None:
         if self._part == "step":
-            for turn, metrics in finished:
+            for dispatch, metrics in finished:
                 metrics.pop("evidence", None)
-                self._collect(turn, self._layout.get_shared(metrics))
+                for turn, measured in dispatch.each(self._layout.get_shared(metrics)):
+                    self._collect(turn, measured)
 
 
 def devices(num_devices: int = 1) -> list[str]:

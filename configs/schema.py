@@ -18,7 +18,7 @@ from ml_collections import ConfigDict, config_dict
 from configs import annotations
 from nonfinite import OnNonfinite
 from reducers import blocks
-from workers.lift import Lanes, Lift
+from workers import Lanes, Lift
 
 Parameters = dict[str, inspect.Parameter]
 MAX_MESSAGE = 400  # characters

@@ -21,7 +21,7 @@ class HasDraw(Protocol):
 
     @property
     def draw(self) -> np.ndarray:
-        """[W] int64, the draw of each worker; -1 where it needs none."""
+        """[W] int64, the draw of each worker, or [k, W] of k turns at once; -1 where it needs none."""
 
 
 Turn = TypeVar("Turn", bound=HasDraw)
@@ -63,6 +63,7 @@ class Feeds:
         workers: slice = slice(None),
         placement: Literal["device", "stream"] = "device",
         depth: int = 4,
+        turns_each: int = 1,
     ):
         """Makes the feeds; nothing runs until ``follow``.
 
@@ -72,7 +73,8 @@ class Feeds:
           layout: (D, L).
           workers: those that are fed here, in order; the others' batches are made elsewhere.
           placement: "device" sends indices to data that lie there, which must be ``Arrays``; "stream" sends batches.
-          depth: streamed batches that are made ahead, at least 1.
+          depth: turns whose batches are streamed ahead, at least 1.
+          turns_each: that are fed at once; one such feed is always made ahead.
 
         Raises:
           ValueError: if a value is not allowed, or the draws are of another number of examples.
@@ -83,7 +85,7 @@ class Feeds:
             raise ValueError(f"num_examples={draws.num_examples}: there are {examples.num_examples}")
         self.resident: Columns = {}
         self.waited_seconds = 0.0
-        self._depth, self._workers = depth, workers
+        self._depth, self._workers = max(1, depth // turns_each), workers
         self._make = functools.partial(make_feed, draws=draws, layout=layout)
         self._streams = placement == "stream"
         if self._streams:
@@ -100,13 +102,13 @@ class Feeds:
         """Returns the feed of these draws, made here and now: a pure function of them.
 
         Args:
-          draw: int64, of each worker that is fed anywhere; -1 where it needs none.
+          draw: int64, of each worker that is fed anywhere; -1 where it needs none; of one turn, or [k, W] of several.
 
         Returns:
           {"draw": [D, L] uint32, "index": [D, L, B] int32} when resident;
-          {"draw": [D, L] uint32, "batch": {name: [D, L, B, ...]}} when streamed.
+          {"draw": [D, L] uint32, "batch": {name: [D, L, B, ...]}} when streamed; of several turns [D, k, L, ...].
         """
-        return self._make(draw[self._workers])
+        return self._make(draw[..., self._workers])
 
     def follow(self, turns: Iterable[Turn]) -> Generator[tuple[Turn, Feed], None, None]:
         """Yields each turn with its feed, in order.
@@ -145,17 +147,19 @@ class Feeds:
 
 
 def make_feed(draw: np.ndarray, *, draws: Draws, layout: tuple[int, int], examples: Examples | None = None) -> Feed:
-    """Returns the feed of draws [W]: indices, or the batches themselves where the examples are given."""
+    """Returns the feed of draws [W] or [k, W]: indices, or the batches themselves where the examples are given."""
+    draw = np.moveaxis(draw.reshape(*draw.shape[:-1], *layout), -2, 0)  # [D, L] or [D, k, L]
+    shape, draw = draw.shape, draw.reshape(-1)
     index = np.zeros((len(draw), draws.batch_size), np.int32)
     given = np.flatnonzero(draw >= 0)
     breaks = np.flatnonzero(np.diff(draw[given]) != 1) + 1
     for run in np.split(given, breaks):  # consecutive draws are looked up at once
         index[run] = draws.indices(int(draw[run[0]]), num_draws=len(run))
-    feed = {"draw": (draw % NUM_DRAW_NUMBERS).astype(np.uint32).reshape(layout)}
+    feed = {"draw": (draw % NUM_DRAW_NUMBERS).astype(np.uint32).reshape(shape)}
     if examples is None:
-        return {**feed, "index": index.reshape(*layout, -1)}
+        return {**feed, "index": index.reshape(*shape, -1)}
     batch = gather(examples, index, draw)
-    return {**feed, "batch": {name: part.reshape(*layout, *part.shape[1:]) for name, part in batch.items()}}
+    return {**feed, "batch": {name: part.reshape(*shape, *part.shape[1:]) for name, part in batch.items()}}
 
 
 def _each(make: Callable[[np.ndarray], Feed], turns: Iterable[Turn]) -> Iterator[tuple[Turn, Feed]]:

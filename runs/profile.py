@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
-FIRST, COUNT = 10, 10  # calls of the step that are passed over, and that are traced
+FIRST, COUNT = 10, 10  # turns that are passed over, and that are traced, at least
 
 
 class Profile:
-    """Traces ten calls of the step, from the eleventh on: all is compiled then, and the pipeline is full.
+    """Traces ten turns of the step, from the eleventh on: all is compiled then, and the pipeline is full.
 
     Args:
       folder: for the trace; None for none.
@@ -20,23 +20,26 @@ class Profile:
     def __init__(self, folder: Path | None):
         self._folder = folder
         self._is_on = False
+        self._num_turns = 0  # so far; while tracing, since the trace began
 
-    def step(self, call: int, *, step: int, state: Any) -> contextlib.AbstractContextManager:
-        """Returns a context for one call of the step; starts and ends the trace when it is time.
+    def step(self, step: int, *, num_turns: int, state: Any) -> contextlib.AbstractContextManager:
+        """Returns a context for one dispatch; starts and ends the trace when it is time.
 
         Args:
-          call: of this process, from 0.
-          step: of training, as traces name it.
-          state: what earlier calls have returned; a trace has nothing of them, and all of its own.
+          step: the first of the dispatch, as traces name it.
+          num_turns: that the dispatch does.
+          state: what earlier ones have returned; a trace has nothing of them, and all of its own.
         """
         if self._folder is None:
             return contextlib.nullcontext()
-        if call == FIRST:
+        if not self._is_on and self._num_turns >= FIRST:
             jax.block_until_ready(state)
             jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
-            self._is_on = True
-        elif call == FIRST + COUNT:
+            self._is_on, self._num_turns = True, 0
+        elif self._is_on and self._num_turns >= COUNT:
             self._end(state)
+            self._folder = None
+        self._num_turns += num_turns
         return jax.profiler.StepTraceAnnotation("train", step_num=step) if self._is_on else contextlib.nullcontext()
 
     def __enter__(self) -> "Profile":

@@ -47,10 +47,10 @@ FIRST_PARTY: dict[str, set[str]] = {
     "turns": {"asynchronous"},
     "ways": {"asynchronous", "configs", "reducers", "step", "turns", "wave_step", "workers"},
     "program": {"configs", "data", "models", "optim", "reducers", "step", "turns", "ways", "workers"},
-    "evaluation": {"data", "program", "step", "workers"},
+    "evaluation": {"configs", "data", "program", "runs", "state", "step", "workers"},
     "journal": {"asynchronous", "nonfinite", "program", "runs", "turns", "workers"},
     "state": {"configs", "nonfinite", "program", "runs", "step", "workers"},
-    "train": {"configs", "data", "evaluation", "journal", "nonfinite", "program", "runs", "state", "workers"},
+    "train": {"configs", "data", "evaluation", "journal", "nonfinite", "program", "runs", "state", "turns", "workers"},
     "experiments": {
         "asynchronous",
         "configs",
@@ -80,6 +80,7 @@ FIRST_PARTY: dict[str, set[str]] = {
         "reducers",
         "runs",
         "state",
+        "turns",
         "workers",
     },
     "conftest": set(),
@@ -112,7 +113,7 @@ HEAVY = {
 
 MAX_LINES = 250
 MAX_LINES_OF = {
-    "train.py": 290,  # flags, loop and command are one story, read from top to bottom
+    "train.py": 310,  # flags, loop and command are one story, read from top to bottom
     "configs/schema.py": 300,  # the keys of a config with their meaning, a third of it, and what checks them
 }
 MAX_LINES_OF_TESTS = 450  # a list of tests is read one at a time

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import groups, loops, measure, processes, scaling, simulation, start_up, waiting
+from benchmarks import dispatch, groups, loops, measure, processes, scaling, simulation, start_up, waiting
 from benchmarks.candidates import parse
 from benchmarks.leaves import plain
 from workers import Layout
@@ -177,6 +177,16 @@ def test_start_up():
     found = named(start_up.benchmark(repeats=1, tell=print))
     assert list(found) == ["import", "digits, start to first step, cold", "digits, start to first step, warm"]
     assert all(one.median > 0.1 for one in found.values())
+
+
+@pytest.mark.slow
+def test_dispatch():
+    config = ("digits", "model.hidden_sizes=(8,)")
+    small = [dispatch.Case("MLP", config, num_devices=count, together=3, steps=6) for count in (4, 1)]
+    found = named(dispatch.benchmark(repeats=1, tell=print, cases=small))
+    assert [one.unit for one in found.values()] == 2 * ["x", "s", "s"]
+    ratio, one, several, *_ = found.values()
+    assert "4 devices, 3 steps a call over 1" in ratio.name and ratio.median == several.median / one.median
 
 
 @pytest.mark.slow

@@ -148,13 +148,13 @@ class Counted(Draws):
             assert self.changed.wait_for(lambda: self.num_made >= count, timeout=30)
 
 
-@pytest.mark.parametrize("depth", [1, 4])
-def test_works_ahead_within_bounds(depth):
+@pytest.mark.parametrize(("depth", "turns_each", "ahead"), [(1, 1, 1), (4, 1, 4), (4, 2, 2), (4, 8, 1)])
+def test_works_ahead_within_bounds(depth, turns_each, ahead):
     counted = Counted()
-    with make("stream", draws=counted, depth=depth) as feeds:
+    with make("stream", draws=counted, depth=depth, turns_each=turns_each) as feeds:
         for taken, _ in enumerate(itertools.islice(iterate(feeds), 10), start=1):
-            counted.wait_until_made(taken + depth)  # ahead without being asked; at the end one waits to be put
-            assert counted.num_made <= taken + depth + 1
+            counted.wait_until_made(taken + ahead)  # without being asked; at the end one waits to be put
+            assert counted.num_made <= taken + ahead + 1
 
 
 @pytest.mark.parametrize("end", ["close", "with", "iterator", "next iterator"])

@@ -49,6 +49,7 @@ LATE = (
 )
 RUNS = {
     "mean": ("--config.reducer.name=mean",),
+    "several steps a call": ("--config.reducer.name=mean", "--steps_per_dispatch=4"),
     "adasum": (*ADASUM, "--config.reducer_on=updates", "--config.lanes=dispatched"),
     "backup_workers": (*LATE, "--config.lift=shard_map"),
     "hierarchical_adasum": (*ADASUM, "--config.reducer.group_size=4", "--config.reducer.within=mean"),
@@ -251,6 +252,7 @@ def test_stopped_then_killed_then_gone_on(undisturbed, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # it waits 3 to 16 seconds before each kill: 280 in all, where nothing else runs
 def test_twenty_kills_at_random_moments(undisturbed, tmp_path):
     rng = np.random.default_rng(0)
     kills = 0

@@ -4,10 +4,11 @@ A *worker* is an algorithmic replica, a *device* a piece of hardware, a *lane* a
 here knows of models, data or optimizers.
 """
 
-from workers import peers
-from workers.lanes import Lanes, resolve_lanes
+from workers import peers, xla
+from workers.devices import Lift, on_devices
+from workers.lanes import Lanes, resolve_lanes, resolve_steps_per_dispatch
 from workers.layout import AXES, DEVICE_AXIS, LANE_AXIS, Layout
-from workers.lift import Halves, Step, on_devices, over_workers
+from workers.lift import Halves, Step, over_workers
 from workers.timing import WorkerTimes
 from workers.virtual import claim_cpu_devices
 from workers.window import Window
@@ -19,6 +20,7 @@ __all__ = [
     "Halves",
     "Lanes",
     "Layout",
+    "Lift",
     "Step",
     "Window",
     "WorkerTimes",
@@ -27,4 +29,6 @@ __all__ = [
     "over_workers",
     "peers",
     "resolve_lanes",
+    "resolve_steps_per_dispatch",
+    "xla",
 ]

@@ -136,6 +136,10 @@ class Layout:
         """Views [W, ...] on the host as [D, L, ...]: of several processes, this one's part."""
         return x[self.own_workers].reshape(len(self.own_devices), self.lanes, *x.shape[1:])
 
+    def split_turns(self, x: np.ndarray) -> np.ndarray:
+        """Views [W] on the host as [D, L], or [k, W] of k turns as [D, k, L]."""
+        return np.moveaxis(self.split(x.T), 2, 1) if x.ndim == 2 else self.split(x)
+
     def get_shared(self, tree: Any) -> Any:
         """Reads the first device's copy, [D, ...] -> [...], as NumPy arrays of their own memory."""
         return jax.tree.map(lambda x: np.array(x.addressable_shards[0].data)[0], tree)

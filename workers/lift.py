@@ -1,4 +1,4 @@
-"""From one worker to all: the only place that knows of ``pmap``, ``shard_map`` and lanes."""
+"""From one worker to all: how one worker's step becomes that of all lanes of all devices."""
 
 import functools
 from collections.abc import Callable
@@ -6,16 +6,14 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
 
-from workers import peers
+from workers.devices import Lift, on_devices
 from workers.lanes import Lanes, resolve_lanes
-from workers.layout import DEVICE_AXIS, LANE_AXIS, Layout
+from workers.layout import LANE_AXIS, Layout
 from workers.timing import WorkerTimes
 from workers.window import MAX_IN_FLIGHT, Window
-
-Lift = Literal["pmap", "shard_map"]
 
 
 class Halves(NamedTuple):
@@ -39,12 +37,13 @@ class Halves(NamedTuple):
 class Step:
     """All workers' step: ``step(shared, local, feed, resident) -> (shared, local, metrics)``.
 
-    On arrays placed by the layout: shared and resident [D, ...], local and feed [D, L, ...], metrics [D]. The buffers
-    of shared and local are donated: use what comes back.
+    On arrays placed by the layout: shared and resident [D, ...], local and feed [D, L, ...], metrics [D]; of k steps
+    to a dispatch feed [D, k, L, ...] and metrics [D, k]. The buffers of shared and local are donated: use what comes
+    back.
 
     Attributes:
-      lower: takes the arguments' shapes; returns, by name, each program lowered for compilation, and how often one step
-        calls it.
+      lower: takes the arguments' shapes; returns, by name, each program lowered for compilation, and how often one call
+        of the step calls it.
     """
 
     def __init__(self, call: Callable[..., Any], *, lower: Callable[..., dict[str, tuple[Any, int]]]):
@@ -55,53 +54,6 @@ class Step:
         return self._call(shared, local, feed, resident)
 
 
-def on_devices(
-    function: Callable,
-    *,
-    layout: Layout,
-    lift: Lift = "pmap",
-    donate_argnums: tuple[int, ...] = (),
-    processes: Literal["all", "this"] = "all",
-):
-    """Runs ``function`` once per device, over the leading axis of every argument and result.
-
-    Args:
-      function: sees one device's slice of each argument, with ``DEVICE_AXIS`` bound.
-      layout: the devices.
-      lift: ``"pmap"``, or ``"shard_map"`` inside ``jit``; the same arrays go in and come out.
-      donate_argnums: arguments whose buffers the result may take over.
-      processes: "all" of them call it, each with its own part; "this" one alone does, on its own devices.
-
-    Returns:
-      A compiled function of arrays with a leading axis [D, ...].
-    """
-    alone = processes == "this"
-    devices, mesh = (layout.own_devices, layout.own_mesh) if alone else (layout.devices, layout.mesh)
-    if lift == "pmap":
-        return jax.pmap(function, axis_name=DEVICE_AXIS, devices=devices, donate_argnums=donate_argnums)
-
-    def one_slice(*args):
-        result = function(*jax.tree.map(lambda x: jnp.squeeze(x, 0), args))
-        return jax.tree.map(lambda x: jnp.expand_dims(x, 0), result)
-
-    spec = PartitionSpec(DEVICE_AXIS)
-    # Replication is held by the law tests, for every reducer; the type system of check_vma cannot follow lanes.
-    mapped = jax.shard_map(one_slice, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    compiled = jax.jit(mapped, donate_argnums=donate_argnums)
-    return _of_own_part(compiled, mesh=mesh, spec=spec) if peers.several() and not alone else compiled
-
-
-def _of_own_part(compiled: Callable, *, mesh: Mesh, spec: PartitionSpec) -> Callable:
-    """Makes a function of the arrays of all processes one of this process's part of them, as ``pmap``'s are."""
-    from jax.experimental import multihost_utils
-
-    def call(*args):
-        result = compiled(*multihost_utils.host_local_array_to_global_array(args, mesh, spec))
-        return multihost_utils.global_array_to_host_local_array(result, mesh, spec)
-
-    return call
-
-
 def over_workers(
     halves: Halves,
     *,
@@ -109,6 +61,7 @@ def over_workers(
     lift: Lift = "pmap",
     lanes: Lanes = "auto",
     times: WorkerTimes | None = None,
+    steps_per_dispatch: int = 1,
 ) -> Step:
     """Lifts one worker's step to all workers: devices by ``lift``, lanes by ``lanes``.
 
@@ -123,15 +76,18 @@ def over_workers(
         lane after lane in one program, ``"dispatched"`` as one call per lane of a program compiled once; none for a
         lane in which nobody has work. ``"auto"`` is settled when the step first sees its state.
       times: is told how long each worker's local half took, which needs lanes to be "dispatched".
+      steps_per_dispatch: k, the steps of one call, one after another by ``lax.scan``: the host is asked once for all.
 
     Returns:
       A ``Step``.
 
     Raises:
-      ValueError: if times are wanted of lanes that are not dispatched.
+      ValueError: if times are wanted of lanes that are not dispatched, or several steps of lanes that are.
     """
     if times is not None and lanes != "dispatched":
         raise ValueError(f"lanes={lanes!r}: workers are timed where they are dispatched one by one")
+    if steps_per_dispatch > 1 and lanes == "dispatched":
+        raise ValueError(f"steps_per_dispatch={steps_per_dispatch}: must be 1 where lanes are dispatched")
     if lanes == "auto":
         settled: list[Step] = []  # one, from the first state on: a step of a small model is half a millisecond
 
@@ -139,8 +95,9 @@ def over_workers(
             if not settled:
                 num_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shared)) // len(layout.own_devices)
                 work: Literal["all", "some"] = "all" if halves.idle is None else "some"
-                way = resolve_lanes("auto", layout=layout, work=work, num_bytes=num_bytes)
-                settled.append(over_workers(halves, layout=layout, lift=lift, lanes=way))
+                k = steps_per_dispatch
+                way = resolve_lanes("auto", layout=layout, work=work, num_bytes=num_bytes, steps_per_dispatch=k)
+                settled.append(over_workers(halves, layout=layout, lift=lift, lanes=way, steps_per_dispatch=k))
             return settled[0]
 
         return Step(
@@ -170,8 +127,16 @@ def over_workers(
         feed, plan = _split(feed)
         return reduce_lanes(shared, local, local_lanes(shared, local, feed, resident), plan)
 
-    compiled = on_devices(step, layout=layout, lift=lift, donate_argnums=(0, 1))
+    def steps(shared, local, feed, resident):
+        def one(state, feed):
+            shared, local, metrics = step(state[0], state[1], feed, resident)
+            return (shared, local), metrics
 
+        state, metrics = lax.scan(one, (shared, local), feed)
+        return *state, metrics
+
+    function = step if steps_per_dispatch == 1 else steps
+    compiled = on_devices(function, layout=layout, lift=lift, donate_argnums=(0, 1))
     return Step(compiled, lower=lambda *shapes: {"step": (compiled.lower(*shapes), 1)})
 
 

@@ -1,11 +1,10 @@
 """Virtual devices: a CPU as several, so that what needs devices runs on any machine."""
 
 import contextlib
-import os
 
 import jax
 
-from workers import memory
+from workers import memory, xla
 
 # By default, and at most.
 MAX_VIRTUAL_DEVICES, MAX_FORCED_DEVICES = 8, 64
@@ -24,11 +23,9 @@ def claim_cpu_devices(num_workers: int, *, num_devices: int | None, num_processe
       num_processes: of which each makes its share.
     """
     memory.keep_freed()
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_cpu_collective_call_terminate" not in flags:
-        # A laptop that goes to sleep must not look like a device that missed a collective.
-        stuck = "--xla_cpu_collective_call_warn_stuck_timeout_seconds=60"
-        os.environ["XLA_FLAGS"] = f"{flags} {stuck} --xla_cpu_collective_call_terminate_timeout_seconds=600".strip()
+    # A laptop that goes to sleep must not look like a device that missed a collective.
+    xla.default("xla_cpu_collective_call_warn_stuck_timeout_seconds", "60")
+    xla.default("xla_cpu_collective_call_terminate_timeout_seconds", "600")
     if num_devices is None:
         possible = (d for d in range(num_processes, MAX_VIRTUAL_DEVICES + 1, num_processes) if num_workers % d == 0)
         num_devices = max(possible, default=num_processes)

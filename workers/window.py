@@ -23,12 +23,13 @@ class Window:
 
     Args:
       limit: most steps in flight.
+      steps_each: that are pushed at once; of two such pushes one may always be in flight while the next is made.
     """
 
-    def __init__(self, *, limit: int = MAX_IN_FLIGHT):
+    def __init__(self, *, limit: int = MAX_IN_FLIGHT, steps_each: int = 1):
         if limit < 1:
             raise ValueError(f"limit={limit}: must be at least 1")
-        self._limit = limit
+        self._limit = limit if steps_each == 1 else max(2, limit // steps_each)
         self._steps: deque[tuple[Any, Any]] = deque()
 
     def __len__(self) -> int:

@@ -1,0 +1,69 @@
+"""Several steps of one call of the devices, by ``lax.scan``, over as many calls: what --steps_per_dispatch changes.
+
+    python -m benchmarks.dispatch
+    python -m benchmarks.dispatch --repeats=3 --json=out/dispatch.json
+
+The MLP of the digits, whose step is short, and LeNet-5 by Adasum's recipe, which has convolutions; 8 workers on as many
+virtual devices, and the digits on one device besides. Ratios are of times of a step: less is better for one call.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from benchmarks import command, loops, rounds
+from benchmarks.measured import Measured
+from workers import Layout, claim_cpu_devices
+
+NUM_WORKERS = 8
+
+
+class Case(NamedTuple):
+    """A config on so many devices, whose steps are taken together.
+
+    Attributes:
+      name: of the model.
+      config: its name, and overrides.
+      num_devices: of them.
+      together: steps of one call.
+      steps: of a turn.
+    """
+
+    name: str
+    config: Sequence[str]
+    num_devices: int
+    together: int
+    steps: int
+
+
+LENET5 = ("mnist_adasum", f"num_workers={NUM_WORKERS}")
+CASES = (
+    Case("MLP of the digits", ("digits",), num_devices=8, together=8, steps=80),
+    Case("MLP of the digits", ("digits",), num_devices=1, together=8, steps=80),
+    Case("LeNet-5, Adasum", LENET5, num_devices=8, together=2, steps=2),
+)
+
+
+def benchmark(*, repeats: int, tell: command.Tell, cases: Sequence[Case] = CASES) -> command.Found:
+    """Measures all cases in turns, in one process."""
+    claim_cpu_devices(NUM_WORKERS, num_devices=NUM_WORKERS)
+    found = []
+    for case in cases:
+        where = f"{case.num_devices} device{'s' if case.num_devices > 1 else ''}"
+        tell(f"{case.name}, {where}")
+        config, *overrides = case.config
+        program, layout = loops.load(config, overrides), Layout.of(NUM_WORKERS, num_devices=case.num_devices)
+        turns: dict[str, rounds.Turn] = {
+            str(size): loops.Loop(program, layout, num_updates=case.steps, steps_per_dispatch=size)
+            for size in (1, case.together)
+        }
+        seconds = rounds.in_turns(turns, repeats=repeats, tell=tell)
+        name = f"{case.name}, {NUM_WORKERS} workers, {where}"
+        ratio = rounds.ratios(seconds, str(case.together), "1")
+        found.append(Measured(f"{name}, {case.together} steps a call over 1", ratio))
+        found += [Measured(f"{name}, step of {size} a call", seconds[size], unit="s") for size in turns]
+    return command.Found(found, loops.devices(NUM_WORKERS))
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(benchmark, name="dispatch", doc=__doc__, argv=sys.argv[1:], repeats=7))

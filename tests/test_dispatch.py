@@ -1,0 +1,191 @@
+"""Several steps of one call: which go together, and that nothing else depends on it."""
+
+import functools
+import itertools
+import signal
+import types
+
+import jax
+import numpy as np
+import pytest
+
+import runs
+import train
+from tests.grid import grid
+from tests.test_async_training import RULED
+from tests.test_async_training import run as run_asynchronously
+from tests.test_nonfinite import BAD_DRAW, KERNEL, command, poison, records, same_bits, state_at, told
+from tests.test_program import Run, program_of
+from tests.test_train import assert_same_run, digits, final_state, uninterrupted
+from tests.test_train import command as train_digits
+from turns import Together, dispatches
+from workers import Layout, over_workers, resolve_lanes, resolve_steps_per_dispatch
+
+assert poison and uninterrupted  # fixtures
+
+
+# ---- which go together -------------------------------------------------------------------------------------------
+
+
+def sizes(first, last, *, size, stops=()):
+    turns = Together(num_workers=2, num_counted=2).turns(first, last, stops=())
+    together = list(dispatches(turns, size=size, stops=stops))
+    assert [turn.steps.start for some in together for turn in some.turns] == list(range(first + 1, last + 1))
+    return [len(some.turns) for some in together]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 7])
+@pytest.mark.parametrize("stops", [(10,), (6, 10), (4,), (100,)])
+def test_none_crosses_a_stop_and_there_are_two_sizes(size, stops):
+    found = sizes(0, 50, size=size, stops=stops)
+    ends = set(np.cumsum(found))
+    assert {end for stop in stops for end in range(stop, 51, stop)} <= ends
+    assert set(found) <= {1, size}
+    alone = sizes(0, 50, size=1, stops=stops)
+    assert len(found) < len(alone) or size == 1 or size > min(stops)
+
+
+@pytest.mark.parametrize("size", [2, 4, 7])
+def test_from_any_end_of_one_the_others_are_the_same(size):
+    whole = sizes(0, 50, size=size, stops=(6, 10))
+    for number, end in enumerate(np.cumsum(whole), start=1):
+        assert sizes(int(end), 50, size=size, stops=(6, 10)) == whole[number:]
+
+
+def test_how_many_where_it_is_left_open():
+    def resolve(platform, *, asked=None, lanes="auto", placement="device"):
+        layout = Layout(8, (types.SimpleNamespace(platform=platform),))
+        return resolve_steps_per_dispatch(asked, layout=layout, lanes=lanes, placement=placement)
+
+    assert [resolve("gpu"), resolve("tpu"), resolve("cpu")] == [8, 8, 1]
+    assert resolve("gpu", lanes="dispatched") == resolve("gpu", placement="stream") == 1
+    assert resolve("cpu", asked=3) == resolve("gpu", asked=3, placement="stream") == 3
+    with pytest.raises(ValueError, match="steps_per_dispatch=3: must be 1"):
+        resolve("gpu", asked=3, lanes="dispatched")
+    many = Layout.of(64, num_devices=1)
+    assert resolve_lanes("auto", layout=many) == "dispatched"
+    assert resolve_lanes("auto", layout=many, steps_per_dispatch=2) == "unrolled"
+
+
+# ---- the step ----------------------------------------------------------------------------------------------------
+
+K = 3
+SERVED = ("--config.server.name=asynchronous", "--config.arrivals.name=shifted_exponential")
+PROGRAMS = {
+    "mean": (),
+    "adasum": ("--config.reducer.name=adasum", "--config.reducer_on=updates"),
+    "streamed": ("--config.data.placement=stream",),
+    "waves": SERVED,
+}
+
+
+class Followed(Run):
+    """A run that follows its timetable, so many steps to a call."""
+
+    def __init__(self, program, *, size, num_devices):
+        super().__init__(program, num_devices=num_devices)
+        self.step = over_workers(program.halves, layout=self.layout, lift=program.config.lift, steps_per_dispatch=size)
+        self.dispatches = dispatches(program.timetable.turns(0, 1000, stops=()), size=size, stops=())
+
+    def take(self, count):
+        """Makes so many calls; returns what each turn measured, evidence included."""
+        measured = []
+        for dispatch in itertools.islice(self.dispatches, count):
+            plan = {name: self.layout.split_turns(column) for name, column in dispatch.plan.items()}
+            feed = {**self.feeds.at(dispatch.draw), "plan": plan}
+            self.shared, self.local, metrics = self.step(self.shared, self.local, feed, self.resident)
+            measured += [part for _, part in dispatch.each(self.layout.get_shared(metrics))]
+        return measured
+
+
+@pytest.mark.parametrize(
+    ("name", "lift", "num_devices"),
+    grid(
+        PROGRAMS,
+        ["pmap", "shard_map"],
+        [4, 1],
+        quick={("mean", "shard_map", 4), ("streamed", "pmap", 4), ("waves", "shard_map", 1)},
+    ),
+)
+def test_a_call_of_several_steps_is_those_steps(name, lift, num_devices, compilations):
+    program = program_of(*PROGRAMS[name], f"--config.lift={lift}", "--config.model.hidden_sizes=(16,)")
+    alone, together = (Followed(program, size=size, num_devices=num_devices) for size in (1, K))
+    measured = together.take(1)
+    before = len(compilations)
+    measured += together.take(3)
+    assert len(compilations) == before
+    for one, other in zip(alone.take(4 * K), measured, strict=True):
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), one, other)
+    for one, other in zip((alone.shared, alone.local), (together.shared, together.local), strict=True):
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-6), one, other)
+    assert int(np.asarray(together.shared.step)[0]) >= 4 * K
+
+
+def test_a_feed_of_several_turns_is_theirs():
+    run = Run(program_of(), num_devices=4)
+    draws = [run.draw(step) for step in (3, 4, 9)]
+    together = run.feeds.at(np.stack(draws))
+    for i, draw in enumerate(draws):
+        jax.tree.map(lambda x, y, i=i: np.testing.assert_array_equal(x, y[:, i]), run.feeds.at(draw), together)
+
+
+# ---- whole runs --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_the_same_and_goes_on_from_a_signal(uninterrupted, tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def counting(*arguments, **options):
+        step = over_workers(*arguments, **options)
+
+        def count_and_signal(*given):
+            result = step(*given)
+            asked.append(options["steps_per_dispatch"])
+            if sum(asked) == 24:
+                signal.raise_signal(signal.SIGTERM)
+            return result
+
+        return count_and_signal
+
+    monkeypatch.setattr(train, "over_workers", counting)
+    several = digits(tmp_path, "--steps_per_dispatch=4")
+    assert train_digits(*several) == 128 + signal.SIGTERM
+    assert final_state(tmp_path)[0] == 24
+    assert train_digits(*several) == 0
+    assert "going on at step 24" in capsys.readouterr().err
+    # Evaluations at multiples of 25, checkpoints of 20: 24 | 25 | 37 38 39 40 | 44 48 49 50 | ...
+    assert asked[:8] == [4, 4, 4, 4, 4, 4, 1, 4] and sum(asked) == 120
+    assert_same_run(tmp_path, uninterrupted)
+
+
+def test_what_is_not_finite_stops_within_a_call(poison, tmp_path, capsys):
+    poison(BAD_DRAW)  # of step 13, the third of a call
+    lines = []
+    for name, size in (("one", 1), ("several", 5)):
+        assert command(tmp_path / name, f"--steps_per_dispatch={size}", "--config.checkpoint_every_steps=24") == 1
+        lines.append(told(capsys))
+    assert lines[0] == lines[1] and lines[0].startswith("step 13: gradient of worker 5") and KERNEL in lines[0]
+    assert records(tmp_path / "one") == records(tmp_path / "several")
+    assert same_bits(*(state_at(tmp_path / name, 12) for name in ("one", "several")))
+
+
+def test_what_is_skipped_within_a_call_is_told(poison, tmp_path, capsys):
+    poison(BAD_DRAW)
+    assert command(tmp_path, "--steps_per_dispatch=5", "--config.on_nonfinite=skip") == 0
+    assert told(capsys).startswith("step 13: gradient of worker 5")
+    assert [r["step"] for r in records(tmp_path) if r["skipped"]] == [13]
+
+
+@pytest.mark.slow
+def test_a_run_in_waves_is_the_same(tmp_path):
+    for name, size in (("one", 1), ("several", 3)):
+        assert run_asynchronously(tmp_path / name, *RULED, f"--steps_per_dispatch={size}") == 0
+    assert records(tmp_path / "one") == records(tmp_path / "several")
+    assert records(tmp_path / "one", "eval") == records(tmp_path / "several", "eval")
+
+
+def test_rates_are_of_whole_calls(tmp_path):
+    assert train_digits(*digits(tmp_path, "--steps_per_dispatch=5", "--config.log_every_steps=1")) == 0
+    rates = [r["steps_per_second"] for r in runs.read(tmp_path / "metrics.jsonl") if r["kind"] == "train"]
+    assert len(rates) == 120
+    assert all(len(set(rates[i : i + 5])) == 1 for i in range(0, 20, 5))
