@@ -111,7 +111,7 @@ def train(
       params: to begin with, where there is no checkpoint; by default those of the seed.
       times: if given, workers run one by one, and their times are written to the folder.
       profile: folder for a trace of ten steps.
-      steps_per_dispatch: or waves, that one call of the devices does.
+      steps_per_dispatch: or waves, that one call of the devices does; fewer if there are no more before a checkpoint.
 
     Returns:
       The summary of the run. Its "stopped_by" names the signal, or is None; the state is saved either way.
@@ -127,8 +127,10 @@ def train(
         num_examples=dataset.train.num_examples, batch_size=config.batch_size_per_worker, seed=config.seed
     )
     lanes: Lanes = "dispatched" if times else config.lanes
+    cadences = (program.eval_every, program.checkpoint_every)
+    size = min(steps_per_dispatch, *cadences)  # no call goes across one
     lift = functools.partial(over_workers, program.halves, layout=layout, lift=config.lift, lanes=lanes, times=times)
-    train_steps = {count: lift(steps_per_dispatch=count) for count in (1, steps_per_dispatch)}
+    train_steps = {count: lift(steps_per_dispatch=count) for count in (1, size)}
     evaluate = make_evaluation(program, layout, dataset.test)
 
     with contextlib.ExitStack() as stack:
@@ -143,18 +145,17 @@ def train(
                 layout=(len(layout.own_devices), layout.lanes),
                 workers=layout.own_workers,
                 placement=program.source.placement,
-                turns_each=steps_per_dispatch,
+                turns_each=size,
             )
         )
         resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
         journal = stack.enter_context(Journal(program, layout, folder, start=start, tally=tally, times=times))
         stop = stack.enter_context(runs.catch_stop())
         tracing = stack.enter_context(runs.Profile(profile))
-        window = Window(steps_each=steps_per_dispatch)
+        window = Window(steps_each=size)
 
-        cadences = (program.eval_every, program.checkpoint_every)
         turns = program.timetable.turns(start, program.num_steps, stops=cadences)
-        together = dispatches(turns, size=steps_per_dispatch, stops=cadences)
+        together = dispatches(turns, size=size, stops=cadences)
         for call, (dispatch, feed) in enumerate(feeds.follow(together)):
             turn, count = dispatch.turns[-1], len(dispatch.turns)
             plan = {name: layout.split_turns(column) for name, column in dispatch.plan.items()}
@@ -187,7 +188,7 @@ def train(
         checkpoints.wait()
         journal.staleness()
     summary = peers.from_first(journal.summary)
-    where = {"num_devices": layout.num_devices, "lanes": layout.lanes, "steps_per_dispatch": steps_per_dispatch}
+    where = {"num_devices": layout.num_devices, "lanes": layout.lanes, "steps_per_dispatch": size}
     return {"stopped_by": None, **summary, **where}
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import signal
 import types
 
@@ -189,3 +190,9 @@ def test_rates_are_of_whole_calls(tmp_path):
     rates = [r["steps_per_second"] for r in runs.read(tmp_path / "metrics.jsonl") if r["kind"] == "train"]
     assert len(rates) == 120
     assert all(len(set(rates[i : i + 5])) == 1 for i in range(0, 20, 5))
+
+
+def test_more_than_lie_between_two_stops_are_as_many(tmp_path, capsys):
+    seldom = ("--config.eval_every_steps=40", "--config.checkpoint_every_steps=20", "--config.train_steps=40")
+    assert train_digits(*digits(tmp_path, "--steps_per_dispatch=1000", *seldom)) == 0
+    assert json.loads((tmp_path / "DONE").read_text())["steps_per_dispatch"] == 20
