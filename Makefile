@@ -27,7 +27,7 @@ test: lint  ## lint, then all tests and doctests that are not marked slow
 test-all: lint  ## lint, then every test and doctest
 	$(PYTEST) $(ARGS)
 
-bench: $(VENV)/bench-ready  ## measure what has a target, beside PyTorch, and say what moved: 15 minutes on 2 cores
+bench: $(VENV)/bench-ready  ## measure what has a target, beside PyTorch, and say what moved: under 20 minutes on 2 cores
 	$(VENV)/bin/python -m benchmarks run
 
 lint: $(VENV)/dev-ready  ## formatting, style and types (mend with: .venv/bin/ruff format; .venv/bin/ruff check --fix)
