@@ -21,25 +21,25 @@ from absl import app, flags
 import data
 import runs
 from configs import flags as config_flags
-from configs.schema import ConfigError, in_block, refusing
-from evaluation import evaluate_checkpoint, make_evaluation
-from journal import Journal
-from nonfinite import NonfiniteError
-from program import Program, build
-from runs import dry_run
-from state import canonical, open_checkpoints, params_of, place, restore
-from turns import dispatches
-from workers import (
+from parallel import (
     Lanes,
     Layout,
     Window,
     WorkerTimes,
-    claim_cpu_devices,
+    configure_cpu_devices,
     over_workers,
-    peers,
+    processes,
     resolve_steps_per_dispatch,
     xla,
 )
+from runs.errors import ConfigError, in_block, refusing
+from training import dry_run
+from training.evaluate import evaluate_checkpoint, make_evaluation
+from training.metric_logger import Journal
+from training.nonfinite import NonfiniteError
+from training.setup import Program, build
+from training.step_plan import dispatches
+from training.train_state import canonical, open_checkpoints, params_of, place, restore
 
 flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
 flags.DEFINE_string("workdir", None, "Folder of the run; by default out/<config>/<hash of the config>.")
@@ -121,7 +121,7 @@ def train(
       NonfiniteError: if a loss or a gradient was not finite and is to stop the run; the state before it is saved.
     """
     config = program.config
-    with peers.together(ConfigError), in_block("data"):
+    with processes.together(ConfigError), in_block("data"):
         dataset = program.source.load(config.seed)
     draws = data.Draws(
         num_examples=dataset.train.num_examples, batch_size=config.batch_size_per_worker, seed=config.seed
@@ -187,7 +187,7 @@ def train(
                 return {"stopped_by": stopped_by, "step": step}
         checkpoints.wait()
         journal.staleness()
-    summary = peers.from_first(journal.summary)
+    summary = processes.from_first(journal.summary)
     where = {"num_devices": layout.num_devices, "lanes": layout.lanes, "steps_per_dispatch": size}
     return {"stopped_by": None, **summary, **where}
 
@@ -211,17 +211,17 @@ def main(argv: Sequence[str]) -> int:
     except runs.SaveError as error:  # a full disk, say; what was saved before is whole
         print(f"{error}; the same command goes on from the checkpoint before", file=sys.stderr)
     except jax.errors.JaxRuntimeError as error:
-        if not peers.several():
+        if not processes.several():
             raise
         told = str(error).split("\n")[0]
-        where = f"process {peers.index()} of {peers.count()}"
+        where = f"process {processes.index()} of {processes.count()}"
         print(f"{where} lost the others ({told}); the same command goes on from the last checkpoint", file=sys.stderr)
     except Exception:
-        if not peers.several():
+        if not processes.several():
             raise
         traceback.print_exc()
-    if peers.several():
-        peers.abandon(1)
+    if processes.several():
+        processes.abandon(1)
     return 1
 
 
@@ -237,17 +237,17 @@ def run(argv: Sequence[str]) -> int:
     if FLAGS.record_times and config.server.name != "synchronous":
         raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
     if FLAGS.dry_run or FLAGS.dry_run_devices is not None:
-        claim_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
+        configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
         program = build(config, open_data=data.make_or_assume)
         with refusing():
             print(dry_run.describe(program, num_devices=FLAGS.dry_run_devices or FLAGS.num_devices))
         return 0
     with refusing():
-        found = peers.join(
+        found = processes.join(
             coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
         )
-    claim_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices, num_processes=found)
-    with peers.together(ConfigError):
+    configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices, num_processes=found)
+    with processes.together(ConfigError):
         program = build(config)
     workdir = runs.default_workdir(FLAGS.config, config.to_dict()) if FLAGS.workdir is None else FLAGS.workdir
     with refusing():
@@ -261,21 +261,21 @@ def run(argv: Sequence[str]) -> int:
         )
     if FLAGS.evaluate_only:
         told = evaluate_checkpoint(program, layout, path, which=FLAGS.checkpoint)
-        if peers.index() == 0:
+        if processes.index() == 0:
             print(told)
         return 0
-    begins = config.init_from and not peers.from_first(lambda: os.path.exists(path / "checkpoints"))
+    begins = config.init_from and not processes.from_first(lambda: os.path.exists(path / "checkpoints"))
     params = params_of(program, config.init_from) if begins else None
     with refusing():
         devices = [f"{device} {device.device_kind}" for device in layout.devices]
         folder = runs.open_run(workdir, config.to_dict(), start="fresh" if FLAGS.fresh else "resume", devices=devices)
-    with peers.together(ConfigError), refusing():
+    with processes.together(ConfigError), refusing():
         folder.follow()
     for note in (*notes, *folder.changes):
         print(note, file=sys.stderr)
     with folder:
         with refusing():
-            summary = peers.from_first(lambda: folder.summary)
+            summary = processes.from_first(lambda: folder.summary)
         if summary is not None:
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from benchmarks import command, loops, rounds
 from benchmarks.measured import Measured
-from workers import Layout, claim_cpu_devices
+from parallel import Layout, configure_cpu_devices
 
 NUM_WORKERS = 8
 
@@ -46,7 +46,7 @@ CASES = (
 
 def benchmark(*, repeats: int, tell: command.Tell, cases: Sequence[Case] = CASES) -> command.Found:
     """Measures all cases in turns, in one process."""
-    claim_cpu_devices(NUM_WORKERS, num_devices=NUM_WORKERS)
+    configure_cpu_devices(NUM_WORKERS, num_devices=NUM_WORKERS)
     found = []
     for case in cases:
         where = f"{case.num_devices} device{'s' if case.num_devices > 1 else ''}"

@@ -22,7 +22,7 @@ from benchmarks import candidates, leaves, measure
 from benchmarks.loops import ROOT, Loop, Part, load
 from benchmarks.rounds import Child, Turn, serve
 from launch.local import free_port
-from workers import Layout, claim_cpu_devices, peers
+from parallel import Layout, configure_cpu_devices, processes
 
 _CALLS = 3  # of a reducer in a turn
 
@@ -115,12 +115,12 @@ class Reduction:
 def main(coordinator: str, num_processes: str, index: str, num_devices: str) -> None:
     """Is one process of a group, until its standard input ends."""
     count, devices = int(num_processes), int(num_devices)
-    peers.join(coordinator=coordinator, num_processes=count, process_id=int(index))
-    claim_cpu_devices(devices, num_devices=devices, num_processes=count)
+    processes.join(coordinator=coordinator, num_processes=count, process_id=int(index))
+    configure_cpu_devices(devices, num_devices=devices, num_processes=count)
     made = functools.cache(functools.partial(make, num_devices=devices))
     with contextlib.suppress(KeyboardInterrupt):  # who started this one was told, too
         serve(lambda line: made(line)())
-    peers.abandon(0)  # the others end when they are told to, and not all at once
+    processes.abandon(0)  # the others end when they are told to, and not all at once
 
 
 if __name__ == "__main__":

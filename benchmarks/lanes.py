@@ -23,9 +23,9 @@ from benchmarks import command, leaves, loops, rounds
 from benchmarks.command import Found, Tell
 from benchmarks.groups import Reduction
 from benchmarks.measured import Measured, Target
-from program import Program
-from state import abstract
-from workers import Layout, Step, claim_cpu_devices
+from parallel import Layout, Step, configure_cpu_devices
+from training.setup import Program
+from training.train_state import abstract
 
 LANES, BATCH = (8, 32, 64), 32
 IMAGES = 2048  # of a turn of steps
@@ -134,7 +134,7 @@ def bytes_per_worker(*, reducer_on: str, lanes: tuple[int, int] = (LANES[0], LAN
 
 def benchmark(*, repeats: int, tell: Tell) -> Found:
     """Measures lanes on the first device."""
-    claim_cpu_devices(1, num_devices=1)
+    configure_cpu_devices(1, num_devices=1)
     device = jax.devices()[0]
 
     def make(program: Program) -> rounds.Turn:

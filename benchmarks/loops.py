@@ -10,10 +10,10 @@ import numpy as np
 
 import data
 from configs import flags
-from program import Program, build
-from state import place
-from turns import dispatches
-from workers import AXES, Halves, Layout, Step, Window, over_workers
+from parallel import AXES, Halves, Layout, Step, Window, over_workers
+from training.setup import Program, build
+from training.step_plan import dispatches
+from training.train_state import place
 
 Part = Literal["step", "local"]
 

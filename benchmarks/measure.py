@@ -14,8 +14,8 @@ import optax
 from benchmarks import hlo
 from benchmarks.candidates import BASELINE, Candidate, parse
 from benchmarks.leaves import Leaves
+from parallel import AXES, Layout, on_devices
 from reducers.traffic import Traffic
-from workers import AXES, Layout, on_devices
 
 Tell = Callable[[str], Any]
 

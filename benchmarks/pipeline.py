@@ -83,7 +83,7 @@ def write_images(path: pathlib.Path, *, count: int, width: int, height: int) -> 
     from array_record.python.array_record_module import ArrayRecordWriter
     from PIL import Image
 
-    from images import records
+    from data.decoding import records
 
     writer, size = ArrayRecordWriter(str(path), "group_size:1"), 0
     for number in range(count):
@@ -98,7 +98,7 @@ def write_images(path: pathlib.Path, *, count: int, width: int, height: int) -> 
 
 def parts(path: pathlib.Path, *, count: int) -> tuple[float, float]:
     """Returns the seconds of one thread for reading all records, and for decoding all images at their full size."""
-    from images import crops, records
+    from data.decoding import crops, records
 
     shards, reading, decoding = records.Shards([(str(path), count)]), 0.0, 0.0
     for record in range(count):

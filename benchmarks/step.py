@@ -23,7 +23,7 @@ from benchmarks import command, rounds, torch_twins
 from benchmarks.command import Found, Tell
 from benchmarks.groups import Group
 from benchmarks.measured import Measured, Target
-from workers import memory
+from parallel import memory
 
 OURS, ON_GRADIENTS, LOCAL, BACKWARD = "ours", "ours, on gradients", "local half", "forward and backward"
 PYTORCH, DDP = "PyTorch", "PyTorch DDP, 2 processes"

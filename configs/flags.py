@@ -11,7 +11,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from configs import annotations, schema
-from configs.schema import ConfigError
+from runs.errors import ConfigError
 
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)
 

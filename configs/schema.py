@@ -5,33 +5,25 @@ other keys are the parameters of the function that the name stands for. Annotati
 give defaults, and a parameter without a default is a key that must be given.
 """
 
-import contextlib
 import difflib
 import importlib
 import inspect
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from ml_collections import ConfigDict, config_dict
 
 from configs import annotations
-from nonfinite import OnNonfinite
+from parallel import Lanes, Lift
 from reducers import blocks
-from workers import Lanes, Lift
+from runs.errors import ConfigError
+from training.nonfinite import OnNonfinite
 
 Parameters = dict[str, inspect.Parameter]
-MAX_MESSAGE = 400  # characters
 Count = Annotated[int, "[1, 2147483647]"]  # what JAX counts with has 32 bits
 Workers = Annotated[int, "[1, 65536]"]
 Duration = Annotated[float, "(0, inf)"]
-
-
-class ConfigError(ValueError):
-    """A value that the user gave is refused; one line: key, value, what is allowed."""
-
-    def __init__(self, message: str):
-        super().__init__(_one_line(message))
 
 
 # block -> its module, whose lookup(name) has the block's keys as parameters, but for those in GIVEN.
@@ -247,30 +239,6 @@ def twin(key: str) -> str | None:
         if key.endswith(one):
             return key.removesuffix(one) + other
     return None
-
-
-@contextlib.contextmanager
-def refusing() -> Iterator[None]:
-    """Makes a ValueError about what the user gave, or what cannot be read of it, one line with exit code 2."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        raise ConfigError(str(error)) from None
-
-
-@contextlib.contextmanager
-def in_block(block: str) -> Iterator[None]:
-    """Puts "config.block." before what a constructor says of a value that it refuses."""
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(f"config.{block}.{str(error).removeprefix(block + '.')}") from None
-
-
-def _one_line(message: str) -> str:
-    """Returns the message as a line that a terminal can show, long values cut in the middle."""
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.splitlines()))
-    return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 155]} ... {line[-150:]}"
 
 
 def unknown(path: str, allowed: list[str]) -> str:

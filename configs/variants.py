@@ -6,7 +6,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.schema import ConfigError, twin
+from configs.schema import twin
+from runs.errors import ConfigError
 
 Sizes = Mapping[str, Any]  # dotted key -> value; a block's key alone replaces the block
 

@@ -17,8 +17,8 @@ import numpy as np
 from absl import logging
 
 from data import tfds_sets
+from data.decoding.pool import Processes, Request, resolve_processes
 from data.examples import Mode
-from data.processes import Processes, Request, resolve_processes
 
 OnDamage = Literal["stop", "skip"]
 
@@ -137,7 +137,7 @@ class Images:
                 yield Request(tasks, images[w, start : start + step], take)
 
     def _decode_here(self, requests: Iterator[Request]) -> None:
-        from images.process import Decoder, Job
+        from data.decoding.process import Decoder, Job
 
         self._decoder = self._decoder or Decoder(Job(**self._job))
         for request in requests:

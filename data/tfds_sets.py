@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from images import records
+from data.decoding import records
 
 T = TypeVar("T")
 Builder = Any  # tfds.core.DatasetBuilder; TFDS's own types say less than they should

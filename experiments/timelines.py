@@ -114,8 +114,8 @@ def of_run(
     """
     from ml_collections import ConfigDict
 
-    import program
-    import ways
+    from training import setup as program
+    from training import ways
 
     if config is None or config.get("arrivals", {"name": "none"})["name"] == "none":
         raise ValueError("has no config with an arrival model; without one there is no time to draw")

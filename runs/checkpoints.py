@@ -22,8 +22,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from parallel import processes
 from runs import arrays, files, manifest, shelf
-from workers import peers
 
 Restored = tuple[int, Any]  # step, tree
 
@@ -70,7 +70,7 @@ class Checkpoints:
         self._files = arrays.OrbaxFiles()
         self._sealer: ThreadPoolExecutor | None = None
         self._saving: tuple[int, Future[None]] | None = None
-        if access == "write" and peers.index() == 0:
+        if access == "write" and processes.index() == 0:
             with files.saving(self._shelf.scratch):
                 self._shelf.clear_scratch()
 
@@ -108,7 +108,7 @@ class Checkpoints:
         if self._shelf.access == "read":
             raise ValueError(f"checkpoints in {str(self.directory)!r} were opened for reading")
         self.wait()
-        if peers.from_first(lambda: step in self.steps() and self._holds(step, metrics)):
+        if processes.from_first(lambda: step in self.steps() and self._holds(step, metrics)):
             return
         flat = _fetched(manifest.flatten(tree))
         leaves = {name: manifest.describe(leaf) for name, leaf in flat.items()}
@@ -171,7 +171,7 @@ class Checkpoints:
         self.wait()
         prefix = part and f"{part}/"
         here = {prefix + name: leaf for name, leaf in manifest.flatten(abstract_tree).items()}
-        step = peers.from_first(lambda: self._choose(which, here, prefix=prefix))
+        step = processes.from_first(lambda: self._choose(which, here, prefix=prefix))
         if step is None:
             return None
         read = self._read(step, here)
@@ -216,7 +216,7 @@ class Checkpoints:
     def _seal(self, step: int, leaves: Mapping[str, Any], metrics: Mapping[str, float] | None) -> None:
         """In the background: from Orbax's files to a checkpoint in its place, and older ones away."""
         self._files.wait()
-        if peers.index() > 0:
+        if processes.index() > 0:
             return
         manifest.write(self._shelf.scratch / str(step), step=step, leaves=leaves, metrics=metrics)
         self._shelf.add(step)

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from parallel import processes
 from runs import environment, files, identity, lock, records
-from workers import peers
 
 Start = Literal["resume", "fresh"]
 
@@ -142,8 +142,8 @@ def open_run(
         opened.append(_open(workdir, config, start=start, devices=devices))
         return {"path": str(opened[0].path.absolute()), "state": opened[0].state}
 
-    found = peers.from_first(describe)
-    elsewhere = Folder(path=Path(found["path"]), state=found["state"], changes=(), lock=None, process=peers.index())
+    found = processes.from_first(describe)
+    elsewhere = Folder(path=Path(found["path"]), state=found["state"], changes=(), lock=None, process=processes.index())
     return opened[0] if opened else elsewhere
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from workers import peers
+from parallel import processes
 
 
 class Stop:
@@ -27,7 +27,7 @@ class Stop:
         Args:
             call: numbers the calls, one more each time, alike on all processes.
         """
-        if peers.several() and self.requested is None and peers.are_to_stop(call):
+        if processes.several() and self.requested is None and processes.are_to_stop(call):
             self.requested = "SIGTERM"
         return self.requested
 
@@ -64,7 +64,7 @@ def catch_stop() -> Iterator[Stop]:
         yield stop
         return
     handlers: dict[int, Any] = {signal.SIGTERM: handle, signal.SIGINT: handle}
-    if peers.several():
+    if processes.several():
         handlers = {signal.SIGINT: lambda number, frame: os.kill(os.getpid(), signal.SIGTERM)}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:

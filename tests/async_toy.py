@@ -9,7 +9,7 @@ import optax
 from jax import numpy as jnp
 
 import asynchronous
-from workers import AXES, Halves, Window, over_workers
+from parallel import AXES, Halves, Window, over_workers
 
 NUM_FEATURES = 6
 NOBODY = np.uint32(2**32 - 1)  # the draw of a worker that has nothing to give

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from images import records
+from data.decoding import records
 from tests.data_folders import features
 
 Example = tuple[bytes, int]

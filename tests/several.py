@@ -14,13 +14,13 @@ from absl import flags
 from absl.testing import flagsaver
 
 import train
-from workers import peers
+from parallel import processes
 
 
 def main(coordinator: str, count: str, index: str, devices: str, path: str) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", int(devices))
-    peers.join(coordinator=coordinator, num_processes=int(count), process_id=int(index))
+    processes.join(coordinator=coordinator, num_processes=int(count), process_id=int(index))
     flags.FLAGS(sys.argv[:1])
     for arguments in json.loads(pathlib.Path(path).read_text()):
         with flagsaver.flagsaver():

@@ -10,9 +10,9 @@ import optim
 import reducers
 from models import tasks
 from optim import accumulation, loss_scaling
-from step import make_chain
 from tests import cases, inputs
 from tests.test_program import Normalised, Run, largest_difference, program_of
+from training.train_step import make_chain
 
 B = 12
 SOFTMAX = ("--config.model.name=softmax",)

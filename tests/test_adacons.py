@@ -9,10 +9,10 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
+from parallel import AXES, Layout, on_devices
 from reducers.adacons import State
 from tests.cases import CASES
 from tests.test_reducers import WORKER, check_oracle, reduce
-from workers import AXES, Layout, on_devices
 
 (ROW,) = (case for case in CASES if case.name == "adacons")
 

@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 import reducers
 from benchmarks.leaves import lenet5, resnet50
+from parallel import AXES, Layout, on_devices
 from reducers.adasum import lanes as lane_plans
 from reducers.adasum.gram import can_multiply, fold_coefficients
 from reducers.adasum.pairs import Tree
@@ -17,7 +18,6 @@ from tests.cases import adasum as oracle
 from tests.grid import grid
 from tests.test_adasum import combine, compiled, error, leaves_of
 from tests.test_reducers import WORKER
-from workers import AXES, Layout, on_devices
 
 ALGORITHMS = ["auto", "gram", "gather", "halving", "butterfly"]
 adasum = functools.partial(reducers.adasum, WORKER)

@@ -8,9 +8,9 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
+from parallel import AXES, Layout, on_devices
 from reducers import arrivals
 from reducers.arrivals import __main__ as command
-from workers import AXES, Layout, on_devices
 
 KEY = jax.random.key(7)
 STEPS = 6

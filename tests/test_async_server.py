@@ -10,8 +10,8 @@ from jax import numpy as jnp
 
 import asynchronous
 import reducers
+from parallel import AXES, Halves, Layout, over_workers
 from tests import async_toy as toy
-from workers import AXES, Halves, Layout, over_workers
 
 NUM_EVENTS = 60
 MOMENTUM = toy.MOMENTUM

@@ -10,11 +10,11 @@ from absl.testing import flagsaver
 
 import asynchronous
 import runs
-import state
 import train
 from configs import flags
-from program import build
-from runs import dry_run
+from training import dry_run
+from training import train_state as state
+from training.setup import build
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = f"{ROOT}/configs/digits.py"

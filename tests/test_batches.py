@@ -6,9 +6,9 @@ import pytest
 from jax import numpy as jnp
 
 import reducers
+from parallel import AXES, Layout, on_devices
 from reducers import batches
 from tests.test_reducers import WORKER, tree_of
-from workers import AXES, Layout, on_devices
 
 ELEMENTWISE = ("mean", "sum", "sign_majority", "coordinate_median", "trimmed_mean")
 HALF_A_BATCH = batches.BATCH_BYTES // 8  # floats

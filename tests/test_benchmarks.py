@@ -13,8 +13,8 @@ import reducers
 from benchmarks import candidates, figure, leaves, measure, table
 from benchmarks import reducers as command
 from benchmarks.measure import Row
+from parallel import Layout
 from reducers.traffic import Traffic
-from workers import Layout
 
 # ---- leaves and candidates ---------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from benchmarks import hlo
 from benchmarks.candidates import defaults, parse
 from benchmarks.leaves import resnet50
 from benchmarks.measure import compile_reducer
-from workers import DEVICE_AXIS, Layout, on_devices
+from parallel import DEVICE_AXIS, Layout, on_devices
 
 SEVEN_EIGHTHS = 7 / 8
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import dispatch, groups, loops, measure, processes, scaling, simulation, start_up, waiting
 from benchmarks.candidates import parse
 from benchmarks.leaves import plain
-from workers import Layout
+from parallel import Layout
 
 
 def named(found):

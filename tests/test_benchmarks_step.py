@@ -12,7 +12,7 @@ import data
 from benchmarks import lanes, loops, measured, rounds, step, torch_networks, torch_twins
 from benchmarks.measured import Target
 from models import convolutional, resnet
-from workers import Layout
+from parallel import Layout
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="benchmarks only: pip install -r requirements-bench.txt"

@@ -6,7 +6,7 @@ import data
 from configs import flags
 from experiments import claims, commands, queue, report, results
 from experiments.experiment import SCALES
-from program import build
+from training.setup import build
 
 EXPERIMENTS = claims.in_order()
 SCALED = [(name, scale) for name, experiment in EXPERIMENTS.items() for scale in experiment.hours]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 
 from configs import annotations, flags, schema
-from configs.schema import ConfigError
+from runs.errors import ConfigError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = f"{ROOT}/configs/digits.py"

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from data import tfds_sets
+from data.decoding import crops
+from data.decoding.pool import resolve_processes
 from data.draws import Draws
-from data.processes import resolve_processes
 from data.streams import Images, open_images
-from images import crops
 from tests.image_folders import random_images, shard, write_images, write_shard
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -299,7 +299,8 @@ def test_a_process_that_dies_is_told(folder):
 
 
 def test_a_decoding_process_imports_no_jax(folder):
-    code = "import sys, images.process, images.crops, images.records as r; r.pack(b'', 0); print('jax' in sys.modules)"
+    modules = "data.decoding.process, data.decoding.crops, data.decoding.records as r"
+    code = f"import sys, {modules}; r.pack(b'', 0); print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.stdout == "False\n", done.stderr
 

@@ -5,18 +5,18 @@ import pytest
 
 import data
 import runs
-import state
 from configs import flags
 from data import decoded, streams
+from data.decoding import crops
 from data.draws import Draws
 from data.examples import Arrays
-from evaluation import make_evaluation
-from images import crops
-from program import build
+from parallel import Layout
 from tests.data_folders import random_examples, write_set
 from tests.image_folders import random_images, write_images
 from tests.test_train import ROOT, command
-from workers import Layout
+from training import train_state as state
+from training.evaluate import make_evaluation
+from training.setup import build
 
 SMOKE = f"{ROOT}/configs/digits.py:smoke"
 KEY = "--config.data.evaluate_on=validation"

@@ -12,6 +12,7 @@ import pytest
 
 import runs
 import train
+from parallel import Layout, over_workers, resolve_lanes, resolve_steps_per_dispatch
 from tests.grid import grid
 from tests.test_async_training import RULED
 from tests.test_async_training import run as run_asynchronously
@@ -19,8 +20,7 @@ from tests.test_nonfinite import BAD_DRAW, KERNEL, command, poison, records, sam
 from tests.test_program import Run, program_of
 from tests.test_train import assert_same_run, digits, final_state, uninterrupted
 from tests.test_train import command as train_digits
-from turns import Together, dispatches
-from workers import Layout, over_workers, resolve_lanes, resolve_steps_per_dispatch
+from training.step_plan import Together, dispatches
 
 assert poison and uninterrupted  # fixtures
 

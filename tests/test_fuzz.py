@@ -23,9 +23,9 @@ from asynchronous import modes
 from configs import flags, schema
 from data import sources
 from models import tasks
+from parallel import Layout
 from reducers import arrivals
 from tests.test_refusals import listing
-from workers import Layout
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = (f"--config={ROOT}/configs/digits.py",)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, JpegImagePlugin
 
-from images import crops
+from data.decoding import crops
 from tests.image_folders import file_of, picture
 
 WHOLE = [0.9] + [0.999999, 0.5, 0.0, 0.0] * crops.ATTEMPTS  # not mirrored; nearly the whole area, square

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from workers import memory
+from parallel import memory
 
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc only")
 
 # Buffers that are large enough to be mapped one by one, as a step has them.
 FAULTS = """
 import ctypes, resource, sys
-from workers import memory
+from parallel import memory
 print(memory.keep_freed() if "keep" in sys.argv else None)
 malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
 malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]

@@ -9,15 +9,15 @@ import pytest
 from absl.testing import flagsaver
 from jax import numpy as jnp
 
-import nonfinite
 import runs
-import state
 import train
 from configs import flags
 from experiments.experiment import Run as ExperimentRun
-from program import build
+from parallel import Halves
 from tests.test_program import Run, program_of
-from workers import Halves
+from training import nonfinite
+from training import train_state as state
+from training.setup import build
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASE = (

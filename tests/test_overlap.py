@@ -10,8 +10,8 @@ import pytest
 from absl.testing import flagsaver
 
 import train
+from parallel import lift, on_devices, over_workers, xla
 from tests.test_program import Run, program_of
-from workers import lift, on_devices, over_workers, xla
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WIDTH = 1024  # a matrix of it is larger than a batch of small leaves

@@ -9,19 +9,19 @@ import optax
 import pytest
 from jax import numpy as jnp
 
-import evaluation
 import models
 import optim
 import reducers
 import runs
-import state
-import step
 from models import tasks
-from runs import dry_run
 from tests import cases, inputs
 from tests.grid import grid
 from tests.test_program import DATASET, Run, largest_difference, program_of
 from tests.test_reducers import check_replication, extras, maker, reduce, tree_of
+from training import dry_run
+from training import evaluate as evaluation
+from training import train_state as state
+from training import train_step as step
 
 DYNAMIC = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1024")
 HALF = ("--config.communication.name=half", "--config.communication.initial_scale=64")

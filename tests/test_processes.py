@@ -17,14 +17,14 @@ import pytest
 from absl.testing import flagsaver
 
 import runs
-import state
 import train
 from configs import flags
 from launch import local
-from program import build
+from parallel import processes
 from runs import traces
 from tests import two_hosts
-from workers import peers
+from training import train_state as state
+from training.setup import build
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = f"{ROOT}/configs/digits.py"
@@ -316,12 +316,12 @@ def test_what_cannot_be_laid_out_is_refused_by_all(tmp_path):
 )
 def test_senseless_flags_are_refused(given, told):
     with pytest.raises(ValueError, match=told):
-        peers.join(**given)
+        processes.join(**given)
 
 
 def test_one_process_starts_no_runtime():
-    assert peers.join(coordinator="127.0.0.1:1", num_processes=1, process_id=0) == 1
-    assert not peers.several() and peers.count() == 1 and peers.index() == 0
+    assert processes.join(coordinator="127.0.0.1:1", num_processes=1, process_id=0) == 1
+    assert not processes.several() and processes.count() == 1 and processes.index() == 0
 
 
 def test_the_slowest_process_is_named():

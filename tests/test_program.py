@@ -11,15 +11,15 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 import data
-import evaluation
 import models
 import reducers
-import state
 from configs import flags
-from program import build, make_learning_rate
+from parallel import Layout, Window, over_workers
 from tests import cases
 from tests.grid import grid
-from workers import Layout, Window, over_workers
+from training import evaluate as evaluation
+from training import train_state as state
+from training.setup import build, make_learning_rate
 
 SMALL = ("--config.num_workers=8", "--config.batch_size_per_worker=4", "--config.optimizer.learning_rate=0.02")
 DATASET = data.make("digits").load(0)
@@ -234,7 +234,7 @@ def test_evaluation_is_exact_for_any_batch(eval_batch_size):
 
 @pytest.mark.parametrize("num_devices", [8, 64, pytest.param(1, marks=pytest.mark.slow)])
 def test_dry_run_for_any_number_of_devices(num_devices):
-    from runs import dry_run
+    from training import dry_run
 
     program = program_of("--config.num_workers=64")
     said = dry_run.describe(program, num_devices=num_devices)
@@ -245,7 +245,7 @@ def test_dry_run_for_any_number_of_devices(num_devices):
 
 
 def test_dry_run_rejects_a_step_that_does_not_reduce(monkeypatch):
-    from runs import dry_run
+    from training import dry_run
 
     monkeypatch.setitem(reducers.REDUCERS, "mean", lambda axis_name: optax.with_extra_args_support(optax.identity()))
     with pytest.raises(ValueError, match="out_axes"):

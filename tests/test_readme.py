@@ -25,8 +25,8 @@ from configs import flags as config_flags
 from configs import schema
 from experiments import claims
 from experiments.__main__ import parser as experiments_parser
-from program import build
 from reducers.table import table
+from training.setup import build
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()

@@ -10,8 +10,8 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
+from parallel import AXES, Layout, on_devices
 from tests.cases import CASES, Case
-from workers import AXES, Layout, on_devices
 
 WORKER = "worker"
 FIRST = {case.name: case for case in reversed(CASES)}  # the others of a reducer are for `make test-all`

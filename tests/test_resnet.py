@@ -12,8 +12,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from models import pooling, resnet, tasks
+from parallel import AXES, Halves, Layout, over_workers
 from tests.vision_variables import variables_of
-from workers import AXES, Halves, Layout, over_workers
 
 COUNTS = {  # with 1,000 classes of ImageNet, 10 of CIFAR
     resnet.ResNet18: 11_689_512,

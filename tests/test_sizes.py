@@ -7,9 +7,9 @@ from ml_collections import ConfigDict
 
 import data
 from configs import flags
-from configs.schema import ConfigError
-from program import build
-from runs import dry_run
+from runs.errors import ConfigError
+from training import dry_run
+from training.setup import build
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

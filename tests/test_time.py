@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-import evaluation
 import models
-import program
 import reducers
 import train
+from parallel import Halves, Layout, WorkerTimes, over_workers
 from reducers.arrivals import first_arrivals
 from tests.test_program import DATASET, Normalised, Run, largest_difference, program_of
 from tests.test_reducers import WORKER
 from tests.test_train import command, digits, without_clock
-from workers import Halves, Layout, WorkerTimes, over_workers
+from training import evaluate as evaluation
+from training import setup as program
 
 LOGNORMAL = ("--config.arrivals.name=lognormal", "--config.arrivals.sigma=0.5")
 BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6", *LOGNORMAL)

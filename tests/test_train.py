@@ -16,13 +16,13 @@ import pytest
 from absl.testing import flagsaver
 
 import runs
-import state
 import train
 from configs import flags
-from configs.schema import refusing
-from program import build
+from parallel import Layout
 from runs import files
-from workers import Layout
+from runs.errors import refusing
+from training import train_state as state
+from training.setup import build
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if "def get_config" in path.read_text())

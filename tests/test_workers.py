@@ -10,9 +10,9 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
+from parallel import AXES, Halves, Layout, Window, over_workers, resolve_lanes
+from parallel import lift as lifts
 from tests.grid import grid
-from workers import AXES, Halves, Layout, Window, over_workers, resolve_lanes
-from workers import lift as lifts
 
 LAYOUTS = [8, 4, 2, 1]  # devices for 8 workers
 

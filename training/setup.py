@@ -13,13 +13,13 @@ import data
 import models
 import optim
 import reducers
-from configs.schema import ConfigError, in_block
 from models import tasks
+from parallel import AXES, Halves
 from reducers import arrivals
-from step import Chain, Local, Shared, make_chain, make_local_half, make_update
-from turns import Timetable
-from ways import check_arrivals, in_waves, make_reducer, make_timetable, together
-from workers import AXES, Halves
+from runs.errors import ConfigError, in_block
+from training.step_plan import Timetable
+from training.train_step import Chain, Local, Shared, make_chain, make_local_half, make_update
+from training.ways import check_arrivals, in_waves, make_reducer, make_timetable, together
 
 # Independent streams of randomness of one seed; the order of examples has its own generator.
 INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM = 0, 1, 2

@@ -8,11 +8,11 @@ import optax
 from jax import numpy as jnp
 
 import asynchronous
-import nonfinite
 import optim
+from parallel import AXES, Halves
 from reducers import all_finite, num_workers
-from step import Local, Shared
-from workers import AXES, Halves
+from training import nonfinite
+from training.train_step import Local, Shared
 
 # Of each update, in order.
 UPDATE_METRICS = ("learning_rate", "reduced_norm", "update_norm", "rate")

@@ -12,12 +12,12 @@ from ml_collections import ConfigDict
 
 import asynchronous
 import reducers
-from configs.schema import ConfigError, in_block
+from parallel import Halves
 from reducers import arrivals
-from step import Chain, make_train_step
-from turns import InWaves, Timetable, Together
-from wave_step import make_wave_step
-from workers import Halves
+from runs.errors import ConfigError, in_block
+from training.async_train_step import make_wave_step
+from training.step_plan import InWaves, Timetable, Together
+from training.train_step import Chain, make_train_step
 
 # What an asynchronous server leaves no place for, and what a config must say instead.
 SERVER_NEEDS = {

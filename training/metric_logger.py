@@ -7,11 +7,11 @@ import jax
 import numpy as np
 
 import asynchronous
-import nonfinite
 import runs
-from program import Program
-from turns import Dispatch, Turn
-from workers import Layout, WorkerTimes, peers
+from parallel import Layout, WorkerTimes, processes
+from training import nonfinite
+from training.setup import Program
+from training.step_plan import Dispatch, Turn
 
 _MAX_SKIPPED_TOLD = 5  # of the steps that are skipped, one line each
 
@@ -121,8 +121,8 @@ class Journal:
             self._records.flush()
             if self._trace.num_steps:
                 self._trace.write(self._folder.path / f"worker_seconds-{self._first_step + 1}.npz")
-                if peers.several():
-                    self._progress.message(runs.slowest_process(self._trace.seconds, num_processes=peers.count()))
+                if processes.several():
+                    self._progress.message(runs.slowest_process(self._trace.seconds, num_processes=processes.count()))
 
     def evaluation(self, step: int, quality: dict[str, float]) -> None:
         """Records an evaluation, with what the step before it measured."""

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from workers.layout import Layout
+from parallel.layout import Layout
 
 Lanes = Literal["auto", "vmap", "unrolled", "dispatched"]
 

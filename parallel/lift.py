@@ -9,11 +9,11 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from workers.devices import Lift, on_devices
-from workers.lanes import Lanes, resolve_lanes
-from workers.layout import LANE_AXIS, Layout
-from workers.timing import WorkerTimes
-from workers.window import MAX_IN_FLIGHT, Window
+from parallel.devices import Lift, on_devices
+from parallel.lanes import Lanes, resolve_lanes
+from parallel.layout import LANE_AXIS, Layout
+from parallel.steps_in_flight import MAX_IN_FLIGHT, Window
+from parallel.worker_times import WorkerTimes
 
 
 class Halves(NamedTuple):
@@ -150,7 +150,7 @@ def _dispatched(
         return reduce_lanes(shared, local, _stack(work), plan)
 
     # A process may pass over lanes that others do not; there is no collective in it.
-    alone = on_devices(one_lane, layout=layout, lift=lift, processes="this")
+    alone = on_devices(one_lane, layout=layout, lift=lift, run_by="this")
     reduce = on_devices(reduce_list, layout=layout, lift=lift, donate_argnums=(0, 1))
     num_devices = len(layout.own_devices)
     nothing: list[Any] = []  # stands in for the work of lanes without any; made when first needed, and kept

@@ -1,4 +1,4 @@
-"""Turns requests into crops, in a process of its own: ``python -m images.process FD``, started by data/streams.py."""
+"""Turns requests into crops, in a process of its own, which ``data.decoding.pool`` starts."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from images import crops, records
+from data.decoding import crops, records
 
 Task = tuple[int, int, int]  # record, draw, position in the draw
 LENGTH = struct.Struct("<Q")  # stands before every message

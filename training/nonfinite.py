@@ -14,8 +14,8 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
+from parallel import AXES
 from reducers import num_workers
-from workers import AXES
 
 OnNonfinite = Literal["stop", "skip", "ignore"]
 

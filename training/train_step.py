@@ -12,11 +12,11 @@ from jax.flatten_util import ravel_pytree
 
 import asynchronous
 import data
-import nonfinite
 import optim
 import reducers
 from models import tasks
-from workers import AXES, Halves
+from parallel import AXES, Halves
+from training import nonfinite
 
 
 class Shared(NamedTuple):

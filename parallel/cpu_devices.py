@@ -4,13 +4,13 @@ import contextlib
 
 import jax
 
-from workers import memory, xla
+from parallel import memory, xla
 
 # By default, and at most.
 MAX_VIRTUAL_DEVICES, MAX_FORCED_DEVICES = 8, 64
 
 
-def claim_cpu_devices(num_workers: int, *, num_devices: int | None, num_processes: int = 1) -> None:
+def configure_cpu_devices(num_workers: int, *, num_devices: int | None, num_processes: int = 1) -> None:
     """Makes virtual CPU devices, as many as asked for or up to 8 that divide the workers, before JAX is first used.
 
     They share this machine's memory, of which what a step frees is kept for the next (``memory.keep_freed``).

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent  # where the package ``images`` is
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent  # where the package ``data`` is
 REQUESTS_AHEAD = 2  # of one process: the next is there when it has sent an answer
 LOOK_SECONDS = 0.5  # how often a wait for answers looks whether it is to end
 PATIENCE_SECONDS = 1.0  # for the exit code of a process that answers no more
@@ -47,7 +47,7 @@ class Processes:
         """Starts nothing.
 
         Args:
-          job: the fields of ``images.process.Job``.
+          job: the fields of ``data.decoding.process.Job``.
           count: of processes, at least 1.
         """
         self._job, self._count = dict(job), count
@@ -72,7 +72,7 @@ class Processes:
                 raise
 
     def _run(self, waiting: collections.deque[Request]) -> None:
-        from images import process as protocol
+        from data.decoding import process as protocol
 
         def ask(process: _Process) -> None:
             if waiting:
@@ -97,7 +97,7 @@ class Processes:
                 ask(process)
 
     def _start(self) -> None:
-        from images import process as protocol
+        from data.decoding import process as protocol
 
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OPENBLAS_NUM_THREADS": "1"}
@@ -105,7 +105,7 @@ class Processes:
             ours, theirs = socket.socketpair()
             with theirs:
                 child = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "images.process", str(theirs.fileno())],
+                    [sys.executable, "-P", "-m", "data.decoding.process", str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     env=environment,

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from workers import peers
+from parallel import processes
 
 DEVICE_AXIS = "device"
 LANE_AXIS = "lane"
@@ -46,26 +46,28 @@ class Layout:
           ValueError: if there are too few devices, or they do not divide the workers, or processes do not divide them.
         """
         available = tuple(jax.devices() if devices is None else devices)
-        processes, most = peers.count(), min(num_workers, len(available))
-        possible = [d for d in range(processes, most + 1, processes) if num_workers % d == 0]
+        num_processes, most = processes.count(), min(num_workers, len(available))
+        possible = [d for d in range(num_processes, most + 1, num_processes) if num_workers % d == 0]
         if not possible:
-            raise ValueError(f"num_workers={num_workers}: must be a multiple of the number of processes, {processes}")
+            raise ValueError(
+                f"num_workers={num_workers}: must be a multiple of the number of processes, {num_processes}"
+            )
         num_devices = possible[-1] if num_devices is None else num_devices
         if not 1 <= num_devices <= len(available):
-            where = "this machine has" if processes == 1 else f"{processes} processes have"
+            where = "this machine has" if num_processes == 1 else f"{num_processes} processes have"
             raise ValueError(f"num_devices={num_devices}: {where} {len(available)} {available[0].platform}")
         if num_devices not in possible:
-            what = "divide" if num_workers % num_devices else f"come from {processes} processes alike for"
+            what = "divide" if num_workers % num_devices else f"come from {num_processes} processes alike for"
             raise ValueError(
                 f"num_devices={num_devices}: does not {what} num_workers={num_workers}; possible here: "
                 + ", ".join(map(str, possible))
             )
-        if processes == 1:
+        if num_processes == 1:
             return cls(num_workers, available[:num_devices])
         of_process: dict[int, list[Any]] = {}
         for device in sorted(available, key=lambda device: (device.process_index, device.id)):
             of_process.setdefault(device.process_index, []).append(device)
-        each = num_devices // processes
+        each = num_devices // num_processes
         return cls(num_workers, tuple(device for found in of_process.values() for device in found[:each]))
 
     @property
@@ -79,8 +81,8 @@ class Layout:
     @functools.cached_property
     def own(self) -> slice:
         """Of the D devices, those of this process."""
-        each = self.num_devices // peers.count()
-        return slice(peers.index() * each, (peers.index() + 1) * each)
+        each = self.num_devices // processes.count()
+        return slice(processes.index() * each, (processes.index() + 1) * each)
 
     @property
     def own_devices(self) -> tuple[jax.Device, ...]:
@@ -110,7 +112,7 @@ class Layout:
     @property
     def saved(self) -> NamedSharding | None:
         """Where the canonical local leaves lie that no one process has whole, [W, ...]; None of a single process."""
-        return NamedSharding(self.mesh, PartitionSpec(DEVICE_AXIS)) if peers.several() else None
+        return NamedSharding(self.mesh, PartitionSpec(DEVICE_AXIS)) if processes.several() else None
 
     def put_shared(self, tree: Any) -> Any:
         """Places a canonical shared tree, [...] -> [D, ...]."""
@@ -165,7 +167,7 @@ class Layout:
 
     def gather(self, own: np.ndarray) -> np.ndarray:
         """Returns what each process knows of its own workers, [W] of which it fills its part, as [W] of all."""
-        return peers.gather(own[self.own_workers]).reshape(self.num_workers)
+        return processes.gather(own[self.own_workers]).reshape(self.num_workers)
 
     def get_numbers(self, tree: dict[str, Any]) -> dict[str, float]:
         """Reads metrics, [D] each and the same on every device; what is not a number is left out."""

@@ -4,14 +4,14 @@ A *worker* is an algorithmic replica, a *device* a piece of hardware, a *lane* a
 here knows of models, data or optimizers.
 """
 
-from workers import peers, xla
-from workers.devices import Lift, on_devices
-from workers.lanes import Lanes, resolve_lanes, resolve_steps_per_dispatch
-from workers.layout import AXES, DEVICE_AXIS, LANE_AXIS, Layout
-from workers.lift import Halves, Step, over_workers
-from workers.timing import WorkerTimes
-from workers.virtual import claim_cpu_devices
-from workers.window import Window
+from parallel import processes, xla
+from parallel.cpu_devices import configure_cpu_devices
+from parallel.devices import Lift, on_devices
+from parallel.lanes import Lanes, resolve_lanes, resolve_steps_per_dispatch
+from parallel.layout import AXES, DEVICE_AXIS, LANE_AXIS, Layout
+from parallel.lift import Halves, Step, over_workers
+from parallel.steps_in_flight import Window
+from parallel.worker_times import WorkerTimes
 
 __all__ = [
     "AXES",
@@ -24,10 +24,10 @@ __all__ = [
     "Step",
     "Window",
     "WorkerTimes",
-    "claim_cpu_devices",
+    "configure_cpu_devices",
     "on_devices",
     "over_workers",
-    "peers",
+    "processes",
     "resolve_lanes",
     "resolve_steps_per_dispatch",
     "xla",

@@ -12,11 +12,11 @@ from jax import lax
 
 import data
 import runs
-from configs.schema import ConfigError, in_block, refusing
-from program import Program
-from state import open_checkpoints, restore
-from step import Local, Shared
-from workers import DEVICE_AXIS, Layout, Window, on_devices, peers
+from parallel import DEVICE_AXIS, Layout, Window, on_devices, processes
+from runs.errors import ConfigError, in_block, refusing
+from training.setup import Program
+from training.train_state import open_checkpoints, restore
+from training.train_step import Local, Shared
 
 
 def make_evaluation(
@@ -59,14 +59,14 @@ def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *,
     """Evaluates a checkpoint on what ``config.data.evaluate_on`` names; writes nothing."""
     if which not in ("latest", "best") and not (which.isdecimal() and len(which) < 20):
         raise ConfigError(f"checkpoint={which!r}: must be latest, best or a step")
-    with peers.together(ConfigError), refusing():
+    with processes.together(ConfigError), refusing():
         runs.check_same(str(path), program.config.to_dict())
     with refusing(), open_checkpoints(program, path, access="read") as checkpoints:
         restored = restore(program, layout, checkpoints, which=int(which) if which.isdecimal() else which)
     if restored is None:
         raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint to evaluate")
     step, shared, local, _ = restored
-    with peers.together(ConfigError), in_block("data"):
+    with processes.together(ConfigError), in_block("data"):
         dataset = program.source.load(program.config.seed)
     resident = layout.put_shared({"constants": dataset.constants})
     with contextlib.closing(dataset):

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from workers.layout import Layout
+from parallel.layout import Layout
 
 _POLL_SECONDS = 5e-5
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from workers import AXES, Layout, over_workers
+from parallel import AXES, Layout, over_workers
 
 
 def describe(program: Any, *, num_devices: int | None = None, devices: list[Any] | None = None) -> str:

@@ -7,17 +7,17 @@ import jax
 import numpy as np
 
 import runs
-from configs.schema import ConfigError, refusing
-from nonfinite import step_of
-from program import Program
-from step import Local, Shared
-from workers import Layout, peers
+from parallel import Layout, processes
+from runs.errors import ConfigError, refusing
+from training.nonfinite import step_of
+from training.setup import Program
+from training.train_step import Local, Shared
 
 
 def place(program: Program, layout: Layout, *, params: Any = None) -> tuple[Any, Any]:
     """Returns the initial state on the devices, of the seed or of parameters at hand."""
     shared, local = jax.device_get(jax.jit(lambda params: program.init(params=params))(params))
-    shared, local = peers.same_on_all((shared, local))
+    shared, local = processes.same_on_all((shared, local))
     local = jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), local)
     return layout.put_shared(shared), layout.put_local(local)
 
@@ -53,9 +53,9 @@ def params_of(program: Program, folder: str) -> Any:
     """
     shapes = jax.eval_shape(program.init)[0].params
     with refusing(), open_checkpoints(program, runs.expand(folder), access="read") as checkpoints:
-        found, step = None, peers.from_first(checkpoints.latest_step)
+        found, step = None, processes.from_first(checkpoints.latest_step)
         if step is not None:
-            has_ema = peers.from_first(lambda: checkpoints.holds("shared/ema", step=step))
+            has_ema = processes.from_first(lambda: checkpoints.holds("shared/ema", step=step))
             part = "shared/ema" if has_ema else "shared/params"
             found = checkpoints.restore(shapes, which=step, part=part)
     if found is None:

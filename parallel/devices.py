@@ -7,8 +7,8 @@ import jax
 from jax import numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from workers import peers
-from workers.layout import DEVICE_AXIS, Layout
+from parallel import processes
+from parallel.layout import DEVICE_AXIS, Layout
 
 Lift = Literal["pmap", "shard_map"]
 
@@ -19,7 +19,7 @@ def on_devices(
     layout: Layout,
     lift: Lift = "pmap",
     donate_argnums: tuple[int, ...] = (),
-    processes: Literal["all", "this"] = "all",
+    run_by: Literal["all", "this"] = "all",
 ):
     """Runs ``function`` once per device, over the leading axis of every argument and result.
 
@@ -28,12 +28,12 @@ def on_devices(
       layout: the devices.
       lift: ``"pmap"``, or ``"shard_map"`` inside ``jit``; the same arrays go in and come out.
       donate_argnums: arguments whose buffers the result may take over.
-      processes: "all" of them call it, each with its own part; "this" one alone does, on its own devices.
+      run_by: "all" processes call it, each with its own part; "this" one alone does, on its own devices.
 
     Returns:
       A compiled function of arrays with a leading axis [D, ...].
     """
-    alone = processes == "this"
+    alone = run_by == "this"
     devices, mesh = (layout.own_devices, layout.own_mesh) if alone else (layout.devices, layout.mesh)
     if lift == "pmap":
         return jax.pmap(function, axis_name=DEVICE_AXIS, devices=devices, donate_argnums=donate_argnums)
@@ -46,7 +46,7 @@ def on_devices(
     # Replication is held by the law tests, for every reducer; the type system of check_vma cannot follow lanes.
     mapped = jax.shard_map(one_slice, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     compiled = jax.jit(mapped, donate_argnums=donate_argnums)
-    return _of_own_part(compiled, mesh=mesh, spec=spec) if peers.several() and not alone else compiled
+    return _of_own_part(compiled, mesh=mesh, spec=spec) if processes.several() and not alone else compiled
 
 
 def _of_own_part(compiled: Callable, *, mesh: Mesh, spec: PartitionSpec) -> Callable:

@@ -1,0 +1,1 @@
+"""Training: a config made concrete, the step, the plan of steps, evaluation and metrics."""
