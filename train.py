@@ -1,13 +1,11 @@
-"""Synchronous SGD over workers: flags, the loop, evaluation; ``program`` has what a config stands for, and the step.
+"""Trains a model with distributed synchronous SGD over simulated workers: the flags, the loop, the command.
 
     python train.py --config=configs/digits.py --config.reducer.name=sum --workdir=out/mine
 
-A config is the whole experiment; flags are the run: where, on how many devices, from which checkpoint.
+A config is the whole experiment; flags say where it runs, on how many devices, and from which checkpoint.
 """
 
-import contextlib
 import functools
-import os
 import pathlib
 import signal
 import sys
@@ -18,73 +16,76 @@ from typing import Any
 import jax
 from absl import app, flags
 
-import data
+import data.assumed
+import parallel
 import runs
 from configs import flags as config_flags
-from parallel import (
-    Lanes,
-    Layout,
-    Window,
-    WorkerTimes,
-    configure_cpu_devices,
-    over_workers,
-    processes,
-    resolve_steps_per_dispatch,
-    xla,
-)
+from data.examples import ReadError
+from parallel import Layout, WorkerTimes, processes
 from runs.errors import ConfigError, in_block, refusing
 from training import dry_run
-from training.evaluate import evaluate_checkpoint, make_evaluation
-from training.metric_logger import Journal
+from training.async_train_step import make_async_train_step
+from training.checkpoints import check_init_from, initial_params
+from training.evaluate import evaluate_checkpoint
 from training.nonfinite import NonfiniteError
-from training.setup import Program, build
-from training.step_plan import dispatches
-from training.train_state import canonical, open_checkpoints, params_of, place, restore
+from training.run import Run
+from training.setup import TrainSetup, make_setup
+from training.train_state import init_state
+from training.train_step import make_train_step, worker_mapping
 
 flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
-flags.DEFINE_string("workdir", None, "Folder of the run; by default out/<config>/<hash of the config>.")
+flags.DEFINE_string("workdir", None, "Folder of the run. Default: out/<config>/<hash of the config>.")
 flags.DEFINE_integer(
     "num_devices",
     None,
     lower_bound=1,
     upper_bound=65536,
-    help="Devices to use, of all processes; by default the most that divide num_workers (CPU: up to 8).",
+    help="Number of devices to use, over all processes. Default: the most that divide num_workers (on CPU up to 8).",
 )
 flags.DEFINE_integer(
     "steps_per_dispatch",
     None,
     lower_bound=1,
     upper_bound=1024,
-    help="Steps, or waves, of one call of the devices, by lax.scan; by default 8 of accelerators that hold the data.",
+    help="Steps (or asynchronous waves) that one call of the devices takes, by lax.scan. Default: 8 on accelerators "
+    "with device-resident data, else 1.",
 )
+flags.DEFINE_bool("latency_hiding", False, "Enables XLA's latency-hiding scheduler (multi-GPU).")
 flags.DEFINE_bool(
-    "latency_hiding", False, "Of several GPUs: have XLA run collectives beside the backward pass, not after it."
+    "keep_freed_memory", False, "Makes glibc keep freed buffers for the next step: faster on CPU, uses more memory."
 )
-flags.DEFINE_bool("fresh", False, "Start over in a new subfolder of the workdir; deletes nothing.")
-flags.DEFINE_bool("evaluate_only", False, "Evaluate a checkpoint of the workdir, and stop.")
-flags.DEFINE_string("checkpoint", "latest", "Which one to evaluate: latest, best, or a step.")
+flags.DEFINE_bool("fresh", False, "Starts over in a new subfolder of the workdir; deletes nothing.")
+flags.DEFINE_bool("evaluate_only", False, "Evaluates a checkpoint of the workdir and exits.")
+flags.DEFINE_string("checkpoint", "latest", "Checkpoint for --evaluate_only: latest, best, or a step.")
 flags.DEFINE_bool(
     "record_times",
     False,
-    "Write seconds[step, worker] to the workdir, as the arrival model trace replays them; workers run one by one.",
+    "Measures seconds[step, worker] into the workdir, in the format of the arrival model `trace`; runs workers one by "
+    "one.",
 )
-flags.DEFINE_bool("profile", False, "Trace ten steps into profile/ of the workdir, for Perfetto or TensorBoard.")
+flags.DEFINE_bool("profile", False, "Traces ten steps into profile/ of the workdir, for Perfetto or TensorBoard.")
 flags.DEFINE_string(
     "compilation_cache",
     None,
-    f"Folder of compiled programs, which the next run need not compile: {runs.compiled.DEFAULT}; empty for none.",
+    f"Folder that keeps compiled programs for later runs. Default: {runs.compiled.DEFAULT}; empty for none.",
 )
-flags.DEFINE_bool("dry_run", False, "Print what would run, and stop.")
-flags.DEFINE_integer("dry_run_devices", None, "Of a dry run; need not be here.", lower_bound=1, upper_bound=65536)
-flags.DEFINE_string("coordinator", None, "Of several processes: host:port of the first; auto has JAX find it.")
+flags.DEFINE_bool("dry_run", False, "Prints what would run, and exits.")
+flags.DEFINE_integer(
+    "dry_run_devices",
+    None,
+    lower_bound=1,
+    upper_bound=65536,
+    help="Device count to assume in a dry run; may exceed those present.",
+)
+flags.DEFINE_string("coordinator", None, "Multi-process: host:port of process 0, or auto to let JAX find it.")
 flags.DEFINE_integer(
     "num_processes",
     None,
     lower_bound=1,
     upper_bound=65536,
-    help="How many there are; found by itself under SLURM, MPI.",
+    help="Multi-process: number of processes. Found automatically under SLURM and MPI.",
 )
-flags.DEFINE_integer("process_id", None, lower_bound=0, help="Which one this is, from 0.")
+flags.DEFINE_integer("process_id", None, lower_bound=0, help="Multi-process: index of this process, from 0.")
 
 FLAGS = flags.FLAGS
 
@@ -93,118 +94,80 @@ FLAGS = flags.FLAGS
 
 
 def train(
-    program: Program,
+    setup: TrainSetup,
     layout: Layout,
     folder: runs.Folder,
     *,
-    params: Any = None,
-    times: WorkerTimes | None = None,
+    steps_per_call: int = 1,
+    worker_times: WorkerTimes | None = None,
     profile: pathlib.Path | None = None,
-    steps_per_dispatch: int = 1,
 ) -> dict[str, Any]:
-    """Trains from the folder's last checkpoint, or from the start, to the end or to a signal that asks to stop.
+    """Trains from the folder's last checkpoint, or from the start, to the end or until a signal asks to stop.
 
     Args:
-      program: what to train.
-      layout: on what.
-      folder: where the run lies.
-      params: to begin with, where there is no checkpoint; by default those of the seed.
-      times: if given, workers run one by one, and their times are written to the folder.
-      profile: folder for a trace of ten steps.
-      steps_per_dispatch: or waves, that one call of the devices does; fewer if there are no more before a checkpoint.
+      setup: what to train.
+      layout: where the workers are.
+      folder: of the run.
+      steps_per_call: the most steps that one call of the devices takes; no call crosses an evaluation or checkpoint.
+      worker_times: if given, workers run one by one and their seconds are written to the folder.
+      profile: folder for a trace of ten steps, or None.
 
     Returns:
-      The summary of the run. Its "stopped_by" names the signal, or is None; the state is saved either way.
+      The summary of the run. Its "stopped_by" names the signal that stopped it, or is None; the state is saved in
+      either case.
 
     Raises:
       ConfigError: if the data cannot be read, or the checkpoint does not fit the code.
-      NonfiniteError: if a loss or a gradient was not finite and is to stop the run; the state before it is saved.
+      NonfiniteError: if a loss or gradient was not finite and is to stop the run; the state before it is saved.
     """
-    config = program.config
     with processes.together(ConfigError), in_block("data"):
-        dataset = program.source.load(config.seed)
-    draws = data.Draws(
-        num_examples=dataset.train.num_examples, batch_size=config.batch_size_per_worker, seed=config.seed
-    )
-    lanes: Lanes = "dispatched" if times else config.lanes
-    cadences = (program.eval_every, program.checkpoint_every)
-    size = min(steps_per_dispatch, *cadences)  # no call goes across one
-    lift = functools.partial(over_workers, program.halves, layout=layout, lift=config.lift, lanes=lanes, times=times)
-    train_steps = {count: lift(steps_per_dispatch=count) for count in (1, size)}
-    evaluate = make_evaluation(program, layout, dataset.test)
+        dataset = setup.source.load(setup.config.seed)
+    steps_per_call = min(steps_per_call, setup.eval_every, setup.checkpoint_every)
+    make_step = make_train_step if setup.mode is None else make_async_train_step
+    mapping = functools.partial(worker_mapping, setup, layout, worker_times=worker_times)
+    steps = {k: make_step(setup, layout, map_workers=mapping(steps_per_call=k)) for k in (1, steps_per_call)}
 
-    with contextlib.ExitStack() as stack:
-        stack.callback(dataset.close)
-        checkpoints = stack.enter_context(open_checkpoints(program, folder.path))
-        restored = restore(program, layout, checkpoints)
-        start, shared, local, tally = restored or (0, *place(program, layout, params=params), runs.Tally())
-        feeds = stack.enter_context(
-            data.Feeds(
-                dataset.train,
-                draws,
-                layout=(len(layout.own_devices), layout.lanes),
-                workers=layout.own_workers,
-                placement=program.source.placement,
-                turns_each=size,
-            )
-        )
-        resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
-        journal = stack.enter_context(Journal(program, layout, folder, start=start, tally=tally, times=times))
-        stop = stack.enter_context(runs.catch_stop())
-        tracing = stack.enter_context(runs.Profile(profile))
-        window = Window(steps_each=size)
-
-        turns = program.timetable.turns(start, program.num_steps, stops=cadences)
-        together = dispatches(turns, size=size, stops=cadences)
-        for call, (dispatch, feed) in enumerate(feeds.follow(together)):
-            turn, count = dispatch.turns[-1], len(dispatch.turns)
-            plan = {name: layout.split_turns(column) for name, column in dispatch.plan.items()}
-            with tracing.step(dispatch.first_step, num_turns=count, state=shared):
-                shared, local, metrics = train_steps[count](shared, local, {**feed, "plan": plan}, resident)
-            journal.worker_times(dispatch)
-            finished = window.push(dispatch, metrics)
-            step, is_last = dispatch.last_step, turn.reaches(program.num_steps)
-            asked = stop.asked(call)
-            stopped_by = asked if turn.is_whole else None
-            at_eval = is_last or turn.reaches(program.eval_every)
-            at_checkpoint = is_last or turn.reaches(program.checkpoint_every) or stopped_by is not None
-            if at_eval or at_checkpoint:
-                finished += window.drain()
-            if (bad := journal.dispatches(finished, waited_seconds=feeds.waited_seconds)) is not None:
-                window.drain()  # what came after it has changed nothing
-                journal.flush()
-                raise bad.stop(checkpoints, lambda: canonical(shared, local, tally, layout))  # noqa: B023
-            if at_eval or at_checkpoint:
-                with journal.clock.paused():
-                    quality = evaluate(shared, local, resident) if at_eval else None
-                    if quality:
-                        journal.evaluation(step, quality)
-                    if at_checkpoint:
-                        journal.flush()  # a checkpoint never knows more than the records
-                        checkpoints.save(step, canonical(shared, local, tally, layout), metrics=quality)
-            if stopped_by is not None and not is_last:
-                checkpoints.wait()
-                return {"stopped_by": stopped_by, "step": step}
-        checkpoints.wait()
-        journal.staleness()
-    summary = processes.from_first(journal.summary)
-    where = {"num_devices": layout.num_devices, "lanes": layout.lanes, "steps_per_dispatch": size}
-    return {"stopped_by": None, **summary, **where}
+    with Run(
+        setup,
+        layout,
+        folder,
+        dataset=dataset,
+        steps_per_call=steps_per_call,
+        worker_times=worker_times,
+        profile=profile,
+    ) as run:
+        state = run.restore() or init_state(setup, layout, params=initial_params(setup))
+        for plan, batch, inputs in run.plans():
+            with run.profile(plan, state):
+                state, metrics = steps[len(plan.waves)](state, batch, run.resident, inputs)
+            stop = run.stop_requested()
+            stops_here = stop is not None and plan.is_whole
+            save = plan.checkpoint or stops_here
+            run.log(plan, metrics, state, drain=plan.evaluate or save)
+            quality = run.evaluate(plan, state) if plan.evaluate else None
+            if save:
+                run.save(plan, state, metrics=quality)
+            if stops_here and not plan.is_last:
+                return run.stopped(stop, plan)
+        return run.finish()
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs a command line; returns its exit code: 0, 2 for bad input, 128 + n when signal n asked it to stop,
-    1 if data could not be read or the state not be saved, or a number was not finite. Of several processes, one that
-    fails ends here."""
+    """Runs a command line and returns its exit code; in multi-process runs a process that fails ends here.
+
+    Returns:
+      0 after a finished run; 2 for input that is refused; 128 + n where signal n stopped the run; 1 if data could not
+      be read, the state could not be saved, or a number was not finite.
+    """
     try:
         return run(argv)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    except data.ReadError as error:
+    except ReadError as error:
         print(f"config.{error}; the same command goes on from the last checkpoint", file=sys.stderr)
     except NonfiniteError as error:
         print(error, file=sys.stderr)
@@ -213,9 +176,9 @@ def main(argv: Sequence[str]) -> int:
     except jax.errors.JaxRuntimeError as error:
         if not processes.several():
             raise
-        told = str(error).split("\n")[0]
+        reason = str(error).split("\n")[0]
         where = f"process {processes.index()} of {processes.count()}"
-        print(f"{where} lost the others ({told}); the same command goes on from the last checkpoint", file=sys.stderr)
+        print(f"{where} lost the others ({reason}); the same command goes on from the last checkpoint", file=sys.stderr)
     except Exception:
         if not processes.several():
             raise
@@ -226,46 +189,48 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Does what ``main`` does, but for what it refuses.
+    """Does what a command line asks for, and returns the exit code.
 
     Raises:
-      ConfigError: one line, with nothing compiled and nothing written.
+      ConfigError: one line; nothing was compiled and nothing written.
     """
     config, notes = config_flags.parse(argv)
     if FLAGS.latency_hiding:
-        xla.hide_latency()
+        parallel.enable_latency_hiding()
+    if FLAGS.keep_freed_memory:
+        parallel.keep_freed_memory()
     if FLAGS.record_times and config.server.name != "synchronous":
         raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
     if FLAGS.dry_run or FLAGS.dry_run_devices is not None:
-        configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
-        program = build(config, open_data=data.make_or_assume)
+        parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
+        setup = make_setup(config, open_data=data.assumed.make_or_assume)
         with refusing():
-            print(dry_run.describe(program, num_devices=FLAGS.dry_run_devices or FLAGS.num_devices))
+            print(
+                dry_run.describe(
+                    setup,
+                    num_devices=FLAGS.dry_run_devices or FLAGS.num_devices,
+                    steps_per_call=steps_per_call(setup),
+                )
+            )
         return 0
     with refusing():
-        found = processes.join(
+        num_processes = processes.join(
             coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
         )
-    configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices, num_processes=found)
+    parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices, num_processes=num_processes)
     with processes.together(ConfigError):
-        program = build(config)
+        setup = make_setup(config)
     workdir = runs.default_workdir(FLAGS.config, config.to_dict()) if FLAGS.workdir is None else FLAGS.workdir
     with refusing():
         path = runs.expand(workdir)
         layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
-        steps_per_dispatch = resolve_steps_per_dispatch(
-            FLAGS.steps_per_dispatch,
-            layout=layout,
-            lanes="dispatched" if FLAGS.record_times else config.lanes,
-            placement=program.source.placement,
-        )
+        count = steps_per_call(setup)
     if FLAGS.evaluate_only:
-        told = evaluate_checkpoint(program, layout, path, which=FLAGS.checkpoint)
+        line = evaluate_checkpoint(setup, layout, path, which=FLAGS.checkpoint)
         if processes.index() == 0:
-            print(told)
+            print(line)
         return 0
-    begins = config.init_from and not processes.from_first(lambda: os.path.exists(path / "checkpoints"))
-    params = params_of(program, config.init_from) if begins else None
+    check_init_from(setup, path, start="fresh" if FLAGS.fresh else "resume")
     with refusing():
         devices = [f"{device} {device.device_kind}" for device in layout.devices]
         folder = runs.open_run(workdir, config.to_dict(), start="fresh" if FLAGS.fresh else "resume", devices=devices)
@@ -280,16 +245,13 @@ def run(argv: Sequence[str]) -> int:
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
             runs.keep_compiled(FLAGS.compilation_cache)
-            times = WorkerTimes(layout) if FLAGS.record_times else None
-            profile = folder.path / "profile" if FLAGS.profile else None
             summary = train(
-                program,
+                setup,
                 layout,
                 folder,
-                params=params,
-                times=times,
-                profile=profile,
-                steps_per_dispatch=steps_per_dispatch,
+                steps_per_call=count,
+                worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
+                profile=folder.path / "profile" if FLAGS.profile else None,
             )
             if summary["stopped_by"]:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
@@ -298,8 +260,18 @@ def run(argv: Sequence[str]) -> int:
         overrides = config_flags.split(argv)[1]
         command = {"config": config, "spec": FLAGS.config, "overrides": overrides}
         with refusing():
-            print(runs.summarise(summary, metric=program.task.best[0], path=folder.path, **command))
+            print(runs.summarise(summary, metric=setup.task.best[0], path=folder.path, **command))
     return 0
+
+
+def steps_per_call(setup: TrainSetup) -> int:
+    """Returns how many steps one call of the devices takes, from --steps_per_dispatch or its default."""
+    return parallel.resolve_steps_per_call(
+        FLAGS.steps_per_dispatch,
+        platform=jax.devices()[0].platform,
+        lanes="dispatched" if FLAGS.record_times else setup.config.lanes,
+        placement=setup.source.placement,
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Who arrives when depends on how long tasks take and on nothing else, so ``order`` knows it before any training.
 ``waves`` cuts that order into groups of gradients that do not depend on each other, to be computed in parallel;
-``apply_in_order`` is the reduce half that applies them one by one, under one of the ``RULES`` about staleness.
+``apply_in_order`` applies them one by one, under one of the ``RULES`` about staleness.
 
 >>> import numpy as np
 >>> durations = from_table(np.array([[1.0, 1.0, 3.5]] * 9))  # seconds of each task of three workers
@@ -20,7 +20,7 @@ from asynchronous.events import Cursor, Events, Reads, advance, order, start
 from asynchronous.layers import LayerTimes, layer_staleness, layer_table, layer_times
 from asynchronous.modes import MODES, Mode
 from asynchronous.rules import RULES, Rate, Rule, lookup, make
-from asynchronous.server import Server, ServerState, apply_in_order, traffic, update_at, values_in_order
+from asynchronous.server import ServerState, apply_in_order, at_rate, init_server, traffic, values_in_order
 from asynchronous.staleness import Summary, histogram, merge, summary, table
 from asynchronous.waves import Slots, Wave, waves
 
@@ -35,16 +35,17 @@ __all__ = [
     "Rate",
     "Reads",
     "Rule",
-    "Server",
     "ServerState",
     "Slots",
     "Summary",
     "Wave",
     "advance",
     "apply_in_order",
+    "at_rate",
     "from_model",
     "from_table",
     "histogram",
+    "init_server",
     "layer_staleness",
     "layer_table",
     "layer_times",
@@ -56,7 +57,6 @@ __all__ = [
     "summary",
     "table",
     "traffic",
-    "update_at",
     "values_in_order",
     "waves",
 ]

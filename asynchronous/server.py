@@ -1,10 +1,9 @@
-"""The reduce half of an asynchronous step: a wave's gradients, applied one by one in the order of their arrival."""
+"""The server of asynchronous SGD: applies the gradients of a wave one by one, in the order of their arrival."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import optax
 from jax import lax
 from jax import numpy as jnp
 
@@ -28,26 +27,32 @@ class ServerState(NamedTuple):
     pending: Pending | None  # None where each gradient is an update
 
 
-class Server(NamedTuple):
-    """Pure functions of one worker.
-
-    Attributes:
-      init: ``params -> (state, snapshot)``: shared state, and local state, the parameters that the worker has read and
-        computes its gradient of.
-      apply: ``(shared, state, snapshot, gradient, *, position, staleness, reads_after) -> (shared, state, snapshot)``
-        under the worker axes, with a worker's ``waves.Slots``.
-    """
-
-    init: Callable[[Any], tuple[ServerState, Any]]
-    apply: Callable[..., tuple[Any, ServerState, Any]]
+def init_server(params: Any, *, rule: Rule, gradients_per_update: int = 1) -> ServerState:
+    """Returns the server's state before the first gradient; each worker's snapshot is then ``params`` itself."""
+    pending = None
+    if gradients_per_update > 1:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        pending = Pending(zeros, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
+    return ServerState(rule.init(params), pending)
 
 
 def apply_in_order(
-    update: Callable[[Any, Any, Rate], Any], *, rule: Rule, axis_name: AxisName, gradients_per_update: int = 1
-) -> Server:
-    r"""Builds the server of asynchronous SGD.
+    update: Callable[[Any, Any, Rate], Any],
+    shared: Any,
+    server: ServerState,
+    snapshot: Any,
+    gradient: Any,
+    *,
+    position: jax.Array,
+    staleness: jax.Array,
+    reads_after: jax.Array,
+    rule: Rule,
+    axis_name: AxisName,
+    gradients_per_update: int = 1,
+) -> tuple[Any, ServerState, Any]:
+    r"""Applies the gradients of a wave one by one, in the order of their arrival.
 
-    For each gradient g of a wave, in order, with the parameters w, and w' that g is of:
+    For each gradient g, in order, with the server's parameters w, and w' at which g was computed:
 
     .. math:: g, r \leftarrow \text{rule}(g, w, w', \tau), \quad w \leftarrow w + r \cdot \text{optimizer}(g)
 
@@ -56,94 +61,87 @@ def apply_in_order(
 
     One gradient at a time leaves its worker, so a wave of K gradients sends K gradients between devices (2 K, where a
     rule asks for what the worker read), each as one all-reduce. With L lanes a device holds L gradients, twice L
-    snapshots while the loop runs, and the shared state twice. What lies in a slot without a position is never used.
+    snapshots while the loop runs, and the shared state twice. A gradient in a slot without a position is never used.
 
     Args:
-      update: ``(shared, gradient, rate) -> shared``: one update of the server, as ``update_at`` helps to make it;
-        ``shared.params`` are the parameters.
+      update: ``(shared, gradient, rate) -> shared``, one update of the server (see ``at_rate``); ``shared.params`` are
+        the parameters.
+      shared: what updates carry from one to the next.
+      server: further state of the server.
+      snapshot: the parameters that this worker has read and computed its gradient at.
+      gradient: this worker's.
+      position: this worker's ``Slots.position``, and so on.
+      staleness: in updates.
+      reads_after: after how many of the wave's gradients it reads.
       rule: what is done about staleness.
       axis_name: the worker axis, or a tuple of axes, outer first.
       gradients_per_update: c, of soft synchronisation.
 
     Returns:
-      A ``Server``; its result does not depend on how the order is cut into waves.
-
-    Raises:
-      ValueError: for a count below 1.
+      ``shared``, ``server`` and this worker's ``snapshot`` after the wave; they do not depend on how the order is cut
+      into waves.
 
     Reference: Chen et al., arXiv 1604.00981, algorithm 2; soft synchronisation: Zhang, Gupta, Lian, Liu,
     arXiv 1511.05950. Differs from the papers in: one server, so that no read is torn.
     """
-    if gradients_per_update < 1:
-        raise ValueError(f"gradients_per_update={gradients_per_update}: must be in [1, inf)")
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    collects = gradients_per_update > 1
+    rows = _Rows(axes)
+    position, staleness, reads_after = gather_workers(jnp.stack([position, staleness, reads_after]), axes).T  # (W,)
+    num_workers = len(position)
+    in_order = jnp.argsort(jnp.where(position < 0, num_workers, position))  # workers; those without one come last
+    readers = jnp.argsort(reads_after)  # workers; those that do not read come first
+    num_read = jnp.searchsorted(reads_after[readers], jnp.arange(num_workers + 1), side="right")
+    gradients = rows.stack(gradient)
 
-    def init(params):
-        pending = None
-        if collects:
-            zeros = jax.tree.map(jnp.zeros_like, params)
-            pending = Pending(zeros, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
-        return ServerState(rule.init(params), pending), params
+    def one(number, carry):
+        shared, server, snapshots = carry
+        worker = in_order[number]
+        # With a single worker this is the same in every round of the loop. XLA would compute half of the update before
+        # the loop, and round it there, where plain SGD does not.
+        gradient, number = lax.optimization_barrier((rows.get(gradients, worker), number))
+        gradient, rate, rule_state = rule.apply(
+            gradient,
+            server.rule,
+            params=shared.params,
+            read=lambda: rows.get(snapshots, worker),
+            staleness=staleness[worker],
+            num_workers=num_workers,
+        )
+        if gradients_per_update > 1:
+            shared, pending = _collect(update, shared, server.pending, gradient, rate, count=gradients_per_update)
+        else:
+            shared, pending = update(shared, gradient, rate), None
+        snapshots = lax.fori_loop(
+            num_read[number],
+            num_read[number + 1],
+            lambda i, snapshots: rows.put(snapshots, readers[i], shared.params),
+            snapshots,
+        )
+        return shared, ServerState(rule_state, pending), snapshots
 
-    def apply(shared, state, snapshot, gradient, *, position, staleness, reads_after):
-        rows = _Rows(axes)
-        position, staleness, reads_after = gather_workers(jnp.stack([position, staleness, reads_after]), axes).T  # (W,)
-        num_workers = len(position)
-        in_order = jnp.argsort(jnp.where(position < 0, num_workers, position))  # workers; those without one come last
-        readers = jnp.argsort(reads_after)  # workers; those that do not read come first
-        num_read = jnp.searchsorted(reads_after[readers], jnp.arange(num_workers + 1), side="right")
-        gradients = rows.stack(gradient)
-
-        def one(number, carry):
-            shared, state, snapshots = carry
-            worker = in_order[number]
-            # Of a single worker this is the same in every round of the loop. XLA would compute half of the update
-            # before the loop, and round it there, where plain SGD does not.
-            gradient, number = lax.optimization_barrier((rows.get(gradients, worker), number))
-            gradient, rate, ruled = rule.apply(
-                gradient,
-                state.rule,
-                params=shared.params,
-                read=lambda: rows.get(snapshots, worker),
-                staleness=staleness[worker],
-                num_workers=num_workers,
-            )
-            if collects:
-                shared, pending = _collect(update, shared, state.pending, gradient, rate, count=gradients_per_update)
-            else:
-                shared, pending = update(shared, gradient, rate), None
-            snapshots = lax.fori_loop(
-                num_read[number],
-                num_read[number + 1],
-                lambda i, snapshots: rows.put(snapshots, readers[i], shared.params),
-                snapshots,
-            )
-            return shared, ServerState(ruled, pending), snapshots
-
-        carry = shared, state, rows.stack(snapshot)
-        shared, state, snapshots = lax.fori_loop(0, jnp.sum(position >= 0), one, carry)
-        return shared, state, rows.own(snapshots)
-
-    return Server(init, apply)
+    carry = shared, server, rows.stack(snapshot)
+    shared, server, snapshots = lax.fori_loop(0, jnp.sum(position >= 0), one, carry)
+    return shared, server, rows.own(snapshots)
 
 
-def update_at(optimizer: optax.GradientTransformation, gradient: Any, opt_state: Any, params: Any, *, rate: Rate):
-    """Returns what ``optimizer.update`` does, with updates ``rate`` times as large; at rate 0 nothing changes.
+def at_rate(rate: Rate, updates: Any, opt_state: Any, *, before: Any) -> tuple[Any, Any]:
+    """Returns an optimizer's updates ``rate`` times as large, with its state; at rate 0 nothing changes.
 
-    Returns:
-      (updates, opt_state)
+    Args:
+      rate: factor of the updates; None is 1.
+      updates: of the optimizer.
+      opt_state: after them.
+      before: the optimizer's state before.
 
-    >>> updates, _ = update_at(optax.sgd(1.0), 3.0, optax.sgd(1.0).init(1.0), 1.0, rate=jnp.array(0.5))
+    >>> updates, _ = at_rate(jnp.array(0.5), -3.0, (), before=())
     >>> float(updates)
     -1.5
     """
-    updates, new_state = optimizer.update(gradient, opt_state, params)
     if rate is None:
-        return updates, new_state
+        return updates, opt_state
     # A dropped gradient may be anything, NaN too.
     updates = jax.tree.map(lambda u: jnp.where(rate > 0, rate * u, 0).astype(jnp.result_type(u)), updates)
-    return updates, jax.tree.map(lambda new, old: jnp.where(rate > 0, new, old), new_state, opt_state)
+    return updates, jax.tree.map(lambda new, old: jnp.where(rate > 0, new, old), opt_state, before)
 
 
 def traffic(params: Any, *, num_workers: int, gradients_per_update: int) -> Traffic:

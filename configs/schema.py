@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from ml_collections import ConfigDict, config_dict
 
 from configs import annotations
-from parallel import Lanes, Lift
+from parallel import DeviceMapping, Lanes
 from reducers import blocks
 from runs.errors import ConfigError
 from training.nonfinite import OnNonfinite
@@ -72,7 +72,7 @@ def experiment(
     ema_decay: Annotated[float, "[0, 1)"] | None = None,
     on_nonfinite: OnNonfinite = "stop",
     init_from: str = "",
-    lift: Lift = "pmap",
+    lift: DeviceMapping = "pmap",
     lanes: Lanes = "auto",
     keep_checkpoints: Count = 2,
     eval_batch_size: Count = 1000,
@@ -109,8 +109,8 @@ def experiment(
       on_nonfinite: what to do about a loss or gradient that is not finite: stop, with the state before it saved; skip
         the step; or ignore it.
       init_from: folder of a run whose parameters this one begins with; all else begins anew.
-      lift: how devices are mapped.
-      lanes: how the local half goes over the workers of one device.
+      lift: how devices are mapped: pmap or shard_map.
+      lanes: how a device computes its workers' gradients: one batched program, lane after lane, or one call per lane.
       keep_checkpoints: how many of the last ones to keep, the best one aside.
       eval_batch_size: examples per call when evaluating, over all devices.
 

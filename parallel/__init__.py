@@ -1,34 +1,35 @@
-"""Workers on hardware: which device a worker sits on, and how one worker's step becomes all workers' step.
+"""Workers on hardware: the only package that knows ``pmap`` and ``shard_map``.
 
-A *worker* is an algorithmic replica, a *device* a piece of hardware, a *lane* a worker's place on a device. Nothing
-here knows of models, data or optimizers.
+A *worker* is an algorithmic replica, a *device* a piece of hardware, and a *lane* a worker's place on a device:
+``num_workers = num_devices * lanes``. Nothing here knows models, data or optimizers.
 """
 
-from parallel import processes, xla
-from parallel.cpu_devices import configure_cpu_devices
-from parallel.devices import Lift, on_devices
-from parallel.lanes import Lanes, resolve_lanes, resolve_steps_per_dispatch
+from parallel import processes
+from parallel.backend import configure_cpu_devices, enable_latency_hiding, keep_freed_memory
+from parallel.dispatched_lanes import dispatch_lanes
+from parallel.lanes import Lanes, resolve_lanes, resolve_steps_per_call
 from parallel.layout import AXES, DEVICE_AXIS, LANE_AXIS, Layout
-from parallel.lift import Halves, Step, over_workers
-from parallel.steps_in_flight import Window
+from parallel.mapping import DeviceMapping, Step, map_devices, map_workers
+from parallel.steps_in_flight import StepsInFlight
 from parallel.worker_times import WorkerTimes
 
 __all__ = [
     "AXES",
     "DEVICE_AXIS",
     "LANE_AXIS",
-    "Halves",
+    "DeviceMapping",
     "Lanes",
     "Layout",
-    "Lift",
     "Step",
-    "Window",
+    "StepsInFlight",
     "WorkerTimes",
     "configure_cpu_devices",
-    "on_devices",
-    "over_workers",
+    "dispatch_lanes",
+    "enable_latency_hiding",
+    "keep_freed_memory",
+    "map_devices",
+    "map_workers",
     "processes",
     "resolve_lanes",
-    "resolve_steps_per_dispatch",
-    "xla",
+    "resolve_steps_per_call",
 ]

@@ -1,4 +1,4 @@
-"""How a device goes over its lanes, and over steps, where it is left open."""
+"""The defaults of ``config.lanes`` and ``--steps_per_dispatch``: what measured fastest on each kind of device."""
 
 from typing import Literal
 
@@ -13,8 +13,8 @@ _MAX_UNROLLED = 8
 # LeNet-5 with Adasum on 8 devices takes 0.73 s unrolled and 0.42 s dispatched. A call costs more than it saves for the
 # MLP of the digits: 8.6 ms and 13.7 ms; with 1,024 hidden units, 3 MB, they are even.
 _MAX_UNROLLED_BYTES = 4 * 2**20
-# Of an accelerator; what a step costs the host is then shared by as many as the pipeline would hold.
-_STEPS_PER_DISPATCH = 8
+# On an accelerator; that many steps share the host's cost of one call.
+_STEPS_PER_CALL = 8
 
 
 def resolve_lanes(
@@ -23,20 +23,19 @@ def resolve_lanes(
     layout: Layout,
     work: Literal["all", "some"] = "all",
     num_bytes: int = 0,
-    steps_per_dispatch: int = 1,
-) -> Lanes:
-    """Returns how ``"auto"`` goes over lanes: what measured fastest on this kind of device.
+    steps_per_call: int = 1,
+) -> Literal["vmap", "unrolled", "dispatched"]:
+    """Returns how a device goes over its lanes; "auto" becomes what measured fastest on this kind of device.
 
-    On CPU a convolution's weight gradient under ``vmap`` is a grouped convolution, 3 times slower than lane after
-    lane. On accelerators one batched program keeps the device busy; not measured there yet. Where only some workers
-    have work, lane after lane is dispatched, so that those without are passed over.
+    On CPU a convolution's weight gradient under ``vmap`` is a grouped convolution, 3 times slower than lane after lane.
+    Where only some workers have work, lanes are dispatched one by one, so that idle ones are skipped.
 
     Args:
-      lanes: what is asked for.
-      layout: of the workers.
-      work: who has some.
-      num_bytes: of a device's shared state.
-      steps_per_dispatch: several are one program, whose lanes cannot be dispatched.
+      lanes: the config's value.
+      layout: W workers as D devices x L lanes.
+      work: whether "all" workers compute in every step, or only "some".
+      num_bytes: the bytes of one device's shared state.
+      steps_per_call: several steps are one program, whose lanes cannot be dispatched.
     """
     if lanes != "auto":
         return lanes
@@ -44,33 +43,32 @@ def resolve_lanes(
         return "unrolled"
     if layout.devices[0].platform != "cpu":
         return "vmap"
-    if steps_per_dispatch > 1:
+    if steps_per_call > 1:
         return "unrolled"
     is_small = layout.num_devices == 1 or num_bytes <= _MAX_UNROLLED_BYTES
     return "unrolled" if layout.lanes <= _MAX_UNROLLED and work == "all" and is_small else "dispatched"
 
 
-def resolve_steps_per_dispatch(
-    asked: int | None, *, layout: Layout, lanes: Lanes, placement: Literal["device", "stream"]
+def resolve_steps_per_call(
+    asked: int | None, *, platform: str, lanes: Lanes, placement: Literal["device", "stream"]
 ) -> int:
-    """Returns how many steps one call of the devices does, by default 8 of an accelerator and 1 of a CPU.
+    """Returns how many steps one call of the devices takes: by default 8 on an accelerator and 1 on a CPU.
 
-    A small step takes a GPU less time than the host needs to ask for it; not measured there yet. On CPU the weight
-    gradient of a convolution is 18 times as slow in a loop. Where batches come from the host, it is asked for each.
+    A small step takes a GPU less time than the host needs to dispatch it. On CPU the weight gradient of a convolution
+    is 18 times slower inside of a loop. Streamed batches are sent one by one.
 
     Args:
-      asked: for so many; None leaves it open.
-      layout: of the workers.
-      lanes: how a device goes over them.
-      placement: of the training data.
+      asked: the value of ``--steps_per_dispatch``, or None.
+      platform: of the devices: "cpu", "gpu" or "tpu".
+      lanes: the config's value, or "dispatched".
+      placement: where the training data are.
 
     Raises:
-      ValueError: if several are asked for, of lanes that are dispatched.
+      ValueError: if several steps are asked for with dispatched lanes.
     """
     if asked is not None and asked > 1 and lanes == "dispatched":
-        told = "must be 1 where lanes are dispatched, as record_times has them"
-        raise ValueError(f"steps_per_dispatch={asked}: {told}")
+        raise ValueError(f"steps_per_dispatch={asked}: must be 1 where lanes are dispatched, as record_times does")
     if asked is not None:
         return asked
-    gains = layout.devices[0].platform != "cpu" and lanes != "dispatched" and placement == "device"
-    return _STEPS_PER_DISPATCH if gains else 1
+    gains = platform != "cpu" and lanes != "dispatched" and placement == "device"
+    return _STEPS_PER_CALL if gains else 1

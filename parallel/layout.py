@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,13 +18,13 @@ AXES = (DEVICE_AXIS, LANE_AXIS)  # outer first; the axis_name of every reducer i
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """W workers as D devices with L lanes each, and the moves between host and devices that follow from it.
+    """W workers as D devices with L lanes each, and the transfers between host and devices that follow from it.
 
-    Shared leaves live as [D, ...], one copy a device whatever the number of lanes; local leaves as [D, L, ...].
-    Their *canonical* form does not know the layout: shared [...], local [W, ...], in worker order.
+    Shared leaves are [D, ...] on the devices, one copy per device whatever the number of lanes; per-worker leaves are
+    [D, L, ...]. On the host, shared leaves are [...] and per-worker leaves [W, ...], in worker order: the *canonical*
+    form, which does not depend on the layout.
 
-    Of several processes each holds the arrays of its own devices: wherever [D, ...] is said of an array that one of
-    them has, it is [D / P, ...], the part of its own D / P devices, which follow one another.
+    In multi-process runs leading axes are per process: [D / P, ...], for this process's consecutive devices.
 
     Attributes:
       num_workers: W.
@@ -40,10 +40,15 @@ class Layout:
 
     @classmethod
     def of(cls, num_workers: int, *, num_devices: int | None = None, devices: Sequence[Any] | None = None) -> "Layout":
-        """Lays workers out over ``num_devices`` devices, as many of each process; by default the most that divide them.
+        """Lays workers out over ``num_devices`` devices, equally many of each process.
+
+        Args:
+          num_workers: W.
+          num_devices: D; None for the most that divide W.
+          devices: the devices to choose from; None for all.
 
         Raises:
-          ValueError: if there are too few devices, or they do not divide the workers, or processes do not divide them.
+          ValueError: if there are too few devices, or D does not divide W, or P does not divide D.
         """
         available = tuple(jax.devices() if devices is None else devices)
         num_processes, most = processes.count(), min(num_workers, len(available))
@@ -80,42 +85,50 @@ class Layout:
 
     @functools.cached_property
     def own(self) -> slice:
-        """Of the D devices, those of this process."""
+        """This process's devices, as a slice of all D."""
         each = self.num_devices // processes.count()
         return slice(processes.index() * each, (processes.index() + 1) * each)
 
     @property
     def own_devices(self) -> tuple[jax.Device, ...]:
-        """The devices of this process, in order."""
+        """This process's devices, in order."""
         return self.devices[self.own]
 
     @property
     def own_workers(self) -> slice:
-        """Of the W workers, those of this process."""
+        """This process's workers, as a slice of all W."""
         return slice(self.own.start * self.lanes, self.own.stop * self.lanes)
 
     @property
     def mesh(self) -> Mesh:
-        """Of all devices."""
+        """A mesh of all devices."""
         return Mesh(np.asarray(self.devices), (DEVICE_AXIS,))
 
     @property
     def own_mesh(self) -> Mesh:
-        """Of this process's devices."""
+        """A mesh of this process's devices."""
         return Mesh(np.asarray(self.own_devices), (DEVICE_AXIS,))
 
     @property
     def sharding(self) -> NamedSharding:
-        """One slice of the leading axis per device of this process; what both lifts take and give."""
+        """Puts one slice of the leading axis on each device of this process; both device mappings use it."""
         return NamedSharding(self.own_mesh, PartitionSpec(DEVICE_AXIS))
 
     @property
     def saved(self) -> NamedSharding | None:
-        """Where the canonical local leaves lie that no one process has whole, [W, ...]; None of a single process."""
+        """The sharding of canonical per-worker leaves that no one process holds whole; None with a single process."""
         return NamedSharding(self.mesh, PartitionSpec(DEVICE_AXIS)) if processes.several() else None
 
+    def put(self, tree: Any, axes: Any) -> Any:
+        """Places a canonical tree on the devices; ``axes`` is its prefix: None for shared, 0 for per-worker parts."""
+        return split_by_axes(tree, axes, shared=self.put_shared, per_worker=self.put_per_worker)
+
+    def get(self, tree: Any, axes: Any) -> Any:
+        """Reads a tree from the devices in its canonical form."""
+        return split_by_axes(tree, axes, shared=self.get_shared, per_worker=self.get_per_worker)
+
     def put_shared(self, tree: Any) -> Any:
-        """Places a canonical shared tree, [...] -> [D, ...]."""
+        """Places shared leaves: [...] -> [D, ...]."""
 
         def put(x):
             x = np.asarray(x)
@@ -123,8 +136,8 @@ class Layout:
 
         return jax.tree.map(put, tree)
 
-    def put_local(self, tree: Any) -> Any:
-        """Places a canonical local tree, [W, ...] -> [D, L, ...]."""
+    def put_per_worker(self, tree: Any) -> Any:
+        """Places per-worker leaves: [W, ...] -> [D, L, ...]."""
 
         def put(x):
             if self.saved is None or not isinstance(x, jax.Array):
@@ -135,21 +148,21 @@ class Layout:
         return jax.tree.map(put, tree)
 
     def split(self, x: np.ndarray) -> np.ndarray:
-        """Views [W, ...] on the host as [D, L, ...]: of several processes, this one's part."""
+        """Views this process's part of [W, ...] on the host as [D, L, ...]."""
         return x[self.own_workers].reshape(len(self.own_devices), self.lanes, *x.shape[1:])
 
-    def split_turns(self, x: np.ndarray) -> np.ndarray:
-        """Views [W] on the host as [D, L], or [k, W] of k turns as [D, k, L]."""
+    def split_steps(self, x: np.ndarray) -> np.ndarray:
+        """Views [W] on the host as [D, L]; or [k, W], of k steps in one call, as [D, k, L]."""
         return np.moveaxis(self.split(x.T), 2, 1) if x.ndim == 2 else self.split(x)
 
     def get_shared(self, tree: Any) -> Any:
-        """Reads the first device's copy, [D, ...] -> [...], as NumPy arrays of their own memory."""
+        """Reads the first device's copy as NumPy arrays of their own memory: [D, ...] -> [...]."""
         return jax.tree.map(lambda x: np.array(x.addressable_shards[0].data)[0], tree)
 
-    def get_local(self, tree: Any) -> Any:
-        """Reads [D, L, ...] -> [W, ...], as NumPy arrays of their own memory.
+    def get_per_worker(self, tree: Any) -> Any:
+        """Reads per-worker leaves as NumPy arrays of their own memory: [D, L, ...] -> [W, ...].
 
-        Of several processes no one has all workers: the leaves stay on the devices, as one array of all processes.
+        In multi-process runs no process has all workers: the leaves stay on the devices, as global arrays.
         """
 
         def get(x):
@@ -166,10 +179,18 @@ class Layout:
         return jax.make_array_from_single_device_arrays(shape, sharding, in_order)
 
     def gather(self, own: np.ndarray) -> np.ndarray:
-        """Returns what each process knows of its own workers, [W] of which it fills its part, as [W] of all."""
+        """Returns [W] values of all workers, where each process filled its own part of ``own``, [W]."""
         return processes.gather(own[self.own_workers]).reshape(self.num_workers)
 
-    def get_numbers(self, tree: dict[str, Any]) -> dict[str, float]:
-        """Reads metrics, [D] each and the same on every device; what is not a number is left out."""
-        tree = {key: value for key, value in tree.items() if isinstance(value, jax.Array)}
-        return {key: float(value) for key, value in self.get_shared(tree).items()}
+
+def split_by_axes(tree: Any, axes: Any, *, shared: Callable[[Any], Any], per_worker: Callable[[Any], Any]) -> Any:
+    """Applies ``shared`` to the subtrees whose axis is None, and ``per_worker`` to those whose axis is 0.
+
+    >>> split_by_axes({"a": 1, "b": 2}, {"a": None, "b": 0}, shared=str, per_worker=float)
+    {'a': '1', 'b': 2.0}
+    """
+
+    def change(axis, subtree):
+        return shared(subtree) if axis is None else per_worker(subtree)
+
+    return jax.tree.map(change, axes, tree, is_leaf=lambda axis: axis is None)

@@ -1,4 +1,4 @@
-"""A bounded pipeline of steps: dispatch ahead, but never far."""
+"""A bounded pipeline of steps: the host runs ahead of the devices, but never far."""
 
 from collections import deque
 from typing import Any
@@ -10,40 +10,41 @@ import jax
 MAX_IN_FLIGHT = 8
 
 
-class Window:
-    """Holds the outputs of the steps in flight; pushing one beyond the limit waits for the oldest.
+class StepsInFlight:
+    """Holds the outputs of dispatched steps; adding one beyond the limit waits for the oldest.
 
-    What comes out is ready to be read without waiting for the step just dispatched.
+    Outputs that leave can be read without waiting for the step that was just dispatched.
 
-    >>> window = Window(limit=2)
-    >>> [window.push(step, jax.numpy.ones(())) for step in range(3)]
+    >>> in_flight = StepsInFlight(limit=2)
+    >>> [in_flight.push(step, jax.numpy.ones(())) for step in range(3)]
     [[], [], [(0, Array(1., dtype=float32))]]
-    >>> [step for step, _ in window.drain()]
+    >>> [step for step, _ in in_flight.drain()]
     [1, 2]
 
     Args:
-      limit: most steps in flight.
-      steps_each: that are pushed at once; of two such pushes one may always be in flight while the next is made.
+      limit: the most steps in flight.
+      steps_per_call: steps that one call adds; at least two calls may be in flight, so that the next one can be made
+        while one runs.
     """
 
-    def __init__(self, *, limit: int = MAX_IN_FLIGHT, steps_each: int = 1):
+    def __init__(self, *, limit: int = MAX_IN_FLIGHT, steps_per_call: int = 1):
         if limit < 1:
             raise ValueError(f"limit={limit}: must be at least 1")
-        self._limit = limit if steps_each == 1 else max(2, limit // steps_each)
-        self._steps: deque[tuple[Any, Any]] = deque()
+        self._limit = limit if steps_per_call == 1 else max(2, limit // steps_per_call)
+        self._calls: deque[tuple[Any, Any]] = deque()
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return len(self._calls)
 
     def push(self, tag: Any, outputs: Any) -> list[tuple[Any, Any]]:
-        """Adds a dispatched step; returns the (tag, outputs) of those that left the window, oldest first."""
-        self._steps.append((tag, outputs))
-        return [self._pop() for _ in range(len(self._steps) - self._limit)]
+        """Adds a dispatched call; returns (tag, outputs) of the calls that left, oldest first."""
+        self._calls.append((tag, outputs))
+        return [self._pop() for _ in range(len(self._calls) - self._limit)]
 
     def drain(self) -> list[tuple[Any, Any]]:
-        """Waits for all; returns them, oldest first."""
-        return [self._pop() for _ in range(len(self._steps))]
+        """Waits for all calls; returns them, oldest first."""
+        return [self._pop() for _ in range(len(self._calls))]
 
     def _pop(self) -> tuple[Any, Any]:
-        tag, outputs = self._steps.popleft()
+        tag, outputs = self._calls.popleft()
         return tag, jax.block_until_ready(outputs)

@@ -1,4 +1,4 @@
-"""How long each worker takes for its own half of a step, measured one by one."""
+"""The seconds that each worker's ``compute`` takes, measured one worker at a time."""
 
 import time
 from collections.abc import Callable
@@ -13,16 +13,16 @@ _POLL_SECONDS = 5e-5
 
 
 class WorkerTimes:
-    """The seconds of each worker's local half, in the step that ran last.
+    """The seconds that each worker's own work took in the last step.
 
-    Measuring costs speed: workers of one device run one after another, and each is waited for.
+    Measuring costs speed: the workers of one device run one after another, and each is waited for.
 
     Attributes:
-      seconds: [W] float64, of the workers in order; NaN before the first step, and of the workers of other processes.
+      seconds: [W] float64, in worker order; NaN before the first step and for the workers of other processes.
 
     Args:
       layout: where the workers are.
-      clock: seconds that only grow.
+      clock: returns monotonic seconds.
     """
 
     def __init__(self, layout: Layout, *, clock: Callable[[], float] = time.perf_counter):
@@ -30,12 +30,15 @@ class WorkerTimes:
         self._layout, self._clock = layout, clock
 
     def measure(self, lane: int, call: Callable[[], Any], *, after: Any) -> Any:
-        """Runs the local half of one lane on every device; returns its work, and keeps how long each device took.
+        """Runs one lane's work on every device, and keeps how long each device took.
 
         Args:
-          lane: which.
-          call: starts the work; returns it as arrays [D, ...].
-          after: arrays that must be ready before the time begins to run.
+          lane: the lane.
+          call: starts the work and returns its arrays, [D, ...].
+          after: arrays that must be ready before the clock starts.
+
+        Returns:
+          What ``call`` returned.
         """
         jax.block_until_ready(after)
         began = self._clock()

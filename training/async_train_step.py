@@ -1,4 +1,8 @@
-"""One worker's part in a wave of asynchronous SGD: a gradient at what it has read, then all of the wave in order."""
+"""One step of asynchronous SGD: a wave of gradients, each at what its worker has read, applied in the order of arrival.
+
+It shares ``compute_gradients`` and ``apply_gradients`` with the synchronous step; between them stands
+``asynchronous.apply_in_order``. One call is several updates of the server, or none where gradients wait for others.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,89 +12,133 @@ import optax
 from jax import numpy as jnp
 
 import asynchronous
-import optim
-from parallel import AXES, Halves
+import parallel
+from parallel import AXES, Layout
 from reducers import all_finite, num_workers
 from training import nonfinite
-from training.train_step import Local, Shared
+from training.setup import TrainSetup
+from training.train_state import LANES, TrainState
+from training.train_step import Metrics, WorkerGradient, apply_gradients, compute_gradients, make_gradient_function
 
-# Of each update, in order.
+# Metrics of each update, in order.
 UPDATE_METRICS = ("learning_rate", "reduced_norm", "update_norm", "rate")
 
 
 class Served(NamedTuple):
-    """What the server takes from update to update within a wave: the state, and what the updates measured."""
+    """What the server carries from update to update within a wave.
 
-    shared: Shared
-    told: dict[str, jax.Array]  # UPDATE_METRICS, [W] each; of the wave's updates in order, then zeros
-    num_updates: jax.Array  # [] int32, of this wave
-    made: jax.Array  # [2, L], squared norms of what all updates were of and came to, but for those at rate 0
+    Attributes:
+      state: the shared fields of the ``TrainState``, without the server's own.
+      metrics: ``UPDATE_METRICS``, [W] each: of the wave's updates in order, then zeros.
+      num_updates: [] int32, of this wave.
+      made: [2, L], squared norms of the reduced gradients and of the updates, summed over updates at a rate above 0.
+    """
+
+    state: TrainState
+    metrics: dict[str, jax.Array]
+    num_updates: jax.Array
+    made: jax.Array
 
     @property
     def params(self) -> Any:
-        return self.shared.params
+        """The server's parameters, which ``apply_in_order`` hands to readers."""
+        return self.state.params
 
 
-def make_wave_step(
-    *,
-    local_half: Callable,
-    update: Callable,
-    mode: asynchronous.Mode,
-    on_nonfinite: nonfinite.OnNonfinite = "stop",
-) -> tuple[Halves, Callable[[Any], tuple[Any, Any]]]:
-    """Returns one worker's part in a wave; one call is several updates of the server.
+def make_async_train_step(
+    setup: TrainSetup, layout: Layout, *, map_workers: Callable[..., parallel.Step] = parallel.map_workers
+) -> parallel.Step:
+    """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
 
-    A worker that has no gradient in the wave is idle: what its local half gives is thrown away, and its state stays.
+    The inputs are the leaves of ``asynchronous.Slots``, but for the batch index. A worker that has no gradient in the
+    wave is idle: what it computes is ignored, and its state stays. The metrics are "gradients", [W] each in the order
+    of arrival, "updates", [W] each in order, and the "nonfinite" report.
 
     Args:
-      local_half: of ``step.make_local_half``.
-      update: of ``step.make_update``.
-      mode: rule, gradients per update.
-      on_nonfinite: "stop" leaves all state as it was before the wave, from there on, where a loss, a gradient or an
-        update is not finite. A gradient whose update has rate 0 does not count.
-
-    Returns:
-      The halves, whose feeds have a plan of the leaves of ``asynchronous.Slots`` but for the draw, and whose metrics
-      are [W] each, of "gradients" in the order of arrival and of "updates" in order, with the "evidence"; and
-      ``params -> (server, snapshot)``, the further state.
+      setup: what to train, with an asynchronous mode.
+      layout: where the workers are.
+      map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
+    mode, config = setup.mode, setup.config
+    assert mode is not None
+    gradient = make_gradient_function(setup)
 
-    def apply_one(served: Served, gradient, rate: asynchronous.Rate) -> Served:
-        shared, told = update(served.shared, gradient, rate)
-        told["rate"] = jnp.ones(()) if rate is None else rate
-        told_all = {name: column.at[served.num_updates].set(told[name]) for name, column in served.told.items()}
-        made = served.made + jnp.where(told["rate"] > 0, told["squares"], 0)
-        return Served(shared, told_all, served.num_updates + 1, made)
+    def compute(state: TrainState, batch: Any, resident: Any) -> WorkerGradient:
+        return compute_gradients(state, batch, resident, gradient=gradient, augment=setup.source.augment)
 
-    server = asynchronous.apply_in_order(
-        apply_one, rule=mode.rule, axis_name=AXES, gradients_per_update=mode.gradients_per_update
-    )
+    def apply_one(served: Served, gradients: Any, rate: asynchronous.Rate) -> Served:
+        state, metrics = apply_gradients(
+            served.state,
+            gradients,
+            optimizer=setup.optimizer,
+            learning_rate=setup.learning_rate,
+            ema_decay=config.ema_decay,
+            rate=rate,
+        )
+        metrics["rate"] = jnp.ones(()) if rate is None else rate
+        columns = {name: column.at[served.num_updates].set(metrics[name]) for name, column in served.metrics.items()}
+        made = served.made + jnp.where(metrics["rate"] > 0, metrics["squares"], 0)
+        return Served(state, columns, served.num_updates + 1, made)
 
-    def reduce_half(shared: Shared, local: Local, work: optim.accumulation.Work, plan):
-        told = {name: jnp.zeros(num_workers(AXES)) for name in UPDATE_METRICS}
-        made = jnp.zeros((2, len(jax.tree.leaves(shared.params))))
-        served = Served(shared._replace(server=None), told, jnp.zeros((), jnp.int32), made)
-        served, state, snapshot = server.apply(served, shared.server, local.snapshot, work.updates, **plan)
-        busy = plan["position"] >= 0
-        worked = local._replace(model_state=work.model_state, opt_state=work.opt_state)
-        after = served.shared._replace(server=state), optax.tree.where(busy, worked, local)._replace(snapshot=snapshot)
-        names = sorted(work.sums)
-        sums = jnp.stack([jnp.asarray(work.sums[name], jnp.float32) for name in names])
-        sums = jnp.concatenate([sums, work.layers])
-        sums = asynchronous.values_in_order(sums, plan["position"], AXES)  # (W, names and layers)
-        of_gradients = {name: sums[:, i] for i, name in enumerate(names)}
-        metrics = {"gradients": of_gradients, "updates": served.told}
-        if on_nonfinite == "ignore":
-            return *after, metrics
-        pending = shared.server.pending
-        update = (0 if pending is None else pending.num_gradients) + jnp.arange(len(sums))
-        rate = served.told["rate"][update // mode.gradients_per_update]  # 0 too of updates that are not complete
-        counts = (rate > 0) | (update // mode.gradients_per_update >= served.num_updates)
-        losses = jnp.where(counts, of_gradients["loss"], 0)
-        layers = jnp.where(counts[:, None], sums[:, len(names) :], 0)
-        seen = {"losses": losses, "given": layers.sum(1), "layers": layers.sum(0), "made": served.made}
+    def update(state: TrainState, mine: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
+        served, server, snapshot = asynchronous.apply_in_order(
+            apply_one,
+            _begin(state),
+            state.server,
+            state.snapshot,
+            mine.updates,
+            rule=mode.rule,
+            axis_name=AXES,
+            gradients_per_update=mode.gradients_per_update,
+            **inputs,
+        )
+        is_busy = inputs["position"] >= 0
+        after = served.state._replace(
+            server=server,
+            worker=optax.tree.where(is_busy, mine.worker, state.worker),
+            reducer_state=state.reducer_state,
+            snapshot=snapshot,
+        )
+        names, table = _in_order_of_arrival(mine, inputs["position"])
+        of_gradients = {name: table[:, i] for i, name in enumerate(names)}
+        metrics: Metrics = {"gradients": of_gradients, "updates": served.metrics}
+        if config.on_nonfinite == "ignore":
+            return after, metrics
+        counts = _counts(state, served, gradients_per_update=mode.gradients_per_update)
+        layers = jnp.where(counts[:, None], table[:, len(names) :], 0)
+        seen = {
+            "losses": jnp.where(counts, of_gradients["loss"], 0),
+            "given": layers.sum(1),
+            "layers": layers.sum(0),
+            "made": served.made,
+        }
         is_bad = ~all_finite(seen)
-        shared, local = nonfinite.undo(is_bad, (shared, local), after, on_nonfinite=on_nonfinite)
-        return shared, local, {**metrics, "evidence": nonfinite.Evidence(is_bad, **seen)}
+        report = nonfinite.NonfiniteReport(is_bad, **seen)
+        return nonfinite.undo(is_bad, state, after, then=config.on_nonfinite), {**metrics, "nonfinite": report}
 
-    return Halves(local_half, reduce_half, idle=lambda plan: plan["position"] < 0), server.init
+    return map_workers(compute, update, layout=layout, state_axes=LANES, is_idle=lambda inputs: inputs["position"] < 0)
+
+
+def _begin(state: TrainState) -> Served:
+    """What the server carries before the first update of a wave."""
+    columns = {name: jnp.zeros(num_workers(AXES)) for name in UPDATE_METRICS}
+    made = jnp.zeros((2, len(jax.tree.leaves(state.params))))
+    shared = state._replace(server=None, worker=None, reducer_state=None, snapshot=None)
+    return Served(shared, columns, jnp.zeros((), jnp.int32), made)
+
+
+def _in_order_of_arrival(mine: WorkerGradient, position: jax.Array) -> tuple[list[str], jax.Array]:
+    """Returns the names of the workers' sums, and the workers' sums and squared norms of layers: [W, names and L]."""
+    names = sorted(mine.sums)
+    sums = jnp.stack([jnp.asarray(mine.sums[name], jnp.float32) for name in names])
+    sums = jnp.concatenate([sums, mine.layers])
+    return names, asynchronous.values_in_order(sums, position, AXES)
+
+
+def _counts(state: TrainState, served: Served, *, gradients_per_update: int) -> jax.Array:
+    """Returns which gradients of the wave count, [W] bool in the order of arrival: a rate of 0 drops a gradient."""
+    pending = state.server.pending
+    arrived_before = 0 if pending is None else pending.num_gradients
+    update = (arrived_before + jnp.arange(num_workers(AXES))) // gradients_per_update
+    rate = served.metrics["rate"][update]  # 0 also for updates that are not complete
+    return (rate > 0) | (update >= served.num_updates)

@@ -1,4 +1,4 @@
-"""What a run would be, without running it: sizes for any number of devices, costs where the devices are here."""
+"""A dry run: what a run would do and need, for any number of devices, without running it."""
 
 import contextlib
 import gc
@@ -11,86 +11,125 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from parallel import AXES, Layout, over_workers
+from parallel import DEVICE_AXIS, LANE_AXIS, Layout, Step
+from training.async_train_step import make_async_train_step
+from training.setup import TrainSetup
+from training.step_plan import ASYNC_INPUTS
+from training.train_state import LANES, TrainState
+from training.train_step import make_train_step, worker_mapping
 
 
-def describe(program: Any, *, num_devices: int | None = None, devices: list[Any] | None = None) -> str:
-    """Describes a program as text: config, parameters, workers, traffic, memory.
+def describe(
+    setup: TrainSetup, *, num_devices: int | None = None, devices: list[Any] | None = None, steps_per_call: int = 1
+) -> str:
+    """Describes a setup as text: config, parameters, workers, traffic, memory; and the compiled step where possible.
 
-    The whole step of all workers is traced for ``num_devices`` devices, which need not be here: what cannot be traced,
-    or does not leave all workers with the same parameters, fails here.
+    The whole step of all workers is traced for ``num_devices`` devices, which may exceed those present: a step that
+    cannot be traced, or that leaves workers with different parameters, fails here.
 
     Args:
-      program: as ``train.build`` returns it.
-      num_devices: D; by default the most of this machine's that divide the workers.
-      devices: this machine's, by default all.
+      setup: what would be trained.
+      num_devices: D; None for the most of this machine's devices that divide the workers.
+      devices: this machine's; None for all.
+      steps_per_call: that one call of the devices takes.
 
     Raises:
-      ValueError: if the devices do not divide the workers.
+      ValueError: if the devices do not divide the workers, or the step does not reduce.
     """
     available = jax.devices() if devices is None else devices
     assumed = available if num_devices is None else range(num_devices)
-    layout = Layout.of(program.config.num_workers, num_devices=num_devices, devices=assumed)
-    inputs = _inputs(program, layout)
-    _trace(program, layout, inputs)
-    here = layout.num_devices <= len(available)
+    layout = Layout.of(setup.config.num_workers, num_devices=num_devices, devices=assumed)
+    inputs = _inputs(setup, layout)
+    _trace(setup, layout, inputs)
+    is_present = layout.num_devices <= len(available)
     sections = [
-        _config(program),
-        _parameters(inputs["shared"].params),
-        _workers(program, layout),
-        _memory(program, inputs, layout),
-        _compiled(program, Layout(layout.num_workers, tuple(available[: layout.num_devices])), inputs)
-        if here
-        else f"compiled: not here, this machine has {len(available)} devices",
+        _config(setup),
+        _parameters(inputs["state"].params),
+        _workers(setup, layout, steps_per_call=steps_per_call),
+        _memory(setup, inputs, layout),
+        _compiled(
+            setup,
+            Layout(layout.num_workers, tuple(available[: layout.num_devices])),
+            inputs,
+            steps_per_call=steps_per_call,
+        )
+        if is_present
+        else f"not compiled: this machine has {len(available)} devices",
     ]
     return "\n\n".join(sections)
 
 
-def _inputs(program: Any, layout: Layout) -> dict[str, Any]:
-    """One device's share of the step's arguments, as shapes: local and feed with a leading lane axis."""
-    shared, local = jax.eval_shape(program.init)
-    info, config = program.source.info, program.config
-    lanes, batch = layout.lanes, config.batch_size_per_worker
+def _make_step(setup: TrainSetup, layout: Layout, *, map_workers: Any) -> Any:
+    make = make_train_step if setup.mode is None else make_async_train_step
+    return make(setup, layout, map_workers=map_workers)
+
+
+def _inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
+    """Returns one device's share of the step's arguments, as shapes: per-worker parts have a leading lane axis."""
+    state = jax.eval_shape(setup.init_worker)
+    info, lanes, batch_size = setup.source.info, layout.lanes, setup.config.batch_size_per_worker
     shape = jax.ShapeDtypeStruct
+
+    def of_lanes(tree: Any) -> Any:
+        return jax.tree.map(lambda x: shape((lanes, *x.shape), x.dtype), tree)
 
     def many(*counts: int) -> dict[str, Any]:
         return {name: shape((*counts, *part.shape), part.dtype) for name, part in info.example.items()}
 
-    feed: dict[str, Any] = {"draw": shape((lanes,), jnp.uint32)}
+    batch: dict[str, Any] = {"batch_index": shape((lanes,), jnp.uint32)}
     resident = {}
-    if program.source.placement == "device":
-        feed["index"], resident = shape((lanes, batch), jnp.int32), many(info.num_train)
+    if setup.source.placement == "device":
+        batch["index"], resident = shape((lanes, batch_size), jnp.int32), many(info.num_train)
     else:
-        feed["batch"] = many(lanes, batch)
-    feed["plan"] = {name: shape((lanes,), dtype) for name, dtype in program.timetable.plan.items()}
+        batch["batch"] = many(lanes, batch_size)
+    own = {name: of_lanes(getattr(state, name)) for name in ("worker", "reducer_state", "snapshot")}
+    names = {} if setup.mode is None else ASYNC_INPUTS
     return {
-        "shared": shared,
-        "local": jax.tree.map(lambda x: shape((lanes, *x.shape), x.dtype), local),
-        "feed": feed,
+        "state": state._replace(**own),
+        "batch": batch,
         "resident": {"train": resident, "constants": info.constants},
+        "inputs": {name: shape((lanes,), dtype) for name, dtype in names.items()},
     }
 
 
-def _stack(tree: Any, layout: Layout) -> Any:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((layout.num_devices, *x.shape), x.dtype), tree)
+def _stack(tree: Any, *counts: int) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*counts, *x.shape), x.dtype), tree)
 
 
-def _trace(program: Any, layout: Layout, inputs: dict[str, Any]) -> None:
-    def worker(shared, local, feed, resident):
-        return program.halves.reduce(shared, local, program.halves.local(shared, local, feed, resident), feed["plan"])
+def _trace(setup: TrainSetup, layout: Layout, inputs: dict[str, Any]) -> None:
+    """Traces the step of all workers under nested ``vmap``s, which need no devices.
 
-    def over(function, axis_name):
-        return jax.vmap(function, in_axes=(None, 0, 0, None), out_axes=(None, 0, None), axis_name=axis_name)
+    Their ``out_axes=None`` refuse a step whose shared state or metrics differ between workers.
+    """
 
-    all_workers = over(over(worker, AXES[1]), AXES[0])
-    arguments = inputs["shared"], _stack(inputs["local"], layout), _stack(inputs["feed"], layout), inputs["resident"]
-    with _keeping_garbage():
-        jax.eval_shape(all_workers, *arguments)
+    def trace_workers(compute, update, *, state_axes, **options):
+        del options
+
+        def worker(state, batch, resident, inputs):
+            return update(state, compute(state, batch, resident), inputs)
+
+        def over(function, axis_name):
+            return jax.vmap(
+                function, in_axes=(state_axes, 0, None, 0), out_axes=(state_axes, None), axis_name=axis_name
+            )
+
+        return over(over(worker, LANE_AXIS), DEVICE_AXIS)
+
+    all_workers = _make_step(setup, layout, map_workers=trace_workers)
+    state = TrainState(
+        *(
+            field if axis is None else _stack(field, layout.num_devices)
+            for field, axis in zip(inputs["state"], LANES, strict=True)
+        )
+    )
+    per_device = {name: _stack(inputs[name], layout.num_devices) for name in ("batch", "inputs")}
+    with _without_garbage_collection():
+        jax.eval_shape(all_workers, state, per_device["batch"], inputs["resident"], per_device["inputs"])
 
 
 @contextlib.contextmanager
-def _keeping_garbage() -> Iterator[None]:
-    """Tracing makes millions of objects that live on: looking for garbage among them takes a third of its time."""
+def _without_garbage_collection() -> Iterator[None]:
+    """Tracing makes millions of objects that stay alive: looking for garbage among them takes a third of its time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -100,8 +139,8 @@ def _keeping_garbage() -> Iterator[None]:
             gc.enable()
 
 
-def _config(program: Any) -> str:
-    return "config " + json.dumps(program.config.to_dict(), indent=2, sort_keys=True)
+def _config(setup: TrainSetup) -> str:
+    return "config " + json.dumps(setup.config.to_dict(), indent=2, sort_keys=True)
 
 
 def _parameters(params: Any) -> str:
@@ -112,30 +151,31 @@ def _parameters(params: Any) -> str:
     return "\n".join(["parameters", *lines, f"  {'in all':<24}{groups.total():>16,}"])
 
 
-def _workers(program: Any, layout: Layout) -> str:
-    moved = program.traffic
+def _workers(setup: TrainSetup, layout: Layout, *, steps_per_call: int) -> str:
+    moved = setup.traffic
     kinds = ", ".join(f"{count} {kind}" for kind, count in moved.collectives.items())
     return "\n".join(
         [
-            *([program.source.note] if program.source.note else []),
+            *([setup.source.note] if setup.source.note else []),
             f"{layout.num_workers} workers = {layout.num_devices} devices x {layout.lanes} lanes",
-            f"  {'steps':<24}{program.num_steps:>16,}",
-            f"  {'examples per step':<24}{program.examples_per_step:>16,}",
+            f"  {'steps':<24}{setup.num_steps:>16,}",
+            *([f"  {'steps per call':<24}{steps_per_call:>16,}"] if steps_per_call > 1 else []),
+            f"  {'examples per step':<24}{setup.examples_per_step:>16,}",
             f"  {'bytes a worker sends':<24}{moved.bytes_per_worker:>16,.0f}  and receives, per step ({kinds})",
         ]
     )
 
 
-def _memory(program: Any, inputs: dict[str, Any], layout: Layout) -> str:
-    shared, local = inputs["shared"], inputs["local"]
-    examples = layout.lanes * program.config.batch_size_per_worker
+def _memory(setup: TrainSetup, inputs: dict[str, Any], layout: Layout) -> str:
+    state = inputs["state"]
+    examples = layout.lanes * setup.config.batch_size_per_worker
     rows = {
-        "parameters": _bytes(shared.params),
-        "moving average": _bytes(shared.ema),
-        "shared optimizer state": _bytes(shared.opt_state),
-        "state of the workers": _bytes(local),
-        "gradients": layout.lanes * _bytes(shared.params),
-        "batch": examples * program.source.info.example_bytes,  # as it is stored
+        "parameters": _bytes(state.params),
+        "moving average": _bytes(state.ema),
+        "shared optimizer state": _bytes(state.opt_state),
+        "state of the workers": _bytes((state.worker, state.reducer_state, state.snapshot)),
+        "gradients": layout.lanes * _bytes(state.params),
+        "batch": examples * setup.source.info.example_bytes,  # as it is stored
         "resident data": _bytes(inputs["resident"]),
     }
     lines = [f"  {name:<24}{count:>16,}" for name, count in rows.items()]
@@ -147,11 +187,15 @@ def _bytes(tree: Any) -> int:
     return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _compiled(program: Any, layout: Layout, inputs: dict[str, Any]) -> str:
-    config = program.config
-    step = over_workers(program.halves, layout=layout, lift=config.lift, lanes=config.lanes)
-    lines = [f"compiled for {layout.num_devices} x {layout.devices[0].device_kind}, a device and step"]
-    for name, (lowered, calls) in step.lower(*(_stack(tree, layout) for tree in inputs.values())).items():
+def _compiled(setup: TrainSetup, layout: Layout, inputs: dict[str, Any], *, steps_per_call: int) -> str:
+    mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
+    step: Step = _make_step(setup, layout, map_workers=mapping)
+    steps = () if steps_per_call == 1 else (steps_per_call,)
+    counts = {"state": (), "batch": steps, "resident": (), "inputs": steps}
+    shapes = [_stack(tree, layout.num_devices, *counts[name]) for name, tree in inputs.items()]
+    what = "step" if steps_per_call == 1 else f"call of {steps_per_call} steps"
+    lines = [f"compiled for {layout.num_devices} x {layout.devices[0].device_kind}, per device and {what}"]
+    for name, (lowered, calls) in step.lower(*shapes).items():
         compiled = lowered.compile()
         memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
         cost = cost[0] if isinstance(cost, list) else cost

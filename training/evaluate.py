@@ -1,4 +1,4 @@
-"""Evaluation of a state on a whole split, spread over the devices; of a run that goes on, or of a checkpoint."""
+"""Evaluation of a state on a whole split, spread over the devices: during a run, or of a checkpoint."""
 
 import contextlib
 import math
@@ -10,66 +10,80 @@ import jax
 import numpy as np
 from jax import lax
 
-import data
 import runs
-from parallel import DEVICE_AXIS, Layout, Window, on_devices, processes
+from data.augment import as_inputs
+from data.examples import Examples, gather
+from parallel import DEVICE_AXIS, Layout, StepsInFlight, map_devices, processes
 from runs.errors import ConfigError, in_block, refusing
-from training.setup import Program
-from training.train_state import open_checkpoints, restore
-from training.train_step import Local, Shared
+from training.checkpoints import open_checkpoints, restore
+from training.setup import TrainSetup
+from training.train_state import TrainState
 
 
 def make_evaluation(
-    program: Program, layout: Layout, examples: data.Examples
-) -> Callable[[Any, Any, Any], dict[str, float]]:
-    """Returns ``evaluate(shared, local, resident) -> the task's metrics`` over a whole split, exactly.
+    setup: TrainSetup, layout: Layout, examples: Examples
+) -> Callable[[TrainState, Any], dict[str, float]]:
+    """Returns ``evaluate(state, resident) -> metrics of the task`` over a whole split, exactly.
 
-    It uses the moving average of the parameters where there is one, and the workers' mean of the model state.
+    It uses the moving average of the parameters where there is one, and the mean of the workers' model states.
     """
 
-    def one_device(shared: Shared, local: Local, resident, batch):
-        params = shared.params if shared.ema is None else shared.ema
-        model_state = jax.tree.map(lambda x: lax.pmean(x.mean(0), DEVICE_AXIS), local.model_state)
-        inputs = data.as_inputs(batch["examples"], resident["constants"])
-        return lax.psum(program.task.evaluate(params, model_state, inputs, batch["weight"]), DEVICE_AXIS)
+    def one_device(params, model_states, resident, batch):
+        model_state = jax.tree.map(lambda x: lax.pmean(x.mean(0), DEVICE_AXIS), model_states)
+        inputs = as_inputs(batch["examples"], resident["constants"])
+        return lax.psum(setup.task.evaluate(params, model_state, inputs, batch["weight"]), DEVICE_AXIS)
 
-    compiled = on_devices(one_device, layout=layout, lift=program.config.lift)
+    compiled = map_devices(one_device, layout=layout, mapping=setup.config.lift)
     num_examples, num_devices = examples.num_examples, layout.num_devices
-    no_draw = np.full(len(layout.own_devices), -1)
-    per_device = min(math.ceil(program.config.eval_batch_size / num_devices), math.ceil(num_examples / num_devices))
+    no_batch_index = np.full(len(layout.own_devices), -1)
+    batch_size = math.ceil(min(setup.config.eval_batch_size, num_examples) / num_devices)  # of one device
 
     def batch_at(start: int):
-        index = np.arange(start, start + per_device * num_devices).reshape(num_devices, per_device)[layout.own]
+        index = np.arange(start, start + batch_size * num_devices).reshape(num_devices, batch_size)[layout.own]
         weight = (index < num_examples).astype(np.float32)
-        return {"examples": data.gather(examples, np.minimum(index, num_examples - 1), no_draw), "weight": weight}
+        found = gather(examples, np.minimum(index, num_examples - 1), no_batch_index)
+        return {"examples": found, "weight": weight}
 
-    def evaluate(shared, local, resident) -> dict[str, float]:
-        window = Window()
-        done = []
-        for start in range(0, num_examples, per_device * num_devices):
-            done += window.push(start, compiled(shared, local, resident, batch_at(start)))
-        sums = [layout.get_shared(sums) for _, sums in done + window.drain()]
-        total = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
-        return {name: float(value) for name, value in program.task.metrics(total).items()}
+    def evaluate(state: TrainState, resident: Any) -> dict[str, float]:
+        params = state.params if state.ema is None else state.ema
+        in_flight, done = StepsInFlight(), []
+        for start in range(0, num_examples, batch_size * num_devices):
+            sums = compiled(params, state.worker.model_state, resident, batch_at(start))
+            done += in_flight.push(start, sums)
+        each = [layout.get_shared(sums) for _, sums in done + in_flight.drain()]
+        total = {name: sum(float(sums[name]) for sums in each) for name in each[0]}
+        return {name: float(value) for name, value in setup.task.metrics(total).items()}
 
     return evaluate
 
 
-def evaluate_checkpoint(program: Program, layout: Layout, path: pathlib.Path, *, which: str) -> str:
-    """Evaluates a checkpoint on what ``config.data.evaluate_on`` names; writes nothing."""
+def evaluate_checkpoint(setup: TrainSetup, layout: Layout, path: pathlib.Path, *, which: str) -> str:
+    """Evaluates a checkpoint on the split of ``config.data.evaluate_on``; writes nothing.
+
+    Args:
+      setup: of the run.
+      layout: where the workers are.
+      path: the run's folder.
+      which: "latest", "best" or a step.
+
+    Returns:
+      One line: step, split and metrics.
+
+    Raises:
+      ConfigError: if there is no such checkpoint, or the folder holds another config.
+    """
     if which not in ("latest", "best") and not (which.isdecimal() and len(which) < 20):
         raise ConfigError(f"checkpoint={which!r}: must be latest, best or a step")
     with processes.together(ConfigError), refusing():
-        runs.check_same(str(path), program.config.to_dict())
-    with refusing(), open_checkpoints(program, path, access="read") as checkpoints:
-        restored = restore(program, layout, checkpoints, which=int(which) if which.isdecimal() else which)
+        runs.check_same(str(path), setup.config.to_dict())
+    with refusing(), open_checkpoints(setup, path, access="read") as checkpoints:
+        restored = restore(setup, layout, checkpoints, which=int(which) if which.isdecimal() else which)
     if restored is None:
         raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint to evaluate")
-    step, shared, local, _ = restored
     with processes.together(ConfigError), in_block("data"):
-        dataset = program.source.load(program.config.seed)
-    resident = layout.put_shared({"constants": dataset.constants})
+        dataset = setup.source.load(setup.config.seed)
     with contextlib.closing(dataset):
-        quality = make_evaluation(program, layout, dataset.test)(shared, local, resident)
-    split, words = program.config.data.evaluate_on, runs.in_words(quality, names=(program.task.best[0], "loss"))
-    return f"step {step}: {split} {words}"
+        resident = layout.put_shared({"constants": dataset.constants})
+        quality = make_evaluation(setup, layout, dataset.test)(restored.state, resident)
+    split, words = setup.config.data.evaluate_on, runs.in_words(quality, names=(setup.task.best[0], "loss"))
+    return f"step {restored.step}: {split} {words}"

@@ -1,162 +1,184 @@
-"""What steps measured, as records, progress and a summary."""
+"""What steps measured, as records, progress and counters."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
 
-import asynchronous
 import runs
-from parallel import Layout, WorkerTimes, processes
+from parallel import Layout
 from training import nonfinite
-from training.setup import Program
-from training.step_plan import Dispatch, Turn
+from training.setup import TrainSetup
+from training.step_plan import PlannedWave, StepPlan
 
-_MAX_SKIPPED_TOLD = 5  # of the steps that are skipped, one line each
+Numbers = dict[str, float]
 
-
-class Bad(NamedTuple):
-    """A turn that met what is not finite, and says so in one line."""
-
-    turn: Turn
-    line: str
-
-    def stop(self, checkpoints: runs.Checkpoints, state: Callable[[], dict[str, Any]]) -> nonfinite.NonfiniteError:
-        """Saves the state before it, where there is one to begin with; returns what a run is to raise."""
-        again = "the same command tries it again"
-        if not self.turn.begins_whole:  # gradients wait for others of their update
-            return nonfinite.NonfiniteError(f"{self.line}; {again} from the last checkpoint")
-        try:
-            checkpoints.save(self.turn.steps.start - 1, state())
-            checkpoints.wait()
-        except runs.SaveError as error:
-            return nonfinite.NonfiniteError(f"{self.line}; {error}; {again} from the checkpoint before")
-        return nonfinite.NonfiniteError(f"{self.line}; the state before it is saved, and {again}")
+_MAX_SKIPPED_SHOWN = 5  # skipped steps that get a line each
 
 
-class Journal:
-    """Turns what steps measured into records and progress."""
+class MetricLogger:
+    """Turns the metrics of finished calls into run counters, records and progress, in the order of the steps.
+
+    Attributes:
+      counters: sums over all steps so far; part of every checkpoint.
+      clock: the host's clock of the run.
+
+    Args:
+      setup: of the run.
+      layout: where the workers are.
+      folder: of the run; its first process keeps the records.
+      start: steps that were done before this start of the run.
+      counters: what the run had come to until then.
+    """
 
     def __init__(
-        self,
-        program: Program,
-        layout: Layout,
-        folder: runs.Folder,
-        *,
-        start: int,
-        tally: runs.Tally,
-        times: WorkerTimes | None,
+        self, setup: TrainSetup, layout: Layout, folder: runs.Folder, *, start: int, counters: runs.RunCounters
     ):
-        self._program, self._layout, self._folder, self._tally = program, layout, folder, tally
-        self._times, self._trace = times, runs.TraceRecorder(num_workers=layout.num_workers)
-        self._first_step = start + 1
-        self._records: runs.Records | None = None  # the first process alone keeps them
+        self.counters = counters
+        self._setup, self._layout, self._start = setup, layout, start
+        self._records: runs.Records | None = None
         if folder.process == 0:
             self._records = runs.Records(folder.metrics, tensorboard=folder.tensorboard, resume_step=start or None)
-        self._collect = program.timetable.collector(seconds=tally.simulated_seconds, measure=program.task.metrics)
-        self._last: dict[str, float] = {}
+        self._updates = None if setup.mode is None else _Updates(setup, simulated_seconds=counters.simulated_seconds)
+        self._last: Numbers = {}
         self._num_skipped = 0
-        self._progress = runs.Progress(program.num_steps, start_step=start)
+        self._progress = runs.Progress(setup.num_steps, start_step=start)
         self.clock = runs.Clock(wall_seconds=self._records.wall_seconds if self._records else 0.0, step=start)
         if start:
-            self._progress.message(f"{folder.path}: going on at step {start} of {program.num_steps}")
+            self.message(f"{folder.path}: going on at step {start} of {setup.num_steps}")
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> "MetricLogger":
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._num_skipped:
-            self._progress.message(f"{self._num_skipped} steps were skipped since the start at step {self._first_step}")
+            self.message(f"{self._num_skipped} steps were skipped since the start at step {self._start + 1}")
         self._progress.close()
         if self._records:
             self._records.close()
 
-    def dispatches(self, finished: Sequence[tuple[Dispatch, Any]], *, waited_seconds: float) -> Bad | None:
-        """Adds the steps of all finished turns to the tally, and records those that the log wants.
+    def message(self, text: str) -> None:
+        """Shows one line."""
+        self._progress.message(text)
+
+    def log(self, plan: StepPlan, metrics: dict[str, Any], *, waited_seconds: float) -> tuple[PlannedWave, str] | None:
+        """Counts the steps of a finished call, and records those that ``config.log_every_*`` asks for.
+
+        Args:
+          plan: of the call.
+          metrics: what it returned.
+          waited_seconds: seconds that the loop has waited for data so far.
 
         Returns:
-          The first turn that is to stop the run, with which the records end before it; None without any.
+          The first wave that met a number that is not finite, with a line that says where, if the run is to stop
+          there; nothing after it is counted. None otherwise.
         """
-        for dispatch, metrics in finished:
-            evidence = metrics.pop("evidence", None)
-            if evidence is not None and np.any(self._layout.get_shared(evidence.is_bad)):
-                metrics["evidence"] = evidence  # seldom, and read only then
-            rates: dict[str, float] = {}  # the same for all steps of a dispatch, which come together
-            for turn, measured in dispatch.each(self._layout.get_shared(metrics)):
-                evidence = measured.pop("evidence", None)
-                if evidence is not None and evidence.is_bad:
-                    if self._program.config.on_nonfinite == "stop":
-                        return Bad(turn, self._describe(turn, evidence))
-                    self._num_skipped += 1
-                    if self._num_skipped <= _MAX_SKIPPED_TOLD:
-                        self._progress.message(f"{self._describe(turn, evidence)}; the step is skipped")
-                for step, numbers in self._collect(turn, measured):
-                    self._last = numbers
-                    time = {name: numbers[name] for name in ("step_seconds", "contributors")}
-                    self._tally.add(num_workers=self._program.timetable.gradients_per_step, **time)
-                    if step % self._program.log_every == 0 or step == self._program.num_steps:
-                        rates = rates or self._lap(dispatch.last_step, waited_seconds)
-                        self._progress.update(step, self._record("train", step, {**numbers, **rates}))
+        report = metrics.pop("nonfinite", None)
+        if report is not None and np.any(self._layout.get_shared(report.is_bad)):
+            metrics["nonfinite"] = report  # seldom, and read only then
+        rates: Numbers = {}  # the same for all steps of a call, which finish together
+        for wave, measured in plan.split(self._layout.get_shared(metrics)):
+            report = measured.pop("nonfinite", None)
+            if report is not None and report.is_bad:
+                where = self._describe(wave, report)
+                if self._setup.config.on_nonfinite == "stop":
+                    return wave, where
+                self._num_skipped += 1
+                if self._num_skipped <= _MAX_SKIPPED_SHOWN:
+                    self.message(f"{where}; the step is skipped")
+            for step, numbers in self._steps_of(wave, measured):
+                self._last = numbers
+                self.counters.add(
+                    num_workers=self._setup.gradients_per_step,
+                    contributors=numbers["contributors"],
+                    step_seconds=numbers["step_seconds"],
+                )
+                if step % self._setup.log_every == 0 or step == self._setup.num_steps:
+                    rates = rates or self._lap(plan.last_step, waited_seconds)
+                    self._progress.update(step, self._record("train", step, {**numbers, **rates}))
         return None
 
-    def _lap(self, step: int, waited_seconds: float) -> dict[str, float]:
-        return self.clock.lap(step, num_examples=self._program.examples_per_step, waited_seconds=waited_seconds)
-
-    def _describe(self, turn: Turn, evidence: nonfinite.Evidence) -> str:
-        first, last = turn.steps.start, max(turn.steps.start, turn.steps.stop - 1)
-        where = f"step {first}" if first == last else f"steps {first} to {last}"
-        workers = range(self._layout.num_workers) if turn.arrivals is None else turn.arrivals.worker
-        layers = list(runs.flatten(jax.eval_shape(self._program.init)[0].params))
-        return f"{where}: {nonfinite.describe(evidence, workers=list(workers), layers=layers)}"
-
-    def worker_times(self, dispatch: Dispatch) -> None:
-        """Keeps how long each worker took; not of the first step, in which programs are compiled."""
-        if self._times is not None and dispatch.first_step > self._first_step:
-            self._trace.add(self._layout.gather(self._times.seconds))
-
-    def flush(self) -> None:
-        """Puts on disk what was recorded so far."""
-        if self._records:
-            self._records.flush()
-            if self._trace.num_steps:
-                self._trace.write(self._folder.path / f"worker_seconds-{self._first_step + 1}.npz")
-                if processes.several():
-                    self._progress.message(runs.slowest_process(self._trace.seconds, num_processes=processes.count()))
-
-    def evaluation(self, step: int, quality: dict[str, float]) -> None:
-        """Records an evaluation, with what the step before it measured."""
+    def log_evaluation(self, step: int, quality: Numbers) -> None:
+        """Records an evaluation, with the metrics of the step before it."""
         self._record("eval", step, {**self._last, **quality})
 
-    def staleness(self) -> None:
-        """Writes how stale the gradients of each worker were, where they can be."""
-        counts = self._program.timetable.staleness(self._program.num_steps)
-        if counts is not None:
-            self._folder.write("staleness.csv", asynchronous.table(counts))
+    def flush(self) -> None:
+        """Puts all records so far on disk."""
+        if self._records:
+            self._records.flush()
 
-    def summary(self) -> dict[str, Any]:
-        """What a run comes to: its last evaluation, and its speed since it was started last."""
-        keys = ("step", "epoch", "loss", "wall_seconds", "simulated_seconds", "dropped_examples")
-        last = [record for record in runs.read(self._folder.metrics) if record["kind"] == "eval"][-1]
-        rate = self.clock.steps_per_second()
-        examples = None if rate is None else rate * self._program.examples_per_step
-        best = self._program.task.best[0]
-        return {**{key: last[key] for key in (*keys, best)}, "steps_per_second": rate, "examples_per_second": examples}
+    def _steps_of(self, wave: PlannedWave, measured: Mapping[str, Any]) -> list[tuple[int, Numbers]]:
+        """Returns the steps that the wave completes, with their numbers."""
+        if self._updates is not None:
+            return self._updates.add(wave, measured)
+        return [(wave.steps[-1], {name: float(value) for name, value in measured.items()})]
 
-    def _record(self, kind: str, step: int, measured: dict[str, float]) -> dict[str, Any]:
-        tally, batch_size = self._tally, self._program.config.batch_size_per_worker
-        examples = tally.num_counted * batch_size
+    def _lap(self, step: int, waited_seconds: float) -> Numbers:
+        return self.clock.lap(step, num_examples=self._setup.examples_per_step, waited_seconds=waited_seconds)
+
+    def _describe(self, wave: PlannedWave, report: nonfinite.NonfiniteReport) -> str:
+        first, last = wave.steps.start, max(wave.steps.start, wave.steps.stop - 1)
+        where = f"step {first}" if first == last else f"steps {first} to {last}"
+        workers = range(self._layout.num_workers) if wave.arrivals is None else wave.arrivals.worker
+        layers = list(runs.flatten(jax.eval_shape(self._setup.init_worker).params))
+        return f"{where}: {nonfinite.describe(report, workers=list(workers), layers=layers)}"
+
+    def _record(self, kind: str, step: int, measured: Numbers) -> dict[str, Any]:
+        counters, batch_size = self.counters, self._setup.config.batch_size_per_worker
+        examples = counters.num_counted * batch_size
         record = {
             "kind": kind,
             "step": step,
-            "epoch": examples / self._program.source.info.num_train,
+            "epoch": examples / self._setup.source.info.num_train,
             "examples": examples,
-            "dropped_examples": tally.num_dropped * batch_size,
+            "dropped_examples": counters.num_dropped * batch_size,
             "wall_seconds": self.clock.wall_seconds(),
-            "simulated_seconds": tally.simulated_seconds,
+            "simulated_seconds": counters.simulated_seconds,
+            # The traced program's traffic, unless the reducer's state says what it would send on a wire.
+            "bytes_per_worker": self._setup.traffic.bytes_per_worker,
             **measured,
-            "bytes_per_worker": self._program.traffic.bytes_per_worker,
         }
         if self._records:
             self._records.append(record)
         return record
+
+
+class _Updates:
+    """The numbers of an asynchronous run's updates, whose gradients may come in several waves."""
+
+    def __init__(self, setup: TrainSetup, *, simulated_seconds: float):
+        self._size, self._measure = setup.gradients_per_step, setup.task.metrics
+        self._seconds = simulated_seconds
+        self._waiting: list[Numbers] = []  # of gradients that wait for others of the same update
+
+    def add(self, wave: PlannedWave, metrics: Mapping[str, Any]) -> list[tuple[int, Numbers]]:
+        """Returns the updates that a wave completes, with their numbers."""
+        assert wave.arrivals is not None
+        complete: list[tuple[int, Numbers]] = []
+        for i, staleness in enumerate(wave.arrivals.staleness):
+            numbers = {name: float(column[i]) for name, column in metrics["gradients"].items()}
+            self._waiting.append({**numbers, "staleness": float(staleness)})
+            if len(self._waiting) == self._size:
+                update = len(complete)
+                of_update = {name: float(column[update]) for name, column in metrics["updates"].items()}
+                contributors = float(self._size if of_update["rate"] > 0 else 0)
+                time = {"step_seconds": self._lap(wave.arrivals.seconds[i]), "contributors": contributors}
+                complete.append((wave.steps[update], {**self._of_gradients(), **of_update, **time}))
+                self._waiting = []
+        return complete
+
+    def _lap(self, arrival: float) -> float:
+        # Since the sum of all laps, as the counters have it, and not since the arrival before: resuming keeps the bits.
+        lap = float(arrival) - self._seconds
+        self._seconds += lap
+        return lap
+
+    def _of_gradients(self) -> Numbers:
+        gradients = self._waiting
+        total = {name: sum(g[name] for g in gradients) for name in gradients[0]}
+        return {
+            **{name: float(value) for name, value in self._measure(total).items()},
+            "gradient_norm": (total["squared_norm"] / len(gradients)) ** 0.5,  # root mean square, as over workers
+            "staleness": total["staleness"] / len(gradients),
+        }

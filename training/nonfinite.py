@@ -1,11 +1,11 @@
-"""Losses and gradients that are not finite: the step that met them is undone, and told by worker and layer.
+"""Detects, skips and reports steps with NaN or infinity.
 
-What a step measures anyway tells of them: a NaN stays in a sum of squares. So looking costs no pass over parameters
-and no collective, and what is told of a bad step is of the very program that met it. A norm above 1.8e19, whose square
-overflows, counts as not finite.
+A NaN stays in a sum of squares, so the norms that a step measures anyway show it: the check costs no pass over the
+parameters and no collective, and the report comes from the very program that met the NaN. A norm above 1.8e19, whose
+square overflows float32, counts as not finite.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -15,7 +15,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from parallel import AXES
-from reducers import num_workers
+from reducers import all_finite, num_workers
+from training.train_state import TrainState
 
 OnNonfinite = Literal["stop", "skip", "ignore"]
 
@@ -23,18 +24,19 @@ _MAX_NAMED = 3  # workers, or layers, in a line
 
 
 class NonfiniteError(RuntimeError):
-    """A run met a number that is not finite, and was to stop there; one line."""
+    """A loss, gradient or update was not finite, and the run stops there; the message is one line."""
 
 
-class Evidence(NamedTuple):
-    """What a turn tells, on all workers the same: sums of its losses, squared norms of each of L leaves.
+class NonfiniteReport(NamedTuple):
+    """What a step knows about its numbers, equal on all workers: losses, and squared norms of each of L leaves.
 
     Attributes:
-      is_bad: [] bool, whether the turn is undone.
-      losses: [W], of each worker's loss; of the gradients in the order of arrival, where workers do not wait.
-      given: [W], of what each worker gave to the reducer; 0 where a worker does not count, as in ``losses``.
-      layers: [L], the same, of each leaf and all workers.
-      made: [2, L], of the reduced updates, and of what the optimizer made of them.
+      is_bad: [] bool, whether any of it is not finite, so that the step is undone.
+      losses: [W], each worker's loss; in asynchronous runs of the gradients in the order of arrival.
+      given: [W], squared norm of what each worker gave to the reducer; 0 for workers that do not count, as in
+        ``losses``.
+      layers: [L], squared norms of the same, leaf by leaf, summed over the workers.
+      made: [2, L], squared norms of the reduced updates, and of the optimizer's updates made from them.
     """
 
     is_bad: Any
@@ -50,17 +52,17 @@ def squares(tree: Any) -> jax.Array:
     >>> squares({"a": jnp.array([3.0, 4.0]), "b": jnp.ones(())})
     Array([25.,  1.], dtype=float32)
     """
-    # Term by term what optax.tree.norm adds up, so that XLA computes it once for both.
+    # The same terms that optax.tree.norm adds up, so that XLA computes them once for both.
     norms = [optax.tree.norm(leaf, squared=True).astype(jnp.float32) for leaf in jax.tree.leaves(tree)]
     return jnp.stack(norms) if norms else jnp.zeros(0)
 
 
-def own(layers: jax.Array, sums: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Returns a worker's part of the evidence, to be summed over the workers; zeros if it does not count.
+def own_part(layers: jax.Array, sums: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Returns one worker's part of the report, to be summed over the workers; zeros if the worker does not count.
 
     Args:
-      layers: [L], squared norm of each leaf of what it gives to the reducer.
-      sums: its "loss", and "workers", 0 if it does not count.
+      layers: [L], squared norm of each leaf that the worker gives to the reducer.
+      sums: its "loss", and "workers": 0 if the worker does not count.
     """
     counts = sums["workers"] > 0
     mine = counts & (jnp.arange(num_workers(AXES)) == lax.axis_index(AXES))
@@ -71,43 +73,88 @@ def own(layers: jax.Array, sums: dict[str, jax.Array]) -> dict[str, jax.Array]:
     }
 
 
-def undo(is_bad: jax.Array, before: tuple[Any, Any], after: tuple[Any, Any], *, on_nonfinite: OnNonfinite) -> Any:
-    """Returns (shared, local) after a turn; those before it if it was bad.
+# ---- wrappers of an update ---------------------------------------------------------------------------------------
 
-    With "skip" a bad step counts, so that the next batch comes. With "stop" its state stays as it is from then on,
-    whatever is in flight: its step is negative, ``~step``, and a step that finds it so changes nothing.
+# (state, reduced) -> (state, metrics); the metrics hold "squares", [2, L], as ``NonfiniteReport.made``.
+UpdateFunction = Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]
+
+
+def skip_overflow(update: UpdateFunction) -> UpdateFunction:
+    """Wraps an update: shared state stays as it was where the reduced updates overflowed, on all workers alike.
+
+    Overflow means that the reduced updates are not all finite, that the reducer dropped them, or that no worker had
+    any. The step counts all the same, and the workers keep what their own optimizers have learnt, as those of Adasum's
+    authors do.
     """
-    stopped = before[0].step < 0
-    undone = is_bad if on_nonfinite == "skip" else is_bad | stopped
-    shared, local = optax.tree.where(undone, before, after)
-    step = after[0].step
-    if on_nonfinite == "stop":
-        step = jnp.where(undone, jnp.minimum(before[0].step, ~before[0].step), step)
-    return shared._replace(step=step), local
+
+    def skipping(state: TrainState, reduced: Any) -> tuple[TrainState, dict[str, Any]]:
+        after, metrics = update(state, reduced)
+        skipped = ~all_finite(reduced.updates) | reduced.overflowed | (reduced.totals.get("contributed") == 0)
+        per_worker = {"worker": None, "reducer_state": None, "snapshot": None}
+        before = state._replace(step=after.step, **per_worker)
+        shared = optax.tree.where(skipped, before, after._replace(**per_worker))
+        after = shared._replace(**{name: getattr(after, name) for name in per_worker})
+        metrics["update_norm"] = jnp.where(skipped, 0, metrics["update_norm"])
+        return after, {**metrics, "skipped": skipped.astype(jnp.float32)}
+
+    return skipping
 
 
-def step_of(shared: Any) -> Any:
-    """Returns shared state with its step as it was before one was bad; canonical, on the host.
-
-    >>> Shared = NamedTuple("Shared", [("step", Any)])
-    >>> [int(step_of(Shared(np.int32(step))).step) for step in (7, ~7)]
-    [7, 7]
-    """
-    return shared._replace(step=np.maximum(shared.step, ~shared.step))
-
-
-def describe(evidence: Evidence, *, workers: Sequence[int], layers: Sequence[str]) -> str:
-    """Returns what was not finite, in words; the sums of squares are told as norms.
+def skip_nonfinite(update: UpdateFunction, *, then: Literal["stop", "skip"], look_at: Literal["all", "loss"] = "all"):
+    """Wraps an update: all state stays as it was where a number is not finite, on all workers alike.
 
     Args:
-      evidence: of a bad turn, on the host.
-      workers: [W] or fewer, whose the losses are.
+      update: the update.
+      then: after "skip" the step counts, so that the next batch comes; after "stop" the state is frozen, see ``undo``.
+      look_at: "all" checks the losses and the norms of what workers give, of what is reduced and of the update; "loss"
+        checks the losses alone, where ``skip_overflow`` handles the rest.
+
+    Returns:
+      The update, whose metrics hold a ``NonfiniteReport`` as "nonfinite".
+    """
+
+    def checking(state: TrainState, reduced: Any) -> tuple[TrainState, dict[str, Any]]:
+        after, metrics = update(state, reduced)
+        norms = (reduced.report["given"], metrics["squares"]) if look_at == "all" else ()
+        is_bad = ~all_finite((reduced.totals["loss"], norms))
+        if then == "skip":
+            metrics["skipped"] = jnp.maximum(metrics.get("skipped", 0.0), is_bad.astype(jnp.float32))
+        report = NonfiniteReport(is_bad, **reduced.report, made=metrics["squares"])
+        return undo(is_bad, state, after, then=then), {**metrics, "nonfinite": report}
+
+    return checking
+
+
+def undo(is_bad: jax.Array, before: TrainState, after: TrainState, *, then: OnNonfinite) -> TrainState:
+    """Returns the state after a step, or the one before it if the step was bad.
+
+    With "stop" the state is frozen from the bad step on, whatever is in flight: its ``step`` becomes bitwise-negated,
+    and a step that finds it so changes nothing. So the latest state is the last good one.
+    """
+    stopped = before.step < 0
+    undone = is_bad if then == "skip" else is_bad | stopped
+    state = optax.tree.where(undone, before, after)
+    step = after.step
+    if then == "stop":
+        step = jnp.where(undone, jnp.minimum(before.step, ~before.step), step)
+    return state._replace(step=step)
+
+
+# ---- the report in words -----------------------------------------------------------------------------------------
+
+
+def describe(report: NonfiniteReport, *, workers: Sequence[int], layers: Sequence[str]) -> str:
+    """Returns what was not finite, in words, with norms instead of their squares.
+
+    Args:
+      report: of a bad step, on the host.
+      workers: [W] or fewer, the workers of ``report.losses``.
       layers: [L], names of the leaves.
 
     >>> one, nan = np.ones(2), np.array([1.0, np.nan])
-    >>> describe(Evidence(True, nan, nan, nan, np.stack([nan, nan])), workers=(4, 5), layers=("w", "b"))
+    >>> describe(NonfiniteReport(True, nan, nan, nan, np.stack([nan, nan])), workers=(4, 5), layers=("w", "b"))
     'loss of worker 5 is nan; gradient of worker 5 has norm nan in layer b'
-    >>> describe(Evidence(True, one, one, one, np.stack([one, nan])), workers=(4, 5), layers=("w", "b"))
+    >>> describe(NonfiniteReport(True, one, one, one, np.stack([one, nan])), workers=(4, 5), layers=("w", "b"))
     "the optimizer's update has norm nan in layer b, though all that it was made of is finite"
     """
 
@@ -122,16 +169,16 @@ def describe(evidence: Evidence, *, workers: Sequence[int], layers: Sequence[str
     def in_layers(names: list[str]) -> str:
         return f" in {named('layer', names)}" if names else ""
 
-    told = []
-    names, values = bad(evidence.losses, workers)
+    parts = []
+    names, values = bad(report.losses, workers)
     if names:
-        told.append(f"loss of {named('worker', names)} is {values}")
-    names, values = bad(evidence.given, workers)
+        parts.append(f"loss of {named('worker', names)} is {values}")
+    names, values = bad(report.given, workers)
     if names:
-        where = in_layers(bad(evidence.layers, layers)[0])
-        told.append(f"gradient of {named('worker', names)} has norm {values}{where}")
-    for what, norms in zip(("reduced gradient", "optimizer's update"), evidence.made, strict=True):
+        where = in_layers(bad(report.layers, layers)[0])
+        parts.append(f"gradient of {named('worker', names)} has norm {values}{where}")
+    for what, norms in zip(("reduced gradient", "optimizer's update"), report.made, strict=True):
         names, values = bad(norms, layers)
-        if names and not told:
-            told.append(f"the {what} has norm {values}{in_layers(names)}, though all that it was made of is finite")
-    return "; ".join(told)
+        if names and not parts:
+            parts.append(f"the {what} has norm {values}{in_layers(names)}, though all that it was made of is finite")
+    return "; ".join(parts)

@@ -1,160 +1,228 @@
-"""A config made concrete: model, data, chain and step, before data are read or devices chosen."""
+"""A config made concrete: model, data, reducer, optimizer and plan of steps, before data are read or devices chosen."""
 
+import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import optax
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-import data
+import asynchronous
+import data.sources
 import models
 import optim
 import reducers
+from data.augment import as_inputs
+from data.examples import Info
+from data.sources import Source
 from models import tasks
-from parallel import AXES, Halves
+from parallel import AXES
 from reducers import arrivals
+from reducers.dynamic_scale import DynamicScale
 from runs.errors import ConfigError, in_block
-from training.step_plan import Timetable
-from training.train_step import Chain, Local, Shared, make_chain, make_local_half, make_update
-from training.ways import check_arrivals, in_waves, make_reducer, make_timetable, together
+from training import step_plan
+from training.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
+from training.train_state import TrainState, WorkerState
 
 # Independent streams of randomness of one seed; the order of examples has its own generator.
 INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM = 0, 1, 2
 
+# What an asynchronous server has no place for, and the value that the config must have instead.
+ASYNCHRONOUS_NEEDS = {
+    ("reducer", "name"): "mean",
+    ("communication", "name"): "full",
+    ("loss_scaling", "name"): "none",
+    ("reducer_on",): "gradients",
+}
 
-class Program(NamedTuple):
-    """What a config stands for, before data are read and devices chosen."""
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainSetup:
+    """What a config stands for, before data are read and devices chosen.
+
+    Attributes:
+      config: complete and valid.
+      source: the data, found but not read.
+      task: the model joined with its loss and metrics.
+      reducer: combines the workers' updates, along ``AXES``.
+      worker_optimizer: transformations before the reducer, whose state is each worker's own: clipping, and with
+        ``reducer_on="updates"`` the optimizer.
+      optimizer: transformations after the reducer, whose state is shared.
+      loss_scale: rule of the dynamic loss scale, or None.
+      micro_batches: options of ``micro_batches``.
+      num_local_steps: of a worker's own optimizer in one step.
+      learning_rate: of each step.
+      arrival_seconds: step -> [W], when each worker's gradient arrives.
+      mode: options of an asynchronous run; None for a synchronous one.
+      traffic: what one worker sends in a step.
+      num_steps: length of the run.
+      log_every: steps between records.
+      eval_every: steps between evaluations.
+      checkpoint_every: steps between checkpoints.
+    """
 
     config: ConfigDict
-    source: data.Source
+    source: Source
     task: tasks.Task
-    halves: Halves
-    timetable: Timetable  # what each call of the step is to do
-    init: Callable[..., tuple[Shared, Local]]  # of one worker; of other parameters than the seed's where they are given
-    arrival_seconds: Callable[[Any], jax.Array]  # step -> [W]
-    traffic: reducers.Traffic  # of one worker and step
+    reducer: reducers.Reducer
+    worker_optimizer: optax.GradientTransformationExtraArgs
+    optimizer: optax.GradientTransformationExtraArgs
+    loss_scale: DynamicScale | None
+    micro_batches: dict[str, Any]
+    num_local_steps: int
+    learning_rate: optax.Schedule
+    arrival_seconds: Callable[[Any], jax.Array]
+    mode: asynchronous.Mode | None
+    traffic: reducers.Traffic
     num_steps: int
     log_every: int
     eval_every: int
     checkpoint_every: int
 
     @property
+    def gradients_per_step(self) -> int:
+        """Gradients that are computed for a step, those of late workers too."""
+        return self.config.num_workers if self.mode is None else self.mode.gradients_per_update
+
+    @property
     def examples_per_step(self) -> int:
         """Examples that are computed for a step, those of late workers too."""
-        return self.timetable.gradients_per_step * self.config.batch_size_per_worker
+        return self.gradients_per_step * self.config.batch_size_per_worker
+
+    @functools.cached_property
+    def durations(self) -> asynchronous.Durations:
+        """The seconds of each worker's tasks in an asynchronous run."""
+        return asynchronous.from_model(self.arrival_seconds)
+
+    def init_worker(self, *, params: Any = None) -> TrainState:
+        """Returns the state that every worker begins with.
+
+        Args:
+          params: initial parameters; None for those that follow from the seed.
+        """
+        config, key = self.config, jax.random.key(self.config.seed)
+        own, model_state = self.task.init(jax.random.fold_in(key, INIT_STREAM))
+        params = own if params is None else params
+        server = snapshot = None
+        if self.mode is not None:
+            count = self.mode.gradients_per_update
+            server = asynchronous.init_server(params, rule=self.mode.rule, gradients_per_update=count)
+            snapshot = params
+        return TrainState(
+            step=jnp.zeros((), jnp.int32),
+            key=jax.random.key_data(jax.random.fold_in(key, STEP_STREAM)),
+            params=params,
+            opt_state=self.optimizer.init(params),
+            ema=None if config.ema_decay is None else params,
+            server=server,
+            worker=WorkerState(model_state, self.worker_optimizer.init(params)),
+            reducer_state=self.reducer.init(params),
+            snapshot=snapshot,
+        )
+
+    def plans(self, first_step: int, *, steps_per_call: int) -> Iterator[step_plan.StepPlan]:
+        """Yields the calls of the devices after ``first_step``, up to the end of the run."""
+        if self.mode is None:
+            waves = step_plan.synchronous_waves(first_step, self.num_steps, num_workers=self.config.num_workers)
+        else:
+            waves = step_plan.asynchronous_waves(
+                first_step,
+                self.num_steps,
+                durations=self.durations,
+                mode=self.mode,
+                num_workers=self.config.num_workers,
+                stops=(self.eval_every, self.checkpoint_every),
+            )
+        return step_plan.plan_calls(
+            waves,
+            steps_per_call=steps_per_call,
+            num_steps=self.num_steps,
+            eval_every=self.eval_every,
+            checkpoint_every=self.checkpoint_every,
+        )
 
 
-def build(config: ConfigDict, *, open_data: Callable[..., data.Source] = data.make) -> Program:
+def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.sources.make) -> TrainSetup:
     """Builds all that a config names, and refuses what makes no sense; reads no data and compiles nothing.
 
     Args:
       config: complete and valid, as ``configs.flags.load`` returns it.
-      open_data: ``config.data`` -> the source; ``data.make_or_assume`` where nothing will be read.
+      open_data: builds the source from ``config.data``; ``data.assumed.make_or_assume`` where nothing will be read.
 
     Raises:
-      ConfigError: one line that names the key, the value and what is allowed.
+      ConfigError: one line with the key, the value and what is allowed.
     """
     with in_block("data"):
         source = open_data(**config.data)
     with in_block("model"):
         model = models.make(**config.model, sizes=source.info.sizes)
     with in_block("task"):
-        task = tasks.make(**config.task, model=model, example=inputs_of(source.info), sizes=source.info.sizes)
-
+        task = tasks.make(**config.task, model=model, example=example_inputs(source.info), sizes=source.info.sizes)
     with in_block("arrivals"):
         arrival_seconds = make_arrivals(config)
-        jax.eval_shape(arrival_seconds, 0)  # what it says of this number of workers, it says here
-    mode, timetable = make_timetable(config, arrival_seconds=arrival_seconds)
-    check_arrivals(config, mode=mode)
-    steps_per_epoch = source.info.num_train / (timetable.num_counted * config.batch_size_per_worker)
-
-    def steps(key: str) -> int:
-        count, epochs = config[f"{key}_steps"], config[f"{key}_epochs"]
-        count = count or optim.factors.first_step_at(epochs, steps_per_epoch=steps_per_epoch)
-        if not 1 <= count <= optim.factors.MAX_STEPS:
-            length = f"{epochs * steps_per_epoch:.3g} steps of {source.info.num_train / steps_per_epoch:.3g} examples"
-            raise ConfigError(f"config.{key}_epochs={epochs}: is {length}, must be 1 to {optim.factors.MAX_STEPS}")
-        return count
-
-    learning_rate = make_learning_rate(config, total_steps=steps("train"), steps_per_epoch=steps_per_epoch)
-    with in_block("optimizer"):
-        optimizer = optim.optimizers.make(config.optimizer, learning_rate=learning_rate)
-    with in_block("loss_scaling"):
-        loss_scaling = optim.loss_scaling.make(**config.loss_scaling)
-    with in_block("accumulation"):
-        accumulation = optim.accumulation.make(
-            **config.accumulation, batch_size_per_worker=config.batch_size_per_worker, reducer_on=config.reducer_on
-        )
-    chain = make_chain(
-        make_reducer(config, axis_name=AXES),
-        optimizer,
-        reducer_on=config.reducer_on,
-        loss_scaling=loss_scaling,
-        clip_norm=config.clip_norm,
+        jax.eval_shape(arrival_seconds, 0)  # refuses a number of workers that the model does not allow
+    reducer = make_reducer(config)
+    mode = make_mode(config)
+    check_arrivals(config, reducer=reducer, mode=mode)
+    counted = num_counted(config, reducer=reducer)
+    batches_per_step = counted if mode is None else mode.gradients_per_update
+    steps_per_epoch = source.info.num_train / (batches_per_step * config.batch_size_per_worker)
+    num_steps = duration(config, "train", steps_per_epoch=steps_per_epoch)
+    learning_rate = make_learning_rate(
+        config, num_counted=counted, total_steps=num_steps, steps_per_epoch=steps_per_epoch
     )
-    local_half = make_local_half(
-        task=task,
-        chain=chain,
-        accumulation=accumulation,
-        loss_scaling=loss_scaling,
-        augment=source.augment,
-    )
-    update = make_update(chain=chain, learning_rate=learning_rate, ema_decay=config.ema_decay)
-    if mode is None:
-        way = together(
-            config,
-            chain=chain,
-            local_half=local_half,
-            update=update,
-            measure=task.metrics,
-            arrival_seconds=arrival_seconds,
-        )
-    else:
-        way = in_waves(config, mode=mode, local_half=local_half, update=update)
-    init = functools.partial(init_worker, config, task=task, chain=chain, init_server=way.init_server)
+    loss_scale = make_loss_scale(config)
+    worker_optimizer, optimizer = make_optimizers(config, learning_rate=learning_rate, loss_scale=loss_scale)
+    micro_batches, num_local_steps = accumulation_of(config)
     with in_block("model"):
-        params = jax.eval_shape(init)[0].params
-    return Program(
+        params = jax.eval_shape(task.init, jax.random.key(0))[0]
+    return TrainSetup(
         config=config,
         source=source,
         task=task,
-        halves=way.halves,
-        timetable=timetable,
-        init=init,
+        reducer=reducer,
+        worker_optimizer=worker_optimizer,
+        optimizer=optimizer,
+        loss_scale=loss_scale,
+        micro_batches=micro_batches,
+        num_local_steps=num_local_steps,
+        learning_rate=learning_rate,
         arrival_seconds=arrival_seconds,
-        traffic=way.traffic(params),
-        num_steps=steps("train"),
-        log_every=steps("log_every"),
-        eval_every=steps("eval_every"),
-        checkpoint_every=steps("checkpoint_every"),
+        mode=mode,
+        traffic=traffic_of(config, params, mode=mode),
+        num_steps=num_steps,
+        log_every=duration(config, "log_every", steps_per_epoch=steps_per_epoch),
+        eval_every=duration(config, "eval_every", steps_per_epoch=steps_per_epoch),
+        checkpoint_every=duration(config, "checkpoint_every", steps_per_epoch=steps_per_epoch),
     )
 
 
-def inputs_of(info: data.Info) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes of one example as it reaches the task."""
+def example_inputs(info: Info) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes of one example as the task receives it."""
     batch = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in info.example.items()}
-    inputs = jax.eval_shape(data.as_inputs, batch, info.constants)
+    inputs = jax.eval_shape(as_inputs, batch, info.constants)
     return {name: jax.ShapeDtypeStruct(part.shape[1:], part.dtype) for name, part in inputs.items()}
 
 
-def make_learning_rate(config: ConfigDict, *, total_steps: int, steps_per_epoch: float) -> optax.Schedule:
-    """Returns peak rate x rule for the number of workers x factor of the schedule, as a function of the step.
+def duration(config: ConfigDict, key: str, *, steps_per_epoch: float) -> int:
+    """Returns a duration of the config in steps, whether it is given in steps or in epochs."""
+    count, epochs = config[f"{key}_steps"], config[f"{key}_epochs"]
+    count = count or optim.factors.first_step_at(epochs, steps_per_epoch=steps_per_epoch)
+    if not 1 <= count <= optim.factors.MAX_STEPS:
+        length = f"{epochs * steps_per_epoch:.3g} steps of which {steps_per_epoch:.3g} are an epoch"
+        raise ConfigError(f"config.{key}_epochs={epochs}: is {length}, must be 1 to {optim.factors.MAX_STEPS}")
+    return count
 
-    The number of workers is that of those who are waited for, N of N + b, where the reducer's rule fixes it.
-    """
-    with in_block("schedule"):
-        factor = optim.schedules.make(config.schedule, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
-    num_counted = reducers.num_counted(config.reducer, num_workers=config.num_workers)
-    scale = optim.scaling.factor(config.learning_rate_scaling, num_workers=num_counted)
-    peak = config.optimizer.learning_rate * scale
-    return lambda step: peak * factor(step)
+
+# ---- who is late, and who waits ----------------------------------------------------------------------------------
 
 
 def make_arrivals(config: ConfigDict) -> Callable[[Any], jax.Array]:
-    """Returns step -> [W] seconds, the arrival times of a config; a function of its seed alone."""
+    """Returns step -> [W] seconds, the arrival times of a config; they depend on its seed alone."""
     model = arrivals.make(**config.arrivals)
 
     def arrival_seconds(step):
@@ -164,20 +232,121 @@ def make_arrivals(config: ConfigDict) -> Callable[[Any], jax.Array]:
     return arrival_seconds
 
 
-def init_worker(
-    config: ConfigDict,
-    *,
-    task: tasks.Task,
-    chain: Chain,
-    init_server: Callable[[Any], tuple[Any, Any]],
-    params: Any = None,
-) -> tuple[Shared, Local]:
-    """Returns the state that every worker begins with, a function of the seed alone, or of parameters at hand."""
-    key = jax.random.key(config.seed)
-    own, model_state = task.init(jax.random.fold_in(key, INIT_STREAM))
-    params = own if params is None else params
-    step_key = jax.random.key_data(jax.random.fold_in(key, STEP_STREAM))
-    ema = None if config.ema_decay is None else params
-    server, snapshot = init_server(params)
-    shared = Shared(jnp.zeros((), jnp.int32), step_key, params, chain.after.init(params), ema, server)
-    return shared, Local(model_state, chain.before.init(params), chain.reducer.init(params), snapshot)
+def make_mode(config: ConfigDict) -> asynchronous.Mode | None:
+    """Returns the options of an asynchronous run; None for a synchronous one.
+
+    Raises:
+      ConfigError: if another block asks for something that an asynchronous server has no place for.
+    """
+    with in_block("server"):
+        mode = asynchronous.modes.make(**config.server)
+        if mode is None:
+            return None
+        for path, needed in ASYNCHRONOUS_NEEDS.items():
+            found = functools.reduce(operator.getitem, path, config)
+            if found != needed:
+                key = ".".join(path)
+                raise ValueError(f"name={config.server.name!r}: needs config.{key}={needed!r}, not {found!r}")
+    if config.on_nonfinite == "skip":  # who reads what, and how stale it is, was settled before
+        where = f"config.server.name={config.server.name!r}"
+        raise ConfigError(f"config.on_nonfinite='skip': {where} needs 'stop' or 'ignore'")
+    return mode
+
+
+def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: asynchronous.Mode | None) -> None:
+    """Raises ConfigError if the reducer or server needs arrival times and ``config.arrivals`` is "none"."""
+    block = "reducer" if mode is None else "server"
+    if config.arrivals.name == "none" and (mode is not None or reducer.needs_arrivals):
+        others = ", ".join(sorted(set(arrivals.ARRIVALS) - {"none"}))
+        needs = f"config.{block}.name={config[block].name!r} needs arrival times"
+        raise ConfigError(f"config.arrivals.name='none': {needs}; allowed: {others}")
+
+
+# ---- reduction ---------------------------------------------------------------------------------------------------
+
+
+def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName = AXES) -> reducers.Reducer:
+    """Returns the reducer of a config, in the precision in which its updates are sent."""
+    with in_block("reducer"):
+        reducer = reducers.make(**config.reducer, axis_name=axis_name)
+    with in_block("communication"):
+        return reducers.communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
+
+
+def num_counted(config: ConfigDict, *, reducer: reducers.Reducer) -> int:
+    """Returns how many workers' batches an update counts where the reducer's rule fixes it; else all workers."""
+    return config.num_workers if reducer.num_counted is None else reducer.num_counted
+
+
+def traffic_of(config: ConfigDict, params: Any, *, mode: asynchronous.Mode | None) -> reducers.Traffic:
+    """Returns what one worker sends in a step, counted in the reducer's traced program."""
+    if mode is not None:
+        count = mode.gradients_per_update
+        return asynchronous.traffic(params, num_workers=config.num_workers, gradients_per_update=count)
+    with in_block("reducer"):  # tracing for this number of workers refuses too few of them
+        reducer = make_reducer(config, axis_name="worker")
+        seconds = jnp.zeros(config.num_workers)
+        return reducers.traffic(reducer, params, axis_sizes={"worker": config.num_workers}, arrival_seconds=seconds)
+
+
+# ---- optimizers --------------------------------------------------------------------------------------------------
+
+
+def make_learning_rate(
+    config: ConfigDict, *, num_counted: int, total_steps: int, steps_per_epoch: float
+) -> optax.Schedule:
+    """Returns peak rate x rule for the number of workers x factor of the schedule, as a function of the step.
+
+    Args:
+      config: the config.
+      num_counted: workers that an update counts: N of N + b with backup workers.
+      total_steps: of the run.
+      steps_per_epoch: of one pass over the data.
+    """
+    with in_block("schedule"):
+        factor = optim.schedules.make(config.schedule, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+    scale = optim.scaling.factor(config.learning_rate_scaling, num_workers=num_counted)
+    peak = config.optimizer.learning_rate * scale
+    return lambda step: peak * factor(step)
+
+
+def make_loss_scale(config: ConfigDict) -> DynamicScale | None:
+    """Returns the rule of the dynamic loss scale, or None."""
+    with in_block("loss_scaling"):
+        options = dict(config.loss_scaling)
+        return LOSS_SCALINGS[options.pop("name")](**options)
+
+
+def make_optimizers(
+    config: ConfigDict, *, learning_rate: optax.Schedule, loss_scale: DynamicScale | None
+) -> tuple[optax.GradientTransformationExtraArgs, optax.GradientTransformationExtraArgs]:
+    """Returns the transformations before and after the reducer: the optimizer's place in the chain is the algorithm.
+
+    Clipping comes before the reducer in either case, so that one worker's huge gradient cannot hurt all.
+    """
+    with in_block("optimizer"):
+        optimizer = optim.optimizers.make(config.optimizer, learning_rate=learning_rate)
+    nothing = optax.identity()
+    before, after = (optimizer, nothing) if config.reducer_on == "updates" else (nothing, optimizer)
+    if config.clip_norm is not None:
+        before = optax.chain(optax.clip_by_global_norm(config.clip_norm), before)
+    before, after = optax.with_extra_args_support(before), optax.with_extra_args_support(after)
+    return before if loss_scale is None else skip_worker_overflow(before, loss_scale), after
+
+
+def accumulation_of(config: ConfigDict) -> tuple[dict[str, Any], int]:
+    """Returns the options of ``micro_batches``, and the number of local steps.
+
+    Raises:
+      ConfigError: if the parts do not divide the batch, or local steps have no optimizer of the worker's own.
+    """
+    options = dict(config.accumulation)
+    name, count = options.pop("name"), options["count"]
+    with in_block("accumulation"):
+        if config.batch_size_per_worker % count:
+            raise ValueError(f"count={count}: must divide config.batch_size_per_worker={config.batch_size_per_worker}")
+        if name == "micro_batches":
+            return options, 1
+        if config.reducer_on != "updates":
+            raise ValueError(f"name={name!r}: needs config.reducer_on='updates', not {config.reducer_on!r}")
+        return {"count": 1}, count

@@ -1,248 +1,194 @@
-"""What a run does turn by turn: a step of all workers, or a wave of an asynchronous run; and which turns go together.
+"""Which steps each call of the devices takes, on which batches, and what follows it.
 
-A step is an update of the server. A synchronous turn is one step; a wave is several, or none where gradients still
-wait for others of their update.
+A step is an update of the server. Synchronous training takes one step of all workers at a time. Asynchronous training
+takes *waves*: gradients that do not depend on each other, computed together and applied in the order of their arrival.
+A wave completes several steps, or none where its gradients wait for others of the same update.
 """
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 import asynchronous
 
-Numbers = dict[str, float]
-Measure = Callable[[Mapping[str, Any]], Numbers]
+# The per-worker inputs of an asynchronous step: leaves of ``asynchronous.Slots``.
+ASYNC_INPUTS: Mapping[str, np.dtype] = {name: np.dtype(np.int32) for name in ("position", "staleness", "reads_after")}
 
 
-class Turn(NamedTuple):
-    """One step of all workers, or one wave.
+class PlannedWave(NamedTuple):
+    """One step of all workers, or one wave of an asynchronous run.
 
     Attributes:
-      steps: those that it completes, counted from 1.
-      draw: [W] int64, the number of each worker's batch; -1 where it has none.
-      plan: what the reduce half is told of each worker, [W] each.
-      arrivals: the gradients of a wave; None where all come together.
-      is_whole: no gradient waits for others of its update, so that a run can stop here.
-      begins_whole: the same of the moment before it.
+      steps: the steps that it completes, counted from 1.
+      batch_index: [W] int64, the index of each worker's batch; -1 for a worker without one.
+      inputs: [W] each, per-worker inputs of an asynchronous step.
+      arrivals: the gradients of an asynchronous wave; None where all arrive together.
+      is_whole: no gradient waits for others of its update afterwards, so that a run can stop there.
+      begins_whole: the same of the moment before.
     """
 
     steps: range
-    draw: np.ndarray
-    plan: Mapping[str, np.ndarray] = {}
+    batch_index: np.ndarray
+    inputs: Mapping[str, np.ndarray] = {}
     arrivals: asynchronous.Events | None = None
     is_whole: bool = True
     begins_whole: bool = True
 
     def reaches(self, period: int) -> bool:
-        """Tells whether it ends with a step that is a multiple of ``period``."""
+        """Returns whether it ends with a step that is a multiple of ``period``."""
         return bool(self.steps) and self.is_whole and self.steps[-1] % period == 0
 
 
-class Dispatch(NamedTuple):
-    """Turns that the devices are asked for at once, one after another.
+class StepPlan(NamedTuple):
+    """One call of the devices: k waves, one after another.
 
-    >>> together = Dispatch(tuple(Together(num_workers=2, num_counted=2).turns(5, 8, stops=())))
-    >>> together.draw
+    Attributes:
+      waves: the k waves.
+      evaluate: whether an evaluation follows.
+      checkpoint: whether a checkpoint follows.
+      is_last: whether the run ends with it.
+
+    >>> plan = next(plan_calls(synchronous_waves(5, 8, num_workers=2), steps_per_call=3, num_steps=8,
+    ...                        eval_every=8, checkpoint_every=8))
+    >>> plan.batch_index
     array([[10, 11],
            [12, 13],
            [14, 15]])
     """
 
-    turns: tuple[Turn, ...]
+    waves: tuple[PlannedWave, ...]
+    evaluate: bool = False
+    checkpoint: bool = False
+    is_last: bool = False
 
     @property
     def first_step(self) -> int:
-        """The first that it completes, counted from 1; the next, where it completes none."""
-        return self.turns[0].steps.start
+        """The first step that it completes, counted from 1; the next one where it completes none."""
+        return self.waves[0].steps.start
 
     @property
     def last_step(self) -> int:
-        """The last that is complete after it."""
-        return self.turns[-1].steps.stop - 1
+        """The last step that is complete afterwards."""
+        return self.waves[-1].steps.stop - 1
 
     @property
-    def draw(self) -> np.ndarray:
-        """[W] of one turn, [k, W] of several."""
-        return _together([turn.draw for turn in self.turns])
+    def is_whole(self) -> bool:
+        """Whether the run can stop after it."""
+        return self.waves[-1].is_whole
 
     @property
-    def plan(self) -> dict[str, np.ndarray]:
-        """[W] each of one turn, [k, W] of several."""
-        return {name: _together([turn.plan[name] for turn in self.turns]) for name in self.turns[0].plan}
+    def batch_index(self) -> np.ndarray:
+        """[W] for one wave, [k, W] for several."""
+        return _stack([wave.batch_index for wave in self.waves])
 
-    def each(self, measured: Any) -> Iterator[tuple[Turn, Any]]:
-        """Yields each turn with its part of what all measured: leaves [...] of one turn, [k, ...] of several."""
-        for i, turn in enumerate(self.turns):
-            yield turn, measured if len(self.turns) == 1 else jax.tree.map(operator.itemgetter(i), measured)
+    @property
+    def inputs(self) -> dict[str, np.ndarray]:
+        """[W] each for one wave, [k, W] each for several."""
+        return {name: _stack([wave.inputs[name] for wave in self.waves]) for name in self.waves[0].inputs}
+
+    def split(self, metrics: Any) -> Iterator[tuple[PlannedWave, Any]]:
+        """Yields each wave with its metrics, from leaves [...] of one wave or [k, ...] of several."""
+        for i, wave in enumerate(self.waves):
+            yield wave, metrics if len(self.waves) == 1 else jax.tree.map(operator.itemgetter(i), metrics)
 
 
-def _together(columns: Sequence[np.ndarray]) -> np.ndarray:
+def _stack(columns: Sequence[np.ndarray]) -> np.ndarray:
     return columns[0] if len(columns) == 1 else np.stack(columns)
 
 
-def dispatches(turns: Iterable[Turn], *, size: int, stops: Sequence[int]) -> Iterator[Dispatch]:
-    """Takes ``size`` turns at a time together, none across a multiple of a stop; too few before one go one by one.
+def synchronous_waves(first_step: int, num_steps: int, *, num_workers: int) -> Iterator[PlannedWave]:
+    """Yields one wave for each step after ``first_step``; worker w takes the batch of index ``step * W + w``.
 
-    So two programs do for a run of any length. A run that stops after a dispatch, and goes on from there, has the same
-    dispatches as one that never stopped.
-
-    >>> turns = Together(num_workers=2, num_counted=2).turns(5, 17, stops=())
-    >>> [len(some.turns) for some in dispatches(turns, size=3, stops=(10,))]
-    [3, 1, 1, 3, 3, 1]
-    """
-    waiting: list[Turn] = []
-    for turn in turns:
-        waiting.append(turn)
-        if len(waiting) == size:
-            yield Dispatch(tuple(waiting))
-            waiting = []
-        elif any(turn.reaches(stop) for stop in stops):
-            yield from (Dispatch((one,)) for one in waiting)
-            waiting = []
-    yield from (Dispatch((one,)) for one in waiting)
-
-
-class Collector(Protocol):
-    """Takes a turn and what it measured, on the host; returns the steps that are complete, with their numbers."""
-
-    def __call__(self, turn: Turn, metrics: Mapping[str, Any]) -> list[tuple[int, Numbers]]: ...
-
-
-class Timetable(Protocol):
-    """The turns of a run: a pure function of the step at which they begin."""
-
-    gradients_per_step: int  # that are computed
-    num_counted: int  # that an update counts, where that is fixed
-    plan: Mapping[str, np.dtype]  # of a worker's part of a turn's plan
-
-    def turns(self, first_step: int, num_steps: int, *, stops: Sequence[int]) -> Iterator[Turn]:
-        """Yields the turns after ``first_step`` steps up to ``num_steps``; none goes across a multiple of a stop."""
-
-    def collector(self, *, seconds: float, measure: Measure) -> Collector:
-        """Returns what makes numbers of each step out of what turns measured, from a simulated moment on.
-
-        Args:
-          seconds: that moment.
-          measure: what the sums of a step's gradients come to.
-        """
-
-    def staleness(self, num_steps: int) -> np.ndarray | None:
-        """Counts the gradients of the first steps by worker and staleness, [W, S]; None where none is stale."""
-
-
-class Together:
-    """Synchronous: each turn is a step of all workers, and worker w draws number ``step * W + w``.
-
-    >>> turn = next(Together(num_workers=2, num_counted=2).turns(5, 9, stops=()))
-    >>> turn.steps, turn.draw
+    >>> wave = next(synchronous_waves(5, 9, num_workers=2))
+    >>> wave.steps, wave.batch_index
     (range(6, 7), array([10, 11]))
     """
-
-    plan: Mapping[str, np.dtype] = {}
-
-    def __init__(self, *, num_workers: int, num_counted: int):
-        self.gradients_per_step, self.num_counted = num_workers, num_counted
-
-    def turns(self, first_step: int, num_steps: int, *, stops: Sequence[int]) -> Iterator[Turn]:
-        """Yields one turn for each step."""
-        del stops
-        for step in range(first_step, num_steps):
-            first_draw = step * self.gradients_per_step
-            yield Turn(range(step + 1, step + 2), np.arange(first_draw, first_draw + self.gradients_per_step))
-
-    def collector(self, *, seconds: float, measure: Measure) -> Collector:
-        """Returns the step's numbers as they were measured."""
-        del seconds, measure
-        return lambda turn, metrics: [(turn.steps[-1], {name: float(value) for name, value in metrics.items()})]
-
-    def staleness(self, num_steps: int) -> None:
-        """Nothing is stale."""
+    for step in range(first_step, num_steps):
+        yield PlannedWave(range(step + 1, step + 2), np.arange(step * num_workers, (step + 1) * num_workers))
 
 
-class InWaves:
-    """Asynchronous: turns are the waves of an event order, which follows from the durations of tasks alone."""
+def asynchronous_waves(
+    first_step: int,
+    num_steps: int,
+    *,
+    durations: asynchronous.Durations,
+    mode: asynchronous.Mode,
+    num_workers: int,
+    stops: Sequence[int] = (),
+) -> Iterator[PlannedWave]:
+    """Yields the waves of an event order, which follows from the durations of the workers' tasks alone.
 
-    plan: Mapping[str, np.dtype] = {name: np.dtype(np.int32) for name in ("position", "staleness", "reads_after")}
-
-    def __init__(self, durations: asynchronous.Durations, *, num_workers: int, mode: asynchronous.Mode):
-        self._durations, self._num_workers, self._mode = durations, num_workers, mode
-        self.gradients_per_step = self.num_counted = mode.gradients_per_update
-
-    def _order(self, first_event: int, num_events: int):
-        return asynchronous.order(
-            self._durations,
-            num_workers=self._num_workers,
-            num_events=num_events,
-            first_event=first_event,
-            staleness_bound=self._mode.staleness_bound,
-            gradients_per_update=self._mode.gradients_per_update,
+    Args:
+      first_step: the steps that are done already.
+      num_steps: the step at which the run ends.
+      durations: seconds of each task of each worker.
+      mode: the options of the asynchronous run.
+      num_workers: W.
+      stops: periods in steps; no wave crosses a multiple of one of them.
+    """
+    count = mode.gradients_per_update
+    waves = asynchronous.waves(
+        event_order(first_step, num_steps, durations=durations, mode=mode, num_workers=num_workers),
+        num_workers=num_workers,
+        first_event=first_step * count,
+        stops=[stop * count for stop in stops],
+    )
+    for wave in waves:
+        next_event = wave.first_event + len(wave.events.worker)
+        yield PlannedWave(
+            steps=range(wave.first_event // count + 1, next_event // count + 1),
+            batch_index=wave.slots.draw,
+            inputs={name: getattr(wave.slots, name) for name in ASYNC_INPUTS},
+            arrivals=wave.events,
+            is_whole=next_event % count == 0,
+            begins_whole=wave.first_event % count == 0,
         )
 
-    def turns(self, first_step: int, num_steps: int, *, stops: Sequence[int]) -> Iterator[Turn]:
-        """Yields one turn for each wave."""
-        count = self.gradients_per_step
-        first_event = first_step * count
-        waves = asynchronous.waves(
-            self._order(first_event, num_steps * count),
-            num_workers=self._num_workers,
-            first_event=first_event,
-            stops=[stop * count for stop in stops],
-        )
-        for wave in waves:
-            plan = {name: getattr(wave.slots, name) for name in self.plan}
-            steps = range(wave.first_event // count + 1, wave.next_event // count + 1)
-            whole = {"is_whole": wave.next_event % count == 0, "begins_whole": wave.first_event % count == 0}
-            yield Turn(steps, wave.slots.draw, plan, wave.events, **whole)
 
-    def collector(self, *, seconds: float, measure: Measure) -> Collector:
-        """Returns what keeps gradients until those of a step are complete."""
-        return _Groups(self.gradients_per_step, seconds=seconds, measure=measure)
-
-    def staleness(self, num_steps: int) -> np.ndarray:
-        """Counts the gradients of the first steps by worker and staleness."""
-        counts = np.zeros((self._num_workers, 1), np.int64)
-        for events, _ in self._order(0, num_steps * self.gradients_per_step):
-            part = asynchronous.histogram(events.worker, events.staleness, num_workers=self._num_workers)
-            counts = asynchronous.merge(counts, part)
-        return counts
+def event_order(
+    first_step: int, num_steps: int, *, durations: asynchronous.Durations, mode: asynchronous.Mode, num_workers: int
+) -> Iterator[tuple[asynchronous.Events, asynchronous.Reads]]:
+    """Yields the gradients of the steps after ``first_step`` in the order of arrival, piece by piece."""
+    return asynchronous.order(
+        durations,
+        num_workers=num_workers,
+        num_events=num_steps * mode.gradients_per_update,
+        first_event=first_step * mode.gradients_per_update,
+        staleness_bound=mode.staleness_bound,
+        gradients_per_update=mode.gradients_per_update,
+    )
 
 
-class _Groups:
-    """Makes the numbers of steps out of those of gradients, which may have come in several waves."""
+def plan_calls(
+    waves: Iterable[PlannedWave], *, steps_per_call: int, num_steps: int, eval_every: int, checkpoint_every: int
+) -> Iterator[StepPlan]:
+    """Groups waves into calls of ``steps_per_call``, none across an evaluation or checkpoint.
 
-    def __init__(self, size: int, *, seconds: float, measure: Measure):
-        self._size, self._seconds, self._measure = size, seconds, measure
-        self._waiting: list[Numbers] = []
+    Too few waves before one of those are called one by one, so that two programs suffice for a run of any length. A run
+    that stops after a call and is resumed there has the same calls as one that never stopped.
 
-    def __call__(self, turn: Turn, metrics: Mapping[str, Any]) -> list[tuple[int, Numbers]]:
-        assert turn.arrivals is not None
-        complete: list[tuple[int, Numbers]] = []
-        for i, staleness in enumerate(turn.arrivals.staleness):
-            numbers = {name: float(column[i]) for name, column in metrics["gradients"].items()}
-            self._waiting.append({**numbers, "staleness": float(staleness)})
-            if len(self._waiting) == self._size:
-                update = len(complete)
-                of_update = {name: float(column[update]) for name, column in metrics["updates"].items()}
-                contributors = float(self._size if of_update["rate"] > 0 else 0)
-                time = {"step_seconds": self._lap(turn.arrivals.seconds[i]), "contributors": contributors}
-                complete.append((turn.steps[update], {**self._of_step(), **of_update, **time}))
-                self._waiting = []
-        return complete
+    >>> waves = synchronous_waves(5, 17, num_workers=2)
+    >>> plans = plan_calls(waves, steps_per_call=3, num_steps=17, eval_every=10, checkpoint_every=20)
+    >>> [(len(plan.waves), plan.evaluate) for plan in plans]
+    [(3, False), (1, False), (1, True), (3, False), (3, False), (1, True)]
+    """
 
-    def _lap(self, arrival: float) -> float:
-        # Since the sum of all laps, as the tally has it, and not since the arrival before: so resuming keeps the bits.
-        lap = float(arrival) - self._seconds
-        self._seconds += lap
-        return lap
+    def call(*waves: PlannedWave) -> StepPlan:
+        last = waves[-1]
+        is_last = last.reaches(num_steps)
+        evaluate, checkpoint = is_last or last.reaches(eval_every), is_last or last.reaches(checkpoint_every)
+        return StepPlan(waves, evaluate, checkpoint, is_last)
 
-    def _of_step(self) -> Numbers:
-        gradients = self._waiting
-        total = {name: sum(g[name] for g in gradients) for name in gradients[0]}
-        return {
-            **{name: float(value) for name, value in self._measure(total).items()},
-            "gradient_norm": (total["squared_norm"] / len(gradients)) ** 0.5,  # root mean square, as over workers
-            "staleness": total["staleness"] / len(gradients),
-        }
+    waiting: list[PlannedWave] = []
+    for wave in waves:
+        waiting.append(wave)
+        if len(waiting) == steps_per_call:
+            yield call(*waiting)
+            waiting = []
+        elif wave.reaches(eval_every) or wave.reaches(checkpoint_every):
+            yield from map(call, waiting)
+            waiting = []
+    yield from map(call, waiting)

@@ -1,76 +1,105 @@
-"""The state of a run: where it begins, the form in which checkpoints have it, and how it comes back from there."""
+"""The state of a run: what the step reads and writes, how it begins, and the form in which checkpoints hold it."""
 
-import pathlib
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
-import runs
 from parallel import Layout, processes
-from runs.errors import ConfigError, refusing
-from training.nonfinite import step_of
-from training.setup import Program
-from training.train_step import Local, Shared
+
+if TYPE_CHECKING:
+    from training.setup import TrainSetup
 
 
-def place(program: Program, layout: Layout, *, params: Any = None) -> tuple[Any, Any]:
-    """Returns the initial state on the devices, of the seed or of parameters at hand."""
-    shared, local = jax.device_get(jax.jit(lambda params: program.init(params=params))(params))
-    shared, local = processes.same_on_all((shared, local))
-    local = jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), local)
-    return layout.put_shared(shared), layout.put_local(local)
+class WorkerState(NamedTuple):
+    """Each worker's own state that a worker keeps unchanged when the step leaves it out.
 
-
-def canonical(shared: Shared, local: Local, tally: runs.Tally, layout: Layout) -> dict[str, Any]:
-    """Returns the state in the form that checkpoints have, which does not know the layout."""
-    shared = step_of(layout.get_shared(shared))
-    return {"shared": shared, "local": layout.get_local(local), "tally": tally.state()}
-
-
-def abstract(program: Program, *, layout: Layout | None = None) -> dict[str, Any]:
-    """Returns the shapes of ``canonical``, without a device; of several processes, with what lies where."""
-    shared, local = jax.eval_shape(program.init)
-    num_workers, saved = program.config.num_workers, layout.saved if layout else None
-    local = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_workers, *x.shape), x.dtype, sharding=saved), local)
-    return {"shared": shared, "local": local, "tally": runs.Tally.abstract()}
-
-
-def open_checkpoints(
-    program: Program, folder: pathlib.Path, *, access: Literal["write", "read"] = "write"
-) -> runs.Checkpoints:
-    """Opens a run's checkpoints; the best is the best by the task's own metric."""
-    metric, mode = program.task.best
-    keep = program.config.keep_checkpoints
-    return runs.Checkpoints(folder / "checkpoints", keep_last=keep, best_metric=metric, best_mode=mode, access=access)
-
-
-def params_of(program: Program, folder: str) -> Any:
-    """Returns the parameters of another run's last checkpoint: its moving average, where it has one.
-
-    Raises:
-      ConfigError: if the folder has no checkpoint, or the last is damaged or of another model.
+    Attributes:
+      model_state: BatchNorm statistics.
+      opt_state: state of the transformations before the reducer: clipping, the loss scale, a worker's own optimizer.
     """
-    shapes = jax.eval_shape(program.init)[0].params
-    with refusing(), open_checkpoints(program, runs.expand(folder), access="read") as checkpoints:
-        found, step = None, processes.from_first(checkpoints.latest_step)
-        if step is not None:
-            has_ema = processes.from_first(lambda: checkpoints.holds("shared/ema", step=step))
-            part = "shared/ema" if has_ema else "shared/params"
-            found = checkpoints.restore(shapes, which=step, part=part)
-    if found is None:
-        raise ConfigError(f"config.init_from={folder!r}: must be the folder of a run with a checkpoint")
-    return found[1]
+
+    model_state: Any
+    opt_state: Any
 
 
-def restore(
-    program: Program, layout: Layout, checkpoints: runs.Checkpoints, *, which: Any = "latest"
-) -> tuple[int, Any, Any, runs.Tally] | None:
-    """Returns (step, shared, local, tally) of a whole checkpoint, "latest", "best" or of a step; None without any."""
-    with refusing():
-        restored = checkpoints.restore(abstract(program, layout=layout), which=which)
-    if restored is None:
-        return None
-    step, state = restored
-    shared, local = layout.put_shared(state["shared"]), layout.put_local(state["local"])
-    return step, shared, local, runs.Tally.of(state["tally"])
+class TrainState(NamedTuple):
+    """All that a step reads and writes. The last three fields are each worker's own; the others are shared.
+
+    Attributes:
+      step: [] int32, server updates so far; bitwise-negated after a non-finite step, which freezes the state.
+      key: [2] uint32, the random key of dropout and augmentation.
+      params: the parameters.
+      opt_state: state of the optimizer after the reducer.
+      ema: moving average of the parameters, or None.
+      server: further state of an asynchronous server, or None.
+      worker: what a left-out worker keeps.
+      reducer_state: state of the reducer.
+      snapshot: the parameters that an asynchronous worker has read, or None.
+    """
+
+    step: Any
+    key: Any
+    params: Any
+    opt_state: Any
+    ema: Any
+    server: Any
+    worker: Any
+    reducer_state: Any
+    snapshot: Any
+
+
+# The axis of each field over lanes: None for shared fields, 0 for each worker's own.
+LANES = TrainState(*[None] * 6, worker=0, reducer_state=0, snapshot=0)
+
+
+def evaluation_params(state: TrainState) -> Any:
+    """Returns the parameters at which a worker computes: the shared ones, or its own snapshot of them."""
+    return state.params if state.snapshot is None else state.snapshot
+
+
+def init_state(setup: "TrainSetup", layout: Layout, *, params: Any = None) -> TrainState:
+    """Returns the initial state on the devices.
+
+    Args:
+      setup: of the run.
+      layout: where the workers are.
+      params: initial parameters; None for those that follow from the seed.
+    """
+    state = jax.device_get(jax.jit(lambda params: setup.init_worker(params=params))(params))
+    state = processes.same_on_all(state)
+
+    def for_all_workers(tree):
+        return jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), tree)
+
+    own = {name: for_all_workers(getattr(state, name)) for name in ("worker", "reducer_state", "snapshot")}
+    return layout.put(state._replace(**own), LANES)
+
+
+def to_host(state: TrainState, layout: Layout) -> TrainState:
+    """Returns the state in canonical form, as checkpoints hold it: per-worker leaves are [W, ...].
+
+    The step counts the updates that were made, also of a state that a non-finite step has frozen.
+    """
+    state = layout.get(state, LANES)
+    return state._replace(step=np.maximum(state.step, ~state.step))
+
+
+def abstract_state(setup: "TrainSetup", *, layout: Layout | None = None) -> TrainState:
+    """Returns the shapes of ``to_host``; with the sharding of per-worker leaves in multi-process runs."""
+    state = jax.eval_shape(setup.init_worker)
+    saved = layout.saved if layout else None
+
+    def of_all_workers(tree):
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((setup.config.num_workers, *x.shape), x.dtype, sharding=saved), tree
+        )
+
+    own = {name: of_all_workers(getattr(state, name)) for name in ("worker", "reducer_state", "snapshot")}
+    return state._replace(**own)
+
+
+def shared_bytes(state: TrainState) -> int:
+    """Returns the bytes of the shared fields of a state, or of its shapes."""
+    shared = [field for field, axis in zip(state, LANES, strict=True) if axis is None]
+    return sum(x.size * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(shared))

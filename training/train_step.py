@@ -1,8 +1,16 @@
-"""One worker's step: the state it is in, what it does by itself, and the reduction with the update."""
+"""One step of synchronous SGD, in the order in which it happens.
+
+    compute_gradients    one worker, no collective      jax.value_and_grad, the worker's own optimizer
+    reduce_gradients     all workers, all collectives   reducer.update, one lax.psum for the metrics
+    apply_gradients      shared state, no collective    optimizer.update, optax.apply_updates
+
+``make_train_step`` joins the three, and ``parallel.map_workers`` runs them on the lanes of all devices by ``jax.pmap``
+or ``jax.shard_map``. The asynchronous step (``async_train_step``) shares the first and the last.
+"""
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import optax
@@ -11,220 +19,308 @@ from jax import numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 import asynchronous
-import data
 import optim
+import parallel
 import reducers
-from models import tasks
-from parallel import AXES, Halves
+from data.augment import Augmentation, as_inputs
+from data.feeds import fetch
+from parallel import AXES, Layout
 from training import nonfinite
+from training.gradient_wrappers import (
+    GradientFunction,
+    Sums,
+    local_steps,
+    micro_batches,
+    record_loss_scale,
+    scale_loss,
+    through_worker_optimizer,
+)
+from training.setup import TrainSetup
+from training.train_state import LANES, TrainState, WorkerState, abstract_state, evaluation_params, shared_bytes
 
-
-class Shared(NamedTuple):
-    """Training state that is equal on all workers."""
-
-    step: Any  # [] int32, server updates so far; ~step once the next was bad and is to stop the run
-    key: Any  # [2] uint32, of dropout and augmentation
-    params: Any
-    opt_state: Any
-    ema: Any  # like params, or None
-    server: Any = None  # what an asynchronous server holds besides
-
-
-class Local(NamedTuple):
-    """Training state of each worker."""
-
-    model_state: Any  # BatchNorm statistics
-    opt_state: Any  # of what comes before the reducer: clipping, the loss scale, a worker's own optimizer
-    reducer_state: Any
-    snapshot: Any = None  # like params: those that an asynchronous worker has read
-
-
-class Chain(NamedTuple):
-    """``optax.chain(before, reducer, after)``: state is local to each worker up to the reducer, shared after it."""
-
-    before: optax.GradientTransformationExtraArgs
-    reducer: optax.GradientTransformationExtraArgs
-    after: optax.GradientTransformationExtraArgs
-
-
-def make_chain(
-    reducer: optax.GradientTransformation,
-    optimizer: optax.GradientTransformation,
-    *,
-    reducer_on: Literal["gradients", "updates"] = "gradients",
-    loss_scaling: optim.loss_scaling.LossScaling,
-    clip_norm: float | None = None,
-) -> Chain:
-    """Puts the reducer before the optimizer, or after it: its place in the chain is the algorithm.
-
-    Clipping is of each worker's gradient, before the reduction, so that one worker's huge gradient cannot hurt all.
-    """
-    before, after = (optimizer, optax.identity()) if reducer_on == "updates" else (optax.identity(), optimizer)
-    if clip_norm is not None:
-        before = optax.chain(optax.clip_by_global_norm(clip_norm), before)
-    before, *rest = map(optax.with_extra_args_support, (before, reducer, after))
-    return Chain(loss_scaling.guard(before), *rest)
+Metrics = dict[str, Any]
 
 
 def make_train_step(
-    *,
-    chain: Chain,
-    local_half: Callable,
-    update: Callable,
-    measure: Callable[[Mapping[str, Any]], dict[str, Any]],
-    arrival_seconds: Callable[[Any], jax.Array],
-    on_overflow: Literal["ignore", "skip"] = "ignore",
-    on_nonfinite: nonfinite.OnNonfinite = "stop",
-) -> Halves:
-    """Returns one worker's step: what it does by itself, up to the reducer; then the reduction and the update.
+    setup: TrainSetup, layout: Layout, *, map_workers: Callable[..., parallel.Step] = parallel.map_workers
+) -> parallel.Step:
+    """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
 
-    Who is late is simulated: all compute, and take part in the collectives. Where the reducer leaves a worker out, the
-    worker is as if it had not begun the step: its BatchNorm statistics, its own optimizer's state and its loss scale
-    stay as they were, and its loss and its gradient's norm are in no metric. So its NaN is nowhere.
+    Late workers are simulated: every worker computes and takes part in the collectives.
 
     Args:
-      chain: what is done with the gradient.
-      local_half: of ``make_local_half``.
-      update: of ``make_update``.
-      measure: ``Task.metrics``, of sums over all workers that count.
-      arrival_seconds: step -> [W], when each worker's gradient is there, for the reducer and the simulated clock.
-      on_overflow: "skip" leaves parameters, the state of ``chain.after`` and the moving average as they were, on all
-        workers, where the reduced updates are not all finite or no worker had any. The step counts all the same, and
-        optimizers before the reducer keep what they have learnt, as those of Adasum's authors do.
-      on_nonfinite: "skip" and "stop" leave all state as it was, on all workers, where the loss of those that count, or
-        the norm of what they give, of what is reduced or of the update is not finite; of the loss alone, where an
-        overflow is skipped. After "skip" the step counts, "stop" keeps the state from there on.
+      setup: what to train.
+      layout: where the workers are.
+      map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
+    config = setup.config
+    gradient = make_gradient_function(setup)
 
-    def reduce_half(shared: Shared, local: Local, work: optim.accumulation.Work, plan):
-        del plan
-        seconds = arrival_seconds(shared.step)  # (W,)
-        updates, reducer_state = chain.reducer.update(
-            work.updates, local.reducer_state, shared.params, arrival_seconds=seconds
+    def compute(state: TrainState, batch: Any, resident: Any) -> "WorkerGradient":
+        return compute_gradients(state, batch, resident, gradient=gradient, augment=setup.source.augment)
+
+    def apply(state: TrainState, reduced: "Reduced") -> tuple[TrainState, Metrics]:
+        state, metrics = apply_gradients(
+            state,
+            reduced.updates,
+            optimizer=setup.optimizer,
+            learning_rate=setup.learning_rate,
+            ema_decay=config.ema_decay,
         )
-        work, time = _only_counted(work, local, reducers.waited(reducer_state), seconds)
-        told = {name: jnp.asarray(value, jnp.float32) for name, value in reducers.metrics(reducer_state).items()}
-        told = {name: value for name, value in told.items() if name not in time}
-        seen = {} if on_nonfinite == "ignore" else nonfinite.own(work.layers, work.sums)
-        flat, unflatten = ravel_pytree((work.sums, told, seen))
-        totals, told, seen = unflatten(lax.psum(flat, AXES))  # one all-reduce for all metrics
-        told = {name: total / reducers.num_workers(AXES) for name, total in told.items()}
-        skipped = ~reducers.all_finite(updates) | reducers.overflowed(reducer_state) | (totals.get("contributed") == 0)
-        updated, own = update(shared, updates)
-        made = own.pop("squares")
-        if on_overflow == "skip":
-            updated = optax.tree.where(skipped, shared._replace(step=updated.step), updated)
-            own["update_norm"] = jnp.where(skipped, 0, own["update_norm"])
-            own["skipped"] = skipped.astype(jnp.float32)
-        after = updated, Local(work.model_state, work.opt_state, reducer_state)
-        if on_nonfinite == "ignore":
-            return *after, _metrics(totals, told, **measure(totals), **own, **time)
-        norms = (seen["given"], made) if on_overflow == "ignore" else ()
-        is_bad = ~reducers.all_finite((totals["loss"], norms))
-        if on_nonfinite == "skip":
-            own["skipped"] = jnp.maximum(own.get("skipped", 0.0), is_bad.astype(jnp.float32))
-        metrics = _metrics(totals, told, **measure(totals), **own, **time)
-        shared, local = nonfinite.undo(is_bad, (shared, local), after, on_nonfinite=on_nonfinite)
-        return shared, local, {**metrics, "evidence": nonfinite.Evidence(is_bad, **seen, made=made)}
+        return state._replace(worker=reduced.worker, reducer_state=reduced.reducer_state), metrics
 
-    return Halves(local_half, reduce_half)
+    may_overflow = setup.loss_scale is not None or config.communication.name != "full"
+    if may_overflow:
+        apply = nonfinite.skip_overflow(apply)
+    if config.on_nonfinite != "ignore":
+        look_at = "loss" if may_overflow else "all"
+        apply = nonfinite.skip_nonfinite(apply, then=config.on_nonfinite, look_at=look_at)
+
+    def update(state: TrainState, mine: "WorkerGradient", inputs: Any) -> tuple[TrainState, Metrics]:
+        del inputs  # a synchronous step has none
+        reduced = reduce_gradients(
+            state,
+            mine,
+            reducer=setup.reducer,
+            arrival_seconds=setup.arrival_seconds,
+            on_nonfinite=config.on_nonfinite,
+        )
+        state, metrics = apply(state, reduced)
+        return state, step_metrics(reduced, metrics, measure=setup.task.metrics)
+
+    return map_workers(compute, update, layout=layout, state_axes=LANES)
 
 
-def make_local_half(
+def worker_mapping(
+    setup: TrainSetup, layout: Layout, *, steps_per_call: int = 1, worker_times: parallel.WorkerTimes | None = None
+) -> Callable[..., parallel.Step]:
+    """Returns the ``map_workers`` of a run: how the config and the flags map workers to devices and lanes.
+
+    Args:
+      setup: of the run.
+      layout: where the workers are.
+      steps_per_call: that one call of the devices takes.
+      worker_times: if given, lanes are dispatched one by one, and it receives each worker's seconds.
+    """
+    lanes = parallel.resolve_lanes(
+        setup.config.lanes if worker_times is None else "dispatched",
+        layout=layout,
+        work="all" if setup.mode is None else "some",
+        num_bytes=shared_bytes(abstract_state(setup)),
+        steps_per_call=steps_per_call,
+    )
+    options = {"mapping": setup.config.lift, "steps_per_call": steps_per_call}
+    if lanes == "dispatched":
+        return functools.partial(parallel.dispatch_lanes, **options, worker_times=worker_times)
+    return functools.partial(parallel.map_workers, **options, lanes=lanes)
+
+
+# ---- 1. One worker: forward, backward, and its own optimizer -----------------------------------------------------
+
+
+class WorkerGradient(NamedTuple):
+    """What one worker computes in a step.
+
+    Attributes:
+      updates: what it gives to the reducer: its gradient, or the updates of its own optimizer.
+      worker: its own state afterwards.
+      sums: sums over its examples, such as "loss" and "count"; "squared_norm" of its gradient; "workers", 1.
+      layers: [L], squared norm of each leaf of ``updates``.
+    """
+
+    updates: Any
+    worker: WorkerState
+    sums: Sums
+    layers: jax.Array
+
+
+def compute_gradients(
+    state: TrainState, batch: Any, resident: Any, *, gradient: GradientFunction, augment: Augmentation
+) -> WorkerGradient:
+    """Computes one worker's gradient on its batch; there is no collective in it."""
+    key = jax.random.fold_in(jax.random.wrap_key_data(state.key), batch["batch_index"])
+    augment_key, dropout_key = jax.random.split(key)
+    examples = fetch(resident["train"], batch)
+    examples = as_inputs(examples, resident["constants"], augment=augment, key=augment_key)
+    updates, worker, sums = gradient(state, state.worker, examples, dropout_key)
+    return WorkerGradient(updates, worker, {**sums, "workers": jnp.ones(())}, nonfinite.squares(updates))
+
+
+def make_gradient_function(setup: TrainSetup) -> GradientFunction:
+    """Returns the gradient function of a config: ``value_and_grad`` inside of the wrappers that the config asks for."""
+    gradient: GradientFunction = functools.partial(value_and_grad, loss_fn=setup.task.loss)
+    if setup.loss_scale is not None:
+        gradient = scale_loss(gradient)
+    gradient = micro_batches(gradient, **setup.micro_batches)
+    gradient = through_worker_optimizer(gradient, setup.worker_optimizer)
+    gradient = local_steps(gradient, count=setup.num_local_steps)
+    return gradient if setup.loss_scale is None else record_loss_scale(gradient)
+
+
+def value_and_grad(
+    state: TrainState, worker: WorkerState, batch: Any, key: jax.Array, *, loss_fn: Callable, loss_scale: Any = None
+) -> tuple[Any, WorkerState, Sums]:
+    """Returns one worker's gradient, its state after the forward pass, and the sums of its loss and metrics."""
+
+    def loss(params):
+        value, (sums, model_state) = loss_fn(params, worker.model_state, batch, key)
+        return value if loss_scale is None else loss_scale * value, (sums, model_state)
+
+    (_, (sums, model_state)), gradients = jax.value_and_grad(loss, has_aux=True)(evaluation_params(state))
+    return gradients, worker._replace(model_state=model_state), sums
+
+
+# ---- 2. All workers: the reduction -------------------------------------------------------------------------------
+
+
+class Reduced(NamedTuple):
+    """What all workers' gradients became. Equal on all workers, but for ``worker`` and ``reducer_state``.
+
+    Attributes:
+      updates: the reduced updates.
+      worker: this worker's own state after the step.
+      reducer_state: this worker's state of the reducer.
+      totals: the workers' ``sums`` added up, of those that count.
+      time: "step_seconds" and "contributors".
+      metrics: what the reducer reports in its state, averaged over the workers.
+      report: the parts of a ``NonfiniteReport`` that are known before the update; {} if nobody looks.
+      overflowed: [] bool, whether the reducer dropped the updates because they overflowed.
+    """
+
+    updates: Any
+    worker: WorkerState
+    reducer_state: Any
+    totals: Sums
+    time: Metrics
+    metrics: Metrics
+    report: dict[str, jax.Array]
+    overflowed: Any
+
+
+def reduce_gradients(
+    state: TrainState,
+    mine: WorkerGradient,
     *,
-    task: tasks.Task,
-    chain: Chain,
-    accumulation: optim.accumulation.Accumulation,
-    loss_scaling: optim.loss_scaling.LossScaling,
-    augment: Callable = data.AUGMENTATIONS["none"],
-) -> Callable:
-    """Returns what a worker does by itself: ``(shared, local, feed, resident) -> Work``.
+    reducer: reducers.Reducer,
+    arrival_seconds: Callable[[Any], jax.Array],
+    on_nonfinite: nonfinite.OnNonfinite = "stop",
+) -> Reduced:
+    """Reduces the workers' updates and metrics; every collective of the step is here.
 
     Args:
-      task: gives the loss.
-      chain: what is done with the gradient; here what comes before the reducer.
-      accumulation: how a worker takes in its batch.
-      loss_scaling: how it gets at a gradient; the one that guards the chain.
-      augment: what is done to images.
+      state: before the step.
+      mine: what this worker computed.
+      reducer: along ``AXES``.
+      arrival_seconds: step -> [W], when each worker's gradient arrives, for the reducer and the simulated clock.
+      on_nonfinite: with "ignore" no report is made.
     """
-
-    def gradient(params, opt_state, model_state, part):
-        batch, key = part
-        loss = functools.partial(task.loss, batch=batch, key=key)
-        return loss_scaling.gradient(loss, opt_state, params, model_state)
-
-    def local_half(shared: Shared, local: Local, feed, resident) -> optim.accumulation.Work:
-        params = view(shared, local)
-        key = jax.random.fold_in(jax.random.wrap_key_data(shared.key), feed["draw"])
-        augment_key, dropout_key = jax.random.split(key)
-        batch = data.fetch(resident["train"], feed)
-        batch = data.as_inputs(batch, resident["constants"], augment=augment, key=augment_key)
-        parts = optim.accumulation.split(batch, key=dropout_key, count=accumulation.num_parts)
-
-        def update(gradients, opt_state, params):
-            return chain.before.update(gradients, optim.schedules.at_step(opt_state, shared.step), params)
-
-        work = accumulation.work(gradient, update, params, local.opt_state, local.model_state, parts)
-        measured = loss_scaling.measure(local.opt_state, work.opt_state)
-        sums = {**work.sums, **measured, "workers": jnp.ones(())}
-        return work._replace(sums=sums, layers=nonfinite.squares(work.updates))
-
-    return local_half
+    seconds = arrival_seconds(state.step)  # (W,)
+    needs = {"arrival_seconds": seconds} if reducer.needs_arrivals else {}
+    updates, reducer_state = reducer.update(mine.updates, state.reducer_state, state.params, **needs)
+    mine, time = leave_out_late_worker(mine, state.worker, reducers.waited(reducer_state), seconds)
+    measured = {name: jnp.asarray(value, jnp.float32) for name, value in reducers.metrics(reducer_state).items()}
+    measured = {name: value for name, value in measured.items() if name not in time}
+    report = {} if on_nonfinite == "ignore" else nonfinite.own_part(mine.layers, mine.sums)
+    totals, measured, report = sum_over_workers((mine.sums, measured, report))
+    measured = {name: total / reducers.num_workers(AXES) for name, total in measured.items()}
+    overflowed = reducers.overflowed(reducer_state)
+    return Reduced(updates, mine.worker, reducer_state, totals, time, measured, report, overflowed)
 
 
-def view(shared: Shared, local: Local) -> Any:
-    """Returns the parameters at which a worker evaluates: the shared ones, or those that it has read."""
-    return shared.params if local.snapshot is None else local.snapshot
+def leave_out_late_worker(
+    mine: WorkerGradient, before: WorkerState, waited: reducers.Waited | None, seconds: jax.Array
+) -> tuple[WorkerGradient, Metrics]:
+    """Makes a worker that the reducer left out as if it had not begun the step.
 
-
-def make_update(*, chain: Chain, learning_rate: optax.Schedule, ema_decay: float | None = None) -> Callable:
-    """Returns one update of the shared state: ``(shared, reduced updates, rate) -> (shared, metrics)``.
+    Its BatchNorm statistics, the state of its own optimizer and its loss scale stay as they were before, and its loss
+    and gradient norm enter no metric, so that its NaN is nowhere.
 
     Args:
-      chain: what is done with the gradient; here what comes after the reducer.
-      learning_rate: of each step, for the records.
-      ema_decay: of the moving average of the parameters.
+      mine: what this worker computed.
+      before: its own state before the step.
+      waited: whom the reducer waited for; None if for all.
+      seconds: [W], when each worker's gradient arrives.
+
+    Returns:
+      What counts of ``mine``, and the step's simulated "step_seconds" and number of "contributors".
     """
-
-    def update(shared: Shared, updates, rate: asynchronous.Rate = None) -> tuple[Shared, dict[str, jax.Array]]:
-        reduced_norm, reduced_squares = optax.tree.norm(updates), nonfinite.squares(updates)
-        opt_state = optim.schedules.at_step(shared.opt_state, shared.step)
-        updates, opt_state = asynchronous.update_at(chain.after, updates, opt_state, shared.params, rate=rate)
-        params = optax.apply_updates(shared.params, updates)
-        step, ema = shared.step + 1, shared.ema
-        if ema_decay is not None:
-            ema = optim.ema.update(ema, params, num_updates=step, decay=ema_decay)
-        metrics = {
-            "learning_rate": learning_rate(shared.step),
-            "reduced_norm": reduced_norm,
-            "update_norm": optax.tree.norm(updates),
-            "squares": jnp.stack([reduced_squares, nonfinite.squares(updates)]),  # of each leaf; for no record
-        }
-        return shared._replace(step=step, params=params, opt_state=opt_state, ema=ema), metrics
-
-    return update
-
-
-def _only_counted(work: Any, local: Local, waited: reducers.Waited | None, seconds: jax.Array) -> tuple[Any, dict]:
-    """Returns a worker's work as the step counts it, and the step's simulated duration and contributors."""
-    if waited is None:  # all are waited for
-        return work, {"step_seconds": jnp.max(seconds), "contributors": jnp.float32(len(seconds))}
+    if waited is None:
+        return mine, {"step_seconds": jnp.max(seconds), "contributors": jnp.float32(len(seconds))}
     counts = waited.contributes > 0
-    kept = work._replace(
-        opt_state=optax.tree.where(counts, work.opt_state, local.opt_state),
-        model_state=optax.tree.where(counts, work.model_state, local.model_state),
-        sums=jax.tree.map(lambda x: jnp.where(counts, x, 0), work.sums),
+    kept = mine._replace(
+        worker=optax.tree.where(counts, mine.worker, before),
+        sums=jax.tree.map(lambda x: jnp.where(counts, x, 0), mine.sums),
     )
     return kept, {name: reducers.same_on_all(value, AXES) for name, value in waited.metrics.items()}
 
 
-def _metrics(totals: dict[str, jax.Array], told: dict[str, jax.Array], **own: jax.Array) -> dict[str, jax.Array]:
-    """What a step measured, of sums over the workers that count and of what is the same on all."""
+def sum_over_workers(tree: Any) -> Any:
+    """Sums every leaf over all workers, with one all-reduce for all of them."""
+    flat, unflatten = ravel_pytree(tree)
+    return unflatten(lax.psum(flat, AXES))
+
+
+# ---- 3. Shared state: the optimizer and the update ---------------------------------------------------------------
+
+
+def apply_gradients(
+    state: TrainState,
+    gradients: Any,
+    *,
+    optimizer: optax.GradientTransformationExtraArgs,
+    learning_rate: optax.Schedule,
+    ema_decay: float | None = None,
+    rate: asynchronous.Rate = None,
+) -> tuple[TrainState, Metrics]:
+    """Updates the parameters with reduced gradients; there is no collective in it.
+
+    Args:
+      state: before the update.
+      gradients: the reduced updates.
+      optimizer: what stands after the reducer.
+      learning_rate: of each step, for the records.
+      ema_decay: of the moving average of the parameters.
+      rate: an asynchronous server's factor of the update; None is 1.
+
+    Returns:
+      The state after the update, and its metrics; of those "squares", [2, L], is for no record but for
+      ``nonfinite.skip_nonfinite``.
+    """
+    opt_state = optim.schedules.at_step(state.opt_state, state.step)
+    updates, new_opt_state = optimizer.update(gradients, opt_state, state.params)
+    updates, opt_state = asynchronous.at_rate(rate, updates, new_opt_state, before=opt_state)
+    params = optax.apply_updates(state.params, updates)
+    step, ema = state.step + 1, state.ema
+    if ema_decay is not None:
+        ema = optim.ema.update(ema, params, num_updates=step, decay=ema_decay)
+    metrics = {
+        "learning_rate": learning_rate(state.step),
+        "reduced_norm": optax.tree.norm(gradients),
+        "update_norm": optax.tree.norm(updates),
+        "squares": jnp.stack([nonfinite.squares(gradients), nonfinite.squares(updates)]),
+    }
+    return state._replace(step=step, params=params, opt_state=opt_state, ema=ema), metrics
+
+
+def step_metrics(reduced: Reduced, own: Metrics, *, measure: Callable[[Mapping[str, Any]], Metrics]) -> Metrics:
+    """Returns the metrics of a step.
+
+    Args:
+      reduced: sums over the workers that count, and what the reducer reports.
+      own: metrics of the update.
+      measure: ``Task.metrics``, of sums.
+
+    Raises:
+      ValueError: if the reducer reports a metric under a name of the step's own.
+    """
+    totals = reduced.totals
     metrics = {
         "gradient_norm": jnp.sqrt(totals["squared_norm"] / totals["workers"]),  # root mean square over workers
         **{name: totals[name] / totals["workers"] for name in ("loss_scale",) if name in totals},
-        **own,
+        **measure(totals),
+        **{name: value for name, value in own.items() if name != "squares"},
+        **reduced.time,
     }
-    if clash := sorted(metrics.keys() & told.keys()):
-        raise ValueError(f"metrics: {', '.join(clash)} of the reducer would hide the step's own")
-    return {**metrics, **told}
+    if clash := sorted(metrics.keys() & reduced.metrics.keys()):
+        raise ValueError(f"metrics: the reducer reports {', '.join(clash)}, which the step itself measures")
+    return {**metrics, **reduced.metrics}

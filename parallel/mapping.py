@@ -1,0 +1,159 @@
+"""From one worker to all: ``jax.pmap`` or ``jax.shard_map`` over the devices, ``jax.vmap`` over the lanes of each."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from parallel import processes
+from parallel.layout import DEVICE_AXIS, LANE_AXIS, Layout, split_by_axes
+
+DeviceMapping = Literal["pmap", "shard_map"]
+
+# A worker's two functions:
+#   compute(state, batch, resident) -> mine           no collective
+#   update(state, mine, inputs) -> (state, metrics)   every collective, over ("device", "lane")
+Compute = Callable[[Any, Any, Any], Any]
+Update = Callable[[Any, Any, Any], tuple[Any, Any]]
+
+
+class Step:
+    """All workers' step: ``step(state, batch, resident, inputs) -> (state, metrics)``.
+
+    Arrays have a leading device axis: shared state, resident data and metrics are [D, ...]; per-worker state, batches
+    and inputs are [D, L, ...]. With k steps per call, batches and inputs are [D, k, L, ...] and metrics are [D, k].
+    The buffers of ``state`` are donated: use the returned ones.
+
+    Attributes:
+      lower: takes the arguments' shapes; returns each program lowered for compilation, by name, with the number of
+        times that one step calls it.
+    """
+
+    def __init__(self, call: Callable[..., Any], *, lower: Callable[..., dict[str, tuple[Any, int]]]):
+        self._call = call
+        self.lower = lower
+
+    def __call__(self, state: Any, batch: Any, resident: Any, inputs: Any) -> tuple[Any, Any]:
+        return self._call(state, batch, resident, inputs)
+
+
+def map_devices(
+    function: Callable,
+    *,
+    layout: Layout,
+    mapping: DeviceMapping = "pmap",
+    donate_argnums: tuple[int, ...] = (),
+    run_by: Literal["all", "this"] = "all",
+):
+    """Runs ``function`` once on each device, over the leading axis of every argument and result.
+
+    Args:
+      function: receives one device's slice of each argument, with ``DEVICE_AXIS`` bound.
+      layout: the devices.
+      mapping: "pmap", or "shard_map" inside of ``jit``; both take and return the same arrays.
+      donate_argnums: arguments whose buffers the result may reuse.
+      run_by: "all" processes call the function, each with its own part; or only "this" one, on its own devices.
+
+    Returns:
+      A compiled function of arrays with a leading axis [D, ...].
+    """
+    alone = run_by == "this"
+    devices, mesh = (layout.own_devices, layout.own_mesh) if alone else (layout.devices, layout.mesh)
+    if mapping == "pmap":
+        return jax.pmap(function, axis_name=DEVICE_AXIS, devices=devices, donate_argnums=donate_argnums)
+
+    def one_slice(*args):
+        result = function(*jax.tree.map(lambda x: jnp.squeeze(x, 0), args))
+        return jax.tree.map(lambda x: jnp.expand_dims(x, 0), result)
+
+    spec = PartitionSpec(DEVICE_AXIS)
+    # The law tests check replication for every reducer; the types of check_vma cannot follow lanes.
+    mapped = jax.shard_map(one_slice, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    compiled = jax.jit(mapped, donate_argnums=donate_argnums)
+    return _with_own_part(compiled, mesh=mesh, spec=spec) if processes.several() and not alone else compiled
+
+
+def map_workers(
+    compute: Compute,
+    update: Update,
+    *,
+    layout: Layout,
+    state_axes: Any,
+    mapping: DeviceMapping = "pmap",
+    lanes: Literal["vmap", "unrolled"] = "vmap",
+    steps_per_call: int = 1,
+    is_idle: Callable[[Any], np.ndarray] | None = None,
+) -> Step:
+    """Maps one worker's step to all workers: devices by ``mapping``, the lanes of a device by ``lanes``.
+
+    Shared state is not batched over lanes, so 32 lanes hold one copy of the parameters. The result depends on neither
+    the layout nor the mapping nor the lanes, up to the rounding of sums.
+
+    Args:
+      compute: one worker's own work, ``(state, batch, resident) -> mine``, without collectives.
+      update: ``(state, mine, inputs) -> (state, metrics)`` under the named axes ``AXES``. The shared state and the
+        metrics that it returns must be equal on all workers.
+      layout: W workers as D devices x L lanes.
+      state_axes: prefix of the state's tree: None where state is shared, 0 where each worker has its own.
+      mapping: how the devices are mapped.
+      lanes: ``compute`` runs over the lanes as one batched program ("vmap"), or lane after lane ("unrolled").
+      steps_per_call: k; ``lax.scan`` takes k steps in one call of the devices.
+      is_idle: unused here: every lane is part of the one program. See ``dispatch_lanes``.
+    """
+    del is_idle
+    update_lanes = over_lanes(update, layout=layout, state_axes=state_axes)
+
+    def compute_lanes(state, batch, resident):
+        if lanes == "vmap":
+            return jax.vmap(compute, in_axes=(state_axes, 0, None))(state, batch, resident)
+        each = (take_lane(state, batch, lane, state_axes=state_axes) for lane in range(layout.lanes))
+        return stack_lanes([compute(*arguments, resident) for arguments in each])
+
+    def step(state, batch, resident, inputs):
+        return update_lanes(state, compute_lanes(state, batch, resident), inputs)
+
+    def steps(state, batches, resident, inputs):
+        return lax.scan(lambda state, now: step(state, now[0], resident, now[1]), state, (batches, inputs))
+
+    function = step if steps_per_call == 1 else steps
+    compiled = map_devices(function, layout=layout, mapping=mapping, donate_argnums=(0,))
+    return Step(compiled, lower=lambda *shapes: {"step": (compiled.lower(*shapes), 1)})
+
+
+def over_lanes(update: Update, *, layout: Layout, state_axes: Any) -> Update:
+    """Returns ``update`` for all lanes of one device, with the lane axis bound for its collectives."""
+    return jax.vmap(
+        update,
+        in_axes=(state_axes, 0, 0),
+        out_axes=(state_axes, None),
+        axis_name=LANE_AXIS,
+        axis_size=layout.lanes,
+    )
+
+
+def take_lane(state: Any, batch: Any, lane: Any, *, state_axes: Any) -> tuple[Any, Any]:
+    """Returns one lane's view of a device's state and batch."""
+    own = split_by_axes(
+        state, state_axes, shared=lambda tree: tree, per_worker=lambda tree: jax.tree.map(lambda x: x[lane], tree)
+    )
+    return own, jax.tree.map(lambda x: x[lane], batch)
+
+
+def stack_lanes(trees: list[Any]) -> Any:
+    """Stacks the lanes' trees, [...] each, to [L, ...]."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def _with_own_part(compiled: Callable, *, mesh: Mesh, spec: PartitionSpec) -> Callable:
+    """Wraps a function of the arrays of all processes: it takes and returns this process's part, as ``pmap`` does."""
+    from jax.experimental import multihost_utils
+
+    def call(*args):
+        result = compiled(*multihost_utils.host_local_array_to_global_array(args, mesh, spec))
+        return multihost_utils.global_array_to_host_local_array(result, mesh, spec)
+
+    return call

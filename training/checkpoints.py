@@ -1,0 +1,91 @@
+"""A run's state in its checkpoints: saving it, restoring it, and taking over the parameters of another run."""
+
+import pathlib
+from typing import Any, Literal, NamedTuple
+
+import jax
+
+import runs
+from parallel import Layout, processes
+from runs.errors import ConfigError, refusing
+from training.setup import TrainSetup
+from training.train_state import LANES, TrainState, abstract_state, to_host
+
+
+class Restored(NamedTuple):
+    """A checkpoint on the devices.
+
+    Attributes:
+      step: steps that were done.
+      state: the state after them.
+      counters: what the run came to until then.
+    """
+
+    step: int
+    state: TrainState
+    counters: runs.RunCounters
+
+
+def open_checkpoints(
+    setup: TrainSetup, folder: pathlib.Path, *, access: Literal["write", "read"] = "write"
+) -> runs.Checkpoints:
+    """Opens the checkpoints of a run's folder; the best is the best by the task's own metric."""
+    metric, mode = setup.task.best
+    keep = setup.config.keep_checkpoints
+    return runs.Checkpoints(folder / "checkpoints", keep_last=keep, best_metric=metric, best_mode=mode, access=access)
+
+
+def save(
+    checkpoints: runs.Checkpoints,
+    state: TrainState,
+    counters: runs.RunCounters,
+    *,
+    step: int,
+    layout: Layout,
+    metrics: dict[str, float] | None = None,
+) -> None:
+    """Saves a state in the background, in a form that does not depend on the layout."""
+    tree = {"state": to_host(state, layout), "counters": counters.state()}
+    checkpoints.save(step, tree, metrics=metrics)
+
+
+def restore(
+    setup: TrainSetup, layout: Layout, checkpoints: runs.Checkpoints, *, which: Any = "latest"
+) -> Restored | None:
+    """Restores an undamaged checkpoint, the "latest", the "best" or that of a step; None if there is none."""
+    tree = {"state": abstract_state(setup, layout=layout), "counters": runs.RunCounters.abstract()}
+    with refusing():
+        restored = checkpoints.restore(tree, which=which)
+    if restored is None:
+        return None
+    step, found = restored
+    return Restored(step, layout.put(found["state"], LANES), runs.RunCounters.of(found["counters"]))
+
+
+def params_of(setup: TrainSetup, folder: str) -> Any:
+    """Returns the parameters in another run's last checkpoint: their moving average, where it has one.
+
+    Raises:
+      ConfigError: if the folder has no checkpoint, or the last is damaged or of another model.
+    """
+    shapes = jax.eval_shape(setup.init_worker).params
+    with refusing(), open_checkpoints(setup, runs.expand(folder), access="read") as checkpoints:
+        found, step = None, processes.from_first(checkpoints.latest_step)
+        if step is not None:
+            has_ema = processes.from_first(lambda: checkpoints.holds("state/ema", step=step))
+            found = checkpoints.restore(shapes, which=step, part="state/ema" if has_ema else "state/params")
+    if found is None:
+        raise ConfigError(f"config.init_from={folder!r}: must be the folder of a run with a checkpoint")
+    return found[1]
+
+
+def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
+    """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
+    may_resume = start == "resume" and processes.from_first((workdir / "checkpoints").is_dir)
+    if setup.config.init_from and not may_resume:
+        params_of(setup, setup.config.init_from)
+
+
+def initial_params(setup: TrainSetup) -> Any:
+    """Returns the parameters that ``config.init_from`` names; None where the run begins with those of its seed."""
+    return params_of(setup, setup.config.init_from) if setup.config.init_from else None

@@ -1,0 +1,212 @@
+"""A run while it trains: its checkpoints, metrics, evaluation, stop signals and profiler, over one folder."""
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from data.example_order import ExampleOrder
+
+import asynchronous
+import runs
+from data.examples import Dataset
+from data.feeds import Feeds
+from parallel import Layout, StepsInFlight, WorkerTimes, processes
+from training import checkpoints as state_checkpoints
+from training.evaluate import make_evaluation
+from training.metric_logger import MetricLogger
+from training.nonfinite import NonfiniteError
+from training.setup import TrainSetup
+from training.step_plan import StepPlan, event_order
+from training.train_state import TrainState
+
+
+class Run:
+    """What the training loop needs besides the step. Use it as a context; everything in it closes at the end.
+
+    Attributes:
+      step: steps that were done when the run was opened.
+      resident: arrays on the devices that every step reads: the training data, where they fit, and their constants.
+
+    Args:
+      setup: what to train.
+      layout: where the workers are.
+      folder: of the run.
+      dataset: the examples.
+      steps_per_call: that one call of the devices takes.
+      worker_times: if given, each worker's seconds are written to the folder.
+      profile: folder for a trace of ten steps, or None.
+    """
+
+    def __init__(
+        self,
+        setup: TrainSetup,
+        layout: Layout,
+        folder: runs.Folder,
+        *,
+        dataset: Dataset,
+        steps_per_call: int = 1,
+        worker_times: WorkerTimes | None = None,
+        profile: pathlib.Path | None = None,
+    ):
+        self._setup, self._layout, self._folder, self._dataset = setup, layout, folder, dataset
+        self._steps_per_call, self._times, self._profile_folder = steps_per_call, worker_times, profile
+        self._trace = runs.TraceRecorder(num_workers=layout.num_workers)
+        self._in_flight = StepsInFlight(steps_per_call=steps_per_call)
+        self._num_calls = 0
+        self.step = 0
+
+    def __enter__(self) -> "Run":
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._dataset.close)
+            self._checkpoints = stack.enter_context(state_checkpoints.open_checkpoints(self._setup, self._folder.path))
+            self._restored = state_checkpoints.restore(self._setup, self._layout, self._checkpoints)
+            counters = runs.RunCounters()
+            if self._restored is not None:
+                self.step, _, counters = self._restored
+            self._feeds = stack.enter_context(self._make_feeds())
+            self.resident = self._layout.put_shared(
+                {"train": self._feeds.resident, "constants": self._dataset.constants}
+            )
+            self._evaluate = make_evaluation(self._setup, self._layout, self._dataset.test)
+            self._logger = stack.enter_context(
+                MetricLogger(self._setup, self._layout, self._folder, start=self.step, counters=counters)
+            )
+            self._stop = stack.enter_context(runs.catch_stop())
+            self._profile = stack.enter_context(runs.Profile(self._profile_folder))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        return self._stack.__exit__(*exception)
+
+    def _make_feeds(self) -> Feeds:
+        config = self._setup.config
+        order = ExampleOrder(
+            num_examples=self._dataset.train.num_examples, batch_size=config.batch_size_per_worker, seed=config.seed
+        )
+        return Feeds(
+            self._dataset.train,
+            order,
+            layout=(len(self._layout.own_devices), self._layout.lanes),
+            workers=self._layout.own_workers,
+            placement=self._setup.source.placement,
+            steps_per_call=self._steps_per_call,
+        )
+
+    def restore(self) -> TrainState | None:
+        """Returns the state of the last checkpoint, once; None where the run begins."""
+        restored, self._restored = self._restored, None
+        return None if restored is None else restored.state
+
+    def plans(self) -> Iterator[tuple[StepPlan, Any, Any]]:
+        """Yields each call's plan with its batch and inputs, of which the batch is prefetched."""
+        plans = self._setup.plans(self.step, steps_per_call=self._steps_per_call)
+        for plan, batch in self._feeds.follow(plans):
+            yield plan, batch, {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
+
+    def profile(self, plan: StepPlan, state: TrainState) -> contextlib.AbstractContextManager:
+        """Returns a context for one call, in which the profiler traces it when it is time."""
+        return self._profile.step(plan.first_step, num_turns=len(plan.waves), state=state.step)
+
+    def stop_requested(self) -> str | None:
+        """Returns the name of the signal that asked the run to stop, or None; the same on all processes."""
+        self._num_calls += 1
+        return self._stop.asked(self._num_calls - 1)
+
+    def log(self, plan: StepPlan, metrics: dict[str, Any], state: TrainState, *, drain: bool) -> None:
+        """Adds a dispatched call, and records the calls that have finished meanwhile.
+
+        Args:
+          plan: of the call.
+          metrics: what it returned, perhaps not computed yet.
+          state: after the call.
+          drain: waits until all calls have finished.
+
+        Raises:
+          NonfiniteError: if a number was not finite and is to stop the run; the state before it is saved.
+        """
+        if self._times is not None and plan.first_step > self.step + 1:  # programs compile in the first step
+            self._trace.add(self._layout.gather(self._times.seconds))
+        finished = self._in_flight.push(plan, metrics)
+        if drain:
+            finished += self._in_flight.drain()
+        for done, measured in finished:
+            bad = self._logger.log(done, measured, waited_seconds=self._feeds.waited_seconds)
+            if bad is not None:
+                self._in_flight.drain()  # later calls have changed nothing: the state is frozen
+                self._logger.flush()
+                raise NonfiniteError(self._save_before(*bad, state))
+
+    def _save_before(self, wave: Any, message: str, state: TrainState) -> str:
+        """Saves the frozen state, which is the one before the bad step; returns the message with what was saved."""
+        again = "the same command tries it again"
+        if not wave.begins_whole:  # gradients wait for others of their update
+            return f"{message}; {again} from the last checkpoint"
+        try:
+            self._save(wave.steps.start - 1, state)
+            self._checkpoints.wait()
+        except runs.SaveError as error:
+            return f"{message}; {error}; {again} from the checkpoint before"
+        return f"{message}; the state before it is saved, and {again}"
+
+    def evaluate(self, plan: StepPlan, state: TrainState) -> dict[str, float]:
+        """Evaluates the state after a call, and records it."""
+        with self._logger.clock.paused():
+            quality = self._evaluate(state, self.resident)
+            self._logger.log_evaluation(plan.last_step, quality)
+        return quality
+
+    def save(self, plan: StepPlan, state: TrainState, *, metrics: dict[str, float] | None) -> None:
+        """Saves the state after a call, in the background."""
+        with self._logger.clock.paused():
+            self._flush()  # a checkpoint never knows more than the records
+            self._save(plan.last_step, state, metrics=metrics)
+
+    def _save(self, step: int, state: TrainState, *, metrics: dict[str, float] | None = None) -> None:
+        state_checkpoints.save(
+            self._checkpoints, state, self._logger.counters, step=step, layout=self._layout, metrics=metrics
+        )
+
+    def _flush(self) -> None:
+        self._logger.flush()
+        if self._folder.process == 0 and self._trace.num_steps:
+            self._trace.write(self._folder.path / f"worker_seconds-{self.step + 1}.npz")
+            if processes.several():
+                self._logger.message(runs.slowest_process(self._trace.seconds, num_processes=processes.count()))
+
+    def finish(self) -> dict[str, Any]:
+        """Waits for the last checkpoint; returns the run's summary: its last evaluation, and its speed."""
+        self._checkpoints.wait()
+        if self._setup.mode is not None:
+            self._folder.write("staleness.csv", asynchronous.table(self._count_staleness()))
+        return processes.from_first(self._summary)
+
+    def stopped(self, signal: str, plan: StepPlan) -> dict[str, Any]:
+        """Waits for the last checkpoint; returns the summary of a run that a signal stopped."""
+        self._checkpoints.wait()
+        return {"stopped_by": signal, "step": plan.last_step}
+
+    def _count_staleness(self) -> Any:
+        """Counts the run's gradients by worker and staleness, [W, S]."""
+        setup = self._setup
+        assert setup.mode is not None
+        num_workers = setup.config.num_workers
+        order = event_order(0, setup.num_steps, durations=setup.durations, mode=setup.mode, num_workers=num_workers)
+        return asynchronous.histograms(order, num_workers=num_workers)
+
+    def _summary(self) -> dict[str, Any]:
+        keys = ("step", "epoch", "loss", "wall_seconds", "simulated_seconds", "dropped_examples")
+        last = [record for record in runs.read(self._folder.metrics) if record["kind"] == "eval"][-1]
+        rate = self._logger.clock.steps_per_second()
+        examples = None if rate is None else rate * self._setup.examples_per_step
+        best = self._setup.task.best[0]
+        return {
+            "stopped_by": None,
+            **{key: last[key] for key in (*keys, best)},
+            "steps_per_second": rate,
+            "examples_per_second": examples,
+            "num_devices": self._layout.num_devices,
+            "lanes": self._layout.lanes,
+            "steps_per_dispatch": self._steps_per_call,
+        }
