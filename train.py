@@ -18,9 +18,12 @@ from typing import Any
 import jax
 from absl import app, flags
 
-import data
 import runs
 from configs import flags as config_flags
+from data.assumed import make_or_assume
+from data.example_order import ExampleOrder
+from data.examples import ReadError
+from data.feeds import Feeds
 from parallel import (
     Lanes,
     Layout,
@@ -123,7 +126,7 @@ def train(
     config = program.config
     with processes.together(ConfigError), in_block("data"):
         dataset = program.source.load(config.seed)
-    draws = data.Draws(
+    order = ExampleOrder(
         num_examples=dataset.train.num_examples, batch_size=config.batch_size_per_worker, seed=config.seed
     )
     lanes: Lanes = "dispatched" if times else config.lanes
@@ -139,13 +142,13 @@ def train(
         restored = restore(program, layout, checkpoints)
         start, shared, local, tally = restored or (0, *place(program, layout, params=params), runs.Tally())
         feeds = stack.enter_context(
-            data.Feeds(
+            Feeds(
                 dataset.train,
-                draws,
+                order,
                 layout=(len(layout.own_devices), layout.lanes),
                 workers=layout.own_workers,
                 placement=program.source.placement,
-                turns_each=size,
+                steps_per_call=size,
             )
         )
         resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
@@ -204,7 +207,7 @@ def main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    except data.ReadError as error:
+    except ReadError as error:
         print(f"config.{error}; the same command goes on from the last checkpoint", file=sys.stderr)
     except NonfiniteError as error:
         print(error, file=sys.stderr)
@@ -238,7 +241,7 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
     if FLAGS.dry_run or FLAGS.dry_run_devices is not None:
         configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
-        program = build(config, open_data=data.make_or_assume)
+        program = build(config, open_data=make_or_assume)
         with refusing():
             print(dry_run.describe(program, num_devices=FLAGS.dry_run_devices or FLAGS.num_devices))
         return 0

@@ -50,8 +50,8 @@ def make_wave_step(
         update is not finite. A gradient whose update has rate 0 does not count.
 
     Returns:
-      The halves, whose feeds have a plan of the leaves of ``asynchronous.Slots`` but for the draw, and whose metrics
-      are [W] each, of "gradients" in the order of arrival and of "updates" in order, with the "evidence"; and
+      The halves, whose feeds have a plan of the leaves of ``asynchronous.Slots`` but for the batch index, and whose
+      metrics are [W] each, of "gradients" in the order of arrival and of "updates" in order, with the "evidence"; and
       ``params -> (server, snapshot)``, the further state.
     """
 

@@ -56,7 +56,7 @@ def _inputs(program: Any, layout: Layout) -> dict[str, Any]:
     def many(*counts: int) -> dict[str, Any]:
         return {name: shape((*counts, *part.shape), part.dtype) for name, part in info.example.items()}
 
-    feed: dict[str, Any] = {"draw": shape((lanes,), jnp.uint32)}
+    feed: dict[str, Any] = {"batch_index": shape((lanes,), jnp.uint32)}
     resident = {}
     if program.source.placement == "device":
         feed["index"], resident = shape((lanes, batch), jnp.int32), many(info.num_train)

@@ -10,8 +10,9 @@ import jax
 import numpy as np
 from jax import lax
 
-import data
 import runs
+from data.augment import as_inputs
+from data.examples import Examples, gather
 from parallel import DEVICE_AXIS, Layout, Window, on_devices, processes
 from runs.errors import ConfigError, in_block, refusing
 from training.setup import Program
@@ -20,7 +21,7 @@ from training.train_step import Local, Shared
 
 
 def make_evaluation(
-    program: Program, layout: Layout, examples: data.Examples
+    program: Program, layout: Layout, examples: Examples
 ) -> Callable[[Any, Any, Any], dict[str, float]]:
     """Returns ``evaluate(shared, local, resident) -> the task's metrics`` over a whole split, exactly.
 
@@ -30,7 +31,7 @@ def make_evaluation(
     def one_device(shared: Shared, local: Local, resident, batch):
         params = shared.params if shared.ema is None else shared.ema
         model_state = jax.tree.map(lambda x: lax.pmean(x.mean(0), DEVICE_AXIS), local.model_state)
-        inputs = data.as_inputs(batch["examples"], resident["constants"])
+        inputs = as_inputs(batch["examples"], resident["constants"])
         return lax.psum(program.task.evaluate(params, model_state, inputs, batch["weight"]), DEVICE_AXIS)
 
     compiled = on_devices(one_device, layout=layout, lift=program.config.lift)
@@ -41,7 +42,7 @@ def make_evaluation(
     def batch_at(start: int):
         index = np.arange(start, start + per_device * num_devices).reshape(num_devices, per_device)[layout.own]
         weight = (index < num_examples).astype(np.float32)
-        return {"examples": data.gather(examples, np.minimum(index, num_examples - 1), no_draw), "weight": weight}
+        return {"examples": gather(examples, np.minimum(index, num_examples - 1), no_draw), "weight": weight}
 
     def evaluate(shared, local, resident) -> dict[str, float]:
         window = Window()

@@ -9,10 +9,12 @@ import optax
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-import data
 import models
 import optim
 import reducers
+from data.augment import as_inputs
+from data.examples import Info
+from data.sources import Source, make
 from models import tasks
 from parallel import AXES, Halves
 from reducers import arrivals
@@ -29,7 +31,7 @@ class Program(NamedTuple):
     """What a config stands for, before data are read and devices chosen."""
 
     config: ConfigDict
-    source: data.Source
+    source: Source
     task: tasks.Task
     halves: Halves
     timetable: Timetable  # what each call of the step is to do
@@ -47,12 +49,12 @@ class Program(NamedTuple):
         return self.timetable.gradients_per_step * self.config.batch_size_per_worker
 
 
-def build(config: ConfigDict, *, open_data: Callable[..., data.Source] = data.make) -> Program:
+def build(config: ConfigDict, *, open_data: Callable[..., Source] = make) -> Program:
     """Builds all that a config names, and refuses what makes no sense; reads no data and compiles nothing.
 
     Args:
       config: complete and valid, as ``configs.flags.load`` returns it.
-      open_data: ``config.data`` -> the source; ``data.make_or_assume`` where nothing will be read.
+      open_data: ``config.data`` -> the source; ``data.assumed.make_or_assume`` where nothing will be read.
 
     Raises:
       ConfigError: one line that names the key, the value and what is allowed.
@@ -133,10 +135,10 @@ def build(config: ConfigDict, *, open_data: Callable[..., data.Source] = data.ma
     )
 
 
-def inputs_of(info: data.Info) -> dict[str, jax.ShapeDtypeStruct]:
+def inputs_of(info: Info) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes of one example as it reaches the task."""
     batch = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in info.example.items()}
-    inputs = jax.eval_shape(data.as_inputs, batch, info.constants)
+    inputs = jax.eval_shape(as_inputs, batch, info.constants)
     return {name: jax.ShapeDtypeStruct(part.shape[1:], part.dtype) for name, part in inputs.items()}
 
 

@@ -22,7 +22,7 @@ class Turn(NamedTuple):
 
     Attributes:
       steps: those that it completes, counted from 1.
-      draw: [W] int64, the number of each worker's batch; -1 where it has none.
+      batch_index: [W] int64, the number of each worker's batch; -1 where it has none.
       plan: what the reduce half is told of each worker, [W] each.
       arrivals: the gradients of a wave; None where all come together.
       is_whole: no gradient waits for others of its update, so that a run can stop here.
@@ -30,7 +30,7 @@ class Turn(NamedTuple):
     """
 
     steps: range
-    draw: np.ndarray
+    batch_index: np.ndarray
     plan: Mapping[str, np.ndarray] = {}
     arrivals: asynchronous.Events | None = None
     is_whole: bool = True
@@ -45,7 +45,7 @@ class Dispatch(NamedTuple):
     """Turns that the devices are asked for at once, one after another.
 
     >>> together = Dispatch(tuple(Together(num_workers=2, num_counted=2).turns(5, 8, stops=())))
-    >>> together.draw
+    >>> together.batch_index
     array([[10, 11],
            [12, 13],
            [14, 15]])
@@ -64,9 +64,9 @@ class Dispatch(NamedTuple):
         return self.turns[-1].steps.stop - 1
 
     @property
-    def draw(self) -> np.ndarray:
+    def batch_index(self) -> np.ndarray:
         """[W] of one turn, [k, W] of several."""
-        return _together([turn.draw for turn in self.turns])
+        return _together([turn.batch_index for turn in self.turns])
 
     @property
     def plan(self) -> dict[str, np.ndarray]:
@@ -134,10 +134,10 @@ class Timetable(Protocol):
 
 
 class Together:
-    """Synchronous: each turn is a step of all workers, and worker w draws number ``step * W + w``.
+    """Synchronous: each turn is a step of all workers, and worker w has batch ``step * W + w``.
 
     >>> turn = next(Together(num_workers=2, num_counted=2).turns(5, 9, stops=()))
-    >>> turn.steps, turn.draw
+    >>> turn.steps, turn.batch_index
     (range(6, 7), array([10, 11]))
     """
 
@@ -150,8 +150,8 @@ class Together:
         """Yields one turn for each step."""
         del stops
         for step in range(first_step, num_steps):
-            first_draw = step * self.gradients_per_step
-            yield Turn(range(step + 1, step + 2), np.arange(first_draw, first_draw + self.gradients_per_step))
+            first = step * self.gradients_per_step
+            yield Turn(range(step + 1, step + 2), np.arange(first, first + self.gradients_per_step))
 
     def collector(self, *, seconds: float, measure: Measure) -> Collector:
         """Returns the step's numbers as they were measured."""

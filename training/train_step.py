@@ -11,9 +11,10 @@ from jax import numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 import asynchronous
-import data
 import optim
 import reducers
+from data.augment import as_inputs, unchanged
+from data.feeds import fetch
 from models import tasks
 from parallel import AXES, Halves
 from training import nonfinite
@@ -136,7 +137,7 @@ def make_local_half(
     chain: Chain,
     accumulation: optim.accumulation.Accumulation,
     loss_scaling: optim.loss_scaling.LossScaling,
-    augment: Callable = data.AUGMENTATIONS["none"],
+    augment: Callable = unchanged,
 ) -> Callable:
     """Returns what a worker does by itself: ``(shared, local, feed, resident) -> Work``.
 
@@ -155,10 +156,10 @@ def make_local_half(
 
     def local_half(shared: Shared, local: Local, feed, resident) -> optim.accumulation.Work:
         params = view(shared, local)
-        key = jax.random.fold_in(jax.random.wrap_key_data(shared.key), feed["draw"])
+        key = jax.random.fold_in(jax.random.wrap_key_data(shared.key), feed["batch_index"])
         augment_key, dropout_key = jax.random.split(key)
-        batch = data.fetch(resident["train"], feed)
-        batch = data.as_inputs(batch, resident["constants"], augment=augment, key=augment_key)
+        batch = fetch(resident["train"], feed)
+        batch = as_inputs(batch, resident["constants"], augment=augment, key=augment_key)
         parts = optim.accumulation.split(batch, key=dropout_key, count=accumulation.num_parts)
 
         def update(gradients, opt_state, params):
