@@ -104,7 +104,7 @@ def step_bytes(program: Program, layout: Layout) -> int:
     """
     info, config = program.source.info, program.config
     state = abstract(program)
-    feed = {"draw": ((), np.uint32), "index": ((config.batch_size_per_worker,), np.int32)}
+    feed = {"batch_index": ((), np.uint32), "index": ((config.batch_size_per_worker,), np.int32)}
     of_lanes = {name: jax.ShapeDtypeStruct((layout.lanes, *shape), dtype) for name, (shape, dtype) in feed.items()}
     columns = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in info.example.items()}
     resident = {"train": columns, "constants": info.constants}

@@ -8,8 +8,11 @@ from typing import Literal
 import jax
 import numpy as np
 
-import data
 from configs import flags
+from data.assumed import make_or_assume
+from data.example_order import ExampleOrder
+from data.examples import Arrays, Dataset, Info
+from data.feeds import Feeds
 from parallel import AXES, Halves, Layout, Step, Window, over_workers
 from training.setup import Program, build
 from training.step_plan import dispatches
@@ -30,10 +33,10 @@ def load(name: str, overrides: Sequence[str]) -> Program:
     """
     path = ROOT / "configs" / f"{name}.py"
     config = flags.load(str(path), [f"--config.{text}" for text in (*overrides, f"train_steps={_ENDLESS}")])
-    return build(config, open_data=data.make_or_assume)
+    return build(config, open_data=make_or_assume)
 
 
-def made_up(info: data.Info) -> data.Dataset:
+def made_up(info: Info) -> Dataset:
     """Returns random images with random labels, of the shapes of a set.
 
     Raises:
@@ -43,14 +46,14 @@ def made_up(info: data.Info) -> data.Dataset:
         raise ValueError(f"data of {', '.join(info.example)}: must be images of bytes, with labels")
     rng = np.random.default_rng(0)
     image = info.example["image"]
-    examples = data.Arrays(
+    examples = Arrays(
         {
             "image": rng.integers(256, size=(NUM_EXAMPLES, *image.shape), dtype=np.uint8),
             "label": rng.integers(info.sizes["num_classes"], size=NUM_EXAMPLES, dtype=np.int32),
         }
     )
     constants = {name: np.full(part.shape, 100, part.dtype) for name, part in info.constants.items()}
-    return data.Dataset("made up", examples, examples, constants)
+    return Dataset("made up", examples, examples, constants)
 
 
 def lifted(program: Program, layout: Layout, *, part: Part = "step", steps_per_dispatch: int = 1) -> Step:
@@ -89,9 +92,9 @@ class Loop:
         steps_per_dispatch: int = 1,
     ):
         dataset = made_up(program.source.info)
-        draws = data.Draws(num_examples=NUM_EXAMPLES, batch_size=program.config.batch_size_per_worker, seed=0)
+        order = ExampleOrder(num_examples=NUM_EXAMPLES, batch_size=program.config.batch_size_per_worker, seed=0)
         own = (len(layout.own_devices), layout.lanes)
-        feeds = data.Feeds(dataset.train, draws, layout=own, workers=layout.own_workers)
+        feeds = Feeds(dataset.train, order, layout=own, workers=layout.own_workers)
         self._layout, self._num_updates, self._part, self._size = layout, num_updates, part, steps_per_dispatch
         self._step = lifted(program, layout, part=part, steps_per_dispatch=steps_per_dispatch)
         self._state = place(program, layout)

@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import data
 import runs
 from benchmarks import command, loops
 from benchmarks.measured import Measured, Target
 from configs import flags
+from data import sources
 
 
 class Run(NamedTuple):
@@ -91,7 +91,7 @@ def at_hand(candidates: Sequence[Run], *, tell: command.Tell) -> list[Run]:
     for run in candidates:
         config = flags.load(str(loops.ROOT / "configs" / f"{run.config}.py"))
         try:
-            data.make(**config.data)
+            sources.make(**config.data)
         except ValueError as error:
             tell(f"{run.name}: left out: {error}")
         else:

@@ -1,44 +1,21 @@
-"""Data: from a set's name to each step's batches; a batch is a pure function of (seed, draw).
+"""Data sets by name, and the batches that each step trains on.
 
-    source = make("digits")                                 # shapes; reads nothing, refuses bad names and folders
-    dataset = source.load(0)                                # uint8 images, decoded once and cached
-    draws = Draws(num_examples=source.info.num_train, batch_size=16, seed=0)
-    with Feeds(dataset.train, draws, layout=(8, 1)) as feeds:
-        for turn, feed in feeds.follow(turns):              # leading axes [D, L]; one worker: fetch(resident, feed)
-            ...
+Importers name the module they need; this file imports nothing, so that a decoding process can import ``data.decoding``
+without JAX. A batch is a pure function of (seed, batch_index):
 
->>> info = make("digits").info
->>> info.example["image"].shape, info.sizes, info.num_train, info.num_test
+>>> from data.example_order import ExampleOrder
+>>> from data.sources import make
+>>> source = make("digits")  # knows the shapes; has read no example yet
+>>> source.info.example["image"].shape, source.info.sizes, source.info.num_train, source.info.num_test
 ((8, 8, 1), {'num_classes': 10}, 1437, 360)
->>> Draws(num_examples=info.num_train, batch_size=4, seed=0).indices(0, num_draws=2).shape
+>>> order = ExampleOrder(num_examples=source.info.num_train, batch_size=4, seed=0)
+>>> order.indices(0, num_batches=2).shape
 (2, 4)
+
+``source.load(seed)`` then reads the examples, and ``data.feeds.Feeds`` turns step plans into batches::
+
+    dataset = source.load(0)
+    with Feeds(dataset.train, order, layout=(8, 1)) as feeds:
+        for plan, feed in feeds.follow(plans):  # leading axes [D, L]; each worker calls fetch(resident, feed)
+            ...
 """
-
-from data.assumed import make_or_assume
-from data.augment import AUGMENTATIONS, as_inputs, crop_flip, normalise
-from data.draws import Draws
-from data.examples import Arrays, Dataset, Examples, Info, Placement, ReadError, gather, resolve_placement
-from data.feeds import Feeds, fetch
-from data.sources import Source, lookup, make
-
-__all__ = [
-    "AUGMENTATIONS",
-    "Arrays",
-    "Dataset",
-    "Draws",
-    "Examples",
-    "Feeds",
-    "Info",
-    "Placement",
-    "ReadError",
-    "Source",
-    "as_inputs",
-    "crop_flip",
-    "fetch",
-    "gather",
-    "lookup",
-    "make",
-    "make_or_assume",
-    "normalise",
-    "resolve_placement",
-]

@@ -43,7 +43,7 @@ def crop_flip(key: jax.Array, images: jax.Array) -> jax.Array:
     left to right with probability 1/2.
 
     Args:
-      key: random key of this worker and draw.
+      key: random key of this worker and batch.
       images: [B, H, W, C] uint8.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a data set is to the rest of the program: examples that are gathered by index, and what is known of them."""
+"""The interface between data sets and the rest of the program: examples gathered by index, and their shapes."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, Protocol
@@ -11,50 +11,51 @@ Shapes = dict[str, jax.ShapeDtypeStruct]
 Placement = Literal["auto", "device", "stream"]
 Mode = Literal["training", "evaluation"]
 
-MAX_RESIDENT_BYTES = 256 * 2**20  # "auto": each device holds a copy of a training set up to this size
+MAX_RESIDENT_BYTES = 256 * 2**20  # "auto" keeps a training set of up to this size on each device
 
 
 class Examples(Protocol):
-    """A split: N examples, each of which has the same named parts."""
+    """A split: N examples with the same named columns."""
 
     num_examples: int
 
-    def gather(self, index: np.ndarray, draw: np.ndarray) -> Columns:
-        """Returns the examples of an index, a pure function of both arguments.
+    def gather(self, index: np.ndarray, batch_index: np.ndarray) -> Columns:
+        """Returns examples, as a pure function of both arguments.
 
         Args:
-          index: [W, B] of int, in [0, N).
-          draw: [W] int64, the number of each batch, of which random crops are a function; -1 where nobody will look.
+          index: [W, B] integers in [0, N).
+          batch_index: [W] int64. Random crops depend on it; -1 where a worker needs no batch.
 
         Returns:
           name -> [W, B, ...].
         """
 
     def part(self, start: int, stop: int, *, mode: Mode) -> "Examples":
-        """Returns examples [start, stop) of these, as they are for training or for evaluation; reads nothing.
+        """Returns examples [start, stop), prepared for training or for evaluation; reads nothing.
 
-        No other example is ever given in the place of one of them. What this one holds open stays its own.
+        The part never gives an example from outside of it, not even in place of a damaged one. It opens its own files
+        and processes.
         """
 
 
 class ReadError(RuntimeError):
-    """Examples could not be read, in the middle of a run; one line."""
+    """Examples could not be read while a run was under way; the message is one line."""
 
 
-def gather(examples: Examples, index: np.ndarray, draw: np.ndarray) -> Columns:
-    """Returns ``examples.gather(index, draw)``.
+def gather(examples: Examples, index: np.ndarray, batch_index: np.ndarray) -> Columns:
+    """Returns ``examples.gather(index, batch_index)``.
 
     Raises:
-      ReadError: if a file is damaged or gone; says which.
+      ReadError: If a file is damaged or missing; the message names it.
     """
     try:
-        return examples.gather(index, draw)
+        return examples.gather(index, batch_index)
     except (ValueError, OSError) as error:
         raise ReadError(str(error)) from error
 
 
 class Arrays:
-    """Examples that lie in memory, or are mapped into it: named columns [N, ...].
+    """Examples in memory or in memory-mapped files: named columns [N, ...].
 
     >>> Arrays({"label": np.array([7, 8, 9])}).gather(np.array([[2, 0]]), np.array([0]))
     {'label': array([[9, 7]])}
@@ -63,60 +64,75 @@ class Arrays:
     def __init__(self, columns: Mapping[str, np.ndarray]):
         counts = {len(column) for column in columns.values()}
         if len(counts) != 1:
-            raise ValueError(f"columns of {sorted(counts)} examples: must be of one number")
+            raise ValueError(f"columns have {sorted(counts)} examples: must all have the same number")
         self.columns = dict(columns)
         self.num_examples = counts.pop()
 
-    def gather(self, index: np.ndarray, draw: np.ndarray) -> Columns:
-        """Returns the examples, whatever the draw."""
-        del draw
+    def gather(self, index: np.ndarray, batch_index: np.ndarray) -> Columns:
+        """Returns the examples; they do not depend on ``batch_index``."""
+        del batch_index
         return {name: column[index] for name, column in self.columns.items()}
 
     def part(self, start: int, stop: int, *, mode: Mode) -> "Arrays":
-        """Returns examples [start, stop), without a copy; they are the same in either mode."""
+        """Returns examples [start, stop) without copying them; both modes give the same."""
         del mode
         return Arrays({name: column[start:stop] for name, column in self.columns.items()})
 
 
 class Info(NamedTuple):
-    """What is known of a set before it is read."""
+    """Shapes and sizes of a data set, known before an example is read.
 
-    example: Shapes  # of one example, as it is stored
-    sizes: dict[str, int]  # what the set says of itself to models and tasks: "num_classes" and the like
+    Attributes:
+      example: Shapes of one example, as it is stored.
+      sizes: What models and tasks need to know, such as "num_classes".
+      num_train: Number of training examples.
+      num_test: Number of examples that evaluation reads, as in ``Dataset``.
+      constants: Shapes of ``Dataset.constants``.
+    """
+
+    example: Shapes
+    sizes: dict[str, int]
     num_train: int
-    num_test: int  # that evaluation reads, as in ``Dataset``
-    constants: Shapes  # of what ``Dataset.constants`` will hold
+    num_test: int
+    constants: Shapes
 
     @property
     def example_bytes(self) -> int:
-        """Of one example, as it is stored."""
+        """Bytes of one example, as it is stored."""
         return sum(part.size * part.dtype.itemsize for part in self.example.values())
 
 
 class Dataset(NamedTuple):
-    """A set that can be read; to be closed after use."""
+    """A data set that can be read; must be closed after use.
+
+    Attributes:
+      name: For messages.
+      train: The training examples.
+      test: The examples that evaluation reads: the test set, or what was held out of the training examples.
+      constants: Statistics of the training examples; every device holds them.
+    """
 
     name: str
     train: Examples
-    test: Examples  # what evaluation reads: the test set, or what was held out of the training examples
-    constants: Columns  # found from the training examples; every device holds them
+    test: Examples
+    constants: Columns
 
     def divided(self, num_kept: int) -> "Dataset":
-        """Returns the set with so many training examples; evaluation reads the others, and not the test examples."""
+        """Returns the set with the first training examples; evaluation reads the others instead of the test set."""
         others = self.train.part(num_kept, self.train.num_examples, mode="evaluation")
         return self._replace(train=self.train.part(0, num_kept, mode="training"), test=others)
 
     def close(self) -> None:
-        """Ends what reads the examples, where something does."""
+        """Ends the processes that read the examples, if there are any."""
         for split in (self.train, self.test):
             getattr(split, "close", lambda: None)()
 
 
 def resolve_placement(placement: Placement, *, num_bytes: int) -> Literal["device", "stream"]:
-    """Returns where a training set of so many bytes lies: "auto" keeps up to 256 MiB on each device.
+    """Returns where a training set of ``num_bytes`` is kept: "auto" keeps up to 256 MiB on each device.
 
     Raises:
-      ValueError: if it is no placement.
+      ValueError: If ``placement`` is unknown.
     """
     if placement not in ("auto", "device", "stream"):
         raise ValueError(f"data.placement={placement!r}: must be one of auto, device, stream")

@@ -1,43 +1,45 @@
-"""From draws to what each turn is fed: indices into data on the device, or batches gathered ahead by a thread."""
+"""The input of every device call: indices into resident data, or batches that a thread gathers ahead."""
 
+import collections
+import contextlib
 import functools
-import queue
-import threading
+import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from concurrent import futures
 from typing import Any, Literal, Protocol, TypeVar
 
 import jax
 import numpy as np
 
-from data.draws import Draws
+from data.example_order import ExampleOrder
 from data.examples import Arrays, Columns, Examples, gather
 
 Feed = dict[str, Any]
 
+BATCH_INDEX_MODULUS = 2**32  # devices fold batch indices into random keys as uint32
 
-class HasDraw(Protocol):
-    """What a feed can be made for."""
+
+class HasBatchIndex(Protocol):
+    """A plan of one device call, as far as feeds are concerned."""
 
     @property
-    def draw(self) -> np.ndarray:
-        """[W] int64, the draw of each worker, or [k, W] of k turns at once; -1 where it needs none."""
+    def batch_index(self) -> np.ndarray:
+        """Each worker's batch: [W] int64, or [k, W] for k steps of one call; -1 where a worker needs no batch."""
 
 
-Turn = TypeVar("Turn", bound=HasDraw)
-
-NUM_DRAW_NUMBERS = 2**32  # draw numbers are folded into keys as uint32
+Plan = TypeVar("Plan", bound=HasBatchIndex)
 
 
 def fetch(resident: Mapping[str, jax.Array], feed: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """Returns one worker's batch, inside the step: gathered from resident data, or what was streamed.
+    """Returns one worker's batch; called inside the step.
 
     Args:
-      resident: ``Feeds.resident`` as it lies on this worker's device.
-      feed: one worker's part of a feed, without the axes [D, L].
+      resident: ``Feeds.resident`` on this worker's device, or {} if batches are streamed.
+      feed: One worker's part of a feed, without the axes [D, L].
 
     Returns:
-      name -> [B, ...], as the examples are stored
+      name -> [B, ...], as the examples are stored.
     """
     if "index" not in feed:
         return dict(feed["batch"])
@@ -45,99 +47,108 @@ def fetch(resident: Mapping[str, jax.Array], feed: Mapping[str, Any]) -> dict[st
 
 
 class Feeds:
-    """The feed of every turn, for workers laid out as [D devices, L lanes]; worker w is lane w % L of device w // L.
+    """Makes the feed of each plan, for workers laid out as [D devices, L lanes].
 
-    Which draw each worker takes is told by the turns. Either placement gives the same bits.
+    Worker w is lane w % L of device w // L. The plans say which batch each worker gets; both placements give the same
+    bits.
 
     Attributes:
-      resident: columns for each device to hold, or {} when streaming.
-      waited_seconds: time that the consumer of ``follow`` has spent waiting for feeds or making them, so far.
+      resident: Columns that each device holds; {} if batches are streamed.
+      waited_seconds: Time that the consumer of ``follow`` has spent on waiting for feeds or making them.
     """
 
     def __init__(
         self,
         examples: Examples,
-        draws: Draws,
+        order: ExampleOrder,
         *,
         layout: tuple[int, int],
         workers: slice = slice(None),
         placement: Literal["device", "stream"] = "device",
         depth: int = 4,
-        turns_each: int = 1,
+        steps_per_call: int = 1,
     ):
-        """Makes the feeds; nothing runs until ``follow``.
+        """Prepares the feeds; no thread starts before ``follow``.
 
         Args:
-          examples: the training examples.
-          draws: their order.
+          examples: The training examples.
+          order: Which of them each batch holds.
           layout: (D, L).
-          workers: those that are fed here, in order; the others' batches are made elsewhere.
-          placement: "device" sends indices to data that lie there, which must be ``Arrays``; "stream" sends batches.
-          depth: turns whose batches are streamed ahead, at least 1.
-          turns_each: that are fed at once; one such feed is always made ahead.
+          workers: The workers that this process feeds; other processes make the batches of the others.
+          placement: "device" sends indices into resident data, which must be ``Arrays``; "stream" sends batches.
+          depth: Number of steps whose batches are streamed ahead; at least 1.
+          steps_per_call: Steps of one device call. At least one call is streamed ahead.
 
         Raises:
-          ValueError: if a value is not allowed, or the draws are of another number of examples.
+          ValueError: If a value is not allowed, or the order is for another number of examples.
         """
         if min(layout) < 1 or depth < 1:
             raise ValueError(f"layout={layout}, depth={depth}: must be at least 1")
-        if draws.num_examples != examples.num_examples:
-            raise ValueError(f"num_examples={draws.num_examples}: there are {examples.num_examples}")
-        self.resident: Columns = {}
-        self.waited_seconds = 0.0
-        self._depth, self._workers = max(1, depth // turns_each), workers
-        self._make = functools.partial(make_feed, draws=draws, layout=layout)
-        self._streams = placement == "stream"
-        if self._streams:
-            self._make = functools.partial(make_feed, draws=draws, layout=layout, examples=examples)
-        elif isinstance(examples, Arrays):
-            self.resident = examples.columns
-        else:
+        if order.num_examples != examples.num_examples:
+            raise ValueError(f"num_examples={order.num_examples}: there are {examples.num_examples}")
+        if placement == "device" and not isinstance(examples, Arrays):
             raise ValueError(
                 f"data.placement={placement!r}: these examples are read as they are needed; allowed: stream"
             )
-        self._prefetch: _Prefetch | None = None
+        self.resident: Columns = examples.columns if placement == "device" else {}  # type: ignore[attr-defined]
+        self.waited_seconds = 0.0
+        self._depth, self._workers = max(1, depth // steps_per_call), workers
+        streamed = examples if placement == "stream" else None
+        self._make = functools.partial(_make_feed, order=order, layout=layout, streamed=streamed)
+        self._streams = placement == "stream"
+        self._executor: futures.ThreadPoolExecutor | None = None
 
-    def at(self, draw: np.ndarray) -> Feed:
-        """Returns the feed of these draws, made here and now: a pure function of them.
+    def at(self, batch_index: np.ndarray) -> Feed:
+        """Returns the feed of these batches, a pure function of their indices.
 
         Args:
-          draw: int64, of each worker that is fed anywhere; -1 where it needs none; of one turn, or [k, W] of several.
+          batch_index: int64 for every worker of the run, [W] or [k, W]; -1 where a worker needs no batch.
 
         Returns:
-          {"draw": [D, L] uint32, "index": [D, L, B] int32} when resident;
-          {"draw": [D, L] uint32, "batch": {name: [D, L, B, ...]}} when streamed; of several turns [D, k, L, ...].
+          {"batch_index": [D, L] uint32, "index": [D, L, B] int32} for resident data, or
+          {"batch_index": [D, L] uint32, "batch": {name: [D, L, B, ...]}} for streamed data.
+          With k steps the axes are [D, k, L, ...].
         """
-        return self._make(draw[..., self._workers])
+        return self._make(batch_index[..., self._workers])
 
-    def follow(self, turns: Iterable[Turn]) -> Generator[tuple[Turn, Feed], None, None]:
-        """Yields each turn with its feed, in order.
+    def follow(self, plans: Iterable[Plan]) -> Generator[tuple[Plan, Feed], None, None]:
+        """Yields each plan with its feed, in order.
 
-        Streamed feeds are made ahead by a thread, which ends with ``close``, with this iterator, or when the next one
-        starts. What goes wrong in the thread is raised here.
+        A thread makes streamed feeds ahead. It ends with ``close``, with this iterator, or when ``follow`` is called
+        again. Exceptions of the thread are raised here.
         """
         self.close()
-        prefetch: _Prefetch | None = None
-        made: Iterator[tuple[Turn, Feed]] = _each(self.at, turns)
-        if self._streams:
-            made = prefetch = self._prefetch = _Prefetch(made, depth=self._depth)
-        try:
+        fed = self._prefetched(plans) if self._streams else ((plan, self.at(plan.batch_index)) for plan in plans)
+        with contextlib.closing(fed):
             while True:
                 start = time.perf_counter()
-                item = next(made, None)
+                item = next(fed, None)
                 self.waited_seconds += time.perf_counter() - start
                 if item is None:
                     return
                 yield item
+
+    def _prefetched(self, plans: Iterable[Plan]) -> Generator[tuple[Plan, Feed], None, None]:
+        plans, pending = iter(plans), collections.deque()
+        executor = self._executor = futures.ThreadPoolExecutor(1, thread_name_prefix="data feeds")
+        try:
+            while True:
+                if self._executor is not executor:
+                    raise RuntimeError("these feeds are closed")
+                for plan in itertools.islice(plans, self._depth + 1 - len(pending)):
+                    pending.append((plan, executor.submit(self.at, plan.batch_index)))
+                if not pending:
+                    return
+                plan, feed = pending.popleft()
+                yield plan, feed.result()
         finally:
-            if prefetch:
-                prefetch.close()
+            executor.shutdown(cancel_futures=True)
 
     def close(self) -> None:
-        """Ends the thread, if there is one; at most one batch is still gathered."""
-        if self._prefetch:
-            self._prefetch.close()
-            self._prefetch = None
+        """Ends the thread if there is one; it finishes at most the batch under way."""
+        if self._executor:
+            self._executor.shutdown(cancel_futures=True)
+            self._executor = None
 
     def __enter__(self) -> "Feeds":
         return self
@@ -146,62 +157,20 @@ class Feeds:
         self.close()
 
 
-def make_feed(draw: np.ndarray, *, draws: Draws, layout: tuple[int, int], examples: Examples | None = None) -> Feed:
-    """Returns the feed of draws [W] or [k, W]: indices, or the batches themselves where the examples are given."""
-    draw = np.moveaxis(draw.reshape(*draw.shape[:-1], *layout), -2, 0)  # [D, L] or [D, k, L]
-    shape, draw = draw.shape, draw.reshape(-1)
-    index = np.zeros((len(draw), draws.batch_size), np.int32)
-    given = np.flatnonzero(draw >= 0)
-    breaks = np.flatnonzero(np.diff(draw[given]) != 1) + 1
-    for run in np.split(given, breaks):  # consecutive draws are looked up at once
-        index[run] = draws.indices(int(draw[run[0]]), num_draws=len(run))
-    feed = {"draw": (draw % NUM_DRAW_NUMBERS).astype(np.uint32).reshape(shape)}
-    if examples is None:
+def _make_feed(
+    batch_index: np.ndarray, *, order: ExampleOrder, layout: tuple[int, int], streamed: Examples | None
+) -> Feed:
+    """Returns the feed of batches [W] or [k, W]: the batches themselves if ``streamed`` is given, else indices."""
+    split = batch_index.reshape(*batch_index.shape[:-1], *layout)
+    batch_index = np.moveaxis(split, -2, 0)  # [D, L] or [D, k, L]
+    shape, batch_index = batch_index.shape, batch_index.reshape(-1)
+    index = np.zeros((len(batch_index), order.batch_size), np.int32)
+    needed = np.flatnonzero(batch_index >= 0)
+    breaks = np.flatnonzero(np.diff(batch_index[needed]) != 1) + 1
+    for run in np.split(needed, breaks):  # one lookup for each run of consecutive batches
+        index[run] = order.indices(int(batch_index[run[0]]), num_batches=len(run))
+    feed = {"batch_index": (batch_index % BATCH_INDEX_MODULUS).astype(np.uint32).reshape(shape)}
+    if streamed is None:
         return {**feed, "index": index.reshape(*shape, -1)}
-    batch = gather(examples, index, draw)
+    batch = gather(streamed, index, batch_index)
     return {**feed, "batch": {name: part.reshape(*shape, *part.shape[1:]) for name, part in batch.items()}}
-
-
-def _each(make: Callable[[np.ndarray], Feed], turns: Iterable[Turn]) -> Iterator[tuple[Turn, Feed]]:
-    return ((turn, make(turn.draw)) for turn in turns)
-
-
-class _Prefetch:
-    """A thread that takes from an iterator, at most ``depth`` ahead of who takes from this one."""
-
-    def __init__(self, items: Iterator[Any], *, depth: int):
-        self._ready: queue.Queue[Any] = queue.Queue(depth)
-        self._stop = threading.Event()
-        # The thread must not hold this object, or a forgotten one would live for ever.
-        arguments = (items, self._ready, self._stop)
-        self._thread = threading.Thread(target=_work, args=arguments, name="data feeds", daemon=True)
-        self._thread.start()
-
-    def __iter__(self) -> "_Prefetch":
-        return self
-
-    def __next__(self) -> Any:
-        """Returns the next item; waits for it if need be."""
-        if self._stop.is_set():
-            raise RuntimeError("these feeds are closed")
-        item = self._ready.get()
-        if isinstance(item, BaseException):
-            raise item
-        return item
-
-    def close(self) -> None:
-        self._stop.set()
-        while True:  # make room: the thread may be waiting for it, and looks at the event before it puts again
-            try:
-                self._ready.get_nowait()
-            except queue.Empty:
-                break
-        self._thread.join()
-
-
-def _work(items: Iterator[Any], ready: queue.Queue, stop: threading.Event) -> None:
-    try:
-        while not stop.is_set():
-            ready.put(next(items))
-    except BaseException as end:  # whatever it is, StopIteration too, it belongs to the consumer
-        ready.put(end)

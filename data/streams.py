@@ -1,6 +1,6 @@
 """Examples too many to decode ahead: read from TFDS's files, decoded and cropped by processes, batch by batch.
 
-What a crop is depends on (seed, draw, position in the draw) and the record, on nothing else: not on the number of
+What a crop is depends on (seed, batch_index, position in the batch) and the record, on nothing else: not on the number of
 processes, on the order in which batches are asked for, or on where a run was resumed. So there is no state to save.
 
 Not Grain. Its ``mp_prefetch`` walks one order, fixed when the iterator is made, from a place that a checkpoint of its
@@ -94,12 +94,12 @@ class Images:
         self._processes = Processes(self._job, count=self._num_processes)
         self._decoder: Any = None  # of the calling thread, where there are no processes
 
-    def gather(self, index: np.ndarray, draw: np.ndarray) -> dict[str, np.ndarray]:
+    def gather(self, index: np.ndarray, batch_index: np.ndarray) -> dict[str, np.ndarray]:
         """Returns examples; blocks until they are there.
 
         Args:
           index: [W, B] of examples.
-          draw: [W] of each worker; -1 where it needs none, which gives zeros in training. Evaluation ignores it.
+          batch_index: [W] of each worker; -1 where it needs none, which gives zeros in training. Evaluation ignores it.
 
         Returns:
           {"image": [W, B, S, S, 3] uint8, "label": [W, B] int32}
@@ -110,7 +110,7 @@ class Images:
         """
         size = self._job["size"]
         images, labels = np.zeros((*index.shape, size, size, 3), np.uint8), np.zeros(index.shape, np.int32)
-        requests = self._requests(index, draw, images, labels)
+        requests = self._requests(index, batch_index, images, labels)
         if self._num_processes:
             self._processes.run(requests)
         else:
@@ -118,16 +118,18 @@ class Images:
         return {"image": images, "label": labels}
 
     def _requests(
-        self, index: np.ndarray, draw: np.ndarray, images: np.ndarray, labels: np.ndarray
+        self, index: np.ndarray, batch_index: np.ndarray, images: np.ndarray, labels: np.ndarray
     ) -> Iterator[Request]:
         """Cuts what is needed into requests: small ones, so that no process works for long when others have ended."""
-        rows = [w for w in range(len(draw)) if draw[w] >= 0 or not self._random]
+        rows = [w for w in range(len(batch_index)) if batch_index[w] >= 0 or not self._random]
         fair = len(rows) * index.shape[1] // max(1, 4 * self._num_processes)
         step = min(MAX_REQUEST, max(1, fair))
         for w in rows:
             for start in range(0, index.shape[1], step):
                 positions = range(index.shape[1])[start : start + step]
-                tasks = [(self._start + int(index[w, position]), int(draw[w]), position) for position in positions]
+                tasks = [
+                    (self._start + int(index[w, position]), int(batch_index[w]), position) for position in positions
+                ]
                 labels_place = labels[w, start : start + step]
 
                 def take(answer: Mapping[str, Any], place: np.ndarray = labels_place) -> None:

@@ -156,21 +156,23 @@ def _net(
     import optax
     from jax.flatten_util import ravel_pytree
 
-    import data as sets
     import models
+    from data import sources
+    from data.augment import as_inputs
+    from data.example_order import ExampleOrder
 
-    source = sets.make(data)
+    source = sources.make(data)
     model = models.make(setting, sizes=source.info.sizes)
     dataset = source.load(seed)
-    draws = sets.Draws(num_examples=dataset.train.num_examples, batch_size=BATCH_SIZE, seed=seed)
+    order = ExampleOrder(num_examples=dataset.train.num_examples, batch_size=BATCH_SIZE, seed=seed)
 
     constants = jax.tree.map(jax.numpy.asarray, dataset.constants)
 
-    def batch(draw: int):
-        index = draws.indices(draw, num_draws=1)
-        columns = sets.gather(dataset.train, index, index[:, 0])
+    def batch(batch_index: int):
+        index = order.indices(batch_index, num_batches=1)
+        columns = dataset.train.gather(index, index[:, 0])
         whole = {name: jax.numpy.asarray(column[0]) for name, column in columns.items()}
-        return sets.as_inputs(whole, constants)
+        return as_inputs(whole, constants)
 
     params, unravel = ravel_pytree(model.init(jax.random.key(seed), batch(0)["image"]))
 
@@ -180,7 +182,7 @@ def _net(
 
     gradient, combine = jax.jit(jax.grad(loss)), combiners(unravel)
     measured: list[list[dict[str, float]]] = [[] for _ in STEP_SIZES[setting]]
-    later = steps  # draws after those of the run
+    later = steps  # batches after those of the run
     for step in range(steps + 1):
         if step in (0, steps // 10, steps // 3, steps):
             for _ in range(tuples):

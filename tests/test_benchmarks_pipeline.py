@@ -31,8 +31,8 @@ def test_measures_every_way_in_both_modes(tmp_path, capsys):
 def test_ctrl_c_ends_with_what_was_measured(monkeypatch, capsys):
     gathered = []
 
-    def interrupted(examples, index, draw):
-        gathered.append(draw)
+    def interrupted(examples, index, batch_index):
+        gathered.append(batch_index)
         if len(gathered) == 3:  # the second of two ways in the first round that counts is the fourth
             raise KeyboardInterrupt
 

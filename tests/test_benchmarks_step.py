@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-import data
 from benchmarks import lanes, loops, measured, rounds, step, torch_networks, torch_twins
 from benchmarks.measured import Target
+from data.examples import Info
 from models import convolutional, resnet
 from parallel import Layout
 
@@ -111,7 +111,7 @@ def test_a_turn_without_training_is_no_measurement():
 
 
 def test_only_images_are_made_up():
-    tokens = data.Info({"tokens": jax.ShapeDtypeStruct((8,), np.int32)}, {}, 5, 5, constants={})
+    tokens = Info({"tokens": jax.ShapeDtypeStruct((8,), np.int32)}, {}, 5, 5, constants={})
     with pytest.raises(ValueError, match="must be images of bytes"):
         loops.made_up(tokens)
 

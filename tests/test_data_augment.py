@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import data
-from data.augment import AUGMENTATIONS, CROP_PADDING, crop_flip, lookup, normalise
+from data import sources
+from data.augment import AUGMENTATIONS, CROP_PADDING, as_inputs, crop_flip, lookup, normalise
 
 NUM_OFFSETS = 2 * CROP_PADDING + 1
 
@@ -116,13 +116,13 @@ def test_normalised_training_images_have_mean_0_and_std_1():
 
 @pytest.mark.parametrize("normalise", ["channels", "symmetric", "none"])
 def test_a_source_is_normalised_as_it_says(normalise):
-    source = data.make("digits", normalise=normalise)
+    source = sources.make("digits", normalise=normalise)
     dataset = source.load(0)
     assert {name: (x.shape, x.dtype) for name, x in dataset.constants.items()} == {
         name: (part.shape, part.dtype) for name, part in source.info.constants.items()
     }
     batch = dataset.train.gather(np.arange(1437)[None], np.array([0]))
-    image = data.as_inputs({name: part[0] for name, part in batch.items()}, dataset.constants)["image"]
+    image = as_inputs({name: part[0] for name, part in batch.items()}, dataset.constants)["image"]
     if normalise == "none":
         assert image.dtype == np.uint8
     elif normalise == "symmetric":
@@ -133,7 +133,7 @@ def test_a_source_is_normalised_as_it_says(normalise):
 
 def test_only_images_are_augmented_and_only_with_a_key():
     tokens = {"tokens": jnp.arange(6).reshape(2, 3)}
-    assert data.as_inputs(tokens, {}, augment=lambda key, image: image * 0, key=jax.random.key(0)) is tokens
+    assert as_inputs(tokens, {}, augment=lambda key, image: image * 0, key=jax.random.key(0)) is tokens
     image = {"image": jnp.full((2, 4, 4, 1), 7, jnp.uint8)}
-    assert (data.as_inputs(image, {}, augment=lambda key, image: image * 0)["image"] == 7).all()
-    assert (data.as_inputs(image, {}, augment=lambda key, x: x * 0, key=jax.random.key(0))["image"] == 0).all()
+    assert (as_inputs(image, {}, augment=lambda key, image: image * 0)["image"] == 7).all()
+    assert (as_inputs(image, {}, augment=lambda key, x: x * 0, key=jax.random.key(0))["image"] == 0).all()

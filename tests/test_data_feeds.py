@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from data.draws import Draws
+from data.example_order import ExampleOrder
 from data.examples import MAX_RESIDENT_BYTES, Arrays, resolve_placement
 from data.feeds import Feeds, fetch
 
@@ -21,18 +21,18 @@ def examples(num_examples=NUM_EXAMPLES) -> Arrays:
     return Arrays({"image": images, "label": labels})
 
 
-def draws(**change) -> Draws:
-    return Draws(**{"num_examples": NUM_EXAMPLES, "batch_size": BATCH_SIZE, "seed": 5, **change})
+def order(**change) -> ExampleOrder:
+    return ExampleOrder(**{"num_examples": NUM_EXAMPLES, "batch_size": BATCH_SIZE, "seed": 5, **change})
 
 
 def make(placement, layout=(4, 2), **options) -> Feeds:
-    return Feeds(examples(), options.pop("draws", draws()), layout=layout, placement=placement, **options)
+    return Feeds(examples(), options.pop("order", order()), layout=layout, placement=placement, **options)
 
 
 class Step(NamedTuple):
-    """A turn of 8 workers, or as many as the layout has."""
+    """A plan for 8 workers, or as many as the layout has."""
 
-    draw: np.ndarray
+    batch_index: np.ndarray
 
 
 def at(feeds, step, num_workers=8):
@@ -41,12 +41,12 @@ def at(feeds, step, num_workers=8):
 
 def iterate(feeds, first=0):
     """The feeds of all steps from the first on, without end."""
-    turns = (Step(step * 8 + np.arange(8)) for step in itertools.count(first))
-    return (feed for _, feed in feeds.follow(turns))
+    plans = (Step(step * 8 + np.arange(8)) for step in itertools.count(first))
+    return (feed for _, feed in feeds.follow(plans))
 
 
 def feeding_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "data feeds"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("data feeds")]
 
 
 @pytest.fixture(autouse=True)
@@ -59,18 +59,20 @@ fetch_all = jax.jit(jax.vmap(jax.vmap(fetch, (None, 0)), (None, 0)))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_placements_give_the_same_bits_in_the_order_of_draws(layout):
+def test_placements_give_the_same_bits_in_the_right_order(layout):
     split = examples()
     with make("device", layout) as device, make("stream", layout) as stream:
         for step, on_device, streamed in zip(range(20), iterate(device), iterate(stream), strict=False):
             batch, other = fetch_all(device.resident, on_device), fetch_all({}, streamed)
             assert batch["image"].dtype == np.uint8 and batch["label"].dtype == np.int32
             assert batch["image"].shape == (*layout, BATCH_SIZE, 4, 5, 2)
-            order = draws().indices(step * 8, num_draws=8)  # worker w = device * lanes + lane has draw step * 8 + w
+            expected = order().indices(
+                step * 8, num_batches=8
+            )  # worker w = device * lanes + lane has batch step * 8 + w
             for got in (batch, other):
-                np.testing.assert_array_equal(got["label"].reshape(8, BATCH_SIZE), order)
+                np.testing.assert_array_equal(got["label"].reshape(8, BATCH_SIZE), expected)
                 np.testing.assert_array_equal(
-                    got["image"].reshape(8, BATCH_SIZE, 4, 5, 2), split.columns["image"][order]
+                    got["image"].reshape(8, BATCH_SIZE, 4, 5, 2), split.columns["image"][expected]
                 )
 
 
@@ -85,9 +87,9 @@ def test_fetch_under_pmap():
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_form_of_a_feed(layout):
     forms = {
-        "device": {"draw": (np.uint32, ()), "index": (np.int32, (3,))},
+        "device": {"batch_index": (np.uint32, ()), "index": (np.int32, (3,))},
         "stream": {
-            "draw": (np.uint32, ()),
+            "batch_index": (np.uint32, ()),
             "batch": {"image": (np.uint8, (3, 4, 5, 2)), "label": (np.int32, (3,))},
         },
     }
@@ -96,7 +98,7 @@ def test_form_of_a_feed(layout):
             feed = at(feeds, 2)
             assert jax.tree.map(lambda x: (x.dtype, x.shape[2:]), feed) == form
             assert all(x.shape[:2] == layout for x in jax.tree.leaves(feed))
-            np.testing.assert_array_equal(feed["draw"].ravel(), 2 * 8 + np.arange(8))
+            np.testing.assert_array_equal(feed["batch_index"].ravel(), 2 * 8 + np.arange(8))
 
 
 @pytest.mark.parametrize("placement", ["device", "stream"])
@@ -108,13 +110,13 @@ def test_starts_anywhere_and_again(placement):
             assert len(feeding_threads()) <= 1
 
 
-def test_draw_numbers_wrap():
+def test_batch_indices_wrap():
     with make("device", (2, 2)) as feeds:
         before, after = at(feeds, 2**30 - 1, 4), at(feeds, 2**30, 4)
-    assert before["draw"].ravel().tolist() == [2**32 - 4, 2**32 - 3, 2**32 - 2, 2**32 - 1]
-    assert after["draw"].ravel().tolist() == [0, 1, 2, 3] and after["draw"].dtype == np.uint32
+    assert before["batch_index"].ravel().tolist() == [2**32 - 4, 2**32 - 3, 2**32 - 2, 2**32 - 1]
+    assert after["batch_index"].ravel().tolist() == [0, 1, 2, 3] and after["batch_index"].dtype == np.uint32
     with make("device", (3, 1)) as feeds:  # inside one feed: 2**32 = 3 * 1431655765 + 1
-        assert at(feeds, 1431655765, 3)["draw"].ravel().tolist() == [2**32 - 1, 0, 1]
+        assert at(feeds, 1431655765, 3)["batch_index"].ravel().tolist() == [2**32 - 1, 0, 1]
         with pytest.raises(AssertionError):  # the order of examples does not wrap
             np.testing.assert_array_equal(at(feeds, 2**32, 3)["index"], at(feeds, 0, 3)["index"])
 
@@ -128,42 +130,42 @@ def test_auto(num_bytes, placement):
     assert resolve_placement(other, num_bytes=num_bytes) == other
 
 
-class Counted(Draws):
+class Counted(ExampleOrder):
     """Says how many feeds were made, and fails where it is told to."""
 
     def __init__(self, *, fail_at=None):
         super().__init__(num_examples=NUM_EXAMPLES, batch_size=BATCH_SIZE, seed=5)
         self.num_made, self.fail_at, self.changed = 0, fail_at, threading.Condition()
 
-    def indices(self, first_draw, *, num_draws):
+    def indices(self, first_batch_index, *, num_batches):
         with self.changed:
             if self.num_made == self.fail_at:
                 raise OSError("the disk is gone")
             self.num_made += 1
             self.changed.notify_all()
-        return super().indices(first_draw, num_draws=num_draws)
+        return super().indices(first_batch_index, num_batches=num_batches)
 
     def wait_until_made(self, count):
         with self.changed:
             assert self.changed.wait_for(lambda: self.num_made >= count, timeout=30)
 
 
-@pytest.mark.parametrize(("depth", "turns_each", "ahead"), [(1, 1, 1), (4, 1, 4), (4, 2, 2), (4, 8, 1)])
-def test_works_ahead_within_bounds(depth, turns_each, ahead):
+@pytest.mark.parametrize(("depth", "steps_per_call", "ahead"), [(1, 1, 1), (4, 1, 4), (4, 2, 2), (4, 8, 1)])
+def test_works_ahead_within_bounds(depth, steps_per_call, ahead):
     counted = Counted()
-    with make("stream", draws=counted, depth=depth, turns_each=turns_each) as feeds:
+    with make("stream", order=counted, depth=depth, steps_per_call=steps_per_call) as feeds:
         for taken, _ in enumerate(itertools.islice(iterate(feeds), 10), start=1):
-            counted.wait_until_made(taken + ahead)  # without being asked; at the end one waits to be put
-            assert counted.num_made <= taken + ahead + 1
+            counted.wait_until_made(taken + ahead)  # without being asked
+            assert counted.num_made <= taken + ahead
 
 
 @pytest.mark.parametrize("end", ["close", "with", "iterator", "next iterator"])
 def test_the_thread_ends_when_the_consumer_stops_early(end):
     counted = Counted()
-    feeds = make("stream", draws=counted, depth=1)
+    feeds = make("stream", order=counted, depth=1)
     iterator = iterate(feeds)
     next(iterator)
-    counted.wait_until_made(3)  # now it waits to put the third
+    counted.wait_until_made(2)  # the one that was taken, and one ahead
     (thread,) = feeding_threads()
     if end == "close":
         feeds.close()
@@ -185,7 +187,7 @@ def test_the_thread_ends_when_the_consumer_stops_early(end):
 
 
 def test_failure_reaches_the_consumer():
-    with make("stream", draws=Counted(fail_at=3), depth=2) as feeds:
+    with make("stream", order=Counted(fail_at=3), depth=2) as feeds:
         iterator = iterate(feeds)
         for _ in range(3):
             next(iterator)
@@ -210,7 +212,7 @@ def test_waiting_is_measured(placement, monkeypatch):
     [
         ({"layout": (0, 2)}, r"layout=\(0, 2\)"),
         ({"depth": 0}, "depth=0"),
-        ({"draws": draws(num_examples=7)}, "num_examples=7: there are 100"),
+        ({"order": order(num_examples=7)}, "num_examples=7: there are 100"),
     ],
 )
 def test_refused(change, told):
@@ -228,14 +230,14 @@ class Made:
 
     num_examples = NUM_EXAMPLES
 
-    def gather(self, index, draw):
-        return {"number": index * 10 + draw[:, None]}
+    def gather(self, index, batch_index):
+        return {"number": index * 10 + batch_index[:, None]}
 
 
-def test_what_is_made_on_the_way_is_streamed_with_its_draw():
+def test_what_is_made_on_the_way_is_streamed_with_its_batch_index():
     with pytest.raises(ValueError, match=r"data\.placement='device': these examples are read as they are needed"):
-        Feeds(Made(), draws(), layout=(2, 2), placement="device")
-    with Feeds(Made(), draws(), layout=(2, 2), placement="stream") as feeds:
+        Feeds(Made(), order(), layout=(2, 2), placement="device")
+    with Feeds(Made(), order(), layout=(2, 2), placement="stream") as feeds:
         batch = feeds.at(np.array([5, 0, 2, 1]))["batch"]["number"]
-    expected = [draws().indices(draw, num_draws=1)[0] * 10 + draw for draw in (5, 0, 2, 1)]
+    expected = [order().indices(i, num_batches=1)[0] * 10 + i for i in (5, 0, 2, 1)]
     np.testing.assert_array_equal(batch.reshape(4, BATCH_SIZE), expected)

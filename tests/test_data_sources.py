@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data import assumed, cache, decoded, make_or_assume, tfds_sets
+from data import assumed, cache, decoded, tfds_sets
+from data.assumed import make_or_assume
 from data.decoded import check, load
 from tests.data_folders import random_examples, write_set, write_shard
 
@@ -91,7 +92,8 @@ def test_digits():
 
 
 def test_what_is_heavy_is_imported_late():
-    code = "import sys, data; data.make('digits'); print({'sklearn', 'tensorflow_datasets'} & set(sys.modules))"
+    heavy = "{'sklearn', 'tensorflow_datasets'}"
+    code = f"import sys; from data import sources; sources.make('digits'); print({heavy} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=pathlib.Path(__file__).parents[1]
     )

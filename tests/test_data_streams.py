@@ -15,7 +15,7 @@ import pytest
 from data import tfds_sets
 from data.decoding import crops
 from data.decoding.pool import resolve_processes
-from data.draws import Draws
+from data.example_order import ExampleOrder
 from data.streams import Images, open_images
 from tests.image_folders import random_images, shard, write_images, write_shard
 
@@ -49,12 +49,12 @@ def two(folder):
         yield opened
 
 
-DRAWS = Draws(num_examples=len(TRAIN), batch_size=BATCH, seed=SEED)
+ORDER = ExampleOrder(num_examples=len(TRAIN), batch_size=BATCH, seed=SEED)
 
 
-def batch(examples, draw):
-    index = np.concatenate([DRAWS.indices(max(0, d), num_draws=1) for d in draw])
-    return examples.gather(index, np.array(draw))
+def batch(examples, batch_index):
+    index = np.concatenate([ORDER.indices(max(0, d), num_batches=1) for d in batch_index])
+    return examples.gather(index, np.array(batch_index))
 
 
 def assert_same(a, b):
@@ -69,24 +69,24 @@ def test_a_batch_is_crops_of_its_records(two):
     got = batch(two, [5, -1, 2**40])
     assert got["image"].shape == (WORKERS, BATCH, SIZE, SIZE, 3) and got["image"].dtype == np.uint8
     assert got["label"].shape == (WORKERS, BATCH) and got["label"].dtype == np.int32
-    for worker, draw in ((0, 5), (2, 2**40)):
-        for position, record in enumerate(DRAWS.indices(draw, num_draws=1)[0]):
+    for worker, batch_index in ((0, 5), (2, 2**40)):
+        for position, record in enumerate(ORDER.indices(batch_index, num_batches=1)[0]):
             content, label = TRAIN[record]
-            numbers = crops.uniforms(SEED, draw, position)
+            numbers = crops.uniforms(SEED, batch_index, position)
             wanted = crops.random_resized_crop(content, numbers, size=SIZE)
             np.testing.assert_array_equal(got["image"][worker, position], wanted)
             assert got["label"][worker, position] == label
-    assert not got["image"][1].any()  # no draw, no work
+    assert not got["image"][1].any()  # no batch_index, no work
 
 
 @pytest.mark.parametrize("processes", [0, 1])
 def test_any_number_of_processes_gives_the_same_bits(processes, two, folder):
     with images(folder, processes=processes) as other:
-        for draw in ([0, 1, 2], [-1, 9, 3]):
-            assert_same(batch(other, draw), batch(two, draw))
+        for batch_index in ([0, 1, 2], [-1, 9, 3]):
+            assert_same(batch(other, batch_index), batch(two, batch_index))
 
 
-def test_any_order_of_draws_gives_the_same_bits(two):
+def test_any_order_of_batches_gives_the_same_bits(two):
     numbers = np.arange(12)
     in_order = np.concatenate([batch(two, list(n))["image"] for n in numbers.reshape(4, WORKERS)])
     shuffled = np.random.default_rng(0).permutation(numbers)
@@ -97,7 +97,7 @@ def test_any_order_of_draws_gives_the_same_bits(two):
 
 def test_resumed_anywhere_it_goes_on_with_the_same_batches(two, folder):
     steps = [[WORKERS * step + w for w in range(WORKERS)] for step in range(6)]
-    uninterrupted = [batch(two, draw) for draw in steps]
+    uninterrupted = [batch(two, batch_index) for batch_index in steps]
     for first in (1, 4):
         with images(folder, processes=1) as resumed:
             for step in range(first, 6):
@@ -108,15 +108,16 @@ def test_workers_share_an_epoch_out(tmp_path):
     labelled = [(content, number) for number, (content, _) in enumerate(TRAIN)]  # a record's label is its number
     splits = {"train": labelled, "test": labelled[:4]}
     own = write_images(tmp_path, "numbered", splits, num_classes=30)
-    draws = Draws(num_examples=30, batch_size=5, seed=0)
+    order = ExampleOrder(num_examples=30, batch_size=5, seed=0)
     with images(own, processes=0) as examples:
         seen = [
-            examples.gather(draws.indices(3 * step, num_draws=3), 3 * step + np.arange(3))["label"] for step in range(2)
+            examples.gather(order.indices(3 * step, num_batches=3), 3 * step + np.arange(3))["label"]
+            for step in range(2)
         ]
     assert sorted(np.concatenate(seen).ravel().tolist()) == list(range(30))
 
 
-def test_evaluation_is_complete_and_the_same_whatever_the_draws(folder):
+def test_evaluation_is_complete_and_the_same_whatever_the_batch_index(folder):
     index = np.arange(13)[None]
     with images(folder, "test", processes=2) as examples:
         assert examples.num_examples == 13

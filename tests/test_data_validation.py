@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-import data
 import runs
 from configs import flags
-from data import decoded, streams
+from data import decoded, sources, streams
+from data.assumed import make_or_assume
 from data.decoding import crops
-from data.draws import Draws
+from data.example_order import ExampleOrder
 from data.examples import Arrays
 from parallel import Layout
 from tests.data_folders import random_examples, write_set
@@ -54,7 +54,7 @@ KINDS = [digits, folder_of_images, causal, masked]
 
 
 def opened(block, evaluate_on):
-    source = data.make(**block, evaluate_on=evaluate_on)
+    source = sources.make(**block, evaluate_on=evaluate_on)
     return source.info, source.load(0)
 
 
@@ -77,7 +77,7 @@ def test_training_and_validation_are_the_training_examples_divided(kind, tmp_pat
 @pytest.mark.parametrize("kind", KINDS)
 def test_by_default_the_test_set_is_evaluated_on(kind, tmp_path):
     block = kind(tmp_path)
-    assert data.make(**block).info == data.make(**block, evaluate_on="test").info
+    assert sources.make(**block).info == sources.make(**block, evaluate_on="test").info
     assert flags.load(SMOKE).data.evaluate_on == "test"
 
 
@@ -103,21 +103,25 @@ def sets(tmp_path_factory):
 
 def streamed(directory, **options):
     options = {"processes": 0, "evaluate_on": "validation", **options}
-    return data.make("imagenet2012", dir=str(directory), image_size=SIZE, **options)
+    return sources.make("imagenet2012", dir=str(directory), image_size=SIZE, **options)
 
 
-def draw_of(dataset, draw, *, seed=3):
-    draws = Draws(num_examples=dataset.train.num_examples, batch_size=5, seed=seed)
-    return draws.indices(draw, num_draws=1), dataset.train.gather(draws.indices(draw, num_draws=1), np.array([draw]))
+def batch_of(dataset, batch_index, *, seed=3):
+    order = ExampleOrder(num_examples=dataset.train.num_examples, batch_size=5, seed=seed)
+    return order.indices(batch_index, num_batches=1), dataset.train.gather(
+        order.indices(batch_index, num_batches=1), np.array([batch_index])
+    )
 
 
 def test_streamed_images_are_divided_across_files_and_cropped_for_their_use(sets):
     source = streamed(sets)
     dataset = source.load(3)
     assert (source.info.num_train, source.info.num_test, source.placement) == (KEPT, NUM_TRAIN - KEPT, "stream")
-    seen = np.concatenate([draw_of(dataset, draw)[1]["label"].ravel() for draw in range(9)])  # 45 of a pass of 43
+    seen = np.concatenate(
+        [batch_of(dataset, batch_index)[1]["label"].ravel() for batch_index in range(9)]
+    )  # 45 of a pass of 43
     assert set(seen.tolist()) == set(range(KEPT))
-    index, batch = draw_of(dataset, 6)
+    index, batch = batch_of(dataset, 6)
     for position, record in enumerate(index[0]):
         numbers = crops.uniforms(3, 6, position)
         wanted = crops.random_resized_crop(LABELLED[record][0], numbers, size=SIZE)
@@ -131,9 +135,9 @@ def test_streamed_images_are_divided_across_files_and_cropped_for_their_use(sets
 def test_streamed_batches_are_the_same_from_processes_and_on_resuming(sets):
     there, elsewhere = streamed(sets).load(3), streamed(sets, processes=1).load(3)
     try:
-        for draw in (7, 2):  # nobody has asked for those before
-            for name, part in draw_of(there, draw)[1].items():
-                np.testing.assert_array_equal(draw_of(elsewhere, draw)[1][name], part)
+        for batch_index in (7, 2):  # nobody has asked for those before
+            for name, part in batch_of(there, batch_index)[1].items():
+                np.testing.assert_array_equal(batch_of(elsewhere, batch_index)[1][name], part)
     finally:
         elsewhere.close()
 
@@ -150,9 +154,9 @@ def test_what_takes_the_place_of_a_damaged_image_is_of_its_own_part(damaged, tmp
 
 
 def test_test_images_are_not_read(sets, monkeypatch):
-    def forbidden(self, index, draw):
+    def forbidden(self, index, batch_index):
         assert self._split == "train"  # TFDS's "validation" is what ImageNet is tested on
-        return gather(self, index, draw)
+        return gather(self, index, batch_index)
 
     gather = streams.Images.gather
     monkeypatch.setattr(streams.Images, "gather", forbidden)
@@ -171,17 +175,17 @@ def test_too_few_examples_and_another_word(tmp_path):
         splits = {"train": random_examples(count), "test": random_examples(2)}
         write_set(tmp_path / f"{count}", "my_own", splits)
     with pytest.raises(ValueError, match=r"^data\.evaluate_on='validation': needs 10 training .* there are 9$"):
-        data.make("my_own", dir=str(tmp_path / "9"), evaluate_on="validation")
-    assert data.make("my_own", dir=str(tmp_path / "10"), evaluate_on="validation").info[2:4] == (9, 1)
+        sources.make("my_own", dir=str(tmp_path / "9"), evaluate_on="validation")
+    assert sources.make("my_own", dir=str(tmp_path / "10"), evaluate_on="validation").info[2:4] == (9, 1)
     with pytest.raises(ValueError, match=r"^data\.evaluate_on='dev': must be one of test, validation$"):
-        data.make("digits", evaluate_on="dev")
+        sources.make("digits", evaluate_on="dev")
 
 
 def test_data_that_are_not_at_hand(tmp_path):
     options = {"dir": str(tmp_path), "evaluate_on": "validation"}
-    info = data.make_or_assume("imagenet2012", image_size=64, **options).info
+    info = make_or_assume("imagenet2012", image_size=64, **options).info
     assert (info.num_train, info.num_test) == (1_281_167 - 128_116, 128_116)
-    info = data.make_or_assume("text", source="not_there", **options).info
+    info = make_or_assume("text", source="not_there", **options).info
     assert (info.num_train, info.num_test) == (9_000_000, 1_000_000)
 
 

@@ -93,7 +93,7 @@ class Followed(Run):
         measured = []
         for dispatch in itertools.islice(self.dispatches, count):
             plan = {name: self.layout.split_turns(column) for name, column in dispatch.plan.items()}
-            feed = {**self.feeds.at(dispatch.draw), "plan": plan}
+            feed = {**self.feeds.at(dispatch.batch_index), "plan": plan}
             self.shared, self.local, metrics = self.step(self.shared, self.local, feed, self.resident)
             measured += [part for _, part in dispatch.each(self.layout.get_shared(metrics))]
         return measured
@@ -124,10 +124,10 @@ def test_a_call_of_several_steps_is_those_steps(name, lift, num_devices, compila
 
 def test_a_feed_of_several_turns_is_theirs():
     run = Run(program_of(), num_devices=4)
-    draws = [run.draw(step) for step in (3, 4, 9)]
-    together = run.feeds.at(np.stack(draws))
-    for i, draw in enumerate(draws):
-        jax.tree.map(lambda x, y, i=i: np.testing.assert_array_equal(x, y[:, i]), run.feeds.at(draw), together)
+    indices = [run.batch_index(step) for step in (3, 4, 9)]
+    together = run.feeds.at(np.stack(indices))
+    for i, batch_index in enumerate(indices):
+        jax.tree.map(lambda x, y, i=i: np.testing.assert_array_equal(x, y[:, i]), run.feeds.at(batch_index), together)
 
 
 # ---- whole runs --------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def poisoned(program, *draws, what="gradient"):
     """The program, with a NaN in one layer of the gradients of these draws; or in the parameters that they see."""
 
     def local(shared, local, feed, resident):
-        is_bad = jnp.isin(feed["draw"], jnp.array(draws, feed["draw"].dtype))
+        is_bad = jnp.isin(feed["batch_index"], jnp.array(draws, feed["batch_index"].dtype))
 
         def spoil(tree):
             kernel = tree["Dense_0"]["kernel"].at[0, 0].add(jnp.where(is_bad, jnp.nan, 0))
@@ -259,7 +259,7 @@ def test_a_sum_that_overflows_is_of_no_worker():
         return work._replace(updates=updates, layers=nonfinite.squares(updates))
 
     run = Run(program._replace(halves=Halves(local, program.halves.reduce)), num_devices=4)
-    _, _, metrics = run.step(run.shared, run.local, run.feeds.at(run.draw(0)), run.resident)
+    _, _, metrics = run.step(run.shared, run.local, run.feeds.at(run.batch_index(0)), run.resident)
     evidence = run.layout.get_shared(metrics["evidence"])
     layers = ["Dense_0/bias", "Dense_0/kernel", "Dense_1/bias", "Dense_1/kernel"]
     said = nonfinite.describe(evidence, workers=range(8), layers=layers)
@@ -278,7 +278,7 @@ def test_looking_adds_no_collective(overrides):
     counts = {}
     for on_nonfinite in ("ignore", "skip", "stop"):
         run = Run(program_of(*PLAIN, *overrides, f"--config.on_nonfinite={on_nonfinite}"), num_devices=4)
-        arguments = (run.shared, run.local, run.feeds.at(run.draw(0)), run.resident)
+        arguments = (run.shared, run.local, run.feeds.at(run.batch_index(0)), run.resident)
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
         text = run.step.lower(*shapes)["step"][0].as_text()
         kinds = ("all_reduce", "all_gather", "all_to_all", "reduce_scatter", "collective_permute")
@@ -331,7 +331,7 @@ def test_a_wave_that_no_run_begins_with_leaves_the_last_checkpoint(poison, tmp_p
     program = build(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *of_config(soft)]))
     turns = list(program.timetable.turns(0, 24, stops=(24, 4)))
     turn = next(turn for turn in turns if not turn.begins_whole and turn.steps.start > 9)
-    poison(int(turn.draw[turn.draw >= 0][0]))
+    poison(int(turn.batch_index[turn.batch_index >= 0][0]))
     assert command(tmp_path, *soft) == 1
     line = told(capsys)
     assert f"step{'s' if len(turn.steps) > 1 else ''} {turn.steps.start}" in line

@@ -27,7 +27,7 @@ def lowered(name, *overrides, platform):
         patch.setattr(lift, "on_devices", lambda step, **options: steps.append(step))
         over_workers(run.program.halves, layout=run.layout, lanes="vmap")
     mapped = on_devices(steps[0], layout=run.layout, lift="shard_map")
-    arguments = run.shared, run.local, run.feeds.at(run.draw(0)), run.resident
+    arguments = run.shared, run.local, run.feeds.at(run.batch_index(0)), run.resident
     return mapped.trace(*arguments).lower(lowering_platforms=(platform,))
 
 

@@ -10,10 +10,13 @@ import pytest
 from flax import linen as nn
 from jax import numpy as jnp
 
-import data
 import models
 import reducers
 from configs import flags
+from data import sources
+from data.augment import as_inputs
+from data.example_order import ExampleOrder
+from data.feeds import Feeds
 from parallel import Layout, Window, over_workers
 from tests import cases
 from tests.grid import grid
@@ -22,7 +25,7 @@ from training import train_state as state
 from training.setup import build, make_learning_rate
 
 SMALL = ("--config.num_workers=8", "--config.batch_size_per_worker=4", "--config.optimizer.learning_rate=0.02")
-DATASET = data.make("digits").load(0)
+DATASET = sources.make("digits").load(0)
 
 
 def program_of(*overrides, train_steps=20):
@@ -36,23 +39,23 @@ class Run:
         self.program, self.layout = program, Layout.of(program.config.num_workers, num_devices=num_devices)
         self.step = over_workers(program.halves, layout=self.layout, lift=program.config.lift, lanes=lanes)
         self.shared, self.local = state.place(program, self.layout)
-        draws = data.Draws(num_examples=DATASET.train.num_examples, batch_size=4, seed=program.config.seed)
+        order = ExampleOrder(num_examples=DATASET.train.num_examples, batch_size=4, seed=program.config.seed)
         shape = (self.layout.num_devices, self.layout.lanes)
-        self.feeds = data.Feeds(DATASET.train, draws, layout=shape, placement=program.source.placement)
+        self.feeds = Feeds(DATASET.train, order, layout=shape, placement=program.source.placement)
         self.resident = self.layout.put_shared({"train": self.feeds.resident, "constants": DATASET.constants})
 
     def steps(self, first, last):
         window = Window()
         for number in range(first, last):
             self.shared, self.local, metrics = self.step(
-                self.shared, self.local, self.feeds.at(self.draw(number)), self.resident
+                self.shared, self.local, self.feeds.at(self.batch_index(number)), self.resident
             )
             window.push(number, metrics)
         window.drain()
         self.metrics = self.layout.get_numbers(metrics)
         return self
 
-    def draw(self, step):
+    def batch_index(self, step):
         return step * self.layout.num_workers + np.arange(self.layout.num_workers)
 
     def params(self):
@@ -111,9 +114,9 @@ def test_seed_changes_parameters_and_order():
     one, other = (program_of(f"--config.seed={seed}") for seed in (0, 1))
     assert largest_difference(*(jax.jit(p.init)()[0].params for p in (one, other))) > 0.1
     orders = [
-        data.Draws(num_examples=DATASET.train.num_examples, batch_size=4, seed=p.config.seed) for p in (one, other)
+        ExampleOrder(num_examples=DATASET.train.num_examples, batch_size=4, seed=p.config.seed) for p in (one, other)
     ]
-    assert not np.array_equal(*(draws.indices(0, num_draws=8) for draws in orders))
+    assert not np.array_equal(*(order.indices(0, num_batches=8) for order in orders))
 
 
 @pytest.mark.slow
@@ -143,7 +146,7 @@ def test_mean_all_reduces_once_for_small_leaves_and_once_for_the_metrics(num_dev
     run = Run(program_of(), num_devices=num_devices, lanes=lanes)
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
-        (run.shared, run.local, run.feeds.at(run.draw(0)), run.resident),
+        (run.shared, run.local, run.feeds.at(run.batch_index(0)), run.resident),
     )
     lowered, _ = run.step.lower(*shapes)["step"]
     text = lowered.as_text()
@@ -219,7 +222,7 @@ def test_model_state_is_of_each_worker_and_averaged_for_evaluation(monkeypatch):
 
 
 def all_test_inputs():
-    return data.as_inputs({name: jnp.asarray(x) for name, x in DATASET.test.columns.items()}, DATASET.constants)
+    return as_inputs({name: jnp.asarray(x) for name, x in DATASET.test.columns.items()}, DATASET.constants)
 
 
 @pytest.mark.parametrize("eval_batch_size", [7, 64, 5000])

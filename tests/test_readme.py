@@ -16,13 +16,13 @@ from jax import lax
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec
 
-import data
 import models
 import reducers
 import runs
 import train
 from configs import flags as config_flags
 from configs import schema
+from data.assumed import make_or_assume
 from experiments import claims
 from experiments.__main__ import parser as experiments_parser
 from reducers.table import table
@@ -138,7 +138,7 @@ def check_flags(arguments: list[str]) -> None:
     """Builds the program of a command line, on the sizes of its data alone where they are not on this machine."""
     with flagsaver.flagsaver():
         config, _ = config_flags.parse(["train.py", *arguments])
-        assert build(config, open_data=data.make_or_assume).num_steps >= 1
+        assert build(config, open_data=make_or_assume).num_steps >= 1
 
 
 def check_jax_requirement(requirement: str) -> None:

@@ -5,8 +5,8 @@ import pathlib
 import pytest
 from ml_collections import ConfigDict
 
-import data
 from configs import flags
+from data.assumed import make_or_assume
 from runs.errors import ConfigError
 from training import dry_run
 from training.setup import build
@@ -57,7 +57,7 @@ def load(spec):
 def test_a_paper_scale_config_is_traced_whole(spec, monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))  # nothing is prepared there
     num_devices, num_parameters, num_examples = PAPER[spec]
-    program = build(load(spec), open_data=data.make_or_assume)
+    program = build(load(spec), open_data=make_or_assume)
     assert program.timetable.num_counted * program.config.batch_size_per_worker == num_examples
     said = dry_run.describe(program, num_devices=num_devices, devices=[])  # traced, not compiled
     assert f"{num_parameters:,}" in said and "without activations" in said
@@ -110,9 +110,9 @@ def test_an_unknown_variant_is_told_what_there_is():
 
 def test_data_that_nobody_knows_are_refused_in_a_dry_run_too(tmp_path):
     with pytest.raises(ValueError, match="not a known data set"):
-        data.make_or_assume("imaginary", dir=str(tmp_path))
+        make_or_assume("imaginary", dir=str(tmp_path))
     with pytest.raises(ValueError, match="which placement='device' are not"):
-        data.make_or_assume("imagenet2012", dir=str(tmp_path), image_size=64, placement="device")
-    source = data.make_or_assume("imagenet2012", dir=str(tmp_path), image_size=64)
+        make_or_assume("imagenet2012", dir=str(tmp_path), image_size=64, placement="device")
+    source = make_or_assume("imagenet2012", dir=str(tmp_path), image_size=64)
     with pytest.raises(ValueError, match="data not at hand"):
         source.load(0)

@@ -30,11 +30,11 @@ def test_a_run_and_the_same_run_in_two_parts(evaluate_on, folder, tmp_path, monk
     assert command(*arguments(whole, folder, key)) == 0
     gather, calls = streams.Images.gather, []
 
-    def failing(self, index, draw):
-        calls.append(draw)
-        if len(calls) > 4 and (draw >= 0).all():
+    def failing(self, index, batch_index):
+        calls.append(batch_index)
+        if len(calls) > 4 and (batch_index >= 0).all():
             raise ValueError("data.name='imagenet2012': the disk is gone")
-        return gather(self, index, draw)
+        return gather(self, index, batch_index)
 
     with monkeypatch.context() as patch:
         patch.setattr(streams.Images, "gather", failing)

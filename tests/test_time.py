@@ -88,7 +88,7 @@ def spoiled(made):
 
     def local(shared, *rest):
         _, feed, resident = rest
-        late = ~first_arrivals(made.arrival_seconds(shared.step), 6).contributes[feed["draw"] % 8]
+        late = ~first_arrivals(made.arrival_seconds(shared.step), 6).contributes[feed["batch_index"] % 8]
         fill = lambda x: jnp.where(late, resident["value"].astype(x.dtype), x)  # noqa: E731
         spoil = lambda x: fill(x) if jnp.issubdtype(x.dtype, jnp.floating) else x  # noqa: E731
         return jax.tree.map(spoil, made.halves.local(shared, *rest))
@@ -161,7 +161,8 @@ def test_losses_are_of_those_that_count():
         program_of(*overrides, "--config.reducer.name=backup_workers", "--config.reducer.num_required=3"), num_devices=4
     )
     local_half = jax.jit(three.program.halves.local)
-    one = lambda worker: jax.tree.map(lambda x: np.asarray(x)[worker, 0], (three.local, three.feeds.at(three.draw(0))))  # noqa: E731
+    feed = three.feeds.at(three.batch_index(0))
+    one = lambda worker: jax.tree.map(lambda x: np.asarray(x)[worker, 0], (three.local, feed))  # noqa: E731
     first = lambda tree: jax.tree.map(lambda x: np.asarray(x)[0], tree)  # noqa: E731
     shared, resident = first(three.shared), first(three.resident)
     sums = [local_half(shared, *one(worker), resident).sums for worker in (0, 2, 3)]

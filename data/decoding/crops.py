@@ -16,15 +16,15 @@ EVALUATION_MARGIN = 256 / 224  # shorter side after resizing, over the side of t
 MIN_REDUCTION = 2  # decoding at 1/2, 1/4 or 1/8 leaves at least twice the pixels that are needed on each side
 
 
-def uniforms(seed: int, draw: int, position: int) -> list[float]:
+def uniforms(seed: int, batch_index: int, position: int) -> list[float]:
     """Returns the random numbers of one example: a pure function of where it stands, so in whatever order it is asked.
 
-    They are words of a Philox generator keyed by (seed, draw) whose counter starts at the position.
+    They are words of a Philox generator keyed by (seed, batch_index) whose counter starts at the position.
 
     Args:
       seed: 0 to 2**64 - 1.
-      draw: 0 to 2**63 - 1.
-      position: of the example in its draw.
+      batch_index: 0 to 2**63 - 1.
+      position: of the example in its batch.
 
     Returns:
       41 numbers in [0, 1).
@@ -32,7 +32,7 @@ def uniforms(seed: int, draw: int, position: int) -> list[float]:
     >>> uniforms(0, 7, 3)[:2] == uniforms(0, 7, 3)[:2] != uniforms(0, 7, 4)[:2]
     True
     """
-    key, counter = np.array([seed, draw], np.uint64), np.array([0, 0, position, STREAM], np.uint64)
+    key, counter = np.array([seed, batch_index], np.uint64), np.array([0, 0, position, STREAM], np.uint64)
     words = np.random.Philox(key=key, counter=counter).random_raw(NUM_UNIFORMS)
     return ((words >> np.uint64(11)) * 2.0**-53).tolist()
 

@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 1.0  # for the exit code of a process that answers no more
 class Request(NamedTuple):
     """Crops that are asked for, and where they go."""
 
-    tasks: list[tuple[int, int, int]]  # record, draw, position
+    tasks: list[tuple[int, int, int]]  # record, batch_index, position
     place: np.ndarray  # [n, S, S, 3] uint8, contiguous
     take: Callable[[Mapping[str, Any]], None]  # given the answer, before the crops; raises if they do not follow
 

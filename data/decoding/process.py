@@ -14,7 +14,7 @@ import numpy as np
 
 from data.decoding import crops, records
 
-Task = tuple[int, int, int]  # record, draw, position in the draw
+Task = tuple[int, int, int]  # record, batch_index, position in the batch
 LENGTH = struct.Struct("<Q")  # stands before every message
 
 
@@ -78,11 +78,11 @@ class Decoder:
           out: [n, size, size, 3] uint8.
         """
         answer, (start, stop) = Answer(), self._job.part
-        for (first, draw, position), crop in zip(tasks, out, strict=True):
+        for (first, batch_index, position), crop in zip(tasks, out, strict=True):
             record = first
             while True:
                 try:
-                    crop[:], label = self._crop(record, draw, position)
+                    crop[:], label = self._crop(record, batch_index, position)
                 except records.Unreadable as error:
                     answer.error = str(error)
                     return answer
@@ -98,14 +98,14 @@ class Decoder:
                     break
         return answer
 
-    def _crop(self, record: int, draw: int, position: int) -> tuple[np.ndarray, int]:
+    def _crop(self, record: int, batch_index: int, position: int) -> tuple[np.ndarray, int]:
         content, label = records.unpack(self._shards.read(record))
         if not 0 <= label < self._job.num_classes:
             raise records.Damaged(f"label {label} is not in [0, {self._job.num_classes})")
         try:
             if self._job.mode == "evaluation":
                 return crops.centre_crop(content, size=self._job.size), label
-            numbers = crops.uniforms(self._job.seed, draw, position)
+            numbers = crops.uniforms(self._job.seed, batch_index, position)
             return crops.random_resized_crop(content, numbers, size=self._job.size), label
         except MemoryError:
             raise

@@ -3,16 +3,16 @@ import itertools
 import numpy as np
 import pytest
 
-from data.draws import Draws, shuffled_pass
+from data.example_order import ExampleOrder, shuffled_pass
 
 SIZES = [(1, 1), (1, 5), (7, 1), (7, 3), (7, 7), (7, 20), (64, 16), (100, 33)]
 
 
 def assert_order(indices, *, num_examples, batch_size):
     """The law: whole passes one after another, each example once in each, no pass like the one before."""
-    num_draws = 3 * num_examples  # exactly 3 * batch_size passes
-    stream = indices(0, num_draws=num_draws)
-    assert stream.shape == (num_draws, batch_size) and stream.dtype == np.int32
+    num_batches = 3 * num_examples  # exactly 3 * batch_size passes
+    stream = indices(0, num_batches=num_batches)
+    assert stream.shape == (num_batches, batch_size) and stream.dtype == np.int32
     passes = stream.reshape(-1, num_examples)
     np.testing.assert_array_equal(np.sort(passes, axis=1), np.tile(np.arange(num_examples), (3 * batch_size, 1)))
     if num_examples > 50:
@@ -21,21 +21,21 @@ def assert_order(indices, *, num_examples, batch_size):
 
 @pytest.mark.parametrize(("num_examples", "batch_size"), SIZES)
 def test_every_example_once_per_pass(num_examples, batch_size):
-    draws = Draws(num_examples=num_examples, batch_size=batch_size, seed=3)
-    assert_order(draws.indices, num_examples=num_examples, batch_size=batch_size)
+    order = ExampleOrder(num_examples=num_examples, batch_size=batch_size, seed=3)
+    assert_order(order.indices, num_examples=num_examples, batch_size=batch_size)
 
 
-def with_replacement(first_draw, *, num_draws):
-    return np.random.default_rng(first_draw).integers(0, 64, (num_draws, 16), dtype=np.int32)
+def with_replacement(first_batch_index, *, num_batches):
+    return np.random.default_rng(first_batch_index).integers(0, 64, (num_batches, 16), dtype=np.int32)
 
 
-def same_pass_again(first_draw, *, num_draws):
-    return np.resize(shuffled_pass(0, num_examples=64, seed=0), (num_draws, 16))
+def same_pass_again(first_batch_index, *, num_batches):
+    return np.resize(shuffled_pass(0, num_examples=64, seed=0), (num_batches, 16))
 
 
-def drops_the_rest(first_draw, *, num_draws):
-    passes = [shuffled_pass(p, num_examples=64, seed=0)[: 64 // 15 * 15] for p in range(num_draws)]
-    return np.resize(np.concatenate(passes), (num_draws, 15))
+def drops_the_rest(first_batch_index, *, num_batches):
+    passes = [shuffled_pass(p, num_examples=64, seed=0)[: 64 // 15 * 15] for p in range(num_batches)]
+    return np.resize(np.concatenate(passes), (num_batches, 15))
 
 
 @pytest.mark.parametrize(("wrong", "batch_size"), [(with_replacement, 16), (same_pass_again, 16), (drops_the_rest, 15)])
@@ -45,27 +45,27 @@ def test_the_law_rejects(wrong, batch_size):
 
 
 @pytest.mark.parametrize(("num_examples", "batch_size"), SIZES)
-def test_draws_do_not_depend_on_how_they_are_asked_for(num_examples, batch_size):
+def test_batches_do_not_depend_on_how_they_are_asked_for(num_examples, batch_size):
     rng = np.random.default_rng(0)
-    whole = Draws(num_examples=num_examples, batch_size=batch_size, seed=1).indices(0, num_draws=60)
-    draws = Draws(num_examples=num_examples, batch_size=batch_size, seed=1)
+    whole = ExampleOrder(num_examples=num_examples, batch_size=batch_size, seed=1).indices(0, num_batches=60)
+    order = ExampleOrder(num_examples=num_examples, batch_size=batch_size, seed=1)
     for first, count in zip(rng.integers(0, 50, 20), rng.integers(1, 11, 20), strict=True):  # in any order
-        np.testing.assert_array_equal(draws.indices(first, num_draws=count), whole[first : first + count])
+        np.testing.assert_array_equal(order.indices(first, num_batches=count), whole[first : first + count])
 
 
 def test_what_is_handed_out_may_be_changed():
-    draws = Draws(num_examples=8, batch_size=4, seed=0)
-    before = draws.indices(0, num_draws=1).copy()
-    draws.indices(0, num_draws=1)[:] = 0
-    np.testing.assert_array_equal(draws.indices(0, num_draws=1), before)
+    order = ExampleOrder(num_examples=8, batch_size=4, seed=0)
+    before = order.indices(0, num_batches=1).copy()
+    order.indices(0, num_batches=1)[:] = 0
+    np.testing.assert_array_equal(order.indices(0, num_batches=1), before)
 
 
-@pytest.mark.parametrize("first_draw", [2**31, 2**40, np.int64(2**60), 2**63])
-def test_draw_numbers_of_any_size(first_draw):
-    draws = Draws(num_examples=7, batch_size=3, seed=0)
-    number, start = divmod(int(first_draw) * 3, 7)
+@pytest.mark.parametrize("first_batch_index", [2**31, 2**40, np.int64(2**60), 2**63])
+def test_batch_indices_of_any_size(first_batch_index):
+    order = ExampleOrder(num_examples=7, batch_size=3, seed=0)
+    number, start = divmod(int(first_batch_index) * 3, 7)
     stream = np.concatenate([shuffled_pass(p, num_examples=7, seed=0) for p in (number, number + 1)])
-    np.testing.assert_array_equal(draws.indices(first_draw, num_draws=2).ravel(), stream[start : start + 6])
+    np.testing.assert_array_equal(order.indices(first_batch_index, num_batches=2).ravel(), stream[start : start + 6])
 
 
 def test_seeds_and_passes_have_orders_of_their_own():
@@ -97,10 +97,10 @@ def test_golden():
 )
 def test_refused(change, told):
     with pytest.raises(ValueError, match=told):
-        Draws(**{"num_examples": 5, "batch_size": 2, "seed": 0, **change})
+        ExampleOrder(**{"num_examples": 5, "batch_size": 2, "seed": 0, **change})
 
 
-@pytest.mark.parametrize(("first_draw", "num_draws"), [(-1, 1), (0, 0)])
-def test_refused_draws(first_draw, num_draws):
-    with pytest.raises(ValueError, match="first_draw"):
-        Draws(num_examples=5, batch_size=2, seed=0).indices(first_draw, num_draws=num_draws)
+@pytest.mark.parametrize(("first_batch_index", "num_batches"), [(-1, 1), (0, 0)])
+def test_refused_batches(first_batch_index, num_batches):
+    with pytest.raises(ValueError, match="first_batch_index"):
+        ExampleOrder(num_examples=5, batch_size=2, seed=0).indices(first_batch_index, num_batches=num_batches)
