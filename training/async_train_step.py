@@ -62,15 +62,21 @@ def make_wave_step(
         made = served.made + jnp.where(told["rate"] > 0, told["squares"], 0)
         return Served(shared, told_all, served.num_updates + 1, made)
 
-    server = asynchronous.apply_in_order(
-        apply_one, rule=mode.rule, axis_name=AXES, gradients_per_update=mode.gradients_per_update
-    )
-
     def reduce_half(shared: Shared, local: Local, work: optim.accumulation.Work, plan):
         told = {name: jnp.zeros(num_workers(AXES)) for name in UPDATE_METRICS}
         made = jnp.zeros((2, len(jax.tree.leaves(shared.params))))
         served = Served(shared._replace(server=None), told, jnp.zeros((), jnp.int32), made)
-        served, state, snapshot = server.apply(served, shared.server, local.snapshot, work.updates, **plan)
+        served, state, snapshot = asynchronous.apply_in_order(
+            served,
+            shared.server,
+            local.snapshot,
+            work.updates,
+            **plan,
+            update=apply_one,
+            rule=mode.rule,
+            axis_name=AXES,
+            gradients_per_update=mode.gradients_per_update,
+        )
         busy = plan["position"] >= 0
         worked = local._replace(model_state=work.model_state, opt_state=work.opt_state)
         after = served.shared._replace(server=state), optax.tree.where(busy, worked, local)._replace(snapshot=snapshot)
@@ -93,4 +99,8 @@ def make_wave_step(
         shared, local = nonfinite.undo(is_bad, (shared, local), after, on_nonfinite=on_nonfinite)
         return shared, local, {**metrics, "evidence": nonfinite.Evidence(is_bad, **seen)}
 
-    return Halves(local_half, reduce_half, idle=lambda plan: plan["position"] < 0), server.init
+    def init(params):
+        state = asynchronous.init_server(params, rule=mode.rule, gradients_per_update=mode.gradients_per_update)
+        return state, params
+
+    return Halves(local_half, reduce_half, idle=lambda plan: plan["position"] < 0), init

@@ -195,7 +195,7 @@ class InWaves:
             plan = {name: getattr(wave.slots, name) for name in self.plan}
             steps = range(wave.first_event // count + 1, wave.next_event // count + 1)
             whole = {"is_whole": wave.next_event % count == 0, "begins_whole": wave.first_event % count == 0}
-            yield Turn(steps, wave.slots.draw, plan, wave.events, **whole)
+            yield Turn(steps, wave.slots.batch_index, plan, wave.events, **whole)
 
     def collector(self, *, seconds: float, measure: Measure) -> Collector:
         """Returns what keeps gradients until those of a step are complete."""
