@@ -1,8 +1,8 @@
-"""Asynchronous SGD, exactly simulated: one server, n workers that read, compute and push without waiting for others.
+"""Asynchronous SGD, exactly simulated: one server, and n workers that read, compute and push without waiting.
 
-Who arrives when depends on how long tasks take and on nothing else, so ``order`` knows it before any training.
-``waves`` cuts that order into groups of gradients that do not depend on each other, to be computed in parallel;
-``apply_in_order`` applies them one by one, under one of the ``RULES`` about staleness.
+The order of arrivals depends on the durations of tasks alone, so ``order`` computes it before any training. ``waves``
+cuts the order into groups of gradients that do not depend on each other and can be computed in parallel.
+``apply_in_order`` applies the gradients of a wave one by one, under one of the staleness ``RULES``.
 
 >>> import numpy as np
 >>> durations = from_table(np.array([[1.0, 1.0, 3.5]] * 9))  # seconds of each task of three workers
@@ -15,13 +15,21 @@ Who arrives when depends on how long tasks take and on nothing else, so ``order`
 [0 1] [1 1]
 """
 
-from asynchronous.durations import Durations, from_model, from_table
-from asynchronous.events import Cursor, Events, Reads, advance, order, start
-from asynchronous.layers import LayerTimes, layer_staleness, layer_table, layer_times
+from asynchronous.events import Cursor, Durations, Events, Reads, advance, from_model, from_table, order, start
 from asynchronous.modes import MODES, Mode
 from asynchronous.rules import RULES, Rate, Rule, lookup, make
 from asynchronous.server import ServerState, apply_in_order, at_rate, init_server, traffic, values_in_order
-from asynchronous.staleness import Summary, histogram, merge, summary, table
+from asynchronous.staleness import (
+    LayerTimes,
+    Summary,
+    histogram,
+    layer_staleness,
+    layer_table,
+    layer_times,
+    merge,
+    summary,
+    table,
+)
 from asynchronous.waves import Slots, Wave, waves
 
 __all__ = [

@@ -1,68 +1,129 @@
-"""Who arrives when, before any training: the order of an asynchronous run follows from its durations alone.
+"""The event order of asynchronous SGD, which follows from the durations of the workers' tasks alone.
 
-One server and n workers. A worker reads the parameters, computes one gradient, its *task*, and pushes it; the server
-takes gradients in the order of their arrival, and the worker reads again. Reading, pushing and applying take no time.
-Whoever arrives at the same moment is taken in the order of the workers' numbers.
+There are one server and n workers. A worker reads the parameters, computes one gradient, its task, and pushes it. The
+server takes gradients in the order of their arrival, and the worker reads again. Reading, pushing and applying take no
+time. Gradients that arrive at the same moment are taken in the order of the workers' indices.
 """
 
+import functools
 import heapq
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
+import jax
 import numpy as np
+from jax import numpy as jnp
 
-from asynchronous.durations import Durations, of_worker
+# ---- durations of tasks --------------------------------------------------------------------------------------------
 
-PIECE = 1 << 16  # events
+Durations: TypeAlias = Callable[[int], np.ndarray]
+"""``block -> seconds [BLOCK, n]`` of the tasks from block * BLOCK on; a block with fewer rows is the last one."""
+
+BLOCK = 256  # tasks of each worker that are looked up at a time
+_CACHED_BLOCKS = 16
+
+
+def from_table(seconds: np.ndarray) -> Durations:
+    """Takes the durations from a table.
+
+    Args:
+      seconds: [T, n], positive; each column holds the tasks of one worker.
+
+    >>> from_table(np.ones((300, 2)))(1).shape
+    (44, 2)
+    """
+    table = np.asarray(seconds, np.float64)
+    if table.ndim != 2:
+        raise ValueError(f"seconds: has shape {table.shape}, must be [tasks, workers]")
+    return lambda block: table[block * BLOCK : (block + 1) * BLOCK]
+
+
+def from_model(arrival_seconds: Callable[[jax.Array], jax.Array]) -> Durations:
+    """Takes the durations from an arrival model: each worker's c-th task lasts as long as the model says for step c.
+
+    Args:
+      arrival_seconds: ``step -> seconds [n]``, pure: an arrival model with its key and number of workers.
+
+    >>> from_model(lambda step: jnp.full(2, 1.0 + step))(0)[:2]
+    array([[1., 1.],
+           [2., 2.]])
+    """
+    many = jax.jit(jax.vmap(arrival_seconds))
+    # Slow workers are several blocks behind fast ones, so more than one block is in use.
+    return functools.lru_cache(_CACHED_BLOCKS)(
+        lambda block: np.asarray(many(jnp.arange(BLOCK) + block * BLOCK), np.float64)
+    )
+
+
+def _of_worker(durations: Durations, worker: int, *, first_task: int) -> Iterator[float]:
+    """Yields the seconds of one worker's tasks, from ``first_task`` on.
+
+    Raises:
+      ValueError: at a duration that is not positive and finite, and after the last one.
+    """
+    task = first_task
+    while True:
+        column = durations(task // BLOCK)[task % BLOCK :, worker]
+        if not len(column):
+            raise ValueError(f"seconds: ends before task {task} of worker {worker}")
+        wrong = np.flatnonzero(~(np.isfinite(column) & (column > 0)))
+        if len(wrong):
+            value = column[wrong[0]]
+            raise ValueError(f"seconds[{task + wrong[0]}, {worker}]={value}: must be in (0, inf)")
+        yield from column.tolist()
+        task += len(column)
+
+
+# ---- the order -----------------------------------------------------------------------------------------------------
 
 
 class Reads(NamedTuple):
-    """Workers reading the parameters, in order; the number of a read is the draw of the task that begins with it."""
+    """Reads of the parameters, in order. The number of a read is the batch_index of the task that begins with it."""
 
     worker: np.ndarray  # [R] int32
-    event: np.ndarray  # [R] int64, gradients that had arrived before
+    event: np.ndarray  # [R] int64, number of gradients that had arrived before
     seconds: np.ndarray  # [R] float64
 
 
 class Events(NamedTuple):
-    """Gradients arriving at the server, in order."""
+    """Arrivals of gradients at the server, in order."""
 
     worker: np.ndarray  # [E] int32
-    task: np.ndarray  # [E] int64, how many tasks of this worker came before
-    draw: np.ndarray  # [E] int64, number of its read among all reads: which batch it is of
-    read_event: np.ndarray  # [E] int64, gradients that had arrived when it was read
+    task: np.ndarray  # [E] int64, number of tasks that this worker finished before
+    batch_index: np.ndarray  # [E] int64, number of the task's batch: that of its read among all reads
+    read_event: np.ndarray  # [E] int64, number of gradients that had arrived when the task's parameters were read
     read_seconds: np.ndarray  # [E] float64
-    seconds: np.ndarray  # [E] float64, arrival
-    read_version: np.ndarray  # [E] int64, updates that had been applied when it was read
-    version: np.ndarray  # [E] int64, updates that were applied before the one that this gradient is part of
+    seconds: np.ndarray  # [E] float64, time of arrival
+    read_version: np.ndarray  # [E] int64, number of updates that had been applied at the read
+    version: np.ndarray  # [E] int64, number of updates before the one that this gradient is part of
 
     @property
     def staleness(self) -> np.ndarray:
-        """Updates between the reading of the parameters and the update that the gradient is part of, [E] int64."""
+        """The number of updates between the read and the update that the gradient is part of, [E] int64."""
         return self.version - self.read_version
 
 
 class Cursor(NamedTuple):
-    """Where an order stands after so many events: all that the rest of it depends on, besides the durations."""
+    """The state of the simulation after some events; with the durations, it determines the rest of the order."""
 
     num_events: int
     num_reads: int
-    task: np.ndarray  # [n] int64, tasks that each worker has finished
-    draw: np.ndarray  # [n] int64, and the two below: of the task that each is at
+    task: np.ndarray  # [n] int64, number of tasks that each worker has finished
+    batch_index: np.ndarray  # [n] int64, of each worker's current task; so are the next three
     read_event: np.ndarray  # [n] int64
     read_seconds: np.ndarray  # [n] float64
-    seconds: np.ndarray  # [n] float64, when that task will be finished; infinite while the worker must wait
+    seconds: np.ndarray  # [n] float64, time at which the task will be finished; infinite while the worker must wait
 
 
 def start(durations: Durations, *, num_workers: int) -> Cursor:
-    """Returns the beginning: every worker has read the initial parameters, at second 0, in the order of their numbers.
+    """Returns the state at second 0, at which all workers have read the initial parameters, in order of their indices.
 
     Raises:
-      ValueError: if the durations are not of so many workers, or not positive.
+      ValueError: if the durations are of another number of workers, or not positive.
     """
     if (found := durations(0).shape[1:]) != (num_workers,) or not num_workers:
         raise ValueError(f"seconds: of {found} workers, must be ({num_workers},)")
-    first = [next(of_worker(durations, worker, first_task=0)) for worker in range(num_workers)]
+    first = [next(_of_worker(durations, worker, first_task=0)) for worker in range(num_workers)]
     zeros = np.zeros(num_workers, np.int64)
     return Cursor(0, num_workers, zeros, np.arange(num_workers), zeros, np.zeros(num_workers), np.array(first))
 
@@ -75,33 +136,32 @@ def advance(
     staleness_bound: int | None = None,
     gradients_per_update: int = 1,
 ) -> tuple[Events, Reads, Cursor]:
-    """Lets so many more gradients arrive.
+    """Simulates the next arrivals.
 
     Args:
-      durations: seconds of each task of each worker.
-      cursor: where the order stands.
-      num_events: gradients to arrive.
+      durations: the seconds of each task of each worker.
+      cursor: the state of the simulation.
+      num_events: the number of gradients to simulate.
       staleness_bound: s, of stale synchronous parallel: a worker that has finished more than s tasks more than the
-        slowest waits until it has not. 0 makes rounds: all of a round's gradients are of the same parameters. None
-        lets nobody wait. The bound is on tasks; by it a gradient misses at most (2 s + 1)(n - 1) updates.
-      gradients_per_update: c, of soft synchronisation: the server updates with every c-th gradient; nobody waits.
+        slowest one waits. 0 makes rounds, in which all gradients are of the same parameters; with None no worker waits.
+        The bound is on tasks; it implies that a gradient misses at most (2 s + 1)(n - 1) updates.
+      gradients_per_update: c, of soft synchronisation: the server updates with every c-th gradient; no worker waits.
 
     Returns:
-      The events, the reads that follow each of them, and where the order stands then.
+      The events, the reads that follow them, and the state after them.
 
     Raises:
-      ValueError: if the durations end or hold one that is not positive; for a bound below 0 or a count below 1.
+      ValueError: if the durations end, or one is not positive; for a bound below 0 or a count below 1.
 
-    >>> from asynchronous.durations import from_table
     >>> table = from_table(np.array([[1.0, 2.5]] * 9))  # worker 1 takes 2.5 times as long
     >>> events, _, cursor = advance(table, start(table, num_workers=2), num_events=7)
     >>> events.worker, events.staleness
     (array([0, 0, 1, 0, 0, 0, 1], dtype=int32), array([0, 0, 2, 1, 0, 0, 3]))
-    >>> events.draw, cursor.num_reads
+    >>> events.batch_index, cursor.num_reads
     (array([0, 2, 1, 3, 5, 6, 4]), 9)
 
-    Reference: Chen, Pan, Monga, Bengio, Jozefowicz, arXiv 1604.00981, algorithms 1 and 2; the bound is of Ho et al.,
-    "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013; the count is of Zhang,
+    Reference: Chen, Pan, Monga, Bengio, Jozefowicz, arXiv 1604.00981, algorithms 1 and 2. The bound is from Ho et al.,
+    "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013; the count from Zhang,
     Gupta, Lian, Liu, arXiv 1511.05950. Differs from them in: one server that is never busy, and reads that are never
     torn; Ho's caches are always fresh.
     """
@@ -109,10 +169,10 @@ def advance(
         raise ValueError(f"staleness_bound={staleness_bound}: must be in [0, inf) or None")
     if gradients_per_update < 1:
         raise ValueError(f"gradients_per_update={gradients_per_update}: must be in [1, inf)")
-    # Lists: an item of an array costs several times as much.
-    task, draw, read_event, read_seconds, finish = (column.tolist() for column in cursor[2:])
+    # Lists, because accessing an item of an array takes several times as long.
+    task, batch_index, read_event, read_seconds, finish = (column.tolist() for column in cursor[2:])
     waiting = {w for w, seconds in enumerate(finish) if seconds == np.inf}
-    coming = [of_worker(durations, w, first_task=done + (w not in waiting)) for w, done in enumerate(task)]
+    seconds_of = [_of_worker(durations, w, first_task=done + (w not in waiting)) for w, done in enumerate(task)]
     heap = [(seconds, w) for w, seconds in enumerate(finish) if w not in waiting]
     heapq.heapify(heap)
     gate = _Gate(task, bound=staleness_bound)
@@ -121,19 +181,19 @@ def advance(
     reads: list[tuple] = []
     for event in range(cursor.num_events + 1, cursor.num_events + num_events + 1):
         now, worker = heapq.heappop(heap)
-        arrived.append((worker, task[worker], draw[worker], read_event[worker], read_seconds[worker], now))
+        arrived.append((worker, task[worker], batch_index[worker], read_event[worker], read_seconds[worker], now))
         task[worker] += 1
-        readers = gate.after(worker, waiting)
+        readers = gate.readers_after(worker, waiting)
         waiting.add(worker)
         waiting.difference_update(readers)
         finish[worker] = np.inf
         for reader in readers:
-            draw[reader], read_event[reader], read_seconds[reader] = num_reads, event, now
-            finish[reader] = now + next(coming[reader])
+            batch_index[reader], read_event[reader], read_seconds[reader] = num_reads, event, now
+            finish[reader] = now + next(seconds_of[reader])
             heapq.heappush(heap, (finish[reader], reader))
             reads.append((reader, event, now))
             num_reads += 1
-    state = [np.array(column) for column in (task, draw, read_event, read_seconds, finish)]
+    state = [np.array(column) for column in (task, batch_index, read_event, read_seconds, finish)]
     return (
         _events(arrived, cursor.num_events, gradients_per_update),
         Reads(*_columns(reads, (np.int32, np.int64, float))),
@@ -149,11 +209,20 @@ def order(
     first_event: int = 0,
     staleness_bound: int | None = None,
     gradients_per_update: int = 1,
+    events_per_piece: int = 1 << 16,
 ) -> Iterator[tuple[Events, Reads]]:
-    """Yields the events [first_event, num_events) piece by piece; what comes before them is simulated and thrown away.
+    """Yields the events [first_event, num_events) in pieces, so that memory does not grow with their number.
 
-    Pieces are ``PIECE`` events long at most, so memory does not grow with the number of events. The options are those
-    of ``advance``.
+    The events before the first one are simulated and discarded.
+
+    Args:
+      durations: the seconds of each task of each worker.
+      num_workers: n.
+      num_events: the number of the first event that is not yielded.
+      first_event: the number of the first event.
+      staleness_bound: see ``advance``.
+      gradients_per_update: see ``advance``.
+      events_per_piece: the largest number of events in a piece; the events do not depend on it.
     """
     cursor = start(durations, num_workers=num_workers)
     while cursor.num_events < num_events:
@@ -161,7 +230,7 @@ def order(
         events, reads, cursor = advance(
             durations,
             cursor,
-            num_events=min(PIECE, goal - cursor.num_events),
+            num_events=min(events_per_piece, goal - cursor.num_events),
             staleness_bound=staleness_bound,
             gradients_per_update=gradients_per_update,
         )
@@ -170,7 +239,7 @@ def order(
 
 
 class _Gate:
-    """Says who reads after whose arrival."""
+    """Decides which workers read after an arrival, under a bound on how far a worker may be ahead."""
 
     def __init__(self, finished: list[int], *, bound: int | None):
         self._finished = finished  # tasks of each worker; the caller counts them
@@ -178,25 +247,27 @@ class _Gate:
         self._slowest = min(finished)
         self._num_slowest = finished.count(self._slowest)
 
-    def after(self, worker: int, waiting: set[int]) -> list[int]:
-        """Returns, in order, the workers that read once ``worker`` has finished a task, of those that wait and it."""
+    def readers_after(self, worker: int, waiting: set[int]) -> list[int]:
+        """Returns, in order, which of ``worker``, which has finished a task, and of the waiting workers read next."""
         if self._bound is None:
             return [worker]
-        may_go = [worker]
+        may_read = [worker]
         if self._finished[worker] - 1 == self._slowest:
             self._num_slowest -= 1
             if not self._num_slowest:
                 self._slowest = min(self._finished)
                 self._num_slowest = self._finished.count(self._slowest)
-                may_go = sorted([*waiting, worker])
-        return [w for w in may_go if self._finished[w] - self._slowest <= self._bound]
+                may_read = sorted([*waiting, worker])
+        return [w for w in may_read if self._finished[w] - self._slowest <= self._bound]
 
 
 def _events(arrived: list[tuple], first_event: int, gradients_per_update: int) -> Events:
-    worker, task, draw, read_event, read_seconds, seconds = _columns(arrived, (np.int32, *[np.int64] * 3, float, float))
+    worker, task, batch_index, read_event, read_seconds, seconds = _columns(
+        arrived, (np.int32, *[np.int64] * 3, float, float)
+    )
     event = np.arange(first_event, first_event + len(arrived))
     version, read_version = event // gradients_per_update, read_event // gradients_per_update
-    return Events(worker, task, draw, read_event, read_seconds, seconds, read_version, version)
+    return Events(worker, task, batch_index, read_event, read_seconds, seconds, read_version, version)
 
 
 def _columns(rows: list[tuple], dtypes: Sequence[type]) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""How workers share a model: in steps of all together, or each at its own pace with a server; by name."""
+"""Modes of training by name: synchronous, or asynchronous with a server."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, NamedTuple
@@ -12,9 +12,9 @@ class Mode(NamedTuple):
     """The options of asynchronous SGD.
 
     Attributes:
-      rule: what is done about staleness.
+      rule: the staleness rule.
       gradients_per_update: c, of soft synchronisation.
-      staleness_bound: s, of stale synchronous parallel; None lets nobody wait.
+      staleness_bound: s, of stale synchronous parallel; with None no worker waits.
     """
 
     rule: Rule
@@ -23,7 +23,7 @@ class Mode(NamedTuple):
 
 
 def synchronous() -> None:
-    """All workers' gradients, at the same parameters, make one update."""
+    """All workers compute gradients at the same parameters, which together make one update."""
 
 
 def asynchronous(
@@ -35,10 +35,10 @@ def asynchronous(
     """Each worker reads, computes and pushes at its own pace; the server applies each gradient when it arrives.
 
     Args:
-      rule: what is done about staleness: the name of one of ``RULES``, or a block such as {"name": "threshold",
+      rule: the staleness rule: the name of one of ``RULES``, or a block such as {"name": "threshold",
         "max_staleness": 100}.
       gradients_per_update: how many gradients make an update.
-      staleness_bound: how many tasks a worker may be ahead of the slowest before it waits; None lets nobody wait.
+      staleness_bound: how many tasks a worker may be ahead of the slowest before it waits; with None no worker waits.
 
     Raises:
       ValueError: one line, for a rule or an option that makes no sense.

@@ -1,8 +1,8 @@
-"""What a server does about staleness: pure functions of one gradient, as the server is about to apply it.
+"""Staleness rules: pure functions of one gradient, which the server calls before it applies the gradient.
 
-A rule gives the gradient to apply and a *rate*, a factor of the optimizer's step. A rate of 0 drops the gradient: the
-parameters and the optimizer's state stay as they are, and it counts as an update. The rate is a factor of the step and
-not of the gradient because optimizers such as Adam and LAMB would divide it out again; for SGD the two are the same.
+A rule returns the gradient to apply and a rate, a factor of the optimizer's step. A rate of 0 drops the gradient: the
+parameters and the optimizer's state do not change, but it counts as an update. The rate multiplies the step and not the
+gradient, because optimizers such as Adam and LAMB would divide it out again; for SGD the two are the same.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,18 @@ from jax import numpy as jnp
 from reducers import blocks
 
 Rate = jax.Array | None
-"""[] float32 in [0, 1], factor of the step; None is 1, and leaves the arithmetic of the step alone."""
+"""[] float32 in [0, 1], a factor of the step; None means 1, without a multiplication."""
 
 
 class Rule(NamedTuple):
-    """A pair of pure functions.
+    """A staleness rule, as a pair of pure functions.
 
     Attributes:
       init: ``params -> state``.
-      apply: ``(gradient, state, *, <what it needs>, **others) -> (gradient, rate, state)``. There are ``params``, the
-        server's; ``read``, a function that gives those that the gradient is of (call it only if needed: they lie with
-        the worker); ``staleness``, [] int32, in updates; and ``num_workers``.
+      apply: ``(gradient, state, *, params, read, staleness, num_workers) -> (gradient, rate, state)``. A rule names the
+        keywords that it needs and ignores the others. ``params`` are the server's parameters. ``read`` is a function
+        that returns the parameters at which the gradient was computed; the worker holds them, so a call costs a
+        transfer. ``staleness`` is [] int32, in updates.
     """
 
     init: Callable[[Any], Any]
@@ -73,7 +74,7 @@ def inverse_sqrt() -> Rule:
 
     .. math:: \gamma_\tau = \gamma / \sqrt{\max(1, \tau)}
 
-    Reference: no paper's own; between ``none`` and ``inverse``.
+    Reference: none; it lies between ``none`` and ``inverse``.
     """
     return _rate_by(lambda staleness: 1 / jnp.sqrt(jnp.maximum(staleness, 1)))
 
@@ -91,19 +92,19 @@ def threshold(*, max_staleness: Annotated[int, "[0, inf)"]) -> Rule:
 
 
 def delay_adaptive(*, bound: Annotated[float, "[0, inf)"] = 1.0) -> Rule:
-    r"""Leaves the step alone up to the concurrency n, and bounds it by the inverse of the staleness beyond.
+    r"""Keeps the step up to a staleness of the concurrency n, and bounds it by the inverse of the staleness above.
 
     .. math:: \gamma_\tau = \gamma \text{ if } \tau \le n, \text{ else } \gamma \min(1, \text{bound} / \tau)
 
-    Since the mean staleness of n busy workers is n - 1 whatever their speeds, this touches stragglers alone.
+    The mean staleness of n busy workers is n - 1, whatever their speeds, so the bound affects only stragglers.
 
     Args:
-      bound: :math:`1 / (4 L \gamma)` for L-smooth functions; 1 is the choice that needs no L, n that of Mishchenko et
-        al., which is continuous at n; 0 drops.
+      bound: :math:`1 / (4 L \gamma)` for L-smooth functions. 1 needs no L; n is the choice of Mishchenko et al., which
+        is continuous at n; 0 drops the gradients of stragglers.
 
     Reference: Koloskova, Stich, Jaggi, "Sharper Convergence Guarantees for Asynchronous SGD", arXiv 2206.08307, eq. 11;
     Mishchenko, Bach, Even, Woodworth, "Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays", arXiv 2206.07638.
-    Differs from the paper in: the concurrency is n at all times, also where a bound on staleness makes workers wait.
+    Differs from the paper in: the concurrency is n at all times, even if a bound on staleness makes workers wait.
     """
     if bound < 0:
         raise ValueError(f"bound={bound}: must be in [0, inf)")
@@ -117,7 +118,7 @@ def delay_adaptive(*, bound: Annotated[float, "[0, inf)"] = 1.0) -> Rule:
 
 
 def delay_compensation(*, strength: Annotated[float, "[0, inf)"] = 0.04) -> Rule:
-    r"""Carries the gradient over to the present parameters, by a diagonal stand-in for the Hessian.
+    r"""Corrects the gradient for the present parameters, with a diagonal approximation of the Hessian.
 
     .. math:: g + \lambda \, g \odot g \odot (w - w_{\text{read}})
 
@@ -148,18 +149,18 @@ def adaptive_delay_compensation(
     decay: Annotated[float, "[0, 1)"] = 0.95,
     epsilon: Annotated[float, "(0, inf)"] = 1e-7,
 ) -> Rule:
-    r"""Delay compensation whose strength follows the size of the gradients, coordinate by coordinate.
+    r"""Delay compensation whose strength adapts to the size of the gradients, coordinate by coordinate.
 
     .. math:: v \leftarrow m v + (1 - m) g \odot g, \quad
       g + \frac{\lambda_0}{\sqrt{v + \epsilon}} \, g \odot g \odot (w - w_{\text{read}})
 
     Args:
       strength: :math:`\lambda_0`; 0 is plain asynchronous SGD.
-      decay: m, of the mean square, which begins at 0.
-      epsilon: inside the root.
+      decay: m, the decay rate of the mean square v, which begins at 0.
+      epsilon: :math:`\epsilon`, inside the square root.
 
-    Reference: Zheng et al., arXiv 1609.08326, DC-ASGD-a. Differs from implementations in: the mean square is one for
-    all workers' gradients; a published one keeps one for each worker.
+    Reference: Zheng et al., arXiv 1609.08326, DC-ASGD-a. Differs from a published implementation in: one mean square
+    for the gradients of all workers instead of one for each worker.
     """
     if strength < 0 or not 0 <= decay < 1 or epsilon <= 0:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The server of asynchronous SGD: applies the gradients of a wave one by one, in the order of their arrival."""
+"""The server of asynchronous SGD, which applies a wave's gradients one by one in the order of their arrival."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from reducers.traffic import Traffic
 
 
 class Pending(NamedTuple):
-    """Gradients that wait for others of the same update."""
+    """The sum of gradients that wait for others of the same update."""
 
     gradient: Any  # like params: sum of rate x gradient
     rate: jax.Array  # [] float32, sum of the rates
@@ -21,14 +21,25 @@ class Pending(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    """What the server holds besides parameters and optimizer; shared."""
+    """The server's state besides parameters and optimizer state; shared by all workers."""
 
-    rule: Any
-    pending: Pending | None  # None where each gradient is an update
+    rule: Any  # the staleness rule's state
+    pending: Pending | None  # None if each gradient is an update
 
 
 def init_server(params: Any, *, rule: Rule, gradients_per_update: int = 1) -> ServerState:
-    """Returns the server's state before the first gradient; each worker's snapshot is then ``params`` itself."""
+    """Returns the state of a server that has received no gradient.
+
+    Args:
+      params: the initial parameters.
+      rule: the staleness rule.
+      gradients_per_update: c, of soft synchronisation.
+
+    Raises:
+      ValueError: for a count below 1.
+    """
+    if gradients_per_update < 1:
+        raise ValueError(f"gradients_per_update={gradients_per_update}: must be in [1, inf)")
     pending = None
     if gradients_per_update > 1:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -37,49 +48,49 @@ def init_server(params: Any, *, rule: Rule, gradients_per_update: int = 1) -> Se
 
 
 def apply_in_order(
-    update: Callable[[Any, Any, Rate], Any],
     shared: Any,
-    server: ServerState,
+    state: ServerState,
     snapshot: Any,
     gradient: Any,
     *,
     position: jax.Array,
     staleness: jax.Array,
     reads_after: jax.Array,
+    update: Callable[[Any, Any, Rate], Any],
     rule: Rule,
     axis_name: AxisName,
     gradients_per_update: int = 1,
 ) -> tuple[Any, ServerState, Any]:
-    r"""Applies the gradients of a wave one by one, in the order of their arrival.
+    r"""Applies the gradients of a wave one by one, in the order of their arrival, under the worker axes.
 
-    For each gradient g, in order, with the server's parameters w, and w' at which g was computed:
+    For each gradient g of the wave, in order, with the present parameters w and the parameters w' at which g was
+    computed:
 
     .. math:: g, r \leftarrow \text{rule}(g, w, w', \tau), \quad w \leftarrow w + r \cdot \text{optimizer}(g)
 
-    then whoever reads at that moment takes w as its snapshot. With c gradients per update, the optimizer sees
-    :math:`\sum r_i g_i / \sum r_i` and the rate is the mean of the :math:`r_i`.
+    Then each worker that reads at that moment takes w as its snapshot. With c gradients per update, the optimizer
+    receives :math:`\sum r_i g_i / \sum r_i`, and the rate is the mean of the :math:`r_i`. The result does not depend on
+    how the order is cut into waves.
 
-    One gradient at a time leaves its worker, so a wave of K gradients sends K gradients between devices (2 K, where a
-    rule asks for what the worker read), each as one all-reduce. With L lanes a device holds L gradients, twice L
-    snapshots while the loop runs, and the shared state twice. A gradient in a slot without a position is never used.
+    A wave of K gradients makes K all-reduces of a gradient between devices, and K more if the rule needs the parameters
+    that the worker read. With L lanes, a device holds L gradients, 2 L snapshots while the loop runs, and the shared
+    state twice.
 
     Args:
-      update: ``(shared, gradient, rate) -> shared``, one update of the server (see ``at_rate``); ``shared.params`` are
-        the parameters.
-      shared: what updates carry from one to the next.
-      server: further state of the server.
-      snapshot: the parameters that this worker has read and computed its gradient at.
-      gradient: this worker's.
-      position: this worker's ``Slots.position``, and so on.
-      staleness: in updates.
-      reads_after: after how many of the wave's gradients it reads.
-      rule: what is done about staleness.
+      shared: the state that ``update`` changes; ``shared.params`` are the parameters.
+      state: the rest of the server's state.
+      snapshot: the parameters that this worker has read.
+      gradient: this worker's gradient; ignored if it has no position.
+      position: see ``waves.Slots``.
+      staleness: see ``waves.Slots``.
+      reads_after: see ``waves.Slots``.
+      update: ``(shared, gradient, rate) -> shared``, one update of the server; see ``at_rate``.
+      rule: the staleness rule.
       axis_name: the worker axis, or a tuple of axes, outer first.
-      gradients_per_update: c, of soft synchronisation.
+      gradients_per_update: c, of soft synchronisation, as in ``init_server``.
 
     Returns:
-      ``shared``, ``server`` and this worker's ``snapshot`` after the wave; they do not depend on how the order is cut
-      into waves.
+      (shared, state, snapshot)
 
     Reference: Chen et al., arXiv 1604.00981, algorithm 2; soft synchronisation: Zhang, Gupta, Lian, Liu,
     arXiv 1511.05950. Differs from the papers in: one server, so that no read is torn.
@@ -88,29 +99,29 @@ def apply_in_order(
     rows = _Rows(axes)
     position, staleness, reads_after = gather_workers(jnp.stack([position, staleness, reads_after]), axes).T  # (W,)
     num_workers = len(position)
-    in_order = jnp.argsort(jnp.where(position < 0, num_workers, position))  # workers; those without one come last
+    in_order = jnp.argsort(jnp.where(position < 0, num_workers, position))  # workers; those without a position last
     readers = jnp.argsort(reads_after)  # workers; those that do not read come first
     num_read = jnp.searchsorted(reads_after[readers], jnp.arange(num_workers + 1), side="right")
     gradients = rows.stack(gradient)
 
-    def one(number, carry):
-        shared, server, snapshots = carry
+    def apply_one(number, carry):
+        shared, state, snapshots = carry
         worker = in_order[number]
-        # With a single worker this is the same in every round of the loop. XLA would compute half of the update before
-        # the loop, and round it there, where plain SGD does not.
+        # With one worker, the gradient is the same in every round of the loop. XLA would compute half of the update
+        # before the loop, and round there, where plain SGD does not.
         gradient, number = lax.optimization_barrier((rows.get(gradients, worker), number))
         gradient, rate, rule_state = rule.apply(
             gradient,
-            server.rule,
+            state.rule,
             params=shared.params,
             read=lambda: rows.get(snapshots, worker),
             staleness=staleness[worker],
             num_workers=num_workers,
         )
-        if gradients_per_update > 1:
-            shared, pending = _collect(update, shared, server.pending, gradient, rate, count=gradients_per_update)
-        else:
+        if state.pending is None:
             shared, pending = update(shared, gradient, rate), None
+        else:
+            shared, pending = _collect(update, shared, state.pending, gradient, rate, count=gradients_per_update)
         snapshots = lax.fori_loop(
             num_read[number],
             num_read[number + 1],
@@ -119,19 +130,19 @@ def apply_in_order(
         )
         return shared, ServerState(rule_state, pending), snapshots
 
-    carry = shared, server, rows.stack(snapshot)
-    shared, server, snapshots = lax.fori_loop(0, jnp.sum(position >= 0), one, carry)
-    return shared, server, rows.own(snapshots)
+    carry = shared, state, rows.stack(snapshot)
+    shared, state, snapshots = lax.fori_loop(0, jnp.sum(position >= 0), apply_one, carry)
+    return shared, state, rows.own(snapshots)
 
 
 def at_rate(rate: Rate, updates: Any, opt_state: Any, *, before: Any) -> tuple[Any, Any]:
-    """Returns an optimizer's updates ``rate`` times as large, with its state; at rate 0 nothing changes.
+    """Returns an optimizer's updates multiplied by ``rate``, and its state; at rate 0 nothing changes.
 
     Args:
       rate: factor of the updates; None is 1.
-      updates: of the optimizer.
-      opt_state: after them.
-      before: the optimizer's state before.
+      updates: the optimizer's updates.
+      opt_state: the optimizer's state after them.
+      before: the optimizer's state before them.
 
     >>> updates, _ = at_rate(jnp.array(0.5), -3.0, (), before=())
     >>> float(updates)
@@ -145,7 +156,7 @@ def at_rate(rate: Rate, updates: Any, opt_state: Any, *, before: Any) -> tuple[A
 
 
 def traffic(params: Any, *, num_workers: int, gradients_per_update: int) -> Traffic:
-    """Returns what an update moves between workers and server: a gradient up and parameters down for each gradient.
+    """Returns the traffic of an update between workers and server: each gradient is pushed, then parameters are read.
 
     >>> traffic({"w": jnp.zeros(100)}, num_workers=10, gradients_per_update=1)
     Traffic(bytes_per_worker=40.0, collectives={'push': 1, 'read': 1})
@@ -156,7 +167,7 @@ def traffic(params: Any, *, num_workers: int, gradients_per_update: int) -> Traf
 
 
 def values_in_order(values: jax.Array, position: jax.Array, axis_name: AxisName) -> jax.Array:
-    """Returns the workers' numbers in the order of the wave, [W, ...], the same on all workers; zeros after the last.
+    """Returns the workers' values in the order of the wave, [W, ...], on all workers, with zeros after the last one.
 
     >>> jax.vmap(lambda x, p: values_in_order(x, p, "worker"), axis_name="worker")(
     ...     jnp.array([5.0, 6.0, 7.0]), jnp.array([1, -1, 0]))[0]
@@ -164,14 +175,14 @@ def values_in_order(values: jax.Array, position: jax.Array, axis_name: AxisName)
     """
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
     gathered, position = gather_workers(values, axes), gather_workers(position, axes)
-    place = jnp.where(position < 0, len(position), position)  # out of range: dropped
+    place = jnp.where(position < 0, len(position), position)  # an index out of range is dropped
     return jnp.zeros_like(gathered).at[place].set(gathered, mode="drop")
 
 
 def _collect(update: Callable, shared: Any, pending: Pending, gradient: Any, rate: Rate, *, count: int):
-    """Adds a gradient to those that wait; updates with the last one."""
+    """Adds a gradient to the pending ones, and updates if it completes them."""
     weight, added = jnp.ones(()), gradient
-    if rate is not None:  # a dropped gradient may be anything
+    if rate is not None:  # a dropped gradient may hold anything, including NaN
         weight, added = rate, jax.tree.map(lambda g: jnp.where(rate > 0, rate * g, 0).astype(g.dtype), gradient)
     pending = Pending(jax.tree.map(jnp.add, pending.gradient, added), pending.rate + weight, pending.num_gradients + 1)
 
@@ -185,9 +196,9 @@ def _collect(update: Callable, shared: Any, pending: Pending, gradient: Any, rat
 
 
 class _Rows:
-    """Trees with a row for each worker, the rows of a device's lanes lying on that device.
+    """Trees with a row for each worker, where each device holds the rows of its own lanes.
 
-    Along lanes, gathering is free: it is the array with its lanes. So all here is of a device, and not batched.
+    Gathering over lanes is free, because it gives the batched array itself; so these rows are not batched over lanes.
     """
 
     def __init__(self, axes: tuple[str, ...]):
@@ -196,26 +207,26 @@ class _Rows:
         self._num_lanes = lax.axis_size(self._lanes) if self._lanes else 1
 
     def stack(self, tree: Any) -> Any:
-        """One worker's tree -> the rows of its device."""
+        """Returns the rows of this device from one worker's tree."""
         return jax.tree.map(lambda x: gather_workers(x, self._lanes) if self._lanes else x[None], tree)
 
     def own(self, stacked: Any) -> Any:
-        """The rows of a device -> this worker's."""
+        """Returns this worker's row."""
         lane = lax.axis_index(self._lanes) if self._lanes else 0
         return jax.tree.map(lambda x: x[lane], stacked)
 
     def get(self, stacked: Any, worker: jax.Array) -> Any:
-        """The row of any worker, on all devices."""
+        """Returns the row of any worker, on all devices."""
         row = jax.tree.map(lambda x: x[worker % self._num_lanes], stacked)
         if not self._devices:
             return row
-        here = self._is_here(worker)
-        return lax.psum(jax.tree.map(lambda x: jnp.where(here, x, 0), row), self._devices)
+        mine = self._holds(worker)
+        return lax.psum(jax.tree.map(lambda x: jnp.where(mine, x, 0), row), self._devices)
 
     def put(self, stacked: Any, worker: jax.Array, tree: Any) -> Any:
-        """Writes the row of any worker, where it lies."""
-        lane, here = worker % self._num_lanes, self._is_here(worker)
-        return jax.tree.map(lambda rows, x: rows.at[lane].set(jnp.where(here, x, rows[lane])), stacked, tree)
+        """Writes the row of any worker, on the device that holds it."""
+        lane, mine = worker % self._num_lanes, self._holds(worker)
+        return jax.tree.map(lambda rows, x: rows.at[lane].set(jnp.where(mine, x, rows[lane])), stacked, tree)
 
-    def _is_here(self, worker: jax.Array) -> Any:
+    def _holds(self, worker: jax.Array) -> Any:
         return worker // self._num_lanes == lax.axis_index(self._devices) if self._devices else True

@@ -1,4 +1,4 @@
-"""The order cut into waves: gradients that depend on nothing in the same wave, computed together, applied in order."""
+"""Cuts the event order into waves: gradients that do not depend on each other, computed together, applied in order."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
@@ -9,16 +9,16 @@ from asynchronous.events import Events, Reads
 
 
 class Slots(NamedTuple):
-    """What one wave asks of each worker; the leaves have the workers as their leading axis, [n]."""
+    """The part of each worker in one wave; the leading axis of all leaves is that of the workers, [n]."""
 
-    position: np.ndarray  # int32, place of the worker's gradient in the wave's order; -1 where it has none
+    position: np.ndarray  # int32, place of the worker's gradient in the wave's order; -1 if it has none
     staleness: np.ndarray  # int32, of that gradient
-    draw: np.ndarray  # int64, the batch of that gradient; -1 where it has none
-    reads_after: np.ndarray  # int32, after how many of the wave's gradients the worker reads; 0 where it does not
+    batch_index: np.ndarray  # int64, number of that gradient's batch; -1 if it has none
+    reads_after: np.ndarray  # int32, after how many of the wave's gradients the worker reads; 0 if it does not
 
 
 class Wave(NamedTuple):
-    """Consecutive events, each of parameters that were read before the wave; so no worker comes twice."""
+    """Consecutive events whose parameters were all read before the wave; so each worker has at most one of them."""
 
     events: Events
     first_event: int
@@ -26,6 +26,7 @@ class Wave(NamedTuple):
 
     @property
     def next_event(self) -> int:
+        """The number of the first event after the wave."""
         return self.first_event + len(self.events.worker)
 
 
@@ -37,24 +38,23 @@ def waves(
     width: int | None = None,
     stops: Collection[int] = (),
 ) -> Iterator[Wave]:
-    """Cuts an order into waves, each as long as it can be.
+    """Cuts an order into waves, each as long as possible.
 
-    A wave ends before the first gradient of parameters that were read within it. Cut it anywhere else besides, and
-    every gradient and every update stays the same: so a run may stop, and go on, after any event. Equal workers make
-    waves of n, as rounds do; exponential times, some sqrt(pi n / 2), for n = 40 a fifth of the workers.
+    A wave ends before the first gradient whose parameters were read within the wave. Further cuts change no gradient
+    and no update, so a run may stop and resume after any event. Workers of equal speed make waves of n, as rounds do;
+    exponential times make waves of about sqrt(pi n / 2), which is a fifth of the workers for n = 40.
 
     Args:
       order: pieces of the order, one after another, as ``events.order`` yields them.
       num_workers: n.
-      first_event: number of the first event of the first piece.
-      width: most gradients in a wave, by default n; 1 is one at a time.
-      stops: periods in events; no wave goes across a multiple of one of them.
+      first_event: the number of the first event of the first piece.
+      width: the largest number of gradients in a wave; None is n.
+      stops: periods in events; no wave contains events from both sides of a multiple of one of them.
 
     Raises:
       ValueError: for a width or a stop below 1.
 
-    >>> from asynchronous.durations import from_table
-    >>> from asynchronous.events import order
+    >>> from asynchronous.events import from_table, order
     >>> equal = order(from_table(np.ones((9, 4))), num_workers=4, num_events=20)
     >>> wave = next(waves(equal, num_workers=4, width=3))
     >>> wave.slots.position, wave.slots.reads_after
@@ -68,8 +68,8 @@ def waves(
         start = first_event
         while start < last_event:
             stop = min([start + width, last_event, *((start // period + 1) * period for period in stops)])
-            here = slice(start - first_event, stop - first_event)
-            dependent = np.flatnonzero(events.read_event[here] > start)
+            candidates = slice(start - first_event, stop - first_event)
+            dependent = np.flatnonzero(events.read_event[candidates] > start)
             stop = start + int(dependent[0]) if len(dependent) else stop
             yield _wave(events, reads, first_event, start, stop, num_workers=num_workers)
             start = stop
@@ -81,12 +81,12 @@ def _wave(events: Events, reads: Reads, first_event: int, start: int, stop: int,
     slots = Slots(
         position=np.full(num_workers, -1, np.int32),
         staleness=np.zeros(num_workers, np.int32),
-        draw=np.full(num_workers, -1, np.int64),
+        batch_index=np.full(num_workers, -1, np.int64),
         reads_after=np.zeros(num_workers, np.int32),
     )
     slots.position[part.worker] = np.arange(stop - start)
     slots.staleness[part.worker] = part.staleness
-    slots.draw[part.worker] = part.draw
+    slots.batch_index[part.worker] = part.batch_index
     low, high = np.searchsorted(reads.event, [start, stop], side="right")
     slots.reads_after[reads.worker[low:high]] = reads.event[low:high] - start
     return Wave(part, start, slots)

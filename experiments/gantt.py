@@ -1,4 +1,4 @@
-"""Gantt charts: what each worker did in simulated time, run beside run."""
+"""Gantt charts of the workers' activities in simulated time, one panel per run."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,28 +10,28 @@ from experiments.timelines import Span
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# kind of a span -> how it is drawn; the palette of the curves.
+# kind of a span -> its look; the colours are those of curves.
 BARS: dict[str, dict[str, Any]] = {
     "computing": {"color": "#0072B2", "label": "computing"},
     "dropped": {"color": "#D55E00", "label": "computing, dropped"},
     "waiting": {"color": "#cccccc", "label": "waiting"},
 }
 MARK: dict[str, Any] = {"marker": "|", "color": "#000000", "linestyle": "", "label": "applied"}
-INCHES = (4.6, 3.4)  # of a panel
-MAX_INCHES = 9.0  # of height, however many workers
+INCHES = (4.6, 3.4)  # width and least height of a panel
+MAX_INCHES = 9.0  # greatest height, for any number of workers
 
 
 def of_runs(
     runs: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any] | None]], *, steps: str
 ) -> "Figure":
-    """Draws some steps of runs.
+    """Draws a range of steps of some runs.
 
     Args:
       runs: label of a run -> its records and its config.
       steps: "FIRST:LAST", counted from 1.
 
     Raises:
-      ValueError: one line, if these are no steps, or a run has no arrival model or no record of them.
+      ValueError: one line, if the range is not valid, or a run has no arrival model or no record of these steps.
     """
     first, colon, last = steps.partition(":")
     if not (colon and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
@@ -46,7 +46,7 @@ def of_runs(
 
 
 def draw(spans_of: Mapping[str, Sequence[Span]]) -> "Figure":
-    """Draws a panel a run, a row a worker, all on one scale of time.
+    """Draws a panel per run and a row per worker; all panels share one time axis.
 
     Args:
       spans_of: label of a run -> its spans.

@@ -1,11 +1,43 @@
-"""The parser of commands here."""
+"""Argument parsers of the commands in ``experiments``."""
 
 import argparse
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from reducers import arrivals, blocks
 
 
 class Parser(argparse.ArgumentParser):
-    """What is wrong is one ValueError, where argparse would print its usage and exit."""
+    """Raises a ValueError of one line where argparse would print its usage and exit."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
+
+
+class ModelParser(Parser):
+    """Parses the command line of a command about an arrival model.
+
+    The model is named by ``--model``; flags that the parser does not know are options of the model, such as
+    ``--median_seconds=1.5`` or ``--base="{'name': 'pareto', 'alpha': 1.5}"``.
+    """
+
+    def __init__(self, *, prog: str, description: str):
+        epilog = "All other --key=value are options of the model."
+        super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
+        self.add_argument("--model", required=True, help=f"one of {', '.join(sorted(arrivals.ARRIVALS))}")
+
+    def read(self, argv: Sequence[str] | None, *, counts: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
+        """Returns the arguments, and the options of the model.
+
+        Args:
+          argv: the command line; None for that of this process.
+          counts: the names of arguments that must be at least 1.
+
+        Raises:
+          ValueError: one line, if the command line is wrong.
+        """
+        arguments, rest = self.parse_known_args(argv)
+        for key in counts:
+            if getattr(arguments, key) < 1:
+                raise ValueError(f"{key}={getattr(arguments, key)}: must be at least 1")
+        return arguments, blocks.parse_options(rest)

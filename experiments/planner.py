@@ -1,13 +1,13 @@
-"""How many of M machines should be backups? Expected time per step and to a target, for every split into N + b.
+"""Plans how many of M machines should be backups: expected times per step and to a target for each split into N + b.
 
     python -m experiments.planner --model=paper_cluster --machines=100 --steps_to_target=power_law:0.85,76209
     python -m experiments.planner --model=trace --path=measured.csv --steps_to_target=steps.csv --figure=plan.png
 
-The time of a step is the mean time to the N-th of M arrivals: by formula where there is one, measured in many drawn
-steps otherwise. Steps to the target are a power law, ``power_law:EXPONENT`` or ``power_law:EXPONENT,STEPS`` with the
-steps that all M machines would need; or rows that were measured, in a CSV file with the columns num_required and steps,
-between which a power law is drawn and outside of which nothing is planned. All other --key=value are options of the
-model.
+The time of a step is the mean time to the N-th of M arrivals, by formula if the model has one, else from many sampled
+steps. The number of steps to the target is either a power law, ``power_law:EXPONENT`` or ``power_law:EXPONENT,STEPS``,
+where STEPS is the number for all M machines; or it is measured, in a CSV file with the columns num_required and steps.
+Between the rows of the file a power law interpolates; splits outside of them are not planned. All other --key=value are
+options of the model.
 """
 
 import csv
@@ -15,28 +15,36 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from experiments import plan_report
+from experiments.drawing import COLOURS, STYLE
+from experiments.parsing import ModelParser
 from reducers import arrivals
-from reducers.arrivals.command import Parser
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# (arrival model, machines) -> the paper's best N, and where it was read.
+PAPER_BEST: dict[tuple[str, int], tuple[int, str]] = {
+    ("paper_cluster", 100): (96, "arXiv 1604.00981, read in a secondary source"),
+}
 
 StepsToTarget = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What each split of M machines into N + b costs; arrays are [M], for N = 1 to M.
+    """Times of each split of M machines into N + b; all arrays are [M], for N = 1 to M.
 
     Attributes:
-      step_seconds: mean time of a step, to the N-th of M arrivals.
+      step_seconds: the mean time of a step, to the N-th of M arrivals.
       step_error: its standard error; 0 for a formula.
-      steps: to the target with N gradients a step; NaN where it is not known.
-      score: time of a step on N machines without backups over that with them, times N / M: above 1 where the backups
-        bring more than they take.
+      steps: the number of steps to the target with N gradients per step; NaN where it is not known.
+      score: the time of a step on N machines without backups over the time with them, times N / M. It is above 1 where
+        the backups save more time than they cost.
     """
 
     step_seconds: np.ndarray
@@ -50,17 +58,17 @@ class Plan:
 
     @property
     def target_seconds(self) -> np.ndarray:
-        """Mean time to the target."""
+        """The mean time to the target."""
         return self.step_seconds * self.steps
 
     @property
     def target_error(self) -> np.ndarray:
-        """Its standard error, the steps being taken as exact."""
+        """The standard error of ``target_seconds``, with the number of steps taken as exact."""
         return self.step_error * self.steps
 
     @property
     def best(self) -> int:
-        """N of the shortest time to the target."""
+        """The N with the shortest mean time to the target."""
         return int(np.nanargmin(self.target_seconds)) + 1
 
 
@@ -78,18 +86,18 @@ def plan(
     .. math:: time(N) = steps(N) \, E[T_{(N:M)}]
 
     Args:
-      model: name of an arrival model.
+      model: the name of an arrival model.
       num_machines: M.
-      steps_to_target: [M] numbers of gradients a step -> [M] steps.
-      num_steps: to draw, for a model without a formula.
-      seed: of the draws.
-      **options: of the model.
+      steps_to_target: numbers of gradients per step [M] -> numbers of steps [M].
+      num_steps: the number of steps to sample, for a model without a formula.
+      seed: the seed of the samples.
+      **options: options of the model.
 
     Returns:
-      A ``Plan``.
+      The plan.
 
     Raises:
-      ValueError: for a model or an option that makes no sense, or if no split has its steps known.
+      ValueError: for a model or an option that makes no sense, or if the number of steps is not known for any split.
 
     >>> plan("constant", num_machines=10, steps_to_target=power_law(0.85)).best  # nothing to wait for: no backups
     10
@@ -119,7 +127,7 @@ def plan(
 
 
 def power_law(exponent: float, *, steps: float = 1.0, at: int = 1) -> StepsToTarget:
-    """Steps fall as a power of the gradients a step: ``steps`` with ``at`` of them.
+    """Returns a power law of the number of gradients per step: ``steps`` steps with ``at`` gradients.
 
     >>> power_law(1.0, steps=100.0, at=10)(np.array([5, 10, 20]))
     array([200., 100.,  50.])
@@ -128,7 +136,7 @@ def power_law(exponent: float, *, steps: float = 1.0, at: int = 1) -> StepsToTar
 
 
 def measured(rows: Mapping[int, float]) -> StepsToTarget:
-    """Steps as measured, a power law between the rows; NaN outside of them.
+    """Returns measured numbers of steps, interpolated by a power law between the rows; NaN outside of them.
 
     >>> measured({10: 100.0, 40: 50.0})(np.array([5, 10, 20, 40]))
     array([         nan, 100.        ,  70.71067812,  50.        ])
@@ -139,7 +147,7 @@ def measured(rows: Mapping[int, float]) -> StepsToTarget:
 
 
 def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
-    """Reads ``power_law:EXPONENT[,STEPS]`` or the path of a CSV file."""
+    """Parses ``power_law:EXPONENT[,STEPS]``, or reads the CSV file of that path."""
     kind, colon, rest = text.partition(":")
     allowed = "must be power_law:EXPONENT[,STEPS] or a CSV file with the columns num_required and steps"
     try:
@@ -157,17 +165,96 @@ def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
     return measured(rows)
 
 
+# ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def table(plan: Plan) -> str:
+    """Returns a line per split whose number of steps is known, with the most backups last and the best split marked.
+
+    The columns are N, b, the mean time of a step with its standard error, the number of steps to the target, the time
+    to the target with its standard error, the speed-up over no backups, and the score per machine.
+    """
+    heads = ("N", "b", "step s", "+-", "steps", "target s", "+-", "speed-up", "score")
+    lines = ["  " + "".join(f"{head:>11}" for head in heads)]
+    for i in range(len(plan.steps) - 1, -1, -1):
+        if not np.isfinite(plan.steps[i]):
+            continue
+        n = i + 1
+        numbers = [plan.step_seconds[i], plan.step_error[i], plan.steps[i], plan.target_seconds[i]]
+        numbers += [plan.target_error[i], plan.target_seconds[-1] / plan.target_seconds[i], plan.score[i]]
+        mark = "* " if n == plan.best else "  "
+        lines.append(mark + f"{n:>11}{len(plan.steps) - n:>11}" + "".join(f"{number:>11.5g}" for number in numbers))
+    return "\n".join(lines)
+
+
+def findings(plan: Plan, *, model: str) -> list[str]:
+    """Says which split is best, which others are equal within the error, and which one the paper found best."""
+    machines, best = len(plan.steps), plan.best
+    margin = 2 * np.hypot(plan.target_error, plan.target_error[best - 1])
+    close = plan.num_required[plan.target_seconds <= plan.target_seconds[best - 1] + margin]
+    lines = [f"best: {best} + {machines - best}"]
+    if len(close) > 1:
+        lines[0] += f"; within two standard errors of it: N = {', '.join(map(str, close))}"
+    if (model, machines) in PAPER_BEST:
+        theirs, source = PAPER_BEST[model, machines]
+        verdict = "the same" if theirs == best else f"this plan misses it by {abs(best - theirs)}"
+        lost = plan.target_seconds[theirs - 1] / plan.target_seconds[best - 1] - 1
+        lines.append(f"paper: {theirs} + {machines - theirs} ({source}): {verdict}; it takes {lost:.1%} longer here")
+    return lines
+
+
+def draw(plan: Plan, *, title: str) -> "Figure":
+    """Draws steps, time per step, and time to the target against N, as the paper does, and marks the best N.
+
+    Error bars are two standard errors.
+
+    Args:
+      plan: the plan of all splits.
+      title: the title of the figure.
+
+    Returns:
+      The figure.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(11, 3.4), layout="constrained", dpi=160)
+        panels = figure.subplots(1, 3)
+        series = (
+            ("steps to the target", plan.steps, np.zeros_like(plan.steps)),
+            ("mean time of a step (s)", plan.step_seconds, plan.step_error),
+            ("mean time to the target (s)", plan.target_seconds, plan.target_error),
+        )
+        for axes, (label, values, error) in zip(panels, series, strict=True):
+            bars = 2 * error if np.any(error) else None  # a formula has no error
+            axes.errorbar(plan.num_required, values, bars, color=COLOURS[0], linewidth=1.4)
+            axes.axvline(plan.best, color=COLOURS[1], linestyle="--", linewidth=1)
+            axes.set(xlabel="gradients per step, N", ylabel=label, yscale="log")
+        panels[2].annotate(
+            f"{plan.best} + {len(plan.steps) - plan.best}",
+            (plan.best, plan.target_seconds[plan.best - 1]),
+            textcoords="offset points",
+            xytext=(-8, 14),
+            ha="right",
+            color=COLOURS[1],
+        )
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the plan that the command line asks for, and draws it; returns the exit code."""
-    parser = Parser(prog="python -m experiments.planner", description="Plans N + b machines.")
-    parser.add_argument("--machines", type=int, default=100, help="M (default: 100)")
+    """Prints the plan, draws it if a figure is named, and returns the exit code."""
+    description = "Plans how many of M machines should be backups."
+    parser = ModelParser(prog="python -m experiments.planner", description=description)
+    parser.add_argument("--machines", type=int, default=100, help="number of machines, M (default: 100)")
     parser.add_argument("--steps_to_target", default="power_law:1", help="power_law:EXPONENT[,STEPS] or a CSV file")
-    parser.add_argument("--steps", type=int, default=100_000, help="steps to draw (default: 100000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
-    parser.add_argument("--figure", help="draw the plan, into this file")
+    parser.add_argument("--steps", type=int, default=100_000, help="number of steps to sample (default: 100000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the samples (default: 0)")
+    parser.add_argument("--figure", help="path of a figure to draw")
     try:
         arguments, options = parser.read(argv, counts=("machines", "steps"))
         for key in {"steps_to_target", "num_machines", "num_steps"} & set(options):
@@ -181,12 +268,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             **options,
         )
         if arguments.figure:
-            plan_report.draw(made, title=f"{arguments.model}, {arguments.machines} machines").savefig(arguments.figure)
+            draw(made, title=f"{arguments.model}, {arguments.machines} machines").savefig(arguments.figure)
     except (ValueError, OSError) as error:
         print(f"planner: {error}", file=sys.stderr)
         return 2
-    print(plan_report.table(made))
-    for line in plan_report.findings(made, model=arguments.model):
+    print(table(made))
+    for line in findings(made, model=arguments.model):
         print(line)
     return 0
 

@@ -1,4 +1,4 @@
-"""Shards of a command as a SLURM array, by submitit: https://github.com/facebookincubator/submitit."""
+"""Submits the shards of a command as a SLURM array by submitit: https://github.com/facebookincubator/submitit."""
 
 import subprocess
 import sys
@@ -6,26 +6,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.queue import ROOT
+from launch.children import ROOT
 
 
 def submit(
     arguments: Sequence[str], *, shards: int, folder: Path, options: Mapping[str, Any], cluster: str = "slurm"
 ) -> str:
-    """Submits an array of jobs, each of which does one shard of a command.
+    """Submits an array of jobs, each of which executes one shard of a command.
 
     Args:
-      arguments: of `python -m experiments`; --slurm and its options are left out of what jobs are given.
-      shards: how many jobs.
-      folder: of submitit's scripts and logs, on a disk that all machines see; the runs' own folder must be, too.
-      options: of submitit's executor, such as slurm_partition, timeout_min, gpus_per_node.
-      cluster: "slurm"; "local" runs processes on this machine.
+      arguments: the arguments of ``python -m experiments``; the jobs get them without --slurm and its options.
+      shards: the number of jobs.
+      folder: the folder of submitit's scripts and logs. It and the runs' folder must be on a disk that all machines
+        share.
+      options: parameters of submitit's executor, such as slurm_partition, timeout_min, gpus_per_node.
+      cluster: "slurm", or "local" for processes on this machine.
 
     Returns:
       A line that names the jobs.
 
     Raises:
-      ValueError: one line, where submitit is not installed, or refuses.
+      ValueError: one line, if submitit is not installed, or refuses.
     """
     try:
         import submitit
@@ -36,14 +37,19 @@ def submit(
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         executor.update_parameters(**options)
-        jobs = executor.map_array(run, commands)
-    except Exception as error:  # submitit has no class of its own for what SLURM or it refuses
+        jobs = executor.map_array(execute_shard, commands)
+    except Exception as error:  # submitit has no exception class of its own for what it or SLURM refuses
         raise ValueError(f"slurm: {error}".partition("\n")[0]) from None
     return f"{len(jobs)} jobs: {', '.join(job.job_id for job in jobs)}; logs in {folder}"
 
 
+def execute_shard(command: Sequence[str]) -> None:
+    """Executes the command of one shard; submitit calls it within a job."""
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
 def _without(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Leaves options out, in both forms: --key=value and --key value.
+    """Removes options in both forms, --key=value and --key value.
 
     >>> _without(["run", "--slurm", "4", "x", "--shard=1/2"], ("--slurm", "--shard"))
     ['run', 'x']
@@ -57,8 +63,3 @@ def _without(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
         elif not value:
             next(rest, None)
     return kept
-
-
-def run(command: Sequence[str]) -> int:
-    """Does a shard, in the job."""
-    return subprocess.run(command, cwd=ROOT, check=True).returncode

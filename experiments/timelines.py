@@ -1,7 +1,7 @@
-"""Who did what when, in simulated time: spans of workers, from a run's config and its records.
+"""The activities of workers in simulated time, computed from a run's config and records.
 
-The arrival times of a step are a function of the config, so a run need not keep them; which steps there were, how long
-each took and how many workers it counted is in the records. One function a kind of run, all to the same spans.
+Arrival times are a function of the config, so a run does not record them. The records say which steps there were, how
+long each took, and how many workers it counted.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -9,18 +9,20 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+import asynchronous
+
 Kind = Literal["computing", "waiting", "dropped", "applied"]
 
 
 class Span(NamedTuple):
-    """What one worker did for a while.
+    """An activity of one worker.
 
     Attributes:
-      kind: "computing" a gradient that is used, or one that is "dropped"; "waiting" for the others; "applied", which
-        is a moment: its gradient goes into an update.
-      worker: its index.
-      start: simulated seconds.
-      stop: simulated seconds; of a moment the same as start.
+      kind: "computing" a gradient that is used; computing one that is "dropped"; "waiting" for other workers; or
+        "applied", the moment at which the worker's gradient is applied.
+      worker: the worker's index.
+      start: the start in simulated seconds.
+      stop: the end in simulated seconds; for a moment, equal to start.
     """
 
     kind: Kind
@@ -32,13 +34,13 @@ class Span(NamedTuple):
 def synchronous(seconds: np.ndarray, *, contributors: int, step_seconds: float, start: float = 0.0) -> list[Span]:
     """Returns the spans of one step of synchronous SGD.
 
-    A worker that is not counted computes until the update is made, in vain, and begins the next step with the others.
+    A worker that is not counted computes until the update, and begins the next step together with the others.
 
     Args:
-      seconds: [W], when each worker's gradient is there, from the start of the step.
-      contributors: how many are counted, the first to arrive; ties by index.
-      step_seconds: when the update is made, from the start of the step.
-      start: of the step, in simulated seconds.
+      seconds: [W], when each worker's gradient arrives, from the start of the step.
+      contributors: how many workers are counted, which are the first to arrive; ties are broken by index.
+      step_seconds: the time of the update, from the start of the step.
+      start: the start of the step, in simulated seconds.
 
     >>> [tuple(span) for span in synchronous(np.array([1.0, 9.0]), contributors=1, step_seconds=2.0)]
     [('computing', 0, 0.0, 1.0), ('waiting', 0, 1.0, 2.0), ('applied', 0, 2.0, 2.0), ('dropped', 1, 0.0, 2.0)]
@@ -67,63 +69,62 @@ def in_order(
     dropped_steps: Collection[int] = (),
     first_step: int = 1,
 ) -> list[Span]:
-    """Returns the spans of consecutive gradients of asynchronous SGD, which begin with those of a step.
+    """Returns the spans of consecutive gradients of asynchronous SGD.
 
     Args:
-      worker: [E], whose gradient each is.
-      read_seconds: [E], when the worker began it.
-      seconds: [E], when it arrived.
-      gradients_per_step: that make an update, which is made when the last of them arrives.
-      dropped_steps: updates of rate 0.
-      first_step: the first one's number.
+      worker: [E], the worker of each gradient; the first gradients are those of the first step.
+      read_seconds: [E], when the worker began the gradient.
+      seconds: [E], when the gradient arrived.
+      gradients_per_step: how many gradients make an update, which happens when the last of them arrives.
+      dropped_steps: the steps whose updates had rate 0.
+      first_step: the number of the first step.
 
     >>> spans = in_order(np.array([0, 0]), read_seconds=np.array([0.0, 3.0]), seconds=np.array([2.0, 4.0]))
     >>> [tuple(span) for span in spans if span.kind != "applied"]
     [('computing', 0, 0.0, 2.0), ('waiting', 0, 2.0, 3.0), ('computing', 0, 3.0, 4.0)]
     """
-    free: dict[int, float] = {}  # worker -> since when
+    idle_since: dict[int, float] = {}
     spans = []
-    for event, (its, read, arrival) in enumerate(
-        zip(worker.tolist(), read_seconds.tolist(), seconds.tolist(), strict=True)
-    ):
+    rows = zip(worker.tolist(), read_seconds.tolist(), seconds.tolist(), strict=True)
+    for event, (index, read, arrival) in enumerate(rows):
         group = event // gradients_per_step
         kind: Kind = "dropped" if first_step + group in dropped_steps else "computing"
-        if free.get(its, read) < read:
-            spans.append(Span("waiting", its, free[its], read))
-        spans.append(Span(kind, its, read, arrival))
+        if idle_since.get(index, read) < read:
+            spans.append(Span("waiting", index, idle_since[index], read))
+        spans.append(Span(kind, index, read, arrival))
         if kind == "computing":
             update = float(seconds[(group + 1) * gradients_per_step - 1])
-            spans.append(Span("applied", its, update, update))
-        free[its] = arrival
+            spans.append(Span("applied", index, update, update))
+        idle_since[index] = arrival
     return spans
 
 
 def of_run(
     records: Sequence[Mapping[str, Any]], config: Mapping[str, Any] | None, *, first_step: int, last_step: int
 ) -> list[Span]:
-    """Returns the spans of a run's recorded steps; a step without a train record is a gap.
+    """Returns the spans of a run's recorded steps; a step without a train record gives a gap.
 
     Args:
-      records: of the run.
-      config: of the run, as config.json has it.
-      first_step: counted from 1.
-      last_step: the last one.
+      records: the run's records.
+      config: the run's config, as in config.json.
+      first_step: the first step to draw, counted from 1.
+      last_step: the last step to draw.
 
     Raises:
       ValueError: one line, if the run has no arrival model or no record of these steps.
     """
     from ml_collections import ConfigDict
 
-    from training import setup as program
-    from training import ways
+    from training import setup
 
     if config is None or config.get("arrivals", {"name": "none"})["name"] == "none":
         raise ValueError("has no config with an arrival model; without one there is no time to draw")
-    arrival_seconds = program.make_arrivals(ConfigDict(config))
+    arrival_seconds = setup.make_arrivals(ConfigDict(config))
     chosen = [r for r in records if r["kind"] == "train" and first_step <= r["step"] <= last_step]
     if not chosen:
         raise ValueError(f"steps={first_step}:{last_step}: no train record; log_every_steps=1 records them all")
-    if config.get("server", {"name": "synchronous"})["name"] == "synchronous":
+    mode = asynchronous.modes.make(**config.get("server", {"name": "synchronous"}))
+    if mode is None:
         spans = []
         for record in chosen:
             step_seconds = record["step_seconds"]
@@ -134,15 +135,22 @@ def of_run(
                 start=record["simulated_seconds"] - step_seconds,
             )
         return spans
-    # The order of a run does not depend on its records, but how long it is does.
+    # The order follows from the config alone; the records say how long the run is.
     last_step = min(last_step, max(record["step"] for record in chosen))
-    _, timetable = ways.make_timetable(ConfigDict(config), arrival_seconds=arrival_seconds)
-    waves = [turn.arrivals for turn in timetable.turns(first_step - 1, last_step, stops=()) if turn.arrivals]
+    pieces = asynchronous.order(
+        asynchronous.from_model(arrival_seconds),
+        num_workers=config["num_workers"],
+        num_events=last_step * mode.gradients_per_update,
+        first_event=(first_step - 1) * mode.gradients_per_update,
+        staleness_bound=mode.staleness_bound,
+        gradients_per_update=mode.gradients_per_update,
+    )
+    events = [events for events, _ in pieces]
     return in_order(
-        np.concatenate([wave.worker for wave in waves]),
-        read_seconds=np.concatenate([wave.read_seconds for wave in waves]),
-        seconds=np.concatenate([wave.seconds for wave in waves]),
-        gradients_per_step=timetable.gradients_per_step,
+        np.concatenate([piece.worker for piece in events]),
+        read_seconds=np.concatenate([piece.read_seconds for piece in events]),
+        seconds=np.concatenate([piece.seconds for piece in events]),
+        gradients_per_step=mode.gradients_per_update,
         dropped_steps={record["step"] for record in chosen if not record["contributors"]},
         first_step=first_step,
     )

@@ -1,1 +1,1 @@
-"""Starting one run as several processes: on this machine by ``local``, on a cluster by the files beside it."""
+"""Starts one run as several processes: on this machine by ``launch.local``, on clusters by the files beside it."""

@@ -1,8 +1,8 @@
-"""One run as several processes on this machine.
+"""Starts one run as several processes on this machine.
 
     python -m launch --processes=2 --config=configs/digits.py --num_devices=2
 
-All but ``--processes`` goes to train.py.
+All flags but ``--processes`` are passed to train.py.
 """
 
 import argparse
@@ -13,17 +13,17 @@ from launch import local
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Starts the processes that the command line asks for; returns the exit code of the run."""
+    """Starts the processes that the command line asks for, and returns the exit code of the run."""
     parser = argparse.ArgumentParser(prog="python -m launch", usage=f"{__doc__}", allow_abbrev=False, add_help=False)
     parser.add_argument("--processes", default="2")
-    given, rest = parser.parse_known_args(argv)
+    arguments, rest = parser.parse_known_args(argv)
     if "--help" in rest or "-h" in rest:
         print(__doc__)
         return 0
-    if not given.processes.isdecimal() or not 1 <= int(given.processes) <= local.MAX_PROCESSES:
-        print(f"processes={given.processes!r}: must be in [1, {local.MAX_PROCESSES}]", file=sys.stderr)
+    if not arguments.processes.isdecimal() or not 1 <= int(arguments.processes) <= local.MAX_PROCESSES:
+        print(f"processes={arguments.processes!r}: must be in [1, {local.MAX_PROCESSES}]", file=sys.stderr)
         return 2
-    return local.run([sys.executable, "train.py", *rest], num_processes=int(given.processes))
+    return local.run([sys.executable, "train.py", *rest], num_processes=int(arguments.processes))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Several processes of one run on this machine, and the name of the first that fails."""
+"""Runs train.py as several processes of this machine, and names the first one that fails."""
 
 import contextlib
 import math
@@ -11,29 +11,32 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from launch import children
+from launch.children import Children, last_line
 
-ROOT = Path(__file__).resolve().parent.parent
 MAX_PROCESSES = 64
-# After one has failed the others notice by themselves, by a broken connection or a missing heartbeat.
+# After one process has failed, the others notice by a broken connection or a missing heartbeat.
 SECONDS_TO_NOTICE = 60.0
-_LOOK_SECONDS = 0.5
-TOLD = (2, 128 + signal.SIGTERM)  # of bad input and of a stop, which the first process tells for all
+_POLL_SECONDS = 0.5
+REPORTED_BY_THE_RUN = (2, 128 + signal.SIGTERM)  # bad input and a stop, of which the first process prints a line
 
 
-class Ended(NamedTuple):
-    """A process that has ended, and how: its exit status, negative for a signal."""
+class Exit(NamedTuple):
+    """A process that has ended.
+
+    Attributes:
+      process: its index.
+      status: its exit code, or -n if signal n killed it.
+    """
 
     process: int
     status: int
 
-    def named(self, num_processes: int) -> str:
-        """Which it was, and how it ended.
+    def describe(self, *, num_processes: int) -> str:
+        """Says which process it was and how it ended.
 
-        >>> Ended(1, -9).named(2), Ended(0, 1).named(2)
+        >>> Exit(1, -9).describe(num_processes=2), Exit(0, 1).describe(num_processes=2)
         ('process 1 of 2 was killed by SIGKILL', 'process 0 of 2 ended with exit code 1')
         """
         killed = self.status < 0
@@ -41,83 +44,64 @@ class Ended(NamedTuple):
         return f"process {self.process} of {num_processes} {how}"
 
     @property
-    def exit_code(self) -> int:
-        """As a shell has it: 128 + n for signal n."""
+    def code(self) -> int:
+        """The exit code that a shell reports: 128 + n for signal n."""
         return 128 - self.status if self.status < 0 else self.status
 
 
 def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float = SECONDS_TO_NOTICE) -> int:
-    """Runs a command as several processes that find each other, and waits for all.
+    """Runs a command as several processes that connect to each other, and waits for all of them.
 
-    The first process has this one's output. What another prints before it has a log of its own, in the run's folder, is
-    kept: its last line is shown if it is the first to fail. SIGINT and SIGTERM are handed on as SIGTERM, at which a run
-    saves and stops; the second one kills.
+    The first process writes to the output of this one. The output of each other process, before it has a log in the
+    run's folder, goes to a temporary file, whose last line is printed if that process is the first to fail. A first
+    SIGINT or SIGTERM is forwarded as SIGTERM, at which a run saves and stops; a second one kills.
 
     Args:
-      command: of train.py, without the flags that say which process it is.
+      command: a command line of train.py, without the flags of multi-process runs.
       num_processes: P.
-      seconds_to_notice: after which those are killed that have not ended by themselves when one has failed.
+      seconds_to_notice: how long the other processes may run on after one has failed, before they are killed.
 
     Returns:
-      The exit code of the run: that of the first process to fail, 128 + n where signal n killed it; 0 if none did.
+      The exit code of the first process to fail, 128 + n where signal n killed it; 0 if none failed.
     """
     flags = [f"--coordinator=127.0.0.1:{free_port()}", f"--num_processes={num_processes}"]
     with contextlib.ExitStack() as stack:
-        signals = stack.enter_context(children.collected_signals())
         outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(num_processes)]
-        processes: list[subprocess.Popen] = []
-        stack.callback(_tell, processes, signal.SIGKILL)
-        for index in range(num_processes):
-            processes.append(
-                subprocess.Popen(
-                    [*command, *flags, f"--process_id={index}"],
-                    cwd=ROOT,
-                    stdout=outputs[index] if index else None,
-                    stderr=outputs[index] if index else None,
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C is for this process, which hands it on once
-                )
-            )
-        first = _watch(processes, signals, seconds_to_notice=seconds_to_notice)
+        children = stack.enter_context(Children())
+        processes = [
+            children.start([*command, *flags, f"--process_id={i}"], output=outputs[i] if i else None)
+            for i in range(num_processes)
+        ]
+        first = _wait(processes, children, seconds_to_notice=seconds_to_notice)
         if first is None:
             return 0
-        if first.exit_code not in TOLD:
-            said = children.last_line(outputs[first.process]) if first.status > 0 else ""
-            told = f"{first.named(num_processes)}{said and ': '}{said}"
-            print(f"{told}; the same command goes on from the last checkpoint", file=sys.stderr)
-        return first.exit_code
+        if first.code not in REPORTED_BY_THE_RUN:
+            line = last_line(outputs[first.process]) if first.status > 0 else ""
+            reason = f"{first.describe(num_processes=num_processes)}{line and ': '}{line}"
+            print(f"{reason}; the same command goes on from the last checkpoint", file=sys.stderr)
+        return first.code
 
 
-def _watch(processes: Sequence[subprocess.Popen], signals: list[int], *, seconds_to_notice: float) -> Ended | None:
-    """Waits until all have ended, and returns the first that failed."""
-    ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
-    for index, process in enumerate(processes):  # threads, since the order in which they end is wanted
-        wait = threading.Thread(target=lambda i=index, p=process: ended.put(Ended(i, p.wait())), daemon=True)
-        wait.start()
-    first, deadline, handed_on, left = None, math.inf, 0, len(processes)
-    while left:
+def _wait(processes: Sequence[subprocess.Popen], children: Children, *, seconds_to_notice: float) -> Exit | None:
+    """Waits until all processes have ended, and returns the first that failed."""
+    exits: queue.SimpleQueue[Exit] = queue.SimpleQueue()
+    for index, process in enumerate(processes):  # one thread each, because the order in which they end is needed
+        threading.Thread(target=lambda i=index, p=process: exits.put(Exit(i, p.wait())), daemon=True).start()
+    first, deadline, num_running = None, math.inf, len(processes)
+    while num_running:
         with contextlib.suppress(queue.Empty):
-            one = ended.get(timeout=_LOOK_SECONDS)
-            left -= 1
-            if one.status != 0 and first is None:
-                first, deadline = one, time.monotonic() + seconds_to_notice
-        if len(signals) > handed_on:
-            handed_on = len(signals)
-            _tell(processes, signal.SIGTERM if handed_on == 1 else signal.SIGKILL)
+            ended = exits.get(timeout=_POLL_SECONDS)
+            num_running -= 1
+            if ended.status != 0 and first is None:
+                first, deadline = ended, time.monotonic() + seconds_to_notice
+        children.forward_signals()
         if time.monotonic() > deadline:
-            _tell(processes, signal.SIGKILL)
+            children.kill()
     return first
 
 
-def _tell(processes: Sequence[subprocess.Popen], number: int) -> None:
-    for process in processes:
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
-
-
 def free_port() -> int:
-    """A port of this machine that nobody listens on just now."""
+    """Returns a port of this machine that no process listens on at this moment."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]

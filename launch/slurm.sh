@@ -1,10 +1,10 @@
 #!/bin/bash
-# One run on several machines of a SLURM cluster: one process a machine, all its devices.
-# UNTESTED on a cluster: its syntax is checked, and that train.py reads what srun sets.
+# Starts one run on several machines of a SLURM cluster: one process per machine, which uses all of its devices.
+# UNTESTED on a cluster: the tests check its syntax, its flags, and that train.py reads the variables that srun sets.
 #
 #     sbatch --nodes=4 launch/slurm.sh --config=configs/imagenet_resnet50.py --workdir=/shared/out/resnet50
 #
-# The folder of the repository, with its .venv, and that of the run must be on a file system that all machines share.
+# The repository's folder, with its .venv, and the run's folder must be on a file system that all machines share.
 #SBATCH --job-name=train
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=16
@@ -12,11 +12,11 @@
 #SBATCH --time=24:00:00
 #SBATCH --requeue
 #SBATCH --open-mode=append
-# A minute before the time is over: the run saves and stops, and the job is put in the queue again.
+# One minute before the time limit the run saves and stops, and the job is requeued.
 #SBATCH --signal=B:TERM@60
 set -u
 
-cd "${SLURM_SUBMIT_DIR:?submit it with sbatch from the repository}" || exit 1
+cd "${SLURM_SUBMIT_DIR:?submit this script with sbatch from the repository}" || exit 1
 
 # --kill-on-bad-exit: when one process fails, the others need not wait for the runtime to notice.
 srun --kill-on-bad-exit=1 .venv/bin/python train.py "$@" &

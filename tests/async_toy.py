@@ -12,7 +12,7 @@ import asynchronous
 from parallel import AXES, Halves, Window, over_workers
 
 NUM_FEATURES = 6
-NOBODY = np.uint32(2**32 - 1)  # the draw of a worker that has nothing to give
+NOBODY = np.uint32(2**32 - 1)  # the batch_index of a worker that has no gradient
 SGD = optax.sgd(0.05)
 MOMENTUM = optax.sgd(0.005, momentum=0.9)
 PLAIN = asynchronous.make("none")
@@ -25,9 +25,9 @@ class Shared(NamedTuple):
     server: Any = None
 
 
-def loss(params, draw):
-    """Least squares on eight examples that follow from the draw."""
-    rows = jax.random.normal(jax.random.fold_in(jax.random.key(0), draw), (8, NUM_FEATURES))
+def loss(params, batch_index):
+    """Least squares on the eight examples of a batch."""
+    rows = jax.random.normal(jax.random.fold_in(jax.random.key(0), batch_index), (8, NUM_FEATURES))
     hidden = jnp.tanh(rows @ params["w"] + params["b"][None])
     return jnp.square(hidden.sum(-1) - 1.0).mean()
 
@@ -49,10 +49,8 @@ def make_update(optimizer):
 
 
 def make_halves(optimizer, *, rule, gradients_per_update=1):
-    """Asynchronous halves, in which workers that have nothing to give give NaN."""
-    server = asynchronous.apply_in_order(
-        make_update(optimizer), rule=rule, axis_name=AXES, gradients_per_update=gradients_per_update
-    )
+    """An asynchronous step, in which workers without a gradient send NaN."""
+    update = make_update(optimizer)
 
     def gradient(shared, snapshot, feed, resident):
         del resident
@@ -63,32 +61,42 @@ def make_halves(optimizer, *, rule, gradients_per_update=1):
     def reduce(shared, snapshot, computed, slots):
         gradients, value = computed
         state, server_state = shared._replace(server=None), shared.server
-        state, server_state, snapshot = server.apply(state, server_state, snapshot, gradients, **slots)
+        state, server_state, snapshot = asynchronous.apply_in_order(
+            state,
+            server_state,
+            snapshot,
+            gradients,
+            **slots,
+            update=update,
+            rule=rule,
+            axis_name=AXES,
+            gradients_per_update=gradients_per_update,
+        )
         losses = asynchronous.values_in_order(value, slots["position"], AXES)
         return state._replace(server=server_state), snapshot, {"loss": losses}
 
-    return Halves(gradient, reduce, idle=lambda slots: slots["position"] < 0), server
+    return Halves(gradient, reduce, idle=lambda slots: slots["position"] < 0)
 
 
 def feed_of(wave, layout):
     plan = {name: layout.split(column) for name, column in wave.slots._asdict().items()}
-    return {"draw": plan.pop("draw").astype(np.uint32), "plan": plan}
+    return {"draw": plan.pop("batch_index").astype(np.uint32), "plan": plan}
 
 
 @functools.cache
 def compiled(layout, optimizer, rule, gradients_per_update, lift, lanes):
     """A step, made once for all tests of the same one."""
-    halves, server = make_halves(optimizer, rule=rule, gradients_per_update=gradients_per_update)
-    return over_workers(halves, layout=layout, lift=lift, lanes=lanes), server
+    halves = make_halves(optimizer, rule=rule, gradients_per_update=gradients_per_update)
+    return over_workers(halves, layout=layout, lift=lift, lanes=lanes)
 
 
 def run_waves(waves, *, layout, optimizer=SGD, rule=PLAIN, gradients_per_update=1, lift="pmap", lanes="vmap"):
     """Returns the parameters, number of updates, the workers' snapshots and the losses in order."""
-    train_step, server = compiled(layout, optimizer, rule, gradients_per_update, lift, lanes)
+    train_step = compiled(layout, optimizer, rule, gradients_per_update, lift, lanes)
     params = initial_params()
-    server_state, snapshot = server.init(params)
+    server_state = asynchronous.init_server(params, rule=rule, gradients_per_update=gradients_per_update)
     shared = layout.put_shared(Shared(params, optimizer.init(params), jnp.zeros((), jnp.int32), server_state))
-    local = jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), snapshot)
+    local = jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), params)
     local = layout.put_local(local)
     window, losses = Window(), []
     for wave in waves:
@@ -111,8 +119,10 @@ def simulate(events, reads, *, num_workers, optimizer=SGD, rule=PLAIN, gradients
     readers: dict[int, list[int]] = {}
     for worker, event in zip(reads.worker, reads.event, strict=True):
         readers.setdefault(int(event), []).append(int(worker))
-    for number, (worker, draw, staleness) in enumerate(zip(events.worker, events.draw, events.staleness, strict=True)):
-        value, gradient = gradient_of(snapshots[worker], np.uint32(draw))
+    for number, (worker, batch_index, staleness) in enumerate(
+        zip(events.worker, events.batch_index, events.staleness, strict=True)
+    ):
+        value, gradient = gradient_of(snapshots[worker], np.uint32(batch_index))
         losses.append(value)
         gradient, rate, rule_state = rule.apply(
             gradient,

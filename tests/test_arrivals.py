@@ -1,6 +1,8 @@
 """Arrival models: laws over rows, closed forms, and the same values whoever asks and however."""
 
 import functools
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -8,9 +10,9 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
+from experiments import arrivals as command
 from parallel import AXES, Layout, on_devices
 from reducers import arrivals
-from reducers.arrivals import __main__ as command
 
 KEY = jax.random.key(7)
 STEPS = 6
@@ -269,7 +271,11 @@ def test_command_refuses(argument, message, capsys):
     assert not captured.out and message in captured.err and len(captured.err.splitlines()) == 1
 
 
-def test_command_without_matplotlib(capsys, monkeypatch, tmp_path):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    assert command.main(["--model=constant", "--steps=10", f"--figure={tmp_path}/x.png"]) == 2
-    assert capsys.readouterr().err == "arrivals: figure: needs matplotlib, which is not installed\n"
+def test_the_old_command_names_the_new_one():
+    done = subprocess.run(
+        [sys.executable, "-m", "reducers.arrivals", "--model=constant"], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr == (
+        "python -m reducers.arrivals: renamed; use python -m experiments.arrivals with the same flags\n"
+    )

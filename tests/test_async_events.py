@@ -10,8 +10,7 @@ import pytest
 from jax import numpy as jnp
 
 import asynchronous
-from asynchronous import events as events_module
-from asynchronous.durations import BLOCK
+from asynchronous.events import BLOCK
 
 LAWS = {
     "constant": lambda rng, shape: np.ones(shape),
@@ -55,18 +54,18 @@ def test_nobody_waits_so_arrivals_are_sums_of_durations(law):
 def by_hand(durations, *, num_workers, num_events, bound, count):
     """The server, slowly: looks at every worker at every moment."""
     arrives = [durations(0)[0, w] for w in range(num_workers)]
-    done, read, draw = [0] * num_workers, [0] * num_workers, list(range(num_workers))
+    done, read, batch_index = [0] * num_workers, [0] * num_workers, list(range(num_workers))
     num_reads, rows = num_workers, []
     for event in range(num_events):
         worker = min(range(num_workers), key=lambda w: (arrives[w], w))
         now = arrives[worker]
-        rows.append((worker, draw[worker], read[worker] // count, event // count, now))
+        rows.append((worker, batch_index[worker], read[worker] // count, event // count, now))
         done[worker] += 1
         arrives[worker] = math.inf
         for w in range(num_workers):
             if arrives[w] == math.inf and (bound is None or done[w] - min(done) <= bound):
                 arrives[w] = now + durations(done[w] // BLOCK)[done[w] % BLOCK, w]
-                read[w], draw[w] = event + 1, num_reads
+                read[w], batch_index[w] = event + 1, num_reads
                 num_reads += 1
     return [np.array(column) for column in zip(*rows, strict=True)]
 
@@ -78,7 +77,7 @@ def test_order_is_that_of_the_slow_server(law, bound, count):
     durations = durations_of(law, num_workers=5)
     expected = by_hand(durations, num_workers=5, num_events=900, bound=bound, count=count)
     events, _ = run(durations, num_workers=5, num_events=900, staleness_bound=bound, gradients_per_update=count)
-    found = (events.worker, events.draw, events.read_version, events.version, events.seconds)
+    found = (events.worker, events.batch_index, events.read_version, events.version, events.seconds)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -91,12 +90,12 @@ def test_the_slow_server_rejects_another_bound():
 
 
 @pytest.mark.parametrize("bound", [None, 0, 2])
-def test_an_order_goes_on_from_any_event(bound, monkeypatch):
+def test_an_order_goes_on_from_any_event(bound):
     durations = durations_of("lognormal", num_workers=6)
     whole = run(durations, num_workers=6, num_events=400, staleness_bound=bound)
-    monkeypatch.setattr(events_module, "PIECE", 37)
-    pieces = run(durations, num_workers=6, num_events=400, staleness_bound=bound)
-    later = run(durations, num_workers=6, num_events=400, first_event=211, staleness_bound=bound)
+    options = {"num_workers": 6, "num_events": 400, "staleness_bound": bound, "events_per_piece": 37}
+    pieces = run(durations, **options)
+    later = run(durations, **options, first_event=211)
     reads_before = (whole[1].event <= 211).sum()
     for table, (one, two, three) in enumerate(zip(whole, pieces, later, strict=True)):
         for a, b, c in zip(one, two, three, strict=True):
@@ -104,15 +103,15 @@ def test_an_order_goes_on_from_any_event(bound, monkeypatch):
             np.testing.assert_array_equal(a[[211, reads_before][table] :], c)
 
 
-def test_draws_are_the_numbers_of_reads_and_each_comes_once():
+def test_batches_are_numbered_by_reads_and_each_comes_once():
     durations = durations_of("exponential", num_workers=5)
     events, reads = run(durations, num_workers=5, num_events=500)
-    assert len(set(events.draw)) == 500 and events.draw.max() < 505
-    later = events.draw >= 5  # the first five are of the start
-    np.testing.assert_array_equal(reads.worker[events.draw[later] - 5], events.worker[later])
-    np.testing.assert_array_equal(reads.event[events.draw[later] - 5], events.read_event[later])
+    assert len(set(events.batch_index)) == 500 and events.batch_index.max() < 505
+    later = events.batch_index >= 5  # the first five are of the start
+    np.testing.assert_array_equal(reads.worker[events.batch_index[later] - 5], events.worker[later])
+    np.testing.assert_array_equal(reads.event[events.batch_index[later] - 5], events.read_event[later])
     alone, _ = run(durations_of("exponential", num_workers=1), num_workers=1, num_events=300)
-    np.testing.assert_array_equal(alone.draw, np.arange(300))
+    np.testing.assert_array_equal(alone.batch_index, np.arange(300))
 
 
 # ---- what is known of staleness ----------------------------------------------------------------------------------
@@ -194,7 +193,7 @@ def test_bounded_staleness(bound):
     assert furthest_ahead(free) > bound
     if bound == 0:
         np.testing.assert_array_equal(events.read_event, np.arange(1200) // num_workers * num_workers)
-        np.testing.assert_array_equal(events.draw, events.task * num_workers + events.worker)  # as synchronous
+        np.testing.assert_array_equal(events.batch_index, events.task * num_workers + events.worker)  # as synchronous
         assert len(reads.event) == 1200 and set(reads.event % num_workers) == {0}
 
 
@@ -275,7 +274,7 @@ def test_waves_hold_every_event_once_and_nothing_that_depends(law, bound, count)
         slots = wave.slots
         np.testing.assert_array_equal(slots.position[wave.events.worker], np.arange(len(wave.events.worker)))
         np.testing.assert_array_equal(slots.staleness[wave.events.worker], wave.events.staleness)
-        np.testing.assert_array_equal(slots.draw[wave.events.worker], wave.events.draw)
+        np.testing.assert_array_equal(slots.batch_index[wave.events.worker], wave.events.batch_index)
         assert (slots.position >= 0).sum() == len(wave.events.worker)
     # Each read follows the gradient that the read's own gradient says it follows.
     read_at = np.zeros(9, int)

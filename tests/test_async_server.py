@@ -103,7 +103,7 @@ def test_one_at_a_time_rejects(wrong):
 
 
 def run_synchronous(num_workers, *, num_steps, reducer, optimizer):
-    """Synchronous SGD on the same draws."""
+    """Synchronous SGD on the same batches."""
     tx = optax.chain(reducers.make(reducer, axis_name=AXES), optimizer)
 
     def gradient(params, local, feed, resident):
@@ -235,14 +235,23 @@ def test_a_rate_is_of_the_step_and_a_dropped_gradient_leaves_no_trace(optimizer)
 def test_nan_of_a_dropped_gradient_does_not_reach_the_server(count):
     update = toy.make_update(MOMENTUM)
     rule = asynchronous.make("threshold", max_staleness=1)
-    server = asynchronous.apply_in_order(update, rule=rule, axis_name="worker", gradients_per_update=count)
     params = jnp.ones(3)
-    state, snapshot = server.init(params)
+    state = asynchronous.init_server(params, rule=rule, gradients_per_update=count)
     shared = toy.Shared(params, MOMENTUM.init(params), jnp.zeros((), jnp.int32))
 
     def one(gradient, position, staleness):
         slots = {"position": position, "staleness": staleness, "reads_after": position + 1}
-        return server.apply(shared, state, snapshot, gradient, **slots)
+        return asynchronous.apply_in_order(
+            shared,
+            state,
+            params,
+            gradient,
+            **slots,
+            update=update,
+            rule=rule,
+            axis_name="worker",
+            gradients_per_update=count,
+        )
 
     lifted = jax.jit(jax.vmap(one, axis_name="worker", out_axes=(None, None, 0)))
 
@@ -299,4 +308,4 @@ def test_refused_rules(name, options, message):
     with pytest.raises(ValueError, match=message):
         asynchronous.make(name, **options)
     with pytest.raises(ValueError, match="gradients_per_update=0"):
-        asynchronous.apply_in_order(None, rule=asynchronous.make("none"), axis_name=AXES, gradients_per_update=0)
+        asynchronous.init_server({}, rule=toy.PLAIN, gradients_per_update=0)

@@ -1,4 +1,4 @@
-"""Gantt charts: spans worked out by hand, laws that hold of any, and what is drawn of them."""
+"""Gantt charts: spans worked out by hand, laws of all spans, and the drawn bars."""
 
 import json
 
@@ -55,11 +55,6 @@ ASYNCHRONOUS = {
     "arrivals": {"name": "scripted", "base": "constant", "events": [[1, 0, 2.5]]},
     "num_workers": 2,
     "server": {"name": "asynchronous", "rule": "none", "gradients_per_update": 1, "staleness_bound": None},
-    "reducer": {"name": "mean"},
-    "communication": {"name": "full"},
-    "loss_scaling": {"name": "none"},
-    "on_nonfinite": "ignore",
-    "reducer_on": "gradients",
 }
 
 

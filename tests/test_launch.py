@@ -1,4 +1,4 @@
-"""What starts several processes: the launcher, with programs that train nothing, and the files for clusters."""
+"""The launcher of several processes, with programs that train nothing, and the files for clusters."""
 
 import os
 import pathlib
@@ -29,7 +29,7 @@ def launch(program, *, processes=2, seconds_to_notice=5.0):
     return local.run(command, num_processes=processes, seconds_to_notice=seconds_to_notice)
 
 
-def test_all_are_well(capfd):
+def test_a_run_whose_processes_all_succeed(capfd):
     assert launch("print(sys.argv[1:]) if p == 0 else None", processes=3) == 0
     said = capfd.readouterr()
     assert "--num_processes=3" in said.out and "--process_id=0" in said.out and said.err == ""
@@ -50,12 +50,12 @@ def test_the_first_to_fail_is_named(capfd, program, code, line):
 
 
 @pytest.mark.parametrize("code", [2, 143])
-def test_what_the_first_process_tells_for_all_is_not_told_again(capfd, code):
+def test_an_end_that_the_first_process_reports_is_not_reported_again(capfd, code):
     assert launch(f"sys.exit({code})") == code
     assert capfd.readouterr().err == ""
 
 
-def test_those_that_notice_nothing_are_killed():
+def test_processes_that_do_not_notice_a_failure_are_killed():
     began = time.monotonic()
     assert launch("sys.exit(1) if p else time.sleep(100)", seconds_to_notice=1.0) == 1
     assert time.monotonic() - began < 50
@@ -63,22 +63,22 @@ def test_those_that_notice_nothing_are_killed():
 
 def test_a_signal_is_handed_on_as_sigterm_and_a_second_one_kills(tmp_path):
     program = (
-        "import signal; signal.signal(signal.SIGTERM, lambda *_: open(f'{os.getcwd()}/told-{p}', 'w').close()); "
+        "import signal; signal.signal(signal.SIGTERM, lambda *_: open(f'{os.getcwd()}/heard-{p}', 'w').close()); "
         f"os.chdir({str(tmp_path)!r}); open(f'ready-{{p}}', 'w').close(); [time.sleep(0.1) for _ in range(600)]"
     )
 
-    def tell():
-        for name in ("ready", "told"):
+    def interrupt_twice():
+        for name in ("ready", "heard"):
             while len(list(tmp_path.glob(f"{name}-*"))) < 2:
                 time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGINT)
 
-    threading.Thread(target=tell, daemon=True).start()
+    threading.Thread(target=interrupt_twice, daemon=True).start()
     assert launch(program) == 128 + signal.SIGKILL
 
 
 @pytest.mark.parametrize("processes", ["0", "-1", "two", "65", "1.5"])
-def test_numbers_of_processes_that_cannot_be_are_refused(capsys, processes):
+def test_numbers_of_processes_out_of_range_are_refused(capsys, processes):
     assert command_line.main([f"--processes={processes}"]) == 2
     assert capsys.readouterr().err == f"processes={processes!r}: must be in [1, 64]\n"
 
@@ -92,7 +92,7 @@ def check_flags(arguments):
         assert argument.removeprefix("--").partition("=")[0] in known, argument
 
 
-def test_the_script_for_slurm_is_one():
+def test_the_script_for_slurm():
     script = LAUNCH / "slurm.sh"
     subprocess.run(["bash", "-n", script], check=True)
     assert re.search(r"^srun .*train\.py \"\$@\" &$", script.read_text(), re.MULTILINE)
@@ -100,7 +100,7 @@ def test_the_script_for_slurm_is_one():
     check_flags(shlex.split(example))
 
 
-def test_the_manifest_for_kubernetes_is_one():
+def test_the_manifest_for_kubernetes():
     manifest = yaml.safe_load((LAUNCH / "jobset.yaml").read_text())
     assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     (job,) = manifest["spec"]["replicatedJobs"]
@@ -115,7 +115,7 @@ def test_the_manifest_for_kubernetes_is_one():
 
 
 def test_flags_of_processes_are_refused_in_one_line(capsys):
-    for given, told in (
+    for given, message in (
         (["--coordinator=here:1"], "must be given together"),
         (["--num_processes=0"], "num_processes"),
         (["--coordinator=here", "--num_processes=2", "--process_id=0"], "coordinator='here': must be host:port"),
@@ -128,4 +128,4 @@ def test_flags_of_processes_are_refused_in_one_line(capsys):
                 == 2
             )
         said = capsys.readouterr().err
-        assert told in said and said.count("\n") == 1
+        assert message in said and said.count("\n") == 1

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import plan_report, planner
+from experiments import planner
 from reducers import arrivals
 from runs import TraceRecorder
 
@@ -119,13 +119,13 @@ def test_findings_name_what_the_paper_found_and_by_how_much_we_miss_it():
     total = np.full(100, 9.0)
     total[94:97] = [1.0, 1.1, 1.2]
     made = planner.Plan(total, np.full(100, 0.01), np.ones(100), np.ones(100))
-    best, paper = plan_report.findings(made, model="paper_cluster")
+    best, paper = planner.findings(made, model="paper_cluster")
     assert best == "best: 95 + 5"
     assert paper.startswith("paper: 96 + 4") and "misses it by 1; it takes 10.0% longer here" in paper
     total[95] = 0.99
-    best, paper = plan_report.findings(made, model="paper_cluster")
+    best, paper = planner.findings(made, model="paper_cluster")
     assert best == "best: 96 + 4; within two standard errors of it: N = 95, 96" and "the same" in paper
-    assert len(plan_report.findings(made, model="lognormal")) == 1
+    assert len(planner.findings(made, model="lognormal")) == 1
 
 
 # ---- traces --------------------------------------------------------------------------------------------------------
@@ -181,12 +181,12 @@ BAD_TRACES = {
     "e.csv": ("1,nan\n", "nan seconds of worker 1 at step 0"),
     "f.csv": ("1,1e99\n", "inf seconds"),
     "g.txt": ("1\n", "must end in .csv or .npz"),
-    "h.npz": ("no archive", "no trace of seconds"),
+    "h.npz": ("no archive", "not a trace of seconds"),
     "i.csv": (None, "no such file"),
     "j.npz": ({"times": np.ones((2, 2))}, "no array 'seconds'"),
     "k.npz": ({"seconds": np.ones(3)}, r"holds float64 \[3\]"),
     "l.npz": ({"seconds": np.ones((2, 2), complex)}, "holds complex128"),
-    "m.npz": ({"seconds": np.array([[None]])}, "no trace of seconds"),
+    "m.npz": ({"seconds": np.array([[None]])}, "not a trace of seconds"),
     "n.npz": ({"seconds": np.zeros((2, 2))}, "0.0 seconds of worker 0 at step 0"),
 }
 

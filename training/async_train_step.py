@@ -82,15 +82,15 @@ def make_async_train_step(
 
     def update(state: TrainState, mine: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
         served, server, snapshot = asynchronous.apply_in_order(
-            apply_one,
             _begin(state),
             state.server,
             state.snapshot,
             mine.updates,
+            **inputs,
+            update=apply_one,
             rule=mode.rule,
             axis_name=AXES,
             gradients_per_update=mode.gradients_per_update,
-            **inputs,
         )
         is_busy = inputs["position"] >= 0
         after = served.state._replace(

@@ -187,13 +187,17 @@ class Run:
         self._checkpoints.wait()
         return {"stopped_by": signal, "step": plan.last_step}
 
-    def _count_staleness(self) -> Any:
+    def _count_staleness(self) -> np.ndarray:
         """Counts the run's gradients by worker and staleness, [W, S]."""
         setup = self._setup
         assert setup.mode is not None
         num_workers = setup.config.num_workers
         order = event_order(0, setup.num_steps, durations=setup.durations, mode=setup.mode, num_workers=num_workers)
-        return asynchronous.histograms(order, num_workers=num_workers)
+        counts = np.zeros((num_workers, 1), np.int64)
+        for events, _ in order:
+            part = asynchronous.histogram(events.worker, events.staleness, num_workers=num_workers)
+            counts = asynchronous.merge(counts, part)
+        return counts
 
     def _summary(self) -> dict[str, Any]:
         keys = ("step", "epoch", "loss", "wall_seconds", "simulated_seconds", "dropped_examples")

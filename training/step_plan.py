@@ -137,13 +137,12 @@ def asynchronous_waves(
         stops=[stop * count for stop in stops],
     )
     for wave in waves:
-        next_event = wave.first_event + len(wave.events.worker)
         yield PlannedWave(
-            steps=range(wave.first_event // count + 1, next_event // count + 1),
-            batch_index=wave.slots.draw,
+            steps=range(wave.first_event // count + 1, wave.next_event // count + 1),
+            batch_index=wave.slots.batch_index,
             inputs={name: getattr(wave.slots, name) for name in ASYNC_INPUTS},
             arrivals=wave.events,
-            is_whole=next_event % count == 0,
+            is_whole=wave.next_event % count == 0,
             begins_whole=wave.first_event % count == 0,
         )
 

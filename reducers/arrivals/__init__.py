@@ -1,9 +1,8 @@
-"""Who is late, and by how much: time as data.
+"""Arrival models: how many seconds each worker takes for its gradient.
 
-An *arrival model* says how many seconds each worker takes for its gradient, as a pure function
-``(key, step, num_workers) -> seconds`` [num_workers] float32. It may be called inside a traced program, with a traced
-``step``, and gives every worker the same vector, so that nobody communicates to agree on who is late; ``sample`` calls
-it in bulk. A model is built by name:
+An arrival model is a pure function ``(key, step, num_workers) -> seconds`` [num_workers] float32. It may be called
+inside a traced program, with a traced ``step``. Every worker computes the same vector, so the workers agree on who is
+late without communication. ``sample`` calls a model for many steps. ``make`` builds a model by its name:
 
 >>> import jax
 >>> model = make("shifted_exponential", shift_seconds=1.0, scale_seconds=0.5)
@@ -12,27 +11,21 @@ it in bulk. A model is built by name:
 >>> int(contributes.sum()), bool(step_seconds == sorted(seconds)[2])
 (3, True)
 
-The same (key, step) gives worker w the same bits whatever the layout, the number of workers, or the way of calling
-(at once, in bulk, inside another program), as far as XLA compiles an elementwise formula to the same arithmetic each
-time; the tests hold it on CPU. All workers of one compiled program agree in any case.
-
-    python -m reducers.arrivals --model=lognormal --workers=100 --sigma=0.5
-
-prints the distribution of the k-th arrival.
+The same (key, step) gives worker w the same bits for every layout and number of workers, whether the model is called
+for one step, for many, or inside another program. This holds as far as XLA compiles an elementwise formula to the same
+arithmetic each time, which the tests check on CPU. All workers of one compiled program agree in any case.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 
 from reducers import blocks
-from reducers.arrivals.composed import markov, mixture, scripted, slow_workers
-from reducers.arrivals.distributions import constant, lognormal, none, pareto, shifted_exponential
+from reducers.arrivals.models import ARRIVALS, Arrivals
 from reducers.arrivals.order import Arrived, deadline_arrivals, first_arrivals, k_batch_arrivals
-from reducers.arrivals.presets import paper_cluster
 from reducers.arrivals.sampling import batch_means, batch_seconds, expected_arrivals, sample
-from reducers.arrivals.traces import read_trace, trace
+from reducers.arrivals.traces import read_trace
 
 __all__ = [
     "ARRIVALS",
@@ -50,22 +43,6 @@ __all__ = [
     "read_trace",
     "sample",
 ]
-
-Arrivals: TypeAlias = Callable[[jax.Array, Any, int], jax.Array]
-
-ARRIVALS: dict[str, Callable[..., Arrivals]] = {
-    "constant": constant,
-    "lognormal": lognormal,
-    "markov": markov,
-    "mixture": mixture,
-    "none": none,
-    "paper_cluster": paper_cluster,
-    "pareto": pareto,
-    "scripted": scripted,
-    "shifted_exponential": shifted_exponential,
-    "slow_workers": slow_workers,
-    "trace": trace,
-}
 
 # What the program supplies: nothing; every parameter of a model is a config key.
 GIVEN: frozenset[str] = frozenset()
@@ -85,10 +62,10 @@ def make(name: str, **options: Any) -> Arrivals:
 
     Args:
       name: a key of ``ARRIVALS``.
-      **options: the model's own, checked by its signature.
+      **options: the model's options, which its signature checks.
 
     Returns:
-      ``(key, step, num_workers) -> seconds``, compiled where it is not called inside another program.
+      ``(key, step, num_workers) -> seconds``, compiled unless it is called inside another program.
 
     Raises:
       ValueError: one line, for a name, an option or a value that makes no sense.
@@ -100,4 +77,4 @@ def make(name: str, **options: Any) -> Arrivals:
     ValueError: alpha=0.5: must be float in (1, inf)
     """
     model = blocks.build({"name": name, **options}, lookup=lookup)
-    return jax.jit(model, static_argnums=2)  # op by op, exp and log would differ in bits from the fused program
+    return jax.jit(model, static_argnums=2)  # exp and log alone differ in bits from those of a fused program

@@ -1,6 +1,6 @@
-"""Who is counted, and how long a step takes: order statistics of arrival times.
+"""Order statistics of arrival times: which workers a step counts, and how long it takes.
 
-All are functions of seconds alone, the same for all workers, and may be called in a traced program.
+All functions depend on the seconds alone, give all workers the same result, and may be called in a traced program.
 """
 
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from jax import numpy as jnp
 
 
 class Arrived(NamedTuple):
-    """Who is counted in a step.
+    """The workers that a step counts, and its duration.
 
     Attributes:
-      contributes: [W]; whether each worker is counted, or how many of its batches are.
-      step_seconds: [], when the update is made.
+      contributes: [W], whether each worker is counted, or how many of its batches are.
+      step_seconds: [], the time of the update.
     """
 
     contributes: jax.Array
@@ -22,7 +22,7 @@ class Arrived(NamedTuple):
 
 
 def ranks(seconds: jax.Array) -> jax.Array:
-    """Returns each worker's place in the order of arrival, from 0; of two at the same time the lower index is first.
+    """Returns each worker's place in the order of arrival, from 0; ties are broken by index.
 
     >>> ranks(jnp.array([3.0, 1.0, 3.0, 2.0]))
     Array([2, 0, 3, 1], dtype=int32)
@@ -31,19 +31,19 @@ def ranks(seconds: jax.Array) -> jax.Array:
 
 
 def first_arrivals(seconds: jax.Array, num_required: int | jax.Array) -> Arrived:
-    r"""The first N of W arrivals: exactly N, ties broken by index.
+    r"""Counts the first N of W arrivals: exactly N, ties broken by index.
 
     .. math:: step = T_{(N)}, \quad T_{(1)} \le \dots \le T_{(W)}
 
     Args:
       seconds: [W].
-      num_required: N, at least 1 and at most W; may be traced, and is then not checked.
+      num_required: N, at least 1 and at most W; a traced N is not checked.
 
     Returns:
       ``Arrived``: a bool per worker, and the N-th order statistic.
 
     Raises:
-      ValueError: for N out of its range.
+      ValueError: if N is out of range.
 
     >>> first_arrivals(jnp.array([2.0, 9.0, 1.0, 2.0]), 2)
     Arrived(contributes=Array([ True, False,  True, False], dtype=bool), step_seconds=Array(2., dtype=float32))
@@ -60,15 +60,16 @@ def first_arrivals(seconds: jax.Array, num_required: int | jax.Array) -> Arrived
 
 
 def deadline_arrivals(seconds: jax.Array, deadline_seconds: float | jax.Array) -> Arrived:
-    """Whoever arrived by a time, at least one.
+    """Counts the workers that arrive by a deadline, and at least the first one.
 
     Args:
       seconds: [W].
-      deadline_seconds: the time; who arrives on it is counted.
+      deadline_seconds: the deadline; an arrival at that very moment is counted.
 
     Returns:
-      ``Arrived``: a bool per worker; and the deadline, or before it the last arrival, or the first one after it where
-      nobody is in time. Of several such the one with the lowest index is counted.
+      ``Arrived``: a bool per worker, and the time of the update. That is the last arrival if all workers arrive before
+      the deadline, the first arrival if none does, and else the deadline. If none does, the first worker is counted,
+      ties broken by index.
 
     >>> deadline_arrivals(jnp.array([2.0, 9.0, 1.0]), 4.0)
     Arrived(contributes=Array([ True, False,  True], dtype=bool), step_seconds=Array(4., dtype=float32))
@@ -80,27 +81,27 @@ def deadline_arrivals(seconds: jax.Array, deadline_seconds: float | jax.Array) -
 
 
 def k_batch_arrivals(seconds: jax.Array, num_batches: int) -> Arrived:
-    r"""The first K mini-batches, whoever made them: a worker that is done begins its next one at once.
+    r"""Counts the first K mini-batches of all workers; a worker that has finished one begins its next one at once.
 
     .. math:: step = A_{(K)}, \quad A_{cw} = \sum_{j \le c} T_{jw}
 
     Args:
-      seconds: [C, W], of the c-th batch of each worker since the step began. With C at least K it is exact; a smaller
-        C bounds the batches of one worker, which then waits.
+      seconds: [C, W], the duration of the c-th batch of each worker in this step. The result is exact if C is at least
+        K; a smaller C limits the batches of one worker, which then waits.
       num_batches: K, at least 1 and at most C W.
 
     Returns:
-      ``Arrived``: how many batches of each worker are counted, int32, K in sum, and the time of the K-th. Of two at the
-      same time that with the lower number in its worker is first, then that of the lower index.
+      ``Arrived``: how many batches of each worker are counted, int32, K in sum, and the time of the K-th. Ties are
+      broken by the batch's number c, then by the worker's index.
 
     Raises:
-      ValueError: for K out of its range.
+      ValueError: if K is out of range.
 
     >>> k_batch_arrivals(jnp.array([[1.0, 5.0], [1.0, 5.0], [1.0, 5.0]]), 3)
     Arrived(contributes=Array([3, 0], dtype=int32), step_seconds=Array(3., dtype=float32))
 
-    Reference: K-batch-sync of Dutta et al., "Slow and stale gradients can win the race", arXiv 1803.01113; TensorFlow's
-    SyncReplicasOptimizer behaves so where a fast replica takes two tokens.
+    Reference: K-batch-sync of Dutta et al., "Slow and stale gradients can win the race", arXiv 1803.01113. TensorFlow's
+    SyncReplicasOptimizer behaves like this when a fast replica takes two tokens.
     """
     num_waves, num_workers = seconds.shape
     if num_batches > seconds.size:

@@ -1,4 +1,4 @@
-"""Many steps of an arrival model at once, and the mean time to the k-th arrival: by formula, or measured."""
+"""Samples of many steps of an arrival model, and the mean time to the k-th arrival, by formula or from samples."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from reducers import arrivals
+from reducers.arrivals.models import ARRIVALS
 
-# Steps per call of a compiled program: enough to keep two cores busy, small enough for their caches.
+# Steps per call of a compiled program: enough to occupy two cores, and few enough for their caches.
 _CHUNK_STEPS = 10_000
 
 
@@ -19,13 +19,13 @@ def sample(model: Callable, key: jax.Array, *, num_workers: int, num_steps: int,
 
     Args:
       model: ``(key, step, num_workers) -> seconds``.
-      key: of JAX.
+      key: a JAX key.
       num_workers: W.
       num_steps: S, at least 1.
-      first_step: the first of them.
+      first_step: the number of the first step.
 
     Returns:
-      [S, W] float32, on the host; row s is what ``model(key, first_step + s, W)`` gives.
+      [S, W] float32, on the host; row s equals ``model(key, first_step + s, W)``.
 
     >>> from reducers import arrivals
     >>> sample(arrivals.make("constant"), jax.random.key(0), num_workers=3, num_steps=2)
@@ -43,17 +43,17 @@ def sample(model: Callable, key: jax.Array, *, num_workers: int, num_steps: int,
 
 
 def batch_seconds(model: Callable, key: jax.Array, step: Any, *, num_workers: int, num_waves: int) -> jax.Array:
-    """Times of each worker's first batches since a step began, for ``k_batch_arrivals``.
+    """Returns the seconds of each worker's first batches of a step, for ``k_batch_arrivals``.
 
-    The model is asked for its steps C t, ..., C t + C - 1, so that a trace, a script or slow phases go on from batch
-    to batch.
+    The c-th batch of step t takes the times of the model's step C t + c, so that traces, scripts and slow phases
+    continue from batch to batch.
 
     Args:
       model: ``(key, step, num_workers) -> seconds``.
-      key: of JAX.
+      key: a JAX key.
       step: t.
       num_workers: W.
-      num_waves: C, batches of each worker.
+      num_waves: C, the number of batches of each worker.
 
     Returns:
       [C, W] seconds.
@@ -62,14 +62,14 @@ def batch_seconds(model: Callable, key: jax.Array, step: Any, *, num_workers: in
 
 
 def batch_means(values: np.ndarray, *, num_batches: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Means over steps and their standard errors, by the means of batches of consecutive steps.
+    """Returns means over steps and their standard errors, which come from the means of batches of consecutive steps.
 
-    Steps of some models depend on each other; batches that are much longer than this dependence hardly do.
+    Consecutive steps of some models are correlated; the means of batches that are long enough hardly are.
 
     Args:
       values: [S, ...].
-      num_batches: at least 2; lowered to S / 2 where there are fewer steps. The last S mod num_batches steps are left
-        out.
+      num_batches: at least 2, reduced to S / 2 if there are too few steps. The last S mod num_batches steps are
+        ignored.
 
     Returns:
       Means [...] and standard errors [...], float64; errors are NaN for fewer than 4 steps.
@@ -94,7 +94,7 @@ def _constant(num_workers: int, *, seconds: float) -> np.ndarray:
 
 
 def _shifted_exponential(num_workers: int, *, shift_seconds: float, scale_seconds: float) -> np.ndarray:
-    waits = 1 / np.arange(num_workers, 0, -1)  # until the next of 100, 99, ... that are still at work
+    waits = 1 / np.arange(num_workers, 0, -1)  # mean time until the next of n, n - 1, ... busy workers arrives
     return shift_seconds + scale_seconds * np.cumsum(waits)
 
 
@@ -102,19 +102,19 @@ _CLOSED_FORMS: Mapping[str, Callable] = {"constant": _constant, "shifted_exponen
 
 
 def expected_arrivals(name: str, *, num_workers: int, **options: Any) -> np.ndarray | None:
-    r"""Mean time to the k-th arrival by formula, where there is one.
+    r"""Returns the mean time to the k-th arrival by formula, for models that have one.
 
     .. math:: E[T_{(k)}] = s + \beta (H_W - H_{W - k})
 
-    for the shifted exponential, H being the harmonic numbers.
+    for the shifted exponential, where H are the harmonic numbers.
 
     Args:
       name: a key of ``ARRIVALS``.
       num_workers: W.
-      **options: of the model; others are at their defaults.
+      **options: options of the model; the others have their defaults.
 
     Returns:
-      [W] float64, for k = 1 to W; None for a model without a formula.
+      [W] float64, for k = 1 to W; None if the model has no formula.
 
     >>> expected_arrivals("shifted_exponential", num_workers=2, shift_seconds=0.0, scale_seconds=2.0)
     array([1., 3.])
@@ -122,5 +122,5 @@ def expected_arrivals(name: str, *, num_workers: int, **options: Any) -> np.ndar
     """
     if name not in _CLOSED_FORMS:
         return None
-    parameters = inspect.signature(arrivals.lookup(name)).parameters.values()
+    parameters = inspect.signature(ARRIVALS[name]).parameters.values()
     return _CLOSED_FORMS[name](num_workers, **{p.name: options.get(p.name, p.default) for p in parameters})

@@ -1,4 +1,4 @@
-"""Recorded times as an arrival model: a file of seconds, steps by workers."""
+"""An arrival model that replays recorded times, and the reader of their files."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ NPZ_NAME = "seconds"
 
 
 def trace(*, path: str):
-    """Replays recorded times; a step beyond the last starts over at the first.
+    """Replays recorded times; after the last recorded step it starts again with the first.
 
     Args:
-      path: a trace as ``read_trace`` takes it.
+      path: the path of a file that ``read_trace`` reads.
 
     Returns:
-      An arrival model, of the trace's first workers; when traced it raises ValueError if it has too few. The whole
-      trace becomes a constant of the compiled program.
+      An arrival model, which uses the first workers of the trace. It raises ValueError, when traced, if the trace has
+      too few workers. The whole trace becomes a constant of the compiled program.
 
     Raises:
-      ValueError: if the file is no good trace.
+      ValueError: if the file is not a valid trace.
     """
     seconds = read_trace(path)
 
@@ -37,31 +37,31 @@ def read_trace(path: str | Path) -> np.ndarray:
     """Reads a trace: seconds [steps, workers].
 
     Args:
-      path: a .csv file, a line per step with the seconds of each worker separated by commas, lines that begin with #
-        left out; or an .npz file with an array ``seconds``.
+      path: the path of a .csv file that has a line per step, with the seconds of each worker separated by commas, and
+        comments in lines that begin with #; or of an .npz file with an array ``seconds``.
 
     Returns:
       [S, W] float32, S and W at least 1.
 
     Raises:
-      ValueError: one line, if the file cannot be read or holds anything but finite seconds above 0.
+      ValueError: one line, if the file cannot be read, or holds a value that is not finite and above 0.
     """
     path = Path(path)
     where = f"path={str(path)!r}"
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{where}: must end in {' or '.join(SUFFIXES)}")
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for, a device never ends
-            raise ValueError("no file")
+        if path.exists() and not path.is_file():  # reading a pipe would wait, reading a device would never end
+            raise ValueError("not a regular file")
         seconds = _read_npz(path) if path.suffix == ".npz" else _read_csv(path)
     except FileNotFoundError:
         raise ValueError(f"{where}: no such file") from None
-    except Exception as error:  # of whatever is wrong in an archive, zipfile, zlib and NumPy each say it their own way
-        told = f"{type(error).__name__} {' '.join(str(error).split())}".strip()
-        raise ValueError(f"{where}: no trace of seconds: {told}") from None
+    except Exception as error:  # zipfile, zlib and NumPy raise many classes for a damaged archive
+        reason = f"{type(error).__name__} {' '.join(str(error).split())}".strip()
+        raise ValueError(f"{where}: not a trace of seconds: {reason}") from None
     if seconds.ndim != 2 or not seconds.size or seconds.dtype.kind not in "fiu":
         raise ValueError(f"{where}: holds {seconds.dtype} {list(seconds.shape)}, must be seconds [steps, workers]")
-    with np.errstate(over="ignore"):  # what float32 cannot hold is not finite below
+    with np.errstate(over="ignore"):  # a value that overflows float32 is refused below
         seconds = seconds.astype(np.float32)
     wrong = np.argwhere(~(np.isfinite(seconds) & (seconds > 0)))
     if len(wrong):
