@@ -1,13 +1,11 @@
-"""What is published is what its rows say: reports, figures' drawing, the README's table."""
+"""What is published follows from its rows: reports, and the drawing of figures."""
 
-import pathlib
 import re
 
 import pytest
 
-from experiments import claims, commands, report, results
+from experiments import claims, report, results
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 PUBLISHED = [name for name in claims.CLAIMS if results.published(name)]
 MIN_SEEDS = 3
 
@@ -35,11 +33,6 @@ def test_rows_can_be_traced(name):
     assert {row["origin"]["tree"] for row in rows} == {"clean"}
     seeds = {row.get("seed") for row in rows}
     assert len(seeds) >= MIN_SEEDS
-
-
-def test_the_readme_has_the_table_of_claims():
-    text = (ROOT / "README.md").read_text()
-    assert f"<!-- results: claims -->\n\n{commands.overview()}\n\n## " in text
 
 
 def test_every_folder_of_claims_has_an_experiment():

@@ -1,0 +1,375 @@
+"""README and docs are true: programs run, commands parse, links lead somewhere, generated tables are current."""
+
+import functools
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from typing import NamedTuple
+
+import pytest
+from absl.testing import flagsaver
+
+import data
+import reducers
+import train
+from configs import flags as config_flags
+from configs import schema
+from experiments import claims
+from experiments.__main__ import parser as experiments_parser
+from training.setup import build
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PYTHON = ".venv/bin/python"
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Page(NamedTuple):
+    """A page of the documentation, by its path from the root."""
+
+    path: str
+    text: str
+
+    @property
+    def prose(self) -> str:
+        return FENCED.sub("", self.text)
+
+    @property
+    def code_in_prose(self) -> list[str]:
+        return re.findall(r"`([^`\n]+)`", self.prose)
+
+    def blocks(self, kind: str) -> list[str]:
+        return [match[2] for match in FENCED.finditer(self.text) if match[1] == kind]
+
+
+def read(path: str) -> Page:
+    return Page(path, (ROOT / path).read_text())
+
+
+PAGES = [read(path) for path in ("README.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")))]
+LINKED = [*PAGES, read("benchmarks/RESULTS.md")]
+COMMANDS = [line for page in PAGES for text in page.blocks("sh") for line in text.splitlines() if line.strip()]
+FILES = {  # files that a page asks the reader to write: name -> text
+    match[1]: text for page in PAGES for text in page.blocks("python") if (match := re.match(r"# (\w+\.py)\n", text))
+}
+SCRIPTS = {name: text for name, text in FILES.items() if any(line.startswith(f"{PYTHON} {name}") for line in COMMANDS)}
+ADDING = read("docs/adding_a_reducer.md")
+(DIFF,) = ADDING.blocks("diff")
+(EXAMPLE,) = re.findall(r'^\+    "(\w+)": ', DIFF, re.MULTILINE)  # the reducer that the diff adds
+
+
+def by_path(pages):
+    return pytest.mark.parametrize("page", pages, ids=[page.path for page in pages])
+
+
+def test_every_block_is_of_a_kind_that_is_checked():
+    kinds = {match[1] for page in PAGES for match in FENCED.finditer(page.text)}
+    assert kinds == {"sh", "text", "python", "diff"}
+    assert all(page.text.count("\n```") == 2 * len(FENCED.findall(page.text)) for page in PAGES)
+
+
+# ---- programs ----------------------------------------------------------------------------------------------------
+
+
+@by_path([page for page in PAGES if page.blocks("python")])
+def test_python_blocks_run_and_print_what_they_say(page, capsys):
+    namespace: dict = {"__name__": "documentation"}  # a later block may continue an earlier one
+    for text in page.blocks("python"):
+        if text in SCRIPTS.values():
+            continue
+        exec(compile(text, page.path, "exec"), namespace)
+        promised = re.findall(r"^\s*print\(.*\)  # (.*)$", text, re.MULTILINE)
+        assert len(promised) == text.count("print(")
+        assert capsys.readouterr().out.splitlines() == promised
+    if "config" in namespace:
+        config = schema.complete(namespace["config"])
+        schema.validate(config)
+        assert build(config).num_steps > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line", [line for line in COMMANDS if line.startswith(tuple(f"{PYTHON} {s}" for s in SCRIPTS))]
+)
+def test_scripts_of_the_reader_run(line, tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    _, script, *arguments = shlex.split(line, comments=True)
+    done = run_python(str(tmp_path / script), *arguments, f"--workdir={tmp_path}/run", cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def run_python(*arguments: str, cwd: pathlib.Path) -> subprocess.CompletedProcess:
+    dropped = ("PYTEST_", "XLA_", "COV_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
+    environment["PYTHONPATH"] = str(cwd)
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240
+    )
+
+
+# ---- commands ----------------------------------------------------------------------------------------------------
+
+
+def check_command(line: str) -> None:
+    """Fails on a command that would not run, and on one of an unknown kind."""
+    words = shlex.split(line, comments=True)
+    while re.match(r"[A-Z_]+=", words[0]):
+        assert words.pop(0).partition("=")[0] in ("TFDS_DATA_DIR", "XLA_FLAGS")
+    match words:
+        case ["make", target, *variables]:
+            given = dict(variable.split("=", 1) for variable in variables)
+            assert target in make_targets() and set(given) <= {"ARGS", "N", "PYTHON"}, line
+            arguments = shlex.split(given.get("ARGS", ""))
+            if target in ("test", "test-all"):
+                assert arguments in ([], ["-k", EXAMPLE]), line
+            else:
+                assert target in ("train", "train-local") or not arguments, line
+                check_flags(arguments)
+        case [".venv/bin/python", script, *arguments] if script == "train.py" or script in SCRIPTS:
+            check_flags(arguments)
+        case [".venv/bin/python", "-m", "pip", "install", requirement]:
+            check_jax_requirement(requirement)
+        case [".venv/bin/python", "-m", "experiments", *arguments]:
+            given = experiments_parser().parse_args(arguments)
+            assert given.command not in ("run", "reproduce", "publish") or claims.load(given.name), line
+        case [".venv/bin/python", "-m", module, *arguments]:
+            options = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
+            assert options <= options_of(module), line
+        case ["sbatch", nodes, script, *arguments]:
+            assert nodes.startswith("--nodes=") and (ROOT / script).exists(), line
+            check_flags(arguments)
+        case ["kubectl", "apply", "-f", manifest]:
+            assert (ROOT / manifest).exists(), line
+        case ["git", "apply", name]:
+            assert f"`{name}`" in ADDING.prose, line
+        case _:
+            pytest.fail(f"a command of unknown kind: {line}")
+
+
+def make_targets() -> set[str]:
+    text = (ROOT / "Makefile").read_text().replace("$(VENV)", ".venv")
+    return set(re.findall(r"^([\w./-]+):(?!=)", text, re.MULTILINE))
+
+
+@functools.cache
+def options_of(module: str) -> set[str]:
+    done = run_python("-m", module, "--help", cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return set(re.findall(r"--\w+", done.stdout))
+
+
+def check_flags(arguments: list[str]) -> None:
+    """Builds what a command line of train.py describes; data sets may be assumed where this machine has none."""
+    with flagsaver.flagsaver():
+        config, _ = config_flags.parse(["train.py", *arguments])
+        assert build(config, open_data=data.make_or_assume).num_steps >= 1
+
+
+def check_jax_requirement(requirement: str) -> None:
+    name, extra, version = re.fullmatch(r"(\w+)\[(\w+)\]==([\d.]+)", requirement).groups()  # type: ignore[union-attr]
+    pinned = re.findall(rf"^{name}==([\d.]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
+    assert version in pinned
+    assert extra in (metadata.metadata(name).get_all("Provides-Extra") or [])
+
+
+def unit_mean(axis_name, *, epsilon: float = 1e-6):
+    """Has the options of the reducer that docs/adding_a_reducer.md defines outside of the repository."""
+    del epsilon
+    return reducers.mean(axis_name)
+
+
+@pytest.fixture
+def in_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setitem(reducers.REDUCERS, EXAMPLE, reducers.mean)  # as if the diff were applied
+    monkeypatch.setitem(reducers.REDUCERS, "unit_mean", unit_mean)  # as if the reader's script had registered it
+
+
+@pytest.mark.parametrize("line", dict.fromkeys(COMMANDS))
+def test_command(line, in_root):
+    check_command(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "make trian",
+        'make train ARGS="--config.reducer.nam=sum"',
+        'make train ARGS="--config=configs/nope.py"',
+        "make train CONFIG=configs/mnist.py",
+        "JAX_PLATFORM=cpu make train",
+        f"{PYTHON} train.py --evaluate",
+        f"{PYTHON} nope.py --config=configs/digits.py",
+        f"{PYTHON} -m experiments.plot out/* --output=x.png",
+        f"{PYTHON} -m experiments.nope --help",
+        f"{PYTHON} -m experiments run no_such_claim",
+        f"{PYTHON} -m experiments list --jobs=2",
+        f'{PYTHON} -m pip install "jax[cuda13]==0.10.1"',
+        f'{PYTHON} -m pip install "jax[gpu]==0.10.2"',
+        "conda install jax",
+    ],
+)
+def test_the_check_of_commands_rejects(line, in_root):
+    with pytest.raises((AssertionError, ValueError, pytest.fail.Exception)):
+        check_command(line)
+
+
+def test_xla_flags_are_known_to_jaxlib():
+    (flag,) = {flag for line in COMMANDS for flag in re.findall(r"^XLA_FLAGS=(\S+)", line)}
+    code = "import jax; jax.jit(lambda x: x + 1)(1)"
+
+    def run(flags: str) -> int:
+        environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+        return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=60).returncode
+
+    assert run(flag) == 0
+    assert run("--xla_gpu_deterministic_opps=true") != 0
+
+
+FLAGS_IN_PROSE = dict.fromkeys(code for page in PAGES for code in page.code_in_prose if code.startswith("--"))
+
+
+@pytest.mark.parametrize("code", FLAGS_IN_PROSE)
+def test_flag_in_the_prose(code, in_root):
+    for flag in code.split():
+        name, _, value = flag.removeprefix("--").partition("=")
+        if not name.startswith("config"):
+            assert name in train.FLAGS or name == "help" or f"--{name}" in options_of_experiments()
+        elif value and value == value.lower():
+            check_flags([flag])
+        else:  # the value is left out, or a placeholder such as FILE
+            config = config_flags.load("configs/digits.py")
+            for key in name.split(".")[1:]:
+                config = config[key]
+
+
+@functools.cache
+def options_of_experiments() -> set[str]:
+    kinds = re.findall(r"\{([\w,]+)\}", run_python("-m", "experiments", "--help", cwd=ROOT).stdout)[0].split(",")
+    texts = [run_python("-m", "experiments", kind, "--help", cwd=ROOT).stdout for kind in kinds]
+    return {option for text in texts for option in re.findall(r"--\w+", text)}
+
+
+# ---- a new reducer -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory):
+    """A copy of the repository to which the diff has been applied."""
+    copy = tmp_path_factory.mktemp("edited") / "repository"
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "out", "build", "dist", "*.egg-info")
+    shutil.copytree(ROOT, copy, ignore=ignored)
+    (copy / "new.diff").write_text(DIFF)
+
+    def apply(*options: str) -> subprocess.CompletedProcess:
+        environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(copy.parent)}
+        command = ["git", "apply", *options, "new.diff"]
+        return subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=60)
+
+    if apply("--reverse", "--check").returncode:  # a reader who follows the page may have applied it already
+        done = apply("--whitespace=error")
+        assert done.returncode == 0, done.stderr
+    return copy
+
+
+def test_the_diff_is_three_edits():
+    touched = re.findall(r"^\+\+\+ b/(.*)$", DIFF, re.MULTILINE)
+    assert touched == ["reducers/__init__.py", f"reducers/{EXAMPLE}.py", "tests/cases.py"]
+
+
+def test_the_new_reducer_is_in_style(edited):
+    pytest.importorskip("ruff", reason="ruff is in requirements-dev.txt")
+    for tool in (["format", "--check"], ["check"]):
+        done = run_python("-m", "ruff", *tool, "--no-cache", "reducers", "tests/cases.py", cwd=edited)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_new_reducer_passes_the_laws(edited):
+    chosen = ("-k", f"{EXAMPLE} or every_reducer_has_a_case", "tests/test_reducers.py", "reducers")
+    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen, cwd=edited)
+    assert done.returncode == 0, done.stdout + done.stderr
+    count = re.search(r"^(\d+) passed", done.stdout, re.MULTILINE)
+    # the rows of its laws, one doctest, and the completeness of the table
+    assert count and int(count[1]) >= 20 and "skipped" not in done.stdout, done.stdout
+
+
+@pytest.mark.slow
+def test_the_new_reducer_trains(edited):
+    flags = ("--config=configs/digits.py:smoke", f"--config.reducer.name={EXAMPLE}", "--workdir=out/try")
+    done = run_python("train.py", *flags, cwd=edited)
+    assert done.returncode == 0 and EXAMPLE in done.stdout, done.stderr
+
+
+# ---- tables, trees, links ----------------------------------------------------------------------------------------
+
+GENERATED = re.compile(r"<!-- generated by: python (-m [\w. -]+?) -->\n\n(.*?)\n\n<!-- end -->", re.DOTALL)
+TABLES = [(page.path, *match.groups()) for page in PAGES for match in GENERATED.finditer(page.text)]
+
+
+@pytest.mark.parametrize(("path", "command", "table"), TABLES, ids=[command for _, command, _ in TABLES])
+def test_generated_tables_are_current(path, command, table):
+    done = run_python(*shlex.split(command), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    # A reader who applies the diff need not edit the table of reducers.
+    made = [row for row in done.stdout.splitlines() if not row.startswith(f"| `{EXAMPLE}` |")]
+    assert table.splitlines() == made, f"paste what `python {command}` prints into {path}"
+
+
+def test_all_generated_tables_are_found():
+    assert sum(page.text.count("<!-- generated by") for page in PAGES) == len(TABLES) == 2
+
+
+def test_the_layout_names_every_folder():
+    (tree,) = (text for text in read("README.md").blocks("text") if "train.py" in text)
+    named = set(re.findall(r"(?:^|  )([\w]+(?:/|\.py))(?=  )", tree, re.MULTILINE))
+    sources = [*ROOT.glob("*.py"), *ROOT.glob("[a-z]*/*.py")]
+    folders = {path.name if path.parent == ROOT else f"{path.parent.name}/" for path in sources}
+    assert named == (folders | {"docs/"}) - {"conftest.py", "build/", "out/", "dist/"}
+
+
+def test_the_folder_of_a_run(tmp_path, capsys):
+    (tree,) = (text for text in read("docs/training.md").blocks("text") if text.startswith("out/"))
+    with flagsaver.flagsaver():
+        assert train.main(["", f"--config={ROOT}/configs/digits.py:smoke", f"--workdir={tmp_path}"]) == 0
+    capsys.readouterr()
+    entries = [re.match(r" {4}(\S+(?:, \S+)*)  ", line) for line in tree.splitlines()[1:]]
+    named = {name.rstrip("/") for entry in entries for name in entry[1].split(", ")}  # type: ignore[index]
+    assert named == {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_names_on_the_path_of_a_step_stand_in_their_files():
+    page = read("docs/reading_the_code.md")
+    rows = re.findall(r"^\| `([\w.]+)` \| `([\w/]+\.py)` \|$", page.text, re.MULTILINE)
+    for name, file in rows:
+        assert re.search(rf"(?<![\w.]){re.escape(name)}\(", (ROOT / file).read_text()), f"{name} in {file}"
+    wanted = ["jax.pmap", "jax.shard_map", "jax.value_and_grad", "optimizer.update", "optax.apply_updates"]
+    assert {*wanted, "reducer.update"} <= {name for name, _ in rows} and len({file for _, file in rows}) <= 3
+
+
+@by_path(PAGES)
+def test_paths_in_the_prose_exist(page):
+    for code in page.code_in_prose:
+        if re.fullmatch(r"[\w-]+(/[\w-]+)*/?(\.(py|txt|md|cff))?", code) and ("/" in code or "." in code):
+            assert (ROOT / code).exists() or code in FILES or code.startswith(("out/", "profile/")), code
+
+
+@by_path(LINKED)
+def test_links_and_anchors_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", page.prose):
+        if not target.startswith("https://"):
+            path, _, anchor = target.partition("#")
+            file = (ROOT / page.path).parent / path if path else ROOT / page.path
+            assert file.exists(), target
+            assert not anchor or anchor in anchors(file.read_text()), target
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub makes of headings."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).replace(" ", "-").lower() for heading in headings}
