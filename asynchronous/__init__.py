@@ -19,7 +19,7 @@ from asynchronous.durations import Durations, from_model, from_table
 from asynchronous.events import Cursor, Events, Reads, advance, order, start
 from asynchronous.layers import LayerTimes, layer_staleness, layer_table, layer_times
 from asynchronous.modes import MODES, Mode
-from asynchronous.rules import RULES, Rate, Rule, lookup, make
+from asynchronous.rules import RULES, Rate, Rule, make
 from asynchronous.server import Server, ServerState, apply_in_order, traffic, update_at, values_in_order
 from asynchronous.staleness import Summary, histogram, merge, summary, table
 from asynchronous.waves import Slots, Wave, waves
@@ -48,7 +48,6 @@ __all__ = [
     "layer_staleness",
     "layer_table",
     "layer_times",
-    "lookup",
     "make",
     "merge",
     "order",

@@ -19,7 +19,7 @@ from data.augment import AUGMENTATIONS, as_inputs, crop_flip, normalise
 from data.draws import Draws
 from data.examples import Arrays, Dataset, Examples, Info, Placement, ReadError, gather, resolve_placement
 from data.feeds import Feeds, fetch
-from data.sources import Source, lookup, make
+from data.sources import Source, make
 
 __all__ = [
     "AUGMENTATIONS",
@@ -36,7 +36,6 @@ __all__ = [
     "crop_flip",
     "fetch",
     "gather",
-    "lookup",
     "make",
     "make_or_assume",
     "normalise",

@@ -15,8 +15,8 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from reducers import blocks
 from reducers.adasum import Tree, fold, pair
+from reducers.registry import Registry
 
 MAX_UNROLLED = 8  # parts
 
@@ -59,7 +59,6 @@ def micro_batches(
     count: Annotated[int, "[1, inf)"] = 1,
     combine: Literal["mean", "sum", "adasum"] = "mean",
     batch_size_per_worker: int,
-    reducer_on: str = "gradients",
 ) -> Accumulation:
     r"""Combines the gradients of the parts, all at the same parameters; then the chain sees one gradient.
 
@@ -73,14 +72,12 @@ def micro_batches(
       count: k; 1 is no accumulation.
       combine: C; "mean" is the gradient of the whole batch, where examples do not meet in BatchNorm or dropout.
       batch_size_per_worker: B, which k must divide.
-      reducer_on: either.
 
     Raises:
       ValueError: if k does not divide B.
 
     Reference: Maleki et al., arXiv 2006.02924; horovod/torch/optimizer.py.
     """
-    del reducer_on
     _check_divides(count, batch_size_per_worker)
 
     def work(gradient, update, params, opt_state, model_state, parts) -> Work:
@@ -194,25 +191,8 @@ def _adasum(one: Callable, state: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
 # name -> (one, state, parts) -> (state, (the parts' gradients combined, their sums added up))
 COMBINE: dict[str, Callable[..., tuple[Any, Any]]] = {"adasum": _adasum, "mean": _mean, "sum": _sum}
 
-ACCUMULATIONS: dict[str, Callable[..., Accumulation]] = {"local_steps": local_steps, "micro_batches": micro_batches}
+ACCUMULATIONS = Registry(
+    {"local_steps": local_steps, "micro_batches": micro_batches}, given={"batch_size_per_worker", "reducer_on"}
+)
 
-# What the program supplies; every other parameter is a config key.
-GIVEN = frozenset({"batch_size_per_worker", "reducer_on"})
-
-
-def lookup(name: str) -> Callable[..., Accumulation]:
-    """Returns the constructor; its signature is the schema of a config's ``accumulation`` block.
-
-    Raises:
-      ValueError: if none has that name; says which there are.
-    """
-    return blocks.find(ACCUMULATIONS, name)
-
-
-def make(name: str, *, batch_size_per_worker: int, reducer_on: str, **kwargs) -> Accumulation:
-    """Builds the accumulation of a config block: ``make(batch_size_per_worker=..., reducer_on=..., **block)``.
-
-    >>> make("micro_batches", count=4, batch_size_per_worker=32, reducer_on="gradients").num_parts
-    4
-    """
-    return lookup(name)(batch_size_per_worker=batch_size_per_worker, reducer_on=reducer_on, **kwargs)
+make = ACCUMULATIONS.make  # make(batch_size_per_worker=..., reducer_on=..., **config.accumulation)

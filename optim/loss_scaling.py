@@ -8,8 +8,8 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from reducers import blocks
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
+from reducers.registry import Registry
 
 Loss = Callable[..., tuple[jax.Array, tuple[dict[str, jax.Array], Any]]]
 
@@ -113,25 +113,6 @@ def _measure(before: LossScaleState, after: LossScaleState) -> dict[str, jax.Arr
     return {"loss_scale": after.scale.value, "contributed": contributed.astype(jnp.float32)}
 
 
-LOSS_SCALINGS: dict[str, Callable[..., LossScaling]] = {"dynamic": dynamic, "none": none}
+LOSS_SCALINGS = Registry({"dynamic": dynamic, "none": none})
 
-# Nothing is supplied by the program; every parameter is a config key.
-GIVEN: frozenset[str] = frozenset()
-
-
-def lookup(name: str) -> Callable[..., LossScaling]:
-    """Returns the constructor; its signature is the schema of a config's ``loss_scaling`` block.
-
-    Raises:
-      ValueError: if none has that name; says which there are.
-    """
-    return blocks.find(LOSS_SCALINGS, name)
-
-
-def make(name: str, **kwargs) -> LossScaling:
-    """Builds the loss scaling of a config block: ``make(**config.loss_scaling)``.
-
-    >>> make("none").measure((), ())
-    {}
-    """
-    return lookup(name)(**kwargs)
+make = LOSS_SCALINGS.make  # make(**config.loss_scaling)

@@ -58,7 +58,7 @@ def test_default_candidates_follow_the_registry(monkeypatch):
     assert [label for label in labels if label.startswith("adasum")] == [f"adasum:algorithm={a}" for a in algorithms]
     monkeypatch.setitem(reducers.REDUCERS, "newest", lambda axis_name, *, rank: None)
     newest = candidates.defaults()[-1]  # its option is missing, which is said when it is made
-    with pytest.raises(ValueError, match="rank is missing: newest:rank="):
+    with pytest.raises(ValueError, match="reducers='newest': rank: missing"):
         newest.make(axis_name="worker")
 
 

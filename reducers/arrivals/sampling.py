@@ -1,6 +1,5 @@
 """Many steps of an arrival model at once, and the mean time to the k-th arrival: by formula, or measured."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,7 +7,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from reducers import arrivals
+from reducers.arrivals.composed import ARRIVALS
 
 # Steps per call of a compiled program: enough to keep two cores busy, small enough for their caches.
 _CHUNK_STEPS = 10_000
@@ -122,5 +121,4 @@ def expected_arrivals(name: str, *, num_workers: int, **options: Any) -> np.ndar
     """
     if name not in _CLOSED_FORMS:
         return None
-    parameters = inspect.signature(arrivals.lookup(name)).parameters.values()
-    return _CLOSED_FORMS[name](num_workers, **{p.name: options.get(p.name, p.default) for p in parameters})
+    return _CLOSED_FORMS[name](num_workers, **ARRIVALS.check({"name": name, **options}))
