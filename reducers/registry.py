@@ -243,7 +243,7 @@ def inside(interval: str, value: float) -> bool:
 def suggest(word: Any, words: Iterable[str]) -> str:
     """Returns "did you mean 'x'?" for the word nearest to a misspelt one, or all words if none is near.
 
-    >>> suggest("maen", ["mean", "sum"]), suggest("adasum", ["mean", "sum"])
+    >>> suggest("maen", ["mean", "sum"]), suggest("adam", ["mean", "sum"])
     ("did you mean 'mean'?", 'allowed: mean, sum')
     """
     near = difflib.get_close_matches(word, words, n=1) if isinstance(word, str) else []

@@ -79,7 +79,7 @@ def test_steps_to_target(tmp_path):
 BROKEN = {
     "--model=normal": "name='normal'",
     "--model=lognormal --sigma=-1": "sigma=-1",
-    "--model=lognormal --num_machines=3": "num_machines: unknown key",
+    "--model=lognormal --num_machines=3": "num_machines: unknown option",
     "--model=constant --machines=0": "machines=0",
     "--model=none": "no time passes",
     "--model=constant --machines=ten": "machines",
