@@ -17,7 +17,7 @@ cuts the order into groups of gradients that do not depend on each other and can
 
 from asynchronous.events import Cursor, Durations, Events, Reads, advance, from_model, from_table, order, start
 from asynchronous.modes import MODES, Mode
-from asynchronous.rules import RULES, Rate, Rule, lookup, make
+from asynchronous.rules import RULES, Rate, Rule, make
 from asynchronous.server import ServerState, apply_in_order, at_rate, init_server, traffic, values_in_order
 from asynchronous.staleness import (
     LayerTimes,
@@ -57,7 +57,6 @@ __all__ = [
     "layer_staleness",
     "layer_table",
     "layer_times",
-    "lookup",
     "make",
     "merge",
     "order",

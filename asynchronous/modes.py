@@ -1,11 +1,9 @@
 """Modes of training by name: synchronous, or asynchronous with a server."""
 
-from collections.abc import Callable, Mapping
 from typing import Annotated, NamedTuple
 
-from asynchronous import rules
-from asynchronous.rules import Rule
-from reducers import blocks
+from asynchronous.rules import RULES, Rule
+from reducers.registry import Block, Registry
 
 
 class Mode(NamedTuple):
@@ -28,7 +26,7 @@ def synchronous() -> None:
 
 def asynchronous(
     *,
-    rule: Mapping | str = "none",
+    rule: Block = "none",
     gradients_per_update: Annotated[int, "[1, inf)"] = 1,
     staleness_bound: Annotated[int, "[0, inf)"] | None = None,
 ) -> Mode:
@@ -47,27 +45,9 @@ def asynchronous(
     Traceback (most recent call last):
     ValueError: rule.max_staleness=-1: must be int in [0, inf)
     """
-    return Mode(blocks.build(rule, lookup=rules.lookup, key="rule"), gradients_per_update, staleness_bound)
+    return Mode(RULES.build(rule, where="rule"), gradients_per_update, staleness_bound)
 
 
-MODES: dict[str, Callable[..., Mode | None]] = {"asynchronous": asynchronous, "synchronous": synchronous}
+MODES = Registry({"asynchronous": asynchronous, "synchronous": synchronous})
 
-GIVEN: frozenset[str] = frozenset()  # what the program supplies: nothing; every parameter is a config key
-
-
-def lookup(name: str) -> Callable[..., Mode | None]:
-    """Returns the mode's constructor; its signature is the schema of a config's ``server`` block.
-
-    Raises:
-      ValueError: if no mode has that name; says which there are.
-    """
-    return blocks.find(MODES, name)
-
-
-def make(name: str, **options) -> Mode | None:
-    """Builds the mode called ``name``: ``make(**config.server)``; None is synchronous.
-
-    >>> make("asynchronous", staleness_bound=2).gradients_per_update
-    1
-    """
-    return lookup(name)(**options)
+make = MODES.make  # make(**config.server)

@@ -12,7 +12,7 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from reducers import blocks
+from reducers.registry import Registry
 
 Rate = jax.Array | None
 """[] float32 in [0, 1], a factor of the step; None means 1, without a multiplication."""
@@ -179,33 +179,16 @@ def adaptive_delay_compensation(
     return Rule(lambda params: jax.tree.map(jnp.zeros_like, params), apply)
 
 
-RULES: dict[str, Callable[..., Rule]] = {
-    "adaptive_delay_compensation": adaptive_delay_compensation,
-    "delay_adaptive": delay_adaptive,
-    "delay_compensation": delay_compensation,
-    "inverse": inverse,
-    "inverse_sqrt": inverse_sqrt,
-    "none": none,
-    "threshold": threshold,
-}
+RULES = Registry(
+    {
+        "adaptive_delay_compensation": adaptive_delay_compensation,
+        "delay_adaptive": delay_adaptive,
+        "delay_compensation": delay_compensation,
+        "inverse": inverse,
+        "inverse_sqrt": inverse_sqrt,
+        "none": none,
+        "threshold": threshold,
+    }
+)
 
-GIVEN: frozenset[str] = frozenset()  # what the program supplies: nothing; every parameter of a rule is a config key
-
-
-def lookup(name: str) -> Callable[..., Rule]:
-    """Returns the rule's constructor; its signature is the schema of a config's block.
-
-    Raises:
-      ValueError: if no rule has that name; says which there are.
-    """
-    return blocks.find(RULES, name)
-
-
-def make(name: str, **options) -> Rule:
-    """Builds the rule called ``name``: ``make(**config.rule)``.
-
-    >>> rule = make("threshold", max_staleness=3)
-    >>> [float(rule.apply(1.0, (), staleness=jnp.array(staleness))[1]) for staleness in (3, 4)]
-    [1.0, 0.0]
-    """
-    return lookup(name)(**options)
+make = RULES.make  # make(**config.server.rule)

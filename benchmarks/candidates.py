@@ -1,7 +1,6 @@
 """Which reducers are measured, and with what options: ``adasum:algorithm=gather,granularity=model``."""
 
 import functools
-import inspect
 import re
 import typing
 from collections.abc import Callable, Sequence
@@ -10,8 +9,7 @@ from typing import Any, NamedTuple
 import optax
 
 import reducers
-from configs import annotations
-from reducers import blocks
+from reducers import registry
 
 BASELINE = "mean"
 
@@ -38,21 +36,16 @@ def parse(label: str) -> Candidate:
     EmptyState()
     """
     name, _, text = label.partition(":")
-    parameters = _options(name)
     options: dict[str, Any] = {}
     for part in re.split(r",(?=\w+=)", text) if text else []:
         key, equals, value = part.partition("=")
-        if not equals or key not in parameters:
-            raise ValueError(
-                f"reducers={label!r}: {key!r} is no option of {name}; it has {', '.join(parameters) or 'none'}"
-            )
-        options[key] = blocks.literal(value)
-        annotation = parameters[key].annotation
-        if not annotations.matches(annotation, options[key]):
-            raise ValueError(f"reducers={label!r}: {key} must be {annotations.describe(annotation)}")
-    missing = [k for k, p in parameters.items() if p.default is inspect.Parameter.empty and k not in options]
-    if missing:
-        raise ValueError(f"reducers={label!r}: {missing[0]} is missing: {name}:{missing[0]}=...")
+        if not equals:
+            raise ValueError(f"reducers={label!r}: {part!r} must be key=value")
+        options[key] = registry.literal(value)
+    try:
+        reducers.REDUCERS.check({**options, "name": name})
+    except ValueError as error:
+        raise ValueError(f"reducers={label!r}: {error}") from None
     make = functools.partial(reducers.make, name, **options)
     make(axis_name="worker")
     return Candidate(label, make)
@@ -77,7 +70,7 @@ def defaults() -> list[Candidate]:
     """
     labels = []
     for name in reducers.REDUCERS:
-        algorithm = _options(name).get("algorithm")
+        algorithm = reducers.REDUCERS.parameters(name).get("algorithm")
         values: Sequence[str] = typing.get_args(algorithm.annotation) if algorithm else ()
         labels += [f"{name}:algorithm={value}" for value in values] or [name]
     return [Candidate(label, functools.partial(_made_when_used, label)) for label in labels]
@@ -85,8 +78,3 @@ def defaults() -> list[Candidate]:
 
 def _made_when_used(label: str, *, axis_name: reducers.AxisName) -> optax.GradientTransformationExtraArgs:
     return parse(label).make(axis_name=axis_name)
-
-
-def _options(name: str) -> dict[str, inspect.Parameter]:
-    signature = inspect.signature(reducers.lookup(name), eval_str=True)
-    return {key: parameter for key, parameter in signature.parameters.items() if key not in reducers.GIVEN}

@@ -1,16 +1,21 @@
-"""From a file and flags to a complete, checked config; before ``config_flags`` and around it."""
+"""From a config file and flags to a complete, checked config.
 
-import ast
+The flags of ``config_flags`` know the keys that a file holds, with the types of their values. Here a key's type is that
+of the schema: a block can be replaced by another one with other keys, in any order of flags, a key can be None, and an
+unknown key gets one line. So this module reads the flags itself, and shares with ``config_flags`` the parsers of absl.
+"""
+
 import importlib.util
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
-from configs import annotations, schema
+from configs import schema
+from reducers import registry
 from runs.errors import ConfigError
 
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)
@@ -59,15 +64,12 @@ def load(spec: str, overrides: Sequence[str] = (), *, tell: Callable[[str], Any]
     >>> load("configs/digits.py", ["--config.reducer.name=sum", "--config.seed=3"]).reducer.name
     'sum'
     """
-    config = _read(spec)
+    config = schema.with_blocks(_read(spec))
     texts = dict(_parse(override) for override in overrides)
     _replace_blocks(config, texts, tell)
     _replace_durations(config, texts, tell)
-    config = schema.complete(config, promised=texts)
-    _check_paths(config, texts)
-    config = _override(config, texts)
-    schema.validate(config)
-    return config.lock()
+    _override(config, texts)
+    return schema.complete(config).lock()
 
 
 def _read(spec: str) -> ConfigDict:
@@ -98,90 +100,55 @@ def _parse(override: str) -> tuple[str, str]:
     return match["path"], match["text"]
 
 
-def _replace_blocks(config: ConfigDict, texts: dict[str, str], tell: Callable[[str], Any]) -> None:
+def _replace_blocks(config: ConfigDict, texts: Mapping[str, str], tell: Callable[[str], Any]) -> None:
     for block in schema.BLOCKS:
-        name = texts.get(f"{block}.name")
-        old = config.get(block)
-        if name is None or not isinstance(old, ConfigDict):
-            continue
-        if not schema.same_keys(block, old.get("name"), name):
+        old, name = config[block], texts.get(f"{block}.name")
+        if name is not None and not schema.same_keys(block, old.get("name"), name):
             gone = sorted(set(old) - {"name"})
             tell(f"config.{block}: {name} replaces {old.get('name')}" + (f"; gone: {', '.join(gone)}" if gone else ""))
-            with config.unlocked():
-                config[block] = ConfigDict({"name": name})
+            config[block] = ConfigDict({"name": name})
 
 
-def _replace_durations(config: ConfigDict, texts: dict[str, str], tell: Callable[[str], Any]) -> None:
+def _replace_durations(config: ConfigDict, texts: Mapping[str, str], tell: Callable[[str], Any]) -> None:
     for path, text in texts.items():
-        *parents, key = path.split(".")
-        other = schema.twin(key)
-        holder = config.get(parents[0]) if len(parents) == 1 else config if not parents else None
-        if other is None or ".".join([*parents, other]) in texts or text.lower() == "none":
+        block, dot, key = path.rpartition(".")
+        holder, other = config.get(block) if dot else config, schema.twin(key)
+        if other is None or f"{block}{dot}{other}" in texts or text.lower() == "none":
             continue
         if isinstance(holder, ConfigDict) and holder.get(other) is not None:
             tell(f"config.{path}={text} replaces {other}={holder[other]}")
-            with holder.unlocked(), holder.ignore_type():
+            with holder.ignore_type():
                 holder[other] = None
 
 
-def _check_paths(config: ConfigDict, texts: dict[str, str]) -> None:
+def _override(config: ConfigDict, texts: Mapping[str, str]) -> None:
     for path, text in texts.items():
-        head, dot, key = path.partition(".")
-        if head not in config:
-            raise ConfigError(schema.unknown(f"config.{head}", [f"config.{k}" for k in config]))
-        if not dot and head in schema.BLOCKS:
-            raise ConfigError(f"config.{head}={text!r}: is a block; set config.{head}.name and its other keys")
-        if dot and head not in schema.BLOCKS:
-            raise ConfigError(f"config.{path}: unknown key; config.{head} is not a block")
-        if dot and key not in config[head]:
-            raise ConfigError(schema.unknown(f"config.{path}", [f"config.{head}.{k}" for k in config[head]]))
-
-
-def _override(config: ConfigDict, texts: dict[str, str]) -> ConfigDict:
-    """Parses each text to its key's type; ``config_flags`` does it, but for None and for values of any type."""
-    rest = []
-    for path, text in texts.items():
-        parameter = _parameter(config, path)
-        holder, key = _holder(config, path)
-        if text.lower() == "none" and parameter is not None and annotations.is_optional(parameter.annotation):
-            holder[key] = None
-        elif parameter is not None and annotations.plain_type(parameter.annotation) in (object, tuple, dict):
-            with holder.ignore_type():
-                holder[key] = _literal(text)
-        else:
-            rest.append(path)
-    for path in rest:
-        argv = ["", f"--config.{path}={texts[path]}"]
-        values = flags.FlagValues()
-        config_flags.DEFINE_config_dict("config", config, flag_values=values, lock_config=False, sys_argv=argv)
+        annotation = schema.parameter(config, path).annotation
+        block, dot, key = path.rpartition(".")
+        holder = config[block] if dot else config
         try:
-            values(argv)
-            config = values.config
-        except (flags.Error, ValueError, TypeError):
-            parameter = _parameter(config, path)
-            allowed = annotations.describe(parameter.annotation) if parameter else "str"
-            raise ConfigError(f"config.{path}={texts[path]!r}: must be {allowed}") from None
-    return config
+            value = _value(text, annotation)
+        except ValueError:
+            raise ConfigError(f"config.{path}={text!r}: must be {registry.describe(annotation)}") from None
+        with holder.ignore_type():
+            holder[key] = value
 
 
-def _literal(text: str) -> Any:
-    try:
-        value = ast.literal_eval(text)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return text
-    return tuple(value) if isinstance(value, list) else value
+_PARSERS: dict[type, flags.ArgumentParser] = {
+    bool: flags.BooleanParser(),
+    int: flags.IntegerParser(),
+    float: flags.FloatParser(),
+}
 
 
-def _holder(config: ConfigDict, path: str) -> tuple[ConfigDict, str]:
-    head, _, key = path.partition(".")
-    return (config[head], key) if key else (config, head)
-
-
-def _parameter(config: ConfigDict, path: str):
-    head, _, key = path.partition(".")
-    if not key:
-        return schema.parameters(schema.experiment).get(head)
-    return schema.block_parameters(head, config[head]["name"]).get(key)
+def _value(text: str, annotation: Any) -> Any:
+    """Returns the value that a flag's text stands for; raises ValueError if it is no number or no truth value."""
+    kind = registry.plain_type(annotation)
+    if text.lower() == "none" and registry.is_optional(annotation):
+        return None
+    if kind in _PARSERS:
+        return _PARSERS[kind].parse(text)
+    return text if kind is str else registry.literal(text)
 
 
 def _one_line(error: BaseException) -> str:

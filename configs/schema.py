@@ -5,40 +5,45 @@ other keys are the parameters of the function that the name stands for. Annotati
 give defaults, and a parameter without a default is a key that must be given.
 """
 
-import difflib
-import importlib
 import inspect
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from ml_collections import ConfigDict, config_dict
 
-from configs import annotations
+from asynchronous.modes import MODES
+from data.sources import SOURCES
+from models import MODELS
+from models.tasks import TASKS
+from optim.optimizers import OPTIMIZERS
+from optim.schedules import SCHEDULES
 from parallel import DeviceMapping, Lanes
-from reducers import blocks
-from runs.errors import ConfigError
+from reducers import REDUCERS, registry
+from reducers.arrivals import ARRIVALS
+from reducers.communication import COMMUNICATIONS
+from reducers.registry import Parameters, Registry
+from runs.errors import ConfigError, in_block
+from training.gradient_wrappers import ACCUMULATIONS, LOSS_SCALINGS
 from training.nonfinite import OnNonfinite
 
-Parameters = dict[str, inspect.Parameter]
 Count = Annotated[int, "[1, 2147483647]"]  # what JAX counts with has 32 bits
 Workers = Annotated[int, "[1, 65536]"]
 Duration = Annotated[float, "(0, inf)"]
 
 
-# block -> its module, whose lookup(name) has the block's keys as parameters, but for those in GIVEN.
-BLOCKS: dict[str, str] = {
-    "accumulation": "optim.accumulation",
-    "arrivals": "reducers.arrivals",
-    "communication": "reducers.communication",
-    "data": "data.sources",
-    "loss_scaling": "optim.loss_scaling",
-    "model": "models",
-    "optimizer": "optim.optimizers",
-    "reducer": "reducers",
-    "schedule": "optim.schedules",
-    "server": "asynchronous.modes",
-    "task": "models.tasks",
+BLOCKS: dict[str, Registry] = {
+    "accumulation": ACCUMULATIONS,
+    "arrivals": ARRIVALS,
+    "communication": COMMUNICATIONS,
+    "data": SOURCES,
+    "loss_scaling": LOSS_SCALINGS,
+    "model": MODELS,
+    "optimizer": OPTIMIZERS,
+    "reducer": REDUCERS,
+    "schedule": SCHEDULES,
+    "server": MODES,
+    "task": TASKS,
 }
 
 
@@ -120,117 +125,102 @@ def experiment(
     return ConfigDict({k: dict(v) if isinstance(v, Mapping) else v for k, v in locals().items()})
 
 
-def constructor(block: str, name: Any) -> tuple[Callable, frozenset[str]]:
-    """Returns what a block's name stands for, and the parameters that are not config keys."""
-    module = importlib.import_module(BLOCKS[block])
+def constructor(block: str, name: Any) -> Callable:
+    """Returns the constructor with this name in a block; raises ConfigError if there is none."""
+    if name is None:
+        raise ConfigError(f"config.{block}.name: missing")
     if not isinstance(name, str):
         raise ConfigError(f"config.{block}.name={name!r}: must be the name of a {block}")
-    try:
-        return module.lookup(name), module.GIVEN
-    except ValueError as error:
-        raise ConfigError(f"config.{block}.{error}") from None
-
-
-def parameters(function: Callable, *, given: frozenset[str] = frozenset()) -> Parameters:
-    """Returns the parameters of ``function`` that are config keys."""
-    return {
-        p.name: p
-        for p in inspect.signature(function, eval_str=True).parameters.values()
-        if p.name not in given and p.name != "name" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-    }
+    with in_block(block):
+        return BLOCKS[block].find(name)
 
 
 def block_parameters(block: str, name: Any) -> Parameters:
-    """Returns the keys of a block but for ``name``: the parameters of what the name stands for."""
-    function, given = constructor(block, name)
-    return parameters(function, given=given)
+    """Returns the keys of a block except ``name``: the parameters of the constructor with this name."""
+    return registry.parameters(constructor(block, name), leave_out=BLOCKS[block].given)
 
 
 def same_keys(block: str, old: Any, new: Any) -> bool:
-    """Tells whether two names of a block stand for the same function, as those of image sets do."""
-    return old == new or (old is not None and constructor(block, old)[0] is constructor(block, new)[0])
+    """Returns whether two names of a block have the same constructor, as those of image sets do."""
+    return old == new or (old is not None and constructor(block, old) is constructor(block, new))
 
 
-def complete(config: ConfigDict, *, promised: Collection[str] = ()) -> ConfigDict:
-    """Returns the config with every key of its schema: defaults filled in, optional keys as typed placeholders.
+def parameter(config: ConfigDict, path: str) -> inspect.Parameter:
+    """Returns the parameter that a dotted key stands for.
 
     Args:
-      config: a config as a file has it.
-      promised: dotted keys that will be set after this, and so may be missing.
+      config: has all blocks, each with its name.
+      path: such as ``reducer.num_required``.
 
     Raises:
-      ConfigError: for a key that the schema lacks, or a key without a default that is missing.
+      ConfigError: if there is no such key, or it is that of a whole block.
     """
-    top = parameters(experiment)
-    filled = _complete(config, {k: p for k, p in top.items() if k not in BLOCKS}, "config", allowed=top)
+    keys, where = registry.parameters(experiment), "config"
+    head, dot, key = path.partition(".")
+    if head in BLOCKS and not dot:
+        raise ConfigError(f"config.{head}: is a block; set config.{head}.name and its other keys")
+    if head in keys and head not in BLOCKS and dot:
+        raise ConfigError(f"config.{path}: unknown key; config.{head} is not a block")
+    if head in BLOCKS:
+        name = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, annotation=str)
+        keys, where = {"name": name, **block_parameters(head, config[head].get("name"))}, f"config.{head}"
+    else:
+        key = head
+    if key not in keys:
+        raise ConfigError(f"{where}.{key}: unknown key; {registry.suggest(key, keys)}")
+    return keys[key]
+
+
+def with_blocks(config: ConfigDict) -> ConfigDict:
+    """Returns the config with all blocks, defaults for those that it lacks.
+
+    Raises:
+      ConfigError: if a key is unknown, a block without a default is missing, or a value is not a block.
+    """
+    keys = registry.parameters(experiment)
+    values = _checked({key: config[key] for key in config if key in BLOCKS or key not in keys}, keys, where="config")
+    return ConfigDict({**config, **{block: dict(values[block]) for block in BLOCKS}})
+
+
+def complete(config: ConfigDict) -> ConfigDict:
+    """Returns the config with all keys of its schema, each value checked; optional keys are typed placeholders.
+
+    Raises:
+      ConfigError: one line, if a key is unknown or missing, if a value has a wrong type or range, or if a duration is
+        not given in exactly one form.
+    """
+    keys = registry.parameters(experiment)
+    filled = _with_placeholders(_checked(config, keys, where="config"), keys)
     for block in BLOCKS:
-        if block not in config:
-            default = top[block].default
-            if default is inspect.Parameter.empty:
-                raise ConfigError(f"config.{block}: missing; it must be a block with a name")
-            config = ConfigDict({**config, block: dict(default)})
-        if not isinstance(config[block], ConfigDict):
-            raise ConfigError(f"config.{block}={config[block]!r}: must be a block, such as {{'name': ...}}")
-        name = config[block].get("name")
-        if name is None:
-            raise ConfigError(f"config.{block}.name: missing")
-        will_come = {key.removeprefix(f"{block}.") for key in promised}
-        filled[block] = _complete(config[block], block_parameters(block, name), f"config.{block}", promised=will_come)
-        filled[block]["name"] = name
-    return ConfigDict(filled)
+        options = dict(filled[block])
+        name = options.pop("name", None)
+        keys_of_block = block_parameters(block, name)
+        values = _checked(options, keys_of_block, where=f"config.{block}")
+        filled[block] = {**_with_placeholders(values, keys_of_block), "name": name}
+    completed = ConfigDict(filled)
+    for steps in (key for key in keys if key.endswith("_steps")):
+        forms = [steps, twin(steps)]
+        if [completed[key] is None for key in forms].count(False) != 1:
+            given = ", ".join(f"config.{key}={completed[key]!r}" for key in forms)
+            raise ConfigError(f"{given}: give exactly one of the two")
+    return completed
 
 
-def _complete(
-    given: Mapping,
-    schema: Parameters,
-    where: str,
-    *,
-    allowed: Mapping | None = None,
-    promised: Collection[str] = (),
-) -> dict[str, Any]:
-    for key in given:
-        if key not in (allowed or schema) and not (allowed is None and key == "name"):
-            raise ConfigError(unknown(f"{where}.{key}", [f"{where}.{k}" for k in (allowed or schema)]))
-    filled = {}
-    for key, parameter in schema.items():
-        value = given.get(key, parameter.default)
-        if value is inspect.Parameter.empty and key not in promised:
-            raise ConfigError(f"{where}.{key}: missing; must be {annotations.describe(parameter.annotation)}")
-        if value is inspect.Parameter.empty:
-            filled[key] = config_dict.placeholder(annotations.plain_type(parameter.annotation))
-            continue
-        if annotations.plain_type(parameter.annotation) is float and type(value) is int and blocks.fits(value):
-            value = float(value)
-        if annotations.is_optional(parameter.annotation):
-            reference = config_dict.placeholder(annotations.plain_type(parameter.annotation))
-            if value is not None and annotations.matches(parameter.annotation, value):
-                reference.set(value)
-                value = None
-            filled[key] = reference if value is None else value
-        else:
-            filled[key] = value
+def _checked(options: Mapping, keys: Parameters, *, where: str) -> dict[str, Any]:
+    try:
+        return registry.check(options, parameters=keys)
+    except ValueError as error:
+        raise ConfigError(f"{where}.{error}") from None
+
+
+def _with_placeholders(values: dict[str, Any], keys: Parameters) -> dict[str, Any]:
+    """Gives optional keys a type, which a ConfigDict then checks even where the value is None."""
+    filled = dict(values)
+    for key, parameter in keys.items():
+        if registry.is_optional(parameter.annotation):
+            filled[key] = config_dict.placeholder(registry.plain_type(parameter.annotation))
+            filled[key].set(values[key])
     return filled
-
-
-def validate(config: ConfigDict) -> None:
-    """Checks every value of a complete config, and that of each duration exactly one form is given.
-
-    Raises:
-      ConfigError: one line with the key, the value and what is allowed.
-    """
-    top = parameters(experiment)
-    for key, parameter in top.items():
-        schema = block_parameters(key, config[key].name) if key in BLOCKS else {key: parameter}
-        holder, where = (config[key], f"config.{key}") if key in BLOCKS else (config, "config")
-        for name, p in schema.items():
-            if not annotations.matches(p.annotation, holder[name]):
-                raise ConfigError(f"{where}.{name}={holder[name]!r}: must be {annotations.describe(p.annotation)}")
-    for steps in (key for key in top if key.endswith("_steps")):
-        epochs = twin(steps)
-        given = [k for k in (steps, epochs) if config[k] is not None]
-        if len(given) != 1:
-            values = ", ".join(f"config.{k}={config[k]!r}" for k in (steps, epochs))
-            raise ConfigError(f"{values}: give exactly one of the two")
 
 
 def twin(key: str) -> str | None:
@@ -239,10 +229,3 @@ def twin(key: str) -> str | None:
         if key.endswith(one):
             return key.removesuffix(one) + other
     return None
-
-
-def unknown(path: str, allowed: list[str]) -> str:
-    """The message for a key that does not exist."""
-    close = difflib.get_close_matches(path, allowed, n=1)
-    names = ", ".join(sorted(a.rpartition(".")[2] for a in allowed)) or "none"
-    return f"{path}: unknown key; " + (f"did you mean {close[0]}?" if close else f"allowed: {names}")

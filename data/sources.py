@@ -9,6 +9,7 @@ from data import augment as augmentations
 from data import decoded, examples, streams, text, tfds_sets
 from data.augment import Augmentation
 from data.examples import Arrays, Columns, Dataset, Info, Placement
+from reducers.registry import Registry
 
 # Of ImageNet's training images; for streamed sets, whose own statistics nobody has counted.
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -228,16 +229,13 @@ def texts(
     return source_of(info, load, placement=placement, evaluate_on=evaluate_on)
 
 
-# Every other name is that of an image set.
-SOURCES: dict[str, Callable[..., Source]] = {"text": texts}
+class _Sources(Registry):
+    def find(self, name: str) -> Callable[..., Source]:
+        """Returns the constructor; every name that is not registered is that of an image set."""
+        return self.get(name, images)
 
-GIVEN: frozenset[str] = frozenset()
-"""Nothing: every parameter of a source is a config key."""
 
-
-def lookup(name: str) -> Callable[..., Source]:
-    """Returns the constructor; its signature is the schema of a config's ``data`` block."""
-    return SOURCES.get(name, images)
+SOURCES = _Sources({"text": texts})
 
 
 def make(name: str, **kwargs) -> Source:
@@ -246,4 +244,4 @@ def make(name: str, **kwargs) -> Source:
     >>> make("digits").info.sizes
     {'num_classes': 10}
     """
-    return lookup(name)(name=name, **kwargs)
+    return SOURCES.build({**kwargs, "name": name}, name=name)

@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from reducers import arrivals, blocks
+from reducers import arrivals
+from reducers.registry import parse_options
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,4 +41,4 @@ class ModelParser(Parser):
         for key in counts:
             if getattr(arguments, key) < 1:
                 raise ValueError(f"{key}={getattr(arguments, key)}: must be at least 1")
-        return arguments, blocks.parse_options(rest)
+        return arguments, parse_options(rest)

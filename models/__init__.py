@@ -7,48 +7,40 @@
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from flax import linen as nn
 
-from models import bert, convolutional, dense, inception, lstm, pixelcnn, registry, resnet, transformer
+from models import bert, convolutional, dense, inception, lstm, pixelcnn, resnet, transformer
+from reducers.registry import Registry
 
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "bert_base": bert.BertBase,
-    "bert_large": bert.BertLarge,
-    "bert_mini": bert.BertMini,
-    "bert_small": bert.BertSmall,
-    "inception_v3": inception.InceptionV3,
-    "lenet5": convolutional.LeNet5,
-    "lstm": lstm.LSTM,
-    "mlp": dense.MLP,
-    "mnist_cnn": convolutional.MnistCNN,
-    "pixelcnn": pixelcnn.PixelCNN,
-    "resnet18": resnet.ResNet18,
-    "resnet20": resnet.ResNet20,
-    "resnet32": resnet.ResNet32,
-    "resnet34": resnet.ResNet34,
-    "resnet44": resnet.ResNet44,
-    "resnet50": resnet.ResNet50,
-    "resnet56": resnet.ResNet56,
-    "softmax": dense.Softmax,
-    "transformer": transformer.Transformer,
-}
-
-# What the data supply, of those fields that a model has.
+# Fields of a model that the data supply.
 FROM_DATA = frozenset({"num_classes", "vocab_size"})
 
-# That, or what flax adds; every other field of a model is a config key.
-GIVEN = FROM_DATA | {"parent", "name"}
-
-
-def lookup(name: str) -> Callable[..., nn.Module]:
-    """Returns the model's constructor; its signature is the schema of a config's ``model`` block.
-
-    Raises:
-      ValueError: if no model has that name; says which there are.
-    """
-    return registry.find(MODELS, name)
+MODELS = Registry(
+    {
+        "bert_base": bert.BertBase,
+        "bert_large": bert.BertLarge,
+        "bert_mini": bert.BertMini,
+        "bert_small": bert.BertSmall,
+        "inception_v3": inception.InceptionV3,
+        "lenet5": convolutional.LeNet5,
+        "lstm": lstm.LSTM,
+        "mlp": dense.MLP,
+        "mnist_cnn": convolutional.MnistCNN,
+        "pixelcnn": pixelcnn.PixelCNN,
+        "resnet18": resnet.ResNet18,
+        "resnet20": resnet.ResNet20,
+        "resnet32": resnet.ResNet32,
+        "resnet34": resnet.ResNet34,
+        "resnet44": resnet.ResNet44,
+        "resnet50": resnet.ResNet50,
+        "resnet56": resnet.ResNet56,
+        "softmax": dense.Softmax,
+        "transformer": transformer.Transformer,
+    },
+    given=FROM_DATA | {"parent"},  # flax adds the latter
+)
 
 
 def make(name: str, *, sizes: Mapping[str, int], **kwargs) -> nn.Module:
@@ -62,8 +54,7 @@ def make(name: str, *, sizes: Mapping[str, int], **kwargs) -> nn.Module:
     Raises:
       ValueError: if the model needs a size that the data do not have.
     """
-    constructor = lookup(name)
-    needed = sorted(FROM_DATA & inspect.signature(constructor).parameters.keys())
+    needed = sorted(FROM_DATA & inspect.signature(MODELS.find(name)).parameters.keys())
     if missing := [size for size in needed if size not in sizes]:
         raise ValueError(f"name={name!r}: needs data with {missing[0]}; these have {', '.join(sizes)}")
-    return constructor(**{size: sizes[size] for size in needed}, **kwargs)
+    return MODELS.make(name, **{size: sizes[size] for size in needed}, **kwargs)

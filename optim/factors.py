@@ -1,12 +1,13 @@
 """The project's own learning-rate schedules: factors without a unit, of the step that counts updates from 0.
 
-Each is built from its config keys and from `total_steps`, the updates of the whole run, and `steps_per_epoch`, which
-need not be whole. Lengths and boundaries are worked out in float64 before any tracing and compared with the step as
-integers, so nothing drifts in long runs.
+Each is built from its config keys and, where it needs them, from `total_steps`, the updates of the whole run, and
+`steps_per_epoch`, which need not be whole. Lengths and boundaries are worked out in float64 before any tracing and
+compared with the step as integers, so nothing drifts in long runs.
 """
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,11 @@ import optax
 
 MAX_STEPS = 2**31 - 1
 """JAX counts steps in 32 bits."""
+
+Share = Annotated[float, "[0, 1]"]
+Factor = Annotated[float, "(0, inf)"]
+WarmupSteps = Annotated[int, "[0, inf)"] | None
+WarmupEpochs = Annotated[float, "[0, inf)"] | None
 
 
 def first_step_at(epochs: float, *, steps_per_epoch: float) -> int:
@@ -28,24 +34,32 @@ def first_step_at(epochs: float, *, steps_per_epoch: float) -> int:
     return _whole(min(epochs * steps_per_epoch, MAX_STEPS + 1.0))
 
 
-def duration(stem: str, *, steps: int | None, epochs: float | None, steps_per_epoch: float) -> int | None:
-    """Returns the length given as `{stem}_steps` or `{stem}_epochs`, in steps; None if it is given as neither.
+def duration(key: str, *, steps: int | None, epochs: float | None, steps_per_epoch: float) -> int | None:
+    """Returns the length `key` in steps, given in steps or in epochs; None if it is given as neither.
 
     Raises:
         ValueError: if it is given as both.
     """
     if steps is not None and epochs is not None:
-        raise ValueError(f"{stem}_steps={steps}, {stem}_epochs={epochs}: give one")
+        raise ValueError(f"{key}={steps}, {in_epochs(key)}={epochs}: give one")
     return steps if epochs is None else first_step_at(epochs, steps_per_epoch=steps_per_epoch)
 
 
-def constant(*, total_steps: int, steps_per_epoch: float, value: float = 1.0) -> optax.Schedule:
+def in_epochs(key: str) -> str:
+    """Returns the key that gives the same length in epochs.
+
+    >>> in_epochs("warmup_steps"), in_epochs("transition_begin")
+    ('warmup_epochs', 'transition_begin_epochs')
+    """
+    return f"{key.removesuffix('_steps')}_epochs"
+
+
+def constant(*, value: Annotated[float, "[0, inf)"] = 1.0) -> optax.Schedule:
     """factor(t) = value."""
-    del total_steps, steps_per_epoch
     return lambda step: jnp.full_like(step, value, dtype=jnp.float32)
 
 
-def one_cycle(*, total_steps: int, steps_per_epoch: float, warmup_fraction: float = 0.3) -> optax.Schedule:
+def one_cycle(*, total_steps: int, warmup_fraction: Share = 0.3) -> optax.Schedule:
     """Linear 0 -> 1 -> 0 over the run, as PyTorch's OneCycleLR(anneal_strategy="linear", div_factor=inf).
 
     factor(t) = t / (w T - 1) up to t = w T - 1, then (T - 1 - t) / (T - w T)
@@ -55,7 +69,6 @@ def one_cycle(*, total_steps: int, steps_per_epoch: float, warmup_fraction: floa
 
     Reference: schedule of the Adasum authors' MNIST example, w = 0.17886 over 2 epochs.
     """
-    del steps_per_epoch
     peak = warmup_fraction * total_steps - 1
     fall = total_steps * (1 - warmup_fraction)
 
@@ -72,9 +85,9 @@ def warmup_cosine(
     *,
     total_steps: int,
     steps_per_epoch: float,
-    warmup_steps: int | None = None,
-    warmup_epochs: float | None = None,
-    end_factor: float = 0.0,
+    warmup_steps: WarmupSteps = None,
+    warmup_epochs: WarmupEpochs = None,
+    end_factor: Share = 0.0,
 ) -> optax.Schedule:
     """Linear warm-up, t / w, then half a cosine from 1 at t = w to `end_factor` at t = T, one past the last update."""
     warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
@@ -89,18 +102,16 @@ def warmup_linear(
     *,
     total_steps: int,
     steps_per_epoch: float,
-    warmup_steps: int | None = None,
-    warmup_epochs: float | None = None,
-    end_factor: float = 0.0,
+    warmup_steps: WarmupSteps = None,
+    warmup_epochs: WarmupEpochs = None,
+    end_factor: Share = 0.0,
 ) -> optax.Schedule:
     """Linear warm-up, t / w, then a line from 1 at t = w to `end_factor` at t = T, one past the last update."""
     warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
     return _warmup_then(lambda left: end_factor + (1 - end_factor) * left, warmup=warmup, total_steps=total_steps)
 
 
-def polynomial_warmup(
-    *, total_steps: int, steps_per_epoch: float, warmup_fraction: float = 0.0, degree: float = 1.0
-) -> optax.Schedule:
+def polynomial_warmup(*, total_steps: int, warmup_fraction: Share = 0.0, degree: Factor = 1.0) -> optax.Schedule:
     """BERT's: p / w while the progress p = (t + 1) / T is below w, then (1 - p)^degree.
 
     The decay counts from the start of the run, so the factor jumps from 1 down to (1 - w)^degree after the warm-up; and
@@ -108,7 +119,6 @@ def polynomial_warmup(
 
     Reference: PolyWarmUpScheduler of NVIDIA's BERT, which the Adasum authors started from (w = 0.2843, degree = 0.5).
     """
-    del steps_per_epoch
     first_decayed = _whole(warmup_fraction * total_steps) - 1  # p >= w, compared in whole steps
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
@@ -124,9 +134,9 @@ def staircase(
     *,
     total_steps: int,
     steps_per_epoch: float,
-    decay_factor: float = 0.94,
-    every_steps: int | None = None,
-    every_epochs: float | None = None,
+    decay_factor: Factor = 0.94,
+    every_steps: Annotated[int, "(0, inf)"] | None = None,
+    every_epochs: Factor | None = None,
 ) -> optax.Schedule:
     """factor(t) = decay_factor^k, k = how often `every_epochs` (or `every_steps`) have passed; 2 epochs if not given.
 
@@ -147,12 +157,12 @@ def steps(
     *,
     total_steps: int,
     steps_per_epoch: float,
-    decay_factor: float = 0.1,
+    decay_factor: Factor = 0.1,
     at_steps: tuple[int, ...] = (),
     at_epochs: tuple[float, ...] = (),
-    warmup_steps: int | None = None,
-    warmup_epochs: float | None = None,
-    init_factor: float = 0.0,
+    warmup_steps: WarmupSteps = None,
+    warmup_epochs: WarmupEpochs = None,
+    init_factor: Annotated[float, "[0, inf)"] = 0.0,
 ) -> optax.Schedule:
     """Multiplied by `decay_factor` at each of the given epochs (or steps), after a linear warm-up from `init_factor`.
 
@@ -183,7 +193,7 @@ def _whole(number: float) -> int:
 
 def _warmup(num_steps: int | None, epochs: float | None, *, total_steps: int, steps_per_epoch: float) -> int:
     """Returns the length of the warm-up; raises ValueError unless it is given once and fits into the run."""
-    warmup = duration("warmup", steps=num_steps, epochs=epochs, steps_per_epoch=steps_per_epoch)
+    warmup = duration("warmup_steps", steps=num_steps, epochs=epochs, steps_per_epoch=steps_per_epoch)
     if warmup is None:
         raise ValueError("warmup_steps=None, warmup_epochs=None: give one (0 for no warm-up)")
     if warmup > total_steps:

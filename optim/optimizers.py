@@ -20,16 +20,16 @@ differ, for values that a config cannot hold:
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from optim import signatures
+from reducers.registry import Registry
 
-GIVEN: frozenset[str] = frozenset()
-"""Nothing: `learning_rate` is a key of the block, the peak; `make` hands the schedule to optax in its place."""
+Rate = Annotated[float, "(0, inf)"]
 
 
 def tf_rmsprop(
@@ -61,9 +61,7 @@ def sm3(learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9) -> optax.G
     return optax.chain(optax.scale_by_sm3(momentum), optax.scale_by_learning_rate(learning_rate))
 
 
-def chain(
-    learning_rate: optax.ScalarOrSchedule, *, transforms: tuple[Mapping[str, Any], ...]
-) -> optax.GradientTransformationExtraArgs:
+def chain(*, learning_rate: Rate, transforms: tuple[Mapping[str, Any], ...]) -> optax.GradientTransformationExtraArgs:
     """Transformations in order; the one that has a `learning_rate` gets it.
 
     Args:
@@ -77,35 +75,37 @@ def chain(
         ValueError: for an unknown name or argument, or unless exactly one takes the learning rate (with none it
             would be ignored; with two the updates would be scaled twice and their sign flipped back).
     """
-    built, takers = [], []
     for position, block in enumerate(transforms):
-        where = f"transforms[{position}]"
-        if not hasattr(block, "keys") or not isinstance(block.get("name"), str):
-            raise ValueError(f"{where}={block!r}: must be a mapping with a name")
-        arguments = {key: block[key] for key in block if key != "name"}
-        try:
-            if "learning_rate" in arguments:
-                raise ValueError("learning_rate: is given once, to the chain")
-            factory = _transformation(block["name"])
-            if "learning_rate" in inspect.signature(factory).parameters:
-                takers.append(block["name"])
-                arguments["learning_rate"] = learning_rate
-            built.append(factory(**arguments))
-        except ValueError as error:
-            raise ValueError(f"{where}.{error}") from None
+        if "learning_rate" in block:
+            raise ValueError(f"transforms[{position}].learning_rate: is given once, to the chain")
+    built = [
+        TRANSFORMATIONS.build(block, where=f"transforms[{position}]", learning_rate=learning_rate)
+        for position, block in enumerate(transforms)
+    ]
+    takers = [block["name"] for block in transforms if _takes_rate(TRANSFORMATIONS.find(block["name"]))]
     if len(takers) != 1:
         found = ", ".join(takers) or "none"
         hint = "" if takers else "; end with scale_by_learning_rate"
         raise ValueError(f"transforms: exactly one must take the learning rate, found {found}{hint}")
-    return optax.chain(*built)
+    return optax.with_extra_args_support(optax.chain(*built))
 
 
-OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
-    "chain": chain,
-    "sm3": sm3,
-    "tf_rmsprop": tf_rmsprop,
+def weights_mask(params: optax.Params) -> Any:
+    """Returns True for the leaves with two or more dimensions: kernels and embeddings, not biases and norm scales."""
+    return jax.tree.map(lambda leaf: jnp.ndim(leaf) >= 2, params)
+
+
+# Ranges by name: optax uses a name for one thing.
+INTERVALS: dict[str, str] = {
+    **dict.fromkeys(("max_norm", "max_delta", "threshold", "clipping", "clipping_threshold"), "(0, inf)"),
+    **dict.fromkeys(("k", "memory_size", "min_dim_size_to_factor"), "(0, inf)"),
+    **dict.fromkeys(("b1", "b2", "b3", "beta", "decay", "decay_rate", "momentum", "rho"), "[0, 1)"),
+    **dict.fromkeys(("eps", "eps_root", "eta", "gamma", "initial_accumulator_value"), "[0, inf)"),
+    **dict.fromkeys(("initial_scale", "min_norm", "min_scale", "trust_coefficient"), "[0, inf)"),
+    **dict.fromkeys(("weight_decay", "weight_decay_rate"), "[0, inf)"),
 }
 
+# What optax has and a synchronous step cannot drive, with the reason.
 UNFIT: dict[str, str] = {
     "lbfgs": "its line search evaluates the loss, which an update of averaged gradients cannot",
     "optimistic_adam": "takes no schedule; use optimistic_adam_v2",
@@ -116,49 +116,67 @@ UNFIT: dict[str, str] = {
     "scale_by_rprop": "takes no schedule, and is for full batches",
     "scale_by_zoom_linesearch": "evaluates the loss, which an update of averaged gradients cannot",
 }
-"""What optax has and a synchronous step cannot drive, with the reason."""
-
-RANGES: signatures.Ranges = {
-    **dict.fromkeys(("learning_rate", "max_norm", "max_delta", "threshold"), signatures.ABOVE_0),
-    **dict.fromkeys(
-        ("clipping", "clipping_threshold", "k", "memory_size", "min_dim_size_to_factor"), signatures.ABOVE_0
-    ),
-    **dict.fromkeys(("b1", "b2", "b3", "beta", "decay", "decay_rate", "momentum", "rho"), signatures.UNIT_OPEN),
-    **dict.fromkeys(("eps", "eps_root", "eta", "gamma", "initial_accumulator_value"), signatures.AT_LEAST_0),
-    **dict.fromkeys(("initial_scale", "min_norm", "min_scale", "trust_coefficient"), signatures.AT_LEAST_0),
-    **dict.fromkeys(("weight_decay", "weight_decay_rate"), signatures.AT_LEAST_0),
-}
 
 
-def names() -> list[str]:
-    """Returns the name of every optimizer that a block may have."""
-    return sorted(name for name in {*OPTIMIZERS, *vars(optax)} if name not in UNFIT and _is_optimizer(name))
+def _takes_rate(function: Callable) -> bool:
+    return "learning_rate" in inspect.signature(function).parameters
 
 
-def lookup(name: str) -> Callable[..., optax.GradientTransformationExtraArgs]:
-    """Returns the optimizer of this name as a function of a config block's keys.
+def _configurable(function: Callable) -> Callable[..., optax.GradientTransformationExtraArgs] | None:
+    """Returns the function as a config calls it; None if it makes no transformation, or takes more than a config holds.
 
-    Its `inspect.signature` is the schema: keyword-only, plainly annotated, `learning_rate` a required float. Called, it
-    checks its arguments and takes a schedule for `learning_rate` too.
-
-    Raises:
-        ValueError: if there is no such optimizer, or it cannot be driven by a synchronous step.
-
-    >>> inspect.signature(lookup("sgd")).parameters["momentum"]
-    <Parameter "momentum: float | None = None">
+    The result's signature is the schema: keyword-only, plainly annotated, `learning_rate` (if any) a required float.
+    Called, it takes a schedule for `learning_rate` too.
     """
-    if name not in UNFIT and _is_optimizer(name):
-        return _factory(name)
-    reason = UNFIT.get(name) or f"not a known optimizer; {signatures.suggest(name, names())}"
-    raise ValueError(f"name={name!r}: {reason}")
+    if "GradientTransformation" not in str(inspect.signature(function).return_annotation):
+        return None
+    schema = signatures.config_parameters(function, intervals=INTERVALS, leave_out={"key", "seed"})
+    if schema is None:
+        return None
+    if "learning_rate" in schema:  # required, also where optax would do without one
+        schema["learning_rate"] = inspect.Parameter("learning_rate", inspect.Parameter.KEYWORD_ONLY, annotation=Rate)
+    if "key" in inspect.signature(function).parameters:  # optax warns where the key of its noise is not given
+        schema["key"] = inspect.Parameter("key", inspect.Parameter.KEYWORD_ONLY, annotation=int, default=0)
+
+    @functools.wraps(function)
+    def build(**arguments: Any) -> optax.GradientTransformationExtraArgs:
+        for key in filter(signatures.takes_mask, schema):
+            if arguments.pop(key, "all") == "weights":
+                arguments[key] = weights_mask
+        return optax.with_extra_args_support(function(**arguments))
+
+    build.__signature__ = inspect.Signature(list(schema.values()))  # type: ignore[attr-defined]
+    return build
+
+
+def _from_optax() -> dict[str, Callable]:
+    functions = {**vars(optax), "sm3": sm3, "tf_rmsprop": tf_rmsprop}
+    names = [name for name, f in functions.items() if inspect.isfunction(f) and not name.startswith("_")]
+    found = {name: _configurable(functions[name]) for name in names if name not in UNFIT}
+    return {name: function for name, function in found.items() if function is not None}
+
+
+TRANSFORMATIONS = Registry(
+    _from_optax(), given={"learning_rate"}, refused={**UNFIT, "chain": "is a chain, and chains do not nest"}
+)
+"""Parts of a chain."""
+
+OPTIMIZERS = Registry(
+    {
+        "chain": chain,
+        **{name: f for name, f in TRANSFORMATIONS.items() if _takes_rate(f) and not name.startswith("scale_by_")},
+    },
+    refused=UNFIT,
+)
+"""`learning_rate` is the peak, a key of the block; `make` hands the schedule to optax in its place."""
 
 
 def make(block: Mapping[str, Any], *, learning_rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
     """Builds the optimizer of a config block.
 
     Args:
-        block: `name`, `learning_rate` (the peak, checked here and otherwise unused) and the optimizer's own keys.
-        learning_rate: the rate of each update, counted from 0: what the schedule and the scaling made of the peak.
+        block: `name`, `learning_rate` (the peak, which is checked and not used) and the optimizer's own keys.
+        learning_rate: the rate of each update, counted from 0, which the schedule and the scaling made of the peak.
 
     Returns:
         The transformation.
@@ -170,80 +188,5 @@ def make(block: Mapping[str, Any], *, learning_rate: optax.Schedule) -> optax.Gr
     >>> float(sgd.update(jnp.ones(()), sgd.init(jnp.ones(())))[0])
     -0.5
     """
-    arguments = {key: block[key] for key in block if key != "name"}
-    if "name" not in block:
-        raise ValueError("name: missing; it has no default")
-    factory = lookup(block["name"])
-    signatures.check(arguments, signature=inspect.signature(factory), ranges=RANGES)
-    return optax.with_extra_args_support(factory(**{**arguments, "learning_rate": learning_rate}))
-
-
-def weights_mask(params: optax.Params) -> Any:
-    """Returns True for the leaves with two or more dimensions: kernels and embeddings, not biases and norm scales."""
-    return jax.tree.map(lambda leaf: jnp.ndim(leaf) >= 2, params)
-
-
-def _function(name: str) -> Callable[..., Any] | None:
-    function = OPTIMIZERS.get(name) or vars(optax).get(name)
-    return function if inspect.isfunction(function) and not name.startswith("_") else None
-
-
-def _signature(name: str) -> inspect.Signature | None:
-    """Returns the schema of a transformation; None for what is none or needs more than a config can hold."""
-    function = _function(name)
-    if function is None or "GradientTransformation" not in str(inspect.signature(function).return_annotation):
-        return None
-    if function is chain:  # the only one whose schema is not numbers and words
-        rate = inspect.Parameter("learning_rate", inspect.Parameter.KEYWORD_ONLY, annotation=float)
-        return inspect.Signature([rate, inspect.signature(chain).parameters["transforms"]])
-    if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(function).parameters.values()):
-        return None
-    schema = signatures.config_signature(function, leave_out={"key", "seed"})
-    if schema is None:
-        return None
-    replaced = []
-    for parameter in schema.parameters.values():
-        if parameter.name == "learning_rate":  # also where optax would do without one
-            parameter = parameter.replace(annotation=float, default=inspect.Parameter.empty)
-        replaced.append(parameter)
-    if "key" in inspect.signature(function).parameters:  # optax warns where the key of its noise is not given
-        replaced.append(inspect.Parameter("key", inspect.Parameter.KEYWORD_ONLY, annotation=int, default=0))
-    return inspect.Signature(replaced)
-
-
-def _is_optimizer(name: str) -> bool:
-    schema = None if name.startswith("scale_by_") else _signature(name)
-    return schema is not None and "learning_rate" in schema.parameters
-
-
-def _transformation(name: str) -> Callable[..., optax.GradientTransformation]:
-    """Returns what a chain may hold under this name."""
-    if name == "chain":
-        raise ValueError(f"name={name!r}: chains do not nest")
-    if name not in UNFIT and _signature(name) is not None:
-        return _factory(name)
-    known = [other for other in {*OPTIMIZERS, *vars(optax)} if other not in UNFIT and _signature(other) is not None]
-    reason = UNFIT.get(name) or f"not a known transformation; {signatures.suggest(name, known)}"
-    raise ValueError(f"name={name!r}: {reason}")
-
-
-def _factory(name: str) -> Callable[..., optax.GradientTransformationExtraArgs]:
-    function, schema = _function(name), _signature(name)
-    assert function is not None and schema is not None
-
-    @functools.wraps(function)
-    def build(**arguments: Any) -> optax.GradientTransformationExtraArgs:
-        schedule = arguments.get("learning_rate")
-        checkable = {**arguments, "learning_rate": 1.0} if callable(schedule) else arguments
-        checked = signatures.check(checkable, signature=schema, ranges=RANGES)
-        if "key" in schema.parameters:
-            checked.setdefault("key", schema.parameters["key"].default)
-        if callable(schedule):
-            checked["learning_rate"] = schedule
-        for key in [key for key in checked if signatures.takes_mask(key)]:
-            if checked.pop(key) == "weights":
-                checked[key] = weights_mask
-        return optax.with_extra_args_support(function(**checked))
-
-    build.__signature__ = schema  # type: ignore[attr-defined]
-    return build
+    options = OPTIMIZERS.check(block)
+    return OPTIMIZERS.find(block["name"])(**{**options, "learning_rate": learning_rate})

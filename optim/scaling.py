@@ -10,19 +10,8 @@ SCALINGS: dict[str, Callable[[int], float]] = {
 }
 
 
-def lookup(name: str) -> Callable[[int], float]:
-    """Returns the rule of this name.
-
-    Raises:
-        ValueError: if there is no such rule.
-    """
-    if name not in SCALINGS:
-        raise ValueError(f"learning_rate_scaling={name!r}: must be one of {', '.join(map(repr, SCALINGS))}")
-    return SCALINGS[name]
-
-
 def factor(name: str, *, num_workers: int) -> float:
-    """What the rule `name` multiplies the peak learning rate by.
+    """Returns the factor by which the rule `name` multiplies the peak learning rate.
 
     `linear` is the rule of synchronous SGD with averaged gradients, rate(N) = rate(1) * N; summing the gradients
     under `none` is the same for plain SGD. `sqrt` keeps the variance of a step constant instead.
@@ -44,4 +33,6 @@ def factor(name: str, *, num_workers: int) -> float:
     """
     if num_workers < 1:
         raise ValueError(f"num_workers={num_workers}: must be at least 1")
-    return lookup(name)(num_workers)
+    if name not in SCALINGS:
+        raise ValueError(f"learning_rate_scaling={name!r}: must be one of {', '.join(map(repr, SCALINGS))}")
+    return SCALINGS[name](num_workers)

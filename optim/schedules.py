@@ -13,78 +13,29 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from optim import factors, signatures
+from reducers.registry import Registry
 
-GIVEN: frozenset[str] = frozenset({"total_steps", "steps_per_epoch"})
-"""What the program supplies: the updates of the whole run, and (not always whole) the updates of an epoch."""
-
-SCHEDULES: dict[str, Callable[..., optax.Schedule]] = {
-    "constant": factors.constant,
-    "one_cycle": factors.one_cycle,
-    "polynomial_warmup": factors.polynomial_warmup,
-    "staircase": factors.staircase,
-    "steps": factors.steps,
-    "warmup_cosine": factors.warmup_cosine,
-    "warmup_linear": factors.warmup_linear,
-}
-
+# What optax has and a config cannot describe, with the reason.
 UNFIT: dict[str, str] = {
     "join_schedules": "joins functions, which a config cannot hold",
     "piecewise_constant_schedule": "takes a dict of steps; use steps",
     "piecewise_interpolate_schedule": "takes a dict of steps; use one_cycle or steps",
     "sgdr_schedule": "takes a list of dicts, which a config cannot hold",
 }
-"""What optax has and a config cannot describe, with the reason."""
 
-_ABOVE_0 = ("decay_rate", "power", "exponent", "degree", "div_factor", "final_div_factor", "decay_factor")
-_LENGTHS = ("decay", "transition", "every")
-RANGES: signatures.Ranges = {
-    **dict.fromkeys((*_ABOVE_0, *GIVEN), signatures.ABOVE_0),
-    **dict.fromkeys((f"{stem}_{unit}" for stem in _LENGTHS for unit in ("steps", "epochs")), signatures.ABOVE_0),
-    **dict.fromkeys(("warmup_steps", "warmup_epochs", "transition_begin"), signatures.AT_LEAST_0),
-    **dict.fromkeys(("transition_begin_epochs", "value", "init_value", "end_value"), signatures.AT_LEAST_0),
-    **dict.fromkeys(("peak_value", "init_factor"), signatures.AT_LEAST_0),
-    **dict.fromkeys(("warmup_fraction", "end_factor", "alpha", "pct_start", "pct_final"), signatures.UNIT),
+# Ranges of the parameters of optax's schedules, by name; lengths apart.
+INTERVALS: dict[str, str] = {
+    **dict.fromkeys(("decay_rate", "power", "exponent", "div_factor", "final_div_factor"), "(0, inf)"),
+    **dict.fromkeys(("value", "init_value", "peak_value", "end_value"), "[0, inf)"),
+    **dict.fromkeys(("alpha", "pct_start", "pct_final"), "[0, 1]"),
 }
-
-
-def names() -> list[str]:
-    """Returns the name of every schedule that a block may have."""
-    return sorted({*SCHEDULES, *filter(_is_optax_schedule, vars(optax))})
-
-
-def lookup(name: str) -> Callable[..., optax.Schedule]:
-    """Returns the schedule of this name as a function of a config block's keys and of what GIVEN names.
-
-    Its `inspect.signature` is the schema: keyword-only and plainly annotated. Called, it checks its arguments.
-
-    Raises:
-        ValueError: if there is no such schedule, or a config cannot describe it.
-
-    >>> [key for key in inspect.signature(lookup("cosine_decay_schedule")).parameters if key not in GIVEN]
-    ['init_value', 'decay_steps', 'decay_epochs', 'alpha', 'exponent']
-    """
-    if name in SCHEDULES:
-        function, schema = SCHEDULES[name], inspect.signature(SCHEDULES[name])
-    elif _is_optax_schedule(name):
-        function, schema = functools.partial(_from_optax, vars(optax)[name]), _optax_schema(vars(optax)[name])
-    else:
-        reason = UNFIT.get(name) or f"not a known schedule; {signatures.suggest(name, names())}"
-        raise ValueError(f"name={name!r}: {reason}")
-
-    def build(**arguments: Any) -> optax.Schedule:
-        factor = function(**signatures.check(arguments, signature=schema, ranges=RANGES))
-        return lambda step: jnp.asarray(factor(step), jnp.float32)
-
-    build.__name__, build.__doc__ = name, (SCHEDULES.get(name) or vars(optax)[name]).__doc__
-    build.__signature__ = schema  # type: ignore[attr-defined]
-    return build
 
 
 def make(block: Mapping[str, Any], *, total_steps: int, steps_per_epoch: float) -> optax.Schedule:
@@ -93,7 +44,7 @@ def make(block: Mapping[str, Any], *, total_steps: int, steps_per_epoch: float) 
     Args:
         block: `name` and the schedule's own keys.
         total_steps: updates in the whole run.
-        steps_per_epoch: updates in an epoch.
+        steps_per_epoch: updates in an epoch, not always a whole number.
 
     Returns:
         factor(step): the step, an int or an int32 array, to a float32 array of its shape; traceable.
@@ -105,12 +56,11 @@ def make(block: Mapping[str, Any], *, total_steps: int, steps_per_epoch: float) 
     >>> [float(factor(step)) for step in range(7)]
     [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
     """
-    if "name" not in block:
-        raise ValueError("name: missing; it has no default")
-    keys = {key: block[key] for key in block if key != "name"}
-    for key in GIVEN & keys.keys():
-        raise ValueError(f"{key}={keys[key]!r}: follows from the run and is not a key")
-    return lookup(block["name"])(**keys, total_steps=int(total_steps), steps_per_epoch=float(steps_per_epoch))
+    for key, value in (("total_steps", total_steps), ("steps_per_epoch", steps_per_epoch)):
+        if value <= 0:
+            raise ValueError(f"{key}={value}: must be above 0")
+    factor = SCHEDULES.build(block, total_steps=int(total_steps), steps_per_epoch=float(steps_per_epoch))
+    return lambda step: jnp.asarray(factor(step), jnp.float32)
 
 
 def at_step(opt_state: Any, step: jax.Array) -> Any:
@@ -134,60 +84,72 @@ def at_step(opt_state: Any, step: jax.Array) -> Any:
     return jax.tree.map(stand, opt_state, is_leaf=is_schedule)
 
 
-def _is_optax_schedule(name: str) -> bool:
-    return name not in UNFIT and (
-        (name.endswith("_schedule") and not name.startswith("scale_by_")) or name == "exponential_decay"
-    )
-
-
 def _is_length(name: str) -> bool:
     return name.endswith("_steps") or name == "transition_begin"
 
 
-def _optax_schema(function: Callable[..., optax.Schedule]) -> inspect.Signature:
-    """Returns the config schema of an optax schedule: lengths in two units, factors with their defaults."""
-    plain = signatures.config_signature(function)
+def _configurable(function: Callable[..., optax.Schedule]) -> Callable[..., optax.Schedule]:
+    """Returns an optax schedule as a config calls it: lengths in two units, factors with their defaults."""
+    lengths = [name for name in inspect.signature(function).parameters if _is_length(name)]
+    plain = signatures.config_parameters(function, intervals=INTERVALS)
     assert plain is not None, function
-    wanted = [
-        inspect.Parameter("total_steps", inspect.Parameter.KEYWORD_ONLY, annotation=int),
-        inspect.Parameter("steps_per_epoch", inspect.Parameter.KEYWORD_ONLY, annotation=float),
-    ]
     defaults = {"value": 1.0, "peak_value": 1.0, "end_value": 0.0}
-    defaults["init_value"] = 0.0 if "warmup_steps" in plain.parameters else 1.0
-    for name, parameter in plain.parameters.items():
-        if _is_length(name):
-            epochs = f"{name.removesuffix('_steps')}_epochs"
-            wanted.append(parameter.replace(annotation=int | None, default=None))
-            wanted.append(parameter.replace(name=epochs, annotation=float | None, default=None))
-        elif parameter.default is inspect.Parameter.empty and name in defaults:
-            wanted.append(parameter.replace(default=defaults[name]))
+    defaults["init_value"] = 0.0 if "warmup_steps" in lengths else 1.0
+    schema = []
+    for name, parameter in plain.items():
+        if name in lengths:
+            interval = "[0, inf)" if name in ("warmup_steps", "transition_begin") else "(0, inf)"
+            steps, epochs = Annotated[int, interval] | None, Annotated[float, interval] | None
+            schema.append(parameter.replace(annotation=steps, default=None))
+            schema.append(parameter.replace(name=factors.in_epochs(name), annotation=epochs, default=None))
+        elif parameter.default is parameter.empty and name in defaults:
+            schema.append(parameter.replace(default=defaults[name]))
         else:
-            wanted.append(parameter)
-    return inspect.Signature(wanted)
+            schema.append(parameter)
+
+    @functools.wraps(function)
+    def build(*, total_steps: int, steps_per_epoch: float, **keys: Any) -> optax.Schedule:
+        given = {}
+        for name in lengths:
+            epochs = keys.pop(factors.in_epochs(name))
+            given[name] = factors.duration(name, steps=keys[name], epochs=epochs, steps_per_epoch=steps_per_epoch)
+        return function(**keys | _lengths(given, total_steps=total_steps))
+
+    given = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ("total_steps", "steps_per_epoch")]
+    build.__signature__ = inspect.Signature([*given, *schema])  # type: ignore[attr-defined]
+    return build
 
 
-def _from_optax(
-    function: Callable[..., optax.Schedule], *, total_steps: int, steps_per_epoch: float, **keys: Any
-) -> optax.Schedule:
-    """Calls an optax schedule with the lengths in steps, those left out taken from the run."""
-    names = inspect.signature(function).parameters
-    arguments = {name: parameter.default for name, parameter in _optax_schema(function).parameters.items()}
-    arguments = {name: keys.get(name, default) for name, default in arguments.items() if name in names}
-    given = {}
-    for name in filter(_is_length, names):
-        stem = name.removesuffix("_steps")
-        steps, epochs = keys.get(name), keys.get(f"{stem}_epochs")
-        if steps is not None and epochs is not None:
-            raise ValueError(f"{name}={steps}, {stem}_epochs={epochs}: give one")
-        given[name] = steps if epochs is None else factors.first_step_at(epochs, steps_per_epoch=steps_per_epoch)
+def _lengths(given: Mapping[str, int | None], *, total_steps: int) -> dict[str, int]:
+    """Returns the lengths in steps, those left out taken from the run."""
     if given.get("warmup_steps", 0) is None:
         raise ValueError("warmup_steps=None, warmup_epochs=None: give one (0 for no warm-up)")
     warmup, begin = given.get("warmup_steps") or 0, given.get("transition_begin") or 0
     whole = {"transition_begin": 0, "transition_steps": total_steps - warmup - begin, "decay_steps": total_steps}
-    for name, length in given.items():
-        arguments[name] = whole[name] if length is None else length
-        if length is None and name == "transition_steps" and whole[name] <= 0:
-            raise ValueError(f"{name}=None: nothing of the {total_steps} steps is left after {warmup + begin}")
-    if warmup >= arguments.get("decay_steps", math.inf):  # optax counts the warm-up as part of the decay
-        raise ValueError(f"warmup_steps={warmup}: must be below decay_steps={arguments['decay_steps']}, counted from 0")
-    return function(**arguments)
+    lengths = {name: whole[name] if length is None else length for name, length in given.items()}
+    if given.get("transition_steps", 0) is None and whole["transition_steps"] <= 0:
+        raise ValueError(f"transition_steps=None: nothing of the {total_steps} steps is left after {warmup + begin}")
+    if warmup >= lengths.get("decay_steps", math.inf):  # optax counts the warm-up as part of the decay
+        raise ValueError(f"warmup_steps={warmup}: must be below decay_steps={lengths['decay_steps']}, counted from 0")
+    return lengths
+
+
+def _from_optax() -> dict[str, Callable[..., optax.Schedule]]:
+    names = [name for name in vars(optax) if name.endswith("_schedule") and name not in {*UNFIT, "scale_by_schedule"}]
+    return {name: _configurable(vars(optax)[name]) for name in (*names, "exponential_decay")}
+
+
+SCHEDULES = Registry(
+    {
+        "constant": factors.constant,
+        "one_cycle": factors.one_cycle,
+        "polynomial_warmup": factors.polynomial_warmup,
+        "staircase": factors.staircase,
+        "steps": factors.steps,
+        "warmup_cosine": factors.warmup_cosine,
+        "warmup_linear": factors.warmup_linear,
+        **_from_optax(),
+    },
+    given={"total_steps", "steps_per_epoch"},
+    refused=UNFIT,
+)

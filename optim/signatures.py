@@ -1,156 +1,84 @@
-"""From the signature of an optax function to the schema of a config block, and back: checking what a config gives."""
+"""The signature of an optax function, as the schema of a config block."""
 
-import difflib
 import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
 
-from reducers import blocks
+from reducers import registry
 
 Masked = Literal["all", "weights"]
-"""Which leaves a decay or a trust ratio is for: all of them, or those with two or more dimensions."""
+"""Which leaves a decay or a trust ratio applies to: all of them, or those with two or more dimensions."""
 
-Ranges = Mapping[str, tuple[Callable[[Any], bool], str]]
-"""Parameter name -> (is the value allowed?, what is allowed, in words)."""
-
-AT_LEAST_0 = (lambda value: value >= 0, "must be at least 0")
-ABOVE_0 = (lambda value: value > 0, "must be above 0")
-UNIT_OPEN = (lambda value: 0 <= value < 1, "must be in [0, 1)")
-UNIT = (lambda value: 0 <= value <= 1, "must be in [0, 1]")
-
-_NOTHING = inspect.Parameter.empty
-
-
-def _members(hint: Any) -> tuple[Any, ...]:
-    """Returns the members of a union, or the hint itself as the only one."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+FloatDtype = Literal["bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"]
 
 
 def takes_mask(name: str) -> bool:
-    """Whether optax expects a mask under this name."""
+    """Returns whether optax expects a mask under this name."""
     return name == "mask" or name.endswith("_mask")
 
 
-def takes_dtype(name: str) -> bool:
-    """Whether optax expects a dtype under this name."""
-    return name.endswith("_dtype") or name.startswith("dtype_")
-
-
-def config_parameter(parameter: inspect.Parameter) -> inspect.Parameter | None:
-    """Returns the parameter as a config may give it, keyword-only and plainly annotated; None if a config cannot.
+def config_parameter(parameter: inspect.Parameter, *, interval: str | None = None) -> inspect.Parameter | None:
+    """Returns the parameter as a key of a config, keyword-only and plainly annotated; None if a config cannot hold it.
 
     Numbers, schedules and arrays of optax's unions become float, or int where the default is one; dtypes become names;
     masks become "all" (optax's default) or "weights". Callables, pytrees and transformations have no such form.
+
+    Args:
+        parameter: of an optax function.
+        interval: the range of its values. It is dropped if the default lies outside: `b2` is below 1 for Adam, and 1
+            for SM3.
     """
     name, default, hint = parameter.name, parameter.default, parameter.annotation
-    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         return None
-    members = set(_members(hint))
-    optional = types.NoneType in members or default is None
+    is_literal = typing.get_origin(hint) is Literal
+    members = set(typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,))
+    is_optional = types.NoneType in members or default is None
     members.discard(types.NoneType)
-    plain: Any
+    annotation: Any
     if takes_mask(name):
         if default is not None and default is not True:  # a mask that must be given is a tree of flags
             return None
-        plain, optional, default = Masked, False, "all"
-    elif takes_dtype(name):
-        plain, default = str, default if default is None or default is _NOTHING else jnp.dtype(default).name
-    elif isinstance(default, (bool, int, float, str)) and typing.get_origin(hint) is not Literal:
-        plain = type(default)
-    elif typing.get_origin(hint) is Literal or members in ({bool}, {int}, {str}):
-        plain = hint if typing.get_origin(hint) is Literal else members.pop()
+        annotation, is_optional, default = Masked, False, "all"
+    elif name.endswith("_dtype") or name.startswith("dtype_"):
+        annotation = FloatDtype
+        default = default if default in (None, parameter.empty) else jnp.dtype(default).name
+    elif is_literal or members in ({bool}, {int}, {str}):
+        annotation = hint if is_literal else members.pop()
+    elif isinstance(default, (bool, int, float, str)):
+        annotation = type(default)
     elif float in members:
-        plain = float
+        annotation = float
     else:
         return None
-    annotation = plain | None if optional else plain
+    is_number = isinstance(default, (int, float))
+    if interval is not None and not (is_number and not registry.inside(interval, default)):
+        annotation = Annotated[annotation, interval]
+    annotation = annotation | None if is_optional else annotation
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def config_signature(function: Callable, *, leave_out: Iterable[str] = ()) -> inspect.Signature | None:
-    """Returns the signature of `function` as a config block's schema; None where a required parameter has no form."""
-    kept = []
-    for parameter in inspect.signature(function).parameters.values():
-        plain = None if parameter.name in leave_out else config_parameter(parameter)
-        if plain is not None:
-            kept.append(plain)
-        elif parameter.name not in leave_out and parameter.default is _NOTHING:
-            return None
-    return inspect.Signature(kept)
+def config_parameters(
+    function: Callable, *, intervals: Mapping[str, str], leave_out: Iterable[str] = ()
+) -> dict[str, inspect.Parameter] | None:
+    """Returns the parameters of `function` that a config can hold; None where a required one has no such form.
 
-
-def check(arguments: Mapping[str, Any], *, signature: inspect.Signature, ranges: Ranges) -> dict[str, Any]:
-    """Checks names, types and ranges of a block's arguments.
-
-    A range does not hold for a function whose own default breaks it: `b2` is below 1 for Adam, and 1 for SM3.
-
-    Returns:
-        The arguments, whole numbers made floats where floats are meant.
-
-    Raises:
-        ValueError: one line with the key, the value and what is allowed.
+    Args:
+        function: of optax.
+        intervals: parameter name -> range of its values.
+        leave_out: parameters that the caller takes care of.
     """
-    parameters = signature.parameters
-    for key, value in arguments.items():
-        if key not in parameters:
-            raise ValueError(f"{key}={value!r}: not a known key; {suggest(key, parameters)}")
-    for key, parameter in parameters.items():
-        if parameter.default is _NOTHING and key not in arguments:
-            raise ValueError(f"{key}: missing; it has no default")
-    checked = {}
-    for key, value in arguments.items():
-        checked[key] = value = _typed(key, value, annotation=parameters[key].annotation)
-        allowed, words = ranges.get(key, (None, ""))
-        default = parameters[key].default
-        default_breaks_it = isinstance(default, (int, float)) and allowed is not None and not allowed(default)
-        if allowed is not None and value is not None and not default_breaks_it and not allowed(value):
-            raise ValueError(f"{key}={value!r}: {words}")
-        if takes_dtype(key) and value is not None:
-            _check_dtype(key, value)
-    return checked
-
-
-def _typed(key: str, value: Any, *, annotation: Any) -> Any:
-    """Returns the value, of the type of the annotation; raises ValueError if it is of another."""
-    if typing.get_origin(annotation) is Literal:
-        if value not in typing.get_args(annotation):
-            raise ValueError(f"{key}={value!r}: must be one of {', '.join(map(repr, typing.get_args(annotation)))}")
-        return value
-    members = _members(annotation)
-    if value is None and types.NoneType in members:
-        return None
-    for member in members:
-        origin = typing.get_origin(member)
-        if member is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            if not blocks.fits(value):
-                raise ValueError(f"{key}={value!r}: must be finite")
-            return float(value)
-        if origin is None and isinstance(value, member) and (member is bool or not isinstance(value, bool)):
-            return value
-        if origin is Mapping and hasattr(value, "keys"):
-            return value
-        if origin is tuple and isinstance(value, (tuple, list)):
-            inner = typing.get_args(member)[0]
-            return tuple(_typed(f"{key}[{i}]", item, annotation=inner) for i, item in enumerate(value))
-    names = " or ".join("None" if m is types.NoneType else getattr(m, "__name__", str(m)) for m in members)
-    raise ValueError(f"{key}={value!r}: must be {names}")
-
-
-def _check_dtype(key: str, value: str) -> None:
-    try:
-        known = value.isidentifier() and jnp.issubdtype(jnp.dtype(value), jnp.floating)  # NumPy parses other words
-    except TypeError:
-        known = False
-    if not known:
-        raise ValueError(f"{key}={value!r}: must be a floating-point type such as 'bfloat16' or 'float32'")
-
-
-def suggest(word: str, words: Iterable[str]) -> str:
-    """Returns "did you mean 'x'?" for the nearest words, or the list of all where none is near."""
-    known = sorted(words)
-    near = difflib.get_close_matches(word, known, n=3)
-    return f"did you mean {' or '.join(map(repr, near))}?" if near else f"allowed: {', '.join(known) or 'none'}"
+    kept = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in leave_out:
+            continue
+        plain = config_parameter(parameter, interval=intervals.get(name))
+        if plain is not None:
+            kept[name] = plain
+        elif parameter.default is parameter.empty:
+            return None
+    return kept

@@ -19,9 +19,6 @@ JAX has summed them over the workers before a reducer sees them, and the mean of
 This package imports jax, optax and numpy alone; ``pip install .`` installs it and nothing else.
 """
 
-from collections.abc import Callable
-
-from reducers import blocks
 from reducers.adacons import adacons
 from reducers.adasum import adasum, adasum_algorithms
 from reducers.arrived import Waited, needs_arrivals, num_counted, waited
@@ -35,6 +32,7 @@ from reducers.dynamic_scale import DynamicScale, all_finite
 from reducers.k_batch import k_batch
 from reducers.mean import mean
 from reducers.metrics import metrics
+from reducers.registry import Registry
 from reducers.sign_majority import sign_majority
 from reducers.stale import stale
 from reducers.sum import sum  # noqa: A004 - the field's name for it
@@ -42,7 +40,6 @@ from reducers.traffic import Traffic, traffic
 from reducers.trimmed_mean import trimmed_mean
 
 __all__ = [
-    "GIVEN",
     "REDUCERS",
     "AxisName",
     "DynamicScale",
@@ -58,7 +55,6 @@ __all__ = [
     "dynamic_backup_workers",
     "in_half_precision",
     "k_batch",
-    "lookup",
     "make",
     "mean",
     "metrics",
@@ -75,32 +71,23 @@ __all__ = [
     "waited",
 ]
 
-REDUCERS: dict[str, Callable] = {
-    "adacons": adacons,
-    "adasum": adasum,
-    "backup_workers": backup_workers,
-    "coordinate_median": coordinate_median,
-    "deadline": deadline,
-    "dynamic_backup_workers": dynamic_backup_workers,
-    "k_batch": k_batch,
-    "mean": mean,
-    "sign_majority": sign_majority,
-    "stale": stale,
-    "sum": sum,
-    "trimmed_mean": trimmed_mean,
-}
-
-# What the program supplies; every other parameter of a reducer is a config key.
-GIVEN = frozenset({"axis_name"})
-
-
-def lookup(name: str) -> Callable:
-    """Returns the reducer's constructor; its signature is the schema of a config's ``reducer`` block.
-
-    Raises:
-      ValueError: if no reducer has that name; says which there are.
-    """
-    return blocks.find(REDUCERS, name)
+REDUCERS = Registry(
+    {
+        "adacons": adacons,
+        "adasum": adasum,
+        "backup_workers": backup_workers,
+        "coordinate_median": coordinate_median,
+        "deadline": deadline,
+        "dynamic_backup_workers": dynamic_backup_workers,
+        "k_batch": k_batch,
+        "mean": mean,
+        "sign_majority": sign_majority,
+        "stale": stale,
+        "sum": sum,
+        "trimmed_mean": trimmed_mean,
+    },
+    given={"axis_name"},
+)
 
 
 def make(name: str, *, axis_name: AxisName, **kwargs):
@@ -115,9 +102,9 @@ def make(name: str, *, axis_name: AxisName, **kwargs):
       An ``optax.GradientTransformationExtraArgs`` to be used where ``axis_name`` is bound.
 
     Raises:
-      ValueError: if the name is unknown or an option has a value that makes no sense.
+      ValueError: one line, if the name or an option is unknown, missing, or of a wrong type or range.
 
     >>> make("mean", axis_name="worker").init({"w": 0.0})
     EmptyState()
     """
-    return lookup(name)(axis_name, **kwargs)
+    return REDUCERS.make(name, axis_name=axis_name, **kwargs)

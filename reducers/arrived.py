@@ -10,7 +10,6 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
-from reducers import blocks
 from reducers.arrivals.order import Arrived
 from reducers.axes import AxisName, num_workers
 
@@ -64,7 +63,7 @@ def over_arrived(
     Raises:
       ValueError: for a block that makes no sense, or a reducer that cannot leave workers out.
     """
-    combiner = blocks.build(combine, lookup=reducers.lookup, key="combine", axis_name=axis_name)
+    combiner = reducers.REDUCERS.build(combine, where="combine", axis_name=axis_name)
     if "contributes" not in inspect.signature(combiner.update).parameters:
         name = combine if isinstance(combine, str) else combine["name"]
         raise ValueError(f"combine={name!r}: its update takes no 'contributes', so it cannot leave workers out")

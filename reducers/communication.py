@@ -1,6 +1,6 @@
 """In which precision updates travel between workers: wrappers of a reducer, by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -8,10 +8,10 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers import blocks
 from reducers.arrived import Waited
 from reducers.axes import AxisName
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
+from reducers.registry import Registry
 
 
 class HalfPrecisionState(NamedTuple):
@@ -27,9 +27,8 @@ class HalfPrecisionState(NamedTuple):
         return {"communication_scale": self.scale.value}
 
 
-def in_full_precision(reducer: optax.GradientTransformation, *, axis_name: AxisName) -> optax.GradientTransformation:
+def in_full_precision(reducer: optax.GradientTransformation) -> optax.GradientTransformation:
     """Sends updates as they are: returns the reducer itself."""
-    del axis_name
     return reducer
 
 
@@ -126,7 +125,7 @@ def _wide(x: jax.Array) -> Any:
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
-COMMUNICATIONS: dict[str, Callable] = {"full": in_full_precision, "half": in_half_precision}
+COMMUNICATIONS = Registry({"full": in_full_precision, "half": in_half_precision}, given={"reducer", "axis_name"})
 
 # Reducers with R(s g) = s R(g); divided by the scale, the result of others would be something else.
 # Those whose state is in the gradient's own units (stale, dynamic_backup_workers) are none: the scale changes.
@@ -145,19 +144,6 @@ def scales(reducer: Mapping | str) -> bool:
     return block["name"] in HOMOGENEOUS and ("combine" not in block or scales(block["combine"]))
 
 
-# What the program supplies; every other parameter is a config key.
-GIVEN = frozenset({"reducer", "axis_name"})
-
-
-def lookup(name: str) -> Callable:
-    """Returns the wrapper; its signature is the schema of a config's ``communication`` block.
-
-    Raises:
-      ValueError: if none has that name; says which there are.
-    """
-    return blocks.find(COMMUNICATIONS, name)
-
-
 def make(name: str, *, reducer: optax.GradientTransformation, axis_name: AxisName, **kwargs):
     """Wraps a reducer: ``make(reducer=..., axis_name=..., **config.communication)``.
 
@@ -165,4 +151,4 @@ def make(name: str, *, reducer: optax.GradientTransformation, axis_name: AxisNam
     >>> make("full", reducer=mean("worker"), axis_name="worker").init({"w": 0.0})
     EmptyState()
     """
-    return lookup(name)(reducer, axis_name=axis_name, **kwargs)
+    return COMMUNICATIONS.make(name, reducer=reducer, axis_name=axis_name, **kwargs)

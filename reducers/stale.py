@@ -8,7 +8,6 @@ import optax
 from jax import numpy as jnp
 
 import reducers
-from reducers import blocks
 from reducers.axes import AxisName, same_on_all
 
 Law = Literal["fixed", "uniform", "geometric"]
@@ -90,7 +89,7 @@ def stale(
             raise ValueError(f"{key}={value}: must be in [0, inf)")
     if law not in _LARGEST:
         raise ValueError(f"law={law!r}: must be one of {', '.join(map(repr, _LARGEST))}")
-    combiner = blocks.build(combine, lookup=reducers.lookup, key="combine", axis_name=axis_name)
+    combiner = reducers.REDUCERS.build(combine, where="combine", axis_name=axis_name)
     largest = _LARGEST[law] * delay_steps if max_delay_steps is None else max_delay_steps
     if law == "fixed" and delay_steps > largest:
         raise ValueError(f"delay_steps={delay_steps}: exceeds max_delay_steps={largest}")

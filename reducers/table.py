@@ -33,8 +33,8 @@ def table() -> str:
 
 def _sent(name: str, *, num_workers: int) -> float:
     gradient = jax.ShapeDtypeStruct((_ELEMENTS,), jnp.float32)
-    parameters = inspect.signature(reducers.REDUCERS[name]).parameters.values()
-    options = {p.name: 1 for p in parameters if p.default is p.empty and p.name not in reducers.GIVEN}
+    parameters = reducers.REDUCERS.parameters(name).values()
+    options = {p.name: 1 for p in parameters if p.default is p.empty}
     reducer = reducers.make(name, axis_name="worker", **options)
     seconds = jnp.zeros(num_workers)
     moved = reducers.traffic(reducer, gradient, axis_sizes={"worker": num_workers}, arrival_seconds=seconds)

@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-from configs import schema
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 Sources = dict[str, str]  # path from the root -> text
 
@@ -281,11 +279,6 @@ def test_the_table_has_no_circle_and_no_ghost():
 def test_nothing_imports_tests_experiments_or_benchmarks():
     users = {package for package, allowed in FIRST_PARTY.items() if {"tests", "experiments", "benchmarks"} & allowed}
     assert users == {"tests"}
-
-
-def test_registries_are_imports_of_configs():
-    modules = schema.BLOCKS.values()
-    assert len(modules) >= 5 and {module.split(".")[0] for module in modules} <= FIRST_PARTY["configs"]
 
 
 # ---- importing ---------------------------------------------------------------------------------------------------

@@ -210,8 +210,8 @@ def test_scripted_events():
 # ---- what is refused -----------------------------------------------------------------------------------------------
 
 REFUSED = [
-    ("lognormall", {}, "name='lognormall': did you mean 'lognormal'"),
-    ("constant", {"second": 1.0}, "second: unknown option; allowed: seconds"),
+    ("lognormall", {}, "name='lognormall': unknown name; did you mean 'lognormal'"),
+    ("constant", {"second": 1.0}, "second: unknown key; did you mean 'seconds'"),
     ("constant", {"seconds": 0}, r"seconds=0: must be float in \(0, inf\)"),
     ("constant", {"seconds": "1"}, "seconds='1': must be float"),
     ("lognormal", {"sigma": float("nan")}, "sigma=nan"),

@@ -136,7 +136,7 @@ def test_command_with_a_bound(capsys):
     [
         (["--model=constnat"], "did you mean 'constant'?"),
         (["--model=constant", "--workers=0"], "workers=0: must be at least 1"),
-        (["--model=constant", "--sigma=1"], "sigma: unknown option"),
+        (["--model=constant", "--sigma=1"], "sigma: unknown key"),
         (["--model=constant", "--gradients=5"], "of each of the 40 workers"),
         ([], "--model"),
     ],

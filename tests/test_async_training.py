@@ -232,7 +232,7 @@ REFUSED = {
     (*ASYNC, *CONSTANT, "--config.accumulation.name=local_steps", "--config.accumulation.count=2"): "config.reducer_on",
     (*ASYNC, *CONSTANT, "--config.server.rule=inverze"): "config.server.rule.name='inverze': did you mean 'inverse'?",
     (*ASYNC, *CONSTANT, "--config.server.rule=threshold"): "config.server.rule.max_staleness: missing",
-    (*ASYNC, *CONSTANT, "--config.server.rule={'name': 'none', 'x': 1}"): "config.server.rule.x: unknown option",
+    (*ASYNC, *CONSTANT, "--config.server.rule={'name': 'none', 'x': 1}"): "config.server.rule.x: unknown key",
     (*ASYNC, *CONSTANT, "--config.server.gradients_per_update=0"): "must be int in [1, inf)",
     (*ASYNC, *CONSTANT, "--config.server.staleness_bound=-1"): "must be int in [0, inf) or None",
     ("--config.server.rule=inverse",): "config.server.rule: unknown key",

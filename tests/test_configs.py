@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 import pytest
 
-from configs import annotations, flags, schema
+from configs import flags, schema
+from reducers import registry
 from runs.errors import ConfigError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -15,7 +16,7 @@ DIGITS = f"{ROOT}/configs/digits.py"
 
 def test_every_key_of_every_block_is_in_the_config():
     config = flags.load(DIGITS).to_dict()
-    assert set(config) == set(schema.parameters(schema.experiment))
+    assert set(config) == set(registry.parameters(schema.experiment))
     for block in schema.BLOCKS:
         assert set(config[block]) == {"name", *schema.block_parameters(block, config[block]["name"])}
 
@@ -108,8 +109,8 @@ def test_config_is_locked():
         ("def get_config(variant='')\n  return 1", "SyntaxError"),
         ("from configs.schema import experiment\ndef get_config(v=''):\n  return experiment(modell={})", "modell"),
         (
-            "from ml_collections import ConfigDict\ndef get_config(v=''):\n  return ConfigDict({'model': 3})",
-            "config.data: missing",
+            "from ml_collections import ConfigDict\ndef get_config(v=''):\n  return ConfigDict({'data': {'name': ''}})",
+            "config.model: missing",
         ),
         (
             "from ml_collections import ConfigDict\ndef get_config(v=''):\n"
@@ -146,5 +147,5 @@ def test_broken_files(text, message, tmp_path):
     ],
 )
 def test_types_and_ranges(annotation, good, bad):
-    assert all(annotations.matches(annotation, value) for value in good)
-    assert not any(annotations.matches(annotation, value) for value in bad)
+    assert all(registry.matches(annotation, value) for value in good)
+    assert not any(registry.matches(annotation, value) for value in bad)

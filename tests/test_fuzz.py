@@ -24,7 +24,7 @@ from configs import flags, schema
 from data import sources
 from models import tasks
 from parallel import Layout
-from reducers import arrivals
+from reducers import arrivals, registry
 from tests.test_refusals import listing
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -77,7 +77,7 @@ def leaves(base: str) -> list[str]:
     """The keys of a config that have no keys of their own."""
     config = flags.load(BASES[base][0].removeprefix("--config="), BASES[base][1:])
     found = []
-    for key in schema.parameters(schema.experiment):
+    for key in registry.parameters(schema.experiment):
         inner = schema.block_parameters(key, config[key].name) if key in schema.BLOCKS else None
         found += [key] if inner is None else [f"{key}.{name}" for name in inner]
     return found

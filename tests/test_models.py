@@ -22,7 +22,7 @@ COUNTS = {  # (28, 28, 1) images, 10 classes
 
 @pytest.mark.parametrize("name", models.MODELS)
 def test_every_model_says_its_count(name):
-    assert re.search(r"\d,\d{3} parameters", models.lookup(name).__doc__)  # and its own tests count
+    assert re.search(r"\d,\d{3} parameters", models.MODELS.find(name).__doc__)  # and its own tests count
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -30,7 +30,7 @@ def test_parameter_count(name):
     model = models.make(name, sizes={"num_classes": 10})
     variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 28, 28, 1)))
     assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == COUNTS[name]
-    assert f"{COUNTS[name]:,}" in models.lookup(name).__doc__ or name == "mlp"
+    assert f"{COUNTS[name]:,}" in models.MODELS.find(name).__doc__ or name == "mlp"
 
 
 def test_mlp_count_on_digits():
@@ -38,7 +38,7 @@ def test_mlp_count_on_digits():
         models.make("mlp", sizes={"num_classes": 10}).init, jax.random.key(0), jnp.zeros((1, 8, 8, 1))
     )
     assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == 9_610
-    assert "9,610" in models.lookup("mlp").__doc__
+    assert "9,610" in models.MODELS.find("mlp").__doc__
 
 
 @pytest.mark.parametrize("size", [28, 7])

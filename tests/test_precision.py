@@ -31,7 +31,7 @@ SOFTMAX = ("--config.model.name=softmax", "--config.ema_decay=0.9")
 # ---- compute in half precision ----------------------------------------------------------------------------------
 
 
-CLASSIFIERS = [name for name in models.MODELS if "num_classes" in inspect.signature(models.lookup(name)).parameters]
+CLASSIFIERS = [name for name in models.MODELS if "num_classes" in inspect.signature(models.MODELS[name]).parameters]
 
 
 QUICK = {(name, "bfloat16") for name in CLASSIFIERS if name != "inception_v3"} | {("mlp", "float16")}

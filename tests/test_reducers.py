@@ -336,7 +336,7 @@ def test_second_call_compiles_nothing(case):
 def test_unknown_name_and_option():
     with pytest.raises(ValueError, match="did you mean 'mean'"):
         reducers.make("maen", axis_name=WORKER)
-    with pytest.raises(TypeError, match="unheard_of"):
+    with pytest.raises(ValueError, match="unheard_of: unknown key"):
         reducers.make("mean", axis_name=WORKER, unheard_of=1)
 
 

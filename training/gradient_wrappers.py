@@ -26,6 +26,7 @@ from jax import numpy as jnp
 import optim
 from reducers.adasum import Tree, fold, pair
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
+from reducers.registry import Registry
 from training.train_state import TrainState, WorkerState, evaluation_params
 
 Sums = dict[str, jax.Array]
@@ -108,7 +109,7 @@ def local_steps(gradient: GradientFunction, *, count: Annotated[int, "[1, inf)"]
 
 
 # What a config's ``accumulation`` block may name; the wrappers' options are its keys.
-ACCUMULATIONS: dict[str, Callable[..., GradientFunction]] = {"local_steps": local_steps, "micro_batches": micro_batches}
+ACCUMULATIONS = Registry({"local_steps": local_steps, "micro_batches": micro_batches}, given={"gradient"})
 
 
 def split_batch(batch: Any, *, key: jax.Array, count: int) -> list[tuple[Any, jax.Array]]:
@@ -279,7 +280,4 @@ def dynamic_loss_scaling(
 
 
 # What a config's ``loss_scaling`` block may name.
-LOSS_SCALINGS: dict[str, Callable[..., DynamicScale | None]] = {
-    "dynamic": dynamic_loss_scaling,
-    "none": no_loss_scaling,
-}
+LOSS_SCALINGS = Registry({"dynamic": dynamic_loss_scaling, "none": no_loss_scaling})

@@ -313,8 +313,7 @@ def make_learning_rate(
 def make_loss_scale(config: ConfigDict) -> DynamicScale | None:
     """Returns the rule of the dynamic loss scale, or None."""
     with in_block("loss_scaling"):
-        options = dict(config.loss_scaling)
-        return LOSS_SCALINGS[options.pop("name")](**options)
+        return LOSS_SCALINGS.build(config.loss_scaling)
 
 
 def make_optimizers(

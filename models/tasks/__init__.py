@@ -1,19 +1,18 @@
 """Tasks: a model joined with its loss and metrics."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import jax
 from flax import linen as nn
 
-from models import registry
 from models.tasks.base import Batch, Sums, Task
 from models.tasks.causal_lm import causal_lm
 from models.tasks.classification import classification
 from models.tasks.density import density
 from models.tasks.masked_lm import masked_lm
+from reducers.registry import Registry
 
 __all__ = [
-    "GIVEN",
     "TASKS",
     "Batch",
     "Sums",
@@ -21,29 +20,19 @@ __all__ = [
     "causal_lm",
     "classification",
     "density",
-    "lookup",
     "make",
     "masked_lm",
 ]
 
-TASKS: dict[str, Callable[..., Task]] = {
-    "causal_lm": causal_lm,
-    "classification": classification,
-    "density": density,
-    "masked_lm": masked_lm,
-}
-
-# What the program supplies; every other parameter of a task is a config key.
-GIVEN = frozenset({"model", "example", "sizes"})
-
-
-def lookup(name: str) -> Callable[..., Task]:
-    """Returns the task's constructor; its signature is the schema of a config's ``task`` block.
-
-    Raises:
-      ValueError: if no task has that name; says which there are.
-    """
-    return registry.find(TASKS, name)
+TASKS = Registry(
+    {
+        "causal_lm": causal_lm,
+        "classification": classification,
+        "density": density,
+        "masked_lm": masked_lm,
+    },
+    given={"model", "example", "sizes"},
+)
 
 
 def make(
@@ -61,4 +50,4 @@ def make(
     Raises:
       ValueError: one line; the data are not what the task is for.
     """
-    return lookup(name)(model=model, example=example, sizes=sizes, **kwargs)
+    return TASKS.make(name, model=model, example=example, sizes=sizes, **kwargs)

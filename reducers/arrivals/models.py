@@ -5,18 +5,17 @@ another is given as a block of a config: a name, or {"name": ..., option: value}
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeAlias
 
 import jax
 import numpy as np
 from jax import numpy as jnp
 
-from reducers import blocks
 from reducers.arrivals.traces import trace
+from reducers.registry import Block, Registry
 
 Arrivals: TypeAlias = Callable[[jax.Array, Any, int], jax.Array]
-Block = Mapping | str
 Factor = Annotated[float, "(0, inf)"]
 Probability = Annotated[float, "(0, 1]"]
 Seconds = Annotated[float, "(0, inf)"]
@@ -150,7 +149,7 @@ def mixture(*, base: Block = "lognormal", outlier: Block = "pareto", probability
     >>> mixture(base="constant", outlier="constant", probability=1.0)(jax.random.key(0), 0, 2)
     Array([2., 2.], dtype=float32)
     """
-    base_model, outlier_model = _model(base, key="base"), _model(outlier, key="outlier")
+    base_model, outlier_model = ARRIVALS.build(base, where="base"), ARRIVALS.build(outlier, where="outlier")
 
     def model(key, step, num_workers):
         choice_key = jax.random.fold_in(jax.random.fold_in(key, _CHOICE), step)
@@ -175,7 +174,7 @@ def slow_workers(*, base: Block = "lognormal", num_slow: Annotated[int, "[0, inf
     >>> slow_workers(base="constant", num_slow=1, factor=4.0)(jax.random.key(0), 0, 3)
     Array([4., 1., 1.], dtype=float32)
     """
-    base_model = _model(base, key="base")
+    base_model = ARRIVALS.build(base, where="base")
 
     def model(key, step, num_workers):
         if num_slow > num_workers:
@@ -221,7 +220,7 @@ def markov(
     if resample > 1:
         values = f"slow_probability={slow_probability}, recovery_probability={recovery_probability}"
         raise ValueError(f"{values}: must not exceed 1 in sum")
-    base_model = _model(base, key="base")
+    base_model = ARRIVALS.build(base, where="base")
 
     def slow_phase(key, step, num_workers):
         def look_back(state):
@@ -259,7 +258,7 @@ def scripted(*, base: Block = "constant", events: Sequence[tuple[int, int, float
     >>> scripted(events=[(1, 2, 60.0)])(jax.random.key(0), 2, 3)
     Array([ 1., 60.,  1.], dtype=float32)
     """
-    base_model = _model(base, key="base")
+    base_model = ARRIVALS.build(base, where="base")
     for i, event in enumerate(events):
         if not _is_event(event):
             raise ValueError(f"events[{i}]={event!r}: must be (worker, step, seconds), from 0, 0 and above 0")
@@ -319,20 +318,41 @@ def paper_cluster():
     )
 
 
-ARRIVALS: dict[str, Callable[..., Arrivals]] = {
-    "constant": constant,
-    "lognormal": lognormal,
-    "markov": markov,
-    "mixture": mixture,
-    "none": none,
-    "paper_cluster": paper_cluster,
-    "pareto": pareto,
-    "scripted": scripted,
-    "shifted_exponential": shifted_exponential,
-    "slow_workers": slow_workers,
-    "trace": trace,
-}
+ARRIVALS = Registry(
+    {
+        "constant": constant,
+        "lognormal": lognormal,
+        "markov": markov,
+        "mixture": mixture,
+        "none": none,
+        "paper_cluster": paper_cluster,
+        "pareto": pareto,
+        "scripted": scripted,
+        "shifted_exponential": shifted_exponential,
+        "slow_workers": slow_workers,
+        "trace": trace,
+    }
+)
 
 
-def _model(block: Block, *, key: str) -> Arrivals:
-    return blocks.build(block, lookup=lambda name: blocks.find(ARRIVALS, name), key=key)
+def make(name: str, **options: Any) -> Arrivals:
+    """Builds the arrival model called ``name``: ``make(**config.arrivals)``.
+
+    Args:
+      name: a key of ``ARRIVALS``.
+      **options: the model's options, which its signature checks.
+
+    Returns:
+      ``(key, step, num_workers) -> seconds``, compiled unless it is called inside another program.
+
+    Raises:
+      ValueError: one line, for a name, an option or a value that makes no sense.
+
+    >>> make("constant", seconds=2.0)(jax.random.key(0), 0, 3)
+    Array([2., 2., 2.], dtype=float32)
+    >>> make("pareto", alpha=0.5)
+    Traceback (most recent call last):
+    ValueError: alpha=0.5: must be float in (1, inf)
+    """
+    model = ARRIVALS.make(name, **options)
+    return jax.jit(model, static_argnums=2)  # exp and log alone differ in bits from those of a fused program

@@ -1,6 +1,5 @@
 """Samples of many steps of an arrival model, and the mean time to the k-th arrival, by formula or from samples."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -122,5 +121,4 @@ def expected_arrivals(name: str, *, num_workers: int, **options: Any) -> np.ndar
     """
     if name not in _CLOSED_FORMS:
         return None
-    parameters = inspect.signature(ARRIVALS[name]).parameters.values()
-    return _CLOSED_FORMS[name](num_workers, **{p.name: options.get(p.name, p.default) for p in parameters})
+    return _CLOSED_FORMS[name](num_workers, **ARRIVALS.check({"name": name, **options}))

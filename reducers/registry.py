@@ -1,0 +1,281 @@
+"""Things that a config names: finding them, checking their options, and building them.
+
+A *block* is a name with options, ``{"name": "trimmed_mean", "num_trimmed": 2}``, or the name alone. A ``Registry`` maps
+each name to a constructor, whose signature is the schema of the block: parameters are keys, defaults are defaults, and
+annotations give types and ranges. A range is an interval in ``Annotated``, such as ``Annotated[float, "[0, 1)"]``.
+"""
+
+import ast
+import difflib
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+Block = Mapping[str, Any] | str
+Parameters = Mapping[str, inspect.Parameter]
+
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
+
+
+class Registry(dict[str, Callable]):
+    """A dict from names to constructors that checks and builds blocks.
+
+    Attributes:
+      given: parameters that the program supplies, which are therefore no options of a block.
+      refused: names that exist elsewhere and are not offered, each with the reason.
+
+    >>> def scaled(*, factor: Annotated[float, "(0, inf)"] = 1.0, base: int):
+    ...   return base * factor
+    >>> registry = Registry({"scaled": scaled}, given={"base"})
+    >>> registry.make("scaled", factor=3, base=10)
+    30.0
+    >>> registry.make("scaled", factor=-3, base=10)
+    Traceback (most recent call last):
+    ValueError: factor=-3: must be float in (0, inf)
+    >>> registry.check("scalde", where="combine")
+    Traceback (most recent call last):
+    ValueError: combine.name='scalde': unknown name; did you mean 'scaled'?
+    """
+
+    def __init__(
+        self,
+        constructors: Mapping[str, Callable],
+        *,
+        given: Iterable[str] = (),
+        refused: Mapping[str, str] = types.MappingProxyType({}),
+    ):
+        super().__init__(constructors)
+        self.given = frozenset(given)
+        self.refused = refused
+
+    def find(self, name: str) -> Callable:
+        """Returns the constructor with this name; raises ValueError with the names that exist."""
+        if isinstance(name, str) and name in self:
+            return self[name]
+        if isinstance(name, str) and name in self.refused:
+            raise ValueError(f"name={name!r}: {self.refused[name]}")
+        raise ValueError(f"name={name!r}: unknown name; {suggest(name, self)}")
+
+    def parameters(self, name: str) -> Parameters:
+        """Returns the options of a name: the parameters of its constructor that the program does not supply."""
+        return parameters(self.find(name), leave_out=self.given)
+
+    def check(self, block: Block, *, where: str = "") -> dict[str, Any]:
+        """Returns all options of a block, defaults included.
+
+        Args:
+          block: a name, or a mapping with a name.
+          where: the block's own key, which errors put before the option: ``combine.num_trimmed=...``.
+
+        Raises:
+          ValueError: one line, if the name or an option is unknown, missing, or of a wrong type or range.
+        """
+        try:
+            options = {"name": block} if isinstance(block, str) else {key: block[key] for key in block}
+            if "name" not in options:
+                raise ValueError(f"name: missing; {suggest('', self)}")
+            return check(options, parameters=self.parameters(options.pop("name")))
+        except ValueError as error:
+            raise ValueError(_below(where, error)) from None
+
+    def build(self, block: Block, *, where: str = "", **given: Any) -> Any:
+        """Checks a block and calls its constructor.
+
+        Args:
+          block: a name, or a mapping with a name.
+          where: as for ``check``.
+          **given: values that the program supplies; the constructor gets those that it has parameters for.
+
+        Returns:
+          The constructor's result.
+
+        Raises:
+          ValueError: as ``check``, or raised by the constructor.
+        """
+        options = self.check(block, where=where)
+        constructor = self.find(block if isinstance(block, str) else block["name"])
+        wanted = given.keys() & inspect.signature(constructor).parameters.keys()
+        try:
+            return constructor(**{key: given[key] for key in wanted}, **options)
+        except ValueError as error:
+            if not where:
+                raise
+            raise ValueError(_below(where, error)) from None
+
+    def make(self, name: str, **arguments: Any) -> Any:
+        """Builds a block that is written as a call: ``make(axis_name="worker", **config.reducer)``."""
+        given = {key: arguments.pop(key) for key in self.given & arguments.keys()}
+        return self.build({**arguments, "name": name}, **given)
+
+
+def parameters(function: Callable, *, leave_out: Iterable[str] = ()) -> Parameters:
+    """Returns the parameters of a function that can be options of a block."""
+    return {
+        key: parameter
+        for key, parameter in inspect.signature(function, eval_str=True).parameters.items()
+        if key not in {"name", *leave_out} and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    }
+
+
+def check(options: Mapping[str, Any], *, parameters: Parameters) -> dict[str, Any]:
+    """Returns a value for every parameter: the option, or its default.
+
+    An integer that stands for a float becomes one, and a list that stands for a tuple.
+
+    Raises:
+      ValueError: one line, if an option is unknown, missing, or of a wrong type or range.
+    """
+    for key in options:
+        if key not in parameters:
+            raise ValueError(f"{key}: unknown key; {suggest(key, parameters)}")
+    values = {}
+    for key, parameter in parameters.items():
+        if key not in options and parameter.default is parameter.empty:
+            raise ValueError(f"{key}: missing; must be {describe(parameter.annotation)}")
+        value, kind = options.get(key, parameter.default), plain_type(parameter.annotation)
+        if kind is float and type(value) is int and fits(value):
+            value = float(value)
+        elif kind is tuple and isinstance(value, list):
+            value = tuple(value)
+        if key in options and not matches(parameter.annotation, value):
+            raise ValueError(f"{key}={options[key]!r}: must be {describe(parameter.annotation)}")
+        values[key] = value
+    return values
+
+
+def matches(annotation: Any, value: Any) -> bool:
+    """Returns whether a value has the annotated type and lies in its range.
+
+    Numbers must be finite and fit into 32 bits. Anything that is not a type of a config is left to the constructor.
+
+    >>> matches(Annotated[float, "[0, 1)"], 1.0), matches(int | None, None), matches(tuple[int, ...], (1, 2.5))
+    (False, True, False)
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return matches(arguments[0], value) and all(inside(interval, value) for interval in arguments[1:])
+    if origin in (typing.Union, types.UnionType):
+        return any(matches(option, value) for option in arguments)
+    if origin is Literal:
+        return any(value == option and type(value) is type(option) for option in arguments)
+    if origin is tuple and isinstance(value, tuple | list):
+        if arguments[1:] == (...,):
+            return all(matches(arguments[0], item) for item in value)
+        return len(arguments) == len(value) and all(map(matches, arguments, value))
+    if annotation is float:
+        return type(value) in (int, float) and fits(value)
+    if annotation is int:
+        return type(value) is int and fits(value)
+    if annotation in (bool, str):
+        return type(value) is annotation
+    if annotation in (None, types.NoneType):
+        return value is None
+    if Mapping in (annotation, origin):
+        return isinstance(value, Mapping) or hasattr(value, "keys")  # a ConfigDict is not a Mapping
+    return origin is not tuple and (not isinstance(value, float) or math.isfinite(value))
+
+
+def describe(annotation: Any) -> str:
+    """Returns in words which values match an annotation.
+
+    >>> describe(Annotated[int, "[1, inf)"] | None)
+    'int in [1, inf) or None'
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return " in ".join([arguments[0].__name__, *arguments[1:]])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(describe, arguments))
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, arguments))
+    if origin is tuple:
+        return f"a tuple of {', '.join(describe(a) for a in arguments if a is not ...)}"
+    if Mapping in (annotation, origin):
+        return "a block, such as {'name': ...}"
+    names = {float: "a finite float32", None: "None", types.NoneType: "None", inspect.Parameter.empty: "given"}
+    return names[annotation] if annotation in names else getattr(annotation, "__name__", str(annotation))
+
+
+def is_optional(annotation: Any) -> bool:
+    """Returns whether an annotation is a union with None."""
+    return types.NoneType in typing.get_args(annotation)
+
+
+def plain_type(annotation: Any) -> type:
+    """Returns the Python type of an annotation's values; ``object`` where there are several or none is known.
+
+    >>> plain_type(Annotated[float, "(0, inf)"] | None), plain_type(Literal["a", "b"]), plain_type(tuple[int, ...])
+    (<class 'float'>, <class 'str'>, <class 'tuple'>)
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return plain_type(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return plain_type(next(option for option in arguments if option is not types.NoneType))
+    if origin is Literal:
+        return type(arguments[0])
+    return next((kind for kind in (int, float, bool, str, tuple) if kind in (annotation, origin)), object)
+
+
+def fits(value: float) -> bool:
+    """Returns whether JAX can hold a number in 32 bits: a signed or unsigned integer, or a finite float.
+
+    >>> fits(2**32 - 1), fits(2**32), fits(1e38), fits(1e39), fits(float("nan"))
+    (True, False, True, False, False)
+    """
+    return -(2**31) <= value < 2**32 if isinstance(value, int) else abs(value) <= MAX_FLOAT32
+
+
+def inside(interval: str, value: float) -> bool:
+    """Returns whether a number lies in an interval.
+
+    >>> inside("[0, 1)", 0), inside("[0, 1)", 1), inside("(0, inf)", 0)
+    (True, False, False)
+    """
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    above = low <= value if interval[0] == "[" else low < value
+    return above and (value <= high if interval[-1] == "]" else value < high)
+
+
+def suggest(word: Any, words: Iterable[str]) -> str:
+    """Returns "did you mean 'x'?" for the word nearest to a misspelt one, or all words if none is near.
+
+    >>> suggest("maen", ["mean", "sum"]), suggest("adam", ["mean", "sum"])
+    ("did you mean 'mean'?", 'allowed: mean, sum')
+    """
+    near = difflib.get_close_matches(word, words, n=1) if isinstance(word, str) else []
+    return f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(sorted(words)) or 'none'}"
+
+
+def parse_options(arguments: Sequence[str]) -> dict[str, Any]:
+    """Reads ``--key=value`` arguments as options.
+
+    >>> parse_options(["--sigma=0.5", "--base={'name': 'constant'}", "--path=a.csv"])
+    {'sigma': 0.5, 'base': {'name': 'constant'}, 'path': 'a.csv'}
+    """
+    options = {}
+    for argument in arguments:
+        key, equals, text = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not equals or not key.isidentifier():
+            raise ValueError(f"{argument!r}: must be --key=value")
+        options[key] = literal(text)
+    return options
+
+
+def literal(text: str) -> Any:
+    """Returns the value of a Python literal, or the text itself if it is none.
+
+    >>> literal("0.5"), literal("layer")
+    (0.5, 'layer')
+    """
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return text
+
+
+def _below(where: str, error: ValueError) -> str:
+    return f"{where}.{error}" if where else str(error)
