@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from benchmarks import command, loops, rounds
 from benchmarks.measured import Measured
-from parallel import Layout, configure_cpu_devices
+from parallel import Layout, configure_cpu_devices, keep_freed_memory
 
 NUM_WORKERS = 8
 
@@ -46,15 +46,16 @@ CASES = (
 
 def benchmark(*, repeats: int, tell: command.Tell, cases: Sequence[Case] = CASES) -> command.Found:
     """Measures all cases in turns, in one process."""
+    keep_freed_memory()
     configure_cpu_devices(NUM_WORKERS, num_devices=NUM_WORKERS)
     found = []
     for case in cases:
         where = f"{case.num_devices} device{'s' if case.num_devices > 1 else ''}"
         tell(f"{case.name}, {where}")
         config, *overrides = case.config
-        program, layout = loops.load(config, overrides), Layout.of(NUM_WORKERS, num_devices=case.num_devices)
+        setup, layout = loops.load(config, overrides), Layout.of(NUM_WORKERS, num_devices=case.num_devices)
         turns: dict[str, rounds.Turn] = {
-            str(size): loops.Loop(program, layout, num_updates=case.steps, steps_per_dispatch=size)
+            str(size): loops.Loop(setup, layout, num_updates=case.steps, steps_per_call=size)
             for size in (1, case.together)
         }
         seconds = rounds.in_turns(turns, repeats=repeats, tell=tell)

@@ -22,7 +22,7 @@ from benchmarks import candidates, leaves, measure
 from benchmarks.loops import ROOT, Loop, Part, load
 from benchmarks.rounds import Child, Turn, serve
 from launch.local import free_port
-from parallel import Layout, configure_cpu_devices, processes
+from parallel import Layout, configure_cpu_devices, keep_freed_memory, processes
 
 _CALLS = 3  # of a reducer in a turn
 
@@ -73,10 +73,10 @@ def make(contender: str, *, num_devices: int) -> Turn:
     kind, *rest = contender.split()
     if kind == "step" or kind == "local":
         name, num_updates, *overrides = rest
-        program = load(name, overrides)
-        layout = Layout.of(program.config.num_workers, num_devices=num_devices)
+        setup = load(name, overrides)
+        layout = Layout.of(setup.config.num_workers, num_devices=num_devices)
         part: Part = "step" if kind == "step" else "local"
-        return Loop(program, layout, num_updates=int(num_updates), part=part)
+        return Loop(setup, layout, num_updates=int(num_updates), part=part)
     if kind == "reduce":
         (shapes, num_floats), reducer = rest[0].split(":"), rest[1]
         layout = Layout.of(num_devices, num_devices=num_devices)
@@ -98,7 +98,7 @@ class Reduction:
         self._reduce, self._state = measure.lift_reducer(candidates.parse(reducer), shapes, layout)
         rng = np.random.default_rng(0)
         draw = lambda leaf: rng.standard_normal((layout.num_workers, *leaf.shape), np.float32)  # noqa: E731
-        self._gradients = [layout.put_local(draw(leaf)) for leaf in shapes]
+        self._gradients = [layout.put_per_worker(draw(leaf)) for leaf in shapes]
 
     def __call__(self) -> float:
         """Returns the mean seconds of a call; one before them, which is not counted, waits for the other processes."""
@@ -116,6 +116,7 @@ def main(coordinator: str, num_processes: str, index: str, num_devices: str) -> 
     """Is one process of a group, until its standard input ends."""
     count, devices = int(num_processes), int(num_devices)
     processes.join(coordinator=coordinator, num_processes=count, process_id=int(index))
+    keep_freed_memory()
     configure_cpu_devices(devices, num_devices=devices, num_processes=count)
     made = functools.cache(functools.partial(make, num_devices=devices))
     with contextlib.suppress(KeyboardInterrupt):  # who started this one was told, too

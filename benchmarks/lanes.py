@@ -23,15 +23,15 @@ from benchmarks import command, leaves, loops, rounds
 from benchmarks.command import Found, Tell
 from benchmarks.groups import Reduction
 from benchmarks.measured import Measured, Target
-from parallel import Layout, Step, configure_cpu_devices
-from training.setup import Program
-from training.train_state import abstract
+from parallel import Layout, Step, configure_cpu_devices, keep_freed_memory
+from training.setup import TrainSetup
+from training.train_state import LANES, TrainState
 
 LANES, BATCH = (8, 32, 64), 32
 IMAGES = 2048  # of a turn of steps
 REDUCERS = ("mean", "adasum")
 ONE_BATCH, ON_UPDATES = "one batch of 1024", "adasum on updates, 32 lanes"
-# What is timed: one batch, as many examples in lanes, and each number of lanes; name -> what ``program_of`` is told.
+# What is timed: one batch, as many examples in lanes, and each number of lanes; name -> what ``setup_of`` is told.
 STEPS: Mapping[str, dict[str, Any]] = {
     ONE_BATCH: {"lanes": 1, "batch": 1024, "reducer": "mean"},
     "mean, 32 lanes": {"lanes": 32, "reducer": "mean"},
@@ -40,15 +40,15 @@ STEPS: Mapping[str, dict[str, Any]] = {
 }
 
 
-def program_of(*, lanes: int, batch: int = BATCH, reducer: str = "adasum", reducer_on: str = "gradients") -> Program:
+def setup_of(*, lanes: int, batch: int = BATCH, reducer: str = "adasum", reducer_on: str = "gradients") -> TrainSetup:
     """Builds the recipe with so many workers."""
     overrides = (f"num_workers={lanes}", f"batch_size_per_worker={batch}", f"reducer_on={reducer_on}")
     return loops.load("mnist_adasum", [*overrides, f"reducer.name={reducer}"])
 
 
-def contenders() -> dict[str, Program]:
+def contenders() -> dict[str, TrainSetup]:
     """Builds the steps that are timed."""
-    return {name: program_of(**told) for name, told in STEPS.items()}
+    return {name: setup_of(**told) for name, told in STEPS.items()}
 
 
 def reduction(reducer: str, lanes: int) -> str:
@@ -97,21 +97,24 @@ def shares(seconds: Mapping[str, Sequence[float]], lanes: int) -> list[float]:
 # ---- memory ------------------------------------------------------------------------------------------------------
 
 
-def step_bytes(program: Program, layout: Layout) -> int:
+def step_bytes(setup: TrainSetup, layout: Layout) -> int:
     """Returns the most bytes that XLA needs at once for a step on one device, but for the data that lie there.
 
     Of a program that a step calls for each lane, all results are kept until the next program takes them.
     """
-    info, config = program.source.info, program.config
-    state = abstract(program)
+    info, config = setup.source.info, setup.config
+    state = jax.eval_shape(setup.init_worker)
     feed = {"batch_index": ((), np.uint32), "index": ((config.batch_size_per_worker,), np.int32)}
     of_lanes = {name: jax.ShapeDtypeStruct((layout.lanes, *shape), dtype) for name, (shape, dtype) in feed.items()}
     columns = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in info.example.items()}
     resident = {"train": columns, "constants": info.constants}
-    step: Step = loops.lifted(program, layout)
-    shapes = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), (state["shared"], state["local"], of_lanes, resident)
-    )
+
+    def lanes_of(tree: Any) -> Any:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((layout.lanes, *x.shape), x.dtype), tree)
+
+    step: Step = loops.make_step(setup, layout)
+    state = TrainState(*(part if axis is None else lanes_of(part) for part, axis in zip(state, LANES, strict=True)))
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), (state, of_lanes, resident, {}))
     needed = []
     for lowered, calls in step.lower(*shapes).values():
         memory = lowered.compile().memory_analysis()
@@ -124,7 +127,7 @@ def bytes_per_worker(*, reducer_on: str, lanes: tuple[int, int] = (LANES[0], LAN
     """Returns by how many bytes each worker more makes a step of Adasum larger, between two numbers of lanes."""
     device = jax.devices()[:1]
     needed = [
-        step_bytes(program_of(lanes=count, reducer_on=reducer_on), Layout.of(count, devices=device)) for count in lanes
+        step_bytes(setup_of(lanes=count, reducer_on=reducer_on), Layout.of(count, devices=device)) for count in lanes
     ]
     return (needed[1] - needed[0]) / (lanes[1] - lanes[0])
 
@@ -134,15 +137,16 @@ def bytes_per_worker(*, reducer_on: str, lanes: tuple[int, int] = (LANES[0], LAN
 
 def benchmark(*, repeats: int, tell: Tell) -> Found:
     """Measures lanes on the first device."""
+    keep_freed_memory()
     configure_cpu_devices(1, num_devices=1)
     device = jax.devices()[0]
 
-    def make(program: Program) -> rounds.Turn:
-        layout, steps = Layout.of(program.config.num_workers, devices=[device]), IMAGES // program.examples_per_step
-        loop = loops.Loop(program, layout, num_updates=steps)
+    def make(setup: TrainSetup) -> rounds.Turn:
+        layout, steps = Layout.of(setup.config.num_workers, devices=[device]), IMAGES // setup.examples_per_step
+        loop = loops.Loop(setup, layout, num_updates=steps)
         return lambda: loop() * steps
 
-    turns: dict[str, rounds.Turn] = {name: make(program) for name, program in contenders().items()}
+    turns: dict[str, rounds.Turn] = {name: make(setup) for name, setup in contenders().items()}
     gradient = leaves.lenet5()
     for lanes, reducer in itertools.product(LANES, REDUCERS):
         layout = Layout.of(lanes, devices=[device])

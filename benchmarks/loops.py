@@ -13,10 +13,12 @@ from data.assumed import make_or_assume
 from data.example_order import ExampleOrder
 from data.examples import Arrays, Dataset, Info
 from data.feeds import Feeds
-from parallel import AXES, Halves, Layout, Step, Window, over_workers
-from training.setup import Program, build
-from training.step_plan import dispatches
-from training.train_state import place
+from parallel import AXES, Layout, Step, StepsInFlight
+from training.async_train_step import make_async_train_step
+from training.metric_logger import StepNumbers
+from training.setup import TrainSetup, make_setup
+from training.train_state import init_state
+from training.train_step import make_train_step, worker_mapping
 
 Part = Literal["step", "local"]
 
@@ -25,15 +27,17 @@ NUM_EXAMPLES = 4096
 _ENDLESS = 1_000_000  # steps
 
 
-def load(name: str, overrides: Sequence[str]) -> Program:
-    """Builds a config of this repository, whether or not its data are at hand.
+def load(name: str, overrides: Sequence[str]) -> TrainSetup:
+    """Returns the setup of a config of this repository, whether or not its data are present.
 
     >>> load("digits", ["num_workers=2"]).config.num_workers
     2
     """
     path = ROOT / "configs" / f"{name}.py"
-    config = flags.load(str(path), [f"--config.{text}" for text in (*overrides, f"train_steps={_ENDLESS}")])
-    return build(config, open_data=make_or_assume)
+    endless = [f"{key}_steps={_ENDLESS}" for key in ("train", "eval_every", "checkpoint_every")]
+    return make_setup(
+        flags.load(str(path), [f"--config.{text}" for text in (*overrides, *endless)]), open_data=make_or_assume
+    )
 
 
 def made_up(info: Info) -> Dataset:
@@ -56,81 +60,79 @@ def made_up(info: Info) -> Dataset:
     return Dataset("made up", examples, examples, constants)
 
 
-def lifted(program: Program, layout: Layout, *, part: Part = "step", steps_per_dispatch: int = 1) -> Step:
-    """Returns the step of all workers; of part "local" the reduce half only keeps each worker's own state, and looks
-    at the norms of what the worker gives, so that none of it can be left out."""
+def make_step(setup: TrainSetup, layout: Layout, *, part: Part = "step", steps_per_call: int = 1) -> Step:
+    """Returns the step of all workers; part "local" is a step without reduction and update.
 
-    def keep(shared, local, work, plan):
-        local = local._replace(model_state=work.model_state, opt_state=work.opt_state)
-        return shared, local, jax.lax.psum({"loss": work.sums["loss"], "layers": work.layers}, AXES)
+    It keeps each worker's own state, and reads the norms of its gradient, so that XLA can leave nothing out.
+    """
+    map_workers = worker_mapping(setup, layout, steps_per_call=steps_per_call)
 
-    halves = program.halves if part == "step" else Halves(program.halves.local, keep)
-    config = program.config
-    return over_workers(
-        halves, layout=layout, lift=config.lift, lanes=config.lanes, steps_per_dispatch=steps_per_dispatch
-    )
+    def map_local(compute, update, **options):
+        del update
+
+        def keep(state, mine, inputs):
+            del inputs
+            metrics = jax.lax.psum({"loss": mine.sums["loss"], "layers": mine.layers}, AXES)
+            return state._replace(worker=mine.worker), metrics
+
+        return map_workers(compute, keep, **options)
+
+    make = make_train_step if setup.mode is None else make_async_train_step
+    return make(setup, layout, map_workers=map_workers if part == "step" else map_local)
 
 
 class Loop:
-    """A contender: so many updates, from the feed to the numbers on the host; the first turn compiles.
+    """A contender that trains: from the feed to the numbers on the host. The first turn compiles.
 
     Args:
-      program: of image classification.
-      layout: on what.
-      num_updates: of one turn, at least.
+      setup: of image classification.
+      layout: where the workers are.
+      num_updates: the least number of updates in a turn.
       part: of the step.
-      steps_per_dispatch: that one call of the devices does.
+      steps_per_call: steps that one call of the devices takes.
     """
 
     def __init__(
-        self,
-        program: Program,
-        layout: Layout,
-        *,
-        num_updates: int,
-        part: Part = "step",
-        steps_per_dispatch: int = 1,
+        self, setup: TrainSetup, layout: Layout, *, num_updates: int, part: Part = "step", steps_per_call: int = 1
     ):
-        dataset = made_up(program.source.info)
-        order = ExampleOrder(num_examples=NUM_EXAMPLES, batch_size=program.config.batch_size_per_worker, seed=0)
+        dataset = made_up(setup.source.info)
+        order = ExampleOrder(num_examples=NUM_EXAMPLES, batch_size=setup.config.batch_size_per_worker, seed=0)
         own = (len(layout.own_devices), layout.lanes)
         feeds = Feeds(dataset.train, order, layout=own, workers=layout.own_workers)
-        self._layout, self._num_updates, self._part, self._size = layout, num_updates, part, steps_per_dispatch
-        self._step = lifted(program, layout, part=part, steps_per_dispatch=steps_per_dispatch)
-        self._state = place(program, layout)
+        self._layout, self._num_updates, self._part, self._size = layout, num_updates, part, steps_per_call
+        self._step = make_step(setup, layout, part=part, steps_per_call=steps_per_call)
+        self._state = init_state(setup, layout)
         self._resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
-        turns = program.timetable.turns(0, _ENDLESS, stops=())
-        self._fed = feeds.follow(dispatches(turns, size=steps_per_dispatch, stops=()))
-        self._collect = program.timetable.collector(seconds=0.0, measure=program.task.metrics)
+        self._fed = feeds.follow(setup.plans(0, steps_per_call=steps_per_call))
+        self._numbers = StepNumbers(setup)
 
     def __call__(self) -> float:
-        """Returns the seconds of an update, the mean of those of this turn.
+        """Returns the mean seconds of an update in this turn.
 
         Raises:
-          FloatingPointError: if the loss or an update was not finite, from where on nothing is trained.
+          FloatingPointError: if the loss or an update was not finite; nothing is trained from there on.
         """
-        window = Window(steps_each=self._size)
+        in_flight = StepsInFlight(steps_per_call=self._size)
         began, done = time.perf_counter(), 0
         while done < self._num_updates:
-            dispatch, feed = next(self._fed)
-            plan = {name: self._layout.split_turns(column) for name, column in dispatch.plan.items()}
-            *state, metrics = self._step(*self._state, {**feed, "plan": plan}, self._resident)
-            self._state = tuple(state)
-            self._read(window.push(dispatch, metrics))
-            done += sum(len(turn.steps) for turn in dispatch.turns)
-        self._read(window.drain())
+            plan, batch = next(self._fed)
+            inputs = {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
+            self._state, metrics = self._step(self._state, batch, self._resident, inputs)
+            self._read(in_flight.push(plan, metrics))
+            done += sum(len(wave.steps) for wave in plan.waves)
+        self._read(in_flight.drain())
         jax.block_until_ready(self._state)
         seconds = (time.perf_counter() - began) / done
-        if self._layout.get_shared(self._state[0].step) < 0:
-            raise FloatingPointError("the loss or an update is not finite: from there on nothing is trained")
+        if self._layout.get_shared(self._state.step) < 0:
+            raise FloatingPointError("the loss or an update is not finite: nothing is trained from there on")
         return seconds
 
     def _read(self, finished: Sequence) -> None:
         if self._part == "step":
-            for dispatch, metrics in finished:
-                metrics.pop("evidence", None)
-                for turn, measured in dispatch.each(self._layout.get_shared(metrics)):
-                    self._collect(turn, measured)
+            for plan, metrics in finished:
+                metrics.pop("nonfinite", None)
+                for wave, measured in plan.split(self._layout.get_shared(metrics)):
+                    self._numbers.add(wave, measured)
 
 
 def devices(num_devices: int = 1) -> list[str]:

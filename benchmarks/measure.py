@@ -14,7 +14,7 @@ import optax
 from benchmarks import hlo
 from benchmarks.candidates import BASELINE, Candidate, parse
 from benchmarks.leaves import Leaves
-from parallel import AXES, Layout, on_devices
+from parallel import AXES, Layout, map_devices
 from reducers.traffic import Traffic
 
 Tell = Callable[[str], Any]
@@ -138,7 +138,7 @@ def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> tuple[
         lambda x: np.broadcast_to(x, (layout.num_workers, *np.shape(x))),
         jax.jit(lambda: reducer.init([jax.numpy.zeros(leaf.shape, leaf.dtype) for leaf in leaves]))(),
     )
-    return on_devices(lambda g, s: over_lanes(g, s), layout=layout), layout.put_local(state)
+    return map_devices(lambda g, s: over_lanes(g, s), layout=layout), layout.put_per_worker(state)
 
 
 def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Program:
@@ -156,7 +156,7 @@ def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Pro
 def _gradients(leaves: Leaves, layout: Layout) -> list[jax.Array]:
     rng = np.random.default_rng(0)
     draw = lambda leaf: rng.standard_normal((layout.num_workers, *leaf.shape), np.float32)  # noqa: E731
-    return [layout.put_local(draw(leaf)) for leaf in leaves]
+    return [layout.put_per_worker(draw(leaf)) for leaf in leaves]
 
 
 def _seconds(program: Program, gradients: list[jax.Array]) -> float:
@@ -167,7 +167,7 @@ def _seconds(program: Program, gradients: list[jax.Array]) -> float:
 
 def copy_bytes_per_second(layout: Layout) -> float:
     """Measures the memory bandwidth of all devices at once: bytes read and bytes written, in place."""
-    negate = on_devices(lambda x: -x, layout=layout, donate_argnums=(0,))
+    negate = map_devices(lambda x: -x, layout=layout, donate_argnums=(0,))
     x = jax.block_until_ready(negate(layout.put_shared(np.ones(_COPY_FLOATS, np.float32))))
     seconds = []
     for _ in range(_COPIES):

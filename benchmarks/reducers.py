@@ -21,7 +21,7 @@ from absl import flags
 from benchmarks import candidates, figure, leaves
 from benchmarks.measure import Row, copy_bytes_per_second, measure
 from benchmarks.table import table
-from parallel import Layout, configure_cpu_devices
+from parallel import Layout, configure_cpu_devices, keep_freed_memory
 from runs import environment, files
 
 
@@ -90,6 +90,7 @@ def plan(argv: Sequence[str]) -> Plan:
             raise ValueError(f"figure={given.figure!r}: must end in {', '.join(figure.FORMATS)}")
         if len(set(sizes)) < 2 or not set(given.layouts) & set(leaves.SIZED):
             raise ValueError(f"figure={given.figure!r}: needs two sizes of {' or '.join(leaves.SIZED)}")
+    keep_freed_memory()
     configure_cpu_devices(given.workers, num_devices=given.devices)
     return Plan(
         sets=leaves.sets(given.layouts, sizes=sizes),

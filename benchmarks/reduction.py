@@ -11,13 +11,14 @@ from benchmarks import candidates, command, leaves, loops
 from benchmarks.command import Found, Tell
 from benchmarks.measure import Row, measure
 from benchmarks.measured import Measured, Target
-from parallel import Layout, configure_cpu_devices
+from parallel import Layout, configure_cpu_devices, keep_freed_memory
 
 WORKERS, FLOATS, MAX_SECONDS = 8, 10_000_000, 300.0
 
 
 def benchmark(*, repeats: int, tell: Tell) -> Found:
     """Measures what ``benchmarks.reducers`` does, of one reducer on one set of leaves."""
+    keep_freed_memory()
     configure_cpu_devices(WORKERS, num_devices=WORKERS)
     layout = Layout.of(WORKERS, num_devices=WORKERS)
     rows: list[Row] = []

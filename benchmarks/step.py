@@ -23,7 +23,7 @@ from benchmarks import command, rounds, torch_twins
 from benchmarks.command import Found, Tell
 from benchmarks.groups import Group
 from benchmarks.measured import Measured, Target
-from parallel import memory
+from parallel.backend import malloc_environment
 
 OURS, ON_GRADIENTS, LOCAL, BACKWARD = "ours", "ours, on gradients", "local half", "forward and backward"
 PYTORCH, DDP = "PyTorch", "PyTorch DDP, 2 processes"
@@ -156,7 +156,7 @@ def compare(comparison: Comparison, *, repeats: int, tell: Tell) -> list[Measure
         group = stack.enter_context(Group(num_devices=comparison.devices))
         contenders = {name: group.turn(line) for name, line in comparison.ours().items()}
         for peer, arguments in comparison.peers().items():
-            environment = {**os.environ, **(memory.environment() if peer in TUNED.values() else {})}
+            environment = {**os.environ, **(malloc_environment() if peer in TUNED.values() else {})}
             contenders[peer] = stack.enter_context(rounds.Child.module(*arguments, environment=environment))
         return rows(comparison, rounds.in_turns(contenders, repeats=repeats, tell=tell))
 

@@ -40,7 +40,7 @@ class MetricLogger:
         self._records: runs.Records | None = None
         if folder.process == 0:
             self._records = runs.Records(folder.metrics, tensorboard=folder.tensorboard, resume_step=start or None)
-        self._updates = None if setup.mode is None else _Updates(setup, simulated_seconds=counters.simulated_seconds)
+        self._numbers = StepNumbers(setup, simulated_seconds=counters.simulated_seconds)
         self._last: Numbers = {}
         self._num_skipped = 0
         self._progress = runs.Progress(setup.num_steps, start_step=start)
@@ -87,7 +87,7 @@ class MetricLogger:
                 self._num_skipped += 1
                 if self._num_skipped <= _MAX_SKIPPED_SHOWN:
                     self.message(f"{where}; the step is skipped")
-            for step, numbers in self._steps_of(wave, measured):
+            for step, numbers in self._numbers.add(wave, measured):
                 self._last = numbers
                 self.counters.add(
                     num_workers=self._setup.gradients_per_step,
@@ -107,12 +107,6 @@ class MetricLogger:
         """Puts all records so far on disk."""
         if self._records:
             self._records.flush()
-
-    def _steps_of(self, wave: PlannedWave, measured: Mapping[str, Any]) -> list[tuple[int, Numbers]]:
-        """Returns the steps that the wave completes, with their numbers."""
-        if self._updates is not None:
-            return self._updates.add(wave, measured)
-        return [(wave.steps[-1], {name: float(value) for name, value in measured.items()})]
 
     def _lap(self, step: int, waited_seconds: float) -> Numbers:
         return self.clock.lap(step, num_examples=self._setup.examples_per_step, waited_seconds=waited_seconds)
@@ -144,17 +138,25 @@ class MetricLogger:
         return record
 
 
-class _Updates:
-    """The numbers of an asynchronous run's updates, whose gradients may come in several waves."""
+class StepNumbers:
+    """Turns the metrics of waves, on the host, into the numbers of steps.
 
-    def __init__(self, setup: TrainSetup, *, simulated_seconds: float):
+    A synchronous wave is a step. The gradients of an asynchronous step may come in several waves.
+
+    Args:
+      setup: of the run.
+      simulated_seconds: the run's clock at its start.
+    """
+
+    def __init__(self, setup: TrainSetup, *, simulated_seconds: float = 0.0):
         self._size, self._measure = setup.gradients_per_step, setup.task.metrics
         self._seconds = simulated_seconds
-        self._waiting: list[Numbers] = []  # of gradients that wait for others of the same update
+        self._waiting: list[Numbers] = []  # of gradients that wait for others of the same step
 
     def add(self, wave: PlannedWave, metrics: Mapping[str, Any]) -> list[tuple[int, Numbers]]:
-        """Returns the updates that a wave completes, with their numbers."""
-        assert wave.arrivals is not None
+        """Returns the steps that a wave completes, each with its numbers."""
+        if wave.arrivals is None:
+            return [(wave.steps[-1], {name: float(value) for name, value in metrics.items()})]
         complete: list[tuple[int, Numbers]] = []
         for i, staleness in enumerate(wave.arrivals.staleness):
             numbers = {name: float(column[i]) for name, column in metrics["gradients"].items()}
