@@ -30,7 +30,7 @@ class Step:
 
     Attributes:
       lower: takes the arguments' shapes; returns each program lowered for compilation, by name, with the number of
-        times that one step calls it.
+        times that one step calls it. One program, mapped by shard_map, can be lowered for other ``platforms`` too.
     """
 
     def __init__(self, call: Callable[..., Any], *, lower: Callable[..., dict[str, tuple[Any, int]]]):
@@ -121,7 +121,12 @@ def map_workers(
 
     function = step if steps_per_call == 1 else steps
     compiled = map_devices(function, layout=layout, mapping=mapping, donate_argnums=(0,))
-    return Step(compiled, lower=lambda *shapes: {"step": (compiled.lower(*shapes), 1)})
+
+    def lower(*shapes, platforms=None):
+        lowered = compiled.trace(*shapes).lower(lowering_platforms=platforms) if platforms else compiled.lower(*shapes)
+        return {"step": (lowered, 1)}
+
+    return Step(compiled, lower=lower)
 
 
 def over_lanes(update: Update, *, layout: Layout, state_axes: Any) -> Update:

@@ -1,4 +1,4 @@
-"""Asynchronous training of a small linear model, through the lifts and one gradient at a time in plain Python."""
+"""Asynchronous training of a small linear model, on devices, and one gradient at a time in plain Python."""
 
 import functools
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ import optax
 from jax import numpy as jnp
 
 import asynchronous
-from parallel import AXES, Halves, Window, over_workers
+from parallel import AXES, StepsInFlight, dispatch_lanes, map_workers
 
 NUM_FEATURES = 6
 NOBODY = np.uint32(2**32 - 1)  # the batch_index of a worker that has no gradient
@@ -38,74 +38,81 @@ def initial_params():
 
 
 def make_update(optimizer):
-    """One update of the server, as the program will have it: optimizer, and a count of updates."""
+    """One update of the server, as the program has it: optimizer, and a count of updates."""
 
     def update(shared, gradient, rate):
-        updates, opt_state = asynchronous.update_at(optimizer, gradient, shared.opt_state, shared.params, rate=rate)
+        updates, opt_state = optimizer.update(gradient, shared.opt_state, shared.params)
+        updates, opt_state = asynchronous.at_rate(rate, updates, opt_state, before=shared.opt_state)
         params = optax.apply_updates(shared.params, updates)
         return shared._replace(params=params, opt_state=opt_state, num_updates=shared.num_updates + 1)
 
     return update
 
 
-def make_halves(optimizer, *, rule, gradients_per_update=1):
-    """An asynchronous step, in which workers without a gradient send NaN."""
-    update = make_update(optimizer)
+STATE_AXES = (None, 0)  # shared state, and the snapshot that each worker has read
 
-    def gradient(shared, snapshot, feed, resident):
+
+def make_step(optimizer, *, rule, gradients_per_update=1):
+    """An asynchronous step, in which workers without a gradient send NaN."""
+
+    def compute(state, batch, resident):
         del resident
-        value, gradients = jax.value_and_grad(loss)(snapshot, feed["draw"])
-        gradients = jax.tree.map(lambda g: jnp.where(feed["draw"] == NOBODY, jnp.nan, g), gradients)
+        value, gradients = jax.value_and_grad(loss)(state[1], batch["batch_index"])
+        gradients = jax.tree.map(lambda g: jnp.where(batch["batch_index"] == NOBODY, jnp.nan, g), gradients)
         return gradients, value
 
-    def reduce(shared, snapshot, computed, slots):
-        gradients, value = computed
-        state, server_state = shared._replace(server=None), shared.server
-        state, server_state, snapshot = asynchronous.apply_in_order(
-            state,
-            server_state,
+    def update(state, mine, slots):
+        (shared, snapshot), (gradients, value) = state, mine
+        served, server, snapshot = asynchronous.apply_in_order(
+            shared._replace(server=None),
+            shared.server,
             snapshot,
             gradients,
             **slots,
-            update=update,
+            update=make_update(optimizer),
             rule=rule,
             axis_name=AXES,
             gradients_per_update=gradients_per_update,
         )
         losses = asynchronous.values_in_order(value, slots["position"], AXES)
-        return state._replace(server=server_state), snapshot, {"loss": losses}
+        return (served._replace(server=server), snapshot), {"loss": losses}
 
-    return Halves(gradient, reduce, idle=lambda slots: slots["position"] < 0)
+    return compute, update
 
 
-def feed_of(wave, layout):
-    plan = {name: layout.split(column) for name, column in wave.slots._asdict().items()}
-    return {"draw": plan.pop("batch_index").astype(np.uint32), "plan": plan}
+def inputs_of(wave, layout):
+    """A wave's batch and inputs, as the step takes them."""
+    slots = {name: layout.split(column) for name, column in wave.slots._asdict().items()}
+    return {"batch_index": slots.pop("batch_index").astype(np.uint32)}, slots
 
 
 @functools.cache
-def compiled(layout, optimizer, rule, gradients_per_update, lift, lanes):
+def compiled(layout, optimizer, rule, gradients_per_update, mapping, lanes):
     """A step, made once for all tests of the same one."""
-    halves = make_halves(optimizer, rule=rule, gradients_per_update=gradients_per_update)
-    return over_workers(halves, layout=layout, lift=lift, lanes=lanes)
+    compute, update = make_step(optimizer, rule=rule, gradients_per_update=gradients_per_update)
+    options = {"layout": layout, "state_axes": STATE_AXES, "mapping": mapping}
+    if lanes == "dispatched":
+        return dispatch_lanes(compute, update, **options, is_idle=lambda slots: slots["position"] < 0)
+    return map_workers(compute, update, **options, lanes=lanes)
 
 
-def run_waves(waves, *, layout, optimizer=SGD, rule=PLAIN, gradients_per_update=1, lift="pmap", lanes="vmap"):
+def run_waves(waves, *, layout, optimizer=SGD, rule=PLAIN, gradients_per_update=1, mapping="pmap", lanes="vmap"):
     """Returns the parameters, number of updates, the workers' snapshots and the losses in order."""
-    train_step = compiled(layout, optimizer, rule, gradients_per_update, lift, lanes)
+    train_step = compiled(layout, optimizer, rule, gradients_per_update, mapping, lanes)
     params = initial_params()
-    server_state = asynchronous.init_server(params, rule=rule, gradients_per_update=gradients_per_update)
-    shared = layout.put_shared(Shared(params, optimizer.init(params), jnp.zeros((), jnp.int32), server_state))
-    local = jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), params)
-    local = layout.put_local(local)
-    window, losses = Window(), []
+    server = asynchronous.init_server(params, rule=rule, gradients_per_update=gradients_per_update)
+    shared = Shared(params, optimizer.init(params), jnp.zeros((), jnp.int32), server)
+    snapshot = jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), params)
+    state = layout.put((shared, snapshot), STATE_AXES)
+    in_flight, losses = StepsInFlight(), []
     for wave in waves:
-        shared, local, metrics = train_step(shared, local, feed_of(wave, layout), {})
-        window.push(None, metrics)
+        batch, slots = inputs_of(wave, layout)
+        state, metrics = train_step(state, batch, {}, slots)
+        in_flight.push(None, metrics)
         losses.append(layout.get_shared(metrics)["loss"][: len(wave.events.worker)])
-    window.drain()
-    shared = layout.get_shared(shared)
-    return shared.params, int(shared.num_updates), layout.get_local(local), np.concatenate(losses)
+    in_flight.drain()
+    shared, snapshot = layout.get(state, STATE_AXES)
+    return shared.params, int(shared.num_updates), snapshot, np.concatenate(losses)
 
 
 gradient_of = jax.jit(jax.value_and_grad(loss))

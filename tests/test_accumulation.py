@@ -1,5 +1,7 @@
 """Batches in parts: what micro-batches and local steps compute, and that one part is no accumulation at all."""
 
+import functools
+
 import jax
 import numpy as np
 import optax
@@ -7,37 +9,42 @@ import pytest
 from jax import numpy as jnp
 
 import optim
-import reducers
 from models import tasks
-from optim import accumulation, loss_scaling
 from tests import cases, inputs
-from tests.test_program import Normalised, Run, largest_difference, program_of
-from training.train_step import make_chain
+from tests.stepper import Normalised, Stepper, largest_difference, setup_of
+from training import gradient_wrappers
+from training.gradient_wrappers import split_batch
+from training.train_state import TrainState, WorkerState
+from training.train_step import value_and_grad
 
 B = 12
 SOFTMAX = ("--config.model.name=softmax",)
 
 
-def chain_of(optimizer, *, reducer_on="gradients", clip_norm=None):
-    scaling = loss_scaling.make("none")
-    return make_chain(
-        reducers.mean("worker"), optimizer, reducer_on=reducer_on, loss_scaling=scaling, clip_norm=clip_norm
-    )
+class Work:
+    """What one worker's gradient function returns for a batch: its updates, own state and sums."""
+
+    def __init__(self, updates, worker, sums):
+        self.updates, self.model_state, self.sums = updates, worker.model_state, sums
 
 
 def work_of(loss, block, params, batch, *, optimizer=None, clip_norm=None, model_state=None):
-    """One worker's work on a batch, of ``loss(params, model_state, (batch, key)) -> (loss, (sums, model_state))``."""
-    reducer_on = "gradients" if optimizer is None else "updates"
-    chain = chain_of(optimizer or optax.identity(), reducer_on=reducer_on, clip_norm=clip_norm)
-    size = len(jax.tree.leaves(batch)[0])
-    how = accumulation.make(**block, batch_size_per_worker=size, reducer_on=reducer_on)
-    scaling = loss_scaling.make("none")
-
-    def gradient(params, opt_state, model_state, part):
-        return scaling.gradient(lambda p, s: loss(p, s, part), opt_state, params, model_state)
-
-    parts = accumulation.split(batch, key=jax.random.key(0), count=how.num_parts)
-    return how.work(gradient, chain.before.update, params, chain.before.init(params), model_state, parts)
+    """One worker's work on a batch, of ``loss(params, model_state, batch, key) -> (loss, (sums, model_state))``."""
+    own = optax.identity() if optimizer is None else optimizer
+    if clip_norm is not None:
+        own = optax.chain(optax.clip_by_global_norm(clip_norm), own)
+    own = optax.with_extra_args_support(own)
+    options = dict(block)
+    name = options.pop("name")
+    gradient = functools.partial(value_and_grad, loss_fn=loss)
+    if name == "micro_batches":
+        gradient = gradient_wrappers.micro_batches(gradient, **options)
+    gradient = gradient_wrappers.through_worker_optimizer(gradient, own)
+    if name == "local_steps":
+        gradient = gradient_wrappers.local_steps(gradient, **options)
+    worker = WorkerState(model_state, own.init(params))
+    state = TrainState(jnp.zeros((), jnp.int32), None, params, None, None, None, worker, None, None)
+    return Work(*gradient(state, worker, batch, jax.random.key(0)))
 
 
 # ---- micro-batches: a linear model with a squared loss ----------------------------------------------------------
@@ -50,8 +57,7 @@ def regression(seed=0):
     return params, batch
 
 
-def squared(params, model_state, part):
-    batch, _ = part
+def squared(params, model_state, batch, key):
     error = batch["x"] @ params["w"] + params["b"][None] - batch["y"]
     loss = (error**2).mean()
     return loss, ({"loss": loss * len(error), "count": jnp.float32(len(error))}, model_state)
@@ -74,7 +80,7 @@ def check_combines(combine, oracle, count):
     for leaf, wanted in zip(jax.tree.leaves(work.updates), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(leaf, wanted, rtol=0, atol=1e-6 * max(1, np.linalg.norm(wanted)))
     assert work.sums["count"] == B
-    np.testing.assert_allclose(work.sums["loss"], B * squared(params, None, (batch, None))[0], rtol=1e-6)
+    np.testing.assert_allclose(work.sums["loss"], B * squared(params, None, batch, None)[0], rtol=1e-6)
     norm = sum((g**2).sum() for g in jax.tree.leaves(expected))
     np.testing.assert_allclose(work.sums["squared_norm"], norm, rtol=1e-5)
 
@@ -104,9 +110,8 @@ def test_the_mean_of_micro_batches_is_the_gradient_of_the_batch(count):
 # ---- local steps: a quadratic that can be worked by hand --------------------------------------------------------
 
 
-def quadratic(params, model_state, part):
+def quadratic(params, model_state, batch, key):
     """(theta - x)^2 / 2, whose gradient is theta - x."""
-    batch, _ = part
     loss = ((params - batch["x"]) ** 2).mean() / 2
     return loss, ({"loss": loss}, model_state)
 
@@ -142,7 +147,7 @@ def test_clipping_is_of_what_the_optimizer_sees(name, expected):
 def update_norms(*overrides, num_steps=6):
     tiny = ("--config.optimizer.learning_rate=1e-6", "--config.optimizer.momentum=0", "--config.reducer_on=updates")
     schedule = ("--config.schedule.name=warmup_linear", "--config.schedule.warmup_steps=4")
-    run = Run(program_of(*SOFTMAX, *tiny, *schedule, *overrides, train_steps=6))
+    run = Stepper(setup_of(*SOFTMAX, *tiny, *schedule, *overrides, train_steps=6))
     found = [run.steps(step, step + 1).metrics for step in range(num_steps)]
     return np.array([m["update_norm"] for m in found]), np.array([m["learning_rate"] for m in found])
 
@@ -167,18 +172,15 @@ def test_local_steps_have_the_learning_rate_of_the_step(monkeypatch):
 # ---- state and randomness flow through the parts ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", accumulation.ACCUMULATIONS)
+@pytest.mark.parametrize("name", gradient_wrappers.ACCUMULATIONS)
 def test_model_state_flows_through_the_parts_in_order(name):
     task = tasks.make("classification", model=Normalised(num_classes=3), **inputs.images((2, 2, 1), num_classes=3))
     images = jax.random.normal(jax.random.key(1), (8, 2, 2, 1)) + jnp.arange(8.0)[:, None, None, None]
     params, state = task.init(jax.random.key(0))
     batch = {"image": images, "label": jnp.arange(8) % 3}
 
-    def loss(params, model_state, part):
-        return task.loss(params, model_state, *part)
-
     block = {"name": name, "count": 2}
-    work = work_of(loss, block, params, batch, optimizer=optax.sgd(0.1), model_state=state)
+    work = work_of(task.loss, block, params, batch, optimizer=optax.sgd(0.1), model_state=state)
     flat = np.asarray(images, np.float64).reshape(2, 4, 4)
     expected = 0.5 * (0.5 * 0 + 0.5 * flat[0].mean(0)) + 0.5 * flat[1].mean(0)
     found = np.asarray(work.model_state["batch_stats"]["BatchNorm_0"]["mean"])
@@ -190,9 +192,8 @@ def test_model_state_flows_through_the_parts_in_order(name):
 def test_parts_have_keys_of_their_own():
     key = jax.random.key(3)
     batch = {"x": jnp.arange(4)}
-    keys = [jax.random.key_data(k).tolist() for _, k in accumulation.split(batch, key=key, count=4)]
+    keys = [jax.random.key_data(k).tolist() for _, k in split_batch(batch, key=key, count=4)]
     assert len({tuple(k) for k in keys}) == 4
-    assert accumulation.split(batch, key=key, count=1)[0][1] is key
 
 
 # ---- in the step ------------------------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ def test_parts_have_keys_of_their_own():
 
 def three_steps(*overrides, **kwargs):
     """With dropout, momentum and a moving average, as the digits config has them."""
-    return Run(program_of("--config.reducer_on=updates", *overrides), **kwargs).steps(0, 3)
+    return Stepper(setup_of("--config.reducer_on=updates", *overrides), **kwargs).steps(0, 3)
 
 
 @pytest.fixture(scope="module")
@@ -250,8 +251,8 @@ def unrolled():
 def test_ways_over_lanes_agree(lanes, lift, unrolled):
     run = three_steps(*TWO_LOCAL, f"--config.lift={lift}", num_devices=2, lanes=lanes)
     assert largest_difference(run.params(), unrolled.params()) < 1e-6
-    local, expected = (r.layout.get_local(r.local) for r in (run, unrolled))
-    assert largest_difference(local.opt_state, expected.opt_state) < 1e-5
+    own, expected = (r.host().worker.opt_state for r in (run, unrolled))
+    assert largest_difference(own, expected) < 1e-5
 
 
 SCANNED = {
@@ -268,13 +269,13 @@ def test_many_parts_are_scanned_to_the_same_result(case, monkeypatch):
     batch = jax.tree.map(lambda x: np.resize(x, (12, x.shape[1])), batch)
 
     def work(params):
-        return work_of(squared, {**block, "count": 12}, params, batch, optimizer=optimizer)
+        return work_of(squared, {**block, "count": 12}, params, batch, optimizer=optimizer).updates
 
     def is_scanned():
         return "scan[" in str(jax.make_jaxpr(lambda p: work(p))(params))  # JAX remembers the trace of a function
 
     assert is_scanned()
     scanned = work(params)
-    monkeypatch.setattr(accumulation, "MAX_UNROLLED", 12)
+    monkeypatch.setattr(gradient_wrappers, "MAX_UNROLLED", 12)
     assert not is_scanned()
     assert largest_difference(scanned, work(params)) < 1e-5

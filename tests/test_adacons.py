@@ -9,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
-from parallel import AXES, Layout, on_devices
+from parallel import AXES, Layout, map_devices
 from reducers.adacons import State
 from tests.cases import CASES
 from tests.test_reducers import WORKER, check_oracle, reduce
@@ -89,12 +89,12 @@ def test_the_state_is_local(num_devices):
     layout, reducer = Layout.of(8, num_devices=num_devices), reducers.adacons(AXES, momentum=0.9)
     grads = gradients(8, num_steps=3)
     over_lanes = jax.vmap(reducer.update, out_axes=(None, 0), axis_name=AXES[1])
-    lifted = on_devices(lambda g, state: over_lanes(g, state), layout=layout)
-    state = layout.put_local(jax.tree.map(lambda x: np.broadcast_to(x, (8, *x.shape)), reducer.init(grads[0, 0])))
+    lifted = map_devices(lambda g, state: over_lanes(g, state), layout=layout)
+    state = layout.put_per_worker(jax.tree.map(lambda x: np.broadcast_to(x, (8, *x.shape)), reducer.init(grads[0, 0])))
     for step, expected in enumerate(by_hand(grads, momentum=0.9)):
         result, state = lifted(layout.split(grads[:, step]), state)
         np.testing.assert_allclose(np.asarray(result)[0], expected, rtol=0, atol=1e-6)
-    held = layout.get_local(state)
+    held = layout.get_per_worker(state)
     assert held.started.all() and (np.diff(held.average) > 0).all()
 
 

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 import reducers
 from benchmarks.leaves import lenet5, resnet50
-from parallel import AXES, Layout, on_devices
+from parallel import AXES, Layout, map_devices
 from reducers.adasum import lanes as lane_plans
 from reducers.adasum.gram import can_multiply, fold_coefficients
 from reducers.adasum.pairs import Tree
@@ -34,7 +34,7 @@ def on_layout(grads, num_devices, *, contributes=None, **options):
         return jax.tree.map(lambda x: x[0], results)
 
     contributes = np.ones(num_workers, bool) if contributes is None else contributes
-    return jax.device_get(on_devices(device, layout=layout)(*layout.put_local((grads, contributes))))
+    return jax.device_get(map_devices(device, layout=layout)(*layout.put_per_worker((grads, contributes))))
 
 
 def absent(grads, mask, value):
@@ -120,7 +120,7 @@ def test_lanes_come_after_devices():
     with pytest.raises(
         ValueError, match=re.escape("axis_name=('lane', 'device'): vmapped axes (lane) must come after")
     ):
-        on_devices(device, layout=layout)(layout.put_local(np.ones((4, 3), np.float32)))
+        map_devices(device, layout=layout)(layout.put_per_worker(np.ones((4, 3), np.float32)))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -286,7 +286,7 @@ def metrics_of(grads, *, num_devices, contributes=None, **options):
         return jax.tree.map(lambda x: x[0], jax.vmap(one, axis_name=AXES[1])(grads, contributes))
 
     contributes = np.ones(layout.num_workers, bool) if contributes is None else contributes
-    metrics = jax.device_get(on_devices(device, layout=layout)(*layout.put_local((grads, contributes))))
+    metrics = jax.device_get(map_devices(device, layout=layout)(*layout.put_per_worker((grads, contributes))))
     assert all((replicas == replicas[0]).all() for replicas in metrics.values())
     return {name: replicas[0] for name, replicas in metrics.items()}
 

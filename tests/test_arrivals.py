@@ -11,7 +11,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from experiments import arrivals as command
-from parallel import AXES, Layout, on_devices
+from parallel import AXES, Layout, map_devices
 from reducers import arrivals
 
 KEY = jax.random.key(7)
@@ -62,8 +62,8 @@ def seen_by_all(models, *, num_devices: int, lift: str):
         worker = lambda _: {name: model(KEY, step, 8) for name, model in models.items()}  # noqa: E731
         return jax.vmap(worker, axis_name=AXES[1])(jnp.zeros(layout.lanes))
 
-    lifted = on_devices(one, layout=layout, lift=lift)
-    seen = [layout.get_local(lifted(layout.put_shared(np.int32(step)))) for step in range(STEPS)]
+    lifted = map_devices(one, layout=layout, mapping=lift)
+    seen = [layout.get_per_worker(lifted(layout.put_shared(np.int32(step)))) for step in range(STEPS)]
     return {name: np.stack([at[name] for at in seen], axis=1) for name in models}
 
 

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 import asynchronous
 import reducers
-from parallel import AXES, Halves, Layout, over_workers
+from parallel import AXES, Layout, map_workers
 from tests import async_toy as toy
 
 NUM_EVENTS = 60
@@ -51,7 +51,7 @@ def plain():
 
 
 @pytest.mark.parametrize(
-    ("num_devices", "lanes", "lift"),
+    ("num_devices", "lanes", "mapping"),
     [
         (4, "unrolled", "pmap"),
         (1, "dispatched", "shard_map"),
@@ -60,11 +60,11 @@ def plain():
         pytest.param(1, "vmap", "pmap", marks=pytest.mark.slow),
     ],
 )
-def test_waves_equal_one_at_a_time_on_every_layout(num_devices, lanes, lift):
+def test_waves_equal_one_at_a_time_on_every_layout(num_devices, lanes, mapping):
     waves, (events, reads) = ordered()
     expected = toy.simulate(events, reads, num_workers=8, optimizer=MOMENTUM)
     layout = Layout.of(8, num_devices=num_devices)
-    found = toy.run_waves(waves, layout=layout, optimizer=MOMENTUM, lift=lift, lanes=lanes)
+    found = toy.run_waves(waves, layout=layout, optimizer=MOMENTUM, mapping=mapping, lanes=lanes)
     assert toy.largest_difference(found, expected) < 1e-6
     assert found[1] == NUM_EVENTS
 
@@ -106,24 +106,24 @@ def run_synchronous(num_workers, *, num_steps, reducer, optimizer):
     """Synchronous SGD on the same batches."""
     tx = optax.chain(reducers.make(reducer, axis_name=AXES), optimizer)
 
-    def gradient(params, local, feed, resident):
-        del local, resident
-        return jax.grad(toy.loss)(params[0], feed["draw"])
+    def compute(state, batch, resident):
+        del resident
+        return jax.grad(toy.loss)(state[0], batch["batch_index"])
 
-    def reduce(shared, local, computed, plan):
-        del plan
-        params, state = shared
-        updates, state = tx.update(computed, state, params)
-        return (optax.apply_updates(params, updates), state), local, {}
+    def update(state, gradient, inputs):
+        del inputs
+        params, opt_state = state
+        updates, opt_state = tx.update(gradient, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), {}
 
     layout = Layout.of(num_workers)
-    step = over_workers(Halves(gradient, reduce), layout=layout)
+    step = map_workers(compute, update, layout=layout, state_axes=None)
     params = toy.initial_params()
-    shared, local = layout.put_shared((params, tx.init(params))), layout.put_local({"x": np.zeros(num_workers)})
+    state = layout.put_shared((params, tx.init(params)))
     for number in range(num_steps):
-        draw = layout.split(np.arange(num_workers, dtype=np.uint32) + number * num_workers)
-        shared, local, _ = jax.block_until_ready(step(shared, local, {"draw": draw}, {}))
-    return layout.get_shared(shared)[0]
+        batch_index = layout.split(np.arange(num_workers, dtype=np.uint32) + number * num_workers)
+        state, _ = jax.block_until_ready(step(state, {"batch_index": batch_index}, {}, {}))
+    return layout.get_shared(state)[0]
 
 
 @pytest.mark.parametrize(
@@ -222,13 +222,16 @@ def test_a_rate_is_of_the_step_and_a_dropped_gradient_leaves_no_trace(optimizer)
     params = {"w": jnp.array([1.0, -2.0])}
     state = optimizer.update({"w": jnp.array([0.3, 0.1])}, optimizer.init(params), params)[1]
     gradient = {"w": jnp.array([0.5, -0.5])}
-    whole, _ = asynchronous.update_at(optimizer, gradient, state, params, rate=None)
-    half, _ = asynchronous.update_at(optimizer, gradient, state, params, rate=jnp.array(0.5))
+
+    def at_rate(rate, gradient=gradient):
+        return asynchronous.at_rate(rate, *optimizer.update(gradient, state, params), before=state)
+
+    (whole, _), (half, _) = at_rate(None), at_rate(jnp.array(0.5))
     np.testing.assert_allclose(half["w"], whole["w"] / 2, atol=1e-6)
     nan = {"w": jnp.full(2, jnp.nan)}
-    dropped = asynchronous.update_at(optimizer, nan, state, params, rate=jnp.array(0.0))
+    dropped = at_rate(jnp.array(0.0), nan)
     assert toy.same_bits(dropped, ({"w": jnp.zeros(2)}, state))
-    assert not toy.same_bits(asynchronous.update_at(optimizer, gradient, state, params, rate=jnp.array(0.1))[1], state)
+    assert not toy.same_bits(at_rate(jnp.array(0.1))[1], state)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -253,11 +256,11 @@ def test_nan_of_a_dropped_gradient_does_not_reach_the_server(count):
             gradients_per_update=count,
         )
 
-    lifted = jax.jit(jax.vmap(one, axis_name="worker", out_axes=(None, None, 0)))
+    mappinged = jax.jit(jax.vmap(one, axis_name="worker", out_axes=(None, None, 0)))
 
     def after(stale_gradient, *, staleness):
         gradients = jnp.stack([jnp.ones(3), jnp.full(3, stale_gradient)])
-        return lifted(gradients, jnp.arange(2), jnp.array([0, staleness]))[0]
+        return mappinged(gradients, jnp.arange(2), jnp.array([0, staleness]))[0]
 
     dropped = after(jnp.nan, staleness=2)
     assert toy.same_bits(dropped, after(7.0, staleness=2)) and int(dropped.num_updates) == 2 // count

@@ -12,9 +12,9 @@ import asynchronous
 import runs
 import train
 from configs import flags
+from tests.stepper import after_each_call, checkpoint_of, largest_difference, same_bits
 from training import dry_run
-from training import train_state as state
-from training.setup import build
+from training.setup import make_setup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = f"{ROOT}/configs/digits.py"
@@ -42,26 +42,16 @@ def run(workdir, *more):
 
 
 def load(*more):
-    return build(flags.load(DIGITS, [*BASE, *more]))
+    return make_setup(flags.load(DIGITS, [*BASE, *more]))
 
 
 def final_state(workdir, *more):
-    with runs.Checkpoints(pathlib.Path(workdir) / "checkpoints", access="read") as checkpoints:
-        return checkpoints.restore(state.abstract(load(*more)))[1]
+    return checkpoint_of(workdir, load(*more))[1]["state"]
 
 
 def records(workdir, kind="train"):
     found = [record for record in runs.read(pathlib.Path(workdir) / "metrics.jsonl") if record["kind"] == kind]
     return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in found]
-
-
-def same_bits(one, other):
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in pairs)
-
-
-def largest_difference(one, other):
-    return max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +69,8 @@ def test_one_worker_is_plain_sgd_bit_for_bit(tmp_path):
     one = ("--config.num_workers=1", "--num_devices=1", "--config.train_steps=20")
     assert run(tmp_path / "plain", *one) == 0
     assert run(tmp_path / "async", *one, *ASYNC, *CONSTANT) == 0
-    plain = final_state(tmp_path / "plain", "--config.num_workers=1")["shared"]
-    found = final_state(tmp_path / "async", "--config.num_workers=1", *ASYNC, *CONSTANT)["shared"]
+    plain = final_state(tmp_path / "plain", "--config.num_workers=1")
+    found = final_state(tmp_path / "async", "--config.num_workers=1", *ASYNC, *CONSTANT)
     for part in ("params", "opt_state", "ema", "step"):
         assert same_bits(getattr(plain, part), getattr(found, part)), part
     shown = ("step", "epoch", "examples", "learning_rate", "accuracy")
@@ -118,7 +108,7 @@ def warm_up():
 )
 def test_layouts_agree(num_devices, lanes, exponential, tmp_path):
     assert run(tmp_path, *RULED, f"--num_devices={num_devices}", f"--config.lanes={lanes}") == 0
-    params = [final_state(workdir, *RULED)["shared"].params for workdir in (exponential, tmp_path)]
+    params = [final_state(workdir, *RULED).params for workdir in (exponential, tmp_path)]
     assert largest_difference(*params) < 1e-6
     first, last = records(exponential)[0], records(exponential)[-1]
     assert last["loss"] < first["loss"]
@@ -131,28 +121,11 @@ def test_waves_equal_one_at_a_time_bit_for_bit(exponential, tmp_path):
     """An evaluation after each update cuts waves down to single gradients."""
     single = (*RULED, "--config.eval_every_steps=1")
     for overrides, is_cut in ((RULED, False), (single, True)):
-        turns = list(load(*overrides).timetable.turns(0, 48, stops=(load(*overrides).eval_every,)))
-        assert (len(turns) == 48) == is_cut
+        plans = list(load(*overrides).plans(0, steps_per_call=1))
+        assert (len(plans) == 48) == is_cut
     assert run(tmp_path, *single) == 0
     assert same_bits(final_state(tmp_path, *RULED), final_state(exponential, *RULED))
     assert records(tmp_path) == records(exponential)
-
-
-def breaking(over_workers, *, after, end):
-    """Steps that call ``end`` once so many updates are made."""
-
-    def make(*arguments, **kwargs):
-        step = over_workers(*arguments, **kwargs)
-
-        def step_and_end(shared, *rest):
-            result = step(shared, *rest)
-            if int(np.asarray(result[0].step)[0]) >= after:
-                end()
-            return result
-
-        return step_and_end
-
-    return make
 
 
 def crash():
@@ -176,7 +149,7 @@ def test_ended_and_gone_on_is_bit_for_bit_the_same(
 ):
     command = (*RULED, f"--config.data.placement={placement}")
     with monkeypatch.context() as patch:
-        patch.setattr(train, "over_workers", breaking(train.over_workers, after=after, end=end))
+        after_each_call(patch, lambda state, k: end() if int(np.asarray(state.step)[0]) >= after else None)
         if end is crash:
             with pytest.raises(MemoryError):
                 run(tmp_path, *command)
@@ -191,9 +164,9 @@ def test_ended_and_gone_on_is_bit_for_bit_the_same(
 
 @pytest.mark.slow  # tests/test_async_server.py holds it on a small model
 def test_another_rule_is_another_run(exponential, tmp_path):
-    params = final_state(exponential, *RULED)["shared"].params
+    params = final_state(exponential, *RULED).params
     assert run(tmp_path, *RULED, "--config.server.rule=inverse") == 0
-    assert largest_difference(final_state(tmp_path, *RULED)["shared"].params, params) > 1e-4
+    assert largest_difference(final_state(tmp_path, *RULED).params, params) > 1e-4
     assert records(tmp_path)[-1]["rate"] == pytest.approx(1 / max(1, records(tmp_path)[-1]["staleness"]))
 
 
@@ -205,7 +178,7 @@ def test_soft_synchronisation_counts_updates(tmp_path):
     assert all(r["contributors"] == 3 for r in found)
     total = [int(line.split(",")[2]) for line in (tmp_path / "staleness.csv").read_text().splitlines()[1:]]
     assert sum(total) == 24 * 3
-    state = final_state(tmp_path, *soft)["shared"]
+    state = final_state(tmp_path, *soft)
     assert int(state.step) == 24 and int(state.server.pending.num_gradients) == 0
 
 
@@ -219,7 +192,7 @@ def test_bound_0_is_a_step_of_the_sum(tmp_path):
     assert run(tmp_path / "rounds", *rounds) == 0 and run(tmp_path / "sum", *steps, *cadences) == 0
     found, expected = final_state(tmp_path / "rounds", *rounds), final_state(tmp_path / "sum", *steps)
     # Reads of a round are in the order of the workers' numbers, so each draws what it would draw synchronously.
-    assert largest_difference(found["shared"].params, expected["shared"].params) < 1e-6
+    assert largest_difference(found.params, expected.params) < 1e-6
     assert [r["staleness"] for r in records(tmp_path / "rounds")] == [0, 1, 2, 3] * 6
 
 
@@ -250,10 +223,10 @@ def test_refused_in_one_line(more, tmp_path, capsys, monkeypatch):
 
 
 def test_dry_run_says_what_moves():
-    program = load(*RULED)
-    said = dry_run.describe(program, num_devices=2)
-    params = jax.eval_shape(program.init)[0].params
+    setup = load(*RULED)
+    said = dry_run.describe(setup, num_devices=2)
+    params = jax.eval_shape(setup.init_worker).params
     count = sum(x.size for x in jax.tree.leaves(params))
-    assert program.traffic == asynchronous.traffic(params, num_workers=4, gradients_per_update=1)
+    assert setup.traffic == asynchronous.traffic(params, num_workers=4, gradients_per_update=1)
     assert f"{4 * count / 4:,.0f}" in said and "1 push, 1 read" in said and "FLOP" in said
-    assert program.examples_per_step == 8
+    assert setup.examples_per_step == 8

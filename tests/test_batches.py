@@ -6,7 +6,7 @@ import pytest
 from jax import numpy as jnp
 
 import reducers
-from parallel import AXES, Layout, on_devices
+from parallel import AXES, Layout, map_devices
 from reducers import batches
 from tests.test_reducers import WORKER, tree_of
 
@@ -40,7 +40,7 @@ def test_leaves_that_travel_together_are_what_they_are_alone(name):
     def update(grads):
         return reducer.update(grads, reducer.init(grads), grads)[0]
 
-    reduce = on_devices(jax.vmap(update, axis_name=AXES[1]), layout=layout, lift="shard_map")
+    reduce = map_devices(jax.vmap(update, axis_name=AXES[1]), layout=layout, mapping="shard_map")
     grads = jax.tree.map(layout.split, {"half": tree_of(8, dtype=jnp.bfloat16), "full": tree_of(8, seed=1)})
     alone = jax.tree.map(reduce, grads)
     jax.tree.map(np.testing.assert_array_equal, reduce(grads), alone)

@@ -13,7 +13,7 @@ from benchmarks import hlo
 from benchmarks.candidates import defaults, parse
 from benchmarks.leaves import resnet50
 from benchmarks.measure import compile_reducer
-from parallel import DEVICE_AXIS, Layout, on_devices
+from parallel import DEVICE_AXIS, Layout, map_devices
 
 SEVEN_EIGHTHS = 7 / 8
 
@@ -133,7 +133,7 @@ def test_compiled_bytes_are_those_that_are_traced(label):
 
 
 def test_the_comparison_rejects_a_program_that_sends_more():
-    twice = on_devices(lambda x: lax.psum(lax.psum(x, DEVICE_AXIS) * x, DEVICE_AXIS), layout=Layout.of(8))
+    twice = map_devices(lambda x: lax.psum(lax.psum(x, DEVICE_AXIS) * x, DEVICE_AXIS), layout=Layout.of(8))
     sent = hlo.traffic(twice.lower(np.ones((8, 4096), np.float32)).compile().as_text()).bytes_per_worker
     traced = reducers.traffic(reducers.mean("worker"), leaves()[:1], axis_sizes={"worker": 8}).bytes_per_worker
     assert sent == 2 * traced

@@ -36,12 +36,12 @@ def named(found):
 def test_a_loop_takes_so_many_updates_a_turn(overrides):
     small = ("model.hidden_sizes=(8,)", "batch_size_per_worker=4")
     loop = loops.Loop(loops.load("digits", [*small, *overrides]), Layout.of(4, num_devices=2), num_updates=5)
-    before = np.asarray(loop._state[0].params["Dense_0"]["kernel"])
+    before = np.asarray(loop._state.params["Dense_0"]["kernel"])
     assert 0 < loop() < 60
-    first = int(loop._state[0].step[0])
+    first = int(loop._state.step[0])
     assert 5 <= first < 5 + 4 and loop() > 0  # a wave is several
-    assert first + 5 <= int(loop._state[0].step[0]) < first + 5 + 4
-    assert np.abs(np.asarray(loop._state[0].params["Dense_0"]["kernel"]) - before).max() > 0
+    assert first + 5 <= int(loop._state.step[0]) < first + 5 + 4
+    assert np.abs(np.asarray(loop._state.params["Dense_0"]["kernel"]) - before).max() > 0
 
 
 def test_made_up_images_are_of_a_sets_shape():
@@ -62,7 +62,7 @@ def test_lines_name_contenders():
     reduction = groups.make("reduce plain:100 adasum:algorithm=gram", num_devices=4)
     assert reduction() > 0
     loop = groups.make("step digits 2 num_workers=2 model.hidden_sizes=(8,)", num_devices=2)
-    assert loop() > 0 and int(loop._state[0].step[0]) == 2
+    assert loop() > 0 and int(loop._state.step[0]) == 2
     with pytest.raises(ValueError, match="'sleep 3': must be step, local or reduce"):
         groups.make("sleep 3", num_devices=2)
 
@@ -88,7 +88,7 @@ def test_a_reducer_that_is_not_compiled_reduces_the_same():
     layout = Layout.of(4, num_devices=2)
     reduce, state = measure.lift_reducer(parse("mean"), plain(8), layout)
     given = np.arange(32, dtype=np.float32).reshape(4, 8)
-    (mean,), _ = reduce([layout.put_local(given)], state)
+    (mean,), _ = reduce([layout.put_per_worker(given)], state)
     np.testing.assert_allclose(layout.get_shared(mean), given.mean(0))
 
 

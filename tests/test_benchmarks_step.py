@@ -98,13 +98,14 @@ def test_a_turn_takes_its_steps(reducer_on, part, num_devices):
 
 
 def state(training, layout):
-    shared, local = training._state
-    return {"step": int(layout.get_shared(shared.step)), "local": jax.tree.leaves(layout.get_local(local.opt_state))}
+    found = training._state
+    own = layout.get_per_worker(found.worker.opt_state)
+    return {"step": int(layout.get_shared(found.step)), "local": jax.tree.leaves(own)}
 
 
 def test_a_turn_without_training_is_no_measurement():
-    program = loops.load("mnist_adasum", [*TINY, "optimizer.learning_rate=1e38"])
-    training = loops.Loop(program, Layout.of(2, num_devices=2), num_updates=8)
+    setup = loops.load("mnist_adasum", [*TINY, "optimizer.learning_rate=1e38"])
+    training = loops.Loop(setup, Layout.of(2, num_devices=2), num_updates=8)
     with pytest.raises(FloatingPointError, match="not finite"):
         for _ in range(3):
             training()
@@ -227,11 +228,11 @@ def test_all_contenders_take_as_many_images():
 def test_a_worker_needs_its_gradient_and_its_momentum(monkeypatch, reducer_on, copies):
     monkeypatch.setattr(
         lanes,
-        "program_of",
+        "setup_of",
         lambda *, lanes, reducer_on: loops.load(
             "mnist_adasum", [*TINY, f"num_workers={lanes}", f"reducer_on={reducer_on}"]
         ),
     )
-    num_floats = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(tiny("gradients").init)[0].params))
+    num_floats = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(tiny("gradients").init_worker).params))
     needed = lanes.bytes_per_worker(reducer_on=reducer_on, lanes=(12, 20))
     assert needed >= 4 * copies * num_floats

@@ -6,7 +6,7 @@ from configs import flags
 from data.assumed import make_or_assume
 from experiments import claims, commands, queue, report, results
 from experiments.experiment import SCALES
-from training.setup import build
+from training.setup import make_setup
 
 EXPERIMENTS = claims.in_order()
 SCALED = [(name, scale) for name, experiment in EXPERIMENTS.items() for scale in experiment.hours]
@@ -43,7 +43,7 @@ def test_names_of_runs_are_their_own_and_configs_are_valid(name, scale):
 def test_programs_of_runs_can_be_built(name, scale):
     for run in kinds(name, scale):
         if run.spec:
-            assert build(flags.load(run.spec, run.overriding), open_data=make_or_assume)
+            assert make_setup(flags.load(run.spec, run.overriding), open_data=make_or_assume)
 
 
 QUICK = {"staleness", "reducers_compared"}  # one that measures, and one that trains

@@ -14,9 +14,9 @@ from parallel import Layout
 from tests.data_folders import random_examples, write_set
 from tests.image_folders import random_images, write_images
 from tests.test_train import ROOT, command
-from training import train_state as state
 from training.evaluate import make_evaluation
-from training.setup import build
+from training.setup import make_setup
+from training.train_state import init_state
 
 SMOKE = f"{ROOT}/configs/digits.py:smoke"
 KEY = "--config.data.evaluate_on=validation"
@@ -200,15 +200,15 @@ def test_evaluation_is_of_the_validation_examples_alone(monkeypatch):
         return dataset._replace(test=None)
 
     monkeypatch.setattr(decoded, "load", without_test)
-    program = build(flags.load(SMOKE, [KEY]))
-    dataset = program.source.load(0)
-    layout = Layout.of(program.config.num_workers, num_devices=1)
-    shared, local = state.place(program, layout)
+    setup = make_setup(flags.load(SMOKE, [KEY]))
+    dataset = setup.source.load(0)
+    layout = Layout.of(setup.config.num_workers, num_devices=1)
+    state = init_state(setup, layout)
     resident = layout.put_shared({"constants": dataset.constants})
-    quality = make_evaluation(program, layout, dataset.test)(shared, local, resident)
+    quality = make_evaluation(setup, layout, dataset.test)(state, resident)
     everything = load("digits").train.columns
     wanted = Arrays({name: column[-143:] for name, column in everything.items()})
-    assert quality == make_evaluation(program, layout, wanted)(shared, local, resident)
+    assert quality == make_evaluation(setup, layout, wanted)(state, resident)
     assert abs(quality["accuracy"] * 143 - round(quality["accuracy"] * 143)) < 1e-3
 
 

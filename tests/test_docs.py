@@ -21,7 +21,7 @@ from configs import flags as config_flags
 from configs import schema
 from experiments import claims
 from experiments.__main__ import parser as experiments_parser
-from training.setup import build
+from training.setup import make_setup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PYTHON = ".venv/bin/python"
@@ -88,7 +88,7 @@ def test_python_blocks_run_and_print_what_they_say(page, capsys):
     if "config" in namespace:
         config = schema.complete(namespace["config"])
         schema.validate(config)
-        assert build(config).num_steps > 1
+        assert make_setup(config).num_steps > 1
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def check_flags(arguments: list[str]) -> None:
     """Builds what a command line of train.py describes; data sets may be assumed where this machine has none."""
     with flagsaver.flagsaver():
         config, _ = config_flags.parse(["train.py", *arguments])
-        assert build(config, open_data=data.make_or_assume).num_steps >= 1
+        assert make_setup(config, open_data=data.make_or_assume).num_steps >= 1
 
 
 def check_jax_requirement(requirement: str) -> None:

@@ -132,8 +132,8 @@ class TooSlow(BaseException):
 def attempt(arguments, capsys, monkeypatch, *, folder: pathlib.Path) -> tuple[int, str]:
     """Runs a command up to where it would compile; returns its exit code and what it said, and checks its promises."""
 
-    def describe(program, *, num_devices=None):
-        Layout.of(program.config.num_workers, num_devices=num_devices, devices=range(num_devices or 8))
+    def describe(setup, *, num_devices=None, steps_per_call=1):
+        Layout.of(setup.config.num_workers, num_devices=num_devices, devices=range(num_devices or 8))
         return "it would run"
 
     def give_up(*_):

@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from parallel import memory
+from parallel import backend
 
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc only")
 
 # Buffers that are large enough to be mapped one by one, as a step has them.
 FAULTS = """
 import ctypes, resource, sys
-from parallel import memory
-print(memory.keep_freed() if "keep" in sys.argv else None)
+from parallel import backend
+print(backend.keep_freed_memory() if "keep" in sys.argv else None)
 malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
 malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 size = 200 * 2**20
@@ -45,17 +45,17 @@ def test_a_buffer_that_is_freed_is_faulted_in_once():
 
 @glibc
 def test_a_process_started_with_it_keeps_too():
-    assert run(**memory.environment())[1] < run()[1] / 4
+    assert run(**backend.malloc_environment())[1] < run()[1] / 4
 
 
 @pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
 def test_the_environment_has_the_last_word(name, monkeypatch):
     monkeypatch.setenv(name, "")
-    assert memory.keep_freed() is False
+    assert backend.keep_freed_memory() is False
 
 
 def test_other_allocators_are_left_alone(monkeypatch):
     for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_"))]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
-    assert memory.keep_freed() is False
+    monkeypatch.setattr(backend.ctypes, "CDLL", lambda name: object())
+    assert backend.keep_freed_memory() is False

@@ -1,4 +1,4 @@
-"""Numbers that are not finite: the step is undone, named and saved before, on any layout; late workers do not count."""
+"""Numbers that are not finite: the step is undone and reported, the state before it saved; late workers do not count."""
 
 import functools
 import pathlib
@@ -13,11 +13,10 @@ import runs
 import train
 from configs import flags
 from experiments.experiment import Run as ExperimentRun
-from parallel import Halves
-from tests.test_program import Run, program_of
+from tests.stepper import Stepper, checkpoint_of, same_bits, setup_of, wrapping
 from training import nonfinite
-from training import train_state as state
-from training.setup import build
+from training.setup import make_setup
+from training.train_state import LANES
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASE = (
@@ -29,36 +28,42 @@ BASE = (
     "--config.checkpoint_every_steps=12",
 )
 BAD_STEP, BAD_WORKER = 13, 5
-BAD_DRAW = (BAD_STEP - 1) * 8 + BAD_WORKER
+BAD_BATCH = (BAD_STEP - 1) * 8 + BAD_WORKER
 KERNEL = "layer Dense_0/kernel"
 
 
-def poisoned(program, *draws, what="gradient"):
-    """The program, with a NaN in one layer of the gradients of these draws; or in the parameters that they see."""
+def poisoned(*batch_indices, what="gradient"):
+    """Wraps ``compute``: a NaN in one layer of the gradients of these batches; or in the parameters that they see."""
 
-    def local(shared, local, feed, resident):
-        is_bad = jnp.isin(feed["batch_index"], jnp.array(draws, feed["batch_index"].dtype))
+    def wrap(compute):
+        def spoiling(state, batch, resident):
+            is_bad = jnp.isin(batch["batch_index"], jnp.array(batch_indices, batch["batch_index"].dtype))
 
-        def spoil(tree):
-            kernel = tree["Dense_0"]["kernel"].at[0, 0].add(jnp.where(is_bad, jnp.nan, 0))
-            return {**tree, "Dense_0": {**tree["Dense_0"], "kernel": kernel}}
+            def spoil(tree):
+                kernel = tree["Dense_0"]["kernel"].at[0, 0].add(jnp.where(is_bad, jnp.nan, 0))
+                return {**tree, "Dense_0": {**tree["Dense_0"], "kernel": kernel}}
 
-        if what == "params":
-            return program.halves.local(shared._replace(params=spoil(shared.params)), local, feed, resident)
-        work = program.halves.local(shared, local, feed, resident)
-        updates = spoil(work.updates)
-        return work._replace(updates=updates, layers=nonfinite.squares(updates))
+            if what == "params":
+                return compute(state._replace(params=spoil(state.params)), batch, resident)
+            mine = compute(state, batch, resident)
+            updates = spoil(mine.updates)
+            return mine._replace(updates=updates, layers=nonfinite.squares(updates))
 
-    return program._replace(halves=Halves(local, program.halves.reduce, program.halves.idle))
+        return spoiling
+
+    return wrap
 
 
 @pytest.fixture
 def poison(monkeypatch):
-    """Makes every program that train builds a poisoned one; returns what ends that."""
+    """Makes every step of train.py a poisoned one; returns what ends that."""
+    worker_mapping = train.worker_mapping
 
-    def begin(*draws, **kwargs):
-        monkeypatch.setattr(train, "build", lambda *args, **kw: poisoned(build(*args, **kw), *draws, **kwargs))
-        return lambda: monkeypatch.setattr(train, "build", build)
+    def begin(*batch_indices, **kwargs):
+        wrap = poisoned(*batch_indices, **kwargs)
+        spoiled = lambda *args, **how: wrapping(worker_mapping(*args, **how), wrap)  # noqa: E731
+        monkeypatch.setattr(train, "worker_mapping", spoiled)
+        return lambda: monkeypatch.setattr(train, "worker_mapping", worker_mapping)
 
     return begin
 
@@ -69,19 +74,12 @@ def command(workdir, *more):
 
 
 def state_at(workdir, step, *more):
-    program = build(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *more]))
-    with runs.Checkpoints(pathlib.Path(workdir) / "checkpoints", access="read") as checkpoints:
-        return checkpoints.restore(state.abstract(program), which=step)[1]
+    return checkpoint_of(workdir, make_setup(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *more])), step)[1]
 
 
 def records(workdir, kind="train"):
     found = [r for r in runs.read(pathlib.Path(workdir) / "metrics.jsonl") if r["kind"] == kind]
     return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in found]
-
-
-def same_bits(one, other):
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in pairs)
 
 
 def told(capsys):
@@ -104,7 +102,7 @@ LAYOUTS = {
 def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tmp_path, capsys):
     of_config = tuple(flag for flag in layout if "config" in flag)
     cadence = "--config.checkpoint_every_steps=7"  # so that there is no checkpoint of step 12 but that of the stop
-    end = poison(BAD_DRAW)
+    end = poison(BAD_BATCH)
     said = []
     for _ in range(2):  # the same command, being deterministic, stops in the same way
         assert command(tmp_path / "bad", *layout, cadence) == 1
@@ -128,7 +126,7 @@ def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tm
 
 
 def test_it_goes_on_with_skip_in_the_same_folder(poison, tmp_path, capsys):
-    poison(BAD_DRAW, BAD_DRAW + 8, what="params")
+    poison(BAD_BATCH, BAD_BATCH + 8, what="params")
     assert command(tmp_path, "--num_devices=4") == 1
     line = told(capsys)
     assert line.startswith("step 13: loss of worker 5 is nan; gradient of worker 5 has norm nan in layer")
@@ -151,14 +149,14 @@ def test_of_the_first_step_and_of_an_update_and_ignored(tmp_path, capsys):
     assert command(tmp_path / "stop", *huge) == 1
     line = told(capsys)
     assert "step 1: the optimizer's update has norm" in line and "though all that it was made of is finite" in line
-    assert int(state_at(tmp_path / "stop", 0)["shared"].step) == 0
+    assert int(state_at(tmp_path / "stop", 0)["state"].step) == 0
     assert command(tmp_path / "stop", *huge) == 1 and told(capsys) == line
     assert command(tmp_path / "ignore", *huge, "--config.on_nonfinite=ignore") == 0
     assert np.isnan(records(tmp_path / "ignore")[-1]["loss"]) and "skipped" not in records(tmp_path / "ignore")[-1]
 
 
 def test_a_full_disk_does_not_hide_it(poison, tmp_path, monkeypatch, capsys):
-    poison(BAD_DRAW)
+    poison(BAD_BATCH)
 
     def full(*args, **kwargs):
         raise runs.SaveError("checkpoint 12 could not be saved: no space")
@@ -173,20 +171,21 @@ def test_a_full_disk_does_not_hide_it(poison, tmp_path, monkeypatch, capsys):
 PLAIN = ("--config.model.name=mlp", "--config.model.hidden_sizes=(16,)", "--config.schedule.name=constant")
 
 
-def everything(run):
-    return run.layout.get_shared(run.shared), run.layout.get_local(run.local)
+def on_device(run):
+    """The state as it is on the devices, whose step is negative once it is frozen."""
+    return run.layout.get(run.state, LANES)
 
 
 def check_undone(on_nonfinite, *overrides, what="gradient", num_devices=4):
-    """Three good steps, a bad one, and two more; returns the run and the state before the bad one."""
-    program = program_of(*PLAIN, f"--config.on_nonfinite={on_nonfinite}", *overrides)
-    run = Run(poisoned(program, 3 * 8 + 6, what=what), num_devices=num_devices).steps(0, 3)
-    before = everything(run)
+    """Three good steps, and a bad one; returns the run and the state before the bad one."""
+    setup = setup_of(*PLAIN, f"--config.on_nonfinite={on_nonfinite}", *overrides)
+    run = Stepper(setup, num_devices=num_devices, wrap=poisoned(3 * 8 + 6, what=what)).steps(0, 3)
+    before = on_device(run)
     run.steps(3, 4)
-    after = everything(run)
+    after = on_device(run)
     steps = {"skip": 4, "stop": ~3}
-    assert after[0].step == steps[on_nonfinite]
-    assert same_bits((after[0]._replace(step=before[0].step), after[1]), before)
+    assert after.step == steps[on_nonfinite]
+    assert same_bits(after._replace(step=before.step), before)
     return run, before
 
 
@@ -209,8 +208,7 @@ def reduced(quick):
 def test_what_is_in_flight_changes_nothing_after_a_stop(overrides):
     run, before = check_undone("stop", *overrides)
     run.steps(4, 6)
-    shared, local = everything(run)
-    assert same_bits((nonfinite.step_of(shared), local), before)
+    assert same_bits(run.host(), before)
 
 
 @pytest.mark.parametrize("overrides", reduced("stale"))
@@ -219,15 +217,14 @@ def test_a_skipped_step_is_as_if_its_batch_was_never_seen(overrides):
     assert run.metrics["skipped"] == 1
     run.steps(4, 8)
     assert run.metrics["skipped"] == 0
-    other = Run(program_of(*PLAIN, "--config.on_nonfinite=skip", *overrides), num_devices=4)
-    other.shared = other.layout.put_shared(before[0]._replace(step=np.int32(4)))
-    other.local = other.layout.put_local(before[1])
+    other = Stepper(setup_of(*PLAIN, "--config.on_nonfinite=skip", *overrides), num_devices=4)
+    other.state = other.layout.put(before._replace(step=np.int32(4)), LANES)
     other.steps(4, 8)
-    assert same_bits(everything(run), everything(other))
+    assert same_bits(run.host(), other.host())
 
 
 def test_that_check_rejects_going_on_with_it(monkeypatch):
-    monkeypatch.setattr(nonfinite, "undo", lambda is_bad, before, after, on_nonfinite: after)
+    monkeypatch.setattr(nonfinite, "undo", lambda is_bad, before, after, then: after)
     with pytest.raises(AssertionError):
         check_undone("skip")
 
@@ -235,34 +232,34 @@ def test_that_check_rejects_going_on_with_it(monkeypatch):
 def test_under_a_loss_scale_a_loss_counts_and_an_overflow_does_not():
     scaled = ("--config.loss_scaling.name=dynamic", "--config.model.dtype=float16")
     check_undone("stop", *scaled, what="params")
-    run = Run(program_of(*PLAIN, *scaled, "--config.loss_scaling.initial_scale=1e36")).steps(0, 2)
-    assert run.metrics["skipped"] == 1 and everything(run)[0].step == 2
+    run = Stepper(setup_of(*PLAIN, *scaled, "--config.loss_scaling.initial_scale=1e36")).steps(0, 2)
+    assert run.metrics["skipped"] == 1 and on_device(run).step == 2
 
 
 def test_a_late_workers_nan_does_not_stop():
     late = ("--config.arrivals.name=scripted", "--config.arrivals.events=((6, 3, 9.0),)")
     backup = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=7")
-    program = program_of(*PLAIN, *late, *backup)
-    run = Run(poisoned(program, 3 * 8 + 6, what="params"), num_devices=4).steps(0, 5)
-    assert everything(run)[0].step == 5 and np.isfinite(run.metrics["loss"])
-    in_time = Run(poisoned(program, 3 * 8 + 5, what="params"), num_devices=4).steps(0, 5)
-    assert everything(in_time)[0].step == ~3
+    setup = setup_of(*PLAIN, *late, *backup)
+    run = Stepper(setup, num_devices=4, wrap=poisoned(3 * 8 + 6, what="params")).steps(0, 5)
+    assert on_device(run).step == 5 and np.isfinite(run.metrics["loss"])
+    in_time = Stepper(setup, num_devices=4, wrap=poisoned(3 * 8 + 5, what="params")).steps(0, 5)
+    assert on_device(in_time).step == ~3
 
 
 def test_a_sum_that_overflows_is_of_no_worker():
-    program = program_of(*PLAIN, "--config.reducer.name=sum")
+    def wrap(compute):
+        def huge(*args):
+            mine = compute(*args)
+            updates = jax.tree.map(lambda g: jnp.full_like(g, 1e16), mine.updates)
+            updates["Dense_1"]["bias"] = jnp.full_like(updates["Dense_1"]["bias"], 1.5e18)
+            return mine._replace(updates=updates, layers=nonfinite.squares(updates))
 
-    def local(*args):
-        work = program.halves.local(*args)
-        updates = jax.tree.map(lambda g: jnp.full_like(g, 1e16), work.updates)
-        updates["Dense_1"]["bias"] = jnp.full_like(updates["Dense_1"]["bias"], 1.5e18)
-        return work._replace(updates=updates, layers=nonfinite.squares(updates))
+        return huge
 
-    run = Run(program._replace(halves=Halves(local, program.halves.reduce)), num_devices=4)
-    _, _, metrics = run.step(run.shared, run.local, run.feeds.at(run.batch_index(0)), run.resident)
-    evidence = run.layout.get_shared(metrics["evidence"])
+    run = Stepper(setup_of(*PLAIN, "--config.reducer.name=sum"), num_devices=4, wrap=wrap).steps(0, 1)
+    report = run.layout.get_shared(run.report)
     layers = ["Dense_0/bias", "Dense_0/kernel", "Dense_1/bias", "Dense_1/kernel"]
-    said = nonfinite.describe(evidence, workers=range(8), layers=layers)
+    said = nonfinite.describe(report, workers=range(8), layers=layers)
     assert said.startswith("the reduced gradient has norm inf in layer Dense_1/bias, though")
 
 
@@ -277,10 +274,8 @@ def test_a_sum_that_overflows_is_of_no_worker():
 def test_looking_adds_no_collective(overrides):
     counts = {}
     for on_nonfinite in ("ignore", "skip", "stop"):
-        run = Run(program_of(*PLAIN, *overrides, f"--config.on_nonfinite={on_nonfinite}"), num_devices=4)
-        arguments = (run.shared, run.local, run.feeds.at(run.batch_index(0)), run.resident)
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
-        text = run.step.lower(*shapes)["step"][0].as_text()
+        run = Stepper(setup_of(*PLAIN, *overrides, f"--config.on_nonfinite={on_nonfinite}"), num_devices=4)
+        text = run.step.lower(*run.shapes())["step"][0].as_text()
         kinds = ("all_reduce", "all_gather", "all_to_all", "reduce_scatter", "collective_permute")
         counts[on_nonfinite] = [text.count(f"stablehlo.{kind}") for kind in kinds]
     assert counts["ignore"] == counts["skip"] == counts["stop"] and sum(counts["stop"]) > 1
@@ -288,8 +283,8 @@ def test_looking_adds_no_collective(overrides):
 
 def test_lines_name_the_first_few():
     nan = np.full(5, np.nan)
-    evidence = nonfinite.Evidence(True, np.zeros(5), nan, nan, np.stack([nan, nan]))
-    said = nonfinite.describe(evidence, workers=range(5), layers=list("abcde"))
+    report = nonfinite.NonfiniteReport(True, np.zeros(5), nan, nan, np.stack([nan, nan]))
+    said = nonfinite.describe(report, workers=range(5), layers=list("abcde"))
     assert said == "gradient of workers 0, 1, 2 and 2 more has norm nan in layers a, b, c and 2 more"
 
 
@@ -328,26 +323,24 @@ def test_an_asynchronous_run_stops_before_the_wave(poison, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_wave_that_no_run_begins_with_leaves_the_last_checkpoint(poison, tmp_path, capsys):
     soft = (*ASYNC, "--config.server.gradients_per_update=5", "--config.checkpoint_every_steps=4")
-    program = build(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *of_config(soft)]))
-    turns = list(program.timetable.turns(0, 24, stops=(24, 4)))
-    turn = next(turn for turn in turns if not turn.begins_whole and turn.steps.start > 9)
-    poison(int(turn.batch_index[turn.batch_index >= 0][0]))
+    setup = make_setup(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *of_config(soft)]))
+    waves = [wave for plan in setup.plans(0, steps_per_call=1) for wave in plan.waves]
+    wave = next(wave for wave in waves if not wave.begins_whole and wave.steps.start > 9)
+    poison(int(wave.batch_index[wave.batch_index >= 0][0]))
     assert command(tmp_path, *soft) == 1
     line = told(capsys)
-    assert f"step{'s' if len(turn.steps) > 1 else ''} {turn.steps.start}" in line
+    assert f"step{'s' if len(wave.steps) > 1 else ''} {wave.steps.start}" in line
     assert line.endswith("the same command tries it again from the last checkpoint")
-    assert (
-        max(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdecimal())
-        == (turn.steps.start - 1) // 4 * 4
-    )
+    saved = max(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdecimal())
+    assert saved == (wave.steps.start - 1) // 4 * 4
 
 
 @pytest.mark.slow
 def test_a_dropped_gradients_nan_does_not_stop_an_asynchronous_run(poison, tmp_path):
-    program = build(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *of_config(ASYNC)]))
-    events = [turn.arrivals for turn in program.timetable.turns(0, 24, stops=())]
-    stale = [int(d) for event in events for d, s in zip(event.draw, event.staleness, strict=True) if s > 6]
-    fresh = [int(d) for event in events for d, s in zip(event.draw, event.staleness, strict=True) if s <= 6]
+    setup = make_setup(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *of_config(ASYNC)]))
+    events = [wave.arrivals for plan in setup.plans(0, steps_per_call=1) for wave in plan.waves]
+    stale = [int(i) for e in events for i, s in zip(e.batch_index, e.staleness, strict=True) if s > 6]
+    fresh = [int(i) for e in events for i, s in zip(e.batch_index, e.staleness, strict=True) if s <= 6]
     rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 6}"
     poison(stale[0])
     assert command(tmp_path / "stale", *ASYNC, rule) == 0

@@ -10,9 +10,10 @@ import pytest
 from absl.testing import flagsaver
 
 import train
-from parallel import lift, on_devices, over_workers, xla
-from tests.test_program import Run, program_of
+from parallel.backend import set_xla_default
+from tests.stepper import setup_of
 
+LATENCY_HIDING = "xla_gpu_enable_latency_hiding_scheduler"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WIDTH = 1024  # a matrix of it is larger than a batch of small leaves
 COLLECTIVES = {f"stablehlo.{kind}" for kind in ("all_reduce", "all_gather", "all_to_all", "reduce_scatter")}
@@ -21,14 +22,10 @@ COLLECTIVES = {f"stablehlo.{kind}" for kind in ("all_reduce", "all_gather", "all
 def lowered(name, *overrides, platform):
     """The whole step of a perceptron on 4 devices, lowered for a platform that need not be here."""
     wide = f"--config.model.hidden_sizes={(WIDTH, WIDTH, WIDTH)}"
-    run = Run(program_of(wide, f"--config.reducer.name={name}", "--config.num_workers=4", *overrides), num_devices=4)
-    steps = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lift, "on_devices", lambda step, **options: steps.append(step))
-        over_workers(run.program.halves, layout=run.layout, lanes="vmap")
-    mapped = on_devices(steps[0], layout=run.layout, lift="shard_map")
-    arguments = run.shared, run.local, run.feeds.at(run.batch_index(0)), run.resident
-    return mapped.trace(*arguments).lower(lowering_platforms=(platform,))
+    overrides = (wide, f"--config.reducer.name={name}", "--config.num_workers=4", "--config.lift=shard_map", *overrides)
+    run = Stepper(setup_of(*overrides), num_devices=4, lanes="vmap")
+    lowered, _ = run.step.lower(*run.shapes(), platforms=(platform,))["step"]
+    return lowered
 
 
 def products_before_collectives(program):
@@ -93,10 +90,10 @@ def test_the_check_sees_what_waits(overrides, platform, first):
 def test_a_default_leaves_what_the_user_says(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_one=1 --xla_two_and_more=2")
     for name in ("xla_one", "xla_two", "xla_two"):
-        xla.default(name, "3")
+        set_xla_default(name, "3")
     assert os.environ["XLA_FLAGS"] == "--xla_one=1 --xla_two_and_more=2 --xla_two=3"
     monkeypatch.delenv("XLA_FLAGS")
-    xla.default("xla_one", "1")
+    set_xla_default("xla_one", "1")
     assert os.environ["XLA_FLAGS"] == "--xla_one=1"
 
 
@@ -106,20 +103,20 @@ def test_the_switch_sets_it(monkeypatch, capsys):
         assert train.main(["train.py", "--latency_hiding", "--config=nope.py"]) == 2
         assert "latency" not in os.environ["XLA_FLAGS"]
         assert train.main(["train.py", "--latency_hiding", "--config=configs/digits.py:smoke", "--dry_run"]) == 0
-    assert f"--{xla.LATENCY_HIDING}=true" in os.environ["XLA_FLAGS"].split()
+    assert f"--{LATENCY_HIDING}=true" in os.environ["XLA_FLAGS"].split()
     assert "compiled for" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_the_switch_comes_before_jax_and_jaxlib_knows_it():
-    """What jaxlib does not know ends the process, if it is there in time."""
-    arguments = ["train.py", "--latency_hiding", "--config=configs/digits.py:smoke", "--dry_run"]
+    """An option that jaxlib does not know ends the process, if it is set in time."""
+    arguments = ["train.py", "--config=configs/digits.py:smoke", "--dry_run"]
 
     def run(name):
-        program = f"import sys, train\nfrom workers import xla\nxla.LATENCY_HIDING = {name!r}\n"
+        program = f"import sys, train\nfrom parallel.backend import set_xla_default\nset_xla_default({name!r}, 'true')\n"
         command = [sys.executable, "-c", f"{program}sys.exit(train.main({arguments!r}))"]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
-    assert run(xla.LATENCY_HIDING).returncode == 0
+    assert run(LATENCY_HIDING).returncode == 0
     unknown = run("xla_gpu_enable_latency_hidding_scheduler")
     assert unknown.returncode and "latency_hidding" in unknown.stderr

@@ -16,7 +16,7 @@ import runs
 from models import tasks
 from tests import cases, inputs
 from tests.grid import grid
-from tests.test_program import DATASET, Run, largest_difference, program_of
+from tests.stepper import DATASET, Stepper, largest_difference, setup_of
 from tests.test_reducers import check_replication, extras, maker, reduce, tree_of
 from training import dry_run
 from training import evaluate as evaluation
@@ -190,24 +190,24 @@ def test_half_precision_halves_the_bytes_and_adds_one_scalar(name):
 
 
 def params_and_server(run):
-    shared = run.layout.get_shared(run.shared)
+    shared = run.host()
     return shared.params, shared.opt_state, shared.ema
 
 
 def check_skipped_step(*overrides):
     """Three good steps, then one whose reduction overflows, then a good one."""
-    run = Run(program_of(*SOFTMAX, *HALF, "--config.communication.growth_interval=1000", *overrides), num_devices=4)
+    run = Stepper(setup_of(*SOFTMAX, *HALF, "--config.communication.growth_interval=1000", *overrides), num_devices=4)
     run.steps(0, 3)
     assert run.metrics["skipped"] == 0 and run.metrics["communication_scale"] == 64
-    before, local = params_and_server(run), run.layout.get_local(run.local)
+    before, local = params_and_server(run), run.layout.get_per_worker(run.local)
     too_large = local.reducer_state.scale._replace(value=np.full(8, 2.0**100, np.float32))
-    run.local = run.layout.put_local(local._replace(reducer_state=local.reducer_state._replace(scale=too_large)))
+    run.local = run.layout.put_per_worker(local._replace(reducer_state=local.reducer_state._replace(scale=too_large)))
     run.steps(3, 4)
     assert run.metrics["skipped"] == 1 and run.metrics["update_norm"] == 0
     assert run.metrics["communication_scale"] == 2.0**99
     for one, other in zip(*map(jax.tree.leaves, (before, params_and_server(run))), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert run.layout.get_shared(run.shared).step == 4
+    assert run.host().step == 4
     run.steps(4, 5)
     assert run.metrics["skipped"] == 1  # one halving is not enough
 
@@ -226,7 +226,7 @@ def test_that_check_rejects_a_step_that_goes_on_with_zeros(monkeypatch):
 
 def test_a_step_on_which_every_worker_overflows_is_skipped():
     overrides = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1e36")
-    run = Run(program_of(*SOFTMAX, *overrides, "--config.model.dtype=float16"))
+    run = Stepper(setup_of(*SOFTMAX, *overrides, "--config.model.dtype=float16"))
     before = params_and_server(run)
     run.steps(0, 1)
     assert run.metrics["skipped"] == 1 and run.metrics["loss_scale"] == pytest.approx(5e35)
@@ -236,7 +236,7 @@ def test_a_step_on_which_every_worker_overflows_is_skipped():
 def test_the_learning_rate_is_that_of_the_step_after_a_skipped_one():
     overrides = ("--config.schedule.name=warmup_linear", "--config.schedule.warmup_steps=8", "--config.ema_decay=None")
     plain_sgd = ("--config.optimizer.momentum=0", "--config.communication.name=half")
-    run = Run(program_of(*SOFTMAX, *overrides, *plain_sgd, "--config.communication.initial_scale=1e30"))
+    run = Stepper(setup_of(*SOFTMAX, *overrides, *plain_sgd, "--config.communication.initial_scale=1e30"))
     skipped, number = 1.0, 0
     while skipped:
         skipped = run.steps(number, number + 1).metrics["skipped"]
@@ -248,7 +248,7 @@ def test_the_learning_rate_is_that_of_the_step_after_a_skipped_one():
 
 def test_scales_grow_after_their_interval():
     overrides = ("--config.loss_scaling.growth_interval=2", "--config.communication.growth_interval=3")
-    run = Run(program_of(*SOFTMAX, *DYNAMIC, *HALF, *overrides))
+    run = Stepper(setup_of(*SOFTMAX, *DYNAMIC, *HALF, *overrides))
     found = [run.steps(number, number + 1).metrics for number in range(6)]
     assert [m["loss_scale"] for m in found] == [1024, 2048, 2048, 4096, 4096, 8192]
     assert [m["communication_scale"] for m in found] == [64, 64, 128, 128, 128, 256]
@@ -260,7 +260,7 @@ def test_scales_grow_after_their_interval():
 def test_without_an_overflow_powers_of_two_change_no_bit():
     def ten_steps(initial_scale):
         overrides = ("growth_interval=2", f"initial_scale={initial_scale}")
-        return Run(program_of(*SOFTMAX, *DYNAMIC, *(f"--config.loss_scaling.{o}" for o in overrides))).steps(0, 10)
+        return Stepper(setup_of(*SOFTMAX, *DYNAMIC, *(f"--config.loss_scaling.{o}" for o in overrides))).steps(0, 10)
 
     # Of one program: another one, without scales, may round otherwise.
     unscaled, scaled, odd = ten_steps(1.0), ten_steps(1024.0), ten_steps(1000.3)
@@ -268,7 +268,7 @@ def test_without_an_overflow_powers_of_two_change_no_bit():
     assert scaled.metrics["loss_scale"] == 2.0**15 and scaled.metrics["skipped"] == 0
     assert largest_difference(params_and_server(unscaled), params_and_server(scaled)) == 0
     assert largest_difference(params_and_server(unscaled), params_and_server(odd)) > 0
-    plain = Run(program_of(*SOFTMAX)).steps(0, 10)
+    plain = Stepper(setup_of(*SOFTMAX)).steps(0, 10)
     assert largest_difference(params_and_server(plain), params_and_server(scaled)) < 1e-6
 
 
@@ -278,14 +278,14 @@ GROWING = ("--config.loss_scaling.growth_interval=3", "--config.communication.gr
 
 @pytest.fixture(scope="module")
 def ten_steps():
-    return Run(program_of(*BOTH, *GROWING), num_devices=4, lanes="unrolled").steps(0, 10)
+    return Stepper(setup_of(*BOTH, *GROWING), num_devices=4, lanes="unrolled").steps(0, 10)
 
 
 @pytest.mark.parametrize(
     ("lanes", "lift"), [("vmap", "shard_map"), pytest.param("dispatched", "pmap", marks=pytest.mark.slow)]
 )
 def test_ways_over_lanes_agree_and_replicas_are_bit_equal(lanes, lift, ten_steps):
-    run = Run(program_of(*BOTH, *GROWING, f"--config.lift={lift}"), num_devices=2, lanes=lanes).steps(0, 10)
+    run = Stepper(setup_of(*BOTH, *GROWING, f"--config.lift={lift}"), num_devices=2, lanes=lanes).steps(0, 10)
     assert run.metrics["communication_scale"] == ten_steps.metrics["communication_scale"] > 64
     assert run.metrics["loss_scale"] == ten_steps.metrics["loss_scale"] > 1024
     assert largest_difference(run.params(), ten_steps.params()) < 2e-3  # of float16
@@ -294,12 +294,12 @@ def test_ways_over_lanes_agree_and_replicas_are_bit_equal(lanes, lift, ten_steps
 
 
 def test_resume_restores_the_scales(ten_steps, tmp_path):
-    program = program_of(*BOTH, *GROWING)
-    run = Run(program, num_devices=4, lanes="unrolled").steps(0, 5)
+    program = setup_of(*BOTH, *GROWING)
+    run = Stepper(program, num_devices=4, lanes="unrolled").steps(0, 5)
     with runs.Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(5, state.canonical(run.shared, run.local, runs.Tally(), run.layout), metrics=None)
         checkpoints.wait()
-    gone_on = Run(program, num_devices=4, lanes="unrolled")
+    gone_on = Stepper(program, num_devices=4, lanes="unrolled")
     with runs.Checkpoints(tmp_path) as checkpoints:
         _, gone_on.shared, gone_on.local, _ = state.restore(program, gone_on.layout, checkpoints)
     gone_on.steps(5, 10)
@@ -312,8 +312,8 @@ def test_resume_restores_the_scales(ten_steps, tmp_path):
 def test_float16_with_both_scales_learns_digits():
     scales = ("--config.loss_scaling.name=dynamic", "--config.communication.name=half")
     overrides = ("--config.model.dtype=float16", "--config.optimizer.learning_rate=0.1", "--config.ema_decay=None")
-    run = Run(program_of("--config.model.name=softmax", *scales, *overrides, train_steps=80))
-    evaluate = evaluation.make_evaluation(run.program, run.layout, DATASET.test)
+    run = Stepper(setup_of("--config.model.name=softmax", *scales, *overrides, train_steps=80))
+    evaluate = evaluation.make_evaluation(run.setup, run.layout, DATASET.test)
     before = evaluate(run.shared, run.local, run.resident)
     run.steps(0, 80)
     after = evaluate(run.shared, run.local, run.resident)
@@ -321,7 +321,7 @@ def test_float16_with_both_scales_learns_digits():
 
 
 def test_dry_run_knows_of_half_precision():
-    program = program_of(*SOFTMAX, *DYNAMIC, *HALF)
+    program = setup_of(*SOFTMAX, *DYNAMIC, *HALF)
     count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(program.init)[0].params))
     assert program.traffic.bytes_per_worker == (2 * count + 4) * 2 * 7 / 8
     said = dry_run.describe(program)
@@ -353,14 +353,14 @@ def telling(name):
 
 def test_what_a_reducer_tells_is_in_the_steps_metrics(monkeypatch):
     monkeypatch.setitem(reducers.REDUCERS, "mean", telling("orthogonality"))
-    run = Run(program_of(*SOFTMAX, *HALF), num_devices=4).steps(0, 1)
+    run = Stepper(setup_of(*SOFTMAX, *HALF), num_devices=4).steps(0, 1)
     assert run.metrics["orthogonality"] == 3.5 and run.metrics["communication_scale"] == 64
 
 
 def test_names_must_not_clash(monkeypatch):
     monkeypatch.setitem(reducers.REDUCERS, "mean", telling("loss"))
     with pytest.raises(ValueError, match="metrics: loss of the reducer"):
-        dry_run.describe(program_of(*SOFTMAX))
+        dry_run.describe(setup_of(*SOFTMAX))
     with pytest.raises(ValueError, match="two reducers tell of loss"):
         reducers.metrics((Told({"loss": 1.0}), Told({"loss": 2.0})))
 

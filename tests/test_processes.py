@@ -23,8 +23,8 @@ from launch import local
 from parallel import processes
 from runs import traces
 from tests import two_hosts
-from training import train_state as state
-from training.setup import build
+from tests.stepper import checkpoint_of
+from training.setup import make_setup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = f"{ROOT}/configs/digits.py"
@@ -94,19 +94,15 @@ def train_alone(argument_list, *, devices):
 
 def final_state(overrides, workdir):
     overrides = [f for f in (*STEPS, *overrides) if f.startswith("--config.")]
-    program = build(flags.load(DIGITS, overrides))
-    with runs.Checkpoints(workdir / "checkpoints", access="read") as checkpoints:
-        step, found = checkpoints.restore(state.abstract(program))
-    return step, found
+    return checkpoint_of(workdir, make_setup(flags.load(DIGITS, overrides)))
 
 
 def assert_same_run(overrides, workdir, expected):
     step, found = final_state(overrides, workdir)
     expected_step, there = final_state(overrides, expected)
     assert step == expected_step == 30
-    for part in ("shared", "local"):
-        for ours, theirs in zip(*(jax.tree.leaves(tree[part]) for tree in (found, there)), strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    for ours, theirs in zip(*(jax.tree.leaves(tree["state"]) for tree in (found, there)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
     ours, theirs = (runs.read(path / "metrics.jsonl") for path in (workdir, expected))
     assert [r["step"] for r in ours] == [r["step"] for r in theirs] and len(ours) == 32
     for name in ("loss", "accuracy", "simulated_seconds", "contributors"):
@@ -213,9 +209,8 @@ class Launched:
 
 def bits(workdir):
     """Everything in the last checkpoint."""
-    program = build(flags.load(DIGITS, [flag for flag in LONG if flag.startswith("--config.")]))
-    with runs.Checkpoints(workdir / "checkpoints", access="read") as checkpoints:
-        step, found = checkpoints.restore(state.abstract(program))
+    setup = make_setup(flags.load(DIGITS, [flag for flag in LONG if flag.startswith("--config.")]))
+    step, found = checkpoint_of(workdir, setup)
     return step, [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found)]
 
 

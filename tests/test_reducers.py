@@ -10,7 +10,7 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
-from parallel import AXES, Layout, on_devices
+from parallel import AXES, Layout, map_devices
 from tests.cases import CASES, Case
 
 WORKER = "worker"
@@ -164,10 +164,10 @@ def twenty_steps(make, *, num_devices: int, lift: str, extra=(), shared=()):
         return (optax.apply_updates(params, updates), opt_state), local
 
     over_lanes = jax.vmap(worker, in_axes=(None, 0, 0), out_axes=(None, 0), axis_name=AXES[1])
-    lifted = on_devices(over_lanes, layout=layout, lift=lift)
+    lifted = map_devices(over_lanes, layout=layout, mapping=lift)
     params = jax.tree.map(lambda x: np.zeros(x.shape[1:], x.dtype), target)
     state = layout.put_shared((params, optimizer.init(params)))
-    local = layout.put_local(jax.tree.map(lambda x: np.broadcast_to(x, (8, *x.shape)), reducer.init(params)))
+    local = layout.put_per_worker(jax.tree.map(lambda x: np.broadcast_to(x, (8, *x.shape)), reducer.init(params)))
     for _ in range(20):
         state, local = jax.block_until_ready(lifted(state, local, feed))
     params, _ = state

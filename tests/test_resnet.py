@@ -12,7 +12,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from models import pooling, resnet, tasks
-from parallel import AXES, Halves, Layout, over_workers
+from parallel import AXES, Layout, dispatch_lanes, map_workers
 from tests.vision_variables import variables_of
 
 COUNTS = {  # with 1,000 classes of ImageNet, 10 of CIFAR
@@ -189,6 +189,9 @@ def test_max_pool_3x3():
 # ---- lanes ----
 
 
+AXES_OF_STATE = (None, 0)  # parameters, and what each worker has
+
+
 class OnLanes:
     """Sixteen workers on one device, their step SGD; each keeps its statistics, and its gradient where asked to."""
 
@@ -211,16 +214,24 @@ class OnLanes:
         own = {"statistics": self.statistics, **({"gradient": self.params} if keep == "gradient" else {})}
         self.local = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], self.num_workers, 0), own)
 
-        def local(shared, local, feed, resident):
+        def compute(state, batch, resident):
             del resident
-            return self.gradient(shared, local["statistics"], feed)
+            params, own = state
+            return self.gradient(params, own["statistics"], batch)
 
-        def reduce(shared, local, work, plan):
-            del plan
-            params = jax.tree.map(lambda p, g: p - 0.1 * lax.pmean(g, AXES), shared, work["gradient"])
-            return params, {name: work[name] for name in local}, {}
+        def update(state, mine, inputs):
+            del inputs
+            params, own = state
+            params = jax.tree.map(lambda p, g: p - 0.1 * lax.pmean(g, AXES), params, mine["gradient"])
+            return (params, {name: mine[name] for name in own}), {}
 
-        self.step = over_workers(Halves(local, reduce), layout=self.layout, lanes=lanes)
+        options = {"layout": self.layout, "state_axes": AXES_OF_STATE}
+        dispatched = lanes == "dispatched"
+        self.step = (
+            dispatch_lanes(compute, update, **options)
+            if dispatched
+            else map_workers(compute, update, **options, lanes=lanes)
+        )
 
     def gradient(self, params, statistics, batch):
         gradient, (_, changed) = jax.grad(self.task.loss, has_aux=True)(params, statistics, batch, jax.random.key(0))
@@ -228,14 +239,14 @@ class OnLanes:
 
     def placed(self):
         """The step's arguments."""
-        feed = jax.tree.map(self.layout.split, self.feed)
-        return self.layout.put_shared(self.params), self.layout.put_local(self.local), feed, self.layout.put_shared({})
+        batch = jax.tree.map(self.layout.split, self.feed)
+        return self.layout.put((self.params, self.local), AXES_OF_STATE), batch, {}, {}
 
 
 def check_that_lanes_are_separate_calls(model, *, lanes, size):
     on = OnLanes(model, lanes=lanes, keep="gradient", size=size)
-    _, local, _ = on.step(*on.placed())
-    got, alone = on.layout.get_local(local), jax.jit(on.gradient)
+    (_, own), _ = on.step(*on.placed())
+    got, alone = on.layout.get_per_worker(own), jax.jit(on.gradient)
     seen = []
     for worker in range(on.num_workers):
         expected = alone(on.params, on.statistics, {name: x[worker] for name, x in on.feed.items()})
@@ -270,7 +281,7 @@ def test_sixteen_lanes_of_resnet_20_are_sixteen_calls(lanes):
 def check_that_parameters_are_there_once(model, *, lanes, size):
     on = OnLanes(model, lanes=lanes, keep="nothing", size=size)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), on.placed())
-    program, calls = on.step.lower(*shapes)["local" if lanes == "dispatched" else "step"]
+    program, calls = on.step.lower(*shapes)["compute" if lanes == "dispatched" else "step"]
     given = program.compile().memory_analysis().argument_size_in_bytes
     nbytes = lambda tree: sum(leaf.nbytes for leaf in jax.tree.leaves(tree))  # noqa: E731
     once = nbytes(on.params) + nbytes(on.local) + nbytes(on.feed) // calls

@@ -9,7 +9,7 @@ from configs import flags
 from data.assumed import make_or_assume
 from runs.errors import ConfigError
 from training import dry_run
-from training.setup import build
+from training.setup import make_setup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -51,17 +51,22 @@ def load(spec):
     return flags.load(f"{ROOT}/configs/{name}.py" + (variant and f":{variant}"))
 
 
+def counted(setup):
+    """Workers' batches in an update."""
+    return setup.reducer.num_counted or setup.gradients_per_step
+
+
 @pytest.mark.parametrize(
     "spec", [pytest.param(spec, marks=[] if spec in QUICK else pytest.mark.slow) for spec in PAPER]
 )
 def test_a_paper_scale_config_is_traced_whole(spec, monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))  # nothing is prepared there
     num_devices, num_parameters, num_examples = PAPER[spec]
-    program = build(load(spec), open_data=make_or_assume)
-    assert program.timetable.num_counted * program.config.batch_size_per_worker == num_examples
-    said = dry_run.describe(program, num_devices=num_devices, devices=[])  # traced, not compiled
+    setup = make_setup(load(spec), open_data=make_or_assume)
+    assert counted(setup) * setup.config.batch_size_per_worker == num_examples
+    said = dry_run.describe(setup, num_devices=num_devices, devices=[])  # traced, not compiled
     assert f"{num_parameters:,}" in said and "without activations" in said
-    assert "data not at hand" in said and f"{program.examples_per_step:,}" in said
+    assert "data not at hand" in said and f"{setup.examples_per_step:,}" in said
 
 
 def families():

@@ -11,14 +11,12 @@ from jax import numpy as jnp
 
 import models
 import reducers
-import train
-from parallel import Halves, Layout, WorkerTimes, over_workers
+from parallel import Layout, WorkerTimes, dispatch_lanes
 from reducers.arrivals import first_arrivals
-from tests.test_program import DATASET, Normalised, Run, largest_difference, program_of
+from tests.stepper import DATASET, Normalised, Stepper, after_each_call, largest_difference, setup_of
 from tests.test_reducers import WORKER
 from tests.test_train import command, digits, without_clock
-from training import evaluate as evaluation
-from training import setup as program
+from training import train_step
 
 LOGNORMAL = ("--config.arrivals.name=lognormal", "--config.arrivals.sigma=0.5")
 BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6", *LOGNORMAL)
@@ -50,7 +48,7 @@ def slow(*row):
 )
 def test_a_step_takes_as_long_as_its_rule_says(rule, options, expected):
     flags = [f"--config.reducer.{key}={value}" for key, value in options.items()]
-    run = Run(program_of(SOFTMAX, *SCRIPTED, f"--config.reducer.name={rule}", *flags), num_devices=2)
+    run = Stepper(setup_of(SOFTMAX, *SCRIPTED, f"--config.reducer.name={rule}", *flags), num_devices=2)
     found = []
     for step in range(2):
         run.steps(step, step + 1)
@@ -59,7 +57,7 @@ def test_a_step_takes_as_long_as_its_rule_says(rule, options, expected):
 
 
 def test_no_time_passes_where_none_is_modelled():
-    metrics = Run(program_of(SOFTMAX)).steps(0, 1).metrics
+    metrics = Stepper(setup_of(SOFTMAX)).steps(0, 1).metrics
     assert metrics["step_seconds"] == 0 and metrics["contributors"] == 8
 
 
@@ -67,47 +65,51 @@ def test_no_time_passes_where_none_is_modelled():
 def test_the_clock_knows_no_layout(num_workers, num_devices):
     """The N-th of the very seconds that the model gives on the host; workers in any number, on any layout."""
     overrides = (SOFTMAX, *BACKUP, f"--config.num_workers={num_workers}", "--config.reducer.num_required=4")
-    run = Run(program_of(*overrides), num_devices=num_devices)
+    run = Stepper(setup_of(*overrides), num_devices=num_devices)
     for step in range(3):
-        seconds = np.asarray(run.program.arrival_seconds(step))
+        seconds = np.asarray(run.setup.arrival_seconds(step))
         run.steps(step, step + 1)
         assert run.metrics["step_seconds"] == np.sort(seconds)[3] and seconds.shape == (num_workers,)
         assert run.metrics["contributors"] == 4
 
 
 def test_seeds_have_times_of_their_own():
-    one, same, other = (program_of(*BACKUP, f"--config.seed={seed}").arrival_seconds(3) for seed in (0, 0, 1))
+    one, same, other = (setup_of(*BACKUP, f"--config.seed={seed}").arrival_seconds(3) for seed in (0, 0, 1))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
 # ---- nothing of a dropped worker leaks -----------------------------------------------------------------------------
 
 
-def spoiled(made):
-    """The program with all that a late worker comes to being what ``resident["value"]`` is: compiled once for all."""
+def spoiled(setup):
+    """Wraps ``compute``: what a late worker computes becomes ``resident["value"]``, with one program for all values."""
 
-    def local(shared, *rest):
-        _, feed, resident = rest
-        late = ~first_arrivals(made.arrival_seconds(shared.step), 6).contributes[feed["batch_index"] % 8]
-        fill = lambda x: jnp.where(late, resident["value"].astype(x.dtype), x)  # noqa: E731
-        spoil = lambda x: fill(x) if jnp.issubdtype(x.dtype, jnp.floating) else x  # noqa: E731
-        return jax.tree.map(spoil, made.halves.local(shared, *rest))
+    def wrap(compute):
+        def spoiling(state, batch, resident):
+            late = ~first_arrivals(setup.arrival_seconds(state.step), 6).contributes[batch["batch_index"] % 8]
 
-    return made._replace(halves=Halves(local, made.halves.reduce))
+            def spoil(x):
+                floating = jnp.issubdtype(x.dtype, jnp.floating)
+                return jnp.where(late, resident["value"].astype(x.dtype), x) if floating else x
+
+            return jax.tree.map(spoil, compute(state, batch, resident))
+
+        return spoiling
+
+    return wrap
 
 
 def check_no_leak(*overrides, values=(0.0, np.nan, np.inf)):
     """Six steps in which other workers are late each time: state and metrics to the bit, and an evaluation."""
-    made = program_of("--config.model.name=normalised", *LOGNORMAL, *overrides)
-    late = [np.argsort(made.arrival_seconds(step))[6:].tolist() for step in range(6)]
+    setup = setup_of("--config.model.name=normalised", *LOGNORMAL, *overrides)
+    late = [np.argsort(setup.arrival_seconds(step))[6:].tolist() for step in range(6)]
     assert len({worker for workers in late for worker in workers}) > 3
-    seen, step = [], Run(spoiled(made), num_devices=4).step
+    seen, step = [], Stepper(setup, num_devices=4, wrap=spoiled(setup)).step
     for value in values:
-        run = Run(made, num_devices=4)
+        run = Stepper(setup, num_devices=4)
         run.step, run.resident["value"] = step, run.layout.put_shared(np.float32(value))
         run.steps(0, 6)
-        quality = evaluation.make_evaluation(made, run.layout, DATASET.test)(run.shared, run.local, run.resident)
-        seen.append((jax.tree.leaves((run.shared, run.local)), run.metrics, quality))
+        seen.append((jax.tree.leaves(run.state), run.metrics, run.evaluate()))
     for leaves, metrics, quality in seen:
         assert all(np.isfinite(value) for value in (*metrics.values(), *quality.values()))
         assert (metrics, quality) == seen[0][1:]
@@ -137,7 +139,7 @@ def test_the_check_of_leaks_rejects(monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     with pytest.raises(AssertionError):
         check_no_leak("--config.reducer.name=mean", values=(np.nan,))
-    monkeypatch.setattr("step._only_counted", lambda work, local, waited, seconds: (work, waited.metrics))
+    monkeypatch.setattr(train_step, "leave_out_late_worker", lambda mine, before, waited, seconds: (mine, waited.metrics))
     with pytest.raises(AssertionError):  # parameters are right, but statistics and metrics are not
         check_no_leak(*BACKUP, values=(np.nan,))
 
@@ -145,10 +147,10 @@ def test_the_check_of_leaks_rejects(monkeypatch):
 def test_a_dropped_worker_keeps_its_statistics(monkeypatch):
     """As if it had not begun the step; the others' are those of their own batches."""
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
-    means = lambda run: run.layout.get_local(run.local).model_state["batch_stats"]["BatchNorm_0"]["mean"]  # noqa: E731
-    run = Run(program_of("--config.model.name=normalised", *BACKUP))
-    before, plain = means(run), means(Run(program_of("--config.model.name=normalised")).steps(0, 1))
-    counts = np.asarray(first_arrivals(run.program.arrival_seconds(0), 6).contributes)
+    means = lambda run: run.host().worker.model_state["batch_stats"]["BatchNorm_0"]["mean"]  # noqa: E731
+    run = Stepper(setup_of("--config.model.name=normalised", *BACKUP))
+    before, plain = means(run), means(Stepper(setup_of("--config.model.name=normalised")).steps(0, 1))
+    counts = np.asarray(first_arrivals(run.setup.arrival_seconds(0), 6).contributes)
     after = means(run.steps(0, 1))
     np.testing.assert_array_equal(after[~counts], before[~counts])
     np.testing.assert_allclose(after[counts], plain[counts], atol=1e-6)
@@ -156,28 +158,23 @@ def test_a_dropped_worker_keeps_its_statistics(monkeypatch):
 
 
 def test_losses_are_of_those_that_count():
-    overrides = ("--config.num_workers=4", *SCRIPTED[:1], "--config.arrivals.events=((1, 0, 9.0),)")
-    three = Run(
-        program_of(*overrides, "--config.reducer.name=backup_workers", "--config.reducer.num_required=3"), num_devices=4
-    )
-    local_half = jax.jit(three.program.halves.local)
-    feed = three.feeds.at(three.batch_index(0))
-    one = lambda worker: jax.tree.map(lambda x: np.asarray(x)[worker, 0], (three.local, feed))  # noqa: E731
-    first = lambda tree: jax.tree.map(lambda x: np.asarray(x)[0], tree)  # noqa: E731
-    shared, resident = first(three.shared), first(three.resident)
-    sums = [local_half(shared, *one(worker), resident).sums for worker in (0, 2, 3)]
-    three.steps(0, 1)
-    total = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
-    assert three.metrics["loss"] == pytest.approx(total["loss"] / 12, rel=1e-5) and total["count"] == 12
-    assert three.metrics["gradient_norm"] == pytest.approx((total["squared_norm"] / 3) ** 0.5, rel=1e-5)
+    """The loss of three workers of four is that of a run with these three alone."""
+    events = ("--config.arrivals.name=scripted", "--config.arrivals.events=((3, 0, 9.0),)")
+    late = ("--config.num_workers=4", *events, "--config.reducer.name=backup_workers", "--config.reducer.num_required=3")
+    three, alone = setup_of(*late), setup_of("--config.num_workers=3")
+    found = Stepper(three, num_devices=4).steps(0, 1).metrics
+    expected = Stepper(alone, num_devices=3).steps(0, 1).metrics  # batches 0 to 2, as the first three of four
+    for name in ("loss", "accuracy", "gradient_norm", "reduced_norm"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-5), name
+    assert found["loss"] != pytest.approx(Stepper(setup_of("--config.num_workers=4")).steps(0, 1).metrics["loss"])
 
 
 def test_without_backups_a_run_is_plain_sgd():
-    plain = Run(program_of(SOFTMAX, *LOGNORMAL)).steps(0, 8)
-    none = Run(program_of(SOFTMAX, *BACKUP, "--config.reducer.num_required=8")).steps(0, 8)
+    plain = Stepper(setup_of(SOFTMAX, *LOGNORMAL)).steps(0, 8)
+    none = Stepper(setup_of(SOFTMAX, *BACKUP, "--config.reducer.num_required=8")).steps(0, 8)
     assert largest_difference(none.params(), plain.params()) == 0
     assert none.metrics["step_seconds"] == plain.metrics["step_seconds"] > 0
-    some = Run(program_of(SOFTMAX, *BACKUP)).steps(0, 8)
+    some = Stepper(setup_of(SOFTMAX, *BACKUP)).steps(0, 8)
     assert largest_difference(some.params(), plain.params()) > 1e-3
 
 
@@ -196,7 +193,7 @@ def test_time_passes_in_a_step_that_is_skipped():
 
 
 def test_an_epoch_is_of_used_examples():
-    steps = lambda *more: program_of("--config.train_epochs=2", "--config.train_steps=None", *more).num_steps  # noqa: E731
+    steps = lambda *more: setup_of("--config.train_epochs=2", "--config.train_steps=None", *more).num_steps  # noqa: E731
     num_train = DATASET.train.num_examples
     assert steps() == -(-2 * num_train // 32)
     assert steps(*BACKUP) == -(-2 * num_train // 24)
@@ -210,8 +207,7 @@ def test_an_epoch_is_of_used_examples():
 
 def test_the_rate_follows_those_who_are_waited_for():
     def rate(*more):
-        config = program_of("--config.learning_rate_scaling=linear", "--config.schedule.name=constant", *more).config
-        return float(program.make_learning_rate(config, total_steps=20, steps_per_epoch=1.0)(0))
+        return float(setup_of("--config.learning_rate_scaling=linear", "--config.schedule.name=constant", *more).learning_rate(0))
 
     assert rate(*BACKUP) == pytest.approx(0.02 * 6) and rate(*LOGNORMAL) == pytest.approx(0.02 * 8)
 
@@ -236,7 +232,7 @@ def finished(tmp_path_factory):
 
 def test_records_of_a_run(finished):
     records = without_clock(finished(*BACKUP))
-    seconds = np.sort(jax.vmap(program_of(*BACKUP).arrival_seconds)(np.arange(120)), axis=1)[:, 5]
+    seconds = np.sort(jax.vmap(setup_of(*BACKUP).arrival_seconds)(np.arange(120)), axis=1)[:, 5]
     for record in records:
         step = record["step"]
         assert record["examples"] == step * 6 * 16 and record["dropped_examples"] == step * 2 * 16
@@ -253,20 +249,11 @@ DYNAMIC = ("--config.reducer.name=dynamic_backup_workers", *LOGNORMAL)
 
 @pytest.mark.parametrize("flags", [slow(BACKUP), DYNAMIC], ids=["backup", "dynamic"])
 def test_a_stopped_run_goes_on_with_its_clock(flags, finished, tmp_path, monkeypatch):
-    over_workers = train.over_workers
+    def stop(state, steps_per_call):
+        if int(np.asarray(state.step)[0]) == STOP_AT:
+            signal.raise_signal(signal.SIGTERM)
 
-    def stopping(*arguments, **options):
-        step = over_workers(*arguments, **options)
-
-        def step_and_signal(*state):
-            result = step(*state)
-            if int(np.asarray(result[0].step)[0]) == STOP_AT:
-                signal.raise_signal(signal.SIGTERM)
-            return result
-
-        return step_and_signal
-
-    monkeypatch.setattr(train, "over_workers", stopping)
+    after_each_call(monkeypatch, stop)
     assert command(*digits(tmp_path, SOFTMAX, *flags)) == 128 + signal.SIGTERM
     monkeypatch.undo()
     assert command(*digits(tmp_path, SOFTMAX, *flags)) == 0
@@ -285,27 +272,28 @@ def test_a_run_records_its_own_times_and_another_replays_them(tmp_path):
     recorded = np.load(path)["seconds"]
     assert recorded.shape == (4, 8) and (recorded > 0).all() and not list((tmp_path / "free").glob("*.npz"))
     replay = ("--config.arrivals.name=trace", f"--config.arrivals.path={path}")
-    made = program_of(*replay)
-    np.testing.assert_array_equal([made.arrival_seconds(step) for step in range(4)], recorded)
+    setup = setup_of(*replay)
+    np.testing.assert_array_equal([setup.arrival_seconds(step) for step in range(4)], recorded)
 
 
 def test_each_worker_is_timed_by_itself():
     """A worker with far more to do than the others takes longest, wherever it sits."""
 
-    def local(shared, local, feed, resident):
-        rounds = jnp.where(feed["draw"] == 5, 20_000_000, 300)
-        return jax.lax.fori_loop(0, rounds, lambda _, x: jnp.sin(x), jnp.float32(1.0)) + shared
+    def compute(state, batch, resident):
+        del resident
+        rounds = jnp.where(batch["batch_index"] == 5, 20_000_000, 300)
+        return jax.lax.fori_loop(0, rounds, lambda _, x: jnp.sin(x), jnp.float32(1.0)) + state[0]
 
-    def reduce(shared, local, work, plan):
-        return shared, local, {}
+    def update(state, mine, inputs):
+        del mine, inputs
+        return state, {}
 
+    axes = (None, 0)
     for num_devices in (1, 2, 8):
         layout = Layout.of(8, num_devices=num_devices)
         times = WorkerTimes(layout)
-        step = over_workers(Halves(local, reduce), layout=layout, lanes="dispatched", times=times)
+        step = dispatch_lanes(compute, update, layout=layout, state_axes=axes, worker_times=times)
         for _ in range(2):
-            feed = {"draw": layout.split(np.arange(8, dtype=np.uint32))}
-            step(layout.put_shared(np.float32(0)), layout.put_local(np.zeros(8)), feed, {})
+            batch = {"batch_index": layout.split(np.arange(8, dtype=np.uint32))}
+            step(layout.put((np.float32(0), np.zeros(8)), axes), batch, {}, {})
         assert times.seconds.argmax() == 5 and (times.seconds > 0).all()
-    with pytest.raises(ValueError, match="lanes='vmap': workers are timed where they are dispatched one by one"):
-        over_workers(Halves(local, reduce), layout=layout, lanes="vmap", times=times)

@@ -1,5 +1,6 @@
 """Whole runs: what they leave on disk, how they go on, and that nothing is lost or done twice."""
 
+import functools
 import json
 import os
 import pathlib
@@ -21,13 +22,15 @@ from configs import flags
 from parallel import Layout
 from runs import files
 from runs.errors import refusing
-from training import train_state as state
-from training.setup import build
+from tests.stepper import after_each_call, checkpoint_of
+from training.checkpoints import params_of, restore
+from training.setup import make_setup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if "def get_config" in path.read_text())
 
 # Dropout, momentum and a moving average are on in the digits config.
+CONFIG = f"{ROOT}/configs/digits.py"
 OVERRIDES = (
     "--config.train_steps=120",
     "--config.log_every_steps=7",
@@ -50,13 +53,16 @@ def digits(workdir, *more: str) -> tuple[str, ...]:
     return (f"--config={ROOT}/configs/digits.py", *OVERRIDES, f"--workdir={workdir}", *more)
 
 
-def program():
-    return build(flags.load(f"{ROOT}/configs/digits.py", OVERRIDES))
+def overrides_of(arguments):
+    return [argument for argument in arguments if argument.startswith("--config.")]
+
+
+def setup():
+    return make_setup(flags.load(f"{ROOT}/configs/digits.py", OVERRIDES))
 
 
 def final_state(workdir):
-    with runs.Checkpoints(pathlib.Path(workdir) / "checkpoints", access="read") as checkpoints:
-        step, found = checkpoints.restore(state.abstract(program()))
+    step, found = checkpoint_of(workdir, setup())
     return step, jax.tree.leaves(found)
 
 
@@ -125,32 +131,25 @@ def test_same_command_again_only_reports(uninterrupted, capsys):
 @pytest.mark.parametrize("steps", [(1,), (33, 60, 119)])
 def test_stopped_by_a_signal_and_gone_on(steps, uninterrupted, tmp_path, monkeypatch, capsys):
     """SIGTERM and SIGINT save first; what follows is bit for bit what would have been."""
-    over_workers = train.over_workers
     for number, name in zip(steps, ("SIGTERM", "SIGINT", "SIGTERM"), strict=False):
-
-        def stopping(*arguments, number=number, name=name, **kwargs):
-            step = over_workers(*arguments, **kwargs)
-
-            def step_and_signal(shared, *rest):
-                result = step(shared, *rest)
-                if int(np.asarray(result[0].step)[0]) == number:
-                    signal.raise_signal(signal.Signals[name])
-                return result
-
-            return step_and_signal
-
-        monkeypatch.setattr(train, "over_workers", stopping)
-        assert command(*digits(tmp_path)) == 128 + signal.Signals[name]
+        with monkeypatch.context() as patch:
+            after_each_call(patch, functools.partial(signal_at, number=number, name=name))
+            assert command(*digits(tmp_path)) == 128 + signal.Signals[name]
         assert f"stopped by {name} at step {number}" in capsys.readouterr().out
         assert final_state(tmp_path)[0] == number
-    monkeypatch.setattr(train, "over_workers", over_workers)
     assert command(*digits(tmp_path)) == 0
     assert f"going on at step {steps[-1]}" in capsys.readouterr().err
     assert_same_run(tmp_path, uninterrupted)
 
 
+def signal_at(state, steps_per_call, *, number, name):
+    del steps_per_call
+    if int(np.asarray(state.step)[0]) == number:
+        signal.raise_signal(signal.Signals[name])
+
+
 def test_damaged_checkpoint_is_reported_and_the_one_before_used(uninterrupted, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(train.Journal, "summary", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(train.Run, "finish", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         command(*digits(tmp_path))
     monkeypatch.undo()
@@ -170,12 +169,12 @@ def test_another_config_or_layout_in_the_same_folder(uninterrupted, capsys):
     assert command(*digits(uninterrupted, "--config.num_workers=4")) == 2
     assert "num_workers=8 there, 4 here" in capsys.readouterr().err
     with refusing():
-        other = build(flags.load(f"{ROOT}/configs/digits.py", [*OVERRIDES, "--config.model.hidden_sizes=(3,)"]))
+        other = make_setup(flags.load(f"{ROOT}/configs/digits.py", [*OVERRIDES, "--config.model.hidden_sizes=(3,)"]))
     with runs.Checkpoints(uninterrupted / "checkpoints", access="read") as checkpoints:
-        with pytest.raises(ValueError, match=r"does not fit.*Dense_0/kernel is float32 \(64, 512\) there"):
-            state.restore(other, Layout.of(8), checkpoints)
-        step, *restored = state.restore(program(), Layout.of(8, num_devices=2), checkpoints)
-    assert step == 120 and restored[0].step.shape == (2,)
+        with pytest.raises(ValueError, match=r"does not fit.*Dense_0/kernel is float32 \(64, 512\)"):
+            restore(other, Layout.of(8), checkpoints)
+        step, state, counters = restore(setup(), Layout.of(8, num_devices=2), checkpoints)
+    assert step == 120 and state.step.shape == (2,) and counters.num_counted == 120 * 8
 
 
 def test_fresh_starts_over_in_a_subfolder(uninterrupted):
@@ -243,14 +242,10 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypat
     begins = (f"--config.init_from={tmp_path}/first", "--config.optimizer.learning_rate=1e-12")
     assert command(*digits(tmp_path / "second", *short, *begins)) == 0
 
-    def params_of(run, part):
-        with runs.Checkpoints(tmp_path / run / "checkpoints", access="read") as checkpoints:
-            return checkpoints.restore(state.abstract(program())["shared"].params, part=part)[1]
-
-    averaged, begun = params_of("first", "shared/ema"), params_of("second", "shared/params")
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), averaged, begun)
-    seeded = program().init()[0].params
-    assert not np.allclose(jax.tree.leaves(seeded)[1], jax.tree.leaves(begun)[1], atol=1e-3)
+    averaged, begun = (checkpoint_of(tmp_path / name, setup())[1]["state"] for name in ("first", "second"))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), averaged.ema, begun.params)
+    seeded = setup().init_worker().params
+    assert not np.allclose(jax.tree.leaves(seeded)[1], jax.tree.leaves(begun.params)[1], atol=1e-3)
     capsys.readouterr()
     for more, told in (
         (f"--config.init_from={tmp_path}/nowhere", "nowhere': must be the folder of a run with a checkpoint"),
@@ -262,8 +257,25 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypat
 
     read, sha256 = [], files.sha256
     monkeypatch.setattr(files, "sha256", lambda path: read.append(path) or sha256(path))
-    state.params_of(program(), str(tmp_path / "first"))
+    params_of(setup(), str(tmp_path / "first"))
     assert len(read) == len(set(read)) > 0  # a checkpoint may have gigabytes
     (tmp_path / "first/checkpoints/20/_METADATA").write_text("")
     assert command(*digits(tmp_path / "third", *short, *begins)) == 2
     assert "checkpoint 20" in (error := capsys.readouterr().err) and "is damaged" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("used_before", ["fresh", "no checkpoint yet"])
+def test_init_from_holds_in_a_folder_that_was_used_before(used_before, tmp_path):
+    short = ("--config.train_steps=20", "--config.eval_every_steps=20", "--config.checkpoint_every_steps=20")
+    assert command(*digits(tmp_path / "first", *short)) == 0
+    begins = (*short, f"--config.init_from={tmp_path}/first", "--config.optimizer.learning_rate=1e-12")
+    workdir, more = tmp_path / "second", ()
+    if used_before == "fresh":
+        assert command(*digits(workdir, *begins)) == 0
+        workdir, more = workdir / "fresh-1", ("--fresh",)
+    else:
+        (workdir / "checkpoints").mkdir(parents=True)
+        (workdir / "config.json").write_text(json.dumps(flags.load(CONFIG, overrides_of(digits("", *begins))).to_dict()))
+    assert command(*digits(tmp_path / "second", *begins, *more)) == 0
+    averaged, begun = (checkpoint_of(folder, setup())[1]["state"] for folder in (tmp_path / "first", workdir))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), averaged.ema, begun.params)

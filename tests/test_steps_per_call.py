@@ -1,43 +1,46 @@
-"""Several steps of one call: which go together, and that nothing else depends on it."""
+"""Several steps of one call: which steps a call takes, and that nothing else depends on it."""
 
 import functools
-import itertools
 import json
 import signal
-import types
 
 import jax
 import numpy as np
 import pytest
 
 import runs
-import train
-from parallel import Layout, over_workers, resolve_lanes, resolve_steps_per_dispatch
+from parallel import Layout, resolve_lanes, resolve_steps_per_call
 from tests.grid import grid
 from tests.test_async_training import RULED
 from tests.test_async_training import run as run_asynchronously
-from tests.test_nonfinite import BAD_DRAW, KERNEL, command, poison, records, same_bits, state_at, told
-from tests.test_program import Run, program_of
+from tests.test_nonfinite import BAD_BATCH, KERNEL, command, poison, records, state_at, told
+from tests.stepper import Stepper, after_each_call, same_bits, setup_of
 from tests.test_train import assert_same_run, digits, final_state, uninterrupted
 from tests.test_train import command as train_digits
-from training.step_plan import Together, dispatches
+from training.step_plan import plan_calls, synchronous_waves
 
 assert poison and uninterrupted  # fixtures
 
 
-# ---- which go together -------------------------------------------------------------------------------------------
+# ---- which steps a call takes ------------------------------------------------------------------------------------
 
 
-def sizes(first, last, *, size, stops=()):
-    turns = Together(num_workers=2, num_counted=2).turns(first, last, stops=())
-    together = list(dispatches(turns, size=size, stops=stops))
-    assert [turn.steps.start for some in together for turn in some.turns] == list(range(first + 1, last + 1))
-    return [len(some.turns) for some in together]
+def plans(first, last, *, size, stops=(100, 100)):
+    waves = synchronous_waves(first, last, num_workers=2)
+    return list(
+        plan_calls(waves, steps_per_call=size, num_steps=last, eval_every=stops[0], checkpoint_every=stops[1])
+    )
+
+
+def sizes(first, last, *, size, stops=(100, 100)):
+    found = plans(first, last, size=size, stops=stops)
+    assert [wave.steps.start for plan in found for wave in plan.waves] == list(range(first + 1, last + 1))
+    return [len(plan.waves) for plan in found]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 7])
-@pytest.mark.parametrize("stops", [(10,), (6, 10), (4,), (100,)])
-def test_none_crosses_a_stop_and_there_are_two_sizes(size, stops):
+@pytest.mark.parametrize("stops", [(10, 10), (6, 10), (4, 100), (100, 100)])
+def test_no_call_crosses_a_stop_and_there_are_two_sizes(size, stops):
     found = sizes(0, 50, size=size, stops=stops)
     ends = set(np.cumsum(found))
     assert {end for stop in stops for end in range(stop, 51, stop)} <= ends
@@ -46,8 +49,15 @@ def test_none_crosses_a_stop_and_there_are_two_sizes(size, stops):
     assert len(found) < len(alone) or size == 1 or size > min(stops)
 
 
+def test_evaluations_and_checkpoints_follow_their_steps():
+    found = plans(0, 50, size=4, stops=(6, 10))
+    assert [plan.last_step for plan in found if plan.evaluate] == [6, 12, 18, 24, 30, 36, 42, 48, 50]
+    assert [plan.last_step for plan in found if plan.checkpoint] == [10, 20, 30, 40, 50]
+    assert [plan.last_step for plan in found if plan.is_last] == [50]
+
+
 @pytest.mark.parametrize("size", [2, 4, 7])
-def test_from_any_end_of_one_the_others_are_the_same(size):
+def test_after_any_call_the_following_ones_are_the_same(size):
     whole = sizes(0, 50, size=size, stops=(6, 10))
     for number, end in enumerate(np.cumsum(whole), start=1):
         assert sizes(int(end), 50, size=size, stops=(6, 10)) == whole[number:]
@@ -55,8 +65,7 @@ def test_from_any_end_of_one_the_others_are_the_same(size):
 
 def test_how_many_where_it_is_left_open():
     def resolve(platform, *, asked=None, lanes="auto", placement="device"):
-        layout = Layout(8, (types.SimpleNamespace(platform=platform),))
-        return resolve_steps_per_dispatch(asked, layout=layout, lanes=lanes, placement=placement)
+        return resolve_steps_per_call(asked, platform=platform, lanes=lanes, placement=placement)
 
     assert [resolve("gpu"), resolve("tpu"), resolve("cpu")] == [8, 8, 1]
     assert resolve("gpu", lanes="dispatched") == resolve("gpu", placement="stream") == 1
@@ -65,7 +74,7 @@ def test_how_many_where_it_is_left_open():
         resolve("gpu", asked=3, lanes="dispatched")
     many = Layout.of(64, num_devices=1)
     assert resolve_lanes("auto", layout=many) == "dispatched"
-    assert resolve_lanes("auto", layout=many, steps_per_dispatch=2) == "unrolled"
+    assert resolve_lanes("auto", layout=many, steps_per_call=2) == "unrolled"
 
 
 # ---- the step ----------------------------------------------------------------------------------------------------
@@ -80,25 +89,6 @@ PROGRAMS = {
 }
 
 
-class Followed(Run):
-    """A run that follows its timetable, so many steps to a call."""
-
-    def __init__(self, program, *, size, num_devices):
-        super().__init__(program, num_devices=num_devices)
-        self.step = over_workers(program.halves, layout=self.layout, lift=program.config.lift, steps_per_dispatch=size)
-        self.dispatches = dispatches(program.timetable.turns(0, 1000, stops=()), size=size, stops=())
-
-    def take(self, count):
-        """Makes so many calls; returns what each turn measured, evidence included."""
-        measured = []
-        for dispatch in itertools.islice(self.dispatches, count):
-            plan = {name: self.layout.split_turns(column) for name, column in dispatch.plan.items()}
-            feed = {**self.feeds.at(dispatch.batch_index), "plan": plan}
-            self.shared, self.local, metrics = self.step(self.shared, self.local, feed, self.resident)
-            measured += [part for _, part in dispatch.each(self.layout.get_shared(metrics))]
-        return measured
-
-
 @pytest.mark.parametrize(
     ("name", "lift", "num_devices"),
     grid(
@@ -109,21 +99,21 @@ class Followed(Run):
     ),
 )
 def test_a_call_of_several_steps_is_those_steps(name, lift, num_devices, compilations):
-    program = program_of(*PROGRAMS[name], f"--config.lift={lift}", "--config.model.hidden_sizes=(16,)")
-    alone, together = (Followed(program, size=size, num_devices=num_devices) for size in (1, K))
-    measured = together.take(1)
+    setup = setup_of(*PROGRAMS[name], f"--config.lift={lift}", "--config.model.hidden_sizes=(16,)", train_steps=100)
+    alone, together = (Stepper(setup, num_devices=num_devices, steps_per_call=size) for size in (1, K))
+    measured = together.calls(1)
     before = len(compilations)
-    measured += together.take(3)
+    measured += together.calls(3)
     assert len(compilations) == before
-    for one, other in zip(alone.take(4 * K), measured, strict=True):
+    for one, other in zip(alone.calls(4 * K), measured, strict=True):
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), one, other)
-    for one, other in zip((alone.shared, alone.local), (together.shared, together.local), strict=True):
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-6), one, other)
-    assert int(np.asarray(together.shared.step)[0]) >= 4 * K
+    one, other = alone.host(), together.host()
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-6), one, other)
+    assert other.step >= 4 * K
 
 
 def test_a_feed_of_several_turns_is_theirs():
-    run = Run(program_of(), num_devices=4)
+    run = Stepper(setup_of(), num_devices=4)
     indices = [run.batch_index(step) for step in (3, 4, 9)]
     together = run.feeds.at(np.stack(indices))
     for i, batch_index in enumerate(indices):
@@ -136,19 +126,12 @@ def test_a_feed_of_several_turns_is_theirs():
 def test_a_run_is_the_same_and_goes_on_from_a_signal(uninterrupted, tmp_path, monkeypatch, capsys):
     asked = []
 
-    def counting(*arguments, **options):
-        step = over_workers(*arguments, **options)
+    def count_and_signal(state, steps_per_call):
+        asked.append(steps_per_call)
+        if sum(asked) == 24:
+            signal.raise_signal(signal.SIGTERM)
 
-        def count_and_signal(*given):
-            result = step(*given)
-            asked.append(options["steps_per_dispatch"])
-            if sum(asked) == 24:
-                signal.raise_signal(signal.SIGTERM)
-            return result
-
-        return count_and_signal
-
-    monkeypatch.setattr(train, "over_workers", counting)
+    after_each_call(monkeypatch, count_and_signal)
     several = digits(tmp_path, "--steps_per_dispatch=4")
     assert train_digits(*several) == 128 + signal.SIGTERM
     assert final_state(tmp_path)[0] == 24
@@ -160,7 +143,7 @@ def test_a_run_is_the_same_and_goes_on_from_a_signal(uninterrupted, tmp_path, mo
 
 
 def test_what_is_not_finite_stops_within_a_call(poison, tmp_path, capsys):
-    poison(BAD_DRAW)  # of step 13, the third of a call
+    poison(BAD_BATCH)  # of step 13, the third of a call
     lines = []
     for name, size in (("one", 1), ("several", 5)):
         assert command(tmp_path / name, f"--steps_per_dispatch={size}", "--config.checkpoint_every_steps=24") == 1
@@ -171,7 +154,7 @@ def test_what_is_not_finite_stops_within_a_call(poison, tmp_path, capsys):
 
 
 def test_what_is_skipped_within_a_call_is_told(poison, tmp_path, capsys):
-    poison(BAD_DRAW)
+    poison(BAD_BATCH)
     assert command(tmp_path, "--steps_per_dispatch=5", "--config.on_nonfinite=skip") == 0
     assert told(capsys).startswith("step 13: gradient of worker 5")
     assert [r["step"] for r in records(tmp_path) if r["skipped"]] == [13]

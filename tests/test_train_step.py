@@ -7,63 +7,17 @@ import jax
 import numpy as np
 import optax
 import pytest
-from flax import linen as nn
 from jax import numpy as jnp
 
 import models
 import reducers
-from configs import flags
-from data import sources
 from data.augment import as_inputs
 from data.example_order import ExampleOrder
-from data.feeds import Feeds
-from parallel import Layout, Window, over_workers
 from tests import cases
 from tests.grid import grid
-from training import evaluate as evaluation
-from training import train_state as state
-from training.setup import build, make_learning_rate
-
-SMALL = ("--config.num_workers=8", "--config.batch_size_per_worker=4", "--config.optimizer.learning_rate=0.02")
-DATASET = sources.make("digits").load(0)
-
-
-def program_of(*overrides, train_steps=20):
-    return build(flags.load("configs/digits.py", [*SMALL, f"--config.train_steps={train_steps}", *overrides]))
-
-
-class Run:
-    """A program on a layout, stepped by hand."""
-
-    def __init__(self, program, *, num_devices=8, lanes="auto"):
-        self.program, self.layout = program, Layout.of(program.config.num_workers, num_devices=num_devices)
-        self.step = over_workers(program.halves, layout=self.layout, lift=program.config.lift, lanes=lanes)
-        self.shared, self.local = state.place(program, self.layout)
-        order = ExampleOrder(num_examples=DATASET.train.num_examples, batch_size=4, seed=program.config.seed)
-        shape = (self.layout.num_devices, self.layout.lanes)
-        self.feeds = Feeds(DATASET.train, order, layout=shape, placement=program.source.placement)
-        self.resident = self.layout.put_shared({"train": self.feeds.resident, "constants": DATASET.constants})
-
-    def steps(self, first, last):
-        window = Window()
-        for number in range(first, last):
-            self.shared, self.local, metrics = self.step(
-                self.shared, self.local, self.feeds.at(self.batch_index(number)), self.resident
-            )
-            window.push(number, metrics)
-        window.drain()
-        self.metrics = self.layout.get_numbers(metrics)
-        return self
-
-    def batch_index(self, step):
-        return step * self.layout.num_workers + np.arange(self.layout.num_workers)
-
-    def params(self):
-        return self.layout.get_shared(self.shared).params
-
-
-def largest_difference(one, other):
-    return max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
+from tests.stepper import DATASET, Normalised, Stepper, largest_difference, setup_of
+from training import dry_run
+from training.setup import make_learning_rate
 
 
 def reducer_flags(name):
@@ -76,7 +30,7 @@ def reducer_flags(name):
 
 @functools.cache
 def reference_of(name):
-    return Run(program_of(*reducer_flags(name))).steps(0, 20)
+    return Stepper(setup_of(*reducer_flags(name))).steps(0, 20)
 
 
 @pytest.fixture
@@ -93,7 +47,7 @@ QUICK = {("mean", 2, "shard_map"), ("adasum", 4, "pmap")}
     grid(reducers.REDUCERS, [8, 4, 2, 1], ["pmap", "shard_map"], quick=QUICK),
 )
 def test_layouts_and_lifts_agree_and_replicas_are_bit_equal(name, num_devices, lift):
-    run = Run(program_of(*reducer_flags(name), f"--config.lift={lift}"), num_devices=num_devices).steps(0, 20)
+    run = Stepper(setup_of(*reducer_flags(name), f"--config.lift={lift}"), num_devices=num_devices).steps(0, 20)
     assert largest_difference(run.params(), reference_of(name).params()) < 1e-6
     for leaf in jax.tree.leaves(run.shared):
         assert all(np.array_equal(replica, np.asarray(leaf)[0]) for replica in np.asarray(leaf))
@@ -101,18 +55,18 @@ def test_layouts_and_lifts_agree_and_replicas_are_bit_equal(name, num_devices, l
 
 @pytest.mark.parametrize("lanes", ["dispatched", pytest.param("vmap", marks=pytest.mark.slow)])
 def test_ways_over_lanes_agree(lanes, reference):
-    run = Run(program_of(), num_devices=2, lanes=lanes).steps(0, 20)
+    run = Stepper(setup_of(), num_devices=2, lanes=lanes).steps(0, 20)
     assert largest_difference(run.params(), reference["mean"].params()) < 1e-6
 
 
 def test_streamed_and_resident_data_give_the_same_bits(reference):
-    run = Run(program_of("--config.data.placement=stream")).steps(0, 20)
+    run = Stepper(setup_of("--config.data.placement=stream")).steps(0, 20)
     assert largest_difference(run.params(), reference["mean"].params()) == 0
 
 
 def test_seed_changes_parameters_and_order():
-    one, other = (program_of(f"--config.seed={seed}") for seed in (0, 1))
-    assert largest_difference(*(jax.jit(p.init)()[0].params for p in (one, other))) > 0.1
+    one, other = (setup_of(f"--config.seed={seed}") for seed in (0, 1))
+    assert largest_difference(*(jax.jit(p.init_worker)().params for p in (one, other))) > 0.1
     orders = [
         ExampleOrder(num_examples=DATASET.train.num_examples, batch_size=4, seed=p.config.seed) for p in (one, other)
     ]
@@ -121,7 +75,7 @@ def test_seed_changes_parameters_and_order():
 
 @pytest.mark.slow
 def test_seed_changes_what_is_trained(reference):
-    other = Run(program_of("--config.seed=1")).steps(0, 20)
+    other = Stepper(setup_of("--config.seed=1")).steps(0, 20)
     assert largest_difference(other.params(), reference["mean"].params()) > 1e-3
 
 
@@ -130,7 +84,7 @@ def test_seed_changes_what_is_trained(reference):
     grid(["pmap", "shard_map"], ["unrolled", "dispatched"], quick={("pmap", "unrolled"), ("shard_map", "dispatched")}),
 )
 def test_only_the_first_step_compiles(lift, lanes, compilations):
-    run = Run(program_of(f"--config.lift={lift}"), num_devices=4, lanes=lanes).steps(0, 1)
+    run = Stepper(setup_of(f"--config.lift={lift}"), num_devices=4, lanes=lanes).steps(0, 1)
     before = len(compilations)
     run.steps(1, 5)
     assert len(compilations) == before
@@ -143,14 +97,10 @@ def test_only_the_first_step_compiles(lift, lanes, compilations):
     ("num_devices", "lanes"), grid([8, 2], ["vmap", "unrolled"], quick={(8, "unrolled"), (2, "vmap")})
 )
 def test_mean_all_reduces_once_for_small_leaves_and_once_for_the_metrics(num_devices, lanes):
-    run = Run(program_of(), num_devices=num_devices, lanes=lanes)
-    shapes = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
-        (run.shared, run.local, run.feeds.at(run.batch_index(0)), run.resident),
-    )
-    lowered, _ = run.step.lower(*shapes)["step"]
+    run = Stepper(setup_of(), num_devices=num_devices, lanes=lanes)
+    lowered, _ = run.step.lower(*run.shapes())["step"]
     text = lowered.as_text()
-    assert len(jax.tree.leaves(run.shared.params)) > 2
+    assert len(jax.tree.leaves(run.state.params)) > 2
     assert text.count("stablehlo.all_reduce") == 2
     for other in ("all_gather", "all_to_all", "reduce_scatter", "collective_permute"):
         assert f"stablehlo.{other}" not in text
@@ -158,64 +108,53 @@ def test_mean_all_reduces_once_for_small_leaves_and_once_for_the_metrics(num_dev
 
 
 def test_reducing_updates_of_sgd_equals_reducing_gradients(reference):
-    run = Run(program_of("--config.reducer_on=updates")).steps(0, 20)
+    run = Stepper(setup_of("--config.reducer_on=updates")).steps(0, 20)
     assert largest_difference(run.params(), reference["mean"].params()) < 1e-6
-    momentum = [leaf for leaf in jax.tree.leaves(run.layout.get_local(run.local).opt_state) if leaf.ndim > 1]
+    momentum = [leaf for leaf in jax.tree.leaves(run.host().worker.opt_state) if leaf.ndim > 1]
     assert momentum and all(len(leaf) == 8 and not np.array_equal(leaf[0], leaf[1]) for leaf in momentum)
 
 
 def test_clipping_is_of_each_worker_before_the_reduction():
     clip = 0.01
-    run = Run(program_of(f"--config.clip_norm={clip}", "--config.reducer.name=sum")).steps(3, 4)
+    run = Stepper(setup_of(f"--config.clip_norm={clip}", "--config.reducer.name=sum")).steps(3, 4)
     assert run.metrics["gradient_norm"] > clip  # as computed, before the clipping
     assert clip < run.metrics["reduced_norm"] <= 8 * clip * (1 + 1e-6)  # a clipped sum would be at most clip
 
 
 def test_moving_average_follows_its_rule():
-    run = Run(program_of("--config.ema_decay=0.9"))
-    average = run.layout.get_shared(run.shared).params
+    run = Stepper(setup_of("--config.ema_decay=0.9"))
+    average = run.host().params
     for step in range(4):
         params = run.steps(step, step + 1).params()
         decay = min(0.9, (2 + step) / (11 + step))
         average = jax.tree.map(lambda a, p, d=decay: d * a + (1 - d) * p, average, params)
-    assert largest_difference(run.layout.get_shared(run.shared).ema, average) < 1e-6
+    assert largest_difference(run.host().ema, average) < 1e-6
 
 
 def test_learning_rate_rules():
-    programs = {
-        rule: program_of(
+    setups = {
+        rule: setup_of(
             "--config.model.name=softmax", f"--config.learning_rate_scaling={rule}", "--config.schedule.name=constant"
         )
         for rule in ("none", "linear", "sqrt")
     }
-    rates = [make_learning_rate(p.config, total_steps=20, steps_per_epoch=1.0)(0) for p in programs.values()]
+    rates = [make_learning_rate(p.config, num_counted=8, total_steps=20, steps_per_epoch=1.0)(0) for p in setups.values()]
     np.testing.assert_allclose(rates, [0.02, 0.16, 0.02 * 8**0.5], rtol=1e-6)
-    assert Run(programs["sqrt"]).steps(0, 1).metrics["learning_rate"] == pytest.approx(rates[-1])
-
-
-class Normalised(nn.Module):
-    """A model with state: BatchNorm statistics of each worker's own batches."""
-
-    num_classes: int
-
-    @nn.compact
-    def __call__(self, image, *, deterministic=True):
-        x = nn.BatchNorm(use_running_average=deterministic, momentum=0.5)(image.reshape(image.shape[0], -1))
-        return nn.Dense(self.num_classes)(x)
+    assert Stepper(setups["sqrt"]).steps(0, 1).metrics["learning_rate"] == pytest.approx(rates[-1])
 
 
 def test_model_state_is_of_each_worker_and_averaged_for_evaluation(monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     evaluated = []
     for num_devices in (8, 4):
-        run = Run(program_of("--config.model.name=normalised"), num_devices=num_devices).steps(0, 3)
-        means = run.layout.get_local(run.local).model_state["batch_stats"]["BatchNorm_0"]["mean"]
+        run = Stepper(setup_of("--config.model.name=normalised"), num_devices=num_devices).steps(0, 3)
+        means = run.host().worker.model_state["batch_stats"]["BatchNorm_0"]["mean"]
         assert len(means) == 8 and not np.array_equal(means[0], means[1])
-        quality = evaluation.make_evaluation(run.program, run.layout, DATASET.test)(run.shared, run.local, run.resident)
+        quality = run.evaluate()
         evaluated.append(quality)
-        state = jax.tree.map(lambda x: x.mean(0), run.layout.get_local(run.local).model_state)
-        shared = run.layout.get_shared(run.shared)
-        sums = run.program.task.evaluate(shared.ema, state, all_test_inputs(), jnp.ones(360))
+        state = run.host()
+        model_state = jax.tree.map(lambda x: x.mean(0), state.worker.model_state)
+        sums = run.setup.task.evaluate(state.ema, model_state, all_test_inputs(), jnp.ones(360))
         assert quality["accuracy"] == pytest.approx(float(sums["correct"]) / 360)
         assert quality["loss"] == pytest.approx(float(sums["loss"]) / 360, rel=1e-5)
     assert evaluated[0]["loss"] == pytest.approx(evaluated[1]["loss"], rel=1e-5)
@@ -227,29 +166,25 @@ def all_test_inputs():
 
 @pytest.mark.parametrize("eval_batch_size", [7, 64, 5000])
 def test_evaluation_is_exact_for_any_batch(eval_batch_size):
-    run = Run(program_of(f"--config.eval_batch_size={eval_batch_size}"))
-    quality = evaluation.make_evaluation(run.program, run.layout, DATASET.test)(run.shared, run.local, run.resident)
-    params = run.layout.get_shared(run.shared).ema
-    sums = run.program.task.evaluate(params, {}, all_test_inputs(), jnp.ones(360))
+    run = Stepper(setup_of(f"--config.eval_batch_size={eval_batch_size}"))
+    quality = run.evaluate()
+    params = run.host().ema
+    sums = run.setup.task.evaluate(params, {}, all_test_inputs(), jnp.ones(360))
     assert quality["accuracy"] == float(sums["correct"]) / 360
     assert quality["loss"] == pytest.approx(float(sums["loss"]) / 360, rel=1e-6)
 
 
 @pytest.mark.parametrize("num_devices", [8, 64, pytest.param(1, marks=pytest.mark.slow)])
 def test_dry_run_for_any_number_of_devices(num_devices):
-    from training import dry_run
-
-    program = program_of("--config.num_workers=64")
-    said = dry_run.describe(program, num_devices=num_devices)
+    setup = setup_of("--config.num_workers=64")
+    said = dry_run.describe(setup, num_devices=num_devices)
     assert f"64 workers = {num_devices} devices x {64 // num_devices} lanes" in said
-    count = sum(math.prod(x.shape) for x in jax.tree.leaves(jax.eval_shape(program.init)[0].params))
+    count = sum(math.prod(x.shape) for x in jax.tree.leaves(jax.eval_shape(setup.init_worker).params))
     assert f"{count:,}" in said and f"{2 * 4 * count * 63 / 64:,.0f}" in said
     assert ("FLOP" in said) == (num_devices <= 8)
 
 
 def test_dry_run_rejects_a_step_that_does_not_reduce(monkeypatch):
-    from training import dry_run
-
     monkeypatch.setitem(reducers.REDUCERS, "mean", lambda axis_name: optax.with_extra_args_support(optax.identity()))
     with pytest.raises(ValueError, match="out_axes"):
-        dry_run.describe(program_of())
+        dry_run.describe(setup_of())

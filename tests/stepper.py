@@ -1,0 +1,165 @@
+"""A setup on a layout, stepped by hand: what tests of the step share."""
+
+import functools
+import pathlib
+
+import jax
+import numpy as np
+from flax import linen as nn
+
+import parallel
+import runs
+import train
+from configs import flags
+from data import sources
+from data.example_order import ExampleOrder
+from data.feeds import Feeds
+from parallel import Layout, StepsInFlight
+from training.async_train_step import make_async_train_step
+from training.evaluate import make_evaluation
+from training.setup import make_setup
+from training.train_state import abstract_state, init_state, to_host
+from training.train_step import make_train_step, worker_mapping
+
+SMALL = ("--config.num_workers=8", "--config.batch_size_per_worker=4", "--config.optimizer.learning_rate=0.02")
+DATASET = sources.make("digits").load(0)
+
+
+def setup_of(*overrides, train_steps=20):
+    """The digits config, small."""
+    return make_setup(flags.load("configs/digits.py", [*SMALL, f"--config.train_steps={train_steps}", *overrides]))
+
+
+class Normalised(nn.Module):
+    """A model with state: BatchNorm statistics of each worker's own batches."""
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, image, *, deterministic=True):
+        x = nn.BatchNorm(use_running_average=deterministic, momentum=0.5)(image.reshape(image.shape[0], -1))
+        return nn.Dense(self.num_classes)(x)
+
+
+class Stepper:
+    """A setup's state on the devices, and the step.
+
+    ``lanes`` overrides the config's; ``wrap`` maps ``compute`` to another one, for faults that a test injects.
+    """
+
+    def __init__(self, setup, *, num_devices=8, lanes=None, steps_per_call=1, wrap=lambda compute: compute):
+        self.setup, self.layout = setup, Layout.of(setup.config.num_workers, num_devices=num_devices)
+        self.step = make_step(setup, self.layout, lanes=lanes, steps_per_call=steps_per_call, wrap=wrap)
+        self.state = init_state(setup, self.layout)
+        order = ExampleOrder(
+            num_examples=DATASET.train.num_examples,
+            batch_size=setup.config.batch_size_per_worker,
+            seed=setup.config.seed,
+        )
+        shape = (self.layout.num_devices, self.layout.lanes)
+        self.feeds = Feeds(DATASET.train, order, layout=shape, placement=setup.source.placement)
+        self.resident = self.layout.put_shared({"train": self.feeds.resident, "constants": DATASET.constants})
+        self._plans = setup.plans(0, steps_per_call=steps_per_call)
+
+    def steps(self, first, last):
+        """Takes the steps from ``first`` to before ``last``; keeps the metrics of the last one as numbers."""
+        in_flight = StepsInFlight()
+        for number in range(first, last):
+            self.state, metrics = self.step(self.state, self.batch(number), self.resident, {})
+            in_flight.push(number, metrics)
+        in_flight.drain()
+        arrays = {key: value for key, value in metrics.items() if isinstance(value, jax.Array)}
+        self.report = metrics.get("nonfinite")
+        self.metrics = {key: float(value) for key, value in self.layout.get_shared(arrays).items()}
+        return self
+
+    def calls(self, count):
+        """Takes the next calls of the setup's plan; returns each wave's metrics, on the host."""
+        measured = []
+        for plan, _ in zip(self._plans, range(count), strict=False):
+            inputs = {name: self.layout.split_steps(column) for name, column in plan.inputs.items()}
+            self.state, metrics = self.step(self.state, self.feeds.at(plan.batch_index), self.resident, inputs)
+            measured += [part for _, part in plan.split(self.layout.get_shared(metrics))]
+        return measured
+
+    def batch_index(self, step):
+        return step * self.layout.num_workers + np.arange(self.layout.num_workers)
+
+    def batch(self, step):
+        return self.feeds.at(self.batch_index(step))
+
+    def shapes(self):
+        """The shapes of the step's arguments."""
+        arguments = (self.state, self.batch(0), self.resident, {})
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+
+    def host(self):
+        """The state in canonical form."""
+        return to_host(self.state, self.layout)
+
+    def params(self):
+        return self.host().params
+
+    @property
+    def shared(self):
+        """The shared fields of the state on the devices."""
+        return self.state._replace(worker=None, reducer_state=None, snapshot=None)
+
+    def evaluate(self, examples=DATASET.test):
+        return make_evaluation(self.setup, self.layout, examples)(self.state, self.resident)
+
+
+def make_step(setup, layout, *, lanes=None, steps_per_call=1, wrap=lambda compute: compute):
+    """Returns the step of a setup, with lanes and faults of a test's choice."""
+    mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
+    if lanes == "dispatched":
+        mapping = functools.partial(parallel.dispatch_lanes, mapping=setup.config.lift)
+    elif lanes is not None:
+        mapping = functools.partial(
+            parallel.map_workers, mapping=setup.config.lift, lanes=lanes, steps_per_call=steps_per_call
+        )
+    make = make_train_step if setup.mode is None else make_async_train_step
+    return make(setup, layout, map_workers=wrapping(mapping, wrap))
+
+
+def wrapping(mapping, wrap):
+    """Returns a ``map_workers`` that maps ``wrap(compute)`` instead of ``compute``."""
+    return lambda compute, update, **options: mapping(wrap(compute), update, **options)
+
+
+def after_each_call(monkeypatch, act):
+    """Has train.py call ``act(state, steps_per_call)`` after each call of the devices."""
+    worker_mapping = train.worker_mapping
+
+    def hooked(*arguments, steps_per_call=1, **options):
+        mapping = worker_mapping(*arguments, steps_per_call=steps_per_call, **options)
+
+        def map_workers(compute, update, **how):
+            step = mapping(compute, update, **how)
+
+            def step_and_act(*given):
+                state, metrics = step(*given)
+                act(state, steps_per_call)
+                return state, metrics
+
+            return step_and_act
+
+        return map_workers
+
+    monkeypatch.setattr(train, "worker_mapping", hooked)
+
+
+def checkpoint_of(workdir, setup, which="latest"):
+    """Returns the step of a run's checkpoint, and its {"state": TrainState, "counters": dict}."""
+    tree = {"state": abstract_state(setup), "counters": runs.RunCounters.abstract()}
+    with runs.Checkpoints(pathlib.Path(workdir) / "checkpoints", access="read") as checkpoints:
+        return checkpoints.restore(tree, which=which)
+
+
+def largest_difference(one, other):
+    return max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
+
+
+def same_bits(one, other):
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.array_equal(a, b) and np.asarray(a).dtype == np.asarray(b).dtype for a, b in pairs)
