@@ -31,7 +31,7 @@ def test_every_key_of_every_block_is_in_the_config():
 )
 def test_a_new_name_replaces_the_block_in_any_order_of_flags(order):
     notes = []
-    optimizer = flags.load(DIGITS, order, tell=notes.append).optimizer.to_dict()
+    optimizer = flags.load(DIGITS, order, report=notes.append).optimizer.to_dict()
     assert (optimizer["name"], optimizer["learning_rate"], optimizer["b1"], optimizer["b2"]) == (
         "adam",
         0.001,
@@ -44,7 +44,7 @@ def test_a_new_name_replaces_the_block_in_any_order_of_flags(order):
 
 def test_the_same_name_keeps_the_block():
     notes = []
-    optimizer = flags.load(DIGITS, ["--config.optimizer.name=sgd"], tell=notes.append).optimizer
+    optimizer = flags.load(DIGITS, ["--config.optimizer.name=sgd"], report=notes.append).optimizer
     assert optimizer.momentum == 0.9 and not notes
 
 
@@ -62,7 +62,7 @@ def test_none_unsets_what_may_be_unset(text):
 
 def test_a_duration_in_one_unit_replaces_the_other():
     notes = []
-    config = flags.load(DIGITS, ["--config.train_steps=7", "--config.eval_every_epochs=2"], tell=notes.append)
+    config = flags.load(DIGITS, ["--config.train_steps=7", "--config.eval_every_epochs=2"], report=notes.append)
     assert (config.train_steps, config.train_epochs) == (7, None)
     assert (config.eval_every_steps, config.eval_every_epochs) == (None, 2.0)
     assert notes == ["config.train_steps=7 replaces train_epochs=60"]
