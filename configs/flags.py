@@ -105,9 +105,8 @@ def _replace_blocks(config: ConfigDict, texts: Mapping[str, str], report: Callab
         old, name = config[block], texts.get(f"{block}.name")
         if name is not None and not schema.same_keys(block, old.get("name"), name):
             gone = sorted(set(old) - {"name"})
-            report(
-                f"config.{block}: {name} replaces {old.get('name')}" + (f"; gone: {', '.join(gone)}" if gone else "")
-            )
+            note = f"config.{block}: {name} replaces {old.get('name')}"
+            report(f"{note}; gone: {', '.join(gone)}" if gone else note)
             config[block] = ConfigDict({"name": name})
 
 

@@ -18,7 +18,7 @@ TINY_RESNET: Sizes = {"model": {"name": "resnet20", "num_filters": 4, "dtype": "
 def sized(config: ConfigDict, variant: str, *, sizes: Mapping[str, Sizes] | None = None) -> ConfigDict:
     """Returns the config in the size that a variant names.
 
-    "" changes nothing. With "smoke" any config runs in seconds, on built-in data: few workers, small batches, four steps.
+    "" changes nothing. With "smoke" a config takes seconds, on built-in data: few workers, small batches, four steps.
 
     Args:
       config: the experiment, at the paper's size.

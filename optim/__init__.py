@@ -1,10 +1,9 @@
-"""Optimizers, learning-rate schedules and scaling rules by name, what a worker does before it communicates, and the
-moving average of parameters.
+"""Optimizers, learning-rate schedules and scaling rules by name, local work before communication, parameter averages.
 
     optimizers.make(config.optimizer, learning_rate=rate)  -> an optax transformation
     schedules.make(config.schedule, total_steps=..., steps_per_epoch=...)  -> factor(step), with no unit
-    scaling.factor("sqrt", num_workers=8)  -> what the peak rate is multiplied by
-    accumulation.make(**config.accumulation, ...)  -> how a worker takes in its batch: parts, local steps
+    scaling.factor("sqrt", num_workers=8)  -> factor of the peak rate
+    accumulation.make(**config.accumulation, ...)  -> micro-batches or local steps of a worker
     loss_scaling.make(**config.loss_scaling)  -> gradients in half precision
     ema.update(average, params, num_updates=..., decay=...)  -> the new average
 

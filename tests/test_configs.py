@@ -149,3 +149,52 @@ def test_broken_files(text, message, tmp_path):
 def test_types_and_ranges(annotation, good, bad):
     assert all(registry.matches(annotation, value) for value in good)
     assert not any(registry.matches(annotation, value) for value in bad)
+
+
+@pytest.mark.parametrize("block", schema.BLOCKS)
+def test_defaults_are_allowed_values(block):
+    for name in schema.BLOCKS[block]:
+        for key, parameter in schema.BLOCKS[block].parameters(name).items():
+            assert parameter.default is parameter.empty or registry.matches(parameter.annotation, parameter.default), (
+                key
+            )
+
+
+def scaled(*, base: int, factor: Annotated[float, "(0, inf)"] = 1.0, sizes: tuple[int, ...] = ()):
+    if factor > 100:
+        raise ValueError(f"factor={factor}: too large")
+    return base * factor, sizes
+
+
+def unscaled():
+    return "unscaled"
+
+
+REGISTRY = registry.Registry(
+    {"scaled": scaled, "unscaled": unscaled}, given={"base"}, refused={"log": "has no inverse"}
+)
+
+
+def test_a_constructor_gets_the_given_values_that_it_has_parameters_for():
+    assert REGISTRY.build({"name": "scaled", "factor": 3, "sizes": [1, 2]}, base=2) == (6.0, (1, 2))
+    assert REGISTRY.build("unscaled", base=2) == "unscaled"
+    assert REGISTRY.make("scaled", base=2, factor=0.5) == (1.0, ())
+    assert REGISTRY.check("scaled") == {"factor": 1.0, "sizes": ()}
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("scalde", "combine.name='scalde': unknown name; did you mean 'scaled'"),
+        ("mean", "combine.name='mean': unknown name; allowed: scaled, unscaled"),
+        ("log", "combine.name='log': has no inverse"),
+        ({"name": ["scaled"]}, r"combine.name=\['scaled'\]: unknown name"),
+        ({"factor": 1.0}, "combine.name: missing"),
+        ({"name": "scaled", "base": 1}, "combine.base: unknown key; allowed: factor, sizes"),
+        ({"name": "scaled", "factor": 0}, r"combine.factor=0: must be float in \(0, inf\)"),
+        ({"name": "scaled", "factor": 101}, "combine.factor=101.0: too large"),
+    ],
+)
+def test_a_block_is_refused_where_it_stands(block, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        REGISTRY.build(block, where="combine", base=1)
