@@ -113,10 +113,16 @@ def _replace_blocks(config: ConfigDict, texts: Mapping[str, str], report: Callab
 def _replace_durations(config: ConfigDict, texts: Mapping[str, str], report: Callable[[str], Any]) -> None:
     for path, text in texts.items():
         block, dot, key = path.rpartition(".")
-        holder, other = config.get(block) if dot else config, schema.twin(key)
-        if other is None or f"{block}{dot}{other}" in texts or text.lower() == "none":
+        other = schema.twin(key)
+        if (
+            other is None
+            or f"{block}{dot}{other}" in texts
+            or text.lower() == "none"
+            or block not in {"", *schema.BLOCKS}
+        ):
             continue
-        if isinstance(holder, ConfigDict) and holder.get(other) is not None:
+        holder = config[block] if block else config
+        if holder.get(other) is not None:
             report(f"config.{path}={text} replaces {other}={holder[other]}")
             with holder.ignore_type():
                 holder[other] = None
