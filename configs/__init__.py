@@ -1,6 +1,6 @@
-"""One file per experiment family; ``schema`` says what a config may hold, ``flags`` how the command line changes it.
+"""One file per family of experiments; ``schema`` defines the keys of a config, ``flags`` reads the command line.
 
 A config file has a function ``get_config(variant="")`` that returns ``schema.experiment(...)``. Its docstring gives the
-command, the cost and the expected number. The variant ``smoke`` shrinks any config to seconds; ``variants`` says how it
-has other sizes.
+command, the hardware, the minutes and the expected number. With no variant, a config has the paper's sizes. The variant
+``smoke`` shrinks any config to seconds; ``variants`` makes all other sizes.
 """

@@ -1,4 +1,4 @@
-"""BERT-Large with Adam and Adasum of its deltas: 64K sequences a step of 128 tokens, then 32K of 512.
+"""BERT-Large with Adam, whose updates Adasum combines: 64K sequences of 128 tokens a step, then 32K of 512.
 
     make train ARGS="--config=configs/bert_adam.py --config.data.source=~/text/*.txt"    # phase 1: 64 GPUs
     make train ARGS="--config=configs/bert_adam.py:phase2 --config.init_from=out/... --config.data.source=~/text/*.txt"
@@ -8,10 +8,11 @@
 
     --config.reducer.name=mean --config.reducer_on=gradients                             # Adam without Adasum
 
-As `configs/bert_lamb.py`, with the authors' Adam: betas 0.9 and 0.999, epsilon 1e-6, each worker's gradient clipped to
-norm 1, weight decay 0.01 but for biases and layer norms, linear warm-up and decay. Their rates for Adasum were given on
-the command line and are not known; 1e-4 is that of the BERT paper. Paper: converges at 64K in 7,039 + 1,563 steps
-(unverified recollection), where Adam alone does not.
+This is `configs/bert_lamb.py` with the optimizer of Adasum's authors: Adam with betas 0.9 and 0.999 and epsilon 1e-6.
+Each worker's gradient is clipped to norm 1, weight decay is 0.01 except for biases and layer norms, and the rate warms
+up and decays linearly. The authors passed their rates for Adasum on the command line, so we do not know them; 1e-4 is
+that of the BERT paper. Expected, from the paper: it converges at 64K in 7,039 + 1,563 steps (unverified recollection),
+where Adam alone does not. We have not trained at this size.
 """
 
 from ml_collections import ConfigDict

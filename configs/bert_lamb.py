@@ -1,4 +1,4 @@
-"""BERT-Large with LAMB and Adasum of its deltas: 64K sequences a step of 128 tokens, then 32K of 512.
+"""BERT-Large with LAMB, whose updates Adasum combines: 64K sequences of 128 tokens a step, then 32K of 512.
 
     make train ARGS="--config=configs/bert_lamb.py --config.data.source=~/text/*.txt"    # phase 1: 64 GPUs
     make train ARGS="--config=configs/bert_lamb.py:phase2 --config.init_from=out/... --config.data.source=~/text/*.txt"
@@ -10,15 +10,18 @@
     --config.reducer.name=mean --config.reducer_on=gradients                             # LAMB without Adasum
     --config.data.pairs=off --config.task.next_sentence=off --config.task.unit=word      # RoBERTa's sentences
 
-Plain text files, a document each; the paper's were Wikipedia and books. The recipe its authors began with (NVIDIA's):
-weight decay 0.01 but for biases and layer norms, warm-up over 28.43 % of 7,038 steps to 6e-3, decay with power 0.5;
-phase 2: 12.8 % of 1,563 steps to 4e-3; 20 and 80 predictions a sequence. Paper: 128K sequences need 4,574 + 1,563 steps
-to 90.5 F1 on SQuAD 1.1 (the sum and F1 as cited by others, the split an unverified recollection). Fine-tuning is not
-part of this project. `configs/bert_adam.py` is Adam's. `:laptop`, on six novels, comes from 8.93 nats a masked token at
-its tenth step to 6.64 on the test set after 300 (seed 0; 13 minutes on 2 busy cores).
+The text is in plain files, one document each; the paper used Wikipedia and books. The authors began with NVIDIA's
+recipe: weight decay 0.01 except for biases and layer norms; in phase 1, 7,038 steps with a warm-up over 28.43 % of them
+to 6e-3 and a decay with power 0.5; in phase 2, 1,563 steps with a warm-up over 12.8 % of them to 4e-3; 20 and 80
+predictions a sequence.
+
+Expected, from the paper: steps of 128K sequences reach 90.5 F1 on SQuAD 1.1 after 4,574 + 1,563 steps (the sum and F1
+as others cite them, the split is an unverified recollection). Fine-tuning is not part of this project, and we have not
+trained at this size. `:laptop`, on six novels, goes from 8.93 nats a masked token at its tenth step to 6.64 on the test
+set after 300 steps (seed 0; 13 minutes on 2 busy cores).
 
 Reference: Maleki et al., arXiv 2006.02924; You et al., arXiv 1904.00962; NVIDIA/DeepLearningExamples, BERT.
-Differs in: the vocabulary is learnt from the text at hand; masks are drawn anew at each step, theirs five times in all.
+Differs in: our vocabulary is learnt from the given text; we draw masks anew at each step, they did so five times.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,10 @@
-"""Handwritten digits, 8 x 8 pixels, from scikit-learn: the main job, on data that is always there.
+"""Handwritten digits, 8 x 8 pixels, from scikit-learn: the first config to run, since its data need no download.
 
     make train                                         # under a minute on 2 cores
     python train.py --config=configs/digits.py --config.reducer.name=sum
 
-An MLP, 8 workers x 16 examples, Momentum-SGD. Expected: 98.6 to 99.4 % on the 360 test images (seeds 0 to 4).
+An MLP is trained by momentum SGD on 8 workers x 16 examples. Expected: 98.6 to 99.4 % on the 360 test images (seeds 0
+to 4).
 """
 
 from ml_collections import ConfigDict

@@ -43,7 +43,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return others, overrides
 
 
-def load(spec: str, overrides: Sequence[str] = (), *, tell: Callable[[str], Any] = lambda note: None) -> ConfigDict:
+def load(spec: str, overrides: Sequence[str] = (), *, report: Callable[[str], Any] = lambda note: None) -> ConfigDict:
     """Loads a config file and applies overrides to it.
 
     ``--config.block.name=new`` replaces the whole block by the defaults of ``new``; ``--config.train_steps=...``
@@ -53,7 +53,7 @@ def load(spec: str, overrides: Sequence[str] = (), *, tell: Callable[[str], Any]
     Args:
       spec: path of a config file, with an optional ":variant".
       overrides: ``"--config.key=value"`` each.
-      tell: called with a line for every key of the file that an override made go.
+      report: called with a line for each block or duration of the file that an override replaces.
 
     Returns:
       A locked, complete and valid ConfigDict.
@@ -66,14 +66,14 @@ def load(spec: str, overrides: Sequence[str] = (), *, tell: Callable[[str], Any]
     """
     config = schema.with_blocks(_read(spec))
     texts = dict(_parse(override) for override in overrides)
-    _replace_blocks(config, texts, tell)
-    _replace_durations(config, texts, tell)
+    _replace_blocks(config, texts, report)
+    _replace_durations(config, texts, report)
     _override(config, texts)
     return schema.complete(config).lock()
 
 
 def _read(spec: str) -> ConfigDict:
-    """Runs a config file's ``get_config``; config_flags would do it with a deprecated loader."""
+    """Runs a config file's ``get_config``; the loader of ``config_flags`` is deprecated."""
     path, _, variant = spec.partition(":")
     found = importlib.util.spec_from_file_location(f"config_{pathlib.Path(path).stem}", path)
     try:
@@ -100,23 +100,30 @@ def _parse(override: str) -> tuple[str, str]:
     return match["path"], match["text"]
 
 
-def _replace_blocks(config: ConfigDict, texts: Mapping[str, str], tell: Callable[[str], Any]) -> None:
+def _replace_blocks(config: ConfigDict, texts: Mapping[str, str], report: Callable[[str], Any]) -> None:
     for block in schema.BLOCKS:
         old, name = config[block], texts.get(f"{block}.name")
         if name is not None and not schema.same_keys(block, old.get("name"), name):
             gone = sorted(set(old) - {"name"})
-            tell(f"config.{block}: {name} replaces {old.get('name')}" + (f"; gone: {', '.join(gone)}" if gone else ""))
+            note = f"config.{block}: {name} replaces {old.get('name')}"
+            report(f"{note}; gone: {', '.join(gone)}" if gone else note)
             config[block] = ConfigDict({"name": name})
 
 
-def _replace_durations(config: ConfigDict, texts: Mapping[str, str], tell: Callable[[str], Any]) -> None:
+def _replace_durations(config: ConfigDict, texts: Mapping[str, str], report: Callable[[str], Any]) -> None:
     for path, text in texts.items():
         block, dot, key = path.rpartition(".")
-        holder, other = config.get(block) if dot else config, schema.twin(key)
-        if other is None or f"{block}{dot}{other}" in texts or text.lower() == "none":
+        other = schema.twin(key)
+        if (
+            other is None
+            or f"{block}{dot}{other}" in texts
+            or text.lower() == "none"
+            or block not in {"", *schema.BLOCKS}
+        ):
             continue
-        if isinstance(holder, ConfigDict) and holder.get(other) is not None:
-            tell(f"config.{path}={text} replaces {other}={holder[other]}")
+        holder = config[block] if block else config
+        if holder.get(other) is not None:
+            report(f"config.{path}={text} replaces {other}={holder[other]}")
             with holder.ignore_type():
                 holder[other] = None
 
@@ -159,10 +166,10 @@ def parse(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) -> tupl
     """Parses a command line whose ``known`` flags include a string flag ``config``.
 
     Returns:
-      The config; and what flags made go from it, a line each, to be shown once nothing is left to refuse.
+      The config; and a line for each block or duration of the file that a flag replaced.
 
     Raises:
-      ConfigError: for anything wrong, the flags of absl included.
+      ConfigError: if anything is wrong, other flags included.
     """
     others, overrides = split(argv)
     try:
@@ -170,6 +177,6 @@ def parse(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) -> tupl
     except flags.Error as error:
         raise ConfigError(_one_line(error)) from None
     if positional:
-        raise ConfigError(f"{positional[0]!r}: is no flag; everything is --flag=value")
+        raise ConfigError(f"{positional[0]!r}: is not a flag; write --flag=value")
     notes: list[str] = []
-    return load(known.config, overrides, tell=notes.append), notes
+    return load(known.config, overrides, report=notes.append), notes

@@ -1,4 +1,4 @@
-"""ImageNet with Inception-v3: synchronous SGD with backup workers, the first 50 of 53 workers by default.
+"""ImageNet with Inception-v3 and backup workers: by default each step uses the first 50 of 53 gradients.
 
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception.py:53"        # 50 + 3; 53 GPUs, or lanes
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception.py:106"       # 100 + 6
@@ -7,14 +7,14 @@
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception.py:laptop"    # ResNet-20 on CIFAR-10
     make train ARGS="--config=configs/imagenet_inception.py:212 --dry_run_devices=53"    # without the data
 
-`configs/imagenet_inception_async.py` has the same machines without waiting. The trainer of the paper's first author:
-batches of 32, TensorFlow's RMSProp (0.9, 0.9, epsilon 1), gamma_0 = 0.045 times N, x 0.94 every 2 epochs in a
-staircase, moving average 0.9999 of the parameters, label smoothing 0.1, auxiliary loss 0.4, weight decay 4e-5 on
-convolutions and dense layers, BatchNorm momentum 0.9997, no clipping. Published elsewhere for this trainer at 50
-workers: 78.8 % (top 1).
+`configs/imagenet_inception_async.py` trains on the same machines asynchronously. The recipe is that of the trainer of
+the paper's first author: batches of 32, TensorFlow's RMSProp (0.9, 0.9, epsilon 1), a rate of gamma_0 = 0.045 times N
+that is multiplied by 0.94 every 2 epochs, a moving average of the parameters with decay 0.9999, label smoothing 0.1,
+auxiliary loss 0.4, weight decay 4e-5 on convolutions and dense layers, BatchNorm momentum 0.9997, no clipping.
+Expected: 78.8 % (top 1), published elsewhere for this trainer with 50 workers. We have not trained at this size.
 
 Reference: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981; tensorflow/models, inception.
-Differs in: 1000 classes without a background class; running statistics of BatchNorm are averaged once, theirs twice.
+Differs in: 1000 classes without a background class; BatchNorm's running statistics are averaged once, theirs twice.
 """
 
 from collections.abc import Mapping

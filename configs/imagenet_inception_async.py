@@ -1,13 +1,14 @@
 """ImageNet with Inception-v3: asynchronous SGD on 53, 106 or 212 workers.
 
-    TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception_async.py:53"
+    TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception_async.py:53"       # 53 GPUs, or lanes
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception_async.py:106"
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception_async.py:212"
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception_async.py:laptop"   # ResNet-20 on CIFAR-10
     make train ARGS="--config=configs/imagenet_inception_async.py:53 --dry_run_devices=53"    # without the data
 
-As `configs/imagenet_inception.py`, without waiting: the rate is of one gradient, not scaled by the workers, and clipped
-to norm 1; the paper tuned its rate and clipped too, to values that are not known to us.
+This is `configs/imagenet_inception.py` with a server that waits for nobody: the rate is that of one gradient, not
+scaled by the number of workers, and gradients are clipped to norm 1. The paper tuned its rate and clipped too, to
+values that we do not know. We know no expected number, and have not trained at this size.
 """
 
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-"""ImageNet with ResNet-50 on 64 workers, Momentum-SGD, whose deltas Adasum combines: 2K, 16K or 64K examples a step.
+"""ImageNet with ResNet-50 on 64 workers: Adasum combines their momentum SGD updates, of 2K, 16K or 64K examples a step.
 
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_resnet50.py:2k"         # 64 GPUs, or fewer with lanes
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_resnet50.py:16k"        # the same as without a variant
@@ -7,14 +7,15 @@
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_resnet50.py:laptop"     # CIFAR-10, ResNet-20; minutes
     make train ARGS="--config=configs/imagenet_resnet50.py --dry_run_devices=64"         # without the data
 
-`configs/imagenet_resnet50_sum.py` is what the paper compares with, `configs/imagenet_resnet50_lars.py` what others use
-at such batches. The authors' recipe: momentum 0.9, weight decay 1e-4, 5 epochs of warm-up, a tenth of the rate after
-epochs 30, 60, 80 and 90, no label smoothing; bfloat16 where theirs had float16. Peak rate 0.1 for 256 examples, here of
-one worker, since Adasum's rate is not scaled by their number. Paper: 74.9 % (top 1) after 62 epochs at 2K, 69 at 16K
-(unverified recollections); `sum` does not get there at 16K.
+`configs/imagenet_resnet50_sum.py` is the paper's baseline, `configs/imagenet_resnet50_lars.py` is what others use for
+such batches. The authors' recipe: momentum 0.9, weight decay 1e-4, 5 epochs of warm-up, a tenth of the rate after
+epochs 30, 60, 80 and 90, no label smoothing; we use bfloat16 where they used float16. The peak rate is 0.1 for 256
+examples of one worker, since Adasum's rate is not scaled by their number. Expected, from the paper: 74.9 % (top 1)
+after 62 epochs at 2K and after 69 at 16K (unverified recollections); `sum` does not reach it at 16K. We have not
+trained at this size.
 
 Reference: Maleki et al., arXiv 2006.02924; olsaarik/DeepLearningExamples for the recipe.
-Differs in: 64K are reached by 4 local steps of 256 examples, where the authors' number is not known to us.
+Differs in: 64K examples are 4 local steps of 256; we do not know the authors' number.
 """
 
 from collections.abc import Mapping

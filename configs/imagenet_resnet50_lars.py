@@ -1,10 +1,11 @@
-"""ImageNet with ResNet-50 and LARS on the mean of 64 workers' gradients: what is used elsewhere at such batches.
+"""ImageNet with ResNet-50 and LARS on the mean of 64 workers' gradients, the usual method for such batches.
 
-    TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_resnet50_lars.py:16k"
-    make train ARGS="--config=configs/imagenet_resnet50_lars.py --dry_run_devices=64"    # without the data
+    TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_resnet50_lars.py:16k"       # 64 GPUs, or lanes
+    make train ARGS="--config=configs/imagenet_resnet50_lars.py --dry_run_devices=64"        # without the data
 
-As `configs/imagenet_resnet50.py`, where the variants stand, but for reducer and optimizer: rate 10 at 16K examples,
-trust coefficient 0.001, weight decay 2e-4, neither of them for biases and norms. No number of the paper.
+This is `configs/imagenet_resnet50.py`, which lists the variants, with another reducer and optimizer: rate 10 at 16K
+examples, trust coefficient 0.001, weight decay 2e-4, the latter two not for biases and norms. The paper gives no number
+for it.
 
 Reference: You et al., "Large Batch Training of Convolutional Networks", arXiv 1708.03888. Differs in: the schedule's
 steps are those of Adasum's authors, theirs is polynomial.

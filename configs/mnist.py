@@ -2,10 +2,10 @@
 
     TFDS_DATA_DIR=... make train ARGS="--config=configs/mnist.py"      # about 2 minutes on 2 cores
 
-8 workers x 32, `mean`, Momentum-SGD, the authors' one-cycle schedule over 2 epochs, learning rate times sqrt(8).
-Expected: 99.1 to 99.2 % on the real test set. Without the factor (`--config.learning_rate_scaling=none`, the authors'
-recipe for one GPU) 99.0 %; with `--config.reducer.name=sum` besides, what they compare Adasum with, 99.1 % where it
-does not diverge: one seed of three did.
+8 workers x 32 examples, `mean`, momentum SGD, the authors' one-cycle schedule over 2 epochs, learning rate times
+sqrt(8). Expected: 99.1 to 99.2 % on the real test set. Without the factor (`--config.learning_rate_scaling=none`, the
+authors' recipe for one GPU) it is 99.0 %. With `--config.reducer.name=sum` as well, the authors' baseline, it is 99.1 %
+unless the run diverges, as one seed of three did.
 
 Reference: olsaarik/aml-horovod-adasum-example: SGD with momentum 0.9, peak rate 0.03278, linear one-cycle schedule with
 warm-up fraction 0.17886 over 2 epochs, 32 examples a worker. Differs in: 8 workers where the authors had up to 32, the

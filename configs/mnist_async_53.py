@@ -1,21 +1,21 @@
-"""MNIST with the small CNN and asynchronous SGD: 53 workers and a server, on the simulated cluster of the paper.
+"""MNIST with the small CNN and asynchronous SGD: 53 workers and a server, on a simulation of the paper's cluster.
 
-    TFDS_DATA_DIR=... make train ARGS="--config=configs/mnist_async_53.py --num_devices=1"      # minutes on 2 cores
+    TFDS_DATA_DIR=... make train ARGS="--config=configs/mnist_async_53.py --num_devices=1"      # 20 minutes on a core
 
-Each worker reads the parameters, computes a gradient of 32 examples, and the server applies it when it arrives; how
-long a gradient takes comes from `config.arrivals`. A gradient misses 52 updates on average. 53 is prime, so all lanes
-are on one device. `configs/mnist_async_106.py` has twice as many workers. Measured, seed 0: 98.62 % on the test
-set after these 10 epochs and 578 simulated seconds; 95.1 % after 2 and 115. 20 minutes on a busy core. At 0.01 the loss
-goes up first.
+Each worker reads the parameters and computes a gradient of 32 examples, which the server applies when it arrives;
+`config.arrivals` models how long a gradient takes. On average 52 updates happen meanwhile. 53 is prime, so all lanes
+are on one device. `configs/mnist_async_106.py` has twice as many workers. Expected (seed 0): 95.1 % on the test set
+after 2 epochs and 115 simulated seconds, 98.62 % after all 10 and 578 (20 minutes on a busy core). At a rate of 0.01
+the loss rises first.
 
-    --config.server.rule=inverse                  # slower steps for stale gradients; asynchronous/rules.py has them all
+    --config.server.rule=inverse                  # smaller steps for stale gradients; all rules: asynchronous/rules.py
     --config.server.staleness_bound=3             # nobody is more than 3 gradients ahead of the slowest
     --config.server.gradients_per_update=10       # soft synchronisation
     --config.arrivals.name=shifted_exponential
 
 Reference: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981, where 53 and 106 machines train
-Inception, here a small network. Differs in: data and model; optimizer, rate, clipping and epochs are ours. No momentum:
-staleness acts as one.
+Inception, here a small network. Differs in: data and model; optimizer, rate, clipping and epochs are ours. We use no
+momentum, since staleness acts as one.
 """
 
 from ml_collections import ConfigDict

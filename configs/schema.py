@@ -1,8 +1,8 @@
-"""What a config may say: the signature is the schema.
+"""The keys of a config: the signature is the schema.
 
-The keys of a config are the parameters of ``experiment``. A block with a ``name`` (model, reducer, ...) is a union: its
-other keys are the parameters of the function that the name stands for. Annotations give types and ranges, defaults
-give defaults, and a parameter without a default is a key that must be given.
+The keys of a config are the parameters of ``experiment``. A block (model, reducer, ...) has a ``name``; its other keys
+are the parameters of the constructor with this name. Annotations give types and ranges, defaults give defaults, and a
+parameter without a default is a key that must be given.
 """
 
 import inspect
@@ -82,42 +82,44 @@ def experiment(
     keep_checkpoints: Count = 2,
     eval_batch_size: Count = 1000,
 ) -> ConfigDict:
-    """The whole experiment, as a ConfigDict; durations as steps or as epochs, exactly one of the two.
+    """Returns an experiment as a ConfigDict. Each duration is in steps or in epochs; exactly one of the two is given.
 
     Args:
-      model: block; the network.
-      data: block; the data set.
-      optimizer: block; any optax optimizer, with ``learning_rate`` the peak rate.
-      schedule: block; the learning rate as a factor of its peak.
-      reducer: block; how the workers' gradients become one.
-      arrivals: block; who is late, and by how much, on the simulated clock.
-      server: block; whether workers wait for each other.
-      task: block; the loss.
-      accumulation: block; a worker's batch in parts: gradients of micro-batches, or local steps.
-      loss_scaling: block; for gradients in float16.
-      communication: block; the precision in which updates are sent.
-      seed: of parameters, order of examples, dropout and augmentation.
-      num_workers: W, independent of the hardware.
-      batch_size_per_worker: B, examples of one worker and step.
-      train_steps: length of the run; an epoch is one pass over the examples that are trained on.
+      model: the network.
+      data: the data set.
+      optimizer: any optax optimizer; its ``learning_rate`` is the peak rate.
+      schedule: the learning rate over the run, as a factor of its peak.
+      reducer: how the workers' gradients are combined into one.
+      arrivals: a model of how long each worker takes, in simulated seconds.
+      server: synchronous training, or asynchronous training with a parameter server.
+      task: the loss and its metrics.
+      accumulation: how a worker splits its batch: gradients of micro-batches, or local optimizer steps.
+      loss_scaling: keeps gradients in float16 from underflow and overflow.
+      communication: the precision in which workers send their updates.
+      seed: seed of parameters, order of examples, dropout and augmentation.
+      num_workers: number of workers W, independent of the hardware.
+      batch_size_per_worker: number of examples B in one worker's step.
+      train_steps: length of the run; an epoch is one pass over the training examples.
       train_epochs: the same in epochs.
-      log_every_steps: between records of training.
+      log_every_steps: steps between records of training.
       log_every_epochs: the same in epochs.
-      eval_every_steps: between evaluations, on what ``data.evaluate_on`` names; the last step is always evaluated.
+      eval_every_steps: steps between evaluations on the split ``data.evaluate_on``; the last step is always evaluated.
       eval_every_epochs: the same in epochs.
-      checkpoint_every_steps: between checkpoints; the last step is always saved.
+      checkpoint_every_steps: steps between checkpoints; the last step is always saved.
       checkpoint_every_epochs: the same in epochs.
-      reducer_on: reduce gradients, then one optimizer step; or updates, of optimizers local to each worker.
-      learning_rate_scaling: factor on the rate: 1, W or its root; with N required of W = N + b workers, of N.
-      clip_norm: largest global norm of a worker's gradient, before the reduction.
-      ema_decay: of the moving average of the parameters that is evaluated; none evaluates the parameters.
-      on_nonfinite: what to do about a loss or gradient that is not finite: stop, with the state before it saved; skip
-        the step; or ignore it.
-      init_from: folder of a run whose parameters this one begins with; all else begins anew.
+      reducer_on: "gradients" reduces gradients, which one optimizer then applies; "updates" reduces the updates of
+        optimizers that are local to each worker.
+      learning_rate_scaling: factor of the learning rate: 1, the number of workers, or its square root. With backup
+        workers only the number of required ones counts.
+      clip_norm: largest global norm of a worker's gradient, applied before the reduction.
+      ema_decay: decay of a moving average of the parameters, which is evaluated; None evaluates the parameters.
+      on_nonfinite: what happens to a step whose loss or gradient is not finite: "stop" saves the state before it and
+        ends the run, "skip" leaves it out, "ignore" applies it.
+      init_from: folder of a run whose parameters this one starts with; everything else starts anew.
       lift: how devices are mapped: pmap or shard_map.
-      lanes: how a device computes its workers' gradients: one batched program, lane after lane, or one call per lane.
-      keep_checkpoints: how many of the last ones to keep, the best one aside.
-      eval_batch_size: examples per call when evaluating, over all devices.
+      lanes: how the workers of one device compute their gradients.
+      keep_checkpoints: number of latest checkpoints to keep, besides the best one.
+      eval_batch_size: number of examples in one evaluation call, over all devices.
 
     >>> experiment(model={"name": "mlp"}, data={"name": "digits"}, optimizer={"name": "sgd"}).num_workers
     8

@@ -1,4 +1,4 @@
-"""One config in several sizes: ``--config=configs/x.py:laptop``."""
+"""Sizes of a config, which its variants name: ``--config=configs/x.py:laptop``."""
 
 import math
 from collections.abc import Mapping
@@ -9,24 +9,24 @@ from ml_collections import ConfigDict
 from configs.schema import twin
 from runs.errors import ConfigError
 
-Sizes = Mapping[str, Any]  # dotted key -> value; a block's key alone replaces the block
+Sizes = Mapping[str, Any]  # dotted key -> value; the key of a block replaces the whole block
 
-# The "smoke" of networks for large images, which the digits are too small for.
+# For "smoke" configs whose own networks need larger images than the digits.
 TINY_RESNET: Sizes = {"model": {"name": "resnet20", "num_filters": 4, "dtype": "bfloat16"}}
 
 
 def sized(config: ConfigDict, variant: str, *, sizes: Mapping[str, Sizes] | None = None) -> ConfigDict:
     """Returns the config in the size that a variant names.
 
-    "" changes nothing. "smoke" makes seconds of any config, on built-in data: few workers, small batches, four steps.
+    "" changes nothing. With "smoke" a config takes seconds, on built-in data: few workers, small batches, four steps.
 
     Args:
       config: the experiment, at the paper's size.
-      variant: a name.
-      sizes: further variants, each with the keys that it sets; what "smoke" sets here comes after what it does itself.
+      variant: "", "smoke", or a key of ``sizes``.
+      sizes: further variants, each with the keys that it sets. Keys of "smoke" are set after its own changes.
 
     Raises:
-      ConfigError: if there is no such variant; says which there are.
+      ConfigError: if there is no such variant; lists those that exist.
     """
     sizes = sizes or {}
     allowed = sorted({"smoke", *sizes})
@@ -60,7 +60,7 @@ _BUILT_IN: dict[str, Sizes] = {
 
 
 def _set(config: ConfigDict, path: str, value: Any) -> None:
-    """Sets a key; a duration's other form goes."""
+    """Sets a key, and removes the other form of a duration."""
     head, _, key = path.rpartition(".")
     holder = config[head] if head else config
     with config.ignore_type():

@@ -4,8 +4,8 @@ Every optax function with a `learning_rate` is an optimizer here under its optax
 a config block reads like the call: `{"name": "adamw", "learning_rate": 1e-3, "weight_decay": 0.01}`. Three things
 differ, for values that a config cannot hold:
 
-* a mask is "all" (optax's default) or "weights": leaves with two or more dimensions, so no decay on biases and on the
-  scales of norms. The dimensions are those of the leaf that the optimizer sees.
+* a mask is "all" (optax's default) or "weights": leaves with two or more dimensions, as the optimizer sees them. So
+  biases and the scales of norms do not decay.
 * a dtype is its name, "bfloat16";
 * callables, trees of flags and random keys are left out; the key of the noise of `noisy_sgd` is an int.
 
@@ -62,7 +62,7 @@ def sm3(learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9) -> optax.G
 
 
 def chain(*, learning_rate: Rate, transforms: tuple[Mapping[str, Any], ...]) -> optax.GradientTransformationExtraArgs:
-    """Transformations in order; the one that has a `learning_rate` gets it.
+    """Chains transformations in order; the one that has a `learning_rate` gets it.
 
     Args:
         learning_rate: rate or schedule.
@@ -72,8 +72,8 @@ def chain(*, learning_rate: Rate, transforms: tuple[Mapping[str, Any], ...]) -> 
         The chain.
 
     Raises:
-        ValueError: for an unknown name or argument, or unless exactly one takes the learning rate (with none it
-            would be ignored; with two the updates would be scaled twice and their sign flipped back).
+        ValueError: for an unknown name or argument, or unless exactly one part takes the learning rate. None would
+            ignore it; two would scale the updates twice and flip their sign back.
     """
     for position, block in enumerate(transforms):
         if "learning_rate" in block:
@@ -95,7 +95,7 @@ def weights_mask(params: optax.Params) -> Any:
     return jax.tree.map(lambda leaf: jnp.ndim(leaf) >= 2, params)
 
 
-# Ranges by name: optax uses a name for one thing.
+# Ranges of parameters by name; a name means the same in all of optax.
 INTERVALS: dict[str, str] = {
     **dict.fromkeys(("max_norm", "max_delta", "threshold", "clipping", "clipping_threshold"), "(0, inf)"),
     **dict.fromkeys(("k", "memory_size", "min_dim_size_to_factor"), "(0, inf)"),
@@ -105,7 +105,7 @@ INTERVALS: dict[str, str] = {
     **dict.fromkeys(("weight_decay", "weight_decay_rate"), "[0, inf)"),
 }
 
-# What optax has and a synchronous step cannot drive, with the reason.
+# Functions of optax that a synchronous step cannot use, with the reason.
 UNFIT: dict[str, str] = {
     "lbfgs": "its line search evaluates the loss, which an update of averaged gradients cannot",
     "optimistic_adam": "takes no schedule; use optimistic_adam_v2",

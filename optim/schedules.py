@@ -1,12 +1,12 @@
 """Learning-rate schedules by name, as factors without a unit: the rate is the peak times `factor(step)`.
 
-`step` counts updates from 0, so the first update uses factor(0). Besides the project's own, every optax schedule that
-numbers can describe goes by its optax name; there `value`, `init_value` and `peak_value` default to 1, an `end_value`
-that optax requires to 0, and the `init_value` of a warm-up to 0.
+`step` counts updates from 0, so the first update uses factor(0). `SCHEDULES` has the project's own schedules and, by
+its optax name, every optax schedule that numbers can describe. Optax's `value`, `init_value` and `peak_value` default
+to 1 here, an `end_value` that optax requires defaults to 0, and so does the `init_value` of a warm-up.
 
-A number of steps may be given as `x_steps` or as `x_epochs`, not both; `x_epochs` means the first step at or after that
-many epochs. Of optax's schedules, a `decay_steps` or `transition_steps` that is given as neither is the whole run, or
-what a warm-up and `transition_begin` before it leave of the run.
+A number of steps is given as `x_steps` or as `x_epochs`, not both; `x_epochs` means the first step at or after that
+many epochs. If optax's `decay_steps` or `transition_steps` is given as neither, it is the whole run, or the rest of the
+run after a warm-up and `transition_begin`.
 """
 
 import functools
@@ -22,7 +22,7 @@ import optax
 from optim import factors, signatures
 from reducers.registry import Registry
 
-# What optax has and a config cannot describe, with the reason.
+# Schedules of optax that a config cannot describe, with the reason.
 UNFIT: dict[str, str] = {
     "join_schedules": "joins functions, which a config cannot hold",
     "piecewise_constant_schedule": "takes a dict of steps; use steps",
@@ -30,7 +30,7 @@ UNFIT: dict[str, str] = {
     "sgdr_schedule": "takes a list of dicts, which a config cannot hold",
 }
 
-# Ranges of the parameters of optax's schedules, by name; lengths apart.
+# Ranges of the parameters of optax's schedules, by name, except lengths.
 INTERVALS: dict[str, str] = {
     **dict.fromkeys(("decay_rate", "power", "exponent", "div_factor", "final_div_factor"), "(0, inf)"),
     **dict.fromkeys(("value", "init_value", "peak_value", "end_value"), "[0, inf)"),
@@ -64,10 +64,10 @@ def make(block: Mapping[str, Any], *, total_steps: int, steps_per_epoch: float) 
 
 
 def at_step(opt_state: Any, step: jax.Array) -> Any:
-    """Returns an optimizer's state whose schedule stands at ``step``, with all else as it is.
+    """Returns an optimizer's state with the counts of its schedules set to ``step``.
 
-    A schedule in optax counts the updates of its optimizer. Where that takes several a step, or skips one that
-    overflowed, this keeps the learning rate that of the step.
+    A schedule in optax counts the updates of its optimizer. An optimizer that makes several updates a step, or skips an
+    update that overflowed, gets the learning rate of the step by this.
 
     >>> sgd = optax.sgd(lambda step: 1.0 / (1 + step))
     >>> state = at_step(sgd.init(jnp.ones(())), jnp.asarray(3))
@@ -121,7 +121,7 @@ def _configurable(function: Callable[..., optax.Schedule]) -> Callable[..., opta
 
 
 def _lengths(given: Mapping[str, int | None], *, total_steps: int) -> dict[str, int]:
-    """Returns the lengths in steps, those left out taken from the run."""
+    """Returns all lengths in steps; the length of the run determines those that are not given."""
     if given.get("warmup_steps", 0) is None:
         raise ValueError("warmup_steps=None, warmup_epochs=None: give one (0 for no warm-up)")
     warmup, begin = given.get("warmup_steps") or 0, given.get("transition_begin") or 0

@@ -203,7 +203,11 @@ REFUSED = {
     (*ASYNC, *CONSTANT, "--config.loss_scaling.name=dynamic"): "needs config.loss_scaling.name='none', not 'dynamic'",
     (*ASYNC, *CONSTANT, "--config.communication.name=half"): "needs config.communication.name='full', not 'half'",
     (*ASYNC, *CONSTANT, "--config.accumulation.name=local_steps", "--config.accumulation.count=2"): "config.reducer_on",
-    (*ASYNC, *CONSTANT, "--config.server.rule=inverze"): "config.server.rule.name='inverze': did you mean 'inverse'?",
+    (
+        *ASYNC,
+        *CONSTANT,
+        "--config.server.rule=inverze",
+    ): "config.server.rule.name='inverze': unknown name; did you mean 'inverse'?",
     (*ASYNC, *CONSTANT, "--config.server.rule=threshold"): "config.server.rule.max_staleness: missing",
     (*ASYNC, *CONSTANT, "--config.server.rule={'name': 'none', 'x': 1}"): "config.server.rule.x: unknown key",
     (*ASYNC, *CONSTANT, "--config.server.gradients_per_update=0"): "must be int in [1, inf)",

@@ -320,8 +320,12 @@ def test_metrics_and_the_state_of_the_combiner():
 
 
 REFUSED = [
-    ("backup_workers", {"num_required": 0}, r"num_required=0: must be in \[1, inf\)"),
-    ("backup_workers", {"num_required": 2, "combine": "maen"}, "combine.name='maen': did you mean 'mean'"),
+    ("backup_workers", {"num_required": 0}, r"num_required=0: must be int in \[1, inf\)"),
+    (
+        "backup_workers",
+        {"num_required": 2, "combine": "maen"},
+        "combine.name='maen': unknown name; did you mean 'mean'",
+    ),
     ("backup_workers", {"num_required": 2, "combine": "k_batch"}, "combine.num_batches: missing"),
     ("backup_workers", {"num_required": 2, "combine": {"name": "k_batch", "num_batches": 2}}, "combine='k_batch': its"),
     ("backup_workers", {"num_required": 2, "combine": {"num_trimmed": 2}}, "combine.name: missing"),

@@ -31,7 +31,7 @@ def test_every_key_of_every_block_is_in_the_config():
 )
 def test_a_new_name_replaces_the_block_in_any_order_of_flags(order):
     notes = []
-    optimizer = flags.load(DIGITS, order, tell=notes.append).optimizer.to_dict()
+    optimizer = flags.load(DIGITS, order, report=notes.append).optimizer.to_dict()
     assert (optimizer["name"], optimizer["learning_rate"], optimizer["b1"], optimizer["b2"]) == (
         "adam",
         0.001,
@@ -44,7 +44,7 @@ def test_a_new_name_replaces_the_block_in_any_order_of_flags(order):
 
 def test_the_same_name_keeps_the_block():
     notes = []
-    optimizer = flags.load(DIGITS, ["--config.optimizer.name=sgd"], tell=notes.append).optimizer
+    optimizer = flags.load(DIGITS, ["--config.optimizer.name=sgd"], report=notes.append).optimizer
     assert optimizer.momentum == 0.9 and not notes
 
 
@@ -62,7 +62,7 @@ def test_none_unsets_what_may_be_unset(text):
 
 def test_a_duration_in_one_unit_replaces_the_other():
     notes = []
-    config = flags.load(DIGITS, ["--config.train_steps=7", "--config.eval_every_epochs=2"], tell=notes.append)
+    config = flags.load(DIGITS, ["--config.train_steps=7", "--config.eval_every_epochs=2"], report=notes.append)
     assert (config.train_steps, config.train_epochs) == (7, None)
     assert (config.eval_every_steps, config.eval_every_epochs) == (None, 2.0)
     assert notes == ["config.train_steps=7 replaces train_epochs=60"]
@@ -149,3 +149,52 @@ def test_broken_files(text, message, tmp_path):
 def test_types_and_ranges(annotation, good, bad):
     assert all(registry.matches(annotation, value) for value in good)
     assert not any(registry.matches(annotation, value) for value in bad)
+
+
+@pytest.mark.parametrize("block", schema.BLOCKS)
+def test_defaults_are_allowed_values(block):
+    for name in schema.BLOCKS[block]:
+        for key, parameter in schema.BLOCKS[block].parameters(name).items():
+            assert parameter.default is parameter.empty or registry.matches(parameter.annotation, parameter.default), (
+                key
+            )
+
+
+def scaled(*, base: int, factor: Annotated[float, "(0, inf)"] = 1.0, sizes: tuple[int, ...] = ()):
+    if factor > 100:
+        raise ValueError(f"factor={factor}: too large")
+    return base * factor, sizes
+
+
+def unscaled():
+    return "unscaled"
+
+
+REGISTRY = registry.Registry(
+    {"scaled": scaled, "unscaled": unscaled}, given={"base"}, refused={"log": "has no inverse"}
+)
+
+
+def test_a_constructor_gets_the_given_values_that_it_has_parameters_for():
+    assert REGISTRY.build({"name": "scaled", "factor": 3, "sizes": [1, 2]}, base=2) == (6.0, (1, 2))
+    assert REGISTRY.build("unscaled", base=2) == "unscaled"
+    assert REGISTRY.make("scaled", base=2, factor=0.5) == (1.0, ())
+    assert REGISTRY.check("scaled") == {"factor": 1.0, "sizes": ()}
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("scalde", "combine.name='scalde': unknown name; did you mean 'scaled'"),
+        ("mean", "combine.name='mean': unknown name; allowed: scaled, unscaled"),
+        ("log", "combine.name='log': has no inverse"),
+        ({"name": ["scaled"]}, r"combine.name=\['scaled'\]: unknown name"),
+        ({"factor": 1.0}, "combine.name: missing"),
+        ({"name": "scaled", "base": 1}, "combine.base: unknown key; allowed: factor, sizes"),
+        ({"name": "scaled", "factor": 0}, r"combine.factor=0: must be float in \(0, inf\)"),
+        ({"name": "scaled", "factor": 101}, "combine.factor=101.0: too large"),
+    ],
+)
+def test_a_block_is_refused_where_it_stands(block, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        REGISTRY.build(block, where="combine", base=1)
