@@ -1,4 +1,4 @@
-"""The loop of train.py on made-up data, without its records and checkpoints: what a step costs, and nothing else."""
+"""The loop of train.py on artificial data, without records and checkpoints, to time a step."""
 
 import time
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _ENDLESS = 1_000_000  # steps
 
 
 def load(name: str, overrides: Sequence[str]) -> Program:
-    """Builds a config of this repository, whether or not its data are at hand.
+    """Builds a config of this repository, whether or not its data are available.
 
     >>> load("digits", ["num_workers=2"]).config.num_workers
     2
@@ -34,10 +34,10 @@ def load(name: str, overrides: Sequence[str]) -> Program:
 
 
 def made_up(info: data.Info) -> data.Dataset:
-    """Returns random images with random labels, of the shapes of a set.
+    """Returns random images with random labels, with the shapes of a data set.
 
     Raises:
-      ValueError: if the set is of something else.
+      ValueError: if the data set does not hold images.
     """
     if set(info.example) != {"image", "label"} or info.example["image"].dtype != np.uint8:
         raise ValueError(f"data of {', '.join(info.example)}: must be images of bytes, with labels")
@@ -54,8 +54,9 @@ def made_up(info: data.Info) -> data.Dataset:
 
 
 def lifted(program: Program, layout: Layout, *, part: Part = "step", steps_per_dispatch: int = 1) -> Step:
-    """Returns the step of all workers; of part "local" the reduce half only keeps each worker's own state, and looks
-    at the norms of what the worker gives, so that none of it can be left out."""
+    """Returns the step of all workers, or its part "local", which computes gradients and reduces only their norms.
+
+    The norms make XLA compute all of the gradients."""
 
     def keep(shared, local, work, plan):
         local = local._replace(model_state=work.model_state, opt_state=work.opt_state)
@@ -69,14 +70,14 @@ def lifted(program: Program, layout: Layout, *, part: Part = "step", steps_per_d
 
 
 class Loop:
-    """A contender: so many updates, from the feed to the numbers on the host; the first turn compiles.
+    """A contender: updates from the feed to the metrics on the host; the first turn compiles.
 
     Args:
-      program: of image classification.
-      layout: on what.
-      num_updates: of one turn, at least.
-      part: of the step.
-      steps_per_dispatch: that one call of the devices does.
+      program: a program of image classification.
+      layout: the layout of its workers.
+      num_updates: the least number of updates in a turn.
+      part: "step" for the whole step, "local" for each worker's own part of it.
+      steps_per_dispatch: the number of steps in one call of the devices.
     """
 
     def __init__(
@@ -101,10 +102,10 @@ class Loop:
         self._collect = program.timetable.collector(seconds=0.0, measure=program.task.metrics)
 
     def __call__(self) -> float:
-        """Returns the seconds of an update, the mean of those of this turn.
+        """Returns the mean seconds of an update in this turn.
 
         Raises:
-          FloatingPointError: if the loss or an update was not finite, from where on nothing is trained.
+          FloatingPointError: if the loss or an update was not finite, after which nothing is trained.
         """
         window = Window(steps_each=self._size)
         began, done = time.perf_counter(), 0
@@ -119,7 +120,7 @@ class Loop:
         jax.block_until_ready(self._state)
         seconds = (time.perf_counter() - began) / done
         if self._layout.get_shared(self._state[0].step) < 0:
-            raise FloatingPointError("the loss or an update is not finite: from there on nothing is trained")
+            raise FloatingPointError("the loss or an update is not finite, after which nothing is trained")
         return seconds
 
     def _read(self, finished: Sequence) -> None:
@@ -131,7 +132,7 @@ class Loop:
 
 
 def devices(num_devices: int = 1) -> list[str]:
-    """Returns what this machine computes on, for a benchmark to name.
+    """Returns the kinds of this machine's first devices.
 
     >>> devices(2) == 2 * [jax.devices()[0].device_kind]
     True
