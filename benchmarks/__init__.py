@@ -1,1 +1,1 @@
-"""Measurements: they print what they measured and never judge it."""
+"""Benchmarks: commands that print what they measure; no test asserts a time."""

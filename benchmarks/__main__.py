@@ -1,11 +1,11 @@
-"""All benchmarks with targets, one after the other: ``make bench``.
+"""Runs the benchmarks that have targets, one after another: ``make bench``.
 
-    python -m benchmarks run                    # all, into out/bench; then what has moved since the published ones
-    python -m benchmarks run step lanes         # some
-    python -m benchmarks publish                # makes what lies in out/bench the published results
+    python -m benchmarks run                    # all, into out/bench; then prints changes since the published results
+    python -m benchmarks run step lanes         # some of them
+    python -m benchmarks publish                # publishes the results in out/bench
 
-Each is a process of its own, and a command of its own: python -m benchmarks.NAME. Those of every reducer, of any size,
-and of the pipeline of images are python -m benchmarks.reducers and python -m benchmarks.pipeline.
+Each benchmark is a process and a command of its own: python -m benchmarks.NAME. python -m benchmarks.reducers measures
+every reducer at any size, and python -m benchmarks.pipeline the pipeline of images.
 """
 
 import argparse
@@ -22,11 +22,11 @@ MEASURED = Path("out/bench")
 
 
 def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
-    """Runs benchmarks, and prints what has moved; returns 0, or 1 if some could not be measured.
+    """Runs benchmarks, and prints which results changed; returns 0, or 1 if a benchmark failed.
 
     Args:
-      names: which ones, in this order.
-      folder: for their JSON files.
+      names: the benchmarks, in order.
+      folder: the folder for their JSON files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     failed = []
@@ -39,7 +39,11 @@ def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
         if code:
             failed.append(name)
     lines = report.moved([name for name in names if name not in failed], new=folder)
-    print("\nmoved by more than the spread, since published:" if lines else "\nnothing moved by more than its spread")
+    print(
+        "\nchanged by more than the spread since they were published:"
+        if lines
+        else "\nno result changed by more than its spread"
+    )
     print(*lines, sep="\n")
     if failed:
         print(f"not measured: {', '.join(failed)}", file=sys.stderr)
@@ -47,7 +51,7 @@ def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
 
 
 def publish(*, measured: Path = MEASURED) -> None:
-    """Copies what was measured to the published results, and writes their page."""
+    """Copies the measured results to the published ones, and writes their page."""
     report.PUBLISHED.mkdir(exist_ok=True)
     for name in BENCHMARKS:
         if (measured / f"{name}.json").exists():
@@ -56,14 +60,14 @@ def publish(*, measured: Path = MEASURED) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Does what a command line says; returns its exit code."""
+    """Executes a command line, and returns its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
     names = commands.add_parser("run", help="measure").add_argument("names", nargs="*", metavar="NAME")
-    names.help = f"of {', '.join(BENCHMARKS)}; by default all"
-    commands.add_parser("publish", help="make what was measured the published results")
+    names.help = f"some of {', '.join(BENCHMARKS)} (default: all)"
+    commands.add_parser("publish", help="publish the measured results")
     given = parser.parse_args(argv[1:])
     if given.command == "publish":
         publish()

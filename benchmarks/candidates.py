@@ -1,4 +1,4 @@
-"""Which reducers are measured, and with what options: ``adasum:algorithm=gather,granularity=model``."""
+"""Reducers to measure, with their options, such as ``adasum:algorithm=gather,granularity=model``."""
 
 import functools
 import re
@@ -18,7 +18,7 @@ class Candidate(NamedTuple):
     """A reducer with its options.
 
     Attributes:
-      label: as it is written on the command line.
+      label: the reducer as written on the command line.
       make: ``axis_name=... -> reducer``; raises ValueError for options that make no sense.
     """
 
@@ -27,10 +27,10 @@ class Candidate(NamedTuple):
 
 
 def parse(label: str) -> Candidate:
-    """Reads ``name`` or ``name:key=value,...``.
+    """Parses ``name`` or ``name:key=value,...``.
 
     Raises:
-      ValueError: one line, for a name, a key or a value that does not exist.
+      ValueError: one line, for an unknown name or key, or a value that is not allowed.
 
     >>> parse("trimmed_mean:num_trimmed=2").make(axis_name="worker").init(None)
     EmptyState()
@@ -52,7 +52,7 @@ def parse(label: str) -> Candidate:
 
 
 def split(text: str) -> list[str]:
-    """Separates candidates at commas; a part that has no name of its own is an option of the one before.
+    """Splits candidates at commas; a part that does not begin with a name is an option of the candidate before it.
 
     >>> split("adasum:algorithm=gather,granularity=model,sum")
     ['adasum:algorithm=gather,granularity=model', 'sum']
@@ -61,9 +61,9 @@ def split(text: str) -> list[str]:
 
 
 def defaults() -> list[Candidate]:
-    """Returns every reducer of the registry, and one with an ``algorithm`` once for each that it has.
+    """Returns every reducer of the registry; a reducer with an ``algorithm`` option comes once for each algorithm.
 
-    One that needs an option is there too; it raises when it is made, so that it is listed with the reason.
+    A reducer that needs an option is included. It raises when it is made, and is then listed with the reason.
 
     >>> [candidate.label for candidate in defaults()][1:3]
     ['adasum:algorithm=auto', 'adasum:algorithm=gram']

@@ -1,4 +1,4 @@
-"""What all benchmarks are as commands: their flags, their lines of progress, their file."""
+"""The command line of a benchmark: flags, progress, and the JSON file of its results."""
 
 import argparse
 import sys
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from benchmarks import measured
 from benchmarks.measured import Measured
 
-Tell = Callable[[str], Any]
+Log = Callable[[str], Any]
 
 
 class Found(NamedTuple):
-    """What a benchmark measured, on which devices, and the versions of the peers that took part."""
+    """The results of a benchmark, its devices, and the versions of other libraries that it measured."""
 
     measured: Sequence[Measured]
     devices: Sequence[str]
@@ -22,20 +22,20 @@ class Found(NamedTuple):
 
 
 def run(benchmark: Callable[..., Found], *, name: str, doc: str, argv: Sequence[str], repeats: int) -> int:
-    """Does what a command line says; returns its exit code: 0, 2 for bad input, 130 after Ctrl-C.
+    """Executes a command line; returns its exit code: 0, 2 for bad input, 130 after Ctrl-C.
 
     Args:
-      benchmark: ``(*, repeats, tell) -> Found``.
-      name: of its file.
-      doc: of its module.
+      benchmark: ``(*, repeats, log) -> Found``; it calls ``log`` with lines of progress.
+      name: the name of its module.
+      doc: the docstring of its module.
       argv: the command line, without the program.
-      repeats: rounds that are counted, by default.
+      repeats: the default number of counted rounds.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, default=repeats, help="rounds that are counted (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="file for all values, and what they were measured on")
+    parser.add_argument("--repeats", type=int, default=repeats, help="counted rounds (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="file for all values and their environment")
     given = parser.parse_args(argv)
     if given.repeats < 1:
         print(f"repeats={given.repeats}: must be 1 or more", file=sys.stderr)
@@ -45,11 +45,11 @@ def run(benchmark: Callable[..., Found], *, name: str, doc: str, argv: Sequence[
         return 2
     began = time.monotonic()
 
-    def tell(line: str) -> None:
+    def log(line: str) -> None:
         print(f"{time.monotonic() - began:4.0f} s  {line}", file=sys.stderr, flush=True)
 
     try:
-        found = benchmark(repeats=given.repeats, tell=tell)
+        found = benchmark(repeats=given.repeats, log=log)
     except KeyboardInterrupt:
         return 130
     for one in found.measured:

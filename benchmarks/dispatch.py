@@ -1,10 +1,11 @@
-"""Several steps of one call of the devices, by ``lax.scan``, over as many calls: what --steps_per_dispatch changes.
+"""Several steps in one device call, by ``lax.scan``, against one step per call: the effect of --steps_per_dispatch.
 
     python -m benchmarks.dispatch
     python -m benchmarks.dispatch --repeats=3 --json=out/dispatch.json
 
-The MLP of the digits, whose step is short, and LeNet-5 by Adasum's recipe, which has convolutions; 8 workers on as many
-virtual devices, and the digits on one device besides. Ratios are of times of a step: less is better for one call.
+Measures the MLP of the digits, whose step is short, and LeNet-5 with the recipe of Adasum's authors, which has
+convolutions: 8 workers on 8 virtual devices, and the digits on one device, too. Ratios are of step times: below 1,
+several steps per call are faster.
 """
 
 import sys
@@ -19,14 +20,14 @@ NUM_WORKERS = 8
 
 
 class Case(NamedTuple):
-    """A config on so many devices, whose steps are taken together.
+    """A config that is measured with one step and with several steps per call.
 
     Attributes:
-      name: of the model.
-      config: its name, and overrides.
-      num_devices: of them.
-      together: steps of one call.
-      steps: of a turn.
+      name: the model's name.
+      config: the config's name and overrides.
+      num_devices: the number of devices.
+      together: the number of steps in one call.
+      steps: the number of steps in a turn.
     """
 
     name: str
@@ -44,21 +45,21 @@ CASES = (
 )
 
 
-def benchmark(*, repeats: int, tell: command.Tell, cases: Sequence[Case] = CASES) -> command.Found:
-    """Measures all cases in turns, in one process."""
+def benchmark(*, repeats: int, log: command.Log, cases: Sequence[Case] = CASES) -> command.Found:
+    """Measures all cases one after another, in one process."""
     keep_freed_memory()
     configure_cpu_devices(NUM_WORKERS, num_devices=NUM_WORKERS)
     found = []
     for case in cases:
         where = f"{case.num_devices} device{'s' if case.num_devices > 1 else ''}"
-        tell(f"{case.name}, {where}")
+        log(f"{case.name}, {where}")
         config, *overrides = case.config
         setup, layout = loops.load(config, overrides), Layout.of(NUM_WORKERS, num_devices=case.num_devices)
         turns: dict[str, rounds.Turn] = {
             str(size): loops.Loop(setup, layout, num_updates=case.steps, steps_per_call=size)
             for size in (1, case.together)
         }
-        seconds = rounds.in_turns(turns, repeats=repeats, tell=tell)
+        seconds = rounds.in_turns(turns, repeats=repeats, log=log)
         name = f"{case.name}, {NUM_WORKERS} workers, {where}"
         ratio = rounds.ratios(seconds, str(case.together), "1")
         found.append(Measured(f"{name}, {case.together} steps a call over 1", ratio))

@@ -1,10 +1,11 @@
-"""Processes of one run that take turns together, and what each of them does: a step, or a reduction.
+"""Groups of processes of one run, which time train steps and reductions together.
 
     python -m benchmarks.groups COORDINATOR P INDEX DEVICES      # one process; a Group starts it
 
-A line of its standard input names a contender, which is made when it is first named:
+Each line of a process's standard input asks for one turn of a contender, which is made at its first turn:
 
-    step CONFIG UPDATES [KEY=VALUE ...]      # see loops.Loop; its part "local" by that name
+    step CONFIG UPDATES [KEY=VALUE ...]      # see loops.Loop
+    local CONFIG UPDATES [KEY=VALUE ...]     # the same with part="local"
     reduce LAYOUT:FLOATS REDUCER             # see leaves and candidates
 """
 
@@ -24,15 +25,15 @@ from benchmarks.rounds import Child, Turn, serve
 from launch.local import free_port
 from parallel import Layout, configure_cpu_devices, keep_freed_memory, processes
 
-_CALLS = 3  # of a reducer in a turn
+_CALLS = 3  # calls of a reducer in a turn
 
 
 class Group:
-    """P processes on this machine's CPU. Another number of devices needs other processes, and they start afresh.
+    """P processes on this machine's CPU, with a fixed number of devices.
 
     Args:
       num_processes: P.
-      num_devices: of all processes, one worker or more each.
+      num_devices: the number of devices of all processes together, each with one worker or more.
     """
 
     def __init__(self, *, num_processes: int = 1, num_devices: int = 1):
@@ -60,15 +61,15 @@ class Group:
         self._stack.close()
 
     def turn(self, contender: str) -> Turn:
-        """Returns a turn of all processes; it takes as long as it takes the slowest."""
+        """Returns a turn of all processes, whose time is that of the slowest one."""
         return lambda: max(self._threads.map(lambda child: child(contender), self._children))
 
 
 def make(contender: str, *, num_devices: int) -> Turn:
-    """Returns what a line names.
+    """Makes the contender that a line names.
 
     Raises:
-      ValueError: if it names nothing.
+      ValueError: if the line names none.
     """
     kind, *rest = contender.split()
     if kind == "step" or kind == "local":
@@ -85,23 +86,23 @@ def make(contender: str, *, num_devices: int) -> Turn:
 
 
 class Reduction:
-    """A contender: a reducer as the train step has it.
+    """A contender: a reducer, compiled as in the train step.
 
     Args:
-      shapes: of one worker's gradient.
-      reducer: with its options, as ``candidates.parse`` reads it.
-      layout: of the workers, on the devices of all processes.
+      shapes: the leaves of one worker's gradient.
+      reducer: the reducer with its options, as ``candidates.parse`` reads it.
+      layout: the layout of the workers on the devices of all processes.
     """
 
     def __init__(self, shapes: leaves.Leaves, reducer: str, *, layout: Layout):
-        # Compiled by its first call: of several processes, nothing can be compiled for shapes alone.
+        # The first call compiles it, because a program of several processes cannot be compiled for shapes alone.
         self._reduce, self._state = measure.lift_reducer(candidates.parse(reducer), shapes, layout)
         rng = np.random.default_rng(0)
         draw = lambda leaf: rng.standard_normal((layout.num_workers, *leaf.shape), np.float32)  # noqa: E731
         self._gradients = [layout.put_per_worker(draw(leaf)) for leaf in shapes]
 
     def __call__(self) -> float:
-        """Returns the mean seconds of a call; one before them, which is not counted, waits for the other processes."""
+        """Returns the mean seconds of a call, after one that is not counted and waits for the other processes."""
         self._call()
         began = time.perf_counter()
         for _ in range(_CALLS):
@@ -113,15 +114,15 @@ class Reduction:
 
 
 def main(coordinator: str, num_processes: str, index: str, num_devices: str) -> None:
-    """Is one process of a group, until its standard input ends."""
+    """Serves turns as one process of a group, until standard input ends."""
     count, devices = int(num_processes), int(num_devices)
     processes.join(coordinator=coordinator, num_processes=count, process_id=int(index))
     keep_freed_memory()
     configure_cpu_devices(devices, num_devices=devices, num_processes=count)
     made = functools.cache(functools.partial(make, num_devices=devices))
-    with contextlib.suppress(KeyboardInterrupt):  # who started this one was told, too
+    with contextlib.suppress(KeyboardInterrupt):  # the process that started this one gets it, too
         serve(lambda line: made(line)())
-    processes.abandon(0)  # the others end when they are told to, and not all at once
+    processes.abandon(0)  # the other processes end when their own input ends, which is not at the same time
 
 
 if __name__ == "__main__":

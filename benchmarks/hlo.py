@@ -1,4 +1,4 @@
-"""What a compiled program moves: collectives and bytes, read in the text of its optimised HLO."""
+"""Reads the collectives of a compiled program, and the bytes that they move, in the text of its optimized HLO."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from reducers.traffic import SENT, Traffic
 
-# Kind -> what JAX calls it, and the bytes of the operand over those of the result, of n devices.
+# Kind -> its name in JAX, and the bytes of the operand over those of the result for n devices.
 _KINDS = {
     "all-reduce": ("psum", lambda n: 1),
     "all-gather": ("all_gather", lambda n: 1 / n),
@@ -25,22 +25,23 @@ Instructions = list[str]
 
 
 def traffic(text: str) -> Traffic:
-    """Counts what one device sends in one call of a program, by the formulas of ``reducers.traffic``.
+    """Counts the bytes that one device sends in one call of a program, by the formulas of ``reducers.traffic``.
 
-    Operations that XLA has put together are one, whatever the number of their operands; a loop counts as often as it
-    turns, a conditional as all of its branches.
+    Operations that XLA has combined count once, whatever the number of their operands. The operations in a loop count
+    once per iteration, those in a conditional in all of its branches.
 
     Args:
       text: ``compiled.as_text()``.
 
     Returns:
-      A ``Traffic``; kinds are named as in HLO, and ``bytes_per_worker`` are those of a device with all its lanes.
+      The traffic. Its kinds have their names in HLO, and ``bytes_per_worker`` are the bytes of a device with all its
+      lanes.
 
     Raises:
-      ValueError: for a collective that it cannot read, so that none is missed.
+      ValueError: for a collective that cannot be read, so that none is missed.
     """
     computations, entry = _computations(text)
-    # The group of all devices, which a collective need not spell out.
+    # A collective without groups is of all devices.
     found = {key: int(number) for key, number in re.findall(r"\b(replica_count|num_partitions)=(\d+)", text)}
     num_devices = math.prod(found.values())
     collectives: Counter[str] = Counter()
@@ -53,7 +54,7 @@ def traffic(text: str) -> Traffic:
         for called, trips in _calls(computations[name]):
             if called in computations and _communicates(called, computations):
                 if trips is None:
-                    raise ValueError(f"{called}: a loop with collectives, and nothing says how often it turns")
+                    raise ValueError(f"{called}: a loop with collectives whose number of iterations is not known")
                 sent += count(called, times * trips)
         return sent
 
@@ -71,7 +72,7 @@ def _computations(text: str) -> tuple[dict[str, Instructions], str]:
             computations[name] = []
             entry = name if header["entry"] else entry
         elif " = " in line and name:
-            # What follows is for people, and may hold any word.
+            # Metadata and comments may hold any word.
             computations[name].append(re.sub(r"/\*.*?\*/", "", line.partition(", metadata=")[0]) + _config(line))
     return computations, entry
 
@@ -82,7 +83,7 @@ def _config(line: str) -> str:
 
 
 def _calls(instructions: Instructions) -> Iterator[tuple[str, int | None]]:
-    """What a computation calls, and how often; None where that is not known."""
+    """Yields the computations that a computation calls, and how often; None where that is not known."""
     for line in instructions:
         trips = _TRIPS.search(line)
         for role, names in _CALLED.findall(line):
@@ -99,7 +100,10 @@ def _communicates(name: str, computations: dict[str, Instructions]) -> bool:
 
 
 def _moved(instructions: Instructions, *, num_devices: int) -> Iterator[tuple[str, float]]:
-    """Kind and bytes sent of each collective. Of an asynchronous pair the start has the group, the end the result."""
+    """Yields the kind and the sent bytes of each collective.
+
+    An asynchronous collective has its group in its start instruction and its result in its done instruction.
+    """
     started: dict[str, str] = {}
     for line in instructions:
         name, _, right = line.partition(" = ")
@@ -120,7 +124,7 @@ def _moved(instructions: Instructions, *, num_devices: int) -> Iterator[tuple[st
 
 
 def _num_bytes(types: str) -> float:
-    """Bytes of a type, or of all in a tuple: ``f32[300,70]{1,0}``."""
+    """Returns the bytes of a type such as ``f32[300,70]{1,0}``, or of all types in a tuple."""
     total = 0.0
     for dtype, shape in re.findall(r"\b([a-z]\w*)\[([\d,]*)\]", types):
         bits = re.match(r"[a-z]+(\d+)", dtype)
@@ -130,7 +134,7 @@ def _num_bytes(types: str) -> float:
 
 
 def _group_size(attributes: str, *, num_devices: int) -> int:
-    """How many devices take part: ``{{0,1},{2,3}}``, ``[2,4]<=[8]`` or ``mesh['a'=2,'b'=4] {'b'}``."""
+    """Returns the size of groups such as ``{{0,1},{2,3}}``, ``[2,4]<=[8]`` or ``mesh['a'=2,'b'=4] {'b'}``."""
     match = re.search(r"replica_groups=(.*?)(?:, \w+=|$)", attributes)
     groups = match[1] if match else "{}"
     if groups == "{}":

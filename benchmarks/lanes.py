@@ -1,13 +1,13 @@
-"""What many workers on one device cost: lanes over one large batch, Adasum's share as lanes are added, and memory.
+"""The cost of many workers on one device: lanes against one large batch, Adasum's share of the step, and memory.
 
     python -m benchmarks.lanes
     python -m benchmarks.lanes --repeats=3 --json=out/lanes.json
 
-LeNet-5 by ``configs/mnist_adasum.py``, 32 examples a lane, whole train steps. 32 lanes of 32 examples are held against
-one worker with a batch of 1,024, both with one optimizer after the reduction: with ``mean`` they compute the same.
-Adasum's share of a step is what its reduction takes longer than the mean's, both timed alone on gradients of that size,
-over the step: of two steps the difference would be noise.
-Memory is what XLA says of the compiled step: its arguments, results and temporaries at once.
+Times whole train steps of LeNet-5 by ``configs/mnist_adasum.py`` with 32 examples per lane. 32 lanes of 32 examples are
+compared with one worker with a batch of 1,024, both with one optimizer after the reduction; with ``mean`` both compute
+the same. Adasum's share of a step is the time of its reduction minus that of the mean, both timed alone on gradients of
+that size, over the time of the step; the difference of two steps would be noise. Memory is XLA's analysis of the
+compiled step: its arguments, results and temporaries together.
 """
 
 import functools
@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from benchmarks import command, leaves, loops, rounds
-from benchmarks.command import Found, Tell
+from benchmarks.command import Found, Log
 from benchmarks.groups import Reduction
 from benchmarks.measured import Measured, Target
 from parallel import Layout, Step, configure_cpu_devices, keep_freed_memory
@@ -28,10 +28,10 @@ from training.setup import TrainSetup
 from training.train_state import LANES, TrainState
 
 LANES, BATCH = (8, 32, 64), 32
-IMAGES = 2048  # of a turn of steps
+IMAGES = 2048  # images in a turn of steps
 REDUCERS = ("mean", "adasum")
 ONE_BATCH, ON_UPDATES = "one batch of 1024", "adasum on updates, 32 lanes"
-# What is timed: one batch, as many examples in lanes, and each number of lanes; name -> what ``setup_of`` is told.
+# The timed steps: one batch, the same examples in lanes, and each number of lanes; name -> arguments of ``setup_of``.
 STEPS: Mapping[str, dict[str, Any]] = {
     ONE_BATCH: {"lanes": 1, "batch": 1024, "reducer": "mean"},
     "mean, 32 lanes": {"lanes": 32, "reducer": "mean"},
@@ -41,14 +41,14 @@ STEPS: Mapping[str, dict[str, Any]] = {
 
 
 def setup_of(*, lanes: int, batch: int = BATCH, reducer: str = "adasum", reducer_on: str = "gradients") -> TrainSetup:
-    """Builds the recipe with so many workers."""
+    """Returns the setup of the recipe with one worker per lane."""
     overrides = (f"num_workers={lanes}", f"batch_size_per_worker={batch}", f"reducer_on={reducer_on}")
     return loops.load("mnist_adasum", [*overrides, f"reducer.name={reducer}"])
 
 
 def contenders() -> dict[str, TrainSetup]:
     """Builds the steps that are timed."""
-    return {name: setup_of(**told) for name, told in STEPS.items()}
+    return {name: setup_of(**options) for name, options in STEPS.items()}
 
 
 def reduction(reducer: str, lanes: int) -> str:
@@ -61,7 +61,7 @@ def reduction(reducer: str, lanes: int) -> str:
 
 
 def rows(seconds: Mapping[str, Sequence[float]]) -> list[Measured]:
-    """Returns what the turns of all contenders came to."""
+    """Returns the results of all contenders' turns."""
     share = {lanes: shares(seconds, lanes) for lanes in LANES}
     first, last = LANES[0], LANES[-1]
     growth = [b / a for a, b in zip(share[first], share[last], strict=True)]
@@ -82,7 +82,7 @@ def rows(seconds: Mapping[str, Sequence[float]]) -> list[Measured]:
 
 
 def shares(seconds: Mapping[str, Sequence[float]], lanes: int) -> list[float]:
-    """Returns what Adasum's reduction takes longer than the mean's, over a step with it, round by round.
+    """Returns Adasum's share of a step: its reduction's time minus the mean's, over the step's, round by round.
 
     >>> alone = {reduction("mean", 8): [0.25], reduction("adasum", 8): [0.5]}
     >>> shares({**alone, "adasum, 8 lanes": [16.0]}, 8)  # 8 steps of 8 x 32 images
@@ -98,9 +98,9 @@ def shares(seconds: Mapping[str, Sequence[float]], lanes: int) -> list[float]:
 
 
 def step_bytes(setup: TrainSetup, layout: Layout) -> int:
-    """Returns the most bytes that XLA needs at once for a step on one device, but for the data that lie there.
+    """Returns the largest number of bytes that XLA needs at once for a step on one device, without resident data.
 
-    Of a program that a step calls for each lane, all results are kept until the next program takes them.
+    If a step calls a program once for each lane, all results are kept until the next program uses them.
     """
     info, config = setup.source.info, setup.config
     state = jax.eval_shape(setup.init_worker)
@@ -124,7 +124,7 @@ def step_bytes(setup: TrainSetup, layout: Layout) -> int:
 
 
 def bytes_per_worker(*, reducer_on: str, lanes: tuple[int, int] = (LANES[0], LANES[-1])) -> float:
-    """Returns by how many bytes each worker more makes a step of Adasum larger, between two numbers of lanes."""
+    """Returns the bytes that each additional worker adds to a step of Adasum, between two numbers of lanes."""
     device = jax.devices()[:1]
     needed = [
         step_bytes(setup_of(lanes=count, reducer_on=reducer_on), Layout.of(count, devices=device)) for count in lanes
@@ -135,7 +135,7 @@ def bytes_per_worker(*, reducer_on: str, lanes: tuple[int, int] = (LANES[0], LAN
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
-def benchmark(*, repeats: int, tell: Tell) -> Found:
+def benchmark(*, repeats: int, log: Log) -> Found:
     """Measures lanes on the first device."""
     keep_freed_memory()
     configure_cpu_devices(1, num_devices=1)
@@ -151,9 +151,9 @@ def benchmark(*, repeats: int, tell: Tell) -> Found:
     for lanes, reducer in itertools.product(LANES, REDUCERS):
         layout = Layout.of(lanes, devices=[device])
         turns[reduction(reducer, lanes)] = Reduction(gradient, reducer, layout=layout)
-    measured = rows(rounds.in_turns(turns, repeats=repeats, tell=tell))
+    measured = rows(rounds.in_turns(turns, repeats=repeats, log=log))
     for reducer_on in ("gradients", "updates"):
-        tell(f"memory of Adasum on {reducer_on}")
+        log(f"memory of Adasum on {reducer_on}")
         name = f"bytes per additional worker, Adasum on {reducer_on}, {LANES[0]} to {LANES[-1]} lanes"
         measured.append(Measured(name, [bytes_per_worker(reducer_on=reducer_on)], unit="bytes"))
     return Found(measured, devices=loops.devices())

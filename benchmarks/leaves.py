@@ -1,4 +1,4 @@
-"""Shapes of gradients: those of known networks, and of any size."""
+"""Shapes of gradients: those of known networks, and artificial ones of any size."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ Leaves = list[jax.ShapeDtypeStruct]
 
 
 def plain(num_floats: int) -> Leaves:
-    """One leaf.
+    """Returns one leaf.
 
     >>> plain(3)
     [ShapeDtypeStruct(shape=(3,), dtype=float32)]
@@ -21,10 +21,10 @@ def plain(num_floats: int) -> Leaves:
 
 
 def resnet50_like(num_floats: int) -> Leaves:
-    """The leaves of ResNet-50 with all widths, and its classes, scaled alike: the one that comes nearest to a size.
+    """Returns the leaves of ResNet-50 with all widths and its number of classes scaled to come nearest to a size.
 
     Raises:
-      ValueError: for fewer floats than the narrowest has.
+      ValueError: for fewer floats than the narrowest such network has.
 
     >>> sum(leaf.size for leaf in resnet50_like(10_000_000))
     9998105
@@ -32,21 +32,21 @@ def resnet50_like(num_floats: int) -> Leaves:
     narrowest = _size(_resnet50(1))
     if num_floats < narrowest:
         raise ValueError(f"sizes={num_floats}: resnet50_like has {narrowest} floats at least")
-    widths = range(1, 2 + math.isqrt(num_floats // 3000))  # of width w it has more than 6000 w^2
+    widths = range(1, 2 + math.isqrt(num_floats // 3000))  # a network of width w has more than 6000 w^2 floats
     return _resnet50(min(widths, key=lambda width: abs(_size(_resnet50(width)) - num_floats)))
 
 
 def lenet5() -> Leaves:
-    """LeNet-5 of the MNIST recipe: 1,663,370 floats in 8 leaves."""
+    """Returns the leaves of LeNet-5 in the MNIST recipe: 1,663,370 floats in 8 leaves."""
     model = models.make("lenet5", sizes={"num_classes": 10})
     variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 28, 28, 1)))
     return jax.tree.leaves(variables["params"])
 
 
 def resnet50() -> Leaves:
-    """ResNet-50: 25,557,032 floats in 161 leaves.
+    """Returns the leaves of ResNet-50: 25,557,032 floats in 161 leaves.
 
-    53 convolutions, each with a scale and a bias of its normalization, and the head.
+    They are 53 convolutions, each with the scale and bias of its normalization, and the head.
     """
     return _resnet50(64)
 
@@ -64,9 +64,9 @@ def _resnet50(base: int) -> Leaves:
 
 
 def bert_large() -> Leaves:
-    """BERT-Large without a task's head: 335,141,888 floats in 391 leaves.
+    """Returns the leaves of BERT-Large without a task's head: 335,141,888 floats in 391 leaves.
 
-    24 layers of width 1,024, a vocabulary of 30,522 and 512 positions.
+    It has 24 layers of width 1,024, a vocabulary of 30,522 and 512 positions.
     """
     width, inner = 1024, 4096
     dense = lambda rows, columns: [(rows, columns), (columns,)]  # noqa: E731
@@ -77,13 +77,13 @@ def bert_large() -> Leaves:
     return _leaves([*embeddings, *(24 * layer), *dense(width, width)])
 
 
-# Of a given size, and of their own.
+# Layouts of a given size, and layouts with a size of their own.
 SIZED: dict[str, Callable[[int], Leaves]] = {"plain": plain, "resnet50_like": resnet50_like}
 FIXED: dict[str, Callable[[], Leaves]] = {"lenet5": lenet5, "resnet50": resnet50, "bert_large": bert_large}
 
 
 def sets(names: Sequence[str], *, sizes: Sequence[int]) -> list[tuple[str, Leaves]]:
-    """Returns the layouts called ``names``, those of no size of their own once for each of ``sizes``.
+    """Returns the layouts called ``names``; those without a size of their own come once for each of ``sizes``.
 
     Raises:
       ValueError: for an unknown name, or a size that a layout cannot have.

@@ -1,4 +1,4 @@
-"""The loop of train.py on made-up data, without its records and checkpoints: what a step costs, and nothing else."""
+"""The loop of train.py on artificial data, without records and checkpoints, to time a step."""
 
 import time
 from collections.abc import Sequence
@@ -41,10 +41,10 @@ def load(name: str, overrides: Sequence[str]) -> TrainSetup:
 
 
 def made_up(info: Info) -> Dataset:
-    """Returns random images with random labels, of the shapes of a set.
+    """Returns random images with random labels, with the shapes of a data set.
 
     Raises:
-      ValueError: if the set is of something else.
+      ValueError: if the data set does not hold images.
     """
     if set(info.example) != {"image", "label"} or info.example["image"].dtype != np.uint8:
         raise ValueError(f"data of {', '.join(info.example)}: must be images of bytes, with labels")
@@ -136,7 +136,7 @@ class Loop:
 
 
 def devices(num_devices: int = 1) -> list[str]:
-    """Returns what this machine computes on, for a benchmark to name.
+    """Returns the kinds of this machine's first devices.
 
     >>> devices(2) == 2 * [jax.devices()[0].device_kind]
     True

@@ -1,4 +1,4 @@
-"""Times of compiled reducers over those of the mean, taken in turns in one process."""
+"""Times compiled reducers in turns with the mean, in one process."""
 
 import dataclasses
 import functools
@@ -17,26 +17,26 @@ from benchmarks.leaves import Leaves
 from parallel import AXES, Layout, map_devices
 from reducers.traffic import Traffic
 
-Tell = Callable[[str], Any]
+Log = Callable[[str], Any]
 
-_COPY_FLOATS = 1 << 24  # of each device: far more than its caches hold
+_COPY_FLOATS = 1 << 24  # floats of each device, far more than its caches hold
 _COPIES = 10
 
 
 @dataclasses.dataclass
 class Row:
-    """What was measured of one reducer on one layout of leaves.
+    """The measurements of one reducer on one layout of leaves.
 
     Attributes:
-      leaves: name of the layout.
-      num_floats: of one worker's gradient.
-      num_leaves: it has.
-      reducer: as written on the command line.
-      least_bytes: that must be touched whatever the reducer: each device reads its workers' gradients and writes one
-        result; all devices together.
-      traffic: what one device sends, read in the compiled program; None where there is none.
-      seconds: of each call.
-      baseline_seconds: of the call of the mean right after it.
+      leaves: the name of the layout.
+      num_floats: the number of floats of one worker's gradient.
+      num_leaves: the number of its leaves.
+      reducer: the reducer as written on the command line.
+      least_bytes: the bytes that any reducer must read or write on all devices together: each device reads its workers'
+        gradients and writes one result.
+      traffic: what one device sends, read in the compiled program; None without a program.
+      seconds: the seconds of each call.
+      baseline_seconds: the seconds of the mean's call that follows each call.
       refused: why there is no measurement.
     """
 
@@ -52,12 +52,12 @@ class Row:
 
     @property
     def ratios(self) -> np.ndarray:
-        """Time over that of the mean, pair by pair."""
+        """The reducer's time over the mean's, call by call."""
         return np.array(self.seconds[: len(self.baseline_seconds)]) / np.array(self.baseline_seconds)
 
 
 class Program(NamedTuple):
-    """A compiled reducer, with the state that it is called with."""
+    """A compiled reducer and its state."""
 
     call: Callable[[Any, Any], Any]
     state: Any
@@ -73,23 +73,24 @@ def measure(
     repeats: int,
     max_seconds: float,
     rows: list[Row],
-    tell: Tell = lambda line: None,
+    log: Log = lambda line: None,
 ) -> None:
     """Measures reducers on one set of leaves.
 
-    Rounds: a, mean, b, mean, ... so that what slows the machine down for a while slows both. The first call of each,
-    which warms up, is not counted. Each call is waited for.
+    A round calls a, mean, b, mean, ..., so that anything that slows the machine down for a while slows both. The first
+    call of each warms up and is not counted. Each call is waited for.
 
     Args:
-      name: of the leaves.
-      leaves: of one worker's gradient.
-      candidates: what to measure.
-      layout: W workers as D devices x L lanes; a reducer is called as in the train step, one result a device.
-      repeats: number of rounds.
-      max_seconds: of the rounds of one reducer; what its first call shows to need more is refused.
-      rows: one is added for each candidate before the first round, and filled round by round, so that what was
-        measured is there when Ctrl-C comes.
-      tell: called with lines of progress.
+      name: the name of the leaves.
+      leaves: the leaves of one worker's gradient.
+      candidates: the reducers to measure.
+      layout: W workers as D devices x L lanes; a reducer is called as in the train step, with one result per device.
+      repeats: the number of rounds.
+      max_seconds: the limit for all rounds of one reducer; a reducer whose first call shows that it needs more is
+        refused.
+      rows: a list to which a row is added for each candidate before the first round. The rows are filled round by
+        round, so that they hold all finished measurements after Ctrl-C.
+      log: called with lines of progress.
     """
     size = sum(leaf.size for leaf in leaves)
     least = 4 * size * (layout.num_workers + layout.num_devices)
@@ -105,10 +106,10 @@ def measure(
         return
     programs: list[tuple[Row, Program]] = []
     for row, candidate in zip(added, candidates, strict=True):
-        tell(f"{name}, {size:,} floats: compiling {candidate.label}")
+        log(f"{name}, {size:,} floats: compiling {candidate.label}")
         try:
             program = compile_reducer(candidate, leaves, layout)
-        except (TypeError, ValueError) as error:  # a TypeError names what its update needs and is not given here
+        except (TypeError, ValueError) as error:  # a TypeError names an argument that its update needs
             row.refused = str(error).partition("\n")[0]
             continue
         row.traffic = program.traffic
@@ -122,14 +123,14 @@ def measure(
         else:
             measured.append((row, program))
     for number in range(repeats):
-        tell(f"{name}, {size:,} floats: round {number + 1} of {repeats}")
+        log(f"{name}, {size:,} floats: round {number + 1} of {repeats}")
         for row, program in measured:
             row.seconds.append(_seconds(program, gradients))
             row.baseline_seconds.append(_seconds(mean, gradients))
 
 
 def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> tuple[Any, Any]:
-    """Returns a reducer as the train step has it, not compiled yet, and the state that it is called with."""
+    """Returns a reducer as in the train step, not compiled yet, and its state."""
     reducer = optax.with_extra_args_support(candidate.make(axis_name=AXES))
     arrival_seconds = np.arange(1, layout.num_workers + 1, dtype=np.float32)
     update = functools.partial(reducer.update, arrival_seconds=arrival_seconds)
@@ -142,7 +143,7 @@ def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> tuple[
 
 
 def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Program:
-    """Compiles a reducer as the train step has it; refuses what does not fit into memory."""
+    """Compiles a reducer as in the train step; raises ValueError if it does not fit into memory."""
     call, state = lift_reducer(candidate, leaves, layout)
     lead = (layout.num_devices, layout.lanes)
     shapes = [jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype) for leaf in leaves]
@@ -166,7 +167,7 @@ def _seconds(program: Program, gradients: list[jax.Array]) -> float:
 
 
 def copy_bytes_per_second(layout: Layout) -> float:
-    """Measures the memory bandwidth of all devices at once: bytes read and bytes written, in place."""
+    """Measures the memory bandwidth of all devices together, as bytes read and written by a negation in place."""
     negate = map_devices(lambda x: -x, layout=layout, donate_argnums=(0,))
     x = jax.block_until_ready(negate(layout.put_shared(np.ones(_COPY_FLOATS, np.float32))))
     seconds = []
@@ -184,7 +185,7 @@ def _check_memory(needed: int, layout: Layout) -> None:
 
 
 def free_bytes(layout: Layout) -> int | None:
-    """Returns the memory that is free to the devices together, or None where nothing says."""
+    """Returns the free memory of all devices together, or None if it is not known."""
     statistics = [device.memory_stats() for device in layout.devices]
     if all(s and "bytes_limit" in s for s in statistics):
         return sum(s["bytes_limit"] - s["bytes_in_use"] for s in statistics)
@@ -196,7 +197,7 @@ def free_bytes(layout: Layout) -> int | None:
 
 
 def _meminfo() -> int | None:
-    """What Linux can give without swapping."""
+    """Returns the memory that is available without swapping, on Linux."""
     try:
         lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -205,7 +206,7 @@ def _meminfo() -> int | None:
 
 
 def _cgroup() -> int | None:
-    """What a container has left."""
+    """Returns the memory that is left to a container."""
     folder = pathlib.Path("/sys/fs/cgroup")
     try:
         limit, used = (folder.joinpath(f"memory.{name}").read_text().strip() for name in ("max", "current"))

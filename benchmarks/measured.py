@@ -1,4 +1,4 @@
-"""What a benchmark found: values round by round, beside the target that they are held to."""
+"""Results of benchmarks: values of each round, and the target for their median."""
 
 import dataclasses
 import operator
@@ -15,7 +15,7 @@ _HELD: Mapping[str, Any] = {"<=": operator.le, ">=": operator.ge, "<": operator.
 
 
 class Target(NamedTuple):
-    """What the median is held to.
+    """A bound for the median.
 
     >>> str(Target(">=", 1.2)), Target(">=", 1.2).met(1.1)
     ('>= 1.2', False)
@@ -25,7 +25,7 @@ class Target(NamedTuple):
     value: float
 
     def met(self, value: float) -> bool:
-        """Whether a value meets it."""
+        """Returns whether a value meets the target."""
         return bool(_HELD[self.relation](value, self.value))
 
     def __str__(self) -> str:
@@ -37,10 +37,10 @@ class Measured:
     """One quantity.
 
     Attributes:
-      name: what it is, in words; of one benchmark no two have the same.
-      values: of each round; of a ratio, both of its parts were timed in the same round.
+      name: a description, unique within a benchmark.
+      values: the value of each round; both parts of a ratio are timed in the same round.
       unit: "x" for a ratio, else "s", "images/s", "bytes", ...
-      target: what the median is held to, if anything.
+      target: the bound for the median, if there is one.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Measured:
         return float(low), float(high)
 
     def moved(self, before: "Measured") -> bool:
-        """Whether the median left the quartiles of before, and that median these quartiles: by more than the spread.
+        """Returns whether each median lies outside of the other measurement's quartiles.
 
         >>> Measured("a", [1.0, 1.1, 1.2]).moved(Measured("a", [1.0, 1.1, 1.3]))
         False
@@ -68,7 +68,7 @@ class Measured:
 
 
 def in_words(one: Measured) -> str:
-    """Returns one line: median, quartiles, rounds, and whether the target is met.
+    """Returns one line with the median, the quartiles, the number of rounds, and whether the target is met.
 
     >>> in_words(Measured("adasum over mean", [1.0, 1.2, 1.6], target=Target("<=", 1.3)))
     'adasum over mean: 1.2 x (quartiles 1.1 to 1.4, 3 rounds); target <= 1.3: met'
@@ -80,25 +80,25 @@ def in_words(one: Measured) -> str:
 
 
 def write(name: str, found: Sequence[Measured], *, devices: Sequence[str], packages: Mapping[str, str], path: Path):
-    """Writes what a benchmark found, and what it was measured on.
+    """Writes the results of a benchmark and their environment.
 
     Args:
-      name: of the benchmark.
-      found: what it measured.
-      devices: on these.
-      packages: peers that took part, with their versions.
-      path: of the JSON file.
+      name: the benchmark's name.
+      found: its results.
+      devices: the devices that it used.
+      packages: other libraries that it measured, with their versions.
+      path: the path of the JSON file.
     """
-    told = environment.describe(devices=devices)
-    told = {key: told[key] for key in ("started", "python", "packages", "commit", "tree", "platform", "devices")}
-    told["packages"] |= packages
+    where = environment.describe(devices=devices)
+    where = {key: where[key] for key in ("started", "python", "packages", "commit", "tree", "platform", "devices")}
+    where["packages"] |= packages
     measured = [dataclasses.asdict(m) | {"target": m.target and m.target._asdict()} for m in found]
-    content = {"benchmark": name, "environment": {**told, "cpu_count": os.cpu_count()}, "measured": measured}
+    content = {"benchmark": name, "environment": {**where, "cpu_count": os.cpu_count()}, "measured": measured}
     files.write_atomically(path, files.to_json(content))
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Measured]]:
-    """Returns the environment and what was measured of a file that ``write`` wrote."""
+    """Reads the environment and the results from a file that ``write`` wrote."""
     content = files.from_json(path.read_bytes())
     found = [Measured(**{**m, "target": m["target"] and Target(**m["target"])}) for m in content["measured"]]
     return content["environment"], found

@@ -1,11 +1,11 @@
-"""Images per second of the streamed pipeline: records on disk to crops, by one thread and by processes.
+"""Images per second of the streamed pipeline, from records on disk to crops, with one thread and with processes.
 
     python -m benchmarks.pipeline
     python -m benchmarks.pipeline --processes=1,2,4,8 --repeats=9 --json=out/pipeline.json
 
-Writes JPEG files like those of ImageNet, smooth noise at quality 90 to 95, into a temporary folder, and gathers batches
-of them, the ways in turn. "reading", "decoding" and "rest" are shares of the time of one thread: the record from its
-file, the JPEG to pixels, and the crop. Ctrl-C ends with what was measured so far.
+Writes JPEG images like those of ImageNet, smooth noise at quality 90 to 95, into a temporary folder, and gathers
+batches of them with one thread and with processes in turns. "reading", "decoding" and "rest" are fractions of the time
+of one thread: reading the record, decoding the JPEG, and cropping. Ctrl-C ends with the results so far.
 """
 
 import dataclasses
@@ -33,28 +33,28 @@ HEADER = ("crops", "processes", "images/s", "quartiles", "per process", "reading
 
 
 def make_flags() -> flags.FlagValues:
-    """Returns the flags of this command, its own."""
+    """Returns the flags of this command."""
     values = flags.FlagValues()
-    flags.DEFINE_integer("images", 256, "Different images.", lower_bound=1, flag_values=values)
-    flags.DEFINE_integer("width", 500, "Of an image as stored, pixels.", lower_bound=8, flag_values=values)
-    flags.DEFINE_integer("height", 375, "Likewise.", lower_bound=8, flag_values=values)
-    flags.DEFINE_integer("image_size", 224, "Side of a crop, pixels.", lower_bound=1, flag_values=values)
-    flags.DEFINE_list("processes", ["1", "2"], "Counts of processes; one thread comes first.", flag_values=values)
-    flags.DEFINE_integer("repeats", 7, "Rounds that are counted.", lower_bound=1, flag_values=values)
-    flags.DEFINE_string("json", None, "File for all times, and what they were measured on.", flag_values=values)
+    flags.DEFINE_integer("images", 256, "Number of different images.", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("width", 500, "Width of a stored image in pixels.", lower_bound=8, flag_values=values)
+    flags.DEFINE_integer("height", 375, "Height of a stored image in pixels.", lower_bound=8, flag_values=values)
+    flags.DEFINE_integer("image_size", 224, "Side of a crop in pixels.", lower_bound=1, flag_values=values)
+    flags.DEFINE_list("processes", ["1", "2"], "Numbers of processes to measure, after one thread.", flag_values=values)
+    flags.DEFINE_integer("repeats", 7, "Number of counted rounds.", lower_bound=1, flag_values=values)
+    flags.DEFINE_string("json", None, "File for all times and their environment.", flag_values=values)
     return values
 
 
 @dataclasses.dataclass
 class Row:
-    """What was measured of one way to make one kind of crops.
+    """The measurements of one kind of crops with one number of processes.
 
     Attributes:
       mode: "training" for random-resized crops, "evaluation" for centre crops.
-      processes: that decode; 0 is one thread of this process.
-      seconds: of each round over all images.
-      reading: of those, seconds in which records were read; of one thread alone.
-      decoding: likewise, in which JPEG became pixels.
+      processes: the number of decoding processes; 0 is one thread of this process.
+      seconds: the seconds of each round over all images.
+      reading: the seconds of each round that one thread spends reading records; empty for processes.
+      decoding: the seconds of each round that one thread spends decoding JPEG; empty for processes.
     """
 
     mode: Mode
@@ -65,7 +65,7 @@ class Row:
 
 
 def smooth_noise(number: int, *, width: int, height: int) -> np.ndarray:
-    """Returns a picture whose detail fades as in photographs: [height, width, 3] uint8, another one for each number."""
+    """Returns an image whose detail fades as in photographs, [height, width, 3] uint8, different for each number."""
     from PIL import Image
 
     rng = np.random.default_rng(number)
@@ -80,7 +80,7 @@ def smooth_noise(number: int, *, width: int, height: int) -> np.ndarray:
 
 
 def write_images(path: pathlib.Path, *, count: int, width: int, height: int) -> int:
-    """Writes one array_record file of JPEG images with labels; returns their mean size in bytes."""
+    """Writes an array_record file of JPEG images with labels, and returns their mean size in bytes."""
     from array_record.python.array_record_module import ArrayRecordWriter
     from PIL import Image
 
@@ -98,7 +98,7 @@ def write_images(path: pathlib.Path, *, count: int, width: int, height: int) -> 
 
 
 def parts(path: pathlib.Path, *, count: int) -> tuple[float, float]:
-    """Returns the seconds of one thread for reading all records, and for decoding all images at their full size."""
+    """Returns the seconds that one thread takes to read all records, and to decode all images at full size."""
     from data.decoding import crops, records
 
     shards, reading, decoding = records.Shards([(str(path), count)]), 0.0, 0.0
@@ -120,18 +120,19 @@ def measure(
     processes: Sequence[int],
     repeats: int,
     rows: list[Row],
-    tell: Callable[[str], Any] = lambda line: None,
+    log: Callable[[str], Any] = lambda line: None,
 ) -> None:
-    """Gathers all images once a round, each way in turn; the first round, which starts processes, is not counted.
+    """Gathers all images once a round with each number of processes; the first round starts them and is not counted.
 
     Args:
-      path: of the array_record file.
-      count: of its records.
-      image_size: side of a crop, pixels.
-      processes: counts of processes; 0 is one thread.
-      repeats: rounds that are counted.
-      rows: one is added for each kind of crops and count, before the first round, and filled round by round.
-      tell: called with lines of progress.
+      path: the path of the array_record file.
+      count: the number of its records.
+      image_size: the side of a crop in pixels.
+      processes: the numbers of processes; 0 is one thread.
+      repeats: the number of counted rounds.
+      rows: a list to which a row is added for each kind of crops and number of processes before the first round. The
+        rows are filled round by round.
+      log: called with lines of progress.
     """
     own = [Row(mode, number) for mode in MODES for number in processes]
     rows += own
@@ -149,7 +150,7 @@ def measure(
             )
             opened.append(Images(job, name="noise", split="train", processes=row.processes))
         for number in range(repeats + 1):
-            tell(f"round {number} of {repeats}")
+            log(f"round {number} of {repeats}")
             for row, examples in zip(own, opened, strict=True):
                 start = time.perf_counter()
                 examples.gather(index, np.array([number]))
@@ -180,7 +181,7 @@ def table(rows: Sequence[Row], *, count: int) -> str:
         low, median, high = (f"{rate:.0f}" for rate in np.quantile(count / np.array(row.seconds), [0.25, 0.5, 0.75]))
         share = ["", "", ""]
         if not row.processes:
-            parts_of = zip(row.reading, row.decoding, row.seconds, strict=False)  # Ctrl-C may have come between them
+            parts_of = zip(row.reading, row.decoding, row.seconds, strict=False)  # Ctrl-C may cut one short
             reading, decoding = np.median([(r / seconds, d / seconds) for r, d, seconds in parts_of], axis=0)
             share = [f"{100 * part:.0f} %" for part in (reading, decoding, 1 - reading - decoding)]
         each = f"{float(median) / max(1, row.processes):.0f}"
@@ -192,7 +193,7 @@ def table(rows: Sequence[Row], *, count: int) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Does what a command line says; returns its exit code: 0, 2 for bad input, 130 after Ctrl-C."""
+    """Executes a command line; returns its exit code: 0, 2 for bad input, 130 after Ctrl-C."""
     given = make_flags()
     if {"--help", "-help", "-h"} & set(argv):
         print(f"{__doc__}\n{given.get_help()}")
@@ -208,19 +209,19 @@ def main(argv: Sequence[str]) -> int:
     except (ValueError, flags.Error) as error:
         print("benchmarks.pipeline:", str(error).partition("\n")[0], file=sys.stderr)
         return 2
-    tell = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+    log = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
     rows: list[Row] = []
     size, code = 0, 0
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "noise.array_record"
         try:
-            tell(f"writing {given.images} images")
+            log(f"writing {given.images} images")
             size = write_images(path, count=given.images, width=given.width, height=given.height)
             options = {"count": given.images, "image_size": given.image_size, "repeats": given.repeats}
-            measure(path, **options, processes=counts, rows=rows, tell=tell)
+            measure(path, **options, processes=counts, rows=rows, log=log)
         except KeyboardInterrupt:
             code = 130
-            tell("interrupted: what follows was measured before")
+            log("interrupted: these are the results so far")
     print(
         f"{given.images} images of {given.width} x {given.height}, {size / 1000:.0f} kB each, to {given.image_size} x "
         f"{given.image_size}; rounds: {max((len(row.seconds) for row in rows), default=0)}; {os.cpu_count()} cores\n"

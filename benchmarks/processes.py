@@ -1,12 +1,12 @@
-"""Several processes over loopback: Adasum over the mean, and what another process adds to a step.
+"""Several processes over loopback: Adasum against the mean, and the time that each process adds to a step.
 
     python -m benchmarks.processes
     python -m benchmarks.processes --repeats=9 --json=out/processes.json
 
 Four processes with one worker each reduce 25 MB of float32, in 161 leaves and in one, as in the train step, by the mean
-and by two algorithms of Adasum in turns. Then one, two and four processes train LeNet-5, 32 examples a worker; the
-slope is what another process adds, by least squares. All processes share this machine's cores, so what more machines
-would add is less.
+and by two algorithms of Adasum in turns. Then one, two and four processes train LeNet-5 with 32 examples per worker; a
+least-squares slope gives the time that each process adds. All processes share this machine's cores, so processes on
+machines of their own would add less.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ NUM_FLOATS = 6_250_000  # 25 MB
 ALGORITHMS = ("auto", "butterfly")
 LEAVES = {"resnet50_like": "161 leaves", "plain": "one leaf"}
 COUNTS = (1, 2, 4)
-_UPDATES = 8  # of a turn
+_UPDATES = 8  # updates in a turn
 
 
 def benchmark(
-    *, repeats: int, tell: command.Tell, num_floats: int = NUM_FLOATS, counts: tuple[int, ...] = COUNTS
+    *, repeats: int, log: command.Log, num_floats: int = NUM_FLOATS, counts: tuple[int, ...] = COUNTS
 ) -> command.Found:
     """Measures reductions and steps of several processes, in turns.
 
     Args:
-      repeats: rounds that are counted.
-      tell: called with lines of progress.
-      num_floats: of a gradient.
-      counts: of processes that train; the last of them reduce, too.
+      repeats: the number of counted rounds.
+      log: called with lines of progress.
+      num_floats: the number of floats of a gradient.
+      counts: the numbers of processes that train; the last of these groups also reduces.
     """
     with contextlib.ExitStack() as stack:
         groups = {n: stack.enter_context(Group(num_processes=n, num_devices=n)) for n in counts}
@@ -47,7 +47,7 @@ def benchmark(
             str(n): group.turn(f"step mnist {_UPDATES} num_workers={n} batch_size_per_worker=32")
             for n, group in groups.items()
         }
-        seconds = rounds.in_turns({**reduce, **steps}, repeats=repeats, tell=tell)
+        seconds = rounds.in_turns({**reduce, **steps}, repeats=repeats, log=log)
     found = []
     for layout, leaves in LEAVES.items():
         where = f"{counts[-1]} processes, {num_floats / 250_000:g} MB in {leaves}"

@@ -1,63 +1,72 @@
-"""What reducers cost: time over the mean, collectives, bytes, share of the memory bandwidth.
+"""The cost of each reducer: its time over the mean's, collectives, bytes, and the used memory bandwidth.
 
     python -m benchmarks.reducers --layouts=plain,resnet50_like,lenet5,resnet50 --sizes=1e4,1e5,1e6,1e7
     python -m benchmarks.reducers --layouts=bert_large --reducers=mean,adasum:granularity=model --json=out/bert.json
 
-Each reducer is called as in the train step, on W workers as D devices x L lanes, in turns with the mean. What is sent
-is read in the compiled program. Ctrl-C ends with what was measured so far.
+Each reducer is called as in the train step, on W workers as D devices x L lanes, in turns with the mean. The sent bytes
+are read in the compiled program. Ctrl-C ends with the results so far.
 """
 
 import dataclasses
+import itertools
 import math
 import os
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 from absl import flags
 
-from benchmarks import candidates, figure, leaves
+from benchmarks import candidates, leaves
 from benchmarks.measure import Row, copy_bytes_per_second, measure
-from benchmarks.table import table
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
 from runs import environment, files
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+HEADER = ("reducer", "ms", "over mean", "quartiles", "MB sent", "bandwidth", "collectives")
+FORMATS = (".png", ".pdf", ".svg")
+_MARKERS = "osD^vP*Xhp"
+
 
 def make_flags() -> flags.FlagValues:
-    """Returns the flags of this command, its own: those of another program are unknown here."""
+    """Returns the flags of this command, without those of other programs."""
     values = flags.FlagValues()
     sized, fixed = ", ".join(leaves.SIZED), ", ".join(leaves.FIXED)
     layouts = ["plain", "resnet50_like", "lenet5", "resnet50"]
-    devices = "Devices to use; by default the most that divide the workers (CPU: up to 8)."
-    labels = "What to measure, name or name:key=value,...; by default every reducer, and every algorithm of each."
-    limit = "Of all rounds of one reducer on one layout; one that needs more is listed without a measurement."
-    formats = ", ".join(figure.FORMATS)
-    flags.DEFINE_list("layouts", layouts, f"Leaves: {sized} of each size; {fixed} of their own.", flag_values=values)
-    flags.DEFINE_list("sizes", ["1e4", "1e5", "1e6", "1e7"], "Floats of a gradient.", flag_values=values)
+    devices = "Number of devices; default: the most that divide the workers (CPU: up to 8)."
+    labels = "Reducers, as name or name:key=value,...; default: all, with each of their algorithms."
+    limit = "Limit for all rounds of one reducer on one layout; a slower one is listed without a time."
+    formats = ", ".join(FORMATS)
+    flags.DEFINE_list("layouts", layouts, f"{sized} of each size; {fixed}.", flag_values=values)
+    flags.DEFINE_list("sizes", ["1e4", "1e5", "1e6", "1e7"], "Numbers of floats of a gradient.", flag_values=values)
     flags.DEFINE_integer("workers", 8, "Number of workers.", lower_bound=1, flag_values=values)
     flags.DEFINE_integer("devices", None, devices, lower_bound=1, flag_values=values)
     flags.DEFINE_string("reducers", None, labels, flag_values=values)
-    flags.DEFINE_integer("repeats", 15, "Rounds that are counted.", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("repeats", 15, "Number of counted rounds.", lower_bound=1, flag_values=values)
     flags.DEFINE_float("max_seconds", 30.0, limit, lower_bound=0.0, flag_values=values)
-    flags.DEFINE_string("json", None, "File for all times, and what they were measured on.", flag_values=values)
-    flags.DEFINE_string("figure", None, f"File for time against size: {formats}.", flag_values=values)
+    flags.DEFINE_string("json", None, "File for all times and their environment.", flag_values=values)
+    flags.DEFINE_string("figure", None, f"File for a figure of time against size: {formats}.", flag_values=values)
     return values
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What the command line asks for.
+    """The options of the command line.
 
     Attributes:
-      sets: name and leaves of each gradient.
-      candidates: reducers with their options.
+      sets: the name and leaves of each gradient.
+      candidates: the reducers with their options.
       layout: W workers as D devices x L lanes.
-      repeats: rounds that are counted.
-      max_seconds: of all rounds of one reducer on one layout.
-      json: file for the results, or None.
-      figure: file for the figure, or None.
+      repeats: the number of counted rounds.
+      max_seconds: the limit for all rounds of one reducer on one layout.
+      json: the file for the results, or None.
+      figure: the file for the figure, or None.
     """
 
     sets: list[tuple[str, leaves.Leaves]]
@@ -70,10 +79,10 @@ class Plan:
 
 
 def plan(argv: Sequence[str]) -> Plan:
-    """Reads a command line.
+    """Parses a command line.
 
     Raises:
-      ValueError: one line, with nothing compiled and nothing written.
+      ValueError: one line, before anything is compiled or written.
     """
     given = make_flags()
     try:
@@ -86,8 +95,8 @@ def plan(argv: Sequence[str]) -> Plan:
     labels = None if given.reducers is None else candidates.split(given.reducers)
     image = _file("figure", given.figure)
     if image is not None:
-        if image.suffix not in figure.FORMATS:
-            raise ValueError(f"figure={given.figure!r}: must end in {', '.join(figure.FORMATS)}")
+        if image.suffix not in FORMATS:
+            raise ValueError(f"figure={given.figure!r}: must end in {', '.join(FORMATS)}")
         if len(set(sizes)) < 2 or not set(given.layouts) & set(leaves.SIZED):
             raise ValueError(f"figure={given.figure!r}: needs two sizes of {' or '.join(leaves.SIZED)}")
     keep_freed_memory()
@@ -122,8 +131,105 @@ def _file(flag: str, text: str | None) -> pathlib.Path | None:
     return path
 
 
+# ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[Row], *, copy_bytes_per_second: float) -> str:
+    """Returns a block of lines for each set of leaves.
+
+    Milliseconds and the time over the mean's are medians, and megabytes are those that a device sends. Bandwidth is the
+    fraction of the measured bandwidth that is used if each gradient and result is read or written only once.
+
+    >>> row = Row("plain", 1000, 1, "sum", least_bytes=64_000, seconds=[0.003], baseline_seconds=[0.002])
+    >>> print(table([row], copy_bytes_per_second=64e6))
+    plain: 1,000 floats in 1 leaf, rounds: 1
+      reducer    ms  over mean  quartiles  MB sent  bandwidth  collectives
+      sum      3.00       1.50  1.50-1.50                33 %
+    """
+    blocks = []
+    for key, block in itertools.groupby(rows, key=lambda row: (row.leaves, row.num_floats, row.num_leaves)):
+        members = list(block)
+        rounds = max(len(row.ratios) for row in members)
+        name, num_floats, num_leaves = key
+        cells = [_cells(row, copy_bytes_per_second) for row in members]
+        leaves = "1 leaf" if num_leaves == 1 else f"{num_leaves} leaves"
+        title = f"{name}: {num_floats:,} floats in {leaves}, rounds: {rounds}"
+        blocks.append("\n".join([title, *_align([HEADER, *cells])]))
+    return "\n\n".join(blocks)
+
+
+def _cells(row: Row, copy_bytes_per_second: float) -> tuple[str, ...]:
+    if not row.ratios.size:
+        return (row.reducer, row.refused or "not measured")
+    low, median, high = np.quantile(row.ratios, [0.25, 0.5, 0.75])
+    seconds = float(np.median(row.seconds))
+    share = row.least_bytes / seconds / copy_bytes_per_second
+    sent = f"{row.traffic.bytes_per_worker / 1e6:.3f}" if row.traffic else ""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in row.traffic.collectives.items()) if row.traffic else ""
+    spread = f"{low:.2f}-{high:.2f}"
+    return (
+        row.reducer,
+        f"{1e3 * seconds:.2f}",
+        f"{median:.2f}",
+        spread,
+        sent,
+        f"{share:.0%}".replace("%", " %"),
+        kinds,
+    )
+
+
+def _align(lines: Sequence[tuple[str, ...]]) -> list[str]:
+    """Aligns names and collectives left and numbers right; a line of two cells has a reason in place of numbers."""
+    whole = [line for line in lines if len(line) == len(HEADER)]
+    widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
+    widths[0] = max(len(line[0]) for line in lines)
+    aligned = []
+    for first, *rest in lines:
+        numbers = [cell.rjust(width) for cell, width in zip(rest[:-1], widths[1:], strict=False)]
+        aligned.append("  ".join(["", first.ljust(widths[0]), *numbers, rest[-1]]).rstrip())
+    return aligned
+
+
+def draw(rows: Sequence[Row]) -> "Figure":
+    """Draws the median time of a call, with its quartiles, over the number of floats of a gradient, on log axes.
+
+    There is a panel for each layout that was measured at more than one size.
+
+    Raises:
+      ValueError: if there is no such layout.
+    """
+    from matplotlib.figure import Figure
+
+    measured = [row for row in rows if row.seconds and row.leaves in leaves.SIZED]
+    panels = [name for name in leaves.SIZED if len({row.num_floats for row in measured if row.leaves == name}) > 1]
+    if not panels:
+        raise ValueError("figure: needs more than one size of a layout that has no size of its own")
+    labels = list(dict.fromkeys(row.reducer for row in measured))
+    figure = Figure(figsize=(4.6 * len(panels), 4.4), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(panels), squeeze=False, sharey=True).flat, panels, strict=True):
+        for number, label in enumerate(labels):
+            line = [row for row in measured if (row.leaves, row.reducer) == (name, label)]
+            line.sort(key=lambda row: row.num_floats)
+            if line:
+                low, median, high = np.transpose([1e3 * np.quantile(row.seconds, [0.25, 0.5, 0.75]) for row in line])
+                axes.errorbar(
+                    [row.num_floats for row in line],
+                    median,
+                    yerr=[median - low, high - median],
+                    color=f"C{number % 10}",
+                    marker=_MARKERS[number % len(_MARKERS)],
+                    markersize=4,
+                    label=label,
+                )
+        axes.set(xscale="log", yscale="log", title=name, xlabel="floats of a gradient")
+        axes.grid(color="#dddddd", linewidth=0.6)
+    figure.axes[0].set_ylabel("time of a call (ms)")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
 def results(plan: Plan, rows: Sequence[Row], *, bandwidth: float) -> dict[str, Any]:
-    """Returns all that was measured, and what it was measured on, as JSON can hold it."""
+    """Returns all results and their environment as JSON values."""
     device = plan.layout.devices[0]
     return {
         "environment": environment.describe(devices=[f"{device.platform} {device.device_kind}"]),
@@ -138,13 +244,16 @@ def results(plan: Plan, rows: Sequence[Row], *, bandwidth: float) -> dict[str, A
     }
 
 
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
 def run(plan: Plan) -> int:
-    """Measures, prints the table, and writes what was asked for, after Ctrl-C too; returns the exit code."""
-    tell = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+    """Measures, prints the table, writes the files, after Ctrl-C, too; returns the exit code."""
+    log = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
     rows: list[Row] = []
     bandwidth, interrupted = math.nan, False
     try:
-        tell("measuring the memory bandwidth")
+        log("measuring the memory bandwidth")
         bandwidth = copy_bytes_per_second(plan.layout)
         for name, shapes in plan.sets:
             measure(
@@ -155,11 +264,11 @@ def run(plan: Plan) -> int:
                 repeats=plan.repeats,
                 max_seconds=plan.max_seconds,
                 rows=rows,
-                tell=tell,
+                log=log,
             )
     except KeyboardInterrupt:
         interrupted = True
-        tell("interrupted: what follows was measured before")
+        log("interrupted: these are the results so far")
     device = plan.layout.devices[0]
     print(
         f"{plan.layout.num_workers} workers = {plan.layout.num_devices} devices x {plan.layout.lanes} lanes, "
@@ -171,14 +280,14 @@ def run(plan: Plan) -> int:
         files.write_atomically(plan.json, files.to_json(results(plan, rows, bandwidth=bandwidth)))
     if plan.figure is not None:
         try:
-            figure.draw(rows).savefig(plan.figure, dpi=200)
-        except ValueError as error:  # too little was measured before Ctrl-C, or all was refused
-            tell(str(error))
+            draw(rows).savefig(plan.figure, dpi=200)
+        except ValueError as error:  # there are too few results, because of Ctrl-C or because all reducers were refused
+            log(str(error))
     return 130 if interrupted else 0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Does what a command line says; returns its exit code: 0, 2 for bad input, 130 after Ctrl-C."""
+    """Executes a command line; returns its exit code: 0, 2 for bad input, 130 after Ctrl-C."""
     if {"--help", "-help", "-h"} & set(argv):
         print(f"{__doc__}\n{make_flags().get_help()}")
         return 0

@@ -1,14 +1,14 @@
-"""Adasum over the mean, 8 workers on 8 devices of this process, 10 million floats in ResNet-50's leaves.
+"""Adasum against the mean, for 8 workers on 8 devices of one process and 10 million floats in ResNet-50's leaves.
 
     python -m benchmarks.reduction
 
-The one line of ``benchmarks.reducers`` that has a target; that command measures every reducer, at any size.
+This is the one result of ``benchmarks.reducers`` that has a target; that command measures every reducer at any size.
 """
 
 import sys
 
 from benchmarks import candidates, command, leaves, loops
-from benchmarks.command import Found, Tell
+from benchmarks.command import Found, Log
 from benchmarks.measure import Row, measure
 from benchmarks.measured import Measured, Target
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
@@ -16,8 +16,8 @@ from parallel import Layout, configure_cpu_devices, keep_freed_memory
 WORKERS, FLOATS, MAX_SECONDS = 8, 10_000_000, 300.0
 
 
-def benchmark(*, repeats: int, tell: Tell) -> Found:
-    """Measures what ``benchmarks.reducers`` does, of one reducer on one set of leaves."""
+def benchmark(*, repeats: int, log: Log) -> Found:
+    """Measures one reducer on one set of leaves, as ``benchmarks.reducers`` does."""
     keep_freed_memory()
     configure_cpu_devices(WORKERS, num_devices=WORKERS)
     layout = Layout.of(WORKERS, num_devices=WORKERS)
@@ -31,7 +31,7 @@ def benchmark(*, repeats: int, tell: Tell) -> Found:
         repeats=repeats,
         max_seconds=MAX_SECONDS,
         rows=rows,
-        tell=tell,
+        log=log,
     )
     (row,) = rows
     if row.refused:

@@ -1,4 +1,4 @@
-"""What was measured as Markdown, and what has moved since it was published."""
+"""Results of benchmarks as Markdown, and their changes since they were published."""
 
 import ast
 import importlib.util
@@ -17,28 +17,28 @@ _HEADER = ("What", "Median", "Quartiles", "Rounds", "Target", "")
 
 
 def page(names: Iterable[str], *, folder: Path = PUBLISHED) -> str:
-    """Returns the page of all benchmarks whose file lies in a folder.
+    """Returns the page of all benchmarks that have results in a folder.
 
     Args:
-      names: of the benchmarks, in order.
-      folder: of their JSON files.
+      names: the benchmarks, in order.
+      folder: the folder of their JSON files.
     """
     top = (
-        "# What it costs\n\n"
-        "Made by `python -m benchmarks publish` from `benchmarks/results/`; `make bench` measures anew and compares. A "
-        "ratio is of two times of the same round; machines that are shared are noisy, so look at the quartiles.\n"
+        "# Benchmarks\n\n"
+        "`python -m benchmarks publish` writes this page from `benchmarks/results/`; `make bench` measures again and "
+        "compares. A ratio is of two times of the same round. Shared machines are noisy, so consider the quartiles.\n"
     )
     sections = [section(name, *measured.read(folder / f"{name}.json")) for name in names if _there(name, folder)]
     return "\n".join([top, *sections])
 
 
 def section(name: str, environment: Mapping[str, Any], found: Sequence[Measured]) -> str:
-    """Returns the section of one benchmark: table, machine, and the notes on what bounds it."""
-    notes = NOTES / f"{name}.md"
-    told = f"\n{notes.read_text().strip()}\n" if notes.exists() else ""
-    rows = [_HEADER, ("---",) * len(_HEADER), *(_cells(one, notes=told) for one in found)]
+    """Returns the section of one benchmark: its table, its machine, and the notes on its bottlenecks."""
+    path = NOTES / f"{name}.md"
+    notes = f"\n{path.read_text().strip()}\n" if path.exists() else ""
+    rows = [_HEADER, ("---",) * len(_HEADER), *(_cells(one, notes=notes) for one in found)]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
-    return f"## {name}\n\n{title(name)} `python -m benchmarks.{name}`\n\n{table}\n\n{_machine(environment)}\n{told}"
+    return f"## {name}\n\n{title(name)} `python -m benchmarks.{name}`\n\n{table}\n\n{_machine(environment)}\n{notes}"
 
 
 def title(name: str) -> str:
@@ -50,7 +50,7 @@ def title(name: str) -> str:
 
 
 def moved(names: Iterable[str], *, new: Path, old: Path = PUBLISHED) -> list[str]:
-    """Returns a line for each quantity whose median is outside of the other measurement's quartiles, both ways."""
+    """Returns a line for each quantity that changed: each median lies outside of the other measurement's quartiles."""
     lines = []
     for name in names:
         if _there(name, new) and _there(name, old):
@@ -84,7 +84,7 @@ def _cells(one: Measured, *, notes: str) -> tuple[str, ...]:
 
 
 def _number(value: float) -> str:
-    """Three digits, and no exponent where a person would write none.
+    """Formats a number with three significant digits, and large ones without an exponent.
 
     >>> _number(1234567.0), _number(0.0123456), _number(1.5)
     ('1,234,567', '0.0123', '1.5')
@@ -93,7 +93,7 @@ def _number(value: float) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """As GitHub makes them.
+    """Returns the anchor that GitHub gives a heading.
 
     >>> _anchor("adasum over mean, 8 devices")
     'adasum-over-mean-8-devices'
@@ -104,7 +104,7 @@ def _anchor(heading: str) -> str:
 def _machine(environment: Mapping[str, Any]) -> str:
     versions = {"python": environment["python"], **{k: v for k, v in environment["packages"].items() if v}}
     named = ("python", "jax", "jaxlib", "flax", "optax", "torch")
-    told = ", ".join(f"{name} {versions[name]}" for name in named if name in versions)
+    packages = ", ".join(f"{name} {versions[name]}" for name in named if name in versions)
     devices = f"{len(environment['devices'])} x {environment['devices'][0]}"
     commit = f"commit {(environment['commit'] or 'unknown')[:10]}, {environment['tree']}"
-    return f"{environment['started'][:10]}, {devices}, {environment['cpu_count']} cores, {told}; {commit}."
+    return f"{environment['started'][:10]}, {devices}, {environment['cpu_count']} cores, {packages}; {commit}."

@@ -1,4 +1,4 @@
-"""Contenders in turns: what slows the machine down for a while slows all of them."""
+"""Times contenders in turns, so that anything that slows the machine down for a while slows all of them."""
 
 import contextlib
 import subprocess
@@ -7,22 +7,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-Turn = Callable[[], float]  # does its part of a round; returns the seconds that it took
+Turn = Callable[[], float]  # a contender's part of a round, which returns the seconds that it took
 
 
 def in_turns(
-    contenders: Mapping[str, Turn], *, repeats: int, tell: Callable[[str], Any] = lambda line: None
+    contenders: Mapping[str, Turn], *, repeats: int, log: Callable[[str], Any] = lambda line: None
 ) -> dict[str, list[float]]:
-    """Returns the seconds of each contender in each round; a first round, which warms up, is not counted.
+    """Returns the seconds of each contender in each round, after one that warms up and is not counted.
 
-    Every other round goes the other way, so that none always comes after the same one.
+    Every other round is in reverse order, so that no contender always follows the same one.
 
     >>> in_turns({"a": lambda: 1.0, "b": lambda: 2.0}, repeats=2)
     {'a': [1.0, 1.0], 'b': [2.0, 2.0]}
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(repeats + 1):
-        tell(f"round {number} of {repeats}")
+        log(f"round {number} of {repeats}")
         for name in list(contenders)[:: -1 if number % 2 else 1]:
             taken = contenders[name]()
             if number:
@@ -51,18 +51,17 @@ def ratios(seconds: Mapping[str, Sequence[float]], above: str, below: str) -> li
 
 
 class Child:
-    """A contender that is a process of its own, which runs ``serve``: other libraries, other numbers of devices.
+    """A contender in a process of its own, which runs ``serve``: for other libraries or another number of devices.
 
-    Between its turns it waits for a line and computes nothing.
+    Between turns the process waits for a line of input and computes nothing. If it has several contenders, the line
+    names one of them.
 
     Args:
-      command: of the process.
-      environment: of it; by default this one's.
-
-    A turn may be told what is asked for, in a line, where one process has several contenders.
+      command: the command line of the process.
+      environment: its environment variables; None gives it those of this process.
 
     Raises:
-      RuntimeError: by a turn, if the process ended; what it said is on standard error.
+      RuntimeError: at a turn, if the process has ended; its messages are on standard error.
     """
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str] | None = None):
@@ -76,12 +75,12 @@ class Child:
         """Starts ``python -m name``."""
         return cls([sys.executable, "-m", name, *arguments], environment=environment)
 
-    def __call__(self, asked: str = "go") -> float:
+    def __call__(self, contender: str = "go") -> float:
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            print(asked, file=self._process.stdin, flush=True)
+            print(contender, file=self._process.stdin, flush=True)
         for line in self._process.stdout:
-            if line.startswith("seconds "):  # libraries print, too
+            if line.startswith("seconds "):  # libraries may print other lines
                 return float(line.split()[1])
         raise RuntimeError(f"{self._command}: ended with code {self._process.wait()}")
 
@@ -90,7 +89,7 @@ class Child:
 
     def __exit__(self, *exception: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # a line that an ended process never read
+        with contextlib.suppress(BrokenPipeError):  # the process ended before it read a line
             self._process.stdin.close()
         self._process.stdout.close()
         try:
@@ -101,6 +100,6 @@ class Child:
 
 
 def serve(turn: Callable[[str], float]) -> None:
-    """Takes a turn for each line of standard input, which may say what is asked, until it ends."""
+    """Takes a turn for each line of standard input, which may name a contender, until the input ends."""
     for line in sys.stdin:
         print(f"seconds {turn(line.strip())}", flush=True)

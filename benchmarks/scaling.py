@@ -1,12 +1,11 @@
-"""What another worker costs: a synchronous step of more and more workers, as lanes of one device and as devices.
+"""The cost of another worker: synchronous steps with more and more workers, as lanes of one device and as devices.
 
     python -m benchmarks.scaling
     python -m benchmarks.scaling --repeats=9 --json=out/scaling.json
 
-LeNet-5, 8 examples a worker, with 1 to 64 lanes on one device, by the mean and by Adasum; the MLP of the digits with 1
-to 16 devices of one lane. The slope is by least squares, from the step with one worker to that with the most. All
-devices share this machine's cores, so a worker adds its own computation at least. What one takes of memory:
-``benchmarks.lanes``.
+Measures LeNet-5 with 8 examples per worker and 1 to 64 lanes on one device, by the mean and by Adasum; and the MLP of
+the digits with 1 to 16 devices of one lane. The slopes are least-squares fits over all numbers of workers. All devices
+share this machine's cores, so each worker adds at least its own computation. ``benchmarks.lanes`` measures the memory.
 """
 
 import contextlib
@@ -23,15 +22,15 @@ LANES = (1, 4, 16, 64)
 DEVICES = (1, 4, 16)
 REDUCERS = ("mean", "adasum")
 BATCH_SIZE = 8
-_GRADIENTS = 16  # of a turn of lanes, in one step at least
-_UPDATES = 64  # of a turn of devices
+_GRADIENTS = 16  # gradients in a turn of lanes, but at least one step
+_UPDATES = 64  # updates in a turn of devices
 
 
 def slopes(counts: Sequence[int], values: Sequence[Sequence[float]]) -> list[float]:
-    """Returns what one more adds, round by round: the slope of the line through the values, by least squares.
+    """Returns the least-squares slope of the values over the counts, round by round.
 
     Args:
-      counts: [N], different.
+      counts: [N], distinct.
       values: [N][repeats].
 
     >>> [round(slope, 6) for slope in slopes([1, 2, 4], [[5.0, 1.0], [7.0, 1.5], [11.0, 2.5]])]
@@ -43,29 +42,29 @@ def slopes(counts: Sequence[int], values: Sequence[Sequence[float]]) -> list[flo
 def benchmark(
     *,
     repeats: int,
-    tell: command.Tell,
+    log: command.Log,
     lanes: Sequence[int] = LANES,
     devices: Sequence[int] = DEVICES,
 ) -> command.Found:
-    """Measures steps of so many workers, in turns.
+    """Measures steps with each number of workers, in turns.
 
     Args:
-      repeats: rounds that are counted.
-      tell: called with lines of progress.
-      lanes: of one device.
-      devices: of one lane each.
+      repeats: the number of counted rounds.
+      log: called with lines of progress.
+      lanes: the numbers of lanes on one device.
+      devices: the numbers of devices with one lane each.
     """
     with contextlib.ExitStack() as stack:
         alone = stack.enter_context(Group())
         contenders = {}
         for reducer in REDUCERS:
             for n in lanes:
-                asked = f"step mnist {max(1, _GRADIENTS // n)} {' '.join(_overrides(n, reducer))}"
-                contenders[_lanes(n, reducer)] = alone.turn(asked)
+                contender = f"step mnist {max(1, _GRADIENTS // n)} {' '.join(_overrides(n, reducer))}"
+                contenders[_lanes(n, reducer)] = alone.turn(contender)
         for n in devices:
             group = stack.enter_context(Group(num_devices=n))
             contenders[_devices(n)] = group.turn(f"step digits {_UPDATES} num_workers={n}")
-        seconds = rounds.in_turns(contenders, repeats=repeats, tell=tell)
+        seconds = rounds.in_turns(contenders, repeats=repeats, log=log)
     found = [Measured(name, values, "s") for name, values in seconds.items()]
     for reducer in REDUCERS:
         slope = slopes(lanes, [seconds[_lanes(n, reducer)] for n in lanes])

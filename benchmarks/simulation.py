@@ -1,12 +1,13 @@
-"""Asynchronous simulation: time of a server update over that of a plain step, and how fast its planning is.
+"""Asynchronous simulation: the time of a server update against a plain step, and the speed of the event order.
 
     python -m benchmarks.simulation
     python -m benchmarks.simulation --repeats=9 --json=out/simulation.json
 
-LeNet-5 on made-up images of MNIST's shape, 32 a batch: 40 workers and a server, against one worker who computes and
-applies one gradient after another, in one process in turns. Neither clips nor averages its parameters. Both read their
-numbers on the host, as the trainer does. Then the order of 100,000 arrivals alone, of durations that are known, and
-the drawing of arrival times of 100 machines, compilation included, as a plan of backup workers begins.
+Compares 40 workers and a server with one worker that computes and applies one gradient after another, for LeNet-5 on
+artificial images of MNIST's shape with a batch of 32, in turns in one process. Neither clips gradients nor averages
+parameters, and both read their metrics on the host, as the trainer does. Then it times the order of 100,000 arrivals of
+known durations, and the sampling of arrival times of 100 machines, with compilation, as the planner of backup workers
+does.
 """
 
 import sys
@@ -21,8 +22,8 @@ from reducers import arrivals
 
 NUM_WORKERS = 40
 NUM_EVENTS = 100_000
-NUM_MACHINES, NUM_STEPS = 100, 100_000  # the planner's own number
-_NUM_UPDATES = 60  # of a turn
+NUM_MACHINES, NUM_STEPS = 100, 100_000  # as in the planner
+_NUM_UPDATES = 60  # updates in a turn
 _ARRIVALS = "paper_cluster"
 _COMMON = ("model.name=lenet5", "batch_size_per_worker=32", "clip_norm=None", "ema_decay=None")
 _SERVED = (*_COMMON, f"num_workers={NUM_WORKERS}", f"arrivals.name={_ARRIVALS}")
@@ -32,23 +33,23 @@ _PLAIN = (*_COMMON, "num_workers=1", "server.name=synchronous")
 def benchmark(
     *,
     repeats: int,
-    tell: command.Tell,
+    log: command.Log,
     num_updates: int = _NUM_UPDATES,
     num_events: int = NUM_EVENTS,
     num_steps: int = NUM_STEPS,
 ) -> command.Found:
-    """Measures updates of a server and of plain SGD, the order of events, and the drawing of arrivals.
+    """Measures updates of a server and of plain SGD, the event order, and the sampling of arrival times.
 
     Args:
-      repeats: rounds that are counted.
-      tell: called with lines of progress.
-      num_updates: of a turn.
-      num_events: to put in order.
-      num_steps: of arrivals, to draw.
+      repeats: the number of counted rounds.
+      log: called with lines of progress.
+      num_updates: the number of updates in a turn.
+      num_events: the number of events to order.
+      num_steps: the number of steps whose arrival times are sampled.
     """
     model = arrivals.make(_ARRIVALS)
     key = jax.random.key(0)
-    tasks = 1000 + 2 * num_events // NUM_WORKERS  # of each worker: the fastest has some more than the mean
+    tasks = 1000 + 2 * num_events // NUM_WORKERS  # per worker; the fastest worker has somewhat more than the mean
     durations = asynchronous.from_table(arrivals.sample(model, key, num_workers=NUM_WORKERS, num_steps=tasks))
     with Group() as alone:
         contenders = {
@@ -61,7 +62,7 @@ def benchmark(
                 lambda: arrivals.sample(model, key, num_workers=NUM_MACHINES, num_steps=num_steps)
             ),
         }
-        seconds = rounds.in_turns(contenders, repeats=repeats, tell=tell)
+        seconds = rounds.in_turns(contenders, repeats=repeats, log=log)
     ratio = rounds.ratios(seconds, "served", "plain")
     found = [
         Measured(f"update of {NUM_WORKERS} workers' server over plain step, LeNet-5", ratio, target=Target("<=", 1.3)),

@@ -1,12 +1,12 @@
-"""From the start of a command to the end of its first step, as somebody who waits for it sees it.
+"""The time from the start of a command to the end of its first step, as a user sees it.
 
     python -m benchmarks.start_up
     python -m benchmarks.start_up --repeats=9 --json=out/start_up.json
 
-``python train.py --config=configs/digits.py`` with one step. Its first record is written when that step is done, before
-the evaluation, and goes to the operating system at once: the time is from the start of the process to that record,
-looked for every few milliseconds. "cold" has an empty folder of compiled programs, "warm" the folder of a run before,
-with all that it compiled. "import" is a process that imports train.py, and ends.
+Runs ``python train.py --config=configs/digits.py`` with one step. The first record is written when that step is done,
+before the evaluation, and is flushed at once; the time is from the start of the process to that record, which is polled
+every few milliseconds. "cold" has an empty folder of compiled programs; "warm" has the folder of an earlier run, with
+all programs that it compiled. "import" is a process that imports train.py and ends.
 """
 
 import os
@@ -21,40 +21,40 @@ from benchmarks import command, loops, rounds
 from benchmarks.measured import Measured, Target
 from launch.children import last_line
 
-_LOOK_SECONDS = 0.005
+_POLL_SECONDS = 0.005
 _RUN = ("train.py", "--config=configs/digits.py", "--config.train_steps=1")
 
 
 def until_record(line: Sequence[str], metrics: Path, *, environment: Mapping[str, str]) -> float:
-    """Returns the seconds from the start of a process to its first record; waits for its end, too.
+    """Returns the seconds from the start of a process to its first record, and waits for the end of the process.
 
     Args:
       line: the command line.
-      metrics: the file in which records come.
-      environment: of the process.
+      metrics: the file of its records.
+      environment: its environment variables.
 
     Raises:
       RuntimeError: one line, if the process fails or writes no record.
     """
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         began = time.perf_counter()
         with subprocess.Popen(
-            line, cwd=loops.ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            line, cwd=loops.ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         ) as process:
-            while not _holds_something(metrics) and process.poll() is None:
-                time.sleep(_LOOK_SECONDS)
+            while not _is_not_empty(metrics) and process.poll() is None:
+                time.sleep(_POLL_SECONDS)
             seconds = time.perf_counter() - began
-        if process.returncode or not _holds_something(metrics):
-            raise RuntimeError(f"{' '.join(line)}: ended with code {process.returncode}, and said: {last_line(said)}")
+        if process.returncode or not _is_not_empty(metrics):
+            raise RuntimeError(f"{' '.join(line)}: ended with code {process.returncode}, and said: {last_line(output)}")
     return seconds
 
 
-def _holds_something(path: Path) -> bool:
+def _is_not_empty(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
 def first_step(compiled: Path) -> float:
-    """Returns the seconds to the end of the first step, with a folder of compiled programs."""
+    """Returns the seconds to the end of the first step, given a folder of compiled programs."""
     with tempfile.TemporaryDirectory() as folder:
         workdir = Path(folder) / "run"
         environment = {
@@ -78,11 +78,11 @@ def _import() -> float:
     return time.perf_counter() - began
 
 
-def benchmark(*, repeats: int, tell: command.Tell) -> command.Found:
-    """Measures imports and first steps, in turns; the first round, which is not counted, fills the warm folder."""
+def benchmark(*, repeats: int, log: command.Log) -> command.Found:
+    """Measures imports and first steps in turns; the first round fills the warm folder and is not counted."""
     with tempfile.TemporaryDirectory() as compiled:
         contenders = {"import": _import, "cold": _cold, "warm": lambda: first_step(Path(compiled))}
-        seconds = rounds.in_turns(contenders, repeats=repeats, tell=tell)
+        seconds = rounds.in_turns(contenders, repeats=repeats, log=log)
     found = [
         Measured("import", seconds["import"], "s"),
         Measured("digits, start to first step, cold", seconds["cold"], "s"),

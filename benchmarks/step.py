@@ -1,14 +1,14 @@
-"""The whole train step beside PyTorch's: LeNet-5 by Adasum's recipe, and ResNet-20, on all cores of a CPU.
+"""The whole train step against PyTorch's: LeNet-5 with the recipe of Adasum's authors, and ResNet-20, on a CPU.
 
     python -m benchmarks.step
     python -m benchmarks.step --repeats=3 --json=out/step.json
 
-Ours is W workers with their own batches and the reduction between them; PyTorch's is one batch as large, in one process
-or in two by ``DistributedDataParallel``, as it comes and tuned: at its best of what it offers, with our allocator's
-options besides. Ours are turns of one process (``groups``), on so many virtual devices as were fastest on two cores, of
-which train.py takes 8 by default and others by ``--num_devices``; each peer is a process of its own (``torch_twins``).
-Ratios are of images per second, ours over theirs: more is better for us. Parts of our step are timed as programs of
-their own; what they differ by is taken round by round.
+Our step has W workers with their own batches and a reduction; PyTorch's has one batch of the same size, in one process
+or in two with ``DistributedDataParallel``. PyTorch is measured with its defaults, and tuned: with its fastest options
+and with the options of our allocator. Our steps take turns in one process (``groups``), on the number of virtual
+devices that was fastest on two cores (train.py uses 8 by default, others with ``--num_devices``). Each PyTorch
+contender is a process of its own (``torch_twins``). Ratios are of images per second, ours over theirs: above 1, ours is
+faster. Parts of our step are timed as separate programs, and their differences are taken round by round.
 """
 
 import contextlib
@@ -20,28 +20,28 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks import command, rounds, torch_twins
-from benchmarks.command import Found, Tell
+from benchmarks.command import Found, Log
 from benchmarks.groups import Group
 from benchmarks.measured import Measured, Target
 from parallel.backend import malloc_environment
 
-OURS, ON_GRADIENTS, LOCAL, BACKWARD = "ours", "ours, on gradients", "local half", "forward and backward"
+OURS, ON_GRADIENTS, LOCAL, BACKWARD = "ours", "ours, on gradients", "without reduction", "forward and backward"
 PYTORCH, DDP = "PyTorch", "PyTorch DDP, 2 processes"
 TUNED = {PYTORCH: f"{PYTORCH}, tuned", DDP: f"{DDP}, tuned"}
 
 
 class Comparison(NamedTuple):
-    """One of our recipes beside PyTorch at the batch of all its workers together.
+    """A comparison of one of our recipes with PyTorch at the batch of all its workers together.
 
     Attributes:
-      name: of the recipe.
-      config: its name, and overrides.
-      model: of ``torch_twins``.
-      batch: examples of a step.
-      devices: ours, virtual ones.
-      steps: of a turn.
-      targets: of our images per second over those of a peer as it comes; a peer without one is None.
-      parts: whether our step is taken apart, and held on gradients beside.
+      name: the recipe's name.
+      config: the config's name and overrides.
+      model: a model of ``torch_twins``.
+      batch: the number of examples in a step.
+      devices: the number of our virtual devices.
+      steps: the number of steps in a turn.
+      targets: contender -> target of our images per second over its own with default options, or None.
+      parts: whether the parts of our step, and our step with the reduction of gradients, are measured too.
     """
 
     name: str
@@ -54,17 +54,17 @@ class Comparison(NamedTuple):
     parts: bool = False
 
     def ours(self) -> dict[str, str]:
-        """Returns what names each of our contenders to a group."""
+        """Returns the line by which a group makes each of our contenders."""
         name, *overrides = self.config
-        told = " ".join((name, str(self.steps), *overrides))
-        found = {OURS: f"step {told}"}
+        step = " ".join((name, str(self.steps), *overrides))
+        found = {OURS: f"step {step}"}
         if self.parts:
-            on_gradients = f"{told} reducer_on=gradients"
-            found |= {ON_GRADIENTS: f"step {on_gradients}", LOCAL: f"local {told}", BACKWARD: f"local {on_gradients}"}
+            on_gradients = f"{step} reducer_on=gradients"
+            found |= {ON_GRADIENTS: f"step {on_gradients}", LOCAL: f"local {step}", BACKWARD: f"local {on_gradients}"}
         return found
 
     def peers(self) -> dict[str, tuple[str, ...]]:
-        """Returns module and arguments of each peer, as it comes and tuned."""
+        """Returns module and arguments of each PyTorch contender, with default options and tuned."""
         alone = ("benchmarks.torch_twins", f"--model={self.model}", f"--batch={self.batch}", f"--steps={self.steps}")
         all_of = {PYTORCH: alone, DDP: (*alone, "--processes=2")}
         return {
@@ -75,14 +75,14 @@ class Comparison(NamedTuple):
 
 
 def lenet5(num_workers: int, *, devices: int, steps: int, over_pytorch: float, parts: bool = False) -> Comparison:
-    """Returns the comparison of the recipe of Adasum's authors, 32 examples a worker."""
+    """Returns the comparison for the recipe of Adasum's authors, with 32 examples per worker."""
     targets = {PYTORCH: Target(">=", over_pytorch), DDP: Target(">=", 1.3)}
     name = f"LeNet-5, {num_workers} workers x 32, Adasum"
     config = ("mnist_adasum", f"num_workers={num_workers}")
     return Comparison(name, config, "lenet5", 32 * num_workers, devices, steps, targets, parts=parts)
 
 
-# PyTorch gets no crops and flips, so ours makes none.
+# PyTorch's images are not cropped and flipped, so ours are not either.
 RESNET20 = ("cifar10", "num_workers=8", "data.augment=none")
 COMPARISONS = (
     lenet5(8, devices=2, steps=5, over_pytorch=1.0, parts=True),
@@ -100,7 +100,7 @@ COMPARISONS = (
 
 
 def rows(comparison: Comparison, seconds: Mapping[str, Sequence[float]]) -> list[Measured]:
-    """Returns what the turns of one comparison came to.
+    """Returns the results of one comparison.
 
     >>> two_images = Comparison("two images", (), "lenet5", 2, 1, 1, {PYTORCH: Target(">=", 1.5)})
     >>> found = rows(two_images, {OURS: [1.0], PYTORCH: [2.0], TUNED[PYTORCH]: [1.0]})
@@ -141,7 +141,7 @@ def rows(comparison: Comparison, seconds: Mapping[str, Sequence[float]]) -> list
 
 
 def less(whole: Sequence[float], part: Sequence[float]) -> list[float]:
-    """Returns the difference of two contenders, round by round; noise may make it negative.
+    """Returns the time of one contender minus that of another, round by round; noise may make it negative.
 
     >>> less([3.0, 2.0], [1.0, 2.5])
     [2.0, -0.5]
@@ -149,33 +149,33 @@ def less(whole: Sequence[float], part: Sequence[float]) -> list[float]:
     return [a - b for a, b in zip(whole, part, strict=True)]
 
 
-def compare(comparison: Comparison, *, repeats: int, tell: Tell) -> list[Measured]:
-    """Starts the contenders of one comparison, has them take turns, and ends them."""
-    tell(comparison.name)
+def compare(comparison: Comparison, *, repeats: int, log: Log) -> list[Measured]:
+    """Starts the contenders of one comparison, times them in turns, and ends them."""
+    log(comparison.name)
     with contextlib.ExitStack() as stack:
         group = stack.enter_context(Group(num_devices=comparison.devices))
         contenders = {name: group.turn(line) for name, line in comparison.ours().items()}
         for peer, arguments in comparison.peers().items():
             environment = {**os.environ, **(malloc_environment() if peer in TUNED.values() else {})}
             contenders[peer] = stack.enter_context(rounds.Child.module(*arguments, environment=environment))
-        return rows(comparison, rounds.in_turns(contenders, repeats=repeats, tell=tell))
+        return rows(comparison, rounds.in_turns(contenders, repeats=repeats, log=log))
 
 
-def benchmark(*, repeats: int, tell: Tell, comparisons: Sequence[Comparison] = COMPARISONS) -> Found:
+def benchmark(*, repeats: int, log: Log, comparisons: Sequence[Comparison] = COMPARISONS) -> Found:
     """Measures all comparisons, one after another.
 
     Raises:
-      ModuleNotFoundError: one line, if PyTorch is not installed; before anything starts.
+      ModuleNotFoundError: one line, if PyTorch is not installed, before anything starts.
     """
     if importlib.util.find_spec("torch") is None:
         raise ModuleNotFoundError(torch_twins.MISSING)
-    measured = [row for one in comparisons for row in compare(one, repeats=repeats, tell=tell)]
+    measured = [row for one in comparisons for row in compare(one, repeats=repeats, log=log)]
     packages = {"torch": importlib.metadata.version("torch")}
     return Found(measured, devices=["cpu"], packages=packages)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Does what a command line says; returns its exit code: 0, 2 for bad input or without PyTorch, 130 for Ctrl-C."""
+    """Executes a command line; returns its exit code: 0, 2 for bad input or without PyTorch, 130 for Ctrl-C."""
     try:
         return command.run(benchmark, name="step", doc=__doc__, argv=argv, repeats=6)
     except ModuleNotFoundError as error:

@@ -1,10 +1,10 @@
-"""The networks and recipes of ours in PyTorch, with the same numbers of parameters, and the training of them."""
+"""Our networks and recipes in PyTorch, with the same numbers of parameters, and their training."""
 
 import itertools
 from collections.abc import Callable
 from typing import Any
 
-NUM_CLASSES, NUM_BATCHES = 10, 8  # as many different batches, taken in turns
+NUM_CLASSES, NUM_BATCHES = 10, 8  # training cycles through these batches
 
 
 def lenet5() -> Any:
@@ -53,7 +53,7 @@ MODELS: dict[str, tuple[Callable[[], Any], tuple[int, int, int], dict[str, Any]]
 
 
 def parameter_groups(network: Any, *, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-    """Returns what an optimizer takes: kernels decay, biases and BatchNorm's parameters do not."""
+    """Returns the optimizer's parameter groups: weight decay for kernels, none for biases and BatchNorm."""
     parts: dict[bool, list[Any]] = {True: [], False: []}
     for parameter in network.parameters():
         parts[parameter.ndim > 1].append(parameter)
@@ -63,14 +63,14 @@ def parameter_groups(network: Any, *, weight_decay: float = 0.0) -> list[dict[st
 def make_step(
     model: str, *, batch: int, memory: str, update: str, wrap: Callable[[Any], Any] = lambda network: network
 ) -> Callable[[int], float]:
-    """Returns what trains for so many steps, each on the next batch, and tells the last loss.
+    """Returns a function that trains for a number of steps, each on the next batch, and returns the last loss.
 
     Args:
-      model: of ``MODELS``.
-      batch: examples of a step.
-      memory: "contiguous_format" or "channels_last", of images and kernels.
+      model: a name in ``MODELS``.
+      batch: the number of examples in a step.
+      memory: the memory layout of images and kernels, "contiguous_format" or "channels_last".
       update: "fused" or "plain".
-      wrap: what is made of the network.
+      wrap: a function of the network that returns the network to train.
     """
     import torch
     from torch.nn import functional

@@ -1,13 +1,13 @@
-"""PyTorch's turn at the recipes that ``benchmarks.step`` holds ours against: a process that ``rounds.Child`` talks to.
+"""The PyTorch contender of ``benchmarks.step``, in a process that ``rounds.Child`` starts.
 
     python -m benchmarks.torch_twins --model=lenet5 --batch=256 --steps=10 --processes=1
 
-The same network, batch, loss and optimizer, float32, on made-up images that lie in memory as floats: nothing is read,
-gathered, cropped or normalised, which ours does in its step. As it comes, PyTorch has its own memory layout, update and
-number of threads. With ``--tuned`` the first turn tries images and kernels in both memory layouts, the update in one
-loop (``fused``) and parameter by parameter, and all threads and one, and keeps what was fastest; it says what on
-standard error. Several processes are ``DistributedDataParallel`` over gloo on the loopback, each with its part of the
-batch and of the cores. Not used: ``torch.compile``, reduced precision.
+It has the same network, batch, loss and optimizer as our step, in float32, on artificial images that lie in memory as
+floats. So it does not read, gather, crop or normalize them, which our step does. By default PyTorch chooses the memory
+layout, the update and the number of threads. With ``--tuned`` the first turn tries both memory layouts of images and
+kernels, the fused and the plain update, and all threads and one. It keeps the fastest, and prints it to standard error.
+Several processes use ``DistributedDataParallel`` over gloo on the loopback, each with its part of the batch and of the
+cores. ``torch.compile`` and reduced precision are not used.
 """
 
 import argparse
@@ -26,17 +26,17 @@ from typing import Any
 from benchmarks import rounds
 from benchmarks.torch_networks import MODELS, make_step
 
-Train = Callable[[int], Any]  # for so many steps
-TRIALS = 3  # steps of each variant in the first turn; the first of them is not looked at
+Train = Callable[[int], Any]  # trains for a number of steps
+TRIALS = 3  # steps of each variant in the first turn; the first one of them is ignored
 MISSING = "torch: is not installed; pip install -r requirements-bench.txt"
 
 
 def fastest(variants: Mapping[str, Callable[[], Train]], *, agree: Callable[[int], int] = int) -> tuple[str, Train]:
-    """Returns the variant whose quickest step is the quickest, and its training.
+    """Returns the name of the variant with the fastest step, and its training function.
 
     Args:
-      variants: by name, what makes the training.
-      agree: this process's choice -> that of all.
+      variants: name -> function that makes a training function.
+      agree: the choice of this process -> the choice of all processes.
 
     >>> import time
     >>> fastest({"slow": lambda: lambda steps: time.sleep(0.01), "quick": lambda: lambda steps: None})[0]
@@ -52,8 +52,7 @@ def fastest(variants: Mapping[str, Callable[[], Train]], *, agree: Callable[[int
 
 
 def variants_of(given: argparse.Namespace, *, wrap: Callable[[Any], Any] = lambda network: network) -> dict[str, Any]:
-    """Returns the ways in which PyTorch may lay images out and update, of a process's part of the batch; if not tuned,
-    the one that is its own choice."""
+    """Returns the combinations of memory layout and update to try; PyTorch's default alone if it is not tuned."""
     make = functools.partial(make_step, given.model, batch=given.batch // given.processes, wrap=wrap)
     return {
         f"{memory}, {update} update": functools.partial(make, memory=memory, update=update)
@@ -63,7 +62,7 @@ def variants_of(given: argparse.Namespace, *, wrap: Callable[[Any], Any] = lambd
 
 
 def alone(given: argparse.Namespace) -> rounds.Turn:
-    """Returns the turn of one process: with PyTorch's own number of threads; tuned, with one if that is faster."""
+    """Returns the turn of one process, with PyTorch's default number of threads; tuned, with one if that is faster."""
     import torch
 
     def on(threads: int, train: Train) -> Train:
@@ -86,8 +85,8 @@ class Together:
 
     Args:
       given: the command line.
-      rank: which one this is.
-      meeting: a file by which they find each other.
+      rank: the rank of this process.
+      meeting: the path of a file by which the processes find each other.
     """
 
     def __init__(self, given: argparse.Namespace, *, rank: int, meeting: str):
@@ -101,25 +100,25 @@ class Together:
             init_method=f"file://{meeting}",
             rank=rank,
             world_size=given.processes,
-            timeout=datetime.timedelta(hours=12),  # between two turns, others have theirs
+            timeout=datetime.timedelta(hours=12),  # other contenders have their turns in between
         )
         self._steps = given.steps
         wrap = functools.partial(
             torch.nn.parallel.DistributedDataParallel, gradient_as_bucket_view=True, forward_sync_buffers=False
         )
-        name, self._train = fastest(variants_of(given, wrap=wrap), agree=self._tell)
+        name, self._train = fastest(variants_of(given, wrap=wrap), agree=self._broadcast)
         if rank == 0:
             print(f"torch_twins: {given.model}: {name}, {given.processes} processes", file=sys.stderr, flush=True)
 
-    def _tell(self, number: int) -> int:
-        """Returns what the first process says."""
+    def _broadcast(self, number: int) -> int:
+        """Returns the number of the first process."""
         import torch
 
-        told = torch.tensor([number])
-        torch.distributed.broadcast(told, src=0)
-        return int(told)
+        value = torch.tensor([number])
+        torch.distributed.broadcast(value, src=0)
+        return int(value)
 
-    def _both_ends(self) -> float:
+    def _train_together(self) -> float:
         from torch import distributed
 
         distributed.barrier()
@@ -127,17 +126,17 @@ class Together:
 
     def turn(self) -> float:
         """Leads one turn, as the first process."""
-        self._tell(1)
-        return self._both_ends()
+        self._broadcast(1)
+        return self._train_together()
 
     def follow(self) -> None:
-        """Takes part in all turns, as another process, until the first ends them."""
-        while self._tell(0):
-            self._both_ends()
+        """Takes part in all turns, as another process, until the first process ends them."""
+        while self._broadcast(0):
+            self._train_together()
 
     def close(self) -> None:
-        """Ends the others, as the first process."""
-        self._tell(0)
+        """Ends the other processes, as the first one."""
+        self._broadcast(0)
 
 
 def _loopback() -> str:
@@ -145,7 +144,7 @@ def _loopback() -> str:
 
 
 def several(given: argparse.Namespace, stack: contextlib.ExitStack) -> rounds.Turn:
-    """Starts the other processes; returns the turn of all, which end with the stack."""
+    """Starts the other processes, which end with the stack, and returns the turn of all."""
     meeting = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "meeting")
     flags = [f"--{name}={getattr(given, name)}" for name in ("model", "batch", "steps", "processes")]
     flags += ["--tuned"] if given.tuned else []
@@ -159,16 +158,16 @@ def several(given: argparse.Namespace, stack: contextlib.ExitStack) -> rounds.Tu
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Reads a command line; exits with code 2 and says why where it is wrong."""
+    """Parses a command line; exits with code 2 and a message if it is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.torch_twins", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--model", choices=list(MODELS), required=True)
-    parser.add_argument("--batch", type=int, required=True, help="examples of a step, of all processes together")
-    parser.add_argument("--steps", type=int, default=10, help="of a turn")
+    parser.add_argument("--batch", type=int, required=True, help="examples per step, of all processes together")
+    parser.add_argument("--steps", type=int, default=10, help="steps per turn (default: 10)")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--tuned", action="store_true", help="at its best, found out in the first turn")
-    parser.add_argument("--rank", type=int, default=0, help="set for the processes that the first one starts")
-    parser.add_argument("--meeting", default="", help="likewise")
+    parser.add_argument("--tuned", action="store_true", help="use the fastest options, found in the first turn")
+    parser.add_argument("--rank", type=int, default=0, help="set by the first process for those that it starts")
+    parser.add_argument("--meeting", default="", help="set by the first process, too")
     given = parser.parse_args(argv)
     if min(given.batch, given.steps, given.processes) < 1 or given.batch % given.processes:
         parser.error("batch, steps and processes must be 1 or more, and processes divide the batch")
@@ -176,7 +175,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serves turns until standard input ends; returns the exit code. The first turn starts all."""
+    """Serves turns until standard input ends, and returns the exit code; the first turn starts all processes."""
     given = parse(argv)
     if importlib.util.find_spec("torch") is None:
         print(MISSING, file=sys.stderr)

@@ -1,11 +1,12 @@
-"""Share of the loop's time that is spent waiting for data, in runs of train.py.
+"""The fraction of time that runs of train.py wait for data.
 
     TFDS_DATA_DIR=... python -m benchmarks.waiting
     TFDS_DATA_DIR=... python -m benchmarks.waiting --repeats=5 --json=out/waiting.json
 
-Of the records of a run: the seconds in which the loop waited for a feed, or made it, over all seconds of its laps. The
-first lap, in which programs are compiled, does not count, and neither do evaluation and checkpoints. While the loop
-waits the devices may still have steps to do, so what data cost is at most this. Sets that are not at hand are left out.
+Computes from a run's records the seconds in which the loop waited for a feed or made it, over the seconds of all laps.
+A lap is the time between two records. The first one, in which programs are compiled, is not counted, and neither are
+evaluation and checkpoints. The devices may still be busy while the loop waits, so this is an upper bound for the cost
+of data. Data sets that are not available are left out.
 """
 
 import itertools
@@ -27,11 +28,11 @@ class Run(NamedTuple):
     """A run of train.py.
 
     Attributes:
-      name: in words.
-      config: a file in configs/.
-      num_steps: that it trains.
-      lap_steps: of a record; several, since what is in the pipeline comes out unevenly.
-      target: of the share; None where a step is so short, half a millisecond, that its feed is seen in any case.
+      name: a description.
+      config: the name of a file in configs/.
+      num_steps: the number of training steps.
+      lap_steps: the number of steps between two records; several, because the pipeline delivers unevenly.
+      target: the target for the fraction; None for a step so short, half a millisecond, that its feed always shows.
     """
 
     name: str
@@ -49,7 +50,7 @@ RUNS = (
 
 
 def waiting_share(records: Sequence[Mapping[str, Any]]) -> float:
-    """Returns the share of all laps after the first.
+    """Returns the fraction of waiting in all laps after the first.
 
     >>> lap = lambda step, rate, share: dict(kind="train", step=step, steps_per_second=rate, data_wait_share=share)
     >>> waiting_share([lap(10, 1.0, 0.9), lap(20, 10.0, 0.1), lap(50, 10.0, 0.5)])  # 0.1 s of 1 s and 1.5 s of 3 s
@@ -57,7 +58,7 @@ def waiting_share(records: Sequence[Mapping[str, Any]]) -> float:
     """
     laps = [record for record in records if record["kind"] == "train"]
     if len(laps) < 2:
-        raise ValueError(f"records: of {len(laps)} laps, must be of 2 or more")
+        raise ValueError(f"records: hold {len(laps)} laps, must be 2 or more")
     all_seconds = waited_seconds = 0.0
     for before, lap in itertools.pairwise(laps):
         seconds = (lap["step"] - before["step"]) / lap["steps_per_second"]
@@ -67,7 +68,7 @@ def waiting_share(records: Sequence[Mapping[str, Any]]) -> float:
 
 
 def train(run: Run) -> float:
-    """Trains, and returns the share of the run.
+    """Trains, and returns the run's fraction of waiting.
 
     Raises:
       RuntimeError: one line, if the run fails.
@@ -85,33 +86,33 @@ def train(run: Run) -> float:
         return waiting_share(runs.read(workdir / "metrics.jsonl"))
 
 
-def at_hand(candidates: Sequence[Run], *, tell: command.Tell) -> list[Run]:
-    """Returns the runs whose data are here, and tells which are not."""
+def at_hand(candidates: Sequence[Run], *, log: command.Log) -> list[Run]:
+    """Returns the runs whose data are available, and logs the others."""
     found = []
     for run in candidates:
         config = flags.load(str(loops.ROOT / "configs" / f"{run.config}.py"))
         try:
             sources.make(**config.data)
         except ValueError as error:
-            tell(f"{run.name}: left out: {error}")
+            log(f"{run.name}: left out: {error}")
         else:
             found.append(run)
     return found
 
 
-def benchmark(*, repeats: int, tell: command.Tell, candidates: Sequence[Run] = RUNS) -> command.Found:
-    """Measures the runs whose data are here.
+def benchmark(*, repeats: int, log: command.Log, candidates: Sequence[Run] = RUNS) -> command.Found:
+    """Measures the runs whose data are available.
 
     Args:
-      repeats: runs of each config.
-      tell: called with lines of progress.
-      candidates: what to run.
+      repeats: the number of runs of each config.
+      log: called with lines of progress.
+      candidates: the runs.
     """
-    found = at_hand(candidates, tell=tell)
+    found = at_hand(candidates, log=log)
     shares: dict[str, list[float]] = {run.name: [] for run in found}
     for number in range(repeats):
         for run in found:
-            tell(f"round {number + 1} of {repeats}: {run.name}")
+            log(f"round {number + 1} of {repeats}: {run.name}")
             shares[run.name].append(train(run))
     measured = [Measured(f"waiting for data: {run.name}", shares[run.name], "share", run.target) for run in found]
     return command.Found(measured, loops.devices())

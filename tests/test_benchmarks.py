@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import reducers
-from benchmarks import candidates, figure, leaves, measure, table
+from benchmarks import candidates, leaves, measure
 from benchmarks import reducers as command
 from benchmarks.measure import Row
 from parallel import Layout
@@ -149,7 +149,7 @@ ROWS = [
 
 
 def test_table_of_fixed_rows():
-    assert table.table(ROWS, copy_bytes_per_second=64e9).splitlines() == [
+    assert command.table(ROWS, copy_bytes_per_second=64e9).splitlines() == [
         "plain: 10 floats in 1 leaf, rounds: 3",
         "  reducer                       ms  over mean  quartiles  MB sent  bandwidth  collectives",
         "  sum                         3.50       1.50  1.25-1.75    1.750       29 %  2 all-reduce, 1 all-gather",
@@ -164,17 +164,17 @@ def test_table_of_fixed_rows():
         "  mean     20.00       1.00  1.00-1.00    1.750        5 %  2 all-reduce, 1 all-gather",
         "  sum      not measured",
     ]
-    assert table.table([], copy_bytes_per_second=np.nan) == ""
+    assert command.table([], copy_bytes_per_second=np.nan) == ""
 
 
 def test_figure_of_fixed_rows():
-    (axes,) = figure.draw(ROWS).axes  # of ResNet-50 there is one size alone
+    (axes,) = command.draw(ROWS).axes  # of ResNet-50 there is one size alone
     (bars,) = axes.containers
     points = np.array(bars.lines[0].get_data(), float).T
     np.testing.assert_allclose(points, [[10, 3.5], [2000, 40]])
     assert (axes.get_xscale(), axes.get_yscale(), axes.get_title()) == ("log", "log", "plain")
     with pytest.raises(ValueError, match="more than one size"):
-        figure.draw(ROWS[:2])
+        command.draw(ROWS[:2])
 
 
 # ---- the command -------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def test_loops_count_as_often_as_they_turn():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (program(LOOP, before=BODY), "how often"),
+        (program(LOOP, before=BODY), "number of iterations"),
         (program("%a = f32[10]{0} ragged-all-to-all(%p), replica_groups={{0,1}}"), "unknown kind"),
         (program("%a = f32[10]{0} all-reduce(%p), replica_groups=@somewhere, to_apply=%add"), "cannot be read"),
     ],

@@ -50,7 +50,7 @@ def test_the_pictures_are_like_photographs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flag", "told"),
+    ("flag", "message"),
     [
         ("--processes=0", "processes='0': must be counts of at least 1"),
         ("--processes=many", "processes='many'"),
@@ -61,7 +61,7 @@ def test_the_pictures_are_like_photographs(tmp_path):
         ("words", "'words': not a flag"),
     ],
 )
-def test_refused(flag, told, capsys):
+def test_refused(flag, message, capsys):
     assert pipeline.main(["pipeline", flag]) == 2
     err = capsys.readouterr().err
-    assert told in err and err.count("\n") == 1 and err.startswith("benchmarks.pipeline: ")
+    assert message in err and err.count("\n") == 1 and err.startswith("benchmarks.pipeline: ")

@@ -103,17 +103,17 @@ def test_a_miss_without_a_paragraph_is_found():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [(["--repeats=0"], "repeats=0: must be 1 or more"), (["--json=/no/such/folder/x.json"], "json='/no/such/folder")],
 )
-def test_refused_before_anything_is_measured(arguments, told, capsys):
+def test_refused_before_anything_is_measured(arguments, message, capsys):
     never = lambda **_: pytest.fail("measured")  # noqa: E731
     assert command.run(never, name="x", doc="", argv=arguments, repeats=3) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_command_prints_and_writes(tmp_path, capsys):
-    def one(*, repeats, tell):
+    def one(*, repeats, log):
         return command.Found(found(ratio=[1.0] * repeats), ["cpu:0 cpu"])
 
     path = tmp_path / "x.json"

@@ -131,11 +131,11 @@ def test_what_comes_after_the_first_record_is_waited_for_and_not_counted(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("program", "told"),
+    ("program", "message"),
     [("import sys; sys.exit('no such\\nconfig')", "code 1, and said: config"), ("print('done')", "code 0, .*: done")],
 )
-def test_a_run_that_fails_is_told(tmp_path, program, told):
-    with pytest.raises(RuntimeError, match=told):
+def test_a_run_that_fails_is_reported(tmp_path, program, message):
+    with pytest.raises(RuntimeError, match=message):
         start_up.until_record([sys.executable, "-c", program], tmp_path / "metrics", environment=os.environ)
 
 
@@ -149,15 +149,15 @@ def lap(step, rate, share, kind="train"):
 def test_the_first_lap_and_evaluations_do_not_count():
     records = [lap(10, 0.1, 1.0), lap(20, 10, 0.0), lap(20, 10, 1.0, kind="eval"), lap(50, 10, 0.04)]
     assert waiting.waiting_share(records) == pytest.approx(0.03)
-    with pytest.raises(ValueError, match="of 1 laps, must be of 2"):
+    with pytest.raises(ValueError, match="hold 1 laps, must be 2"):
         waiting.waiting_share([lap(10, 1.0, 0.0), lap(10, 1.0, 0.0, kind="eval")])
 
 
-def test_what_is_not_at_hand_is_left_out_and_told(tmp_path, monkeypatch):
+def test_data_that_are_not_available_are_left_out_and_logged(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    told = []
-    assert [run.name for run in waiting.at_hand(waiting.RUNS, tell=told.append)] == ["digits, MLP"]
-    assert [line.partition(": left out: ")[0] for line in told] == ["MNIST, LeNet-5", "CIFAR-10, ResNet-20"]
+    lines = []
+    assert [run.name for run in waiting.at_hand(waiting.RUNS, log=lines.append)] == ["digits, MLP"]
+    assert [line.partition(": left out: ")[0] for line in lines] == ["MNIST, LeNet-5", "CIFAR-10, ResNet-20"]
 
 
 # ---- scaling -----------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def test_slopes_are_those_of_numpys_line():
 
 @pytest.mark.slow
 def test_start_up():
-    found = named(start_up.benchmark(repeats=1, tell=print))
+    found = named(start_up.benchmark(repeats=1, log=print))
     assert list(found) == ["import", "digits, start to first step, cold", "digits, start to first step, warm"]
     assert all(one.median > 0.1 for one in found.values())
 
@@ -183,7 +183,7 @@ def test_start_up():
 def test_dispatch():
     config = ("digits", "model.hidden_sizes=(8,)")
     small = [dispatch.Case("MLP", config, num_devices=count, together=3, steps=6) for count in (4, 1)]
-    found = named(dispatch.benchmark(repeats=1, tell=print, cases=small))
+    found = named(dispatch.benchmark(repeats=1, log=print, cases=small))
     assert [one.unit for one in found.values()] == 2 * ["x", "s", "s"]
     ratio, one, several, *_ = found.values()
     assert "4 devices, 3 steps a call over 1" in ratio.name and ratio.median == several.median / one.median
@@ -191,7 +191,7 @@ def test_dispatch():
 
 @pytest.mark.slow
 def test_simulation():
-    found = named(simulation.benchmark(repeats=1, tell=print, num_updates=2, num_events=2000, num_steps=100))
+    found = named(simulation.benchmark(repeats=1, log=print, num_updates=2, num_events=2000, num_steps=100))
     assert [one.unit for one in found.values()] == ["x", "updates/s", "steps/s", "events/s", "steps/s"]
     ratio, served, plain_, *_ = found.values()
     assert ratio.median == pytest.approx(plain_.median / served.median)
@@ -199,17 +199,17 @@ def test_simulation():
 
 @pytest.mark.slow
 def test_waiting():
-    found = named(waiting.benchmark(repeats=1, tell=print, candidates=[waiting.Run("few", "digits", 60, 20)]))
+    found = named(waiting.benchmark(repeats=1, log=print, candidates=[waiting.Run("few", "digits", 60, 20)]))
     assert list(found) == ["waiting for data: few"] and 0 <= found["waiting for data: few"].median <= 1
 
 
 @pytest.mark.slow
 def test_processes():
-    found = named(processes.benchmark(repeats=1, tell=print, num_floats=20_000, counts=(1, 2)))
+    found = named(processes.benchmark(repeats=1, log=print, num_floats=20_000, counts=(1, 2)))
     assert [name.partition(",")[0] for name in found][:2] == ["mean", "adasum (auto) over mean"] and len(found) == 9
 
 
 @pytest.mark.slow
 def test_scaling():
-    found = named(scaling.benchmark(repeats=1, tell=print, lanes=(1, 2), devices=(1, 2)))
+    found = named(scaling.benchmark(repeats=1, log=print, lanes=(1, 2), devices=(1, 2)))
     assert [one.unit for one in found.values()] == ["s"] * 9

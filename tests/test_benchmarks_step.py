@@ -167,15 +167,15 @@ def test_ratios_are_of_images_per_second():
     np.testing.assert_allclose(parts["whole step"], [1.0, 2.0])
 
 
-def test_contenders_are_told_what_the_comparison_says():
+def test_contenders_get_the_arguments_of_the_comparison():
     comparison = step.lenet5(32, devices=8, steps=4, over_pytorch=1.2, parts=True)
     for module, *arguments in comparison.peers().values():
         assert module == "benchmarks.torch_twins" and torch_twins.parse(arguments).batch == 1024
     assert "--processes=2" in comparison.peers()[step.DDP] and "--tuned" not in comparison.peers()[step.DDP]
     assert "--tuned" in comparison.peers()[step.TUNED[step.DDP]]
-    told = ["--model=lenet5", "--batch=4"]
-    assert list(torch_twins.variants_of(torch_twins.parse(told))) == ["contiguous_format, plain update"]
-    assert len(torch_twins.variants_of(torch_twins.parse([*told, "--tuned"]))) == 4
+    flags = ["--model=lenet5", "--batch=4"]
+    assert list(torch_twins.variants_of(torch_twins.parse(flags))) == ["contiguous_format, plain update"]
+    assert len(torch_twins.variants_of(torch_twins.parse([*flags, "--tuned"]))) == 4
     ours = comparison.ours()
     assert ours[step.OURS] == "step mnist_adasum 4 num_workers=32"
     assert ours[step.BACKWARD] == "local mnist_adasum 4 num_workers=32 reducer_on=gradients"
