@@ -106,7 +106,7 @@ def execute(
 def fraction_done(run: Run, folder: Path) -> float:
     """Returns how much of a run of train.py its records say is done, 0 to 1; 0 for what keeps none, or damaged ones.
 
-    >>> fraction_done(Run(tells={}), Path("nowhere"))
+    >>> fraction_done(Run(labels={}), Path("nowhere"))
     0.0
     """
     if not run.spec:

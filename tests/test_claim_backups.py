@@ -98,19 +98,19 @@ def test_runs_of_the_split_come_in_stages(mnist, scale):
     assert {run.config["data"]["evaluate_on"] for run in tuning} == {"validation"}
     rates = backup_split.RATES[scale]
     rows = [
-        run.tells | curve(reaches_at=50 if run.tells["rate"] == rates[-1] else 90, step_seconds=1) for run in tuning
+        run.labels | curve(reaches_at=50 if run.labels["rate"] == rates[-1] else 90, step_seconds=1) for run in tuning
     ]
     assert SPLIT.runs(scale, rows[:-1]) != SPLIT.runs(scale, rows)  # all must be there
     final = SPLIT.runs(scale, rows)[len(tuning) :]
-    assert {run.tells["rate"] for run in final} == {rates[-1]}
+    assert {run.labels["rate"] for run in final} == {rates[-1]}
     configs = [run.config for run in final[::3]]
     assert {config["data"]["evaluate_on"] for config in configs} == {"test"}
     assert {config["num_workers"] for config in configs} == {100}
     rows += [
-        run.tells | curve(reaches_at=2e4 / run.tells["num_required"], step_seconds=1, num_steps=500) for run in final
+        run.labels | curve(reaches_at=2e4 / run.labels["num_required"], step_seconds=1, num_steps=500) for run in final
     ]
     (plan,) = SPLIT.runs(scale, rows)[len(tuning) + len(final) :]
-    assert plan.tells["exponent"] == pytest.approx(1, abs=0.05)
+    assert plan.labels["exponent"] == pytest.approx(1, abs=0.05)
     rows[-1]["accuracy"] = [0.1] * len(rows[-1]["accuracy"])
     assert len(SPLIT.runs(scale, rows)) == len(tuning) + len(final)  # no law without all of them
 
@@ -154,16 +154,16 @@ def test_both_together_are_told():
 @pytest.mark.parametrize("scale", ["smoke", "laptop"])
 def test_runs_of_each_method_come_in_stages(mnist, scale):
     tuning = BOTH.runs(scale, [])
-    assert {run.tells["stage"] for run in tuning} == {"tuning"}
+    assert {run.labels["stage"] for run in tuning} == {"tuning"}
     rates = backup_adasum.COMPARISON.rates[scale]
     assert len(tuning) == 5 * len(rates)  # the same grid for each method
     rows = [
-        run.tells | curve(reaches_at=50 if run.tells["rate"] == rates[-1] else 90, step_seconds=1) for run in tuning
+        run.labels | curve(reaches_at=50 if run.labels["rate"] == rates[-1] else 90, step_seconds=1) for run in tuning
     ]
-    final = [run for run in BOTH.runs(scale, rows) if run.tells["stage"] == "final"]
-    assert {run.tells["rate"] for run in final} == {rates[-1]}
+    final = [run for run in BOTH.runs(scale, rows) if run.labels["stage"] == "final"]
+    assert {run.labels["rate"] for run in final} == {rates[-1]}
     assert len(final) == 5 * (1 if scale == "smoke" else 3)
-    configs = {run.tells["method"]: run.config for run in final}
+    configs = {run.labels["method"]: run.config for run in final}
     assert configs["backup_adasum"]["reducer"]["combine"] == "adasum"
     assert configs["backup"]["reducer"]["combine"] == "mean"
     assert configs["async"]["server"]["name"] == "asynchronous"

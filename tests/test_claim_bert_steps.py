@@ -51,9 +51,9 @@ def test_fewer_steps_have_the_rate_of_the_longest_run():
     losses = [5.0, 4.0, *[5.0] * (len(rates) - 2)]
     longest = ("lamb", "adasum", 1, 1.0)
     rows = [_row(longest, at, split="validation", rate=rate) for rate, at in zip(rates, losses, strict=True)]
-    finals = [run for run in EXPERIMENT.runs("laptop", rows) if run.tells["split"] == "test"]
-    assert {run.tells["rate"] for run in finals} == {rates[1]}
-    assert {run.tells["share"] for run in finals} == {1.0, 0.8, 0.7}
+    finals = [run for run in EXPERIMENT.runs("laptop", rows) if run.labels["split"] == "test"]
+    assert {run.labels["rate"] for run in finals} == {rates[1]}
+    assert {run.labels["share"] for run in finals} == {1.0, 0.8, 0.7}
 
 
 @pytest.mark.parametrize("scale", list(EXPERIMENT.hours))
@@ -61,13 +61,13 @@ def test_runs_tune_first_and_then_take_the_pick(scale):
     setting = bert_steps.SETTINGS[scale]
     tuning = EXPERIMENT.runs(scale, [])
     for run in tuning:
-        config, tells = run.config, run.tells
+        config, tells = run.config, run.labels
         assert tells["split"] == config["data"]["evaluate_on"] == "validation"
         assert config["batch_size_per_worker"] == tells["times"] * setting.batch
         assert config["train_steps"] == round(tells["share"] * setting.steps)
         assert config["reducer_on"] == ("updates" if tells["reducer"] == "adasum" else "gradients")
         assert config["optimizer"]["name"] == {"lamb": "lamb", "adam": "adamw"}[tells["optimizer"]]
-    rows = [{"step": [1], bert_steps.METRIC: [5.0], **run.tells} for run in tuning]
+    rows = [{"step": [1], bert_steps.METRIC: [5.0], **run.labels} for run in tuning]
     finals = EXPERIMENT.runs(scale, rows)[len(tuning) :]
     assert len(finals) == len(POINTS) * bert_steps.SEEDS[scale]
     assert len({run.name for run in finals}) == len(finals)

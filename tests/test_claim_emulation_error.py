@@ -130,4 +130,4 @@ def test_runs(scale, monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     runs = claim._runs(scale, [])
     assert len({run.name for run in runs}) == len(runs) == 6 * (1 if scale == "smoke" else 3)
-    assert {run.tells["data"] for run in runs} == {"digits", "synthetic"}
+    assert {run.labels["data"] for run in runs} == {"digits", "synthetic"}

@@ -77,9 +77,9 @@ def test_the_rate_that_gets_there_first_is_picked():
 def test_runs_tune_first_and_then_take_the_pick(scale):
     setting = large_batch._setting(scale)
     tuning = EXPERIMENT.runs(scale, [])
-    assert all(run.tells["split"] == "validation" and run.tells["seed"] == 0 for run in tuning)
+    assert all(run.labels["split"] == "validation" and run.labels["seed"] == 0 for run in tuning)
     for run in tuning:
-        config, tells = run.config, run.tells
+        config, tells = run.config, run.labels
         assert config["num_workers"] * config["batch_size_per_worker"] == tells["batch"]
         assert config["reducer"]["name"] == tells["reducer"]
         assert config["reducer_on"] == ("updates" if tells["reducer"] == "adasum" else "gradients")
@@ -87,7 +87,7 @@ def test_runs_tune_first_and_then_take_the_pick(scale):
         if tells["reducer"] == "sum":
             assert config["accumulation"]["name"] == "micro_batches"
             assert config["optimizer"]["learning_rate"] == pytest.approx(tells["rate"] / config["num_workers"])
-    rows = [_row(batch=1, reducer="", epochs=2.0, seed=0) | dict(run.tells) for run in tuning]
+    rows = [_row(batch=1, reducer="", epochs=2.0, seed=0) | dict(run.labels) for run in tuning]
     finals = EXPERIMENT.runs(scale, rows)[len(tuning) :]
-    assert {run.tells["split"] for run in finals} == {"test"}
+    assert {run.labels["split"] for run in finals} == {"test"}
     assert len(finals) == len(setting.parts) * len(REDUCERS) * large_batch.SEEDS[scale]

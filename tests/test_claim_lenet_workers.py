@@ -16,7 +16,7 @@ def rows_of(runs: list[Run], accuracy) -> list[dict]:
     def reached(tells):
         return accuracy(*(tells[key] for key in ("reducer", "num_workers", "factor", "seed")))
 
-    return [{**run.tells, "accuracy": [0.5, reached(run.tells)], "origin": ORIGIN} for run in runs]
+    return [{**run.labels, "accuracy": [0.5, reached(run.labels)], "origin": ORIGIN} for run in runs]
 
 
 def all_rows(accuracy) -> list[dict]:
@@ -52,17 +52,17 @@ def test_runs_are_configs_and_untuned_ones_come_first(scale):
     runs = claim._runs(scale, [])
     rows = rows_of(runs, as_claimed)
     more = claim._runs(scale, rows)
-    assert [run.tells for run in more[: len(runs)]] == [run.tells for run in runs]
+    assert [run.labels for run in more[: len(runs)]] == [run.labels for run in runs]
     assert len({run.name for run in more}) == len(more) and more[len(runs) :]
-    splits = [run.tells["split"] for run in runs]
+    splits = [run.labels["split"] for run in runs]
     assert splits == sorted(splits)  # test, then validation
-    assert {run.tells["factor"] for run in runs if run.tells["split"] == "test"} == {1.0}
+    assert {run.labels["factor"] for run in runs if run.labels["split"] == "test"} == {1.0}
     for run in (runs[0], runs[-1], more[-1]):
         config = run.config
-        assert config["num_workers"] == run.tells["num_workers"] and config["seed"] == run.tells["seed"]
-        assert config["data"]["evaluate_on"] == run.tells["split"] and config["reducer_on"] == "updates"
-        assert config["optimizer"]["learning_rate"] == pytest.approx(run.tells["factor"] * claim.RATE)
-        assert config["reducer"]["name"] == run.tells["reducer"]
+        assert config["num_workers"] == run.labels["num_workers"] and config["seed"] == run.labels["seed"]
+        assert config["data"]["evaluate_on"] == run.labels["split"] and config["reducer_on"] == "updates"
+        assert config["optimizer"]["learning_rate"] == pytest.approx(run.labels["factor"] * claim.RATE)
+        assert config["reducer"]["name"] == run.labels["reducer"]
 
 
 def test_counts_of_runs_and_reuse_of_the_untuned_rate(monkeypatch):

@@ -105,14 +105,14 @@ def test_reduce_takes_evaluations_and_the_median_speed():
 @pytest.mark.parametrize("scale", list(EXPERIMENT.hours))
 def test_runs_tune_first_and_then_take_the_pick(scale):
     tuning = EXPERIMENT.runs(scale, [])
-    assert all(run.tells["split"] == "validation" and run.tells["seed"] == 0 for run in tuning)
+    assert all(run.labels["split"] == "validation" and run.labels["seed"] == 0 for run in tuning)
     for run in tuning:
         config = run.config
-        assert config["batch_size_per_worker"] == run.tells["part"] * run.tells["count"]
+        assert config["batch_size_per_worker"] == run.labels["part"] * run.labels["count"]
         assert config["reducer"]["name"] == "adasum" and config["reducer_on"] == "updates"
         assert config["data"]["evaluate_on"] == "validation"
-    rows = [{**_row(1, steps=30 if i % 2 else 20), **run.tells} for i, run in enumerate(tuning)]
+    rows = [{**_row(1, steps=30 if i % 2 else 20), **run.labels} for i, run in enumerate(tuning)]
     finals = EXPERIMENT.runs(scale, rows)[len(tuning) :]
-    assert {run.tells["split"] for run in finals} == {"test"}
+    assert {run.labels["split"] for run in finals} == {"test"}
     assert len(finals) == len(COUNTS) * local_steps.SEEDS[scale]
     assert finals[0].config["data"]["evaluate_on"] == "test"

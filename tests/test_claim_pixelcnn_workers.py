@@ -68,14 +68,14 @@ def test_the_target_is_what_all_runs_get_to():
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "gpu", "paper"])
 def test_runs_come_in_two_stages_of_configs_that_load(scale):
     first = claim._runs(scale, [])
-    assert {run.tells["split"] for run in first} == {"validation"}
-    rows = [{**run.tells, "bits_per_dim": [5 + run.tells["rate"]]} for run in first]
+    assert {run.labels["split"] for run in first} == {"validation"}
+    rows = [{**run.labels, "bits_per_dim": [5 + run.labels["rate"]]} for run in first]
     second = claim._runs(scale, rows)[len(first) :]
-    assert {run.tells["rate"] for run in second} == {min(run.tells["rate"] for run in first)}
+    assert {run.labels["rate"] for run in second} == {min(run.labels["rate"] for run in first)}
     assert len(second) == len(claim.POINTS) * claim.SEEDS[scale]
     for run in second[:: claim.SEEDS[scale]]:
-        config, (mode, n) = run.config, (run.tells["mode"], run.tells["num_workers"])
-        assert config["data"]["name"] == run.tells["data"] and config["num_workers"] == n
+        config, (mode, n) = run.config, (run.labels["mode"], run.labels["num_workers"])
+        assert config["data"]["name"] == run.labels["data"] and config["num_workers"] == n
         assert config["server"]["name"] == ("asynchronous" if mode == "asynchronous" else "synchronous")
         assert config["reducer"].get("num_required", n) == (n - 1 if mode == "synchronous" else n)
 

@@ -63,8 +63,8 @@ def test_the_target_and_convergence():
 @pytest.mark.parametrize("scale", ["smoke", "laptop"])
 def test_runs_come_in_two_stages_of_configs_that_load(scale):
     first = claim._runs(scale, [])
-    assert {run.tells["split"] for run in first} == {"validation"} and len(first) == len(claim.BASES)
-    rows = [{**run.tells, "accuracy": [1 - abs(run.tells["base"] - 0.002)]} for run in first]
+    assert {run.labels["split"] for run in first} == {"validation"} and len(first) == len(claim.BASES)
+    rows = [{**run.labels, "accuracy": [1 - abs(run.labels["base"] - 0.002)]} for run in first]
     second = claim._runs(scale, rows)[len(first) :]
     assert {run.overrides["optimizer.learning_rate"] for run in second} == {0.0005, 0.001, 0.002, 0.004}
     assert len(second) == len(claim.FACTORS) * claim.SEEDS[scale]

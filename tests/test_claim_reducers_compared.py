@@ -13,9 +13,9 @@ def rows_of(runs, accuracy=0.98, **others):
     """Rows in which each method ends at its accuracy; the second half of the way is above the target."""
     found = []
     for run in runs:
-        end = others.get(run.tells["method"], accuracy) + 0.001 * run.tells["seed"]
+        end = others.get(run.labels["method"], accuracy) + 0.001 * run.labels["seed"]
         measured = {"step": [1, 2], "epoch": [0.5, 1.0], "simulated_seconds": [0.0, 0.0], "accuracy": [0.5, end]}
-        found.append({"run": run.name, **run.tells, **measured, "origin": ORIGIN})
+        found.append({"run": run.name, **run.labels, **measured, "origin": ORIGIN})
     return found
 
 
@@ -25,7 +25,7 @@ def complete(**ends):
 
 
 def final(rows):
-    return [run for run in CLAIM.runs("laptop", rows) if run.tells["stage"] == "final"]
+    return [run for run in CLAIM.runs("laptop", rows) if run.labels["stage"] == "final"]
 
 
 def test_configs_of_both_scales_are_valid():
@@ -38,10 +38,10 @@ def test_configs_of_both_scales_are_valid():
 def test_what_is_reported_is_of_the_test_set_at_the_picked_rate():
     rows = rows_of(CLAIM.runs("laptop", []))
     rows[3]["accuracy"] = [0.99, 0.99]  # of the mean, and first at the target
-    runs = [run for run in final(rows) if run.tells["method"] == "mean"]
-    assert {run.tells["rate"] for run in runs} == {rows[3]["rate"]} and len(runs) == 5
+    runs = [run for run in final(rows) if run.labels["method"] == "mean"]
+    assert {run.labels["rate"] for run in runs} == {rows[3]["rate"]} and len(runs) == 5
     assert {run.config["data"]["evaluate_on"] for run in runs} == {"test"}
-    assert not final(rows[:-1]) or "adasum of deltas" not in {run.tells["method"] for run in final(rows[:-1])}
+    assert not final(rows[:-1]) or "adasum of deltas" not in {run.labels["method"] for run in final(rows[:-1])}
 
 
 @pytest.mark.parametrize(("end", "word"), [(0.98, "supported"), (0.97, "supported"), (0.99, "not supported")])

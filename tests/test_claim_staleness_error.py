@@ -61,7 +61,7 @@ def test_what_was_measured_takes_no_name_of_what_the_run_tells():
     record = {"kind": "eval", "step": 2, "epoch": 0.5, "accuracy": 0.9, "staleness": 4.0, "learning_rate": 0.1}
     measured = claim.EXPERIMENT.reduce([{"kind": "train", "step": 1}, record])
     assert measured == {"step": [2], "epoch": [0.5], "accuracy": [0.9]}
-    assert not set(measured) & set(claim._runs("laptop", [])[0].tells)
+    assert not set(measured) & set(claim._runs("laptop", [])[0].labels)
 
 
 def test_the_rate_suits_the_most_stale():
@@ -71,16 +71,16 @@ def test_the_rate_suits_the_most_stale():
 @pytest.mark.parametrize("scale", ["smoke", "laptop"])
 def test_runs_come_in_two_stages_of_configs_that_load(scale):
     first = claim._runs(scale, [])
-    assert {run.tells["split"] for run in first} == {"validation"}
-    rows = [{**run.tells, "accuracy": [0.5 + run.tells["rate"]]} for run in first]
+    assert {run.labels["split"] for run in first} == {"validation"}
+    rows = [{**run.labels, "accuracy": [0.5 + run.labels["rate"]]} for run in first]
     second = claim._runs(scale, rows)[len(first) :]
-    assert {run.tells["rate"] for run in second} == {claim._picked(rows)}
-    assert {run.tells["seed"] for run in second} == set(range(claim.SEEDS[scale]))
+    assert {run.labels["rate"] for run in second} == {claim._picked(rows)}
+    assert {run.labels["seed"] for run in second} == set(range(claim.SEEDS[scale]))
     for run in (first[-1], second[0], second[-1]):
         config = run.config
-        assert config["reducer"]["delay_steps"] == run.tells["staleness"]
-        assert (config["reducer"]["ramp_up_steps"] > 0) == (run.tells["start"] == "ramp-up")
-        assert config["data"]["evaluate_on"] == run.tells["split"] and config["train_epochs"] is None
+        assert config["reducer"]["delay_steps"] == run.labels["staleness"]
+        assert (config["reducer"]["ramp_up_steps"] > 0) == (run.labels["start"] == "ramp-up")
+        assert config["data"]["evaluate_on"] == run.labels["split"] and config["train_epochs"] is None
 
 
 def test_the_report_shows_every_kind():

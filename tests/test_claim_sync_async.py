@@ -69,27 +69,27 @@ def test_the_target_is_what_all_runs_get_to():
 @pytest.mark.parametrize("scale", ["smoke", "laptop"])
 def test_runs_come_in_two_stages_of_configs_that_load(scale):
     first = claim._runs(scale, [])
-    assert {run.tells["split"] for run in first} == {"validation"}
-    rows = [{**run.tells, "accuracy": [0.5 + run.tells["rate"]]} for run in first]
-    own = [row for row in rows if (row["mode"], row["num_workers"]) == ("asynchronous", first[0].tells["num_workers"])]
+    assert {run.labels["split"] for run in first} == {"validation"}
+    rows = [{**run.labels, "accuracy": [0.5 + run.labels["rate"]]} for run in first]
+    own = [row for row in rows if (row["mode"], row["num_workers"]) == ("asynchronous", first[0].labels["num_workers"])]
     assert len(claim._runs(scale, own)) == len(first) + claim.SEEDS[scale]
     second = claim._runs(scale, rows)[len(first) :]
     assert len(second) == len(claim.BACKUPS[scale]) * len(claim.MODES) * claim.SEEDS[scale]
-    assert {run.tells["rate"] for run in second} == {max(claim._rates(scale, mode)) for mode in claim.MODES}
+    assert {run.labels["rate"] for run in second} == {max(claim._rates(scale, mode)) for mode in claim.MODES}
     for run in (first[0], second[0], second[-1]):
         config = run.config
-        n = run.tells["num_workers"]
+        n = run.labels["num_workers"]
         assert (config["num_workers"], config["model"]["name"], config["batch_size_per_worker"]) == (n, "mlp", 32)
-        assert config["server"]["name"] == run.tells["mode"] and config["arrivals"]["name"] == "paper_cluster"
-        if run.tells["mode"] == "synchronous":
+        assert config["server"]["name"] == run.labels["mode"] and config["arrivals"]["name"] == "paper_cluster"
+        if run.labels["mode"] == "synchronous":
             assert config["reducer"]["num_required"] == n - claim.BACKUPS[scale][n]
 
 
 def test_rates_of_asynchronous_workers_fall_with_their_number():
     runs = [
-        run for run in claim._runs("laptop", []) if (run.tells["mode"], run.tells["rate"]) == ("asynchronous", 0.01)
+        run for run in claim._runs("laptop", []) if (run.labels["mode"], run.labels["rate"]) == ("asynchronous", 0.01)
     ]
-    rates = {run.tells["num_workers"]: run.overrides["optimizer.learning_rate"] for run in runs}
+    rates = {run.labels["num_workers"]: run.overrides["optimizer.learning_rate"] for run in runs}
     assert rates == pytest.approx({53: 0.01, 106: 0.005, 212: 0.0025})
 
 

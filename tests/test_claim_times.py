@@ -80,8 +80,8 @@ def test_times_are_told():
 def test_times_are_drawn_for_several_seeds(scale):
     runs = kth_arrival.EXPERIMENT.runs(scale, [])
     assert len({run.name for run in runs}) == len(runs)
-    assert {run.tells["model"] for run in runs} == {kth_arrival.CLUSTER, kth_arrival.LIGHT}
-    assert len({run.tells["seed"] for run in runs}) >= (3 if scale == "laptop" else 2)
+    assert {run.labels["model"] for run in runs} == {kth_arrival.CLUSTER, kth_arrival.LIGHT}
+    assert len({run.labels["seed"] for run in runs}) >= (3 if scale == "laptop" else 2)
 
 
 def staleness_row(*, model="paper_cluster", num_workers=40, seed=0, off=1.0, swapped=False):
@@ -141,7 +141,7 @@ def test_staleness_is_told():
 def test_staleness_is_measured_for_several_seeds(scale):
     runs = staleness.EXPERIMENT.runs(scale, [])
     assert len({run.name for run in runs}) == len(runs)
-    assert len({run.tells["seed"] for run in runs}) >= (3 if scale == "laptop" else 2)
-    assert {run.tells["num_gradients"] / run.tells["num_workers"] for run in runs} == {
+    assert len({run.labels["seed"] for run in runs}) >= (3 if scale == "laptop" else 2)
+    assert {run.labels["num_gradients"] / run.labels["num_workers"] for run in runs} == {
         100 if scale == "smoke" else 2500
     }

@@ -15,7 +15,7 @@ SCALED = [(name, scale) for name, experiment in EXPERIMENTS.items() for scale in
 def kinds(name, scale):
     """One run of each kind of those that an experiment begins with: a config file, and which keys it overrides."""
     runs = EXPERIMENTS[name].runs(scale, [])
-    return list({(run.spec, *run.overrides, *run.tells): run for run in runs}.values())
+    return list({(run.spec, *run.overrides, *run.labels): run for run in runs}.values())
 
 
 def test_each_says_what_it_tests_and_how_it_is_decided():
@@ -34,8 +34,8 @@ def test_names_of_runs_are_their_own_and_configs_are_valid(name, scale):
     assert len(set(names)) == len(names) > 0
     for run in kinds(name, scale):
         assert run.config
-        if run.spec and run.tells.get("split") in ("validation", "test"):
-            assert run.config["data"]["evaluate_on"] == run.tells["split"]
+        if run.spec and run.labels.get("split") in ("validation", "test"):
+            assert run.config["data"]["evaluate_on"] == run.labels["split"]
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_the_first_run_at_smoke_scale_ends_in_a_row(name, tmp_path):
     run = experiment.runs("smoke", [])[0]
     assert queue.execute([run], root=tmp_path, command=commands.command_of(name)) == []
     (row,) = results.finished([run], root=tmp_path, reduce=experiment.reduce)
-    assert set(run.tells) < set(row)
+    assert set(run.labels) < set(row)
     if experiment.enough([row]):
         assert experiment.judge([row]).word in ("supported", "not supported", "not tested at this scale")
     else:

@@ -70,7 +70,7 @@ def digest(found: dict[str, Any]) -> dict[str, Any]:
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
     seeds = range(1 if scale == "smoke" else 3)
-    return [Run(tells={"sizes": list(SIZES[scale]), "repeats": REPEATS[scale], "seed": seed}) for seed in seeds]
+    return [Run(labels={"sizes": list(SIZES[scale]), "repeats": REPEATS[scale], "seed": seed}) for seed in seeds]
 
 
 def _over_sizes(rows: Rows, key: str, *, digits: int = 2, scale: float = 1.0, unit: str = "") -> list[Sample]:

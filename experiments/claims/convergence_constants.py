@@ -64,7 +64,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     laws = [(2, 3)] if scale == "smoke" else [(2, 2), (2, 3), (3, 4), (10, 8), (100, 16)]
     seeds = range(1 if scale == "smoke" else 5)
     return [
-        Run(tells={"dimension": d, "num_points": k, "steps": STEPS[scale], "seed": seed})
+        Run(labels={"dimension": d, "num_points": k, "steps": STEPS[scale], "seed": seed})
         for d, k in laws
         for seed in seeds
     ]

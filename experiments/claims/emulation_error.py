@@ -36,7 +36,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
         for n in WORKERS
         for seed in range(1 if smoke else SEEDS)
     ]
-    return [Run(tells=each, cost=30.0 if each["setting"] == "lenet5" else 1.0) for each in tells]
+    return [Run(labels=each, cost=30.0 if each["setting"] == "lenet5" else 1.0) for each in tells]
 
 
 def _errors(rows: Rows, *, setting: str, num_workers: int, method: str) -> list[Sample]:

@@ -43,7 +43,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
     models: dict[str, dict[str, float]] = {CLUSTER: {}, LIGHT: LIGHT_OPTIONS}
     return [
-        Run(tells={"model": model, **options, "steps": STEPS[scale], "seed": seed})
+        Run(labels={"model": model, **options, "steps": STEPS[scale], "seed": seed})
         for model, options in models.items()
         for seed in range(2 if scale == "smoke" else 5)
     ]

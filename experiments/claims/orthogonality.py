@@ -40,7 +40,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     }
     return [
         Run(
-            tells={"data": data["data.name"], "num_workers": NUM_WORKERS, "seed": seed},
+            labels={"data": data["data.name"], "num_workers": NUM_WORKERS, "seed": seed},
             spec="configs/mnist_adasum.py",
             overrides={**overrides, "seed": seed},
             flags={"num_devices": 1},

@@ -47,7 +47,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     per_worker = GRADIENTS[scale] // WORKERS
     cases = [(CLUSTER, n) for n in (10, 20, WORKERS, 80)] + [("shifted_exponential", WORKERS), ("lognormal", WORKERS)]
     return [
-        Run(tells={"model": model, "num_workers": n, "num_gradients": n * per_worker, "seed": seed})
+        Run(labels={"model": model, "num_workers": n, "num_gradients": n * per_worker, "seed": seed})
         for model, n in cases
         for seed in range(2 if scale == "smoke" else 5)
     ]

@@ -104,7 +104,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
     seeds = range(2 if scale == "smoke" else 6)
     return [
-        Run(tells={"polynomial": polynomial, "x_max": x_max, "num_draws": DRAWS[scale], "seed": seed})
+        Run(labels={"polynomial": polynomial, "x_max": x_max, "num_draws": DRAWS[scale], "seed": seed})
         for polynomial, x_max in PROBLEMS
         for seed in seeds
     ]
