@@ -161,6 +161,23 @@ class Run:
         return flags.load(self.spec, self.overriding).to_dict()
 
 
+def repeated(
+    cases: Callable[[Scale], Sequence[Mapping[str, Any]]], *, seeds: Mapping[Scale, int]
+) -> Callable[[Scale, Rows], list[Run]]:
+    """Returns the ``runs`` of an experiment that measures each case with several seeds.
+
+    >>> runs = repeated(lambda scale: [{"n": 2}, {"n": 4}], seeds={"smoke": 1, "laptop": 5})
+    >>> [run.name for run in runs("smoke", [])]
+    ['n=2,seed=0', 'n=4,seed=0']
+    """
+
+    def runs(scale: Scale, rows: Rows) -> list[Run]:
+        del rows
+        return [Run(labels={**case, "seed": seed}) for case in cases(scale) for seed in range(seeds[scale])]
+
+    return runs
+
+
 def evaluations(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns a run's evaluations, with one list per quantity; most experiments need nothing else of a run.
 

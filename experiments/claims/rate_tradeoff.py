@@ -5,19 +5,7 @@ from fractions import Fraction
 from experiments import datasets, drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
-from experiments.experiment import (
-    Experiment,
-    Finding,
-    Quoted,
-    Row,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-    Verdict,
-    evaluations_of,
-)
+from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
 from experiments.tuning import Tuned
 
 BASES = (0.0005, 0.001, 0.002, 0.004)  # of one worker; the linear rule multiplies it by the 100 that are waited for
@@ -57,7 +45,7 @@ TUNED = Tuned(
 )
 
 
-def _finals(rows: Rows) -> dict[float, list[Row]]:
+def _finals(rows: Rows) -> dict[float, Rows]:
     """Returns the reported rows of each multiple of the rate, ascending."""
     tests = TUNED.tests(rows)
     return {factor: ask.select(tests, factor=factor) for factor in ask.distinct(tests, "factor")}

@@ -5,18 +5,7 @@ import math
 from experiments import datasets, drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
-from experiments.experiment import (
-    Experiment,
-    Finding,
-    Quoted,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-    Verdict,
-    evaluations_of,
-)
+from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
 from experiments.tuning import Tuned
 
 STALENESS = {"smoke": (0, 4), "laptop": (0, 10, 20, 50)}  # in updates, after the ramp-up
@@ -130,7 +119,8 @@ def _draw(rows: Rows, figure: Figure) -> None:
         axes.plot(list(PAPER), list(PAPER.values()), label="paper (recalled)", **look)
     axes.set(xlabel="staleness (updates)", ylabel="test error (%)", yscale="log")
     drawing.percent_ticks(axes)
-    axes.legend(fontsize=8)
+    if axes.lines:
+        axes.legend(fontsize=8)
 
 
 EXPERIMENT = Experiment(

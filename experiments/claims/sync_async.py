@@ -5,19 +5,7 @@ from collections.abc import Mapping
 from experiments import datasets, drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
-from experiments.experiment import (
-    Experiment,
-    Finding,
-    Quoted,
-    Row,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-    Verdict,
-    evaluations_of,
-)
+from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
 from experiments.tuning import Tuned
 
 MODES = ("synchronous", "asynchronous")
@@ -65,10 +53,12 @@ TUNED = Tuned(
 )
 
 
-def _finals(rows: Rows) -> dict[int, dict[str, list[Row]]]:
+def _finals(rows: Rows) -> dict[int, Mapping[str, Rows]]:
     """Returns the reported rows of each number of workers for which both modes have some."""
     tests = TUNED.tests(rows)
-    found = {n: {mode: ask.select(tests, num_workers=n, mode=mode) for mode in MODES} for n in _workers(tests)}
+    found: dict[int, Mapping[str, Rows]] = {
+        n: {mode: ask.select(tests, num_workers=n, mode=mode) for mode in MODES} for n in _workers(tests)
+    }
     return {n: both for n, both in found.items() if all(both.values())}
 
 
