@@ -162,7 +162,7 @@ def run_sweep(spec: str, runs: Sequence[Run], *, out: Path, jobs: int, shard: Sh
     name = sweep.name_of(spec, runs)
     root = out / name
     failures = finish(name, lambda rows: runs, root=root, command=queue.train_command, jobs=jobs, shard=shard)
-    keys = list(dict.fromkeys(key for run in runs for key in run.tells))
+    keys = list(dict.fromkeys(key for run in runs for key in run.labels))
     text = report.markdown(sweep.table(results.finished(runs, root=root), keys=keys)) + "\n"
     run_folders.write_atomically(root / "table.md", text.encode())
     return f"{text}\n{root / 'table.md'}", failures

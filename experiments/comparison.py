@@ -1,16 +1,15 @@
-"""Methods side by side: each at a learning rate of its own, tuned on the validation split, then over seeds."""
+"""Methods side by side: each at its own learning rate, tuned on the validation split, then over seeds."""
 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from experiments import drawing
 from experiments import rows as ask
+from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Row, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from experiments.tuning import NAMED_STAGES, Tuned
 
 Along = Literal["step", "epoch", "simulated_seconds"]
 LABELS: dict[Along, str] = {"step": "updates", "epoch": "epochs", "simulated_seconds": "simulated time (s)"}
@@ -19,16 +18,16 @@ UNITS: dict[Along, str] = {"step": "updates", "epoch": "epochs", "simulated_seco
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What most experiments on training are; ``experiment`` makes one of it, with a claim and a rule.
+    """Methods that race to a target accuracy; ``experiment`` makes a claim of them.
 
     Attributes:
       spec: config file, with an optional :variant.
       methods: name -> overrides of the config.
       common: scale -> overrides of all methods; "data.name" is one of them.
-      rates: of each scale, the learning rates that are tried.
+      rates: learning rates that are tried at each scale.
       target: name of the data -> accuracy to be reached.
-      along: what it takes to get there is counted in.
-      seeds: of each scale, how many are reported.
+      along: the quantity in which the way to the target is measured.
+      seeds: number of seeds that are reported at each scale.
     """
 
     spec: str
@@ -40,24 +39,24 @@ class Comparison:
     reduce = staticmethod(evaluations_of(*LABELS, "accuracy"))
     seeds: Mapping[Scale, int] = dataclasses.field(default_factory=lambda: {"smoke": 1, "laptop": 3})
 
-    def experiment(self, *, judge: Callable[[Rows], Verdict], **told: Any) -> Experiment:
-        """Returns the ``Experiment``; ``told`` is what it says of itself: number, title, claim, rule and so on."""
+    def experiment(self, *, judge: Callable[[Rows], Verdict], **declared: Any) -> Experiment:
+        """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule and so on."""
         parts = {name: getattr(self, name) for name in ("selection", "runs", "reduce", "findings", "table", "draw")}
-        return Experiment(judge=judge, **parts, **told)
+        return Experiment(judge=judge, **parts, **declared)
 
     def first(self, rows: Rows, ours: str, *, than: Sequence[str]) -> Verdict:
-        """Judges the claim that one method is at the target before each of the others, in every seed."""
+        """Judges the claim that one method reaches the target before each of the others, in every seed."""
         aim, unit = f"{100 * self.aim(rows):g} %", LABELS[self.along].partition(" (")[0]
         times = {method: self.until(rows, method) for method in (ours, *than)}
         if not all(found and all(map(math.isfinite, found)) for found in times.values()):
-            return Verdict("not tested at this scale", f"Not all runs reach {aim}.")
+            return Verdict.untested(f"Not all runs reach {aim}.")
         first = [own < min(others) for own, *others in zip(*times.values(), strict=True)]
         means = {method: self._until_in_words(rows, method) for method in times}
         others = ", ".join(f"{means[method]} for {method}" for method in than)
         because = (
             f"In {unit} to {aim}, {means[ours]} for {ours}, {others}; first in {sum(first)} of {len(first)} seeds."
         )
-        return Verdict("supported" if all(first) else "not supported", because)
+        return Verdict.of(all(first), because)
 
     @property
     def selection(self) -> str:
@@ -67,33 +66,36 @@ class Comparison:
             f"there: most accurate at the end), seed 0, of {', '.join(f'{rate:g}' for rate in self.rates['laptop'])}."
         )
 
-    def runs(self, scale: Scale, rows: Rows) -> list[Run]:
-        """Each method's tuning; once it is there, its runs with the rate that was picked."""
-        found = []
-        for method in self.methods:
-            found += [self._run(scale, "tuning", method, rate, 0) for rate in self.rates[scale]]
-            rate = self.picked(rows, method) if self._is_tuned(scale, rows, method) else None
-            if rate is not None:
-                found += [self._run(scale, "final", method, rate, seed) for seed in range(self.seeds[scale])]
-        return found
+    @property
+    def tuned(self) -> Tuned:
+        """The runs of the methods, each with the learning rate that is first at the target."""
+        return Tuned(
+            points=lambda scale: [{"method": method} for method in self.methods],
+            grid=lambda scale, point: self.rates[scale],
+            recipe=self._recipe,
+            seeds=self.seeds,
+            pick=lambda tried: ask.earliest(tried, target=self.aim(tried), of="accuracy", along=self.along),
+            stages=NAMED_STAGES,
+            first=("stage", "data"),
+        )
 
-    def picked(self, rows: Rows, method: str) -> float | None:
-        """Returns a method's learning rate; None before it is tuned."""
-        tried = ask.select(rows, stage="tuning", method=method)
-        if not tried:
-            return None
-        return ask.earliest(tried, target=self.aim(rows), of="accuracy", along=self.along)["rate"]
+    def runs(self, scale: Scale, rows: Rows) -> list[Run]:
+        """Returns one method's tuning and reported runs after the other's."""
+        tuned, points = self.tuned, self.tuned.points(scale)
+        return [
+            run for point in points for run in tuned.tuning_runs(scale, [point]) + tuned.final_runs(scale, rows, point)
+        ]
 
     def final(self, rows: Rows, method: str) -> list[Row]:
         """Returns a method's reported rows, by seed."""
-        return sorted(ask.select(rows, stage="final", method=method), key=lambda row: row["seed"])
+        return sorted(self.tuned.tests(rows, method=method), key=lambda row: row["seed"])
 
     def aim(self, rows: Rows) -> float:
         """Returns the accuracy to be reached."""
         return self.target[rows[0]["data"]]
 
     def until(self, rows: Rows, method: str) -> list[float]:
-        """Returns what each seed takes to the target; infinity where it does not get there."""
+        """Returns where each seed reaches the target; infinity where it does not."""
         aim = self.aim(rows)
         return [ask.first_at(row, aim, of="accuracy", along=self.along) for row in self.final(rows, method)]
 
@@ -102,7 +104,7 @@ class Comparison:
         return ask.accuracy(self.final(rows, method))
 
     def findings(self, rows: Rows) -> list[Finding]:
-        """What each method takes to the target."""
+        """Returns how long each method takes to the target."""
         quantity = f"{LABELS[self.along].partition(' (')[0]} to {100 * self.aim(rows):g} %"
         return [
             Finding(quantity=f"{quantity}, {method}", ours=self._until_in_words(rows, method))
@@ -110,7 +112,7 @@ class Comparison:
         ]
 
     def table(self, rows: Rows) -> Table:
-        """Learning rate, what it takes to the target, and accuracy at the end, of each method."""
+        """Returns each method's learning rate, its way to the target, and its accuracy at the end."""
         cells = []
         for method in self._there(rows):
             rate = f"{self.final(rows, method)[0]['rate']:g}"
@@ -119,7 +121,7 @@ class Comparison:
         return Table(["Method", "Learning rate", to_target, "Test accuracy at the end"], cells)
 
     def draw(self, rows: Rows, figure: "Figure") -> None:
-        """Test accuracy along the way, mean and standard deviation."""
+        """Draws the test accuracy along the way, with its mean and standard deviation."""
         axes = figure.subplots()
         for position, method in enumerate(self.methods):
             found = self.final(rows, method)
@@ -130,25 +132,15 @@ class Comparison:
                 drawing.band(axes, xs, ys, position=position, label=f"{method}, rate {found[0]['rate']:g}")
                 axes.lines[-1].set_markevery(max(1, length // 8))
         aim = 100 * self.aim(rows)
-        axes.axhline(aim, color="#666666", linewidth=1, linestyle=":", label=f"target, {aim:g} %")
+        axes.axhline(aim, linestyle=":", **drawing.REFERENCE, label=f"target, {aim:g} %")
         axes.set(xlabel=LABELS[self.along], ylabel="test accuracy (%)", xscale="log", ylim=(aim - 7.5, 100))
         drawing.plain_numbers(axes.xaxis)
         axes.legend(fontsize=7, loc="lower right")
 
-    def _run(self, scale: Scale, stage: str, method: str, rate: float, seed: int) -> Run:
+    def _recipe(self, scale: Scale, *, method: str, rate: float) -> Run:
         common = self.common(scale)
-        overrides = {
-            **common,
-            "data.evaluate_on": "validation" if stage == "tuning" else "test",
-            "optimizer.learning_rate": rate,
-            "seed": seed,
-            **self.methods[method],
-        }
-        tells = {"stage": stage, "data": common["data.name"], "method": method, "rate": rate, "seed": seed}
-        return Run(tells=tells, spec=self.spec, overrides=overrides, flags={"num_devices": 1})
-
-    def _is_tuned(self, scale: Scale, rows: Rows, method: str) -> bool:
-        return len(ask.select(rows, stage="tuning", method=method)) == len(self.rates[scale])
+        overrides = {**common, "optimizer.learning_rate": rate, **self.methods[method]}
+        return Run(labels={"data": common["data.name"]}, spec=self.spec, overrides=overrides)
 
     def _there(self, rows: Rows) -> list[str]:
         return [method for method in self.methods if self.final(rows, method)]

@@ -1,13 +1,17 @@
 """How figures look: colour-blind safe, readable in grey and at the width of a column."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from experiments.experiment import Sample
+from experiments.experiment import Rows, Sample
+from experiments.rows import curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+else:
+    Figure = Any  # matplotlib is imported where something is drawn
 
 # Okabe and Ito's colour-blind-safe palette, without the yellow that vanishes on white. Markers tell the curves apart
 # in grey, line styles beyond seven runs.
@@ -15,6 +19,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")
 FORMATS = (".png", ".pdf", ".svg")
+REFERENCE: Any = {"color": "#666666", "linewidth": 1}  # a line to compare curves with
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -41,12 +46,12 @@ def band(
     """Draws a curve of means with a band of one standard deviation to either side.
 
     Args:
-      axes: to draw on.
-      xs: of the means.
-      samples: one of each x.
-      position: of the curve, for its look.
-      label: in the legend.
-      **changes: of that look, as Matplotlib has them.
+      axes: the axes to draw on.
+      xs: x of each mean.
+      samples: one sample for each x.
+      position: position of the curve among others, which gives its look.
+      label: name in the legend.
+      **changes: line properties of Matplotlib that replace those of the look.
     """
     looks: dict[str, Any] = {"markersize": 5, "markeredgecolor": "white"} | look(position) | changes
     means = [sample.mean for sample in samples]
@@ -55,15 +60,45 @@ def band(
     axes.fill_between(xs, low, high, color=looks["color"], alpha=0.2, linewidth=0)
 
 
+def curves(
+    axes: "Axes", groups: Mapping[str, Rows], *, along: str, of: str, scale: float = 1.0, **changes: Any
+) -> None:
+    """Draws a quantity along the runs, as `band`, for each group of runs that differ in their seed alone.
+
+    Args:
+      axes: the axes to draw on.
+      groups: label -> rows.
+      along: the quantity on the x axis; the same for all runs of a group.
+      of: the quantity on the y axis.
+      scale: factor on the latter.
+      **changes: line properties of Matplotlib that replace those of the look.
+    """
+    for position, (label, rows) in enumerate(groups.items()):
+        if rows:
+            samples = curve(rows, of, scale=scale)
+            band(axes, rows[0][along], samples, position=position, label=label, **changes)
+
+
+def ticks(axes: "Axes", labels: Mapping[float, str]) -> None:
+    """Labels the x axis at these values alone."""
+    axes.set_xticks(list(labels), list(labels.values()))
+    axes.minorticks_off()
+
+
+def legend_below(figure: "Figure", axes: "Axes", *, columns: int, fontsize: int = 8) -> None:
+    """Writes the legend of one panel under all of them."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize=fontsize)
+
+
 def plain_numbers(axis: "Axis", *, minor: Literal["labelled", "bare"] = "labelled") -> None:
-    """Writes the numbers of a logarithmic axis out, in place of powers of ten; between those 2, 3 and 5, or none."""
+    """Writes plain numbers on a logarithmic axis in place of powers of ten; minor ticks are 2, 3 and 5, or bare."""
     axis.set_major_formatter("{x:,g}")
     axis.set_minor_formatter(_few if minor == "labelled" else "")
     axis.set_tick_params(which="minor", labelsize=7)
 
 
 def _few(value: float, position: float = 0) -> str:
-    """Returns a number of which a decade has few enough not to run into each other, or nothing.
+    """Returns a number that begins with 2, 3 or 5, which leaves room between labels, or nothing.
 
     >>> [_few(value) for value in (200, 0.4, 5, 9)]
     ['200', '', '5', '']
@@ -73,7 +108,7 @@ def _few(value: float, position: float = 0) -> str:
 
 
 def percent_ticks(axes: "Axes") -> None:
-    """Labels a logarithmic y axis of percentages at 0.5, 1, 2, 5, ... as far as it goes."""
+    """Labels a logarithmic y axis of percentages at 0.5, 1, 2, 5, ... within its limits."""
     low, high = axes.get_ylim()
     ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if low <= tick <= high]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])

@@ -1,4 +1,4 @@
-"""What an experiment is: a claim of a paper, the runs that test it, and the rule by which they decide."""
+"""An experiment: a claim of a paper, the runs that test it, and the rule that decides from their rows."""
 
 import dataclasses
 import functools
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 Scale = Literal["smoke", "laptop", "gpu", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "gpu", "paper")
-Row = Mapping[str, Any]  # what is known of one finished run
+Row = Mapping[str, Any]  # one finished run: its labels, its measurements, its origin
 Rows = Sequence[Row]
-Reduce = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]  # records of a run -> what its row says of them
+Reduce = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]  # a run's records -> the measurements in its row
 
 
 class Quoted(NamedTuple):
     """A value of a paper, and how it is known."""
 
     text: str
-    mark: str  # READ in a source, DERIVED from facts, or MEM: recalled, unverified
+    mark: str  # READ in a source, DERIVED from facts, or MEM (recalled and unverified)
 
     def __str__(self) -> str:
         return f"{self.text} [{self.mark}]"
@@ -54,25 +54,26 @@ class Sample(NamedTuple):
         return f"{self.mean:,.{self.digits}f} ± {self.std:,.{self.digits}f}{unit} (n={self.n})"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Finding:
     """One quantity: the paper's value beside ours.
 
     Attributes:
-      quantity: in words.
-      ours: of our runs, or what can be said of them.
+      quantity: the quantity in words.
+      ours: the value that our runs gave, or a text where they gave no number.
       paper: the paper's value; None where it gives none.
-      paper_number: the same as a number of the unit of ``ours``; None where the two do not compare.
+      paper_number: the same as a number in the unit of ``ours``; None where the two do not compare.
     """
 
     quantity: str
+    _: dataclasses.KW_ONLY
     ours: Sample | str
     paper: Quoted | None = None
     paper_number: float | None = None
 
     @property
     def difference(self) -> str:
-        """Ours less the paper's."""
+        """Our value minus the paper's."""
         if self.paper_number is None or not isinstance(self.ours, Sample):
             return ""
         return f"{self.ours.mean - self.paper_number:+,.{self.ours.digits}f}"
@@ -87,10 +88,25 @@ class Table(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What the rule says of the rows, and the figures that it went by."""
+    """The rule's decision, and the numbers that it rests on."""
 
     word: Literal["supported", "not supported", "not tested at this scale"]
     because: str
+
+    @classmethod
+    def of(cls, held: bool, because: str) -> "Verdict":
+        """Returns the verdict of a rule that held or did not."""
+        return cls("supported" if held else "not supported", because)
+
+    @classmethod
+    def untested(cls, because: str) -> "Verdict":
+        """Returns the verdict for rows that the rule cannot decide from."""
+        return cls("not tested at this scale", because)
+
+
+def holds(part: bool) -> str:
+    """Returns the word that reports write behind a part of a rule."""
+    return "holds" if part else "fails"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,14 +114,14 @@ class Run:
     """One run: of a config by train.py, or of the experiment's own ``measure``.
 
     Attributes:
-      tells: what sets it apart, in its name and in its row; of a measurement, the arguments.
+      labels: keys and values that set it apart, in its name and in its row; the arguments of a measurement.
       spec: config file with an optional :variant; "" for a measurement.
       overrides: dotted key of the config -> value.
-      flags: of train.py: num_devices and so on.
-      cost: against the other runs of the experiment; for the time left.
+      flags: flags of train.py, such as num_devices.
+      cost: duration relative to the experiment's other runs, from which the time left is predicted.
     """
 
-    tells: Mapping[str, Any]
+    labels: Mapping[str, Any]
     spec: str = ""
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -113,40 +129,57 @@ class Run:
 
     @property
     def name(self) -> str:
-        """For people.
+        """The labels as one text.
 
-        >>> Run(tells={"reducer": "adasum", "num_workers": 8, "seed": 0}).name
+        >>> Run(labels={"reducer": "adasum", "num_workers": 8, "seed": 0}).name
         'reducer=adasum,num_workers=8,seed=0'
         """
-        return ",".join(f"{key}={value}" for key, value in self.tells.items()) or "all"
+        return ",".join(f"{key}={value}" for key, value in self.labels.items()) or "all"
 
     @property
     def overriding(self) -> list[str]:
-        """The overrides, as arguments. A run that diverges is a result: it goes on to its end, unless it says how."""
+        """The overrides as arguments; a run that diverges goes on unless they say otherwise, as that is a result."""
         overrides = {"on_nonfinite": "ignore", **self.overrides}
         return [f"--config.{key}={value}" for key, value in overrides.items()]
 
     @property
     def arguments(self) -> list[str]:
-        """Of train.py."""
+        """Arguments of train.py."""
         return [f"--config={self.spec}", *self.overriding, *(f"--{key}={value}" for key, value in self.flags.items())]
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
-        """All that the run's result depends on.
+        """Everything that the run's result depends on.
 
         Raises:
           ConfigError: one line, if there is no such config.
         """
         if not self.spec:
-            return {"measure": dict(self.tells)}
+            return {"measure": dict(self.labels)}
         from configs import flags  # it imports JAX, which listing experiments can do without
 
         return flags.load(self.spec, self.overriding).to_dict()
 
 
+def repeated(
+    cases: Callable[[Scale], Sequence[Mapping[str, Any]]], *, seeds: Mapping[Scale, int]
+) -> Callable[[Scale, Rows], list[Run]]:
+    """Returns the ``runs`` of an experiment that measures each case with several seeds.
+
+    >>> runs = repeated(lambda scale: [{"n": 2}, {"n": 4}], seeds={"smoke": 1, "laptop": 5})
+    >>> [run.name for run in runs("smoke", [])]
+    ['n=2,seed=0', 'n=4,seed=0']
+    """
+
+    def runs(scale: Scale, rows: Rows) -> list[Run]:
+        del rows
+        return [Run(labels={**case, "seed": seed}) for case in cases(scale) for seed in range(seeds[scale])]
+
+    return runs
+
+
 def evaluations(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a run's evaluations, each quantity as a list: what most experiments need to know of a run.
+    """Returns a run's evaluations, with one list per quantity; most experiments need nothing else of a run.
 
     >>> evaluations([{"kind": "train", "step": 1}, {"kind": "eval", "step": 2, "loss": 0.5, "accuracy": 0.9}])
     {'step': [2], 'loss': [0.5], 'accuracy': [0.9]}
@@ -157,7 +190,7 @@ def evaluations(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def evaluations_of(*keys: str) -> Reduce:
-    """Returns a ``reduce`` that keeps only these quantities of a run's evaluations, all of which each must have.
+    """Returns a ``reduce`` that keeps only these quantities; each evaluation must have all of them.
 
     >>> evaluations_of("loss")([{"kind": "eval", "step": 2, "loss": 0.5, "accuracy": 0.9}])
     {'loss': [0.5]}
@@ -170,7 +203,7 @@ def evaluations_of(*keys: str) -> Reduce:
     return reduce
 
 
-def _no_rows_needed(rows: Rows) -> Table:
+def _no_table(rows: Rows) -> Table:
     del rows
     return Table((), ())
 
@@ -181,22 +214,22 @@ class Experiment:
 
     Attributes:
       number: its place in the report.
-      title: of its section.
+      title: title of its section.
       claim: the sentence that is tested.
       source: paper, section, table or figure.
-      rule: by which ``judge`` decides, written down before the runs.
-      selection: what was picked, by which metric, on which split, over which grid; "" if nothing was.
-      hours: predicted, of two cores (or one GPU), for each scale that there is.
-      runs: (scale, rows so far) -> the runs; those that depend on picks come once their rows are there.
-      measure: ``tells`` of a run -> its row, for runs without a config.
-      reduce: records of a run of train.py -> what its row says of them.
+      rule: the rule by which ``judge`` decides, written down before the runs.
+      selection: what was picked, by which metric, on which split, over which grid; "" if nothing was picked.
+      hours: predicted hours on two cores (or one GPU), for each scale that the experiment has.
+      runs: (scale, rows so far) -> the runs; runs that depend on picks come once the rows to pick from are finished.
+      measure: a run's ``labels`` -> its row, for runs without a config.
+      reduce: records of a run of train.py -> the measurements in its row.
       findings: rows -> quantities, the paper's value beside ours.
       judge: rows -> verdict.
-      table: rows -> all there is to tell, in a table; an empty one where the findings tell all.
+      table: rows -> the results in detail; an empty table where the findings suffice.
       draw: rows, an empty figure -> the figure drawn.
-      enough: rows -> whether they are enough to be told; no other function is asked before.
-      inches: of the figure.
-      notes: what a reader must know: what differs from the paper, what was tried to be fair to it.
+      enough: rows -> whether they are enough to report; no other function is called before they are.
+      inches: size of the figure.
+      notes: what a reader must know, such as differences from the paper and what was done to be fair to it.
     """
 
     number: int
@@ -209,7 +242,7 @@ class Experiment:
     findings: Callable[[Rows], Sequence[Finding]]
     judge: Callable[[Rows], Verdict]
     draw: Callable[[Rows, "Figure"], None]
-    table: Callable[[Rows], Table] = _no_rows_needed
+    table: Callable[[Rows], Table] = _no_table
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
     selection: str = ""

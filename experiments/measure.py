@@ -11,7 +11,7 @@ from experiments.experiment import Experiment, Run
 
 
 def measure(experiment: Experiment, run: Run, folder: Path) -> None:
-    """Calls the experiment's ``measure`` with what the run tells, and writes its row.
+    """Calls the experiment's ``measure`` with the run's labels, and writes its row.
 
     Raises:
       ValueError: one line, if another process is at it, or the folder holds another run.
@@ -25,7 +25,7 @@ def measure(experiment: Experiment, run: Run, folder: Path) -> None:
         if held.summary is not None:
             return
         start = time.perf_counter()
-        row = experiment.measure(**run.tells)
+        row = experiment.measure(**run.labels)
         seconds = time.perf_counter() - start
         results.write_rows(held.path / "row.jsonl", [row])
         held.finish({"wall_seconds": seconds})
@@ -33,7 +33,7 @@ def measure(experiment: Experiment, run: Run, folder: Path) -> None:
 
 def command(name: str, run: Run, folder: Path) -> list[str]:
     """Returns the command that does a measurement of an experiment."""
-    return [sys.executable, "-m", "experiments.measure", name, json.dumps(dict(run.tells)), str(folder)]
+    return [sys.executable, "-m", "experiments.measure", name, json.dumps(dict(run.labels)), str(folder)]
 
 
 def main(argv: list[str]) -> int:
@@ -41,11 +41,11 @@ def main(argv: list[str]) -> int:
     from experiments.claims import CLAIMS, load
 
     if len(argv) != 3 or argv[0] not in CLAIMS:
-        print("usage: python -m experiments.measure NAME TELLS FOLDER (what `python -m experiments run` calls)")
+        print("usage: python -m experiments.measure NAME LABELS FOLDER (what `python -m experiments run` calls)")
         return 2
-    name, tells, folder = argv
+    name, labels, folder = argv
     try:
-        measure(load(name), Run(tells=json.loads(tells)), Path(folder))
+        measure(load(name), Run(labels=json.loads(labels)), Path(folder))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -136,7 +136,7 @@ def train_command(run: Run, folder: Path) -> list[str]:
 def fraction_done(run: Run, folder: Path) -> float:
     """Returns the fraction of a run of train.py that its records show as done; 0 if there are none, or damaged ones.
 
-    >>> fraction_done(Run(tells={}), Path("nowhere"))
+    >>> fraction_done(Run(labels={}), Path("nowhere"))
     0.0
     """
     if not run.spec:

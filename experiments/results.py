@@ -46,7 +46,7 @@ def finished(runs: Sequence[Run], *, root: Path, reduce: Reduce = evaluations) -
 
 
 def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations) -> Row:
-    """Returns what is known of a finished run: what it tells, what it measured, and where it came from.
+    """Returns what is known of a finished run: its labels, its measurements, and where it came from.
 
     Raises:
       ValueError: one line, if the folder lacks something or holds something damaged, as one that is half copied does.
@@ -59,9 +59,9 @@ def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations) -> Row:
             f"run={run.name!r}: {str(folder)!r} has DONE but is not whole ({type(error).__name__}: {told}); "
             "copy it again, or remove it"
         ) from error
-    if twice := {"run", "origin", *run.tells} & set(measured):
-        raise ValueError(f"run={run.name!r}: measures {sorted(twice)[0]!r}, which it tells of itself")
-    return {"run": run.name, **run.tells, **measured, "origin": origin}
+    if twice := {"run", "origin", *run.labels} & set(measured):
+        raise ValueError(f"run={run.name!r}: measures {sorted(twice)[0]!r}, which is one of its labels")
+    return {"run": run.name, **run.labels, **measured, "origin": origin}
 
 
 def _read(run: Run, folder: Path, *, reduce: Reduce) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -76,7 +76,7 @@ def _read(run: Run, folder: Path, *, reduce: Reduce) -> tuple[dict[str, Any], di
         (measured,) = read_rows(folder / "row.jsonl")
         seconds = run_folders.from_json((folder / "DONE").read_bytes())["wall_seconds"]
     origin = {
-        "config": {"spec": run.spec, "overrides": dict(run.overrides)} if run.spec else {"measure": dict(run.tells)},
+        "config": {"spec": run.spec, "overrides": dict(run.overrides)} if run.spec else {"measure": dict(run.labels)},
         "fingerprint": run_folders.fingerprint(config),
         "commit": start["commit"],
         "tree": start["tree"],

@@ -1,4 +1,4 @@
-"""Questions to rows: which of them, their values, when one got somewhere, which one is best."""
+"""Questions to rows: select some, summarise their values, find when a run reached a target, pick the best."""
 
 import math
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from experiments.experiment import Row, Rows, Sample
 Mode = Literal["max", "min"]
 
 
-def select(rows: Rows, **tells: Any) -> list[Row]:
-    """Returns the rows that say this of themselves.
+def select(rows: Rows, **labels: Any) -> list[Row]:
+    """Returns the rows with these labels.
 
     >>> select([{"seed": 0, "reducer": "sum"}, {"seed": 1, "reducer": "mean"}], reducer="mean")
     [{'seed': 1, 'reducer': 'mean'}]
     """
-    return [row for row in rows if all(key in row and row[key] == value for key, value in tells.items())]
+    return [row for row in rows if all(key in row and row[key] == value for key, value in labels.items())]
 
 
 def distinct(rows: Rows, key: str) -> list[Any]:
@@ -73,14 +73,23 @@ def standard_error(one: Sample, other: Sample) -> float:
     return math.sqrt(one.std**2 / one.n + other.std**2 / other.n)
 
 
+def above(one: Sample, other: Sample, *, errors: float) -> bool:
+    """Returns whether a mean is above another by more than so many standard errors of the difference.
+
+    >>> above(Sample(2.1, 1.0, n=2), Sample(0.0, 1.0, n=2), errors=2)
+    True
+    """
+    return one.mean - other.mean > errors * standard_error(one, other)
+
+
 def first_at(row: Row, target: float, *, of: str, along: str = "step", mode: Mode = "max") -> float:
-    """Returns where a run first evaluates at a target or better: as exactly as it is evaluated often.
+    """Returns where a run first evaluates at a target or better, which is as exact as evaluations are frequent.
 
     Args:
-      row: of a run.
+      row: row of a run.
       target: the value to be reached.
-      of: the quantity.
-      along: what is returned: step, epoch, simulated_seconds.
+      of: the quantity that reaches it.
+      along: the quantity that is returned, such as step, epoch or simulated_seconds.
       mode: which values are better.
 
     Returns:
@@ -94,7 +103,7 @@ def first_at(row: Row, target: float, *, of: str, along: str = "step", mode: Mod
 
 
 def reached(value: float, *, digits: int) -> str:
-    """Returns what ``first_at`` found, in words.
+    """Returns the value of `first_at` in words.
 
     >>> reached(20.0, digits=1), reached(math.inf, digits=1)
     ('20.0', 'not reached')
@@ -105,21 +114,21 @@ def reached(value: float, *, digits: int) -> str:
 def until(
     rows: Rows, target: float, *, of: str, along: str, mode: Mode = "max", digits: int = 4, unit: str = ""
 ) -> Sample:
-    """Returns where runs first evaluate at a target or better, as `first_at`, over their seeds."""
+    """Returns `first_at` over runs that differ in their seed alone."""
     return Sample.of([first_at(row, target, of=of, along=along, mode=mode) for row in rows], digits=digits, unit=unit)
 
 
 def reached_by_all(rows: Rows, *, of: str, parts: int, mode: Mode = "max") -> float:
-    """Returns the best value that every run gets to at some evaluation, rounded to what is no better.
+    """Returns the best value that every run reaches at some evaluation, rounded to a value that is no better.
 
     Args:
-      rows: of the runs.
+      rows: rows of the runs.
       of: the quantity.
-      parts: of one, that the value is rounded to a multiple of.
+      parts: the value is rounded to a multiple of 1 / parts.
       mode: which values are better.
 
     Returns:
-      NaN where a run has no finite value, which no run gets to.
+      The value; NaN, which no run reaches, where a run has no finite value.
 
     >>> reached_by_all([{"accuracy": [0.5, 0.9137]}, {"accuracy": [0.93, 0.92]}], of="accuracy", parts=1000)
     0.913
@@ -135,7 +144,7 @@ def reached_by_all(rows: Rows, *, of: str, parts: int, mode: Mode = "max") -> fl
 
 
 def best(rows: Sequence[Row], *, by: str, mode: Mode = "max") -> Row:
-    """Returns the row whose last evaluation is best; those that are not finite lose.
+    """Returns the row whose last evaluation is best; values that are not finite lose.
 
     >>> best([{"loss": [2.0], "rate": 0.1}, {"loss": [1.0], "rate": 0.2}], by="loss", mode="min")["rate"]
     0.2
@@ -149,18 +158,8 @@ def best(rows: Sequence[Row], *, by: str, mode: Mode = "max") -> Row:
     return max(rows, key=quality)
 
 
-def picked(tried: Sequence[Row], key: str, *, by: str, of: int = 1, mode: Mode = "max") -> Any:
-    """Returns what the run that ends best tells of a key; None before so many have run.
-
-    >>> tried = [{"accuracy": [0.8], "rate": 0.1}, {"accuracy": [0.9], "rate": 0.2}]
-    >>> picked(tried, "rate", by="accuracy", of=2), picked(tried, "rate", by="accuracy", of=3)
-    (0.2, None)
-    """
-    return best(tried, by=by, mode=mode)[key] if len(tried) >= of else None
-
-
 def in_words(tried: Rows, key: str, *, by: str, digits: int, scale: float = 1.0) -> str:
-    """Returns what was tried, and how each ended.
+    """Returns the values of a key that were tried, with a quantity at the end of each run.
 
     >>> in_words([{"accuracy": [0.8], "rate": 0.1}], "rate", by="accuracy", digits=2, scale=100)
     '0.1: 80.00'
@@ -169,7 +168,7 @@ def in_words(tried: Rows, key: str, *, by: str, digits: int, scale: float = 1.0)
 
 
 def earliest(rows: Sequence[Row], *, target: float, of: str, along: str = "epoch", mode: Mode = "max") -> Row:
-    """Returns the row that first gets to a target; of several, or where none does, the one that ends best.
+    """Returns the row that first reaches a target; among several, or where none does, the one that ends best.
 
     >>> tried = [{"epoch": [1, 2], "accuracy": [0.5, 0.9], "rate": 1}, {"epoch": [1, 2], "accuracy": [0.8, 0.7]}]
     >>> earliest(tried, target=0.85, of="accuracy")["rate"]
@@ -177,3 +176,12 @@ def earliest(rows: Sequence[Row], *, target: float, of: str, along: str = "epoch
     """
     sooner = [first_at(row, target, of=of, along=along, mode=mode) for row in rows]
     return best([row for row, at in zip(rows, sooner, strict=True) if at == min(sooner)], by=of, mode=mode)
+
+
+def errors(rows: Rows) -> list[Row]:
+    """Returns the rows with the error in percent, 100 (1 - accuracy), at each evaluation.
+
+    >>> errors([{"accuracy": [0.5, 0.75]}])
+    [{'accuracy': [0.5, 0.75], 'error': [50.0, 25.0]}]
+    """
+    return [{**row, "error": [100 * (1 - accuracy) for accuracy in row["accuracy"]]} for row in rows]

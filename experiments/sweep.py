@@ -87,7 +87,7 @@ def runs_of(spec: str, points: Sequence[Point], *, seeds: int = 1, flags: Mappin
     for point in points:
         for seed in [point["seed"]] if "seed" in point else range(seeds):
             overrides = {**point, "seed": seed}
-            found.append(Run(tells=overrides, spec=spec, overrides=overrides, flags=flags or {}))
+            found.append(Run(labels=overrides, spec=spec, overrides=overrides, flags=flags or {}))
     return found
 
 

@@ -1,11 +1,40 @@
-"""What rows of claims need in tests: where they came from, and that all of a report can be told."""
+"""Rows of runs that never ran, for tests of claims."""
 
 from experiments import report
 
 ORIGIN = {"commit": "0" * 40, "tree": "clean", "jax": "0", "devices": ["cpu"], "wall_seconds": 1.0}
 
 
-def told(experiment, rows):
-    """The whole section, with a figure that is drawn: nothing of it fails."""
+def rows_of(runs, measured):
+    """Returns the rows of runs of train.py, where ``measured(labels)`` gives what each one measures."""
+    return [{"run": run.name, **measured(run.labels), **run.labels, "origin": ORIGIN} for run in runs if run.spec]
+
+
+def complete(experiment, measured, *, scale="laptop"):
+    """Returns the rows of all runs, in as many stages as the experiment has."""
+    rows = []
+    while len(found := rows_of(experiment.runs(scale, rows), measured)) > len(rows):
+        rows = found
+    return rows
+
+
+def anything(labels=None, *, end=0.98):
+    """Returns a measurement with every quantity that some claim needs, which ends at this accuracy."""
+    steps = range(1, 7)
+    losses = [2 - end + 3 * 0.5**step for step in steps]
+    return {
+        "step": [10 * step for step in steps],
+        "epoch": [5.0 * step for step in steps],
+        "simulated_seconds": [20.0 * step for step in steps],
+        "accuracy": [end * (1 - 0.5**step) for step in steps[:-1]] + [end],
+        "bits_per_dim": losses,
+        "masked_lm_loss": losses,
+        "bytes_per_worker": 1e6,
+        "examples_per_second": 1e3,
+    }
+
+
+def whole_report(experiment, rows):
+    """Draws the figure and returns the section; nothing of it fails."""
     report.draw(experiment, rows)
     return report.section(experiment, [{**row, "origin": ORIGIN} for row in rows], figure="figure.png")

@@ -1,4 +1,7 @@
-"""What all claims have in common: they say what they test and by which rule, and their runs can be run."""
+"""Properties of all claims: they declare what they test, their runs can run, and picks rest on validation alone."""
+
+import importlib
+import random
 
 import pytest
 
@@ -6,16 +9,46 @@ from configs import flags
 from data.assumed import make_or_assume
 from experiments import claims, commands, queue, report, results
 from experiments.experiment import SCALES
+from tests.claim_rows import anything, complete, rows_of
 from training.setup import make_setup
 
 EXPERIMENTS = claims.in_order()
 SCALED = [(name, scale) for name, experiment in EXPERIMENTS.items() for scale in experiment.hours]
+WORDS = ("supported", "not supported", "not tested at this scale")
+
+
+def tuned_of(name):
+    module = importlib.import_module(f"experiments.claims.{name}")
+    return module.COMPARISON.tuned if hasattr(module, "COMPARISON") else getattr(module, "TUNED", None)
+
+
+TUNED = {name: tuned for name in EXPERIMENTS if (tuned := tuned_of(name)) is not None}
+TUNED_SCALED = [(name, scale) for name, scale in SCALED if name in TUNED]
+
+
+@pytest.fixture(autouse=True)
+def digits(monkeypatch, tmp_path):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
 
 
 def kinds(name, scale):
     """One run of each kind of those that an experiment begins with: a config file, and which keys it overrides."""
     runs = EXPERIMENTS[name].runs(scale, [])
-    return list({(run.spec, *run.overrides, *run.tells): run for run in runs}.values())
+    return list({(run.spec, *run.overrides, *run.labels): run for run in runs}.values())
+
+
+def ascending(tuned, scale):
+    """Measurements in which a later value of a grid ends better, on validation; reported runs all end alike."""
+
+    def measured(labels):
+        for point in tuned.points(scale):
+            at = tuned.tuned_at(scale, point)
+            if labels.items() >= {**at, **tuned.stages[0]}.items():
+                values = list(tuned.grid(scale, at))
+                return anything(end=0.9 + 0.09 * values.index(labels[tuned.key]) / len(values))
+        return anything()
+
+    return measured
 
 
 def test_each_says_what_it_tests_and_how_it_is_decided():
@@ -32,10 +65,65 @@ def test_each_says_what_it_tests_and_how_it_is_decided():
 def test_names_of_runs_are_their_own_and_configs_are_valid(name, scale):
     names = [run.name for run in EXPERIMENTS[name].runs(scale, [])]
     assert len(set(names)) == len(names) > 0
-    for run in kinds(name, scale):
-        assert run.config
-        if run.spec and run.tells.get("split") in ("validation", "test"):
-            assert run.config["data"]["evaluate_on"] == run.tells["split"]
+    assert all(run.config for run in kinds(name, scale))
+
+
+@pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - set(TUNED)))
+def test_runs_without_tuning_are_repeated_over_seeds(name):
+    for scale, seeds in (("smoke", 1), ("laptop", 3)):
+        runs = EXPERIMENTS[name].runs(scale, [])
+        assert len({run.labels["seed"] for run in runs}) >= seeds
+
+
+@pytest.mark.parametrize(("name", "scale"), TUNED_SCALED)
+def test_the_best_of_each_grid_on_validation_is_reported_over_seeds_on_the_test_split(name, scale):
+    experiment, tuned = EXPERIMENTS[name], TUNED[name]
+    rows = complete(experiment, ascending(tuned, scale), scale=scale)
+    runs = [run for run in experiment.runs(scale, rows) if run.spec]
+    assert len(runs) == len(rows) == len({run.name for run in runs})
+    for run in runs:
+        is_tuning = run.labels.items() >= tuned.stages[0].items()
+        assert is_tuning or run.labels.items() >= tuned.stages[1].items()
+        assert run.overrides["data.evaluate_on"] == ("validation" if is_tuning else "test")
+        assert run.overrides["seed"] == run.labels["seed"] and (run.labels["seed"] == 0 or not is_tuning)
+    for point in tuned.points(scale):
+        pick = tuned.grid(scale, tuned.tuned_at(scale, point))[-1]
+        reported = tuned.tests(rows, **point, **{tuned.key: pick})
+        assert {row["seed"] for row in reported} == set(range(tuned.seeds[scale]))
+        others = [row for row in tuned.tests(rows, **point) if row not in reported]
+        assert all(row[tuned.key] == 1.0 for row in others) and (name == "lenet_workers" or not others)
+
+
+@pytest.mark.parametrize(("name", "scale"), TUNED_SCALED)
+def test_picks_wait_for_their_grid_and_ignore_the_test_split(name, scale):
+    experiment, tuned = EXPERIMENTS[name], TUNED[name]
+    rows = complete(experiment, ascending(tuned, scale), scale=scale)
+    other_tests = [
+        {**row, **anything(end=random.Random(row["run"]).random())} if row.items() >= tuned.stages[1].items() else row
+        for row in rows
+    ]
+    wanted = [run.name for run in experiment.runs(scale, rows) if run.spec]
+    assert [run.name for run in experiment.runs(scale, other_tests) if run.spec] == wanted
+    for point in tuned.points(scale):
+        at = tuned.tuned_at(scale, point)
+        missing = tuned.tried(rows, **at)[0]
+        assert tuned.is_tuned(scale, rows, point)
+        assert not tuned.is_tuned(scale, [row for row in rows if row is not missing], point)
+        assert len(experiment.runs(scale, [row for row in rows if row is not missing])) < len(wanted)
+
+
+@pytest.mark.parametrize(("name", "scale"), TUNED_SCALED)
+def test_a_complete_set_of_rows_is_judged_and_reported(name, scale):
+    experiment = EXPERIMENTS[name]
+    rows = complete(experiment, anything, scale=scale)
+    first = rows_of(experiment.runs(scale, []), anything)
+    for some in (rows, first):
+        assert experiment.judge(some).word in WORDS
+        table = experiment.table(some)
+        assert all(len(cells) == len(table.header) for cells in table.cells)
+        assert experiment.claim in report.section(experiment, some) and report.draw(experiment, some)
+    assert experiment.judge(first).word == "not tested at this scale"
+    assert experiment.findings(rows)
 
 
 @pytest.mark.slow
@@ -57,8 +145,8 @@ def test_the_first_run_at_smoke_scale_ends_in_a_row(name, tmp_path):
     run = experiment.runs("smoke", [])[0]
     assert queue.execute([run], root=tmp_path, command=commands.command_of(name)) == []
     (row,) = results.finished([run], root=tmp_path, reduce=experiment.reduce)
-    assert set(run.tells) < set(row)
+    assert set(run.labels) < set(row)
     if experiment.enough([row]):
-        assert experiment.judge([row]).word in ("supported", "not supported", "not tested at this scale")
+        assert experiment.judge([row]).word in WORDS
     else:
         assert "No verdict" in report.section(experiment, [row])

@@ -50,12 +50,12 @@ with runs.open_run(folder, config) as held:
 
 
 def made_up(count=3, **others):
-    return [Run(tells={"seed": seed, **others}) for seed in range(count)]
+    return [Run(labels={"seed": seed, **others}) for seed in range(count)]
 
 
 def command(seconds=0.0, failing=()):
     def of(run, folder):
-        fails = "fails" if run.tells["seed"] in failing else "works"
+        fails = "fails" if run.labels["seed"] in failing else "works"
         return [sys.executable, "-c", SCRIPT, str(folder), json.dumps(run.config), str(seconds), fails]
 
     return of
@@ -169,7 +169,7 @@ def test_a_folder_that_vanishes_is_a_failure_and_not_the_end(tmp_path):
     vanishes = "import shutil, sys, os; shutil.rmtree(sys.argv[1]); sys.exit(3)"
 
     def of(run, folder):
-        return [sys.executable, "-c", vanishes, str(folder)] if run.tells["seed"] == 0 else command()(run, folder)
+        return [sys.executable, "-c", vanishes, str(folder)] if run.labels["seed"] == 0 else command()(run, folder)
 
     (failure,) = queue.execute(made_up(2), root=tmp_path, command=of)
     assert failure.reason == "exit code 3: it said nothing" and counts(tmp_path, "ended") == [("seed=1", 1)]
@@ -182,7 +182,7 @@ def test_the_last_line_of_a_long_log_is_found(tmp_path):
 
 
 def test_progress_of_damaged_records_is_none(tmp_path):
-    trained = Run(tells={}, spec="configs/digits.py:smoke", overrides={"train_steps": 8, "train_epochs": None})
+    trained = Run(labels={}, spec="configs/digits.py:smoke", overrides={"train_steps": 8, "train_epochs": None})
     for text, fraction in (
         ('{"kind": "train", "step": 2}\n', 0.25),
         ("x\n", 0.0),
@@ -191,14 +191,14 @@ def test_progress_of_damaged_records_is_none(tmp_path):
     ):
         (tmp_path / "metrics.jsonl").write_text(text)
         assert queue.fraction_done(trained, tmp_path) == fraction
-    no_config = Run(tells={}, spec="configs/none.py")
+    no_config = Run(labels={}, spec="configs/none.py")
     assert queue.fraction_done(no_config, tmp_path) == queue.fraction_done(trained, tmp_path / "none") == 0.0
 
 
 def test_two_shards_that_are_merged_equal_one_run(tmp_path, capsys):
     def wanted(rows):
         tuned = [row for row in rows if row.get("stage") == "tune"]
-        picked = [Run(tells={"seed": 9, "of": max(row["value"] for row in tuned)})] if len(tuned) == 2 else []
+        picked = [Run(labels={"seed": 9, "of": max(row["value"] for row in tuned)})] if len(tuned) == 2 else []
         return [*made_up(2, stage="tune"), *picked]
 
     whole, one, two = (tmp_path / name for name in ("whole", "one", "two"))
@@ -219,7 +219,7 @@ def test_two_shards_that_are_merged_equal_one_run(tmp_path, capsys):
 
 
 def test_a_shard_must_be_one_of_them():
-    assert [run.tells["seed"] for run in commands.Shard.parse("2/2").own(made_up(5))] == [1, 3]
+    assert [run.labels["seed"] for run in commands.Shard.parse("2/2").own(made_up(5))] == [1, 3]
     for text in ("0/2", "3/2", "1", "a/b", "1/0"):
         with pytest.raises(ValueError, match="must be i/n"):
             commands.Shard.parse(text)
@@ -246,7 +246,7 @@ def test_a_folder_that_is_half_copied_is_told_in_a_line(done, tmp_path, missing)
 
 
 def test_paths_among_the_values_make_no_folders():
-    run = Run(tells={"data.directory": "/a/b", "of": "../x"})
+    run = Run(labels={"data.directory": "/a/b", "of": "../x"})
     assert results.folder_of(run, pathlib.Path("root")).parent == pathlib.Path("root")
 
 
@@ -255,8 +255,8 @@ def test_folders_are_of_configs():
     root = pathlib.Path("root")
     assert results.folder_of(plain, root) == results.folder_of(*made_up(1), root)
     assert results.folder_of(plain, root) != results.folder_of(other, root)
-    trained = Run(tells={"seed": 1}, spec="configs/digits.py:smoke", overrides={"seed": 1})
-    longer = Run(tells={"seed": 1}, spec="configs/digits.py:smoke", overrides={"seed": 1, "train_steps": 5})
+    trained = Run(labels={"seed": 1}, spec="configs/digits.py:smoke", overrides={"seed": 1})
+    longer = Run(labels={"seed": 1}, spec="configs/digits.py:smoke", overrides={"seed": 1, "train_steps": 5})
     assert results.folder_of(trained, root) != results.folder_of(longer, root)
 
 

@@ -356,6 +356,6 @@ def test_skip_is_refused_with_a_server(tmp_path, capsys):
 
 
 def test_experiments_go_on_with_it():
-    run = functools.partial(ExperimentRun, tells={}, spec=f"{ROOT}/configs/digits.py")
+    run = functools.partial(ExperimentRun, labels={}, spec=f"{ROOT}/configs/digits.py")
     assert run().config["on_nonfinite"] == "ignore"
     assert run(overrides={"on_nonfinite": "stop"}).config["on_nonfinite"] == "stop"

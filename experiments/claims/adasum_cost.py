@@ -6,17 +6,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import drawing
 from experiments import rows as ask
-from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from experiments.drawing import Figure
+from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SIZES = {"smoke": (10_000,), "laptop": (10_000, 100_000, 1_000_000, 10_000_000)}
+SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (10_000,), "laptop": (10_000, 100_000, 1_000_000, 10_000_000)}
 REPEATS = {"smoke": 3, "laptop": 15}
 NUM_WORKERS = 8
 MOST_TIME, MOST_BYTES = 2.0, 1.05  # over those of the sum
@@ -24,7 +22,7 @@ MOST_TIME, MOST_BYTES = 2.0, 1.05  # over those of the sum
 
 def _measure(*, sizes: list[int], repeats: int, seed: int) -> dict[str, Any]:
     """Measures both reducers in turns, in a process of its own, as it needs eight devices."""
-    del seed  # tells one repetition from another
+    del seed  # distinguishes repetitions
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found.json"
         command = [
@@ -39,9 +37,9 @@ def _measure(*, sizes: list[int], repeats: int, seed: int) -> dict[str, Any]:
 
 
 def digest(found: dict[str, Any]) -> dict[str, Any]:
-    """Returns what the benchmark's JSON says of Adasum and of the sum, as a list over the sizes.
+    """Returns the results of Adasum and of the sum in the benchmark's JSON, as lists over the sizes.
 
-    Ratios are of calls of the same round, so that what slows the machine down for a while slows both.
+    Ratios are of calls of the same round, so that a machine that is slow for a while slows both.
 
     Raises:
       ValueError: one line, if one was not measured.
@@ -67,71 +65,64 @@ def digest(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    del rows
-    seeds = range(1 if scale == "smoke" else 3)
-    return [Run(tells={"sizes": list(SIZES[scale]), "repeats": REPEATS[scale], "seed": seed}) for seed in seeds]
-
-
-def _over_sizes(rows: Rows, key: str, *, digits: int = 2, scale: float = 1.0, unit: str = "") -> list[Sample]:
-    return ask.curve(rows, key, digits=digits, scale=scale, unit=unit)
+RUNS = repeated(
+    lambda scale: [{"sizes": list(SIZES[scale]), "repeats": REPEATS[scale]}], seeds={"smoke": 1, "laptop": 3}
+)
 
 
 def _findings(rows: Rows) -> list[Finding]:
     largest = f"{rows[0]['num_floats'][-1]:,} floats"
-    quoted = Quoted("almost as efficient as summing", "READ: abstract, arXiv")
+    time, sent, over_mean = _ratios(rows)
+    as_efficient = Quoted("almost as efficient as summing", "READ: abstract, arXiv")
+    same_bytes = Quoted("1, but for O(log2 n) small messages", "DERIVED: halving and doubling")
+    slower = Quoted("about 10 times slower than the sum, 8 V100 a node", "READ: Horovod's issue 1760")
     return [
+        Finding(f"time of Adasum over that of the sum, {largest}", ours=time, paper=as_efficient),
         Finding(
-            quantity=f"time of Adasum over that of the sum, {largest}",
-            ours=_over_sizes(rows, "time_ratio")[-1],
-            paper=quoted,
+            f"bytes that a worker sends, over those of the sum, {largest}", ours=sent, paper=same_bytes, paper_number=1
         ),
-        Finding(
-            quantity=f"bytes that a worker sends, over those of the sum, {largest}",
-            ours=_over_sizes(rows, "bytes_ratio", digits=4)[-1],
-            paper=Quoted("1, but for O(log2 n) small messages", "DERIVED: halving and doubling"),
-            paper_number=1.0,
-        ),
-        Finding(quantity=f"time of Adasum over that of the mean, {largest}", ours=_over_sizes(rows, "mean_ratio")[-1]),
-        Finding(
-            quantity="what users say",
-            ours="not tried: no cluster",
-            paper=Quoted("about 10 times slower than the sum, 8 V100 a node", "READ: Horovod's issue 1760"),
-        ),
+        Finding(f"time of Adasum over that of the mean, {largest}", ours=over_mean),
+        Finding("what users say", ours="not tried: no cluster", paper=slower),
     ]
 
 
+def _ratios(rows: Rows) -> list[Sample]:
+    """Returns time and bytes over those of the sum, and time over that of the mean, for the largest size."""
+    digits = {"time_ratio": 2, "bytes_ratio": 4, "mean_ratio": 2}
+    return [ask.curve(rows, key, digits=digits[key])[-1] for key in digits]
+
+
 def _judge(rows: Rows) -> Verdict:
-    time, sent = _over_sizes(rows, "time_ratio")[-1], _over_sizes(rows, "bytes_ratio", digits=4)[-1]
-    held = time.mean <= MOST_TIME and sent.mean <= MOST_BYTES
-    because = (
+    time, sent, _ = _ratios(rows)
+    return Verdict.of(
+        time.mean <= MOST_TIME and sent.mean <= MOST_BYTES,
         f"With {rows[0]['num_floats'][-1]:,} floats Adasum takes {time} times as long as the sum (bound {MOST_TIME:g}) "
         f"and sends {sent} times the bytes (bound {MOST_BYTES:g}), on {rows[0]['num_devices']} devices of one machine "
-        f"with {rows[0]['cpu_count']} cores: memory in the place of a network."
+        f"with {rows[0]['cpu_count']} cores: memory in the place of a network.",
     )
-    return Verdict("supported" if held else "not supported", because)
 
 
 def _table(rows: Rows) -> Table:
     columns = [
-        [f"{size:,}" for size in rows[0]["num_floats"]],
-        *([str(s) for s in _over_sizes(rows, f"{who}_seconds", scale=1e3)] for who in ("adasum", "sum")),
-        [str(s) for s in _over_sizes(rows, "time_ratio")],
-        [str(s) for s in _over_sizes(rows, "bytes_ratio", digits=4)],
+        *(ask.curve(rows, f"{who}_seconds", digits=2, scale=1e3) for who in ("adasum", "sum")),
+        ask.curve(rows, "time_ratio", digits=2),
+        ask.curve(rows, "bytes_ratio", digits=4),
     ]
+    sizes = [f"{size:,}" for size in rows[0]["num_floats"]]
+    cells = [[size, *map(str, samples)] for size, *samples in zip(sizes, *columns, strict=True)]
     header = ["Floats", "Adasum, ms", "Sum, ms", "Time ratio", "Bytes ratio"]
-    return Table(header, [list(line) for line in zip(*columns, strict=True)], "Of each run, medians over its rounds.")
+    return Table(header, cells, "Of each run, medians over its rounds.")
 
 
-def _draw(rows: Rows, figure: "Figure") -> None:
+def _draw(rows: Rows, figure: Figure) -> None:
     times, ratios = figure.subplots(1, 2)
-    sizes = rows[0]["num_floats"]
     for position, (who, label) in enumerate((("sum", "sum"), ("adasum", "Adasum"))):
-        drawing.band(times, sizes, _over_sizes(rows, f"{who}_seconds", scale=1e3), position=position, label=label)
+        samples = ask.curve(rows, f"{who}_seconds", scale=1e3)
+        drawing.band(times, rows[0]["num_floats"], samples, position=position, label=label)
     times.set(xscale="log", yscale="log", xlabel="floats of a gradient", ylabel="milliseconds")
-    drawing.band(ratios, sizes, _over_sizes(rows, "time_ratio"), position=1, label="time")
-    drawing.band(ratios, sizes, _over_sizes(rows, "bytes_ratio"), position=2, label="bytes sent")
-    ratios.axhline(MOST_TIME, color="#666666", linewidth=1, linestyle="--", label="bound of the rule, for time")
+    for position, (key, label) in enumerate((("time_ratio", "time"), ("bytes_ratio", "bytes sent")), start=1):
+        drawing.band(ratios, rows[0]["num_floats"], ask.curve(rows, key), position=position, label=label)
+    ratios.axhline(MOST_TIME, linestyle="--", label="bound of the rule, for time", **drawing.REFERENCE)
     ratios.set(xscale="log", xlabel="floats of a gradient", ylabel="Adasum over sum", ylim=(0, None))
     for axes in (times, ratios):
         axes.legend(fontsize=8)
@@ -148,7 +139,7 @@ EXPERIMENT = Experiment(
     "sum); where devices share a memory, that is the bottleneck, a second pass can double the time, and nothing else "
     "should come on top. Where a network is the bottleneck, bytes decide.",
     hours={"smoke": 0.01, "laptop": 0.15},
-    runs=_runs,
+    runs=RUNS,
     measure=_measure,
     findings=_findings,
     judge=_judge,

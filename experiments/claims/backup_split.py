@@ -1,31 +1,34 @@
 """How many of 100 machines should be backups: steps to a target, time of a step, and their product."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from experiments import datasets, drawing, experiment
 from experiments import rows as ask
+from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from experiments.tuning import NAMED_STAGES, Tuned
 
 MACHINES = 100
 SIZES = {"smoke": (50, 96, 100), "laptop": (50, 60, 70, 80, 90, 94, 96, 98, 100)}
 RATES = {"smoke": (0.004,), "laptop": (0.001, 0.002, 0.004, 0.008)}  # of one worker
 TRAIN_STEPS = {"smoke": 120, "laptop": 600}
 TARGETS = {"mnist": 0.95, "digits": 0.9}  # accuracy; stated before the runs
-BEST_BACKUPS = (2, 10)  # what "small" is
+BEST_BACKUPS = (2, 10)  # numbers that count as few
+PAPER_SPLIT = Quoted("96 + 4", "READ-2nd")
+PANELS = {
+    "step": "steps to the target",
+    "step_seconds": "simulated time of a step (s)",
+    "simulated_seconds": "simulated time to the target (s)",
+}
 
 
-def _run(scale: Scale, *, stage: str, num_required: int, rate: float, seed: int) -> Run:
+def _recipe(scale: Scale, *, num_required: int, rate: float) -> Run:
     data = datasets.image_set(scale)
-    steps = TRAIN_STEPS[scale]
     overrides = {
         **data,
-        "data.evaluate_on": "validation" if stage == "tuning" else "test",
         "model.name": "mlp",
         "model.hidden_sizes": (64,),
         "optimizer.momentum": 0.0,
@@ -37,33 +40,38 @@ def _run(scale: Scale, *, stage: str, num_required: int, rate: float, seed: int)
         "arrivals.name": "paper_cluster",
         "num_workers": MACHINES,
         "batch_size_per_worker": 4,
-        "train_steps": steps,
+        "train_steps": TRAIN_STEPS[scale],
         "eval_every_steps": 5,
         "log_every_steps": 50,
-        "checkpoint_every_steps": steps,
+        "checkpoint_every_steps": TRAIN_STEPS[scale],
         "ema_decay": 0.98,
-        "seed": seed,
     }
-    tells = {"stage": stage, "data": data["data.name"], "num_required": num_required, "rate": rate, "seed": seed}
-    return Run(tells=tells, spec="configs/mnist.py", overrides=overrides, flags={"num_devices": 1})
+    return Run(labels={"data": data["data.name"]}, spec="configs/mnist.py", overrides=overrides)
+
+
+TUNED = Tuned(
+    points=lambda scale: [{"num_required": n} for n in SIZES[scale]],
+    tuned_at=lambda scale, point: {"num_required": MACHINES},
+    grid=lambda scale, point: RATES[scale],
+    recipe=_recipe,
+    seeds={"smoke": 1, "laptop": 3},
+    pick=lambda tried: ask.earliest(tried, target=TARGETS[tried[0]["data"]], of="accuracy", along="step"),
+    stages=NAMED_STAGES,
+    first=("stage", "data"),
+)
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    tuning = [_run(scale, stage="tuning", num_required=MACHINES, rate=rate, seed=0) for rate in RATES[scale]]
-    tuned = ask.select(rows, stage="tuning")
-    if len(tuned) < len(tuning):
-        return tuning
-    rate, seeds = _fastest(tuned), range(1 if scale == "smoke" else 3)
-    final = [_run(scale, stage="final", num_required=n, rate=rate, seed=seed) for n in SIZES[scale] for seed in seeds]
-    if len(ask.select(rows, stage="final")) < len(final) or not _all_reach(rows):
-        return tuning + final
+    runs, final = TUNED.runs(scale, rows), TUNED.tests(rows)
+    if len(final) < len(SIZES[scale]) * TUNED.seeds[scale] or not _all_reach(rows):
+        return runs
     exponent, steps = _law(rows)
-    plan = Run(tells={"stage": "plan", "exponent": round(exponent, 3), "steps_of_all": round(steps, 1)})
-    return [*tuning, *final, plan]
+    plan = {"stage": "plan", "exponent": round(exponent, 3), "steps_of_all": round(steps, 1)}
+    return [*runs, Run(labels=plan)]
 
 
 def _measure(*, stage: str, exponent: float, steps_of_all: float) -> dict[str, Any]:
-    """What the planner says, given the law that was fitted to the steps."""
+    """Asks the planner for the best split, given the law that was fitted to the steps."""
     from experiments import planner
 
     del stage
@@ -80,23 +88,18 @@ def _to_target(row: Any, along: str) -> float:
     return ask.first_at(row, TARGETS[row["data"]], of="accuracy", along=along)
 
 
-def _fastest(rows: Rows) -> float:
-    return ask.earliest(rows, target=TARGETS[rows[0]["data"]], of="accuracy", along="step")["rate"]
-
-
 def _all_reach(rows: Rows) -> bool:
-    final = ask.select(rows, stage="final")
-    there = any(set(sizes) <= set(_sizes(rows)) for sizes in SIZES.values())  # all of a scale
-    return there and all(math.isfinite(_to_target(row, "step")) for row in final)
+    is_whole_scale = any(set(sizes) <= set(_sizes(rows)) for sizes in SIZES.values())
+    return is_whole_scale and all(math.isfinite(_to_target(row, "step")) for row in TUNED.tests(rows))
 
 
 def _sizes(rows: Rows) -> list[int]:
-    return ask.distinct(ask.select(rows, stage="final"), "num_required")
+    return ask.distinct(TUNED.tests(rows), "num_required")
 
 
 def _of(rows: Rows, num_required: int, quantity: str) -> Sample:
     """Returns step, simulated_seconds (both to the target) or step_seconds with N gradients a step, over seeds."""
-    found = ask.select(rows, stage="final", num_required=num_required)
+    found = TUNED.tests(rows, num_required=num_required)
     if quantity == "step_seconds":
         return Sample.of([ask.last(row, "simulated_seconds") / ask.last(row, "step") for row in found], digits=2)
     return Sample.of([_to_target(row, quantity) for row in found], digits=0)
@@ -117,85 +120,70 @@ def _best(rows: Rows) -> int:
 def _findings(rows: Rows) -> list[Finding]:
     if not _all_reach(rows):
         return []
-    exponent, _ = _law(rows)
-    best, first = _best(rows), _sizes(rows)[0]
+    best, first, planned = _best(rows), _sizes(rows)[0], ask.select(rows, stage="plan")
+    plan = f"{planned[0]['best']} + {MACHINES - planned[0]['best']}" if planned else "not planned yet"
     fewer = _of(rows, first, "step").mean / _of(rows, MACHINES, "step").mean
-    planned = ask.select(rows, stage="plan")
     gain = _of(rows, MACHINES, "simulated_seconds").mean / _of(rows, best, "simulated_seconds").mean
-    rate = ask.select(rows, stage="final")[0]["rate"]
+    by_planner = "best split by `experiments.planner`, from the fitted law and the arrival model"
+    all_waited_for = "time to the target, all 100 waited for over the best split"
     return [
         Finding(
-            quantity="best split, by mean simulated time to the target",
-            paper=Quoted("96 + 4", "READ-2nd"),
-            ours=f"{best} + {MACHINES - best}",
+            "best split, by mean simulated time to the target", paper=PAPER_SPLIT, ours=f"{best} + {MACHINES - best}"
         ),
+        Finding(by_planner, paper=PAPER_SPLIT, ours=plan),
         Finding(
-            quantity="best split by `experiments.planner`, from the fitted law and the arrival model",
-            paper=Quoted("96 + 4", "READ-2nd"),
-            ours=f"{planned[0]['best']} + {MACHINES - planned[0]['best']}" if planned else "not planned yet",
-        ),
-        Finding(
-            quantity="exponent of steps ~ N^-exponent",
+            "exponent of steps ~ N^-exponent",
             paper=Quoted("0.85", "DERIVED from MEM med-hi"),
             paper_number=0.85,
-            ours=Sample.of([exponent], digits=2),
+            ours=Sample.of([_law(rows)[0]], digits=2),
         ),
         Finding(
-            quantity=f"steps with N = {first} over those with 100",
+            f"steps with N = {first} over those with 100",
             paper=Quoted("about 1.8 (137.5e3 over 76.2e3)", "MEM med-hi"),
             paper_number=1.8,
             ours=Sample.of([fewer], digits=2),
         ),
-        Finding(quantity="time to the target, all 100 waited for over the best split", ours=f"{gain:.2f}"),
-        Finding(quantity="learning rate of one worker that was picked", ours=f"{rate:g}"),
+        Finding(all_waited_for, ours=f"{gain:.2f}"),
+        Finding("learning rate of one worker that was picked", ours=f"{TUNED.tests(rows)[0]['rate']:g}"),
     ]
 
 
 def _judge(rows: Rows) -> Verdict:
-    sizes = _sizes(rows)
     if not _all_reach(rows):
-        return Verdict("not tested at this scale", "Not all runs reach the target.")
-    exponent, _ = _law(rows)
-    best, seconds = _best(rows), {n: _of(rows, n, "step_seconds").mean for n in sizes}
+        return Verdict.untested("Not all runs reach the target.")
+    sizes, best, (exponent, _) = _sizes(rows), _best(rows), _law(rows)
+    seconds = {n: _of(rows, n, "step_seconds").mean for n in sizes}
     low, high = BEST_BACKUPS
     slowly = seconds[max(n for n in sizes if n <= 96)] / seconds[sizes[0]]
     sharply = seconds[MACHINES] / seconds[max(n for n in sizes if n <= 96)]
-    held = exponent >= 0.5 and slowly <= 1.25 and sharply >= 2 and low <= MACHINES - best <= high
-    because = (
+    return Verdict.of(
+        exponent >= 0.5 and slowly <= 1.25 and sharply >= 2 and low <= MACHINES - best <= high,
         f"Steps to the target fall as N^-{exponent:.2f} (bound: exponent 0.5); a step takes {slowly:.2f} times as long "
         f"with the first 96 as with the first {sizes[0]} (bound 1.25), and {sharply:.2f} times as long with 100 as "
-        f"with 96 (bound 2); the target is reached first by {best} + {MACHINES - best} (bound: b from {low} to {high})."
+        f"with 96 (bound 2); the target is reached first by {best} + {MACHINES - best} (bound: b from {low} to "
+        f"{high}).",
     )
-    return Verdict("supported" if held else "not supported", because)
 
 
 def _table(rows: Rows) -> Table:
-    if not _all_reach(rows):
-        return Table((), ())
-    cells = []
-    planned = ask.select(rows, stage="plan")
-    for n in _sizes(rows):
+    cells, planned = [], ask.select(rows, stage="plan")
+    for n in _sizes(rows) if _all_reach(rows) else ():
         step, target = ("", "")
         if planned:
             step = f"{planned[0]['planned_step_seconds'][n - 1]:.2f}"
             target = f"{planned[0]['planned_target_seconds'][n - 1]:,.0f}"
-        ours = [str(_of(rows, n, quantity)) for quantity in ("step", "step_seconds", "simulated_seconds")]
+        ours = [str(_of(rows, n, quantity)) for quantity in PANELS]
         cells.append([str(n), str(MACHINES - n), *ours, step, target])
     header = ["N", "b", "steps to the target", "s per step", "s to the target", "s per step, planned", "s, planned"]
     return Table(header, cells, note="Seconds are simulated; planned ones are of `experiments.planner`.")
 
 
-def _draw(rows: Rows, figure: "Figure") -> None:
+def _draw(rows: Rows, figure: Figure) -> None:
     if not _all_reach(rows):
         return
     sizes, planned = _sizes(rows), ask.select(rows, stage="plan")
-    labels = {
-        "step": "steps to the target",
-        "step_seconds": "simulated time of a step (s)",
-        "simulated_seconds": "simulated time to the target (s)",
-    }
     panels = figure.subplots(1, 3)
-    for axes, (quantity, label) in zip(panels, labels.items(), strict=True):
+    for axes, (quantity, label) in zip(panels, PANELS.items(), strict=True):
         samples = [_of(rows, n, quantity) for n in sizes]
         drawing.band(axes, sizes, samples, position=0, label="ours, mean and deviation of seeds")
         axes.set(xlabel="gradients a step, N", ylabel=label)
@@ -207,7 +195,7 @@ def _draw(rows: Rows, figure: "Figure") -> None:
         panels[1].plot(every, np.array(planned[0]["planned_step_seconds"])[every - 1], **look)
         panels[2].plot(every, np.array(planned[0]["planned_target_seconds"])[every - 1], **look)
         best = _best(rows)
-        panels[2].axvline(best, color="#666666", linewidth=1, linestyle=":", label=f"best: {best} + {MACHINES - best}")
+        panels[2].axvline(best, linestyle=":", label=f"best: {best} + {MACHINES - best}", **drawing.REFERENCE)
     panels[0].set_ylim(0, None)
     for axes in panels[1:]:
         axes.set_yscale("log")

@@ -1,25 +1,43 @@
 """BERT with Adam and LAMB: the same quality in fewer steps, or with larger batches, with Adasum of their deltas."""
 
+import functools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from experiments import drawing
 from experiments import rows as ask
-from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict
+from experiments.drawing import Figure
+from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict, holds
+from experiments.tuning import Point, Tuned
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+NAMES = {"lamb": "LAMB", "adam": "Adam"}
 LABELS = {"mean": "alone", "adasum": "with Adasum"}
 METRIC = "masked_lm_loss"
-SEEDS = {"smoke": 1, "laptop": 3, "gpu": 3, "paper": 1}
-# (optimizer, reducer, batches of the baseline, share of its steps); the first is the baseline.
-BASELINE = ("lamb", "mean", 1, 1.0)
-FEWER = (("lamb", "adasum", 1, 0.8), ("lamb", "adasum", 1, 0.7))
-DOUBLE = (("lamb", "mean", 2, 0.65), ("lamb", "adasum", 2, 0.65))  # 4,574 steps of 7,038
-ADAM = (("adam", "mean", 1, 1.0), ("adam", "adasum", 1, 1.0))
-POINTS = (BASELINE, ("lamb", "adasum", 1, 1.0), *FEWER, *DOUBLE, *ADAM)
+
+
+class Case(NamedTuple):
+    """What is compared."""
+
+    optimizer: str
+    reducer: str
+    times: int  # batches of the baseline
+    share: float  # of the baseline's steps
+
+
+BASELINE = Case("lamb", "mean", 1, 1.0)
+FEWER = (Case("lamb", "adasum", 1, 0.8), Case("lamb", "adasum", 1, 0.7))
+DOUBLE = (Case("lamb", "mean", 2, 0.65), Case("lamb", "adasum", 2, 0.65))  # 4,574 steps of 7,038
+ADAM = (Case("adam", "mean", 1, 1.0), Case("adam", "adasum", 1, 1.0))
+CASES = (BASELINE, Case("lamb", "adasum", 1, 1.0), *FEWER, *DOUBLE, *ADAM)
+PAPER = {
+    BASELINE: Quoted("7,039 + 1,563 steps at 64K and 32K", "MEM-hi"),
+    FEWER[0]: Quoted("20 % fewer epochs than LAMB", "READ: abstract, MLSys"),
+    FEWER[1]: Quoted("30 % fewer steps than LAMB", "READ: abstract, arXiv"),
+    DOUBLE[1]: Quoted("6,137 steps in all at 128K and 32K, 90.50 F1", "READ: table 1 of VRGD's paper, citing"),
+    ADAM[0]: Quoted("does not converge at 64K", "MEM-hi; READ, abstract: earlier work stops at 16K"),
+    ADAM[1]: Quoted("converges at 64K", "READ: abstract"),
+}
 
 
 class Setting(NamedTuple):
@@ -44,24 +62,19 @@ _BYTES = {
     "model.max_length": 32,
 }
 _RATES = {"lamb": (2e-3, 6e-3, 1e-2, 2e-2, 4e-2), "adam": (5e-4, 2e-3, 4e-3, 8e-3)}
-SETTINGS: dict[str, Setting] = {
-    "smoke": Setting("laptop", {**_BYTES, "model.num_layers": 1}, 4, 4, 1, 10, {"lamb": (6e-3,), "adam": (2e-3,)}),
-    "laptop": Setting("laptop", {**_BYTES, "model.num_layers": 2}, 16, 16, 1, 250, _RATES),
-    "gpu": Setting("laptop", {"model.max_length": 128, "data.sequence_length": 128}, 32, 64, 4, 1000, _RATES),
+SETTINGS: dict[Scale, Setting] = {
+    "smoke": Setting(":laptop", {**_BYTES, "model.num_layers": 1}, 4, 4, 1, 10, {"lamb": (6e-3,), "adam": (2e-3,)}),
+    "laptop": Setting(":laptop", {**_BYTES, "model.num_layers": 2}, 16, 16, 1, 250, _RATES),
+    "gpu": Setting(":laptop", {"model.max_length": 128, "data.sequence_length": 128}, 32, 64, 4, 1000, _RATES),
     "paper": Setting("", {}, 64, 1024, 16, 7038, {"lamb": (3e-3, 6e-3, 1.2e-2), "adam": (1e-4, 3e-4, 1e-3)}),
 }
 
 
-Point = tuple[str, str, int, float]
-
-
-def _run(scale: Scale, point: Point, *, rate: float, seed: int, split: str) -> Run:
-    optimizer, reducer, times, share = point
+def _recipe(scale: Scale, *, optimizer: str, reducer: str, times: int, share: float, rate: float) -> Run:
     setting = SETTINGS[scale]
     steps = round(share * setting.steps)
     overrides = {
         **setting.overrides,
-        "data.evaluate_on": split,
         "num_workers": setting.num_workers,
         "batch_size_per_worker": times * setting.batch,
         "accumulation.count": times * setting.parts,
@@ -73,73 +86,51 @@ def _run(scale: Scale, point: Point, *, rate: float, seed: int, split: str) -> R
         "eval_every_steps": max(1, setting.steps // 10),
         "checkpoint_every_steps": steps if scale != "paper" else 200,
         "keep_checkpoints": 1,
-        "seed": seed,
     }
-    tells = {"optimizer": optimizer, "reducer": reducer, "times": times, "share": share}
-    tells |= {"rate": rate, "split": split, "seed": seed, "sequences": times * setting.batch * setting.num_workers}
-    spec = f"configs/bert_{optimizer}.py" + (f":{setting.variant}" if setting.variant else "")
-    flags = {} if scale == "paper" else {"num_devices": 1}
-    return Run(tells=tells, spec=spec, overrides=overrides, flags=flags, cost=times * share)
+    labels = {"sequences": times * setting.batch * setting.num_workers}
+    spec = f"configs/bert_{optimizer}.py{setting.variant}"
+    return Run(labels=labels, spec=spec, overrides=overrides, cost=times * share)
 
 
-def _tuned_at(point: Point) -> Point:
-    """Whose rate a point has: that of its longest run."""
-    return max((other for other in POINTS if other[:3] == point[:3]), key=lambda other: other[3])
+def _longest(scale: Scale, point: Point) -> Point:
+    """Returns the longest run of the same kind, whose rate a shorter one takes."""
+    del scale
+    kind = (point["optimizer"], point["reducer"], point["times"])
+    return {**point, "share": max(case.share for case in CASES if case[:3] == kind)}
 
 
-def _of(rows: Rows, point: Point, *, split: str) -> list[Any]:
-    optimizer, reducer, times, share = point
-    return ask.select(rows, optimizer=optimizer, reducer=reducer, times=times, share=share, split=split)
+TUNED = Tuned(
+    points=lambda scale: [case._asdict() for case in CASES],
+    tuned_at=_longest,
+    grid=lambda scale, point: SETTINGS[scale].rates[point["optimizer"]],
+    recipe=_recipe,
+    seeds={"smoke": 1, "laptop": 3, "gpu": 3, "paper": 1},
+    pick=functools.partial(ask.best, by=METRIC, mode="min"),
+)
 
 
-def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    """Those that rates are picked from, then the picks with all seeds."""
-    rates = SETTINGS[scale].rates
-    tuned = list(dict.fromkeys(map(_tuned_at, POINTS)))
-    runs = [_run(scale, point, rate=rate, seed=0, split="validation") for point in tuned for rate in rates[point[0]]]
-    for point in POINTS:
-        tried = _of(rows, _tuned_at(point), split="validation")
-        if len(tried) == len(rates[point[0]]):
-            rate = ask.best(tried, by=METRIC, mode="min")["rate"]
-            runs += [_run(scale, point, rate=rate, seed=seed, split="test") for seed in range(SEEDS[scale])]
-    return runs
+def _finals(rows: Rows) -> dict[Case, list[Row]]:
+    """Returns the reported rows of each case that has some."""
+    found = {case: TUNED.tests(rows, **case._asdict()) for case in CASES}
+    return {case: same for case, same in found.items() if same}
 
 
-def _loss(rows: Rows, point: Point) -> Sample | None:
-    found = _of(rows, point, split="test")
-    if found and not all(math.isfinite(ask.last(row, METRIC)) for row in found):
+def _loss(found: Rows) -> Sample:
+    if not all(math.isfinite(ask.last(row, METRIC)) for row in found):
         return Sample(math.inf, 0.0, len(found), 3, "nats")  # a run that diverges
-    return ask.final(found, METRIC, digits=3, unit="nats") if found else None
+    return ask.final(found, METRIC, digits=3, unit="nats")
 
 
-def _name(rows: Rows, point: Point) -> str:
-    optimizer, reducer, _, share = point
-    sequences = _of(rows, point, split="test")[0]["sequences"]
-    names = {"lamb": "LAMB", "adam": "Adam"}
-    return f"{names[optimizer]} {LABELS[reducer]}, {sequences:,} sequences, {share:.0%} of the steps"
-
-
-def _there(rows: Rows) -> list[Point]:
-    return [point for point in POINTS if _of(rows, point, split="test")]
-
-
-PAPER = {
-    BASELINE: Quoted("7,039 + 1,563 steps at 64K and 32K", "MEM-hi"),
-    FEWER[0]: Quoted("20 % fewer epochs than LAMB", "READ: abstract, MLSys"),
-    FEWER[1]: Quoted("30 % fewer steps than LAMB", "READ: abstract, arXiv"),
-    DOUBLE[1]: Quoted("6,137 steps in all at 128K and 32K, 90.50 F1", "READ: table 1 of VRGD's paper, citing"),
-    ADAM[0]: Quoted("does not converge at 64K", "MEM-hi; READ, abstract: earlier work stops at 16K"),
-    ADAM[1]: Quoted("converges at 64K", "READ: abstract"),
-}
+def _name(case: Case, found: Rows) -> str:
+    sequences = f"{found[0]['sequences']:,} sequences"
+    return f"{NAMES[case.optimizer]} {LABELS[case.reducer]}, {sequences}, {case.share:.0%} of the steps"
 
 
 def _findings(rows: Rows) -> list[Finding]:
-    found = []
-    for point in _there(rows):
-        ours = _loss(rows, point)
-        assert ours is not None
-        found.append(Finding(quantity=f"masked-LM loss, {_name(rows, point)}", ours=ours, paper=PAPER.get(point)))
-    return found
+    return [
+        Finding(f"masked-LM loss, {_name(case, found)}", ours=_loss(found), paper=PAPER.get(case))
+        for case, found in _finals(rows).items()
+    ]
 
 
 def _not_worse(ours: Sample, than: Sample) -> bool:
@@ -147,41 +138,40 @@ def _not_worse(ours: Sample, than: Sample) -> bool:
 
 
 def _judge(rows: Rows) -> Verdict:
-    baseline, fewer, even_fewer, *adam = (_loss(rows, point) for point in (BASELINE, *FEWER, *ADAM))
-    if baseline is None or fewer is None or even_fewer is None or adam[0] is None or adam[1] is None:
-        return Verdict("not tested at this scale", "The rule needs runs that are not all there.")
+    losses = {case: _loss(found) for case, found in _finals(rows).items()}
+    if not {BASELINE, *FEWER, *ADAM} <= set(losses):
+        return Verdict.untested("The rule needs runs that are not all there.")
+    baseline, fewer, even_fewer, *adam = (losses[case] for case in (BASELINE, *FEWER, *ADAM))
     if not math.isfinite(baseline.mean):
-        return Verdict("not tested at this scale", "LAMB alone diverges: there is nothing to be as good as.")
-    same = _not_worse(fewer, baseline)
+        return Verdict.untested("LAMB alone diverges: there is nothing to be as good as.")
+    same, still_same = _not_worse(fewer, baseline), _not_worse(even_fewer, baseline)
     better = adam[1].mean + adam[1].std < (adam[0].mean - adam[0].std if math.isfinite(adam[0].mean) else math.inf)
-    told = ["holds" if yes else "fails" for yes in (same, _not_worse(even_fewer, baseline), better)]
-    because = (
-        f"LAMB alone ends at {baseline}; with Adasum and 80 % of the steps at {fewer} ({told[0]}), with 70 % at "
-        f"{even_fewer} ({told[1]}). Adam alone ends at {adam[0]}, with Adasum at {adam[1]} ({told[2]})."
+    return Verdict.of(
+        same and better,
+        f"LAMB alone ends at {baseline}; with Adasum and 80 % of the steps at {fewer} ({holds(same)}), with 70 % at "
+        f"{even_fewer} ({holds(still_same)}). Adam alone ends at {adam[0]}, with Adasum at {adam[1]} "
+        f"({holds(better)}).",
     )
-    return Verdict("supported" if same and better else "not supported", because)
 
 
 def _table(rows: Rows) -> Table:
     cells = []
-    for point in _there(rows):
-        tried = _of(rows, _tuned_at(point), split="validation")
-        grid = ", ".join(f"{row['rate']:g}: {ask.last(row, METRIC):.3f}" for row in tried)
-        steps, rate = (_of(rows, point, split="test")[0][key] for key in ("step", "rate"))
-        cells.append([_name(rows, point), f"{steps[-1]:,}", f"{rate:g}", str(_loss(rows, point)), grid])
+    for case, found in _finals(rows).items():
+        grid = ask.in_words(TUNED.tried(rows, **_longest("laptop", case._asdict())), "rate", by=METRIC, digits=3)
+        cells.append(
+            [_name(case, found), f"{found[0]['step'][-1]:,}", f"{found[0]['rate']:g}", str(_loss(found)), grid]
+        )
     header = ["Run", "Steps", "Rate", "Masked-LM loss at the end", "By rate, validation"]
     return Table(header, cells, "A run with fewer steps has the rate of the longest, and a schedule of its own length.")
 
 
-def _draw(rows: Rows, figure: "Figure") -> None:
-    panels = figure.subplots(1, 2, sharey=True)
-    parts = (("LAMB", [point for point in _there(rows) if point[0] == "lamb"]), ("Adam", list(ADAM)))
-    for axes, (title, points) in zip(panels, parts, strict=True):
-        for position, point in enumerate(points):
-            found = _of(rows, point, split="test")
-            if found:
-                label = f"{LABELS[point[1]]}, x{point[2]}, {point[3]:.0%}"
-                drawing.band(axes, found[0]["step"], ask.curve(found, METRIC), position=position, label=label)
+def _draw(rows: Rows, figure: Figure) -> None:
+    finals, panels = _finals(rows), figure.subplots(1, 2, sharey=True)
+    lamb = [case for case in finals if case.optimizer == "lamb"]
+    for axes, title, cases in zip(panels, ("LAMB", "Adam"), (lamb, ADAM), strict=True):
+        labels = {case: f"{LABELS[case.reducer]}, x{case.times}, {case.share:.0%}" for case in cases}
+        groups = {label: finals.get(case, []) for case, label in labels.items()}
+        drawing.curves(axes, groups, along="step", of=METRIC)
         axes.set_title(title, fontsize=9)
         axes.set(xlabel="step")
         if axes.has_data():
@@ -202,7 +192,7 @@ EXPERIMENT = Experiment(
     selection="The learning rate of each optimizer, reducer and batch: least masked-LM loss at the end on the "
     "validation split (last tenth of the training sequences), seed 0, of the rates that the table has.",
     hours={"smoke": 0.05, "laptop": 1.0, "gpu": 8.0, "paper": 20000.0},
-    runs=_runs,
+    runs=TUNED.runs,
     findings=_findings,
     judge=_judge,
     table=_table,

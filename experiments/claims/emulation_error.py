@@ -2,28 +2,26 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from experiments import datasets, drawing, emulation
 from experiments import rows as ask
+from experiments.drawing import Figure
 from experiments.emulation import METHODS, RATE, STEP_SIZES
-from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict, holds
 
 SETTINGS = {"lenet5": "LeNet-5", "softmax": "softmax regression", "toy": "toy logistic regression"}
 LABELS = {"sum": "sum", "mean": "mean", "adasum": "Adasum", "second_order": "second order, exact Hessian"}
 WORKERS = (2, 4)
 SEEDS = 3
-# Of the toy table, at these step sizes.
+MARK = "DERIVED, another toy; not in the paper"
+# Step size -> errors of the sum and of Adasum on another toy problem.
 DERIVED = {0.1: (0.015, 0.179), 1.0: (0.103, 0.102), 8.0: (0.436, 0.313)}
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
     images, smoke = datasets.image_set(scale)["data.name"], scale == "smoke"
-    tells = [
+    cases = [
         {
             "setting": setting,
             "data": "synthetic" if setting == "toy" else images,
@@ -36,7 +34,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
         for n in WORKERS
         for seed in range(1 if smoke else SEEDS)
     ]
-    return [Run(tells=each, cost=30.0 if each["setting"] == "lenet5" else 1.0) for each in tells]
+    return [Run(labels=each, cost=30.0 if each["setting"] == "lenet5" else 1.0) for each in cases]
 
 
 def _errors(rows: Rows, *, setting: str, num_workers: int, method: str) -> list[Sample]:
@@ -61,7 +59,7 @@ def crossover(step_sizes: Sequence[float], ours: Sequence[float], theirs: Sequen
 
 
 def _crossovers(rows: Rows, *, setting: str, num_workers: int) -> str:
-    """In words, over seeds: from which step size on Adasum is nearer than the sum."""
+    """Returns in words, over seeds, from which step size on Adasum is nearer than the sum."""
     same = ask.select(rows, setting=setting, num_workers=num_workers)
     found = [crossover(row["step_sizes"], row["adasum"], row["sum"]) for row in same]
     if not all(map(math.isfinite, found)):
@@ -76,45 +74,37 @@ def _settings(rows: Rows) -> list[tuple[str, int]]:
 def _findings(rows: Rows) -> list[Finding]:
     found = []
     for setting, n in _settings(rows):
-        told = f"{SETTINGS[setting]}, {n} workers"
-        toy = (setting, n) == ("toy", 2)
+        name, is_toy = f"{SETTINGS[setting]}, {n} workers", (setting, n) == ("toy", 2)
         for method, label in LABELS.items():
+            samples = _errors(rows, setting=setting, num_workers=n, method=method)
             if setting == "lenet5":
-                sample = _errors(rows, setting=setting, num_workers=n, method=method)[STEP_SIZES[setting].index(RATE)]
-                found.append(Finding(quantity=f"error at step size {RATE}, {label}, {told}", ours=sample))
-            elif toy and method in ("sum", "adasum"):
-                samples = _errors(rows, setting=setting, num_workers=n, method=method)
-                for a, values in DERIVED.items():
-                    value = values[method == "adasum"]
-                    paper = Quoted(f"{value}", "DERIVED, another toy; not in the paper")
-                    ours = samples[STEP_SIZES["toy"].index(a)]
-                    quantity = f"error at step size {a:g}, {label}, {told}"
-                    found.append(Finding(quantity=quantity, ours=ours, paper=paper, paper_number=value))
-        found.append(
-            Finding(
-                quantity=f"step size from which on Adasum's error is below the sum's, {told}",
-                ours=_crossovers(rows, setting=setting, num_workers=n),
-                paper=Quoted("1", "DERIVED, another toy; not in the paper") if toy else None,
-            )
-        )
+                ours = samples[STEP_SIZES[setting].index(RATE)]
+                found.append(Finding(f"error at step size {RATE}, {label}, {name}", ours=ours))
+            for a, values in DERIVED.items() if is_toy and method in ("sum", "adasum") else ():
+                value, ours = values[method == "adasum"], samples[STEP_SIZES["toy"].index(a)]
+                paper, quantity = Quoted(f"{value}", MARK), f"error at step size {a:g}, {label}, {name}"
+                found.append(Finding(quantity, ours=ours, paper=paper, paper_number=value))
+        quantity = f"step size from which on Adasum's error is below the sum's, {name}"
+        where = _crossovers(rows, setting=setting, num_workers=n)
+        found.append(Finding(quantity, ours=where, paper=Quoted("1", MARK) if is_toy else None))
     return found
 
 
 def _judge(rows: Rows) -> Verdict:
-    at, held, told = STEP_SIZES["lenet5"].index(RATE), [], []
+    at, held, parts = STEP_SIZES["lenet5"].index(RATE), [], []
     for n in WORKERS:
         same = ask.select(rows, setting="lenet5", num_workers=n)
         if len(same) < SEEDS:
-            return Verdict("not tested at this scale", f"The rule needs {SEEDS} seeds of LeNet-5 with {n} workers.")
+            return Verdict.untested(f"The rule needs {SEEDS} seeds of LeNet-5 with {n} workers.")
         held.append(all(row["adasum"][at] < min(row["sum"][at], row["mean"][at]) for row in same))
         values = {name: Sample.of([row[name][at] for row in same], digits=3) for name in METHODS}
         where = _crossovers(rows, setting="lenet5", num_workers=n)
-        told.append(
+        parts.append(
             f"At step size {RATE} with {n} workers Adasum's error is {values['adasum']}, the sum's {values['sum']}, "
-            f"the mean's {values['mean']} ({'holds' if held[-1] else 'fails'}); step size from which on Adasum's is "
+            f"the mean's {values['mean']} ({holds(held[-1])}); step size from which on Adasum's is "
             f"below the sum's: {where}."
         )
-    return Verdict("supported" if all(held) else "not supported", " ".join(told))
+    return Verdict.of(all(held), " ".join(parts))
 
 
 def _table(rows: Rows) -> Table:
@@ -129,7 +119,7 @@ def _table(rows: Rows) -> Table:
     return Table(["Setting", "Workers", "Step size", *LABELS.values()], cells, note)
 
 
-def _draw(rows: Rows, figure: "Figure") -> None:
+def _draw(rows: Rows, figure: Figure) -> None:
     settings = [setting for setting in SETTINGS if ask.select(rows, setting=setting)]
     grid = figure.subplots(len(WORKERS), len(settings), squeeze=False, sharex="col", sharey=True)
     for column, setting in enumerate(settings):
@@ -139,14 +129,14 @@ def _draw(rows: Rows, figure: "Figure") -> None:
                 samples = _errors(rows, setting=setting, num_workers=n, method=method)
                 drawing.band(axes, STEP_SIZES[setting][: len(samples)], samples, position=position, label=label)
             if setting == "lenet5":
-                axes.axvline(RATE, color="#666666", linewidth=1, linestyle="--")
+                axes.axvline(RATE, linestyle="--", **drawing.REFERENCE)
             axes.set(xscale="log", yscale="log", ylim=(1e-3, 2))
             axes.set_title(f"{SETTINGS[setting]}, {n} workers", fontsize=9)
     for axes in grid[-1]:
         axes.set_xlabel("step size")
     for axes in grid[:, 0]:
         axes.set_ylabel("error against sequential")
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
+    drawing.legend_below(figure, grid[0, 0], columns=4, fontsize=9)
 
 
 EXPERIMENT = Experiment(

@@ -1,26 +1,24 @@
 """How long it takes to collect k of 100 gradients: whom the paper's cluster waits for."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from experiments import drawing
 from experiments import rows as ask
-from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from experiments.drawing import Figure
+from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
 
 CLUSTER, LIGHT = "paper_cluster", "shifted_exponential"
 # With 100 workers, as many of the last gradients within 2 s as the cluster's model, and its median; but no outliers.
-LIGHT_OPTIONS = {"shift_seconds": 1.53, "scale_seconds": 0.107}
-STEPS = {"smoke": 2_000, "laptop": 100_000}
+LIGHT_OPTIONS: dict[str, Any] = {"shift_seconds": 1.53, "scale_seconds": 0.107}
+STEPS: dict[Scale, int] = {"smoke": 2_000, "laptop": 100_000}
 DRAWN = (50, 90, 95, 98, 99, 100)
 SHARES = [round(share, 2) for share in np.linspace(0.02, 0.98, 49)]
 
 
 def _measure(*, model: str, steps: int, seed: int, **options: float) -> dict[str, Any]:
-    """Draws steps of 100 workers and sorts each; index k - 1 of a list is the k-th gradient's."""
+    """Draws steps of 100 workers and sorts each; index k - 1 of a list belongs to the k-th gradient."""
     import jax
 
     from reducers import arrivals
@@ -39,16 +37,6 @@ def _measure(*, model: str, steps: int, seed: int, **options: float) -> dict[str
     }
 
 
-def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    del rows
-    models: dict[str, dict[str, float]] = {CLUSTER: {}, LIGHT: LIGHT_OPTIONS}
-    return [
-        Run(tells={"model": model, **options, "steps": STEPS[scale], "seed": seed})
-        for model, options in models.items()
-        for seed in range(2 if scale == "smoke" else 5)
-    ]
-
-
 def _of(rows: Rows, model: str, key: str) -> np.ndarray:
     """Returns a quantity of all gradients, (seeds, 100)."""
     return np.array([row[key] for row in ask.select(rows, model=model)])
@@ -62,42 +50,37 @@ def _growth(mean: np.ndarray) -> np.ndarray:
 def _findings(rows: Rows) -> list[Finding]:
     mean, median, within = (_of(rows, CLUSTER, key) for key in ("mean", "median", "within_2_seconds"))
     growth, light = _growth(mean), _of(rows, LIGHT, "mean")[:, 99] / _of(rows, LIGHT, "median")[:, 99]
+    shares = [Sample.of(list(100 * within[:, k - 1]), digits=1, unit="%") for k in (98, 100)]
+    usual = ((mean >= 1.4) & (mean <= 1.8)).sum(axis=1)
+    exponential = Quoted("the last few means grow as an exponential does", "MEM med")
+    below = Quoted("the median stays far below the mean in the tail", "MEM med")
+    slowest = Quoted("about 310 s, in an unknown number of steps", "MEM hi")
     return [
         Finding(
-            quantity="98th gradients within 2 s (fitted)",
-            paper=Quoted("about 80 %", "MEM hi"),
-            paper_number=80,
-            ours=Sample.of(list(100 * within[:, 97]), digits=1, unit="%"),
+            "98th gradients within 2 s (fitted)", paper=Quoted("about 80 %", "MEM hi"), paper_number=80, ours=shares[0]
         ),
         Finding(
-            quantity="100th gradients within 2 s (fitted)",
-            paper=Quoted("about 30 %", "MEM hi"),
-            paper_number=30,
-            ours=Sample.of(list(100 * within[:, 99]), digits=1, unit="%"),
+            "100th gradients within 2 s (fitted)", paper=Quoted("about 30 %", "MEM hi"), paper_number=30, ours=shares[1]
         ),
         Finding(
-            quantity="of the 100 mean times to the k-th gradient, those within 1.4 to 1.8 s (fitted)",
+            "of the 100 mean times to the k-th gradient, those within 1.4 to 1.8 s (fitted)",
             paper=Quoted("most", "MEM hi"),
-            ours=Sample.of(list(((mean >= 1.4) & (mean <= 1.8)).sum(axis=1)), digits=0),
+            ours=Sample.of(list(usual), digits=0),
         ),
         Finding(
-            quantity="factor of the mean from the 96th to the 97th gradient, ..., from the 99th to the 100th",
-            paper=Quoted("the last few means grow as an exponential does", "MEM med"),
-            ours=", ".join(f"{factor:.2f}" for factor in growth.mean(axis=0)),
+            "factor of the mean from the 96th to the 97th gradient, ..., from the 99th to the 100th",
+            paper=exponential,
+            ours=_in_words(growth),
         ),
-        Finding(
-            quantity="mean over median, 100th gradient",
-            paper=Quoted("the median stays far below the mean in the tail", "MEM med"),
-            ours=Sample.of(mean[:, 99] / median[:, 99], digits=2),
-        ),
-        Finding(quantity="the same for workers without outliers", ours=Sample.of(light, digits=2)),
-        Finding(quantity="mean over median, 90th gradient", ours=Sample.of(mean[:, 89] / median[:, 89], digits=3)),
-        Finding(
-            quantity="slowest step",
-            paper=Quoted("about 310 s, in an unknown number of steps", "MEM hi"),
-            ours=Sample.of(list(_of(rows, CLUSTER, "slowest")), digits=0, unit="s"),
-        ),
+        Finding("mean over median, 100th gradient", paper=below, ours=Sample.of(mean[:, 99] / median[:, 99], digits=2)),
+        Finding("the same for workers without outliers", ours=Sample.of(light, digits=2)),
+        Finding("mean over median, 90th gradient", ours=Sample.of(mean[:, 89] / median[:, 89], digits=3)),
+        Finding("slowest step", paper=slowest, ours=Sample.of(list(_of(rows, CLUSTER, "slowest")), digits=0, unit="s")),
     ]
+
+
+def _in_words(growth: np.ndarray) -> str:
+    return ", ".join(f"{factor:.2f}" for factor in growth.mean(axis=0))
 
 
 def _judge(rows: Rows) -> Verdict:
@@ -105,13 +88,13 @@ def _judge(rows: Rows) -> Verdict:
     growth, ratio = _growth(mean), mean / median
     grows = bool((np.diff(growth, axis=1) > 0).all())
     apart = bool((ratio[:, :90] <= 1.05).all() and (ratio[:, 99] >= 1.5).all())
-    because = (
+    return Verdict.of(
+        grows and apart,
         f"In each of {len(mean)} seeds, the factors from the 96th gradient's mean to the 100th's "
-        f"{'grow' if grows else 'do not all grow'} ({', '.join(f'{factor:.2f}' for factor in growth.mean(axis=0))} on "
+        f"{'grow' if grows else 'do not all grow'} ({_in_words(growth)} on "
         f"average); mean over median is at most {ratio[:, :90].max():.3f} up to the 90th gradient (bound 1.05), and at "
-        f"least {ratio[:, 99].min():.2f} for the 100th (bound 1.5)."
+        f"least {ratio[:, 99].min():.2f} for the 100th (bound 1.5).",
     )
-    return Verdict("supported" if grows and apart else "not supported", because)
 
 
 def _table(rows: Rows) -> Table:
@@ -127,7 +110,7 @@ def _table(rows: Rows) -> Table:
     return Table(header, cells, note="Means over seeds.")
 
 
-def _draw(rows: Rows, figure: "Figure") -> None:
+def _draw(rows: Rows, figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
     for position, k in enumerate(DRAWN):
         quantiles = np.mean([row["quantiles"][str(k)] for row in ask.select(rows, model=CLUSTER)], axis=0)
@@ -156,7 +139,13 @@ EXPERIMENT = Experiment(
     "grow by a larger factor each (as an exponential or faster), the mean is at most 5 % above the median for every "
     "k up to 90, and at least 50 % above it for the 100th.",
     hours={"smoke": 0.01, "laptop": 0.02},
-    runs=_runs,
+    runs=repeated(
+        lambda scale: [
+            {"model": model, **options, "steps": STEPS[scale]}
+            for model, options in ((CLUSTER, {}), (LIGHT, LIGHT_OPTIONS))
+        ],
+        seeds={"smoke": 2, "laptop": 5},
+    ),
     measure=_measure,
     findings=_findings,
     judge=_judge,

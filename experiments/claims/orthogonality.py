@@ -2,18 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import datasets, drawing
-from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from experiments.drawing import Figure
+from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Verdict, holds
 
 NUM_WORKERS = 8
 PARALLEL = 1 / math.sqrt(NUM_WORKERS)  # of identical deltas; of orthogonal ones it is 1
 MIDDLE = (1 + PARALLEL) / 2
-EARLY, LATE = 0.02, 1 / 3  # shares of the run: the first, the last
+EARLY, LATE = 0.02, 1 / 3  # shares of the run: its first steps, its last steps
 AROUND = 20  # steps before and after a change of the learning rate
 SEEDS = 3
 RATE = 0.01
@@ -36,11 +34,11 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
         "log_every_steps": 2,
         "eval_every_epochs": epochs / 3,
         "checkpoint_every_epochs": epochs / 3,
-        "keep_checkpoints": 1,  # of eight optimizer states
+        "keep_checkpoints": 1,  # each has eight optimizer states
     }
     return [
         Run(
-            tells={"data": data["data.name"], "num_workers": NUM_WORKERS, "seed": seed},
+            labels={"data": data["data.name"], "num_workers": NUM_WORKERS, "seed": seed},
             spec="configs/mnist_adasum.py",
             overrides={**overrides, "seed": seed},
             flags={"num_devices": 1},
@@ -50,7 +48,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns what the records of training say: learning rate and each layer's orthogonality, step by step."""
+    """Returns learning rate and each layer's orthogonality, step by step, from the records of training."""
     found = [record for record in records if record["kind"] == "train"]
     layers = [key for key in (found[0] if found else {}) if key.startswith(KEY)]
     return {
@@ -81,13 +79,13 @@ def _late(row: Row, values: Sequence[float]) -> float:
 
 
 def _changes(row: Row) -> list[int]:
-    """Returns the recorded steps after which the learning rate is another."""
+    """Returns the recorded steps after which the learning rate changes."""
     rates = row["learning_rate"]
     return [row["step"][i - 1] for i in range(1, len(rates)) if not math.isclose(rates[i], rates[i - 1], rel_tol=1e-3)]
 
 
 def _change(row: Row, at: int) -> float:
-    """Returns by how much the mean over layers is more in the steps after a change than in those before."""
+    """Returns the mean over layers in the steps after a change, less that in the steps before."""
     mean = _mean(row)
     return _within(row, mean, at, at + AROUND) - _within(row, mean, at - AROUND, at)
 
@@ -102,34 +100,25 @@ def _by_layer(rows: Rows) -> dict[str, Sample]:
 
 def _findings(rows: Rows) -> list[Finding]:
     early, late = (Sample.of([part(row, _mean(row)) for row in rows], digits=3) for part in (_early, _late))
+    note = "READ: MindSpore tutorial, a reader's note on the talk"
+    alike = f"identical deltas of {NUM_WORKERS} workers; orthogonal ones give 1"
     found = [
         Finding(
-            quantity=f"mean over layers, first {EARLY:.0%} of the steps",
-            ours=early,
-            paper=Quoted("close to parallel", "READ: MindSpore tutorial, a reader's note on the talk"),
+            f"mean over layers, first {EARLY:.0%} of the steps", ours=early, paper=Quoted("close to parallel", note)
         ),
-        Finding(
-            quantity="mean over layers, last third of the steps",
-            ours=late,
-            paper=Quoted("close to orthogonal", "READ: MindSpore tutorial, a reader's note on the talk"),
-        ),
-        Finding(
-            quantity=f"identical deltas of {NUM_WORKERS} workers; orthogonal ones give 1",
-            ours=f"{PARALLEL:.3f}",
-            paper=Quoted("1 / sqrt(n)", "DERIVED"),
-        ),
+        Finding("mean over layers, last third of the steps", ours=late, paper=Quoted("close to orthogonal", note)),
+        Finding(alike, ours=f"{PARALLEL:.3f}", paper=Quoted("1 / sqrt(n)", "DERIVED")),
     ]
     for at in _changes(rows[0]):
         sample = Sample.of([_change(row, at) for row in rows], digits=3)
         quantity = f"{AROUND} steps after the change of the learning rate at step {at}, less the {AROUND} before"
-        found.append(Finding(quantity=quantity, ours=sample, paper=Quoted("a dip", "MEM-lo, of ResNet-50")))
-    layers = _by_layer(rows).items()
-    return found + [Finding(quantity=f"{layer}, mean over the run", ours=sample) for layer, sample in layers]
+        found.append(Finding(quantity, ours=sample, paper=Quoted("a dip", "MEM-lo, of ResNet-50")))
+    return found + [Finding(f"{layer}, mean over the run", ours=mean) for layer, mean in _by_layer(rows).items()]
 
 
 def _judge(rows: Rows) -> Verdict:
     if len(rows) < SEEDS:
-        return Verdict("not tested at this scale", f"The rule needs {SEEDS} seeds.")
+        return Verdict.untested(f"The rule needs {SEEDS} seeds.")
     early, late = ([part(row, _mean(row)) for row in rows] for part in (_early, _late))
     rise = Sample.of([b - a for a, b in zip(early, late, strict=True)], digits=3)
     layers = _by_layer(rows)
@@ -137,16 +126,16 @@ def _judge(rows: Rows) -> Verdict:
     spread, noise = layers[high].mean - layers[low].mean, max(sample.std for sample in layers.values())
     begin, end = Sample.of(early, digits=3), Sample.of(late, digits=3)
     held = [rise.mean > 3 * rise.std, begin.mean < MIDDLE < end.mean, spread > 3 * noise]
-    word = [" (holds)" if yes else " (fails)" for yes in held]
-    because = (
-        f"The mean over layers rises by {rise}{word[0]}, from {begin} to {end}, where the middle between parallel "
-        f"and orthogonal is {MIDDLE:.3f}{word[1]}; of the layers {low} has {layers[low]} and {high} "
-        f"{layers[high]}{word[2]}."
+    word = [holds(part) for part in held]
+    return Verdict.of(
+        all(held),
+        f"The mean over layers rises by {rise} ({word[0]}), from {begin} to {end}, where the middle between parallel "
+        f"and orthogonal is {MIDDLE:.3f} ({word[1]}); of the layers {low} has {layers[low]} and {high} "
+        f"{layers[high]} ({word[2]}).",
     )
-    return Verdict("supported" if all(held) else "not supported", because)
 
 
-def _draw(rows: Rows, figure: "Figure") -> None:
+def _draw(rows: Rows, figure: Figure) -> None:
     whole, early = figure.subplots(1, 2, sharey=True)
     steps = rows[0]["step"]
     means = [_mean(row) for row in rows]
@@ -158,11 +147,11 @@ def _draw(rows: Rows, figure: "Figure") -> None:
         look = {"color": "#000000", "marker": "", "linestyle": "-", "linewidth": 2}
         drawing.band(axes, steps, samples, position=0, label="mean over layers", **look)
         for at in _changes(rows[0]):
-            axes.axvline(at, color="#666666", linewidth=1, linestyle="--")
-        axes.axhline(PARALLEL, color="#666666", linewidth=1, linestyle=":")
+            axes.axvline(at, linestyle="--", **drawing.REFERENCE)
+        axes.axhline(PARALLEL, linestyle=":", **drawing.REFERENCE)
     whole.set(xlabel="step", ylabel="‖Adasum‖ / root of Σ‖delta‖²", ylim=(0.9 * PARALLEL, 1.02))
     early.set(xlabel="step (logarithmic)", xscale="log")
-    figure.legend(*whole.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    drawing.legend_below(figure, whole, columns=3)
 
 
 EXPERIMENT = Experiment(

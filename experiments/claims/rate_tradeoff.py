@@ -1,45 +1,28 @@
 """The learning rate at 100 workers and 6 backups: what it does to the final accuracy, and to the way there."""
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from experiments import datasets, drawing
 from experiments import rows as ask
-from experiments.experiment import (
-    Experiment,
-    Finding,
-    Quoted,
-    Row,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-    Verdict,
-    evaluations_of,
-)
+from experiments.drawing import Figure
+from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
+from experiments.tuning import Tuned
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-SPEC = "configs/mnist_backup_106.py"
 BASES = (0.0005, 0.001, 0.002, 0.004)  # of one worker; the linear rule multiplies it by the 100 that are waited for
-FACTORS = (0.25, 0.5, 1.0, 2.0)  # of the linear rule's
 PAPER = {0.25: ("77.29 %", 131), 0.5: ("77.75 %", 164), 1.0: ("78.15 %", 190), 2.0: ("78.17 %", 193)}
+FACTORS = tuple(PAPER)  # of the linear rule's rate
 EPOCHS = {"digits": 400, "mnist": 30}  # on digits, an epoch is less than an update
 DECAYS = 95  # of the learning rate, by 0.94: as many as in the paper's 190 epochs
 EVALUATIONS = 60
-SEEDS = {"smoke": 1, "laptop": 3}
 MARGIN = 2.0  # standard errors
 NEAR = 0.001  # of accuracy: what counts as converged
 
 
-def _run(scale: Scale, *, base: float, factor: float, seed: int, split: str) -> Run:
+def _recipe(scale: Scale, *, base: float, factor: float) -> Run:
     data = datasets.image_set(scale)
     epochs = 8 if scale == "smoke" else EPOCHS[data["data.name"]]
     overrides = {
         **data,
-        "data.evaluate_on": split,
         "model.name": "mlp",
         "optimizer.learning_rate": base * factor,
         "schedule.every_epochs": epochs / DECAYS,
@@ -47,36 +30,30 @@ def _run(scale: Scale, *, base: float, factor: float, seed: int, split: str) -> 
         "eval_every_epochs": epochs / (2 if scale == "smoke" else EVALUATIONS),
         "checkpoint_every_epochs": epochs,
         "keep_checkpoints": 1,
-        "seed": seed,
     }
-    tells = {"base": base, "factor": factor, "split": split, "seed": seed, "data": data["data.name"]}
-    return Run(tells=tells, spec=SPEC, overrides=overrides, flags={"num_devices": 1})
+    return Run(labels={"data": data["data.name"]}, spec="configs/mnist_backup_106.py", overrides=overrides)
 
 
-def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    """Those that the linear rule's rate is picked from; then its multiples."""
-    runs = [_run(scale, base=base, factor=1.0, seed=0, split="validation") for base in BASES]
-    base = _picked(rows)
-    if base is not None:
-        seeds = range(SEEDS[scale])
-        runs += [_run(scale, base=base, factor=factor, seed=s, split="test") for factor in FACTORS for s in seeds]
-    return runs
+TUNED = Tuned(
+    points=lambda scale: [{"factor": factor} for factor in FACTORS],
+    tuned_at=lambda scale, point: {"factor": 1.0},
+    grid=lambda scale, point: BASES,
+    recipe=_recipe,
+    seeds={"smoke": 1, "laptop": 3},
+    key="base",
+    first=("base",),
+)
 
 
-def _picked(rows: Rows) -> float | None:
-    """Returns the rate of one worker with the best accuracy on the validation split; None before all are there."""
-    return ask.picked(ask.select(rows, split="validation"), "base", by="accuracy", of=len(BASES))
-
-
-def _finals(rows: Rows) -> dict[float, list[Row]]:
-    """Returns the test rows of each multiple of the rate, ascending."""
-    tests = ask.select(rows, split="test")
+def _finals(rows: Rows) -> dict[float, Rows]:
+    """Returns the reported rows of each multiple of the rate, ascending."""
+    tests = TUNED.tests(rows)
     return {factor: ask.select(tests, factor=factor) for factor in ask.distinct(tests, "factor")}
 
 
 def _target(rows: Rows) -> float:
-    """Returns the modest target: the highest accuracy, in steps of 0.1 %, that every run gets to."""
-    return ask.reached_by_all(rows, of="accuracy", parts=1000)
+    """Returns the modest target: the highest accuracy, in steps of 0.1 %, that every reported run gets to."""
+    return ask.reached_by_all(TUNED.tests(rows), of="accuracy", parts=1000)
 
 
 def _epochs(rows: Rows, target: float) -> Sample:
@@ -90,76 +67,59 @@ def _to_converge(rows: Rows) -> Sample:
 
 
 def _findings(rows: Rows) -> list[Finding]:
-    finals = _finals(rows)
-    if not finals:
-        return []
-    target = _target([row for same in finals.values() for row in same])
-    found = []
-    for factor, same in finals.items():
+    target, found = _target(rows), []
+    for factor, same in _finals(rows).items():
         accuracy, epochs = PAPER[factor]
         name = f"{Fraction(factor)} of the linear rule's rate"
+        quoted = (
+            Quoted(f"{accuracy}, Inception on ImageNet", "MEM med-hi"),
+            Quoted(f"{epochs}", "DERIVED from MEM med-hi"),
+        )
+        to_converge = f"epochs to converge, {name} (ours: to within 0.1 points of the run's best)"
         found += [
-            Finding(
-                quantity=f"test accuracy, {name}",
-                paper=Quoted(f"{accuracy}, Inception on ImageNet", "MEM med-hi"),
-                ours=ask.accuracy(same),
-            ),
-            Finding(
-                quantity=f"epochs to converge, {name} (ours: to within 0.1 points of the run's best)",
-                paper=Quoted(f"{epochs}", "DERIVED from MEM med-hi"),
-                ours=_to_converge(same),
-            ),
-            Finding(quantity=f"epochs to {100 * target:.1f} %, {name}", ours=_epochs(same, target)),
+            Finding(f"test accuracy, {name}", paper=quoted[0], ours=ask.accuracy(same)),
+            Finding(to_converge, paper=quoted[1], ours=_to_converge(same)),
+            Finding(f"epochs to {100 * target:.1f} %, {name}", ours=_epochs(same, target)),
         ]
     return found
 
 
 def _judge(rows: Rows) -> Verdict:
-    finals = _finals(rows)
-    if set(finals) != set(FACTORS) or min(map(len, finals.values())) < SEEDS["laptop"]:
-        told = f"The rule needs {SEEDS['laptop']} seeds of each of {len(FACTORS)} rates."
-        return Verdict("not tested at this scale", told)
-    small = min(FACTORS)
+    finals, seeds = _finals(rows), TUNED.seeds["laptop"]
+    if set(finals) != set(FACTORS) or min(map(len, finals.values())) < seeds:
+        return Verdict.untested(f"The rule needs {seeds} seeds of each of {len(FACTORS)} rates.")
     best = max(finals, key=lambda factor: ask.accuracy(finals[factor]).mean)
-    target = _target([row for same in finals.values() for row in same])
-    ours, highest = ask.accuracy(finals[small]), ask.accuracy(finals[best])
-    lower = highest.mean - ours.mean > MARGIN * ask.standard_error(ours, highest)
-    epochs = _epochs(finals[small], target), _epochs(finals[best], target)
-    earlier = epochs[0].mean < epochs[1].mean
-    because = (
+    ours, highest = (ask.accuracy(finals[factor]) for factor in (min(FACTORS), best))
+    target = _target(rows)
+    epochs = [_epochs(finals[factor], target) for factor in (min(FACTORS), best)]
+    lower, earlier = ask.above(highest, ours, errors=MARGIN), epochs[0].mean < epochs[1].mean
+    return Verdict.of(
+        lower and earlier,
         f"A quarter of the rate ends at {ours}, the best of the four rates, {Fraction(best)} of the linear rule's, at "
         f"{highest}: it is {'' if lower else 'not '}lower by more than {MARGIN:g} standard errors. To "
         f"{100 * target:.1f} % it takes {epochs[0]} epochs against {epochs[1]}: it is {'' if earlier else 'not '}there "
-        "in fewer."
+        "in fewer.",
     )
-    return Verdict("supported" if lower and earlier else "not supported", because)
 
 
 def _table(rows: Rows) -> Table:
-    tuning = ask.select(rows, split="validation")
-    cells = [[f"{row['base']:g}", f"{100 * ask.last(row, 'accuracy'):.2f}"] for row in tuning]
-    note = f"Picked: {_picked(rows) or 0:g} times 100; on {', '.join(ask.distinct(rows, 'data'))}."
+    cells = [[f"{row['base']:g}", f"{100 * ask.last(row, 'accuracy'):.2f}"] for row in TUNED.tried(rows)]
+    picked = TUNED.picked(rows) if TUNED.is_tuned("laptop", rows, {}) else 0
+    note = f"Picked: {picked:g} times 100; on {', '.join(ask.distinct(rows, 'data'))}."
     return Table(("Rate of one worker", "Validation accuracy (%), seed 0"), cells, note)
 
 
-def _draw(rows: Rows, figure: "Figure") -> None:
+def _draw(rows: Rows, figure: Figure) -> None:
     finals = _finals(rows)
     levels, curves = figure.subplots(1, 2)
     if not finals:
         return
     drawing.band(levels, list(finals), [ask.accuracy(same) for same in finals.values()], position=0, label="ours")
-    for position, (factor, same) in enumerate(finals.items()):
-        errors = [
-            [100 * (1 - value) for value in values] for values in zip(*(r["accuracy"] for r in same), strict=True)
-        ]
-        samples = [Sample.of(values) for values in errors]
-        look = {"marker": "", "linewidth": 1.2}
-        drawing.band(curves, same[0]["epoch"], samples, position=position, label=f"{Fraction(factor)}", **look)
-    target = 100 * (1 - _target([row for same in finals.values() for row in same]))
-    curves.axhline(target, color="#666666", linewidth=1, label="modest target")
+    groups = {str(Fraction(factor)): ask.errors(same) for factor, same in finals.items()}
+    drawing.curves(curves, groups, along="epoch", of="error", marker="", linewidth=1.2)
+    curves.axhline(100 * (1 - _target(rows)), label="modest target", **drawing.REFERENCE)
     levels.set(xlabel="learning rate (× linear rule's)", ylabel="final test accuracy (%)", xscale="log")
-    levels.set_xticks(list(finals), [str(Fraction(factor)) for factor in finals])
-    levels.minorticks_off()
+    drawing.ticks(levels, {factor: str(Fraction(factor)) for factor in finals})
     curves.set(xlabel="epochs", ylabel="test error (%)", yscale="log")
     drawing.plain_numbers(curves.yaxis)
     curves.legend(fontsize=8, title="× linear rule's", title_fontsize=8)
@@ -178,7 +138,7 @@ EXPERIMENT = Experiment(
     selection="The rate of one worker, which the linear rule multiplies by 100, by accuracy after the last update on "
     "the validation split, at 100 + 6 workers, seed 0, over 0.0005, 0.001, 0.002, 0.004.",
     hours={"smoke": 0.05, "laptop": 0.15},
-    runs=_runs,
+    runs=TUNED.runs,
     reduce=evaluations_of("step", "epoch", "accuracy"),
     findings=_findings,
     judge=_judge,

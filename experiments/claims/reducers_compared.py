@@ -32,16 +32,12 @@ def _judge(rows: Rows) -> Verdict:
         method: COMPARISON.accuracy(rows, method) for method in COMPARISON.methods if COMPARISON.final(rows, method)
     }
     if set(ours) != set(COMPARISON.methods) or min(sample.n for sample in ours.values()) < COMPARISON.seeds["laptop"]:
-        return Verdict("not tested at this scale", "The rule needs five seeds of every reducer.")
+        return Verdict.untested("The rule needs five seeds of every reducer.")
     mean = ours.pop("mean")
     if not mean.mean > LEARNED:
-        return Verdict("not tested at this scale", f"The mean itself learns little: it ends at {mean}.")
-    above = [
-        f"{name} ({sample})"
-        for name, sample in ours.items()
-        if sample.mean - mean.mean > MARGIN * ask.standard_error(sample, mean)
-    ]
-    return Verdict("not supported" if above else "supported", f"Above the mean's {mean}: {', '.join(above) or 'none'}.")
+        return Verdict.untested(f"The mean itself learns little: it ends at {mean}.")
+    above = [f"{name} ({sample})" for name, sample in ours.items() if ask.above(sample, mean, errors=MARGIN)]
+    return Verdict.of(not above, f"Above the mean's {mean}: {', '.join(above) or 'none'}.")
 
 
 EXPERIMENT = COMPARISON.experiment(

@@ -1,25 +1,26 @@
 """How many updates gradients of an asynchronous run miss, overall and layer by layer."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from experiments import drawing
 from experiments import rows as ask
-from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from experiments.drawing import Figure
+from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
 
 CLUSTER, WORKERS, LAYERS = "paper_cluster", 40, 18
-GRADIENTS = {"smoke": 4_000, "laptop": 100_000}  # of 40 workers; of others in proportion, so that all do as many tasks
+# Gradients of 40 workers; other numbers have them in proportion, so that each worker does as many tasks.
+GRADIENTS: dict[Scale, int] = {"smoke": 4_000, "laptop": 100_000}
 TOLERANCE = 0.02  # of the number of workers less one
-# Of the paper's table; it counts layers from 0 to 18, we from 0 to 17. Its extremes are known too badly to be quoted.
+# The paper counts layers from 0 to 18, we from 0 to 17. Its extremes are not known well enough to be quoted.
 PAPER_MEANS = {17: 14.54, 12: 11.35, 11: 19.8, 0: 38.97}
+NAMES = {17: "top layer", 12: "layer 12", 11: "layer 11", 0: "bottom layer"}
+CASES = [(CLUSTER, n) for n in (10, 20, WORKERS, 80)] + [("shifted_exponential", WORKERS), ("lognormal", WORKERS)]
 
 
 def _measure(*, model: str, num_workers: int, num_gradients: int, seed: int) -> dict[str, Any]:
-    """Makes the order of an asynchronous run; statistics leave out its beginning, when all read the same parameters."""
+    """Simulates the order of an asynchronous run; statistics omit its start, when all read the same parameters."""
     import jax
 
     import asynchronous
@@ -32,25 +33,14 @@ def _measure(*, model: str, num_workers: int, num_gradients: int, seed: int) -> 
 
     def described(num_layers: int) -> list[dict[str, float]]:
         times = asynchronous.layer_times([1.0] * num_layers)
-        told = []
+        found = []
         for staleness in asynchronous.layer_staleness(events, times, num_workers=num_workers):
             counts = asynchronous.histogram(np.zeros(len(staleness), np.int32), staleness, num_workers=1)
             low, high = np.quantile(staleness, [0.1, 0.9]).tolist()
-            told.append({**asynchronous.summary(counts)._asdict(), "low": low, "high": high})
-        return told
+            found.append({**asynchronous.summary(counts)._asdict(), "low": low, "high": high})
+        return found
 
     return {"whole": described(1)[0], "layers": described(LAYERS)}
-
-
-def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    del rows
-    per_worker = GRADIENTS[scale] // WORKERS
-    cases = [(CLUSTER, n) for n in (10, 20, WORKERS, 80)] + [("shifted_exponential", WORKERS), ("lognormal", WORKERS)]
-    return [
-        Run(tells={"model": model, "num_workers": n, "num_gradients": n * per_worker, "seed": seed})
-        for model, n in cases
-        for seed in range(2 if scale == "smoke" else 5)
-    ]
 
 
 def _layer(rows: Rows, layer: int, key: str) -> Sample:
@@ -58,36 +48,19 @@ def _layer(rows: Rows, layer: int, key: str) -> Sample:
     return Sample.of([row["layers"][layer][key] for row in of_paper], digits=2)
 
 
-def _whole(rows: Rows, **tells: Any) -> Sample:
-    return Sample.of([row["whole"]["mean"] for row in ask.select(rows, **tells)], digits=2)
+def _whole(rows: Rows, **labels: Any) -> Sample:
+    return Sample.of([row["whole"]["mean"] for row in ask.select(rows, **labels)], digits=2)
 
 
 def _findings(rows: Rows) -> list[Finding]:
-    found = [
-        Finding(
-            quantity="mean staleness of whole gradients, 40 workers",
-            paper=Quoted("39, by the documentation of TensorFlow: workers less one", "READ"),
-            paper_number=39,
-            ours=_whole(rows, model=CLUSTER, num_workers=WORKERS),
-        )
-    ]
-    names = {17: "top layer", 12: "layer 12", 11: "layer 11", 0: "bottom layer"}
+    whole = _whole(rows, model=CLUSTER, num_workers=WORKERS)
+    paper = Quoted("39, by the documentation of TensorFlow: workers less one", "READ")
+    found = [Finding("mean staleness of whole gradients, 40 workers", paper=paper, paper_number=39, ours=whole)]
     for layer, mean in PAPER_MEANS.items():
-        found.append(
-            Finding(
-                quantity=f"mean staleness, {names[layer]}",
-                paper=Quoted(f"{mean:g}", "MEM med"),
-                paper_number=mean,
-                ours=_layer(rows, layer, "mean"),
-            )
-        )
-    spread = _layer(rows, 0, "std")
-    found.append(
-        Finding(
-            quantity="standard deviation, bottom layer", paper=Quoted("5.43", "MEM med"), paper_number=5.43, ours=spread
-        )
-    )
-    return found
+        paper, ours = Quoted(f"{mean:g}", "MEM med"), _layer(rows, layer, "mean")
+        found.append(Finding(f"mean staleness, {NAMES[layer]}", paper=paper, paper_number=mean, ours=ours))
+    paper, ours = Quoted("5.43", "MEM med"), _layer(rows, 0, "std")
+    return [*found, Finding("standard deviation, bottom layer", paper=paper, paper_number=5.43, ours=ours)]
 
 
 def _judge(rows: Rows) -> Verdict:
@@ -95,15 +68,14 @@ def _judge(rows: Rows) -> Verdict:
     worst = max(off, key=abs)
     means = [[layer["mean"] for layer in row["layers"]] for row in ask.select(rows, model=CLUSTER, num_workers=WORKERS)]
     steps = np.diff(np.array(means), axis=1)  # (seeds, layers - 1), from the bottom up
-    held = abs(worst) <= TOLERANCE and bool((steps < 0).all())
     bottom, top = (np.mean(means, axis=0)[end] for end in (0, -1))
-    because = (
+    return Verdict.of(
+        abs(worst) <= TOLERANCE and bool((steps < 0).all()),
         f"In {len(rows)} runs of {', '.join(map(str, ask.distinct(rows, 'num_workers')))} workers, mean staleness "
         f"is off workers less one by at most {100 * abs(worst):.2f} % (bound {100 * TOLERANCE:g} %). With 40, it goes "
         f"from {top:.1f} at the top to {bottom:.1f} at the bottom, and {(steps < 0).sum()} of {steps.size} steps "
-        f"from a layer to the next below it are up."
+        f"from a layer to the next below it are up.",
     )
-    return Verdict("supported" if held else "not supported", because)
 
 
 def _table(rows: Rows) -> Table:
@@ -117,7 +89,7 @@ def _table(rows: Rows) -> Table:
     return Table(["Layer", *keys, "paper's mean"], cells, note)
 
 
-def _draw(rows: Rows, figure: "Figure") -> None:
+def _draw(rows: Rows, figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
     layers = range(LAYERS)
     ours = ask.select(rows, model=CLUSTER, num_workers=WORKERS)
@@ -132,15 +104,9 @@ def _draw(rows: Rows, figure: "Figure") -> None:
     for position, (model, name) in enumerate(names.items()):
         numbers = ask.distinct(ask.select(rows, model=model), "num_workers")
         samples = [_whole(rows, model=model, num_workers=n) for n in numbers]
-        right.errorbar(
-            numbers,
-            [sample.mean for sample in samples],
-            [sample.std for sample in samples],
-            label=name,
-            markersize=9 - 2 * position,
-            **drawing.look(position) | {"linestyle": ""},
-        )
-    right.plot([1, 80], [0, 79], color="#666666", linewidth=1, zorder=0, label="workers less one")
+        look = drawing.look(position) | {"linestyle": "", "markersize": 9 - 2 * position}
+        right.errorbar(numbers, [s.mean for s in samples], [s.std for s in samples], label=name, **look)
+    right.plot([1, 80], [0, 79], zorder=0, label="workers less one", **drawing.REFERENCE)
     right.set(xlabel="workers", ylabel="mean staleness (updates)", xlim=(0, 84), ylim=(0, 84))
     right.legend(fontsize=8)
 
@@ -155,7 +121,12 @@ EXPERIMENT = Experiment(
     "staleness is within 2 % of the number of workers less one, and with 40 workers on `paper_cluster` the mean grows "
     "from each of 18 layers to the next one below it, in every seed.",
     hours={"smoke": 0.01, "laptop": 0.05},
-    runs=_runs,
+    runs=repeated(
+        lambda scale: [
+            {"model": model, "num_workers": n, "num_gradients": n * (GRADIENTS[scale] // WORKERS)} for model, n in CASES
+        ],
+        seeds={"smoke": 2, "laptop": 5},
+    ),
     measure=_measure,
     findings=_findings,
     judge=_judge,

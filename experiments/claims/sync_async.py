@@ -1,26 +1,12 @@
 """Synchronous SGD with backup workers against asynchronous SGD: accuracy, and time and epochs to a target."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from experiments import datasets, drawing
 from experiments import rows as ask
-from experiments.experiment import (
-    Experiment,
-    Finding,
-    Quoted,
-    Row,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-    Verdict,
-    evaluations_of,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from experiments.drawing import Figure
+from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
+from experiments.tuning import Tuned
 
 MODES = ("synchronous", "asynchronous")
 SPECS = {"synchronous": "configs/mnist_backup_53.py", "asynchronous": "configs/mnist_async_53.py"}
@@ -29,19 +15,19 @@ RATES = {"synchronous": (0.0005, 0.001, 0.002, 0.004), "asynchronous": (0.005, 0
 EPOCHS = {"digits": 200, "mnist": 16}  # on digits, an epoch is an update of 50 workers
 DECAYS = 48  # of the learning rate, by 0.94
 EVALUATIONS = 32
-SEEDS = {"smoke": 1, "laptop": 3}
 MARGIN = 2.0  # standard errors
+ALONG = {"simulated_seconds": ("simulated time", 0, "s"), "epoch": ("epochs", 1, "epochs")}
 
 
-def _run(scale: Scale, *, mode: str, num_workers: int, rate: float, seed: int, split: str) -> Run:
+def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
     data = datasets.image_set(scale)
     epochs = 2 if scale == "smoke" else EPOCHS[data["data.name"]]
-    own: dict[str, Any] = {"optimizer.learning_rate": rate, "reducer.num_required": num_workers - _backups(num_workers)}
-    if mode == "asynchronous":  # a rate for 53 workers; a gradient misses as many updates as there are other workers
+    if mode == "synchronous":
+        own = {"optimizer.learning_rate": rate, "reducer.num_required": num_workers - BACKUPS[scale][num_workers]}
+    else:  # a rate for 53 workers; a gradient misses as many updates as there are other workers
         own = {"optimizer.learning_rate": rate * 53 / num_workers}
     overrides = {
         **data,
-        "data.evaluate_on": split,
         "model.name": "mlp",
         "num_workers": num_workers,
         **own,
@@ -54,54 +40,25 @@ def _run(scale: Scale, *, mode: str, num_workers: int, rate: float, seed: int, s
         "eval_every_epochs": epochs / (2 if scale == "smoke" else EVALUATIONS),
         "checkpoint_every_epochs": epochs,
         "keep_checkpoints": 1,
-        "seed": seed,
     }
-    tells = {"mode": mode, "num_workers": num_workers, "rate": rate, "split": split, "seed": seed}
-    return Run(
-        tells={**tells, "data": data["data.name"]},
-        spec=SPECS[mode],
-        overrides=overrides,
-        flags={"num_devices": 1},
-        cost=1.0 if mode == "synchronous" else 1.3,
-    )
+    cost = 1.0 if mode == "synchronous" else 1.3
+    return Run(labels={"data": data["data.name"]}, spec=SPECS[mode], overrides=overrides, cost=cost)
 
 
-def _backups(num_workers: int) -> int:
-    return {workers: b for sizes in BACKUPS.values() for workers, b in sizes.items()}[num_workers]
+TUNED = Tuned(
+    points=lambda scale: [{"mode": mode, "num_workers": n} for n in BACKUPS[scale] for mode in MODES],
+    grid=lambda scale, point: RATES[point["mode"]][1:3] if scale == "smoke" else RATES[point["mode"]],
+    recipe=_recipe,
+    seeds={"smoke": 1, "laptop": 3},
+)
 
 
-def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    """Those that rates are picked from; then, for each mode and size whose are there, the seeds with its pick."""
-    points = [(mode, num_workers) for num_workers in BACKUPS[scale] for mode in MODES]
-    runs = [
-        _run(scale, mode=mode, num_workers=n, rate=rate, seed=0, split="validation")
-        for mode, n in points
-        for rate in _rates(scale, mode)
-    ]
-    for mode, n in points:
-        rate = _picked(rows, mode=mode, num_workers=n, of=len(_rates(scale, mode)))
-        if rate is not None:
-            runs += [
-                _run(scale, mode=mode, num_workers=n, rate=rate, seed=seed, split="test")
-                for seed in range(SEEDS[scale])
-            ]
-    return runs
-
-
-def _rates(scale: Scale, mode: str) -> tuple[float, ...]:
-    return RATES[mode][1:3] if scale == "smoke" else RATES[mode]
-
-
-def _picked(rows: Rows, *, mode: str, num_workers: int, of: int = 1) -> float | None:
-    """Returns the rate with the best accuracy on the validation split; None before so many are there."""
-    found = ask.select(rows, mode=mode, num_workers=num_workers, split="validation")
-    return ask.picked(found, "rate", by="accuracy", of=of)
-
-
-def _finals(rows: Rows) -> dict[int, dict[str, list[Row]]]:
-    """Returns the test rows of each size and mode; of sizes for which both are there."""
-    tests = ask.select(rows, split="test")
-    found = {n: {mode: ask.select(tests, num_workers=n, mode=mode) for mode in MODES} for n in _workers(tests)}
+def _finals(rows: Rows) -> dict[int, Mapping[str, Rows]]:
+    """Returns the reported rows of each number of workers for which both modes have some."""
+    tests = TUNED.tests(rows)
+    found: dict[int, Mapping[str, Rows]] = {
+        n: {mode: ask.select(tests, num_workers=n, mode=mode) for mode in MODES} for n in _workers(tests)
+    }
     return {n: both for n, both in found.items() if all(both.values())}
 
 
@@ -121,92 +78,82 @@ def _target(both: Mapping[str, Rows]) -> float:
 
 
 def _until(rows: Rows, target: float, *, along: str) -> Sample:
-    digits, unit = (0, "s") if along == "simulated_seconds" else (1, "epochs")
+    _, digits, unit = ALONG[along]
     return ask.until(rows, target, of="accuracy", along=along, digits=digits, unit=unit)
 
 
 def _findings(rows: Rows) -> list[Finding]:
-    finals = _finals(rows)
     found = []
-    for n, both in finals.items():
-        target = _target(both)
-        gap, error = _gap(both)
-        found += [Finding(quantity=f"test accuracy, {n} workers, {m}", ours=ask.accuracy(both[m])) for m in MODES]
+    for n, both in _finals(rows).items():
+        target, (gap, error) = _target(both), _gap(both)
+        found += [Finding(f"test accuracy, {n} workers, {m}", ours=ask.accuracy(both[m])) for m in MODES]
         found.append(
             Finding(
-                quantity=f"synchronous less asynchronous accuracy, {n} workers (percentage points, standard error)",
+                f"synchronous less asynchronous accuracy, {n} workers (percentage points, standard error)",
                 paper=Quoted("0.5 to 0.9 on ImageNet, wider with more workers", "MEM med"),
                 ours=f"{gap:+.2f} ± {error:.2f}",
             )
         )
-        for along, name in (("simulated_seconds", "simulated time"), ("epoch", "epochs")):
+        for along, (name, *_) in ALONG.items():
             found += [
-                Finding(
-                    quantity=f"{name} to {100 * target:.1f} %, {n} workers, {mode}",
-                    ours=_until(both[mode], target, along=along),
-                )
-                for mode in MODES
+                Finding(f"{name} to {100 * target:.1f} %, {n} workers, {m}", ours=_until(both[m], target, along=along))
+                for m in MODES
             ]
     return found
 
 
 def _judge(rows: Rows) -> Verdict:
-    finals = _finals(rows)
-    enough = SEEDS["laptop"]
-    if any(n not in finals or min(map(len, finals[n].values())) < enough for n in BACKUPS["laptop"]):
-        sizes = ", ".join(map(str, BACKUPS["laptop"]))
-        return Verdict("not tested at this scale", f"The rule needs {enough} seeds of both at {sizes} workers.")
-    few, *many = BACKUPS["laptop"]
+    finals, seeds, (few, *many) = _finals(rows), TUNED.seeds["laptop"], BACKUPS["laptop"]
+    if any(n not in finals or min(map(len, finals[n].values())) < seeds for n in (few, *many)):
+        sizes = ", ".join(map(str, (few, *many)))
+        return Verdict.untested(f"The rule needs {seeds} seeds of both at {sizes} workers.")
     gaps = {n: _gap(both) for n, both in finals.items()}
+    targets = {n: _target(both) for n, both in finals.items()}
+    times = {n: [_until(finals[n][m], targets[n], along="simulated_seconds").mean for m in MODES] for n in finals}
     better = all(gaps[n][0] > MARGIN * gaps[n][1] for n in many)
     wider = gaps[many[-1]][0] > gaps[few][0]
-    targets = {n: _target(both) for n, both in finals.items()}
-    times = {n: [_until(finals[n][mode], targets[n], along="simulated_seconds") for mode in MODES] for n in finals}
-    sooner = all(times[n][0].mean < times[n][1].mean for n in many)
-    told = "; ".join(
+    sooner = all(times[n][0] < times[n][1] for n in many)
+    each = "; ".join(
         f"at {n} workers by {gap:+.2f} ± {error:.2f} points, at {100 * targets[n]:.1f} % after "
-        f"{times[n][0].mean:,.0f} s against {times[n][1].mean:,.0f} s"
+        f"{times[n][0]:,.0f} s against {times[n][1]:,.0f} s"
         for n, (gap, error) in gaps.items()
     )
-    because = (
-        f"Synchronous above asynchronous accuracy (standard error), and simulated time: {told}. It is "
+    return Verdict.of(
+        better and wider and sooner,
+        f"Synchronous above asynchronous accuracy (standard error), and simulated time: {each}. It is "
         f"{'' if better else 'not '}better at {many[0]} and {many[1]}, the gap is {'' if wider else 'not '}wider at "
-        f"{many[1]} than at {few}, and it is {'' if sooner else 'not '}sooner there."
+        f"{many[1]} than at {few}, and it is {'' if sooner else 'not '}sooner there.",
     )
-    return Verdict("supported" if better and wider and sooner else "not supported", because)
 
 
 def _table(rows: Rows) -> Table:
     cells = []
     for n in _workers(rows):
         for mode in MODES:
-            grid = ask.select(rows, mode=mode, num_workers=n, split="validation")
-            tried = ask.in_words(grid, "rate", by="accuracy", digits=2, scale=100)
-            cells.append([str(n), mode, f"{_picked(rows, mode=mode, num_workers=n) or 0:g}", tried])
+            tried = TUNED.tried(rows, mode=mode, num_workers=n)
+            picked = f"{TUNED.picked(rows, mode=mode, num_workers=n) or 0:g}"
+            cells.append([str(n), mode, picked, ask.in_words(tried, "rate", by="accuracy", digits=2, scale=100)])
     note = f"On {', '.join(ask.distinct(rows, 'data'))}. Synchronous rates are of one worker, times N; asynchronous "
     note += "ones are of 53 workers, in inverse proportion to their number."
     return Table(("Workers", "Mode", "Rate picked", "Validation accuracy (%) by rate, seed 0"), cells, note)
 
 
-def _draw(rows: Rows, figure: "Figure") -> None:
-    panels = figure.subplots(1, 2)
+def _draw(rows: Rows, figure: Figure) -> None:
+    levels, curves = figure.subplots(1, 2)
     finals = _finals(rows)
     for position, mode in enumerate(MODES):
         samples = [ask.accuracy(both[mode]) for both in finals.values()]
-        drawing.band(panels[0], list(finals), samples, position=position, label=mode)
+        drawing.band(levels, list(finals), samples, position=position, label=mode)
         for shade, (n, both) in enumerate(finals.items()):
-            curves = [row["accuracy"] for row in both[mode]]
-            mean = [100 * (1 - sum(values) / len(values)) for values in zip(*curves, strict=True)]
+            mean = [sample.mean for sample in ask.curve(ask.errors(both[mode]), "error")]
             look = drawing.look(position) | {"marker": "", "linestyle": drawing.LINE_STYLES[shade]}
-            panels[1].plot(both[mode][0]["simulated_seconds"], mean, label=f"{mode}, {n}", linewidth=1.2, **look)
-    panels[0].set(xlabel="workers", ylabel="final test accuracy (%)", xscale="log")
-    panels[0].set_xticks(list(finals), [str(n) for n in finals])
-    panels[0].minorticks_off()
-    panels[1].set(xlabel="simulated time (s)", ylabel="test error (%)", xscale="log", yscale="log")
-    drawing.plain_numbers(panels[1].xaxis, minor="bare")
-    drawing.plain_numbers(panels[1].yaxis)
-    handles, names = panels[1].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=2, fontsize=8)
+            curves.plot(both[mode][0]["simulated_seconds"], mean, label=f"{mode}, {n}", linewidth=1.2, **look)
+    levels.set(xlabel="workers", ylabel="final test accuracy (%)", xscale="log")
+    drawing.ticks(levels, {n: str(n) for n in finals})
+    curves.set(xlabel="simulated time (s)", ylabel="test error (%)", xscale="log", yscale="log")
+    drawing.plain_numbers(curves.xaxis, minor="bare")
+    drawing.plain_numbers(curves.yaxis)
+    drawing.legend_below(figure, curves, columns=2)
 
 
 EXPERIMENT = Experiment(
@@ -223,7 +170,7 @@ EXPERIMENT = Experiment(
     "validation split, seed 0, over four rates with factors of two between them: synchronous 0.0005 to 0.004 times "
     "N, asynchronous 0.005 to 0.04 times 53 / workers.",
     hours={"smoke": 0.1, "laptop": 0.6},
-    runs=_runs,
+    runs=TUNED.runs,
     reduce=evaluations_of("step", "epoch", "simulated_seconds", "accuracy"),
     findings=_findings,
     judge=_judge,

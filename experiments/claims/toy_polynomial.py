@@ -8,11 +8,11 @@ import numpy as np
 
 from experiments import drawing
 from experiments import rows as ask
-from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
+from experiments.drawing import Figure
+from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Sample, Scale, Table, Verdict, repeated
 
 if TYPE_CHECKING:
     import jax
-    from matplotlib.figure import Figure
 
 COEFFICIENTS = {"square": (1.0, -20.0, 50.0), "cubic": (10.0, 5.0, -20.0, -5.0)}  # the first one is not fitted
 START = (1.0, -1.0, 1.0)
@@ -22,7 +22,7 @@ DIVERGED = 1e3  # coefficients that are this large are lost
 RATES = [round(0.01 * i, 2) for i in range(10, 160)]
 REDUCERS = ("mean", "adasum")
 LABELS = {"mean": "averaging", "adasum": "Adasum"}
-DRAWS = {"smoke": 20, "laptop": 1000}
+DRAWS: dict[Scale, int] = {"smoke": 20, "laptop": 1000}
 PICKED_WITH = 0  # the seed that learning rates are picked with
 MOST_STOP = 0.95  # share of the draws from which a rate of both is compared
 LARGE = 40.0  # % fewer steps
@@ -100,18 +100,8 @@ def _measure(*, polynomial: str, x_max: float, num_draws: int, seed: int) -> dic
     return row
 
 
-def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    del rows
-    seeds = range(2 if scale == "smoke" else 6)
-    return [
-        Run(tells={"polynomial": polynomial, "x_max": x_max, "num_draws": DRAWS[scale], "seed": seed})
-        for polynomial, x_max in PROBLEMS
-        for seed in seeds
-    ]
-
-
 def _best(rows: Rows, reducer: str) -> int:
-    """The place of the rate at which the fewest steps are needed, with the seed that is for picking."""
+    """Returns the index of the rate with the fewest steps, by the seed that is for picking."""
     (row,) = ask.select(rows, seed=PICKED_WITH)
     return int(np.argmin(row[f"{reducer}_steps"]))
 
@@ -125,14 +115,14 @@ def _fewer(steps: float, than: float) -> float:
 
 
 def _at_best(rows: Rows) -> Sample:
-    """How many per cent fewer steps Adasum needs, each at its own best rate, on one problem."""
+    """Returns how many per cent fewer steps Adasum needs on one problem, each at its own best rate."""
     mean, adasum = (_best(rows, reducer) for reducer in REDUCERS)
     fewer = [_fewer(row["adasum_steps"][adasum], than=row["mean_steps"][mean]) for row in _reported(rows)]
     return Sample.of(fewer, digits=1, unit="%")
 
 
 def _at_same(rows: Rows, *, stop: float = MOST_STOP) -> tuple[float, float]:
-    """Returns the most per cent that Adasum saves at one rate for both, and that rate; of those at which both stop."""
+    """Returns the most per cent that Adasum saves at one rate for both, and that rate, where both stop often enough."""
     found = [
         (statistics.fmean(_fewer(row["adasum_steps"][i], than=row["mean_steps"][i]) for row in _reported(rows)), rate)
         for i, rate in enumerate(RATES)
@@ -150,19 +140,16 @@ def _findings(rows: Rows) -> list[Finding]:
     for (name, x_max), same in _problems(rows).items():
         quoted = Quoted("up to 50 %", "READ: Horovod's guide to Adasum") if name == "square" else None
         where = f"{name}, x_max {x_max}"
-        told = [
+        at_same = [
             f"{most:.1f} % (at {rate:g}) where both stop in {stop:.0%} of the draws"
             for stop in (MOST_STOP, 0.01)
             for most, rate in [_at_same(same, stop=stop)]
             if not np.isnan(most)
         ]
+        ours = ", ".join(at_same) or "no rate at which both stop"
         found += [
-            Finding(quantity=f"fewer steps, {where}, each at its best rate", ours=_at_best(same), paper=quoted),
-            Finding(
-                quantity=f"fewer steps, {where}, at most, both at one rate",
-                ours=", ".join(told) or "no rate at which both stop",
-                paper=quoted,
-            ),
+            Finding(f"fewer steps, {where}, each at its best rate", ours=_at_best(same), paper=quoted),
+            Finding(f"fewer steps, {where}, at most, both at one rate", ours=ours, paper=quoted),
         ]
     return found
 
@@ -173,12 +160,12 @@ def _judge(rows: Rows) -> Verdict:
     at_same = {x_max: _at_same(same) for x_max, same in square.items()}
     fewer = all(sample.mean > 2 * sample.std for sample in at_best.values())
     most = float(np.nanmax([*(sample.mean for sample in at_best.values()), *(most for most, _ in at_same.values())]))
-    told = ", ".join(f"{sample} at x_max {x_max}" for x_max, sample in at_best.items())
-    because = (
-        f"On the square polynomial Adasum needs fewer steps by {told}, each at its best rate; the largest saving of "
-        f"all comparisons is {most:.1f} %."
+    savings = ", ".join(f"{sample} at x_max {x_max}" for x_max, sample in at_best.items())
+    return Verdict.of(
+        fewer and most >= LARGE,
+        f"On the square polynomial Adasum needs fewer steps by {savings}, each at its best rate; the largest saving of "
+        f"all comparisons is {most:.1f} %.",
     )
-    return Verdict("supported" if fewer and most >= LARGE else "not supported", because)
 
 
 def _table(rows: Rows) -> Table:
@@ -196,7 +183,7 @@ def _table(rows: Rows) -> Table:
     return Table(header, cells, "Steps: as the script counts, 100 for a run that does not stop before step 50.")
 
 
-def _draw(rows: Rows, figure: "Figure") -> None:
+def _draw(rows: Rows, figure: Figure) -> None:
     axes = figure.subplots(2, 2, sharex=True, sharey=True)
     for ax, ((name, x_max), same) in zip(axes.flat, _problems(rows).items(), strict=True):
         for position, reducer in enumerate(REDUCERS):
@@ -225,7 +212,10 @@ EXPERIMENT = Experiment(
     selection="Each reducer's learning rate for each problem: fewest steps on average over the draws of seed 0, out of "
     "0.10, 0.11, ..., 1.59 (the guide's grid); seed 0 is not reported. There is no training set: samples are drawn.",
     hours={"smoke": 0.03, "laptop": 0.1},
-    runs=_runs,
+    runs=repeated(
+        lambda scale: [{"polynomial": name, "x_max": x_max, "num_draws": DRAWS[scale]} for name, x_max in PROBLEMS],
+        seeds={"smoke": 2, "laptop": 6},
+    ),
     measure=_measure,
     findings=_findings,
     judge=_judge,
