@@ -1,12 +1,11 @@
 """What a run leaves on disk and shows on the way: folder, lock, records, checkpoints, progress, stop signals."""
 
-from runs.checkpoints import Checkpoints
+from runs.checkpoints import Checkpoints, flatten
 from runs.clock import Clock
 from runs.compiled import keep_compiled
 from runs.files import SaveError, decode_numbers, encode_numbers, from_json, write_atomically
 from runs.folder import Folder, check_workdir, is_held, open_run
 from runs.identity import check_same, expand, fingerprint
-from runs.manifest import flatten
 from runs.profile import Profile
 from runs.progress import Progress, in_words
 from runs.records import HOST_CLOCK_FIELDS, Records, read

@@ -254,7 +254,7 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypat
     capsys.readouterr()
     for more, told in (
         (f"--config.init_from={tmp_path}/nowhere", "nowhere': must be the folder of a run with a checkpoint"),
-        ("--config.model.hidden_sizes=(3,)", "does not fit this code"),
+        ("--config.model.hidden_sizes=(3,)", "does not fit the model"),
     ):
         assert command(*digits(tmp_path / "third", *short, *begins, more)) == 2
         error = capsys.readouterr().err
