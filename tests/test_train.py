@@ -168,11 +168,11 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(uninterrupted, t
 
 def test_another_config_or_layout_in_the_same_folder(uninterrupted, capsys):
     assert command(*digits(uninterrupted, "--config.num_workers=4")) == 2
-    assert "num_workers=8 there, 4 here" in capsys.readouterr().err
+    assert "num_workers=8 in the folder, 4 now" in capsys.readouterr().err
     with refusing():
         other = build(flags.load(f"{ROOT}/configs/digits.py", [*OVERRIDES, "--config.model.hidden_sizes=(3,)"]))
     with runs.Checkpoints(uninterrupted / "checkpoints", access="read") as checkpoints:
-        with pytest.raises(ValueError, match=r"does not fit.*Dense_0/kernel is float32 \(64, 512\) there"):
+        with pytest.raises(ValueError, match=r"does not fit.*Dense_0/kernel is float32 \(64, 512\) in the checkpoint"):
             state.restore(other, Layout.of(8), checkpoints)
         step, *restored = state.restore(program(), Layout.of(8, num_devices=2), checkpoints)
     assert step == 120 and restored[0].step.shape == (2,)
