@@ -1,20 +1,16 @@
-"""Checkpoints: written by Orbax in the background, sealed by a manifest, whole or not there.
+"""Checkpoints: written by Orbax in the background, verified when they are read.
 
-A save goes through a scratch folder: Orbax writes, then every file is hashed, then one rename puts the checkpoint in
-its place with its manifest inside. So what a kill leaves half done is never among the checkpoints, and a checkpoint
-without a manifest is a damaged one.
-
-    checkpoints/120/            the checkpoint of step 120: Orbax's files and manifest.json
-    checkpoints/100.damaged/    was found damaged and moved aside; never deleted, never used
-    checkpoints/.scratch/       being written or deleted; emptied at the next start
-
-Of several processes all save and restore together, in a folder that all of them share: each writes the parts of arrays
-that lie on its devices, and the first one does the rest. What is restored does not depend on how many they are.
+In a run of several processes all of them save and restore together, in a folder that they share. Each process writes
+and reads the parts of arrays that lie on its devices; the first one does the rest. The restored state does not depend
+on the number of processes.
 """
 
 import contextlib
+import logging
+import os
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -23,16 +19,19 @@ import jax
 import numpy as np
 
 from parallel import processes
-from runs import arrays, files, manifest, shelf
+from runs import files
+from runs.checkpoint_directory import FORMAT, CheckpointDirectory
 
-Restored = tuple[int, Any]  # step, tree
+_NO_TIMEOUT_SECONDS = 10**9
+_LATE_SECONDS = 0.5  # in which the other writes of a failed save end
+_MAX_SHOWN = 3  # leaves that do not fit
 
 
 class Checkpoints:
     """The checkpoints of one run: the last few and the best.
 
     Attributes:
-        directory: where they lie, one folder a step.
+        directory: the folder that has one folder per checkpoint.
     """
 
     def __init__(
@@ -40,7 +39,6 @@ class Checkpoints:
         directory: Path,
         *,
         keep_last: int = 3,
-        keep_best: int = 1,
         best_metric: str = "accuracy",
         best_mode: Literal["max", "min"] = "max",
         access: Literal["write", "read"] = "write",
@@ -49,100 +47,98 @@ class Checkpoints:
         """Opens a folder of checkpoints.
 
         Args:
-            directory: made if missing (access "write").
-            keep_last: number of newest checkpoints that stay, at least 1.
-            keep_best: number of best ones that stay besides; only checkpoints saved with `best_metric` count.
-            best_metric: key into the metrics given to `save`.
-            best_mode: whether more or less of it is better; of equals the earlier one is the better.
-            access: "read" changes nothing on disk: for looking at a run that may be going on.
-            report: is given one line for each damaged checkpoint.
+            directory: the folder; created if it is missing and access is "write".
+            keep_last: number of newest checkpoints that stay, at least 1. The best one stays too.
+            best_metric: key into the metrics given to ``save``; a checkpoint without it is never the best.
+            best_mode: whether the best checkpoint has the highest or the lowest metric; of equals, the earlier one.
+            access: "read" changes nothing on disk, so that a run may be read while it goes on.
+            report: called with one line per damaged checkpoint.
+
+        Raises:
+            SaveError: in one line, if the folder cannot be created.
         """
-        self._shelf = shelf.Shelf(
-            directory,
+        if keep_last < 1:
+            raise ValueError(f"keep_last={keep_last}: must be at least 1")
+        self.directory = Path(os.path.abspath(directory))  # Orbax accepts no relative paths
+        self._directory = CheckpointDirectory(
+            path=self.directory,
             keep_last=keep_last,
-            keep_best=keep_best,
             best_metric=best_metric,
             best_mode=best_mode,
             access=access,
             report=report,
         )
-        self.directory = self._shelf.directory
-        self._files = arrays.OrbaxFiles()
-        self._sealer: ThreadPoolExecutor | None = None
+        self._checkpointer: Any = None
+        self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save-checkpoint")
         self._saving: tuple[int, Future[None]] | None = None
         if access == "write" and processes.index() == 0:
-            with files.saving(self._shelf.scratch):
-                self._shelf.clear_scratch()
+            with files.saving(self._directory.scratch):
+                self._directory.clear_scratch()
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, oldest first; one still being saved is not among them."""
-        return self._shelf.steps()
+        """Returns the steps that have a checkpoint, oldest first, without one that is still being saved."""
+        return self._directory.steps()
 
     def latest_step(self) -> int | None:
-        """The newest step that has a checkpoint, not looked at for damage; None without any."""
+        """Returns the newest step that has a checkpoint, damaged or not; None without any."""
         return max(self.steps(), default=None)
 
     def holds(self, part: str, *, step: int) -> bool:
-        """Tells whether a checkpoint has anything under this name, such as "shared/ema"; reads its manifest alone."""
-        with contextlib.suppress(ValueError, OSError):  # damaged: whoever restores it will say so
-            return any(name.startswith(f"{part}/") for name in manifest.read(self.directory / str(step))["leaves"])
+        """Returns whether a checkpoint has anything under this name, such as "state/ema"; reads only its manifest."""
+        with contextlib.suppress(ValueError):  # a damaged checkpoint is reported when it is restored
+            return any(name.startswith(f"{part}/") for name in self._directory.manifest(step)["leaves"])
         return False
 
-    def best_step(self) -> int | None:
-        """The step of the best checkpoint, not looked at for damage; None if none was saved with the metric."""
-        return next(iter(self._shelf.best_first()), None)
-
     def save(self, step: int, tree: Any, *, metrics: Mapping[str, float] | None = None) -> None:
-        """Saves a state in the background; waits only for the save before and for a copy of the state.
+        """Saves a state in the background, after waiting for the save before and for a copy of the state.
 
         Args:
-            step: the number of steps done. If it has a checkpoint already, that one stays, and takes the metrics if
-                it had none.
-            tree: a pytree of numpy and JAX arrays and numbers, JAX arrays of all processes among them. It is copied
-                before this returns, so that buffers may be donated afterwards.
-            metrics: what is known of the state's quality; non-finite values do not count.
+            step: the number of steps done. If it has a checkpoint already, that one stays as it is.
+            tree: a pytree of numpy arrays, JAX arrays and numbers. It is copied before this function returns, so that
+                its buffers may be donated.
+            metrics: the state's quality; values that are not finite do not count.
 
         Raises:
             SaveError: in one line, if the save before failed.
         """
-        if self._shelf.access == "read":
+        if self._directory.access == "read":
             raise ValueError(f"checkpoints in {str(self.directory)!r} were opened for reading")
         self.wait()
-        if processes.from_first(lambda: step in self.steps() and self._holds(step, metrics)):
+        if processes.from_first(lambda: step in self.steps()):
             return
-        flat = _fetched(manifest.flatten(tree))
-        leaves = {name: manifest.describe(leaf) for name, leaf in flat.items()}
-        if self._sealer is None:
-            self._sealer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="seal-checkpoint")
-        try:
-            self._files.start_write(self._shelf.scratch / str(step), flat)
-        except Exception as error:
-            raise files.SaveError(f"checkpoint {step} could not be saved: {files.reason(error)}") from error
-        self._saving = (step, self._sealer.submit(self._seal, step, leaves, metrics))
+        import orbax.checkpoint as ocp
+
+        flat = _fetch(flatten(tree))
+        leaves = {name: _describe(leaf) for name, leaf in flat.items()}
+        with _naming(step), contextlib.ExitStack() as stack:
+            stack.enter_context(_quiet_orbax())
+            # `force` overwrites what a failed save may have left.
+            arguments = ocp.args.PyTreeSave(_without_empty(flat))
+            self._open().save(self._directory.scratch / str(step), args=arguments, force=True)
+            quiet = stack.pop_all()
+        self._saving = (step, self._background.submit(self._finish, step, leaves, metrics, quiet))
 
     def wait(self) -> None:
-        """Waits for the save under way.
+        """Waits for the save that is going on.
 
         Raises:
             SaveError: in one line, if it failed.
         """
         saving, self._saving = self._saving, None
         if saving is not None:
-            step, sealed = saving
-            try:
-                sealed.result()
-            except Exception as error:
-                raise files.SaveError(f"checkpoint {step} could not be saved: {files.reason(error)}") from error
+            step, finished = saving
+            with _naming(step):
+                finished.result()
 
     def close(self) -> None:
-        """Waits for the save under way and ends the threads; a second call does nothing."""
+        """Waits for the save that is going on and ends the threads; a second call does nothing."""
         try:
             self.wait()
         finally:
-            if self._sealer is not None:
-                self._sealer.shutdown()
-                self._sealer = None
-            self._files.close()
+            self._background.shutdown()
+            checkpointer, self._checkpointer = self._checkpointer, None
+            if checkpointer is not None:
+                checkpointer.close()
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -152,78 +148,187 @@ class Checkpoints:
 
     def restore(
         self, abstract_tree: Any, *, which: Literal["latest", "best"] | int = "latest", part: str = ""
-    ) -> Restored | None:
-        """Reads back a checkpoint, every bit of it checked.
+    ) -> tuple[int, Any] | None:
+        """Reads a checkpoint and verifies every bit of it.
 
         Args:
-            abstract_tree: a pytree like the saved one, of anything with shape and dtype, or of numbers. What has a
-                sharding, too, comes back as a JAX array of it, of which each process reads its own part.
-            which: "latest" and "best" pass over damaged ones to the next latest or best, after reporting them and
-                (access "write") moving them aside; a step means that one alone.
-            part: where in the saved tree `abstract_tree` lies, as "shared/params"; "" is all of it.
+            abstract_tree: a pytree like the saved one, with leaves that have a shape and a dtype, or are numbers. A
+                leaf with a sharding is restored as a JAX array of which each process reads its own part.
+            which: "latest" and "best" skip damaged checkpoints, which are reported and, with access "write", moved
+                aside. A step means that checkpoint alone.
+            part: the place of `abstract_tree` in the saved tree, such as "state/params"; "" is the whole tree.
 
         Returns:
-            The step, and the tree with numpy arrays as leaves; None if there is no (whole) checkpoint.
+            The step, and the tree with numpy arrays as leaves; None if there is no undamaged checkpoint.
 
         Raises:
-            ValueError: in one line, if it does not fit `abstract_tree`, or the step asked for is missing or damaged.
+            ValueError: in one line, if the checkpoint does not fit `abstract_tree` or was written by an earlier
+                version of the program, or if the step that was asked for is missing or damaged.
         """
         self.wait()
         prefix = part and f"{part}/"
-        here = {prefix + name: leaf for name, leaf in manifest.flatten(abstract_tree).items()}
-        step = processes.from_first(lambda: self._choose(which, here, prefix=prefix))
+        wanted = {prefix + name: leaf for name, leaf in flatten(abstract_tree).items()}
+        step = processes.from_first(lambda: self._choose(which, wanted, prefix=prefix))
         if step is None:
             return None
-        read = self._read(step, here)
-        return step, jax.tree.unflatten(jax.tree.structure(abstract_tree), [read[name] for name in here])
+        restored = self._read(step, wanted)
+        return step, jax.tree.unflatten(jax.tree.structure(abstract_tree), [restored[name] for name in wanted])
 
-    def _choose(self, which: str | int, here: Mapping[str, Any], *, prefix: str) -> int | None:
-        """The step of a whole checkpoint that fits, for ``restore``."""
+    def _choose(self, which: str | int, wanted: Mapping[str, Any], *, prefix: str) -> int | None:
+        """Returns the step of an undamaged checkpoint that fits."""
         step: int | None
         if isinstance(which, int):
-            self._shelf.check(which)
             step = which
+            if step not in self.steps():
+                raise ValueError(f"{self._name(step)} is missing; the steps with a checkpoint are {self.steps()}")
+            if (damage := self._directory.find_damage(step)) is not None:
+                raise ValueError(f"{self._name(step)} is damaged: {damage}")
         else:
-            steps = self.steps()[::-1] if which == "latest" else self._shelf.best_first()
-            step = next((step for step in steps if self._shelf.is_whole(step)), None)
+            steps = self.steps()[::-1] if which == "latest" else self._directory.best_first()
+            step = next((step for step in steps if self._directory.is_whole(step)), None)
         if step is not None:
-            saved = manifest.read(self.directory / str(step))["leaves"]
-            there = {name: leaf for name, leaf in saved.items() if name.startswith(prefix)}
-            wanted = {name: manifest.describe(leaf) for name, leaf in here.items()}
-            manifest.check_fits(there, wanted, what=f"checkpoint {step} in {str(self.directory)!r}")
+            manifest = self._directory.manifest(step)
+            if manifest.get("format", 1) < FORMAT:
+                raise ValueError(
+                    f"{self._name(step)} was written by an earlier version of this program, and cannot be read by "
+                    "this one; start over with --fresh, or use another --workdir"
+                )
+            saved = {name: leaf for name, leaf in manifest["leaves"].items() if name.startswith(prefix)}
+            _check_fits(saved, {name: _describe(leaf) for name, leaf in wanted.items()}, where=self._name(step))
         return step
 
-    def _holds(self, step: int, metrics: Mapping[str, float] | None) -> bool:
-        """Whether a step saved before is whole; a damaged one is moved aside, to be saved again."""
-        if not self._shelf.is_whole(step):
-            return False
-        if metrics and not self._shelf.metrics(step):
-            manifest.rewrite_metrics(self.directory / str(step), metrics)
-            self._shelf.prune()
-        return True
+    def _read(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the leaves that are wanted, and reads no others."""
+        import orbax.checkpoint as ocp
 
-    def _read(self, step: int, here: Mapping[str, Any]) -> dict[str, Any]:
-        """All leaves of a checkpoint: Orbax reads all or none."""
-        folder = self.directory / str(step)
-        saved = manifest.read(folder)["leaves"]
-        parts = {k: x for k, x in here.items() if isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None}
+        example = {name: _example(leaf) for name, leaf in wanted.items()}
+        full = _without_empty(example)
+        arguments = ocp.args.PyTreeRestore(
+            full, restore_args=ocp.checkpoint_utils.construct_restore_args(full), partial_restore=True
+        )
         try:
-            return self._files.read(folder, dict(manifest.zeros(saved), **parts))
-        except Exception as error:  # every file is as it was written, and yet: made by hand, or by another Orbax
-            where = f"checkpoint {step} in {str(self.directory)!r}"
-            raise ValueError(f"{where} cannot be read: {files.reason(error)}") from error
+            return {**example, **self._open().restore(self.directory / str(step), args=arguments)}
+        except Exception as error:  # its files are as they were written, but another release of Orbax wrote them
+            raise ValueError(f"{self._name(step)} cannot be read: {files.reason(error)}") from error
 
-    def _seal(self, step: int, leaves: Mapping[str, Any], metrics: Mapping[str, float] | None) -> None:
-        """In the background: from Orbax's files to a checkpoint in its place, and older ones away."""
-        self._files.wait()
-        if processes.index() > 0:
-            return
-        manifest.write(self._shelf.scratch / str(step), step=step, leaves=leaves, metrics=metrics)
-        self._shelf.add(step)
+    def _finish(self, step: int, leaves: Mapping, metrics: Mapping | None, quiet: contextlib.ExitStack) -> None:
+        """Waits for Orbax, then puts the checkpoint in its place; runs in the background."""
+        with quiet:
+            self._open().wait_until_finished()
+        if processes.index() == 0:
+            self._directory.add(step, leaves=leaves, metrics=metrics)
+
+    def _open(self) -> Any:
+        """Returns Orbax's checkpointer, whose import takes a third of a second and so waits for the first use."""
+        if self._checkpointer is None:
+            import orbax.checkpoint as ocp
+
+            # If Orbax creates folders in the background, its threads wait for minutes when the disk is full.
+            # Orbax measures timeouts by time.time(), so that a clock that is set forward would fail a save.
+            options = ocp.options.AsyncOptions(
+                create_directories_asynchronously=False, timeout_secs=_NO_TIMEOUT_SECONDS
+            )
+            self._checkpointer = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(), async_options=options)
+        return self._checkpointer
+
+    def _name(self, step: int) -> str:
+        return f"checkpoint {step} in {str(self.directory)!r}"
 
 
-def _fetched(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves on the host, but for those of which no one process has all."""
+def flatten(tree: Any) -> dict[str, Any]:
+    """Returns the leaves of a pytree by readable names, which do not depend on the classes of its nodes.
+
+    >>> flatten({"params": {"kernel": 1.0}, "count": (2,)})
+    {'count/0': 2, 'params/kernel': 1.0}
+    """
+    pairs = jax.tree_util.tree_flatten_with_path(tree)[0]
+    flat = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in pairs}
+    if len(flat) != len(pairs):
+        raise ValueError("a state must not have two leaves of one name, as {'a/b': x, 'a': {'b': y}} has")
+    for name, leaf in flat.items():
+        if jax.numpy.issubdtype(getattr(leaf, "dtype", np.int32), jax.dtypes.extended):
+            raise ValueError(f"state leaf {name!r}: is a typed PRNG key; store its jax.random.key_data instead")
+    return flat
+
+
+def _fetch(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies leaves to the host, except for arrays of which each process has only a part."""
     spread = {k: x for k, x in flat.items() if isinstance(x, jax.Array) and not x.is_fully_addressable}
-    here = jax.device_get({name: leaf for name, leaf in flat.items() if name not in spread})
-    return {name: spread[name] if name in spread else np.asarray(here[name]) for name in flat}
+    fetched = jax.device_get({name: leaf for name, leaf in flat.items() if name not in spread})
+    return {name: spread[name] if name in spread else np.asarray(fetched[name]) for name in flat}
+
+
+def _without_empty(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves out arrays without elements, which Orbax refuses."""
+    return {name: array for name, array in flat.items() if array.size > 0}
+
+
+def _describe(leaf: Any) -> dict[str, Any]:
+    leaf = leaf if hasattr(leaf, "dtype") and hasattr(leaf, "shape") else np.asarray(leaf)
+    return {"shape": list(leaf.shape), "dtype": str(np.dtype(leaf.dtype))}
+
+
+def _example(leaf: Any) -> Any:
+    """Returns what makes Orbax restore a JAX array if the leaf has a sharding, and a numpy array otherwise."""
+    if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is not None:
+        return leaf
+    known = _describe(leaf)
+    return np.zeros(known["shape"], jax.numpy.dtype(known["dtype"]))  # jax.numpy knows bfloat16 and the float8s
+
+
+def _check_fits(saved: Mapping[str, Any], wanted: Mapping[str, Any], *, where: str) -> None:
+    """Raises ValueError, naming the first few leaves that differ in name, shape or dtype."""
+    found = []
+    for name in sorted(saved.keys() | wanted.keys()):
+        if name not in wanted:
+            found.append(f"{name} is in the checkpoint but not in the model")
+        elif name not in saved:
+            found.append(f"{name} is in the model but not in the checkpoint")
+        elif saved[name] != wanted[name]:
+            found.append(f"{name} is {_shown(saved[name])} in the checkpoint, {_shown(wanted[name])} in the model")
+    if found:
+        more = f"; and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
+        raise ValueError(f"{where} does not fit the model: {'; '.join(found[:_MAX_SHOWN])}{more}")
+
+
+def _shown(leaf: Mapping[str, Any]) -> str:
+    return f"{leaf['dtype']} {tuple(leaf['shape'])}"
+
+
+@contextlib.contextmanager
+def _naming(step: int) -> Iterator[None]:
+    """Turns any error into a SaveError of one line that names the checkpoint."""
+    try:
+        yield
+    except Exception as error:
+        raise files.SaveError(f"checkpoint {step} could not be saved: {files.reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _quiet_orbax() -> Iterator[None]:
+    """Hides what Orbax and TensorStore print during a save beside the error that they raise.
+
+    A save that fails, on a full disk for example, logs a page; and each array that is still being written when another
+    one has failed prints a traceback, because it reports to an event loop that is closed by then. Both would bury the
+    one line of SaveError. Logging and hook are as before once the save has ended.
+    """
+    logger, hook_before = logging.getLogger("absl"), sys.unraisablehook
+
+    def is_not_from_orbax(record: logging.LogRecord) -> bool:
+        return f"{os.sep}orbax{os.sep}" not in record.pathname
+
+    def hook(unraisable: Any) -> None:
+        if not (unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == "Event loop is closed"):
+            hook_before(unraisable)
+
+    logger.addFilter(is_not_from_orbax)
+    sys.unraisablehook = hook
+    try:
+        yield
+    except BaseException:
+        time.sleep(_LATE_SECONDS)
+        raise
+    finally:
+        logger.removeFilter(is_not_from_orbax)
+        if sys.unraisablehook is hook:
+            sys.unraisablehook = hook_before

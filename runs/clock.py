@@ -1,4 +1,4 @@
-"""The host's clock: how long a run took, over all its starts, and how fast it goes."""
+"""The duration of a run over all its starts, and its rates."""
 
 import contextlib
 import time
@@ -8,7 +8,7 @@ _SHORTEST_LAP_SECONDS = 0.02
 
 
 class Clock:
-    """Monotonic, so that a change of the machine's time does not matter.
+    """A monotonic clock, so that a change of the machine's time does not matter.
 
     >>> seconds = iter([0.0, 2.0, 4.0]).__next__
     >>> clock = Clock(wall_seconds=100.0, now=seconds)
@@ -18,9 +18,9 @@ class Clock:
     104.0
 
     Args:
-      wall_seconds: what earlier starts of the run took.
-      step: the step that this start goes on from.
-      now: seconds, for tests.
+      wall_seconds: duration of the earlier starts of the run.
+      step: the step from which this start goes on.
+      now: returns seconds that only grow; tests replace it.
     """
 
     def __init__(self, *, wall_seconds: float = 0.0, step: int = 0, now: Callable[[], float] = time.monotonic):
@@ -32,12 +32,12 @@ class Clock:
         self._paused_seconds = 0.0
 
     def wall_seconds(self) -> float:
-        """Seconds since the run began, over all its starts."""
+        """Returns the duration of the run over all its starts."""
         return self._now() - self._origin
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Time in here is no part of any rate: evaluation, checkpoints."""
+        """Excludes the time inside, such as that of an evaluation, from all rates."""
         began = self._now()
         try:
             yield
@@ -48,15 +48,15 @@ class Clock:
         """Ends a lap at ``step``; returns its rates.
 
         Args:
-          step: the last step done.
+          step: the last finished step.
           num_examples: examples per step.
-          waited_seconds: total time so far in which a step waited for its data.
+          waited_seconds: total time that steps have waited for data.
 
         Returns:
-          steps_per_second, examples_per_second, and data_wait_share, the share of the lap spent waiting for data.
+          steps_per_second, examples_per_second, and data_wait_share, the share of the lap that steps waited.
         """
         now = self._now() - self._paused_seconds
-        # Steps come out of the pipeline together where it is emptied: such laps count with the one before.
+        # Steps finish together when the pipeline is drained. Such a short lap is counted with the one before.
         if now - self._lap[1] >= _SHORTEST_LAP_SECONDS:
             self._lap_before = self._lap
         since = self._lap_before
@@ -71,7 +71,7 @@ class Clock:
         }
 
     def steps_per_second(self) -> float | None:
-        """The rate from the end of the first lap, which holds the compilation, to the last; None before that."""
+        """Returns the rate since the first lap, in which programs are compiled; None until a second lap has ended."""
         if self._first_lap is None or self._lap[0] == self._first_lap[0]:
             return None
         (last, ended, _), (first, began) = self._lap, self._first_lap

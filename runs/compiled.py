@@ -1,4 +1,4 @@
-"""Compiled programs on disk, for the next run of the same shapes."""
+"""JAX's compilation cache on disk, for the next run with the same shapes."""
 
 import re
 import warnings
@@ -7,21 +7,23 @@ from pathlib import Path
 import jax
 
 DEFAULT = "out/compiled"
-MIN_SECONDS = 0.2  # of compiling, below which a file is not worth it
+MIN_SECONDS = 0.2  # programs that compile faster are not kept
 _DAMAGED = re.compile(r"Error reading persistent compilation cache entry for '([\w.<>-]+)'")
 
 
 def keep_compiled(folder: str | None) -> None:
-    """Has JAX keep what it compiles, and begin with what is there.
+    """Sets JAX's compilation cache.
 
-    JAX writes its files in place, so that a kill can leave a damaged one. It is found by its checksum and removed, and
-    the program is compiled and kept again.
+    JAX writes its files in place, so that a kill can leave a damaged one. JAX finds it by its checksum; it is removed
+    then, so that the program is compiled and kept again.
 
     Args:
-      folder: where; "" keeps nothing; None is where the environment (JAX_COMPILATION_CACHE_DIR) or the calling program
-        says, or else ``DEFAULT``.
+      folder: the folder of the cache; "" for no cache; None for the folder that the environment
+        (JAX_COMPILATION_CACHE_DIR) or the calling program has set, or else ``DEFAULT``.
     """
-    if folder is None and getattr(jax.config, "jax_compilation_cache_dir", None):  # set at run time, unknown to types
+    if folder is None and getattr(
+        jax.config, "jax_compilation_cache_dir", None
+    ):  # a setting that type checkers do not know
         return
     folder = DEFAULT if folder is None else folder
     jax.config.update("jax_compilation_cache_dir", folder or None)
@@ -32,13 +34,13 @@ def keep_compiled(folder: str | None) -> None:
 
 
 def _remove_damaged(folder: Path) -> None:
-    """Answers JAX's warning of a damaged file by removing it, before JAX keeps the program anew."""
+    """Removes a damaged file when JAX warns of it, before JAX writes the program again."""
     show = warnings.showwarning
 
     def remove(message, category, filename, lineno, file=None, line=None):
         if (found := _DAMAGED.match(str(message))) is None:
             return show(message, category, filename, lineno, file, line)
-        for path in folder.glob(f"{found[1]}-*"):  # files begin with the program's name
+        for path in folder.glob(f"{found[1]}-*"):  # names of files begin with the program's name
             path.unlink(missing_ok=True)
 
     warnings.showwarning = remove

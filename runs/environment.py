@@ -1,4 +1,4 @@
-"""What a run ran on: software versions, commit, devices, command."""
+"""The environment of a run: software versions, commit, devices and command."""
 
 import datetime
 import importlib.metadata
@@ -14,7 +14,11 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 def describe(*, devices: Sequence[str] = ()) -> dict[str, Any]:
-    """One entry of env.json's list of starts; `devices` come from the caller, for asking JAX would start it."""
+    """Returns one entry of env.json's list of starts.
+
+    Args:
+        devices: names of the devices; the caller gives them, because a question to JAX would start its backend.
+    """
     commit, tree = _git()
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -30,7 +34,7 @@ def describe(*, devices: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """What can move the last bits of a result between two starts of a run, one line each.
+    """Returns one line for each difference between two starts that can change the last bits of a result.
 
     >>> changes({"packages": {"jax": "1"}, "commit": "c"}, {"packages": {"jax": "2"}, "commit": "c"})
     ("jax was '1', is '2'",)
@@ -49,11 +53,11 @@ def _version(package: str) -> str | None:
 
 
 def _git() -> tuple[str | None, str | None]:
-    """Commit, and "clean" or "dirty" (tracked files changed), of the checkout that this code lies in."""
+    """Returns the commit of the checkout that has this code, and "clean" or, if tracked files changed, "dirty"."""
     try:
         commit = _ask_git("rev-parse", "HEAD")
         status = _ask_git("status", "--porcelain", "--untracked-files=no")
-    except (OSError, subprocess.SubprocessError):  # no git, no checkout, no commit yet, or git takes too long
+    except (OSError, subprocess.SubprocessError):  # git is missing or slow, or this is no checkout, or it has no commit
         return None, None
     return commit.strip(), "dirty" if status.strip() else "clean"
 

@@ -1,4 +1,4 @@
-"""Files that are either as they were or as they should be, whenever the process is killed."""
+"""Atomic writes, and strict JSON."""
 
 import contextlib
 import hashlib
@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_MAX_DEPTH = 32  # of lists and objects in each other; a config has 5
+_MAX_DEPTH = 32  # of nested lists and objects; a config has 5
 _MAX_DIGITS = 20  # of an integer: 64 bits and a sign
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class SaveError(RuntimeError):
-    """Something of a run could not be saved; what was saved before is whole."""
+    """A file of a run could not be saved; everything that was saved before is complete."""
 
 
 @contextlib.contextmanager
 def saving(what: object) -> Iterator[None]:
-    """Makes what the operating system refuses, on a full disk say, a SaveError: one line that names the file."""
+    """Turns an OSError, for example of a full disk, into a SaveError of one line that names the file."""
     try:
         yield
     except OSError as error:
@@ -28,12 +28,12 @@ def saving(what: object) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """Returns the first line of an error's message."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def sync(path: Path) -> None:
-    """Makes a file's content, or the names in a folder, survive a power cut (a kill alone loses neither)."""
+    """Makes a file's content, or the names in a folder, survive a power cut; a kill loses neither."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -42,7 +42,7 @@ def sync(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a whole file: a reader, now or after a kill, sees the old content or the new one."""
+    """Writes a file so that a reader sees the old content or the new one, even after a kill."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.write_bytes(content)
@@ -56,15 +56,15 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def to_json(value: Any) -> bytes:
-    """Strict JSON for people: sorted, indented, and no NaN, which JSON does not have."""
+    """Returns sorted and indented JSON, and refuses NaN and infinity, which JSON does not have."""
     return (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def from_json(content: bytes | str) -> Any:
-    """Strict JSON, such as anything here writes: no NaN, no integer of more than 64 bits, nothing deeply nested.
+    """Reads strict JSON: without NaN and infinity, integers of more than 64 bits, and deep nesting.
 
     Raises:
-        ValueError: in one line, for anything else, text in another encoding too.
+        ValueError: in one line, for anything else, and for text in another encoding.
 
     >>> from_json('{"step": NaN}')
     Traceback (most recent call last):
@@ -97,7 +97,7 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def encode_numbers(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces the numbers that JSON cannot hold by the strings "nan", "inf" and "-inf"; null would not say which.
+    """Replaces numbers that are not finite, which JSON does not have, by the strings "nan", "inf" and "-inf".
 
     >>> encode_numbers({"loss": float("nan"), "step": 3, "curve": [float("inf")]})
     {'loss': 'nan', 'step': 3, 'curve': ['inf']}
@@ -111,13 +111,13 @@ def decode_numbers(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _map(change: Callable[[Any], Any], tree: Any) -> Any:
-    """Changes the values in nested mappings and lists."""
+    """Applies a function to the values in nested mappings and lists."""
     if isinstance(tree, Mapping):
         return {key: _map(change, part) for key, part in tree.items()}
     return [_map(change, part) for part in tree] if isinstance(tree, (list, tuple)) else change(tree)
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's content, in hex."""
+    """Returns the SHA-256 of a file's content, in hex."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""The folder of a run: config.json, env.json and a lock, so that a folder holds one experiment, run by one process.
+"""The folder of a run: one experiment, one process at a time.
 
 >>> import tempfile
 >>> workdir = tempfile.mkdtemp()
@@ -10,7 +10,7 @@
 'resumed'
 >>> check_workdir(workdir, {"seed": 1})  # doctest: +ELLIPSIS
 Traceback (most recent call last):
-ValueError: workdir='...': holds a run with another config: seed=0 there, 1 here; use another --workdir, or --fresh
+ValueError: workdir='...': holds a run with another config: seed=0 in the folder, 1 now; use another --workdir, ...
 """
 
 import contextlib
@@ -30,14 +30,14 @@ Start = Literal["resume", "fresh"]
 
 @dataclasses.dataclass(kw_only=True)
 class Folder:
-    """A run's folder, held by this process until `close` or its end, however it ends.
+    """A run's folder, which this process has until `close` or until the process ends.
 
     Attributes:
-        path: the folder itself; with `start="fresh"` a subfolder of the workdir.
-        state: "resumed" if a run had been started in it before.
-        process: of the run's; the first, 0, writes the files of all.
-        changes: what differs between the software and machine of the last start and now, one line each.
-        lock: descriptor of the locked file; None once closed, and where another process of the run holds it.
+        path: the workdir, or a subfolder of it if the run was started with `start="fresh"`.
+        state: "resumed" if a run was started in it before.
+        process: index of this process among those of the run; the first, 0, writes the files.
+        changes: one line for each difference of software and machine from the last start.
+        lock: descriptor of the locked file; None once closed, and in all processes but the first.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class Folder:
 
     @property
     def log(self) -> Path:
-        """What another than the first process of the run says."""
+        """The file that has what a process other than the first one prints."""
         return self.path / f"process-{self.process}.log"
 
     @property
@@ -73,39 +73,39 @@ class Folder:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """What `finish` was given; None while the run is not finished."""
+        """The argument of `finish`; None while the run is not finished."""
         done = identity.read_object(str(self.path), self.path / "DONE", way_out="remove it")
         return None if done is None else files.decode_numbers(done)
 
     def write(self, name: str, text: str) -> None:
-        """Writes one more file of results, whole: the first process of the run does."""
+        """Writes a file of results atomically; processes other than the first one do nothing."""
         if self.process == 0:
             with files.saving(self.path / name):
                 files.write_atomically(self.path / name, text.encode())
 
     def follow(self) -> None:
-        """Sends what another than the first process prints from now on to its log.
+        """Redirects what this process prints to its log, unless it is the first one.
 
         Raises:
-            ValueError: if this process does not see the folder that the first one opened.
+            ValueError: in one line, if the first process opened a folder that this one does not see.
         """
         if self.process == 0:
             return
         try:
             log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
-            told = "must be on a file system that all processes share"
-            raise ValueError(f"workdir={str(self.path)!r}: {told} ({error.strerror})") from None
+            reason = "must be on a file system that all processes share"
+            raise ValueError(f"workdir={str(self.path)!r}: {reason} ({error.strerror})") from None
         for stream in (1, 2):
             os.dup2(log, stream)
         os.close(log)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Marks the run as finished, once its last checkpoint is written."""
+        """Marks the run as finished; call it after the last checkpoint is written."""
         self.write("DONE", files.to_json(files.encode_numbers(summary)).decode())
 
     def close(self) -> None:
-        """Lets go of the lock; a second call does nothing."""
+        """Releases the lock; a second call does nothing."""
         held, self.lock = self.lock, None
         if held is not None:
             os.close(held)
@@ -122,19 +122,19 @@ def open_run(
 ) -> Folder:
     """Creates or reopens a run's folder, locks it and writes config.json and env.json.
 
-    Of several processes the first one does, for all of them.
+    In a run of several processes, the first one does this for all.
 
     Args:
-        workdir: the folder; made with its parents if missing.
-        config: the whole experiment as nested dicts of JSON values.
-        start: "resume" takes the workdir itself; "fresh" makes the first free `workdir/fresh-<n>` and deletes nothing.
-        devices: the names of the devices, for env.json.
+        workdir: the folder; it and its parents are created if they are missing.
+        config: the whole experiment, as nested dicts of JSON values.
+        start: "resume" opens the workdir itself. "fresh" creates the first free `workdir/fresh-<n>`.
+        devices: names of the devices, for env.json.
 
     Returns:
-        The folder, which no other process can open until this one closes it or ends.
+        The folder, which no other run can open until this process closes it or ends.
 
     Raises:
-        ValueError: in one line and with nothing written, as `check_workdir` does.
+        ValueError: in one line, in the cases of `check_workdir`; then nothing has been written.
     """
     opened: list[Folder] = []
 
@@ -153,7 +153,7 @@ def _open(workdir: str, config: Mapping[str, Any], *, start: Start, devices: Seq
         path = _make(identity.expand(workdir), start)
         held = lock.take(workdir, path)
         try:
-            # Once more, now that nobody else can write: another run may have begun here since the first look.
+            # Another run may have begun in this folder since the first check; now that it is locked, none can.
             identity.check_same(str(path), config)
             starts = _read_starts(workdir, path)
             state: Literal["new", "resumed"] = "resumed" if (path / "config.json").exists() else "new"
@@ -169,16 +169,16 @@ def _open(workdir: str, config: Mapping[str, Any], *, start: Start, devices: Seq
 
 
 def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "resume") -> None:
-    """Refuses what `open_run` would refuse, and leaves nothing behind: for use before anything is compiled.
+    """Raises what `open_run` would raise, and leaves no file behind.
 
     Raises:
-        ValueError: in one line: the folder cannot be made or written (tried, since permissions say nothing to root),
-            another process holds it, it holds another config, or its files are damaged.
+        ValueError: in one line, if the folder cannot be created or written, another process has it, it has another
+            config, or its files are damaged. Writing is tried, because permissions do not bind root.
     """
     if not workdir:
         raise ValueError("workdir='': must name a folder")
     if "\0" in workdir:
-        raise ValueError(f"workdir={workdir!r}: must not hold a NUL character")
+        raise ValueError(f"workdir={workdir!r}: must not have a NUL character")
     with _one_line(workdir):
         path = identity.expand(workdir)
         _try_to_write(workdir, path)
@@ -191,7 +191,7 @@ def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "re
 
 
 def is_held(path: Path) -> bool:
-    """Says whether a process has the run in this folder."""
+    """Returns whether a process has the run in this folder."""
     try:
         lock.check(str(path), path)
     except ValueError:
@@ -201,7 +201,7 @@ def is_held(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _one_line(workdir: str) -> Iterator[None]:
-    """Turns what the operating system refuses into one line that names the workdir."""
+    """Turns an OSError into a ValueError of one line that names the workdir."""
     try:
         yield
     except OSError as error:
@@ -210,7 +210,7 @@ def _one_line(workdir: str) -> Iterator[None]:
 
 
 def _try_to_write(workdir: str, path: Path) -> None:
-    """Makes and removes the folders that are missing, or one in a folder that is there."""
+    """Creates and removes the folders that are missing, or a temporary one if none is."""
     chain = [path.absolute(), *path.absolute().parents]
     nearest = next(folder for folder in chain if os.path.lexists(folder))
     if not nearest.is_dir():
@@ -226,7 +226,7 @@ def _try_to_write(workdir: str, path: Path) -> None:
         raise ValueError(f"workdir={workdir!r}: cannot be {verb}: {error.strerror}") from error
     finally:
         for name in made[::-1]:
-            with contextlib.suppress(OSError):  # not empty: another run has just begun in it
+            with contextlib.suppress(OSError):  # it is not empty, because another run has just begun in it
                 os.rmdir(name)
 
 
@@ -235,7 +235,7 @@ def _make(path: Path, start: Start) -> Path:
     if start == "resume":
         return path
     for number in itertools.count(1):
-        with contextlib.suppress(FileExistsError):  # mkdir decides, so two fresh runs at once get two folders
+        with contextlib.suppress(FileExistsError):  # mkdir is atomic, so that two fresh runs get two folders
             (path / f"fresh-{number}").mkdir()
             return path / f"fresh-{number}"
     raise AssertionError("the count has no end")

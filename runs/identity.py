@@ -1,4 +1,4 @@
-"""Which experiment a folder holds: its config.json, and how another config differs from it."""
+"""The identity of a run: its config.json, and the differences of another config from it."""
 
 import hashlib
 import json
@@ -8,8 +8,8 @@ from typing import Any
 
 from runs import files
 
-# Where the data lie is a matter of the machine: the same experiment may go on where they lie elsewhere. What is done
-# about a number that is not finite says nothing of a run that meets none, and one that stopped at it may go on.
+# These keys do not make another experiment. The folder of the data depends on the machine. The treatment of numbers
+# that are not finite changes nothing in a run without any, and a run that stopped at one may go on with another.
 NOT_IDENTITY = ("data.dir", "on_nonfinite")
 
 _ABSENT = object()
@@ -18,12 +18,12 @@ _WAY_OUT = "use another --workdir, or --fresh"
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config as JSON gives it back: tuples become lists."""
+    """Returns a config as JSON gives it back: tuples become lists."""
     return json.loads(json.dumps(config, allow_nan=False))
 
 
 def read_config(workdir: str) -> dict[str, Any] | None:
-    """The config of the run in a folder, or None where no run was started.
+    """Returns the config of the run in a folder, or None if no run was started in it.
 
     Raises:
         ValueError: in one line, if config.json is damaged.
@@ -32,10 +32,10 @@ def read_config(workdir: str) -> dict[str, Any] | None:
 
 
 def expand(workdir: str) -> Path:
-    """A folder as people name it, ~ and ~user included.
+    """Returns the path of a folder, with ~ and ~user expanded.
 
     Raises:
-        ValueError: if there is no such user.
+        ValueError: if the user does not exist.
     """
     try:
         return Path(workdir).expanduser()
@@ -44,43 +44,43 @@ def expand(workdir: str) -> Path:
 
 
 def check_same(workdir: str, config: Mapping[str, Any]) -> None:
-    """Refuses a folder that holds another experiment.
+    """Refuses a folder that has another experiment.
 
     Raises:
         ValueError: in one line that lists the first few differing keys with both values.
     """
-    there = read_config(workdir)
-    if there is None:
+    saved = read_config(workdir)
+    if saved is None:
         path = expand(workdir)
         if left := [name for name in ("metrics.jsonl", "checkpoints") if (path / name).exists()]:
             named = " and ".join(left)
             raise ValueError(f"workdir={workdir!r}: holds {named} of a run but no config.json; {_WAY_OUT}")
-    elif found := differences(there, config):
+    elif found := differences(saved, config):
         more = f" and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
         keys = "; ".join(found[:_MAX_SHOWN]) + more
         raise ValueError(f"workdir={workdir!r}: holds a run with another config: {keys}; {_WAY_OUT}")
 
 
-def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Where two configs differ, as "dotted.key=<there> there, <here> here", but for NOT_IDENTITY.
+def differences(saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Returns the keys in which two configs differ, except for NOT_IDENTITY, with both values.
 
-    A block whose name differs counts as one difference: its other keys belong to the name.
+    A block with another name is one difference, because its other keys belong to the name.
 
     >>> differences({"a": {"name": "x", "k": 1}, "b": 2}, {"a": {"name": "y"}, "b": 3})
-    ["a.name='x' there, 'y' here", 'b=2 there, 3 here']
+    ["a.name='x' in the folder, 'y' now", 'b=2 in the folder, 3 now']
     """
-    old, new = dict(_flatten(plain(there))), dict(_flatten(plain(here)))
+    old, new = dict(_flatten(plain(saved))), dict(_flatten(plain(config)))
     keys = sorted(key for key in old.keys() | new.keys() if not _same(old.get(key, _ABSENT), new.get(key, _ABSENT)))
     renamed = tuple(key.removesuffix("name") for key in keys if key.endswith(".name"))
     return [
-        f"{key}={_shown(old.get(key, _ABSENT))} there, {_shown(new.get(key, _ABSENT))} here"
+        f"{key}={_shown(old.get(key, _ABSENT))} in the folder, {_shown(new.get(key, _ABSENT))} now"
         for key in keys
         if key not in NOT_IDENTITY and (key.endswith(".name") or not key.startswith(renamed))
     ]
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """A name for an experiment: 64 hexadecimal digits, the same for configs that `check_same` holds to be the same.
+    """Returns 64 hexadecimal digits that are equal for configs of the same experiment.
 
     >>> fingerprint({"seed": 0, "data": {"dir": "x"}}) == fingerprint({"data": {"dir": "y"}, "seed": 0})
     True
@@ -90,7 +90,7 @@ def fingerprint(config: Mapping[str, Any]) -> str:
 
 
 def read_object(workdir: str, path: Path, *, way_out: str) -> dict[str, Any] | None:
-    """A JSON object from one of the folder's own files, or None where there is no such file."""
+    """Returns the JSON object in one of the folder's own files, or None if the file does not exist."""
     try:
         value = files.from_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -105,7 +105,7 @@ def read_object(workdir: str, path: Path, *, way_out: str) -> dict[str, Any] | N
 
 
 def _same(old: Any, new: Any) -> bool:
-    # Python holds True == 1; a config does not.
+    # True == 1 in Python, but not in a config.
     return old == new and isinstance(old, bool) == isinstance(new, bool)
 
 

@@ -1,4 +1,4 @@
-"""One process at a time has a run: a lock on a file of its folder."""
+"""A lock on a file of a run's folder, by which one process at a time has the run."""
 
 import errno
 import fcntl
@@ -9,7 +9,7 @@ from pathlib import Path
 def take(workdir: str, path: Path) -> int:
     """Locks the file `lock` of a run's folder, and returns its descriptor.
 
-    The lock belongs to the open file and so ends with the process; the pid in it is for people.
+    The lock belongs to the open file, so that it ends with the process. The file has the process id, for people.
 
     Raises:
         ValueError: in one line, if another process has it.
@@ -26,7 +26,7 @@ def take(workdir: str, path: Path) -> int:
 
 
 def check(workdir: str, path: Path) -> None:
-    """Raises as ``take`` would, and takes nothing."""
+    """Raises ValueError as ``take`` does, without locking anything."""
     try:
         lock = os.open(path / "lock", os.O_RDWR)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A trace of a few steps, for Perfetto and TensorBoard."""
+"""A profiler trace of a few steps, for Perfetto and TensorBoard."""
 
 import contextlib
 from pathlib import Path
@@ -7,36 +7,36 @@ from typing import Any
 
 import jax
 
-FIRST, COUNT = 10, 10  # turns that are passed over, and that are traced, at least
+NUM_SKIPPED, NUM_TRACED = 10, 10  # steps, or the next multiple of the steps per call
 
 
 class Profile:
-    """Traces ten turns of the step, from the eleventh on: all is compiled then, and the pipeline is full.
+    """Traces ten steps from the eleventh on, when everything is compiled and the pipeline is full.
 
     Args:
-      folder: for the trace; None for none.
+      folder: folder of the trace; None traces nothing.
     """
 
     def __init__(self, folder: Path | None):
         self._folder = folder
         self._is_on = False
-        self._num_turns = 0  # so far; while tracing, since the trace began
+        self._num_turns = 0  # since the start, or since the trace began
 
     def step(self, step: int, *, num_turns: int, state: Any) -> contextlib.AbstractContextManager:
-        """Returns a context for one dispatch; starts and ends the trace when it is time.
+        """Returns a context for one call of the devices, and starts or ends the trace before it.
 
         Args:
-          step: the first of the dispatch, as traces name it.
-          num_turns: that the dispatch does.
-          state: what earlier ones have returned; a trace has nothing of them, and all of its own.
+          step: the first step of the call, for the annotation in the trace.
+          num_turns: number of steps of the call.
+          state: the result of earlier calls. It is waited for, so that the trace has whole steps.
         """
         if self._folder is None:
             return contextlib.nullcontext()
-        if not self._is_on and self._num_turns >= FIRST:
+        if not self._is_on and self._num_turns >= NUM_SKIPPED:
             jax.block_until_ready(state)
             jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
             self._is_on, self._num_turns = True, 0
-        elif self._is_on and self._num_turns >= COUNT:
+        elif self._is_on and self._num_turns >= NUM_TRACED:
             self._end(state)
             self._folder = None
         self._num_turns += num_turns

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, plain lines elsewhere, on stderr."""
+"""The progress of a run: a bar on a terminal, plain lines elsewhere, on stderr."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ _SHOWN = ("loss", "accuracy", "masked_lm_accuracy", "bits_per_dim", "perplexity"
 
 
 def in_words(record: Mapping[str, Any], *, names: Sequence[str] = _SHOWN) -> str:
-    """Returns those quantities of a record that it has.
+    """Returns one line of the named quantities that a record has.
 
     >>> in_words({"accuracy": 0.5, "loss": 1.0})
     'loss 1.0000, accuracy 50.00%'
@@ -18,7 +18,7 @@ def in_words(record: Mapping[str, Any], *, names: Sequence[str] = _SHOWN) -> str
 
 
 def quantities(record: Mapping[str, Any], *, names: Sequence[str] = _SHOWN) -> list[tuple[str, str]]:
-    """Returns name and value, as people read them, of those quantities of a record that it has.
+    """Returns name and value, formatted, of the named quantities that a record has.
 
     >>> quantities({"bits_per_dim": 3.0, "accuracy": 0.5})
     [('accuracy', '50.00%'), ('bits per dim', '3.0000')]
@@ -31,7 +31,7 @@ def _in_words(name: str, value: float) -> tuple[str, str]:
 
 
 class Progress:
-    """Shows step, loss, quality and rate while a run goes on."""
+    """Shows step, loss, quality and rate of a run."""
 
     def __init__(
         self,
@@ -42,21 +42,21 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Starts at `start_step`.
+        """Opens the bar if the stream is a terminal.
 
         Args:
-            num_steps: the step at which the run ends.
-            start_step: the steps that are behind already, after a resume.
+            num_steps: the last step of the run.
+            start_step: the step from which the run goes on.
             every_seconds: least time between two plain lines.
-            stream: where to; stderr if None. A terminal gets the bar.
-            clock: seconds, for tests.
+            stream: the output; None is stderr.
+            clock: returns seconds that only grow; tests replace it.
         """
         self._num_steps = num_steps
         self._every_seconds = every_seconds
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self._shown_seconds: float | None = None  # when the last plain line was written
-        self._waiting: str | None = None  # a plain line held back, to be shown if it turns out to be the last
+        self._shown_seconds: float | None = None  # the time of the last plain line
+        self._waiting: str | None = None  # a plain line that is shown only if no other follows
         self._bar = None
         if self._stream.isatty():
             import tqdm
@@ -66,7 +66,7 @@ class Progress:
             )
 
     def update(self, step: int, record: Mapping[str, Any]) -> None:
-        """Shows that `step` is done, with what its record says of loss, quality and examples_per_second."""
+        """Shows a finished step, with loss, quality and examples_per_second of its record."""
         if self._bar is not None:
             self._bar.set_postfix_str(_describe(record), refresh=False)
             self._bar.update(step - self._bar.n)
@@ -78,14 +78,14 @@ class Progress:
             self._show_waiting()
 
     def message(self, text: str) -> None:
-        """Writes a line of its own without tearing the bar."""
+        """Writes a line of its own, without damage to the bar."""
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
         else:
             print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Shows the last state; a second call does nothing."""
+        """Shows the last step; a second call does nothing."""
         if self._bar is not None:
             self._bar.close()
         else:

@@ -1,8 +1,8 @@
 """The records of a run: metrics.jsonl, one JSON object a line, and the same numbers for TensorBoard.
 
-A number that JSON cannot hold is written as the string "nan", "inf" or "-inf" (null would not say which) and read back
-as a float. Every line goes to the operating system as it is appended, so a killed process loses none; `flush` makes
-them survive a power cut, and belongs before each checkpoint, so that a checkpoint never knows more than the records.
+A number that is not finite is written as the string "nan", "inf" or "-inf" and read back as a float. Each line is
+handed to the operating system when it is appended, so that a killed process loses none. `flush` makes them survive a
+power cut. It is called before each checkpoint, so that the records always reach as far as the checkpoint.
 
 >>> import pathlib, tempfile
 >>> path = pathlib.Path(tempfile.mkdtemp()) / "metrics.jsonl"
@@ -25,7 +25,7 @@ from typing import Any
 
 from runs import files
 
-# The only fields in which an uninterrupted run and a killed and resumed one may differ.
+# A run that was killed and resumed may differ in these fields alone from one that was not.
 HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share")
 
 
@@ -33,18 +33,17 @@ class Records:
     """Appends records to metrics.jsonl and, if a folder is given, to a TensorBoard event file."""
 
     def __init__(self, path: Path, *, tensorboard: Path | None = None, resume_step: int | None = None):
-        """Opens the file, made ready for a run that goes on after `resume_step`.
+        """Opens the file, and removes records that the run will write again.
 
         Args:
             path: metrics.jsonl.
-            tensorboard: folder for event files, made if missing; None writes none.
-            resume_step: the last step that the run need not do again. Records of later steps are dropped, since it
-                will write them again, and so is a half-written last line; the rest stays byte for byte. None: the run
-                starts at its beginning, so every record is dropped.
+            tensorboard: folder for event files, created if it is missing; None writes none.
+            resume_step: the step of the checkpoint from which the run goes on. Records of later steps and a
+                half-written last line are removed; the rest stays byte for byte. None removes every record.
 
         Raises:
-            ValueError: in one line, if a line before the last is damaged.
-            SaveError: in one line, if nothing can be written.
+            ValueError: in one line, if a line before the last one is damaged.
+            SaveError: in one line, if the file cannot be written.
         """
         kept = _lines_until(path, resume_step)
         content = b"".join(line for line, _ in kept)
@@ -52,20 +51,20 @@ class Records:
             if not path.exists() or path.read_bytes() != content:
                 files.write_atomically(path, content)
         self.wall_seconds: float = max((record.get("wall_seconds") or 0.0 for _, record in kept), default=0.0)
-        """The run's clock at the last record that was kept: where the clock of a resumed run goes on."""
+        """Seconds of the run at the last record that was kept, from which the clock of a resumed run goes on."""
         with files.saving(path):
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115
             self._events = None if tensorboard is None else _Events(tensorboard, resume_step=resume_step)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Writes one record: "kind", an integer "step", and numbers, strings or None under further keys.
+        """Writes a record, which has a "kind", an integer "step", and further numbers, strings or None.
 
         Raises:
-            SaveError: in one line, if the disk is full, say. A line that is half there goes with the next start.
+            SaveError: in one line, for example if the disk is full. The next start removes a half-written line.
         """
         plain = {key: _plain(value) for key, value in record.items()}
         if not _is_record(plain):
-            raise ValueError(f"record {plain!r}: must hold a kind (str) and a step (int)")
+            raise ValueError(f"record {plain!r}: must have a kind (str) and a step (int)")
         line = (json.dumps(files.encode_numbers(plain), allow_nan=False) + "\n").encode()
         with files.saving(self._file.name):
             if self._file.write(line) != len(line):
@@ -74,7 +73,7 @@ class Records:
                 self._events.append(plain)
 
     def flush(self) -> None:
-        """Makes all records so far survive a power cut."""
+        """Makes all records survive a power cut."""
         with files.saving(self._file.name):
             os.fsync(self._file.fileno())
             if self._events is not None:
@@ -98,11 +97,11 @@ class Records:
 
 
 def read(path: Path | str) -> list[dict[str, Any]]:
-    """The records of a run, finished or not: a last line that is still being written is left out.
+    """Returns the records of a run, without a last line that is still being written.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: in one line, if a line before the last is damaged.
+        FileNotFoundError: if the file does not exist.
+        ValueError: in one line, if a line before the last one is damaged.
     """
     path = Path(path)
     return [files.decode_numbers(record) for _, record in _lines(path, path.read_bytes())]
@@ -115,16 +114,16 @@ def _lines_until(path: Path, resume_step: int | None) -> list[tuple[bytes, dict[
 
 
 def _lines(path: Path, content: bytes) -> list[tuple[bytes, dict[str, Any]]]:
-    """Each line, newline included, with the record it holds."""
+    """Returns each line, with its newline, and its record."""
     lines = []
-    for number, line in enumerate(io.BytesIO(content), start=1):  # no other character ends a line
+    for number, line in enumerate(io.BytesIO(content), start=1):  # splits at newlines alone
         try:
             record = files.from_json(line)
             if not _is_record(record):
-                raise ValueError("no record")
+                raise ValueError("not a record")
         except ValueError as error:
             if not line.endswith(b"\n"):
-                break  # only the last line can lack its end: the process was killed while writing it
+                break  # the process was killed while it wrote the last line
             raise ValueError(f"{str(path)!r}: line {number} is damaged ({error}); mend or remove it") from error
         lines.append((line if line.endswith(b"\n") else line + b"\n", record))
     return lines
@@ -141,9 +140,9 @@ def _plain(value: Any) -> Any:
 
 
 class _Events:
-    """One event file a start, with one event a record: all numbers of a record in one go.
+    """TensorBoard events: one file per start, one event per record.
 
-    tensorboardX's SummaryWriter would hand them to a thread whose queue its `flush` does not wait for.
+    tensorboardX's SummaryWriter is not used: it hands events to a thread, and its `flush` does not wait for that.
     """
 
     def __init__(self, folder: Path, *, resume_step: int | None):
@@ -152,10 +151,10 @@ class _Events:
 
         self._proto: Any = event_pb2  # its classes are generated, unseen by a type checker
         folder.mkdir(parents=True, exist_ok=True)
-        start = len(list(folder.iterdir()))  # a name of its own for each start, even two within a second
+        start = len(list(folder.iterdir()))  # makes the names of two starts in one second differ
         self._writer = event_file_writer.EventsWriter(str(folder / "events"), filename_suffix=f".{start}")
         if start > 0:
-            # Tells TensorBoard to forget what earlier files say of the steps that will be written again.
+            # Makes TensorBoard discard what earlier files have of the steps that are written again.
             again = 0 if resume_step is None else resume_step + 1
             self._write(step=again, session_log={"status": "START"})
 

@@ -1,4 +1,4 @@
-"""Being told to stop: the loop finishes its step, saves and leaves."""
+"""Signals that ask a run to stop: the loop finishes its step, saves and ends."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from parallel import processes
 
 
 class Stop:
-    """Whether the process was told to stop, and by what.
+    """The signal that asked the process to stop, if any.
 
     Attributes:
         requested: the name of the first signal, such as "SIGTERM", or None.
@@ -22,35 +22,30 @@ class Stop:
         self.requested: str | None = None
 
     def asked(self, call: int) -> str | None:
-        """Returns the name of the signal, or None; of several processes, the same to all at the same call.
+        """Returns the name of the signal, or None; every process of a run gets the same answer at the same call.
 
         Args:
-            call: numbers the calls, one more each time, alike on all processes.
+            call: number of this call, one more each time, and equal in all processes.
         """
         if processes.several() and self.requested is None and processes.are_to_stop(call):
             self.requested = "SIGTERM"
         return self.requested
 
-    @property
-    def exit_code(self) -> int:
-        """What a shell expects of a process that a signal ended: 128 + its number; 0 if none came."""
-        return 0 if self.requested is None else 128 + signal.Signals[self.requested]
-
 
 @contextlib.contextmanager
 def catch_stop() -> Iterator[Stop]:
-    """Turns SIGTERM and SIGINT into a flag that the loop looks at between steps.
+    """Turns SIGTERM and SIGINT into a flag that the loop reads between steps.
 
-    Whoever presses Ctrl-C while the run is already stopping gets KeyboardInterrupt at once. The handlers that were
-    there come back at the end. Outside the main thread, where Python sets no handlers, the flag stays None.
+    Ctrl-C while the run is already stopping raises KeyboardInterrupt at once. The handlers from before are restored at
+    the end. Outside the main thread, where Python sets no handlers, the flag stays None.
 
-    Of several processes any one may be told, and all stop: JAX's runtime listens to SIGTERM, and agrees with the others
-    on the call at which they do; SIGINT is handed on to it.
+    In a run of several processes a signal to any of them stops all. JAX's runtime handles SIGTERM and lets the
+    processes agree on the call at which they stop; SIGINT is passed on to it as SIGTERM.
 
     >>> with catch_stop() as stop:
     ...     signal.raise_signal(signal.SIGTERM)
-    ...     stop.requested, stop.exit_code
-    ('SIGTERM', 143)
+    ...     stop.requested
+    'SIGTERM'
     """
     stop = Stop()
 
@@ -71,5 +66,5 @@ def catch_stop() -> Iterator[Stop]:
         yield stop
     finally:
         for number, handler in before.items():
-            # None stands for a handler that was not set from Python, which cannot be put back.
+            # None means a handler that was not set from Python; it cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,4 +1,4 @@
-"""The first and last words of a run: where it lies, and what it came to."""
+"""The default folder of a run, and the summary that it shows at the end."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from runs import identity, progress
 
 
 def default_workdir(spec: str, config: Mapping[str, Any]) -> str:
-    """Returns a folder for each config, so that the same command goes on and another one starts anew.
+    """Returns a folder of its own for each config, so that the same command goes on in it.
 
     >>> default_workdir("configs/digits.py:smoke", {"seed": 0})
     'out/digits-smoke/...'
@@ -28,41 +28,45 @@ def summarise(
     spec: str,
     overrides: Sequence[str],
 ) -> str:
-    """Returns what a finished run shows.
+    """Returns the summary of a finished run, as text.
 
     Args:
       summary: what ``train.train`` returned.
-      metric: the task's own, first to be shown.
+      metric: name of the task's own metric.
       config: the run's config, as nested dicts.
       path: the run's folder.
-      spec: the config file that it came from.
+      spec: the config file, with its variant.
       overrides: the ``--config.key=value`` flags that changed it.
 
     Raises:
-      ValueError: in one line, if the summary, which a file may hold, is none.
+      ValueError: in one line, if the summary, which may come from a file, is not one.
     """
     try:
         names = {block: config[block]["name"] for block in ("data", "model", "reducer", "server")}
+        method = f"synchronous, reducer {names['reducer']}"
+        if names["server"] != "synchronous":  # it has no reducer
+            rule = config["server"]["rule"]
+            method = f"{names['server']}, rule {rule if isinstance(rule, str) else rule['name']}"
         where = f"{config['num_workers']} workers = {summary['num_devices']} devices x {summary['lanes']}"
         name, value = next(iter(progress.quantities(summary, names=[metric])), ("", ""))
         speed = "not measured: too few steps"
         if summary["steps_per_second"]:
             speed = f"{summary['steps_per_second']:,.1f} steps/s, {summary['examples_per_second']:,.0f} examples/s"
         return f"""
-{names["data"]}, {names["model"]}: {where}, {names["server"]}, reducer {names["reducer"]}, {summary["step"]} steps
+{names["data"]}, {names["model"]}: {where}, {method}, {summary["step"]} steps
 {f"{config['data']['evaluate_on']} {name}":<14} {value}  (loss {summary["loss"]:.4f}, epoch {summary["epoch"]:.1f})
 speed          {speed}
 time           {summary["wall_seconds"]:.1f} s, simulated {summary["simulated_seconds"]:.1f} s
 results        {path}  (metrics.jsonl, tensorboard/, checkpoints/)
-next           {_to_compare_with(names, spec=spec, overrides=overrides)}
+next           {_comparison(names, spec=spec, overrides=overrides)}
                .venv/bin/python -m experiments.plot {shlex.quote(str(path))}"""
     except (LookupError, TypeError, ValueError) as error:
-        told = f"{type(error).__name__} {error}"
-        raise ValueError(f"workdir={str(path)!r}: DONE is damaged ({told}); remove it") from error
+        damage = f"{type(error).__name__} {error}"
+        raise ValueError(f"workdir={str(path)!r}: DONE is damaged ({damage}); remove it") from error
 
 
-def _to_compare_with(names: Mapping[str, str], *, spec: str, overrides: Sequence[str]) -> str:
-    """The same run but for the reducer, or for waiting for each other where there is no reducer."""
+def _comparison(names: Mapping[str, str], *, spec: str, overrides: Sequence[str]) -> str:
+    """Returns the command of the same run with another reducer, or of a synchronous one if the run has no reducer."""
     block, other = "reducer", "sum" if names["reducer"] == "mean" else "mean"
     if names["server"] != "synchronous":
         block, other = "server", "synchronous"

@@ -184,7 +184,7 @@ def test_a_truncated_checkpoint_is_passed_over(run, stopped, uninterrupted, caps
     os.truncate(victim, victim.stat().st_size // 2)
     assert command(*digits(run)) == 0
     said = capsys.readouterr().err
-    assert f"checkpoint {newest}" in said and "bytes and not" in said and f"moved to {newest}.damaged" in said
+    assert f"checkpoint {newest}" in said and "bytes instead of" in said and f"moved to {newest}.damaged" in said
     assert_same_run(run, uninterrupted)
 
 

@@ -228,4 +228,4 @@ def test_a_run_counts_epochs_by_the_examples_that_it_trains_on(tmp_path, capsys)
     assert command(*arguments, "--evaluate_only") == 0
     assert f"validation accuracy {accuracy:.2%}" in capsys.readouterr().out
     assert command(f"--config={SMOKE}", *epochs, f"--workdir={tmp_path / 'run'}", "--evaluate_only") == 2
-    assert "data.evaluate_on='validation' there, 'test' here" in capsys.readouterr().err
+    assert "data.evaluate_on='validation' in the folder, 'test' now" in capsys.readouterr().err

@@ -147,7 +147,7 @@ def test_an_asynchronous_run_of_several_processes(tmp_path):
 def test_times_of_all_processes_are_recorded_and_replayed(tmp_path):
     recorded = arguments("mean", tmp_path / "recorded", "--record_times", "--config.lanes=dispatched")
     said = train_several(tmp_path, processes=2, devices=2, argument_lists=[recorded])
-    assert re.search(r"^slowest process: [01] of 2, whose last worker takes [\d.e-]+ s a step", said[0], re.MULTILINE)
+    assert re.search(r"^slowest process: [01] of 2; its last worker takes [\d.e-]+ s a step", said[0], re.MULTILINE)
     (path,) = (tmp_path / "recorded").glob("worker_seconds-*.npz")
     with np.load(path) as trace:
         seconds = trace["seconds"]
@@ -323,7 +323,7 @@ def test_the_slowest_process_is_named():
     seconds = np.full((5, 4), 0.5)
     seconds[:, 2] = 2.0
     assert traces.slowest_process(seconds, num_processes=2).startswith(
-        "slowest process: 1 of 2, whose last worker takes 2 s"
+        "slowest process: 1 of 2; its last worker takes 2 s"
     )
 
 

@@ -75,8 +75,8 @@ def test_another_config_is_refused(tmp_path, entrance):
     before = _tree(tmp_path)
     line = _refused(entrance, str(tmp_path), {**CONFIG, "reducer": {"name": "sum"}, "seed": 1})
     assert line == (
-        f"workdir={str(tmp_path)!r}: holds a run with another config: reducer.name='mean' there, 'sum' here; "
-        "seed=0 there, 1 here; use another --workdir, or --fresh"
+        f"workdir={str(tmp_path)!r}: holds a run with another config: reducer.name='mean' in the folder, 'sum' now; "
+        "seed=0 in the folder, 1 now; use another --workdir, or --fresh"
     )
     assert _tree(tmp_path) == before
 
@@ -86,26 +86,26 @@ def test_another_config_is_refused(tmp_path, entrance):
     [
         ({"a": 1}, {"a": 1}, []),
         ({"a": (1, 2)}, {"a": [1, 2]}, []),
-        ({"a": 1}, {}, ["a=1 there, absent here"]),
-        ({}, {"a": {"b": None}}, ["a.b=absent there, None here"]),
-        ({"a": True}, {"a": 1}, ["a=True there, 1 here"]),
-        ({"a": {}}, {"a": {"b": 1}}, ["a={} there, absent here", "a.b=absent there, 1 here"]),
+        ({"a": 1}, {}, ["a=1 in the folder, absent now"]),
+        ({}, {"a": {"b": None}}, ["a.b=absent in the folder, None now"]),
+        ({"a": True}, {"a": 1}, ["a=True in the folder, 1 now"]),
+        ({"a": {}}, {"a": {"b": 1}}, ["a={} in the folder, absent now", "a.b=absent in the folder, 1 now"]),
         ({"data": {"dir": "x"}}, {"data": {"dir": "y"}}, []),
-        ({"data": {"dir": "x"}}, {"data": {}}, ["data=absent there, {} here"]),
-        ({"r": {"name": "x", "k": 1}}, {"r": {"name": "y", "j": 1}}, ["r.name='x' there, 'y' here"]),
+        ({"data": {"dir": "x"}}, {"data": {}}, ["data=absent in the folder, {} now"]),
+        ({"r": {"name": "x", "k": 1}}, {"r": {"name": "y", "j": 1}}, ["r.name='x' in the folder, 'y' now"]),
         ({"r": {"name": "x", "k": 1}, "rs": 1}, {"r": {"name": "y"}, "rs": 2}, None),
     ],
 )
 def test_differences(there, here, expected):
     if expected is None:  # a name speaks for its own block only
-        expected = ["r.name='x' there, 'y' here", "rs=1 there, 2 here"]
+        expected = ["r.name='x' in the folder, 'y' now", "rs=1 in the folder, 2 now"]
     assert differences(there, here) == expected
 
 
 def test_many_differences_are_counted(tmp_path, entrance):
     open_run(str(tmp_path), {f"k{n}": n for n in range(8)}).close()
     line = _refused(entrance, str(tmp_path), {f"k{n}": -1 for n in range(8)})
-    assert "k4=4 there, -1 here and 3 more;" in line and "k5" not in line
+    assert "k4=4 in the folder, -1 now and 3 more;" in line and "k5" not in line
 
 
 def test_data_folder_is_not_identity(tmp_path):
@@ -216,7 +216,7 @@ def test_config_written_between_look_and_lock_is_seen(tmp_path, monkeypatch):
         return make(path, start)
 
     monkeypatch.setattr(folder, "_make", make_late)
-    assert "seed=1 there, 0 here" in _refused(open_run, str(tmp_path / "w"), {"seed": 0})
+    assert "seed=1 in the folder, 0 now" in _refused(open_run, str(tmp_path / "w"), {"seed": 0})
     open_run(str(tmp_path / "w"), {"seed": 1}).close()  # the refused one let go of the lock
 
 

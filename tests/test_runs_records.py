@@ -60,7 +60,7 @@ def test_appended_lines_are_with_the_operating_system_at_once(tmp_path):
     "bad", [{"step": 1}, {"kind": "train"}, {"kind": "train", "step": 1.0}, {"kind": 1, "step": 1}]
 )
 def test_record_without_kind_or_step_is_refused(tmp_path, bad):
-    with Records(tmp_path / "metrics.jsonl") as records, pytest.raises(ValueError, match="must hold a kind"):
+    with Records(tmp_path / "metrics.jsonl") as records, pytest.raises(ValueError, match="must have a kind"):
         records.append(bad)
     assert read(tmp_path / "metrics.jsonl") == []
 

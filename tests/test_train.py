@@ -167,7 +167,7 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(uninterrupted, t
 
 def test_another_config_or_layout_in_the_same_folder(uninterrupted, capsys):
     assert command(*digits(uninterrupted, "--config.num_workers=4")) == 2
-    assert "num_workers=8 there, 4 here" in capsys.readouterr().err
+    assert "num_workers=8 in the folder, 4 now" in capsys.readouterr().err
     with refusing():
         other = make_setup(flags.load(f"{ROOT}/configs/digits.py", [*OVERRIDES, "--config.model.hidden_sizes=(3,)"]))
     with runs.Checkpoints(uninterrupted / "checkpoints", access="read") as checkpoints:
@@ -249,7 +249,7 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypat
     capsys.readouterr()
     for more, told in (
         (f"--config.init_from={tmp_path}/nowhere", "nowhere': must be the folder of a run with a checkpoint"),
-        ("--config.model.hidden_sizes=(3,)", "does not fit this code"),
+        ("--config.model.hidden_sizes=(3,)", "does not fit the model"),
     ):
         assert command(*digits(tmp_path / "third", *short, *begins, more)) == 2
         error = capsys.readouterr().err

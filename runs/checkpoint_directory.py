@@ -1,0 +1,160 @@
+"""The directory of a run's checkpoints: which ones it has, which are damaged, and which stay.
+
+A checkpoint is a folder named after its step. Its manifest.json is written last. It holds the SHA-256 of every other
+file and of itself, because Orbax restores flipped bits without an error.
+
+    checkpoints/120/            the checkpoint of step 120: Orbax's files and manifest.json
+    checkpoints/100.damaged/    a damaged checkpoint, moved aside; it is never deleted and never used
+    checkpoints/.scratch/       checkpoints that are being written or deleted; emptied when a run starts
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from runs import files
+
+MANIFEST = "manifest.json"
+FORMAT = 2  # of the names in a state; raise it by one when a change of them makes older checkpoints unreadable
+_STEP = re.compile("0|[1-9][0-9]{,18}")  # the name of a checkpoint's folder
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointDirectory:
+    """A folder of checkpoints, to which one is added, and from which one is taken, by a single rename.
+
+    Attributes:
+        path: the folder, absolute.
+        keep_last: number of newest checkpoints that stay, beside the best one.
+        best_metric: name of the metric by which a checkpoint is the best.
+        best_mode: whether the best checkpoint has the highest or the lowest metric.
+        access: "read" if nothing on disk may change.
+        report: called with one line per damaged checkpoint.
+    """
+
+    path: Path
+    keep_last: int
+    best_metric: str
+    best_mode: Literal["max", "min"]
+    access: Literal["write", "read"]
+    report: Callable[[str], None]
+
+    @property
+    def scratch(self) -> Path:
+        """A folder on the same file system, in which checkpoints are written and deleted."""
+        return self.path / ".scratch"
+
+    def clear_scratch(self) -> None:
+        """Empties the scratch folder, and creates it if it is missing."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.scratch.mkdir(parents=True)
+
+    def steps(self) -> list[int]:
+        """Returns the steps that have a checkpoint, oldest first."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return sorted(int(path.name) for path in self.path.iterdir() if _STEP.fullmatch(path.name))
+        return []
+
+    def best_first(self) -> list[int]:
+        """Returns the steps whose checkpoints have the metric, best first; of equals, the earlier one first."""
+        ranked = []
+        for step in self.steps():
+            with contextlib.suppress(ValueError, KeyError):  # a damaged one is reported when it is restored
+                value = self.manifest(step)["metrics"][self.best_metric]
+                ranked.append((-value if self.best_mode == "max" else value, step))
+        return [step for _, step in sorted(ranked)]
+
+    def add(self, step: int, *, leaves: Mapping[str, Any], metrics: Mapping[str, float] | None) -> None:
+        """Completes the checkpoint that Orbax wrote to the scratch folder, then removes those that need not stay.
+
+        Args:
+            step: names the checkpoint.
+            leaves: shape and dtype of every leaf of the saved state, as JSON values.
+            metrics: the state's quality; values that are not finite are left out.
+        """
+        folder = self.scratch / str(step)
+        hashes = {}
+        for path in sorted(folder.rglob("*")):
+            files.sync(path)
+            if path.is_file():
+                known = {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
+                hashes[path.relative_to(folder).as_posix()] = known
+        finite = {key: float(value) for key, value in (metrics or {}).items() if math.isfinite(value)}
+        body = {"format": FORMAT, "step": step, "metrics": finite, "leaves": dict(leaves), "files": hashes}
+        files.write_atomically(folder / MANIFEST, files.to_json({**body, "sha256": _hash(body)}))
+        os.rename(folder, self.path / str(step))
+        files.sync(self.path)
+        self._prune()
+
+    def manifest(self, step: int) -> dict[str, Any]:
+        """Returns the content of a checkpoint's manifest.
+
+        Raises:
+            ValueError: in a few words, if it is missing or damaged.
+        """
+        try:
+            body = files.from_json((self.path / str(step) / MANIFEST).read_bytes())
+            claimed = body.pop("sha256")
+        except FileNotFoundError:
+            raise ValueError(f"{MANIFEST} is missing") from None
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            raise ValueError(f"{MANIFEST} is not readable") from None
+        if claimed != _hash(body):
+            raise ValueError(f"{MANIFEST} was changed")
+        if not {"metrics", "leaves", "files"} <= body.keys():
+            raise ValueError(f"{MANIFEST} is not a checkpoint manifest")
+        return body
+
+    def find_damage(self, step: int) -> str | None:
+        """Returns a few words that name the first damaged file, or None if every bit is as it was written."""
+        folder = self.path / str(step)
+        try:
+            for name, known in self.manifest(step)["files"].items():
+                path = folder / name
+                if not path.is_file():
+                    return f"{name} is missing"
+                if (size := path.stat().st_size) != known["bytes"]:
+                    return f"{name} has {size} bytes instead of {known['bytes']}"
+                if files.sha256(path) != known["sha256"]:
+                    return f"the content of {name} was changed"
+        except (ValueError, OSError) as error:
+            return str(error)
+        return None
+
+    def is_whole(self, step: int) -> bool:
+        """Returns whether every bit of a checkpoint is as it was written.
+
+        A damaged checkpoint is reported and, with access "write", moved aside.
+        """
+        damage = self.find_damage(step)
+        if damage is not None:
+            line = f"checkpoint {step} in {str(self.path)!r} is damaged and not used: {damage}"
+            if self.access == "write":
+                names = itertools.chain([f"{step}.damaged"], (f"{step}.damaged-{n}" for n in itertools.count(2)))
+                aside = next(name for name in names if not (self.path / name).exists())
+                os.rename(self.path / str(step), self.path / aside)
+                line += f"; moved to {aside}"
+            self.report(line)
+        return damage is None
+
+    def _prune(self) -> None:
+        """Removes the checkpoints that are neither among the last ones nor the best."""
+        steps = self.steps()
+        for step in {*steps} - {*steps[-self.keep_last :], *self.best_first()[:1]}:
+            # The rename comes first: a kill while files are being deleted must not leave half a checkpoint.
+            doomed = self.scratch / f"deleted-{step}"
+            os.rename(self.path / str(step), doomed)
+            shutil.rmtree(doomed)
+
+
+def _hash(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
