@@ -14,10 +14,11 @@ from typing import Annotated, Any, Literal
 
 from ml_collections import ConfigDict, config_dict
 
+import reducers
 from configs import annotations
 from parallel import Lanes, Lift
 from reducers import blocks
-from runs.errors import ConfigError
+from runs.errors import ConfigError, in_block
 from training.nonfinite import OnNonfinite
 
 Parameters = dict[str, inspect.Parameter]
@@ -225,6 +226,8 @@ def validate(config: ConfigDict) -> None:
         for name, p in schema.items():
             if not annotations.matches(p.annotation, holder[name]):
                 raise ConfigError(f"{where}.{name}={holder[name]!r}: must be {annotations.describe(p.annotation)}")
+    with in_block("reducer"):
+        reducers.check(config.reducer)  # and the reducers inside it
     for steps in (key for key in top if key.endswith("_steps")):
         epochs = twin(steps)
         given = [k for k in (steps, epochs) if config[k] is not None]

@@ -25,7 +25,7 @@ from configs import flags as config_flags
 from configs import schema
 from experiments import claims
 from experiments.__main__ import parser as experiments_parser
-from reducers.table import table
+from reducers.__main__ import table
 from training.setup import build
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -19,7 +19,7 @@ from reducers import arrivals
 from runs.errors import ConfigError, in_block
 from training.step_plan import Timetable
 from training.train_step import Chain, Local, Shared, make_chain, make_local_half, make_update
-from training.ways import check_arrivals, in_waves, make_reducer, make_timetable, together
+from training.ways import check_arrivals, in_waves, make_reducer, make_timetable, num_counted, together
 
 # Independent streams of randomness of one seed; the order of examples has its own generator.
 INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM = 0, 1, 2
@@ -147,8 +147,7 @@ def make_learning_rate(config: ConfigDict, *, total_steps: int, steps_per_epoch:
     """
     with in_block("schedule"):
         factor = optim.schedules.make(config.schedule, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
-    num_counted = reducers.num_counted(config.reducer, num_workers=config.num_workers)
-    scale = optim.scaling.factor(config.learning_rate_scaling, num_workers=num_counted)
+    scale = optim.scaling.factor(config.learning_rate_scaling, num_workers=num_counted(config))
     peak = config.optimizer.learning_rate * scale
     return lambda step: peak * factor(step)
 

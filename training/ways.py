@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
-import optax
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
@@ -36,8 +35,7 @@ def make_timetable(
     with in_block("server"):
         mode = asynchronous.modes.make(**config.server)
         if mode is None:
-            num_counted = reducers.num_counted(config.reducer, num_workers=num_workers)
-            return None, Together(num_workers=num_workers, num_counted=num_counted)
+            return None, Together(num_workers=num_workers, num_counted=num_counted(config))
         for path, needed in SERVER_NEEDS.items():
             found = functools.reduce(operator.getitem, path, config)
             if found != needed:
@@ -54,7 +52,7 @@ def make_timetable(
 def check_arrivals(config: ConfigDict, *, mode: asynchronous.Mode | None) -> None:
     """Raises ConfigError where something needs arrival times, and none are modelled."""
     block = "reducer" if mode is None else "server"
-    if config.arrivals.name == "none" and (mode is not None or reducers.needs_arrivals(config.reducer)):
+    if config.arrivals.name == "none" and (mode is not None or make_reducer(config, axis_name="worker").needs_arrivals):
         others = ", ".join(sorted(set(arrivals.ARRIVALS) - {"none"}))
         needs = f"config.{block}.name={config[block].name!r} needs arrival times"
         raise ConfigError(f"config.arrivals.name='none': {needs}; allowed: {others}")
@@ -108,12 +106,15 @@ def in_waves(config: ConfigDict, *, mode: asynchronous.Mode, local_half: Callabl
     return Way(halves, init_server, functools.partial(asynchronous.traffic, **per_update))
 
 
-def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName) -> optax.GradientTransformation:
+def num_counted(config: ConfigDict) -> int:
+    """Returns how many workers' batches each update counts, where the reducer fixes it; else all."""
+    fixed = make_reducer(config, axis_name="worker").num_counted
+    return config.num_workers if fixed is None else fixed
+
+
+def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName) -> reducers.Reducer:
     """Returns the reducer of a config, in the precision in which its updates are sent."""
     with in_block("reducer"):
         reducer = reducers.make(**config.reducer, axis_name=axis_name)
     with in_block("communication"):
-        if config.communication.name != "full" and not reducers.communication.scales(config.reducer):
-            needs = f"needs a homogeneous reducer, not config.reducer.name={config.reducer.name!r}"
-            raise ValueError(f"name={config.communication.name!r}: {needs}")
         return reducers.communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
