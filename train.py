@@ -140,14 +140,13 @@ def train(
         for plan, batch, inputs in run.plans():
             with run.profile(plan, state):
                 state, metrics = steps[len(plan.waves)](state, batch, run.resident, inputs)
-            stop = run.stop_requested()
-            stops_here = stop is not None and plan.is_whole
-            save = plan.checkpoint or stops_here
+            stop = run.stop_requested(plan)
+            save = plan.checkpoint or stop is not None
             run.log(plan, metrics, state, drain=plan.evaluate or save)
             quality = run.evaluate(plan, state) if plan.evaluate else None
             if save:
                 run.save(plan, state, metrics=quality)
-            if stops_here and not plan.is_last:
+            if stop is not None and not plan.is_last:
                 return run.stopped(stop, plan)
         return run.finish()
 

@@ -8,7 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from asynchronous.rules import Rate, Rule
-from reducers.axes import AxisName, gather_workers, lanes_of
+from reducers.collectives import AxisName, gather_workers, lanes_of
 from reducers.traffic import Traffic
 
 

@@ -18,7 +18,7 @@ from benchmarks.measured import Measured, Target
 from benchmarks.scaling import slopes
 
 NUM_FLOATS = 6_250_000  # 25 MB
-ALGORITHMS = ("auto", "butterfly")
+ALGORITHMS = ("auto", "halving")
 LEAVES = {"resnet50_like": "161 leaves", "plain": "one leaf"}
 COUNTS = (1, 2, 4)
 _UPDATES = 8  # updates in a turn

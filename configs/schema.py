@@ -139,7 +139,8 @@ def constructor(block: str, name: Any) -> Callable:
 
 def block_parameters(block: str, name: Any) -> Parameters:
     """Returns the keys of a block except ``name``: the parameters of the constructor with this name."""
-    return registry.parameters(constructor(block, name), leave_out=BLOCKS[block].given)
+    constructor(block, name)
+    return BLOCKS[block].parameters(name)
 
 
 def same_keys(block: str, old: Any, new: Any) -> bool:
@@ -194,10 +195,12 @@ def complete(config: ConfigDict) -> ConfigDict:
     keys = registry.parameters(experiment)
     filled = _with_placeholders(_checked(config, keys, where="config"), keys)
     for block in BLOCKS:
-        options = dict(filled[block])
-        name = options.pop("name", None)
+        name = dict(filled[block]).get("name")
         keys_of_block = block_parameters(block, name)
-        values = _checked(options, keys_of_block, where=f"config.{block}")
+        try:
+            values = BLOCKS[block].check(filled[block], where=f"config.{block}")
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         filled[block] = {**_with_placeholders(values, keys_of_block), "name": name}
     completed = ConfigDict(filled)
     for steps in (key for key in keys if key.endswith("_steps")):

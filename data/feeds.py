@@ -129,7 +129,7 @@ class Feeds:
                 yield item
 
     def _prefetched(self, plans: Iterable[Plan]) -> Generator[tuple[Plan, Feed], None, None]:
-        plans, pending = iter(plans), collections.deque()
+        plans, pending = iter(plans), collections.deque[Any]()
         executor = self._executor = futures.ThreadPoolExecutor(1, thread_name_prefix="data feeds")
         try:
             while True:

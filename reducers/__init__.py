@@ -3,7 +3,8 @@
 A *reducer* combines one update per worker into one update for all of them. It is an ordinary
 ``optax.GradientTransformationExtraArgs`` that uses collectives over a named axis, so it runs wherever JAX has
 named axes (``pmap``, ``shard_map``, ``vmap(axis_name=...)`` and any nesting of them), and its place in
-``optax.chain`` is the algorithm: before the optimizer it reduces gradients, after it, optimizer deltas.
+``optax.chain`` is the algorithm: before the optimizer it reduces gradients, after it, optimizer deltas. Others learn
+what they must know of a reducer from its attributes, see ``Reducer``.
 
 >>> import jax, jax.numpy as jnp, optax, reducers
 >>> tx = optax.chain(reducers.mean("worker"), optax.sgd(1.0))
@@ -13,17 +14,23 @@ named axes (``pmap``, ``shard_map``, ``vmap(axis_name=...)`` and any nesting of 
 >>> jax.vmap(step, axis_name="worker")(jnp.array([1.0, 3.0]))  # two workers
 Array([-2., -2.], dtype=float32)
 
+Reducers compose: ``backup_workers(axis, num_required=6, combine=adasum(axis))``.
+
 Under ``shard_map`` pass ``check_vma=False``, or take gradients by ``lax.pcast(params, axis, to="varying")``: otherwise
 JAX has summed them over the workers before a reducer sees them, and the mean of that is the sum.
 
-This package imports jax, optax and numpy alone; ``pip install .`` installs it and nothing else.
+This package imports jax, optax and numpy alone. The distribution ``syncsum`` (``pip install .`` in the repository)
+installs this package, ``reducers``, and nothing else.
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 from reducers.adacons import adacons
 from reducers.adasum import adasum, adasum_algorithms
-from reducers.arrived import Waited, needs_arrivals, num_counted, waited
-from reducers.axes import AxisName, num_workers, same_on_all
+from reducers.arrived import Waited, waited
 from reducers.backup_workers import backup_workers
+from reducers.collectives import AxisName, num_workers, same_on_all
 from reducers.communication import in_half_precision, overflowed
 from reducers.coordinate_median import coordinate_median
 from reducers.deadline import deadline
@@ -32,24 +39,30 @@ from reducers.dynamic_scale import DynamicScale, all_finite
 from reducers.k_batch import k_batch
 from reducers.mean import mean
 from reducers.metrics import metrics
-from reducers.registry import Registry
+from reducers.reducer import Reducer, ReducerRegistry, as_reducer, chain
 from reducers.sign_majority import sign_majority
 from reducers.stale import stale
 from reducers.sum import sum  # noqa: A004 - the field's name for it
 from reducers.traffic import Traffic, traffic
 from reducers.trimmed_mean import trimmed_mean
 
+__version__ = "0.1.0"
+
 __all__ = [
     "REDUCERS",
     "AxisName",
     "DynamicScale",
+    "Reducer",
     "Traffic",
     "Waited",
     "adacons",
     "adasum",
     "adasum_algorithms",
     "all_finite",
+    "as_reducer",
     "backup_workers",
+    "chain",
+    "check",
     "coordinate_median",
     "deadline",
     "dynamic_backup_workers",
@@ -58,8 +71,6 @@ __all__ = [
     "make",
     "mean",
     "metrics",
-    "needs_arrivals",
-    "num_counted",
     "num_workers",
     "overflowed",
     "same_on_all",
@@ -71,7 +82,7 @@ __all__ = [
     "waited",
 ]
 
-REDUCERS = Registry(
+REDUCERS = ReducerRegistry(
     {
         "adacons": adacons,
         "adasum": adasum,
@@ -90,21 +101,42 @@ REDUCERS = Registry(
 )
 
 
-def make(name: str, *, axis_name: AxisName, **kwargs):
+def make(name: str, *, axis_name: AxisName, **options: Any) -> Reducer:
     """Builds the reducer called ``name``: ``make(axis_name=..., **config.reducer)``.
 
     Args:
       name: a key of ``REDUCERS``.
       axis_name: the worker axis, or a tuple of axes, outer first: ``("device", "lane")``.
-      **kwargs: the reducer's own options.
+      **options: the reducer's own options. A reducer inside it is given by name, as a block with options, or as an
+        optax transformation.
 
     Returns:
-      An ``optax.GradientTransformationExtraArgs`` to be used where ``axis_name`` is bound.
+      A ``Reducer`` to be used where ``axis_name`` is bound.
 
     Raises:
-      ValueError: one line, if the name or an option is unknown, missing, or of a wrong type or range.
+      ValueError: one line with the option's path, if a name or an option is unknown, missing, or of a wrong type or
+        range.
 
-    >>> make("mean", axis_name="worker").init({"w": 0.0})
-    EmptyState()
+    >>> make("mean", axis_name="worker").takes_mask
+    True
+    >>> make("stale", delay_steps=1, combine={"name": "trimmed_mean", "num_trimed": 2}, axis_name="worker")
+    Traceback (most recent call last):
+    ValueError: combine.num_trimed: unknown key; did you mean 'num_trimmed'?
     """
-    return REDUCERS.make(name, axis_name=axis_name, **kwargs)
+    return as_reducer(REDUCERS.make(name, axis_name=axis_name, **options))
+
+
+def check(block: Mapping | str) -> None:
+    """Checks the name and the options of a reducer, and of all reducers inside it, without building one.
+
+    Args:
+      block: a name, or {"name": ..., option: value, ...}.
+
+    Raises:
+      ValueError: one line with the option's path, the value and what is allowed.
+
+    >>> check({"name": "deadline", "deadline_seconds": 2.0, "combine": {"name": "adasm"}})
+    Traceback (most recent call last):
+    ValueError: combine.name='adasm': unknown name; did you mean 'adasum'?
+    """
+    REDUCERS.check(block)

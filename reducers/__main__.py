@@ -1,6 +1,49 @@
-"""``python -m reducers`` prints the table of reducers."""
+"""``python -m reducers`` prints the table of reducers in Markdown, made of docstrings and of counted bytes."""
 
-from reducers.table import table
+import inspect
+import re
+
+import jax
+from jax import numpy as jnp
+
+import reducers
+
+# A gradient so large that small exchanges, such as those of dot products, do not show.
+_ELEMENTS = 1 << 24
+_NUM_WORKERS = (8, 64)
+
+
+def table() -> str:
+    """Returns a row per reducer, with its options at their defaults, or at 1 where they have none.
+
+    A row has the name, the first line of the docstring, the bytes that a worker sends over those of a float32 gradient,
+    and the first paper of the reference.
+
+    >>> print(table().splitlines()[0])
+    | Reducer | What it does | Sends, 8 workers | Sends, 64 workers | Source |
+    """
+    sends = [f"Sends, {n} workers" for n in _NUM_WORKERS]
+    rows = [["Reducer", "What it does", *sends, "Source"], ["---"] * (3 + len(sends))]
+    for name in sorted(reducers.REDUCERS):
+        docstring = inspect.getdoc(reducers.REDUCERS[name]) or ""
+        multiples = [f"{_sent(name, num_workers=n):.2f} x" for n in _NUM_WORKERS]
+        rows.append([f"`{name}`", docstring.partition("\n")[0], *multiples, _source(docstring)])
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows)
+
+
+def _sent(name: str, *, num_workers: int) -> float:
+    gradient = jax.ShapeDtypeStruct((_ELEMENTS,), jnp.float32)
+    options = {key: 1 for key, p in reducers.REDUCERS.parameters(name).items() if p.default is p.empty}
+    reducer = reducers.make(name, axis_name="worker", **options)
+    seconds = jnp.zeros(num_workers)
+    moved = reducers.traffic(reducer, gradient, axis_sizes={"worker": num_workers}, arrival_seconds=seconds)
+    return moved.bytes_per_worker / (4 * _ELEMENTS)
+
+
+def _source(docstring: str) -> str:
+    found = re.search(r"Reference:.*?arXiv (\d{4}\.\d{5})", docstring, re.DOTALL)
+    return f"[arXiv {found[1]}](https://arxiv.org/abs/{found[1]})" if found else ""
+
 
 if __name__ == "__main__":
     print(table())

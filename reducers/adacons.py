@@ -4,12 +4,11 @@ import functools
 from typing import Annotated, NamedTuple
 
 import jax
-import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.axes import AxisName, gather_workers, num_workers
-from reducers.sums import sum_workers
+from reducers.collectives import AxisName, axes_of, gather_workers, num_workers, sum_workers
+from reducers.reducer import Reducer
 
 # Weights that add up to less than this share of their magnitudes add up to nothing but rounding.
 _NOISE = 1e-4
@@ -27,9 +26,7 @@ class State(NamedTuple):
     average: jax.Array
 
 
-def adacons(
-    axis_name: AxisName, *, momentum: Annotated[float, "[0, 1)"] = 0.99
-) -> optax.GradientTransformationExtraArgs:
+def adacons(axis_name: AxisName, *, momentum: Annotated[float, "[0, 1)"] = 0.99) -> Reducer:
     r"""Sums the directions of the workers' updates, weighted by how far each agrees with the sum of them all.
 
     .. math:: R(g_1, \dots, g_n) = \sum_{i=1}^{n} \frac{\bar c_i}{\sum_j \bar c_j} \frac{g_i}{|g_i|}, \qquad
@@ -66,7 +63,7 @@ def adacons(
     """
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum={momentum}: must be in [0, 1)")
-    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    axes = axes_of(axis_name)
 
     def init_fn(params):
         dtype = jnp.result_type(jnp.float32, *jax.tree.leaves(params))
@@ -96,7 +93,7 @@ def adacons(
         state = State(started=jnp.ones((), bool), average=averages[worker].astype(state.average.dtype))
         return jax.tree.unflatten(treedef, sums), state
 
-    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+    return Reducer(init_fn, update_fn)
 
 
 def _direction(leaves: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:

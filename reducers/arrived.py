@@ -1,27 +1,23 @@
-"""Reducers made of another one, over the workers that arrived: what backup workers and the deadline share."""
+"""What reducers that leave late workers out have in common: the choice, and the record of whom they waited for."""
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import optax
 from jax import lax
 from jax import numpy as jnp
 
-import reducers
 from reducers.arrivals.order import Arrived
-from reducers.axes import AxisName, num_workers
-
-# Reducers whose update takes arrival_seconds.
-WAITING = frozenset({"backup_workers", "deadline", "dynamic_backup_workers", "k_batch"})
+from reducers.collectives import AxisName, axes_of, num_workers
+from reducers.mean import mean
+from reducers.reducer import Combine, Reducer, as_reducer
 
 
 class Waited(NamedTuple):
-    """Whom the last update waited for; a part of the state of every reducer that leaves late workers out.
+    """Which workers the last update waited for; in the state of every reducer that leaves late workers out.
 
     Attributes:
-      contributes: [] int32, how many batches of this worker are counted, 0 or 1 for all but ``k_batch``.
+      contributes: [] int32, the number of this worker's batches that are counted, 0 or 1 for all but ``k_batch``.
       metrics: "step_seconds", the simulated duration, and "contributors", how many workers are counted; float32.
     """
 
@@ -30,11 +26,11 @@ class Waited(NamedTuple):
 
 
 class ArrivedState(NamedTuple):
-    """State of a reducer over those who arrived.
+    """State of a reducer over the workers that arrived.
 
     Attributes:
-      combine: state of the reducer that combines them.
-      waited: whom the last update waited for.
+      combine: state of the reducer that combines their gradients.
+      waited: which workers the last update waited for.
     """
 
     combine: Any
@@ -44,42 +40,42 @@ class ArrivedState(NamedTuple):
 def over_arrived(
     axis_name: AxisName,
     *,
-    combine: Mapping | str,
+    combine: Combine,
     choose: Callable[[jax.Array], Arrived],
     num_required: int | None = None,
-) -> optax.GradientTransformationExtraArgs:
+) -> Reducer:
     """Returns the reducer ``combine`` over the workers that ``choose`` counts.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first.
-      combine: name of a reducer whose update takes ``contributes``, or a block {"name": ..., option: value}.
+      combine: a reducer that takes a mask; None is ``mean``.
       choose: seconds [W] -> ``Arrived``.
-      num_required: how many it counts, where that is known. If it is all, they are combined without a mask, in the very
-        program of the reducer alone, and so to the same bits.
+      num_required: how many workers it counts, where that is known. If it is all of them, they are combined without a
+        mask, in the very program of the reducer alone, and so to the same bits.
 
     Returns:
       A reducer whose update needs ``arrival_seconds`` [W], the same on all workers.
 
     Raises:
-      ValueError: for a block that makes no sense, or a reducer that cannot leave workers out.
+      ValueError: if ``combine`` takes no mask.
     """
-    combiner = reducers.REDUCERS.build(combine, where="combine", axis_name=axis_name)
-    if "contributes" not in inspect.signature(combiner.update).parameters:
-        name = combine if isinstance(combine, str) else combine["name"]
-        raise ValueError(f"combine={name!r}: its update takes no 'contributes', so it cannot leave workers out")
+    axes = axes_of(axis_name)
+    combiner = mean(axes) if combine is None else as_reducer(combine)
+    if not combiner.takes_mask:
+        raise ValueError("combine: must be a reducer that takes a mask, to leave workers out (Reducer.takes_mask)")
 
     def init_fn(params):
         return ArrivedState(combiner.init(params), nobody_yet())
 
     def update_fn(updates, state, params=None, *, arrival_seconds, **extra_args):
-        arrived = choose(check_seconds(arrival_seconds, axis_name=axis_name))
-        waited = waited_for(arrived, axis_name=axis_name)
-        if num_required != num_workers(axis_name):
+        arrived = choose(check_seconds(arrival_seconds, axis_name=axes))
+        waited = waited_for(arrived, axis_name=axes)
+        if num_required != num_workers(axes):
             extra_args |= {"contributes": waited.contributes > 0}
         updates, combined = combiner.update(updates, state.combine, params, **extra_args)
         return updates, ArrivedState(combined, waited)
 
-    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+    return combiner.like(init_fn, update_fn, needs_arrivals=True, takes_mask=False, num_counted=num_required)
 
 
 def check_seconds(arrival_seconds: jax.Array, *, axis_name: AxisName) -> jax.Array:
@@ -92,12 +88,12 @@ def check_seconds(arrival_seconds: jax.Array, *, axis_name: AxisName) -> jax.Arr
 
 
 def nobody_yet() -> Waited:
-    """Before the first update."""
+    """Returns the record before the first update."""
     return Waited(jnp.zeros((), jnp.int32), {"step_seconds": jnp.zeros(()), "contributors": jnp.zeros(())})
 
 
 def waited_for(arrived: Arrived, *, axis_name: AxisName) -> Waited:
-    """Returns what one worker keeps of who arrived; a worker counts once, however many batches it made."""
+    """Returns one worker's record of who arrived; a worker counts once, however many batches it made."""
     contributes = arrived.contributes.astype(jnp.int32)
     contributors = jnp.sum(contributes > 0, dtype=jnp.float32)
     metrics = {"step_seconds": arrived.step_seconds.astype(jnp.float32), "contributors": contributors}
@@ -105,35 +101,10 @@ def waited_for(arrived: Arrived, *, axis_name: AxisName) -> Waited:
 
 
 def waited(state: Any) -> Waited | None:
-    """Returns whom a reducer waited for, from its state, wherever it is nested; None if it waits for all.
+    """Returns the record of a reducer's state, wherever it is nested; None if the reducer waits for all workers.
 
-    >>> waited((optax.EmptyState(), ArrivedState((), nobody_yet()))).metrics["contributors"]
+    >>> waited(((), ArrivedState((), nobody_yet()))).metrics["contributors"]
     Array(0., dtype=float32)
     """
     leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Waited))
     return next((leaf for leaf in leaves if isinstance(leaf, Waited)), None)
-
-
-def num_counted(reducer: Mapping | str, *, num_workers: int) -> int:
-    """Returns how many workers' batches each update counts, where a block's rule fixes it; else all.
-
-    >>> num_counted({"name": "stale", "combine": {"name": "backup_workers", "num_required": 6}}, num_workers=8)
-    6
-    >>> num_counted({"name": "deadline", "deadline_seconds": 2.0}, num_workers=8)  # at most
-    8
-    """
-    block = {} if isinstance(reducer, str) else reducer
-    fixed = block.get("num_required", block.get("num_batches"))
-    if fixed is None:
-        return num_counted(block["combine"], num_workers=num_workers) if "combine" in block else num_workers
-    return fixed
-
-
-def needs_arrivals(reducer: Mapping | str) -> bool:
-    """Tells whether the update of a block's reducer, or of what it combines with, takes ``arrival_seconds``.
-
-    >>> needs_arrivals("mean"), needs_arrivals({"name": "stale", "combine": {"name": "deadline"}})
-    (False, True)
-    """
-    block = {"name": reducer} if isinstance(reducer, str) else reducer
-    return block["name"] in WAITING or ("combine" in block and needs_arrivals(block["combine"]))

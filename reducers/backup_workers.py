@@ -1,18 +1,16 @@
 """Synchronous SGD with backup workers: the first N of N + b gradients are used, the others dropped."""
 
-from collections.abc import Mapping
 from typing import Annotated
-
-import optax
 
 from reducers.arrivals.order import first_arrivals
 from reducers.arrived import over_arrived
-from reducers.axes import AxisName
+from reducers.collectives import AxisName
+from reducers.reducer import Combine, Reducer
 
 
 def backup_workers(
-    axis_name: AxisName, *, num_required: Annotated[int, "[1, inf)"], combine: Mapping | str = "mean"
-) -> optax.GradientTransformationExtraArgs:
+    axis_name: AxisName, *, num_required: Annotated[int, "[1, inf)"], combine: Combine = None
+) -> Reducer:
     r"""Combines the first N gradients to arrive; those of the b workers that come later are dropped, never reused.
 
     .. math:: R(g_1, \dots, g_{N+b}) = \frac{1}{N} \sum_{i \in S} g_i, \quad S = \{i : T_i \text{ among the first } N\}
@@ -23,15 +21,15 @@ def backup_workers(
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first.
       num_required: N, from 1 to the number of workers.
-      combine: how the N are combined: the name of a reducer whose update takes ``contributes``, or a block such as
-        {"name": "adasum", "granularity": "model"}.
+      combine: how the N are combined: a reducer that takes a mask, such as ``adasum(axis_name)``; None is ``mean``.
+        Configs give its name, or a block such as {"name": "adasum", "granularity": "model"}.
 
     Returns:
-      A reducer. Its update needs ``arrival_seconds`` [n], the same on all workers. Its state tells,
-      as ``metrics``, "step_seconds", the N-th order statistic, and "contributors", N; and whether this worker is one.
+      A reducer. Its update needs ``arrival_seconds`` [n], the same on all workers. Its state has
+      ``metrics``: "step_seconds", the N-th order statistic, and "contributors", N; and whether this worker is one.
 
     Raises:
-      ValueError: for a reducer that cannot leave workers out; and when traced, if N exceeds the number of workers.
+      ValueError: if ``combine`` cannot leave workers out; and when traced, if N exceeds the number of workers.
 
     >>> import jax, jax.numpy as jnp
     >>> reducer = backup_workers("worker", num_required=2)

@@ -1,6 +1,5 @@
 """In which precision updates travel between workers: wrappers of a reducer, by name."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -9,8 +8,9 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.arrived import Waited
-from reducers.axes import AxisName
+from reducers.collectives import AxisName, axes_of
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
+from reducers.reducer import Reducer, as_reducer
 from reducers.registry import Registry
 
 
@@ -20,16 +20,12 @@ class HalfPrecisionState(NamedTuple):
     scale: Scale
     is_finite: jax.Array  # [] bool, of the last reduction
     inner: Any  # the reducer's own
-
-    @property
-    def metrics(self) -> dict[str, jax.Array]:
-        """The scale that the next step uses."""
-        return {"communication_scale": self.scale.value}
+    metrics: dict[str, jax.Array]  # "communication_scale", which the next step uses
 
 
-def in_full_precision(reducer: optax.GradientTransformation) -> optax.GradientTransformation:
+def in_full_precision(reducer: optax.GradientTransformation) -> Reducer:
     """Sends updates as they are: returns the reducer itself."""
-    return reducer
+    return as_reducer(reducer)
 
 
 def in_half_precision(
@@ -41,7 +37,7 @@ def in_half_precision(
     growth_interval: Annotated[int, "[1, inf)"] = 2000,
     growth_factor: Annotated[float, "(1, inf)"] = 2.0,
     backoff_factor: Annotated[float, "(0, 1)"] = 0.5,
-) -> optax.GradientTransformationExtraArgs:
+) -> Reducer:
     r"""Sends scaled updates in half precision; a reduction that overflows is dropped on all workers.
 
     .. math:: R_{1/2}(g_1, \dots, g_n) = R(\mathrm{half}(s g_1), \dots, \mathrm{half}(s g_n)) / s
@@ -56,7 +52,7 @@ def in_half_precision(
     states are local.
 
     Args:
-      reducer: along ``axis_name``, and homogeneous: R(s g) = s R(g).
+      reducer: along ``axis_name``; it must be homogeneous, R(s g) = s R(g), and say so (``Reducer.homogeneous``).
       axis_name: the worker axis, or a tuple of axes, outer first.
       dtype: of what is sent; its reach of 65504 is what "float16" needs the scale for.
       initial_scale: s at the start; that of Adasum's authors, who reduce optimizer deltas. Gradients are larger: above
@@ -69,7 +65,7 @@ def in_half_precision(
       A reducer with the state of ``HalfPrecisionState``; dtypes are kept.
 
     Raises:
-      ValueError: for a value outside its range.
+      ValueError: for a value outside its range, or a reducer that is not homogeneous.
 
     >>> from reducers.mean import mean
     >>> reducer = in_half_precision(mean("worker"), axis_name="worker", initial_scale=1024.0)
@@ -86,13 +82,19 @@ def in_half_precision(
     if dtype not in allowed:
         raise ValueError(f"dtype={dtype!r}: must be one of {', '.join(map(repr, allowed))}")
     rule = DynamicScale(initial_scale, growth_interval, growth_factor, backoff_factor)
-    reducer = optax.with_extra_args_support(reducer)
+    reducer = as_reducer(reducer)
+    if not reducer.homogeneous:
+        raise ValueError(f"dtype={dtype!r}: needs a homogeneous reducer, R(s g) = s R(g) for every scale s")
+    axes = axes_of(axis_name)
+
+    def state_of(scale, is_finite, inner):
+        return HalfPrecisionState(scale, is_finite, inner, {"communication_scale": scale.value})
 
     def init_fn(params):
-        return HalfPrecisionState(rule.init(), jnp.array(True), reducer.init(optax.tree.cast(params, dtype)))
+        return state_of(rule.init(), jnp.array(True), reducer.init(optax.tree.cast(params, dtype)))
 
     def update_fn(updates, state, params=None, **extra_args):
-        scale = lax.pmax(state.scale.value, axis_name)
+        scale = lax.pmax(state.scale.value, axes)
         halved = jax.tree.map(lambda g: (scale.astype(_wide(g)) * g).astype(dtype), updates)
         reduced, inner = reducer.update(halved, state.inner, params, **extra_args)
         is_finite = all_finite(reduced)
@@ -101,10 +103,10 @@ def in_half_precision(
             return jnp.where(is_finite, half.astype(_wide(g)) / scale.astype(_wide(g)), 0).astype(g.dtype)
 
         inner = _kept(is_finite, inner, state.inner)
-        state = HalfPrecisionState(rule.update(state.scale._replace(value=scale), is_finite), is_finite, inner)
+        state = state_of(rule.update(state.scale._replace(value=scale), is_finite), is_finite, inner)
         return jax.tree.map(restore, reduced, updates), state
 
-    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+    return reducer.like(init_fn, update_fn, homogeneous=False)  # what overflows is zero
 
 
 def _kept(is_finite: jax.Array, new: Any, old: Any) -> Any:
@@ -118,7 +120,9 @@ def _kept(is_finite: jax.Array, new: Any, old: Any) -> Any:
 
 def overflowed(state: Any) -> Any:
     """Returns whether the last reduction overflowed and was dropped; False for a reducer in full precision."""
-    return ~state.is_finite if isinstance(state, HalfPrecisionState) else False
+    is_half = lambda node: isinstance(node, HalfPrecisionState)  # noqa: E731
+    found = [node for node in jax.tree.leaves(state, is_leaf=is_half) if is_half(node)]
+    return ~found[0].is_finite if found else False
 
 
 def _wide(x: jax.Array) -> Any:
@@ -126,22 +130,6 @@ def _wide(x: jax.Array) -> Any:
 
 
 COMMUNICATIONS = Registry({"full": in_full_precision, "half": in_half_precision}, given={"reducer", "axis_name"})
-
-# Reducers with R(s g) = s R(g); divided by the scale, the result of others would be something else.
-# Those whose state is in the gradient's own units (stale, dynamic_backup_workers) are none: the scale changes.
-HOMOGENEOUS = frozenset(
-    {"adasum", "backup_workers", "coordinate_median", "deadline", "k_batch", "mean", "sum", "trimmed_mean"}
-)
-
-
-def scales(reducer: Mapping | str) -> bool:
-    """Tells whether R(s g) = s R(g) for the reducer of a block, and for what it combines with.
-
-    >>> scales("mean"), scales({"name": "backup_workers", "num_required": 6, "combine": "sign_majority"})
-    (True, False)
-    """
-    block = {"name": reducer} if isinstance(reducer, str) else reducer
-    return block["name"] in HOMOGENEOUS and ("combine" not in block or scales(block["combine"]))
 
 
 def make(name: str, *, reducer: optax.GradientTransformation, axis_name: AxisName, **kwargs):

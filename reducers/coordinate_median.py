@@ -4,16 +4,16 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.axes import AxisName, gather_workers
-from reducers.batches import map_together
+from reducers.collectives import AxisName, axes_of, gather_workers, map_together
+from reducers.reducer import Reducer
 
 
-def coordinate_median(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
+def coordinate_median(axis_name: AxisName) -> Reducer:
     r"""Takes the median over all workers, of each coordinate by itself.
 
     .. math:: R(g_1, \dots, g_n)_j = \operatorname{median}(g_{1j}, \dots, g_{nj})
 
-    Of an even number of workers it is the mean of the two in the middle.
+    For an even number of workers it is the mean of the two in the middle.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first.
@@ -33,11 +33,11 @@ def coordinate_median(axis_name: AxisName) -> optax.GradientTransformationExtraA
     Reference: Yin, Chen, Ramchandran, Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical
     Rates", ICML 2018, arXiv 1803.01498.
     """
-    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    axes = axes_of(axis_name)
 
     def median_of(g, contributes, count):
-        g = jnp.where(contributes, g, jnp.nan)  # last in the order, behind all that count
-        ordered = jnp.sort(gather_workers(g, axes), axis=0)
+        masked = jnp.where(contributes, g, jnp.nan)  # NaN is last in the order
+        ordered = jnp.sort(gather_workers(masked, axes), axis=0)
         lower, upper = ordered[(count - 1) // 2], ordered[count // 2]
         wide = jnp.promote_types(g.dtype, jnp.float32)
         middle = jnp.stack([lower, jnp.where(count % 2 == 0, upper, lower)])
@@ -55,4 +55,4 @@ def coordinate_median(axis_name: AxisName) -> optax.GradientTransformationExtraA
         count = lax.psum(jnp.asarray(contributes, jnp.int32), axes)
         return map_together(lambda g: median_of(g, contributes, count), updates, axis_name=axes), state
 
-    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)
+    return Reducer(lambda params: optax.EmptyState(), update_fn, takes_mask=True, homogeneous=True)

@@ -1,18 +1,16 @@
-"""Synchronous SGD with a time limit: whoever arrived by then is counted."""
+"""Synchronous SGD with a time limit: the workers that arrive by then are counted."""
 
-from collections.abc import Mapping
 from typing import Annotated
-
-import optax
 
 from reducers.arrivals.order import deadline_arrivals
 from reducers.arrived import over_arrived
-from reducers.axes import AxisName
+from reducers.collectives import AxisName
+from reducers.reducer import Combine, Reducer
 
 
 def deadline(
-    axis_name: AxisName, *, deadline_seconds: Annotated[float, "(0, inf)"], combine: Mapping | str = "mean"
-) -> optax.GradientTransformationExtraArgs:
+    axis_name: AxisName, *, deadline_seconds: Annotated[float, "(0, inf)"], combine: Combine = None
+) -> Reducer:
     r"""Combines the gradients that arrive by a time limit, at least the first one; later ones are dropped.
 
     .. math:: R(g_1, \dots, g_n) = \frac{1}{|S|} \sum_{i \in S} g_i, \quad S = \{i : T_i \le D\}
@@ -20,15 +18,15 @@ def deadline(
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first.
       deadline_seconds: D, of simulated time, from the start of the step.
-      combine: how they are combined: the name of a reducer whose update takes ``contributes``, or a block.
+      combine: how they are combined: a reducer that takes a mask; None is ``mean``. Configs give a name or a block.
 
     Returns:
       A reducer. Its update needs ``arrival_seconds`` [n], the same on all workers. Its state has ``metrics``:
-      "step_seconds", which is D, or less where all came before it, or the first arrival where none did; and
+      "step_seconds", which is D, or less if all arrive before it, or the first arrival if none does; and
       "contributors".
 
     Raises:
-      ValueError: for a deadline that is not above 0, or a reducer that cannot leave workers out.
+      ValueError: for a deadline that is not above 0, or if ``combine`` cannot leave workers out.
 
     >>> import jax, jax.numpy as jnp
     >>> reducer = deadline("worker", deadline_seconds=2.0)
@@ -37,7 +35,7 @@ def deadline(
     Array([2., 2., 2.], dtype=float32)
 
     Reference: the interval of the code behind agnusmaximus/DistributedMNIST; Chen et al., arXiv 1604.00981, have the
-    first N instead. Differs from that code in: a step ends early where all have come.
+    first N instead. Differs from that code in: a step ends early if all have arrived.
     """
     if not deadline_seconds > 0:
         raise ValueError(f"deadline_seconds={deadline_seconds}: must be in (0, inf)")

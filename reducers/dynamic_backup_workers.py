@@ -9,8 +9,9 @@ from jax import numpy as jnp
 
 from reducers.arrivals.order import first_arrivals
 from reducers.arrived import Waited, check_seconds, nobody_yet, waited_for
-from reducers.axes import AxisName, num_workers
+from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.mean import mean
+from reducers.reducer import Reducer
 
 
 class Estimates(NamedTuple):
@@ -55,7 +56,7 @@ def dynamic_backup_workers(
     warmup_steps: Annotated[int, "[1, inf)"] = 10,
     decay: Annotated[float, "[0, 1)"] = 0.95,
     max_workers: Annotated[int, "[1, inf)"] = 1024,
-) -> optax.GradientTransformationExtraArgs:
+) -> Reducer:
     r"""Averages the first k gradients, k chosen at each step for the most gain per second.
 
     .. math:: k = \arg\max_k \frac{G(k)}{T(k)}, \quad
@@ -98,7 +99,8 @@ def dynamic_backup_workers(
             raise ValueError(f"{key}={value}: must be in [1, inf)")
     if not 0 <= decay < 1:
         raise ValueError(f"decay={decay}: must be in [0, 1)")
-    average = mean(axis_name)
+    axes = axes_of(axis_name)
+    average = mean(axes)
 
     def init_fn(params):
         zero = jnp.zeros(())
@@ -112,23 +114,24 @@ def dynamic_backup_workers(
 
     def update_fn(updates, state, params=None, *, arrival_seconds, **extra_args):
         del params, extra_args
-        seconds = check_seconds(arrival_seconds, axis_name=axis_name)
-        n = num_workers(axis_name)
+        seconds = check_seconds(arrival_seconds, axis_name=axes)
+        n = num_workers(axes)
         if n > max_workers:
             raise ValueError(f"num_workers={n}: exceeds max_workers={max_workers}")
         chosen = most_gain_per_second(state.estimates, num_workers=n, min_required=min(min_required, n))
         required = jnp.where(state.num_updates < warmup_steps, n, chosen)
-        waited = waited_for(first_arrivals(seconds, required), axis_name=axis_name)
+        waited = waited_for(first_arrivals(seconds, required), axis_name=axes)
         contributes = waited.contributes > 0
         reduced, _ = average.update(updates, optax.EmptyState(), contributes=contributes)
         own = _square(jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates))
-        mean_square = lax.psum(own, axis_name) / required
+        mean_square = lax.psum(own, axes) / required
         seen = _observe(state, seconds, reduced, mean_square=mean_square, required=required)
         weight = jnp.maximum(1 / (state.num_updates + 1), 1 - decay)
         estimates = jax.tree.map(lambda old, new: _blend(old, new, weight=weight), state.estimates, seen)
         return reduced, DynamicState(state.num_updates + 1, estimates, reduced, required.astype(jnp.float32), waited)
 
-    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+    # Not homogeneous: the estimates are in the gradients' own units.
+    return Reducer(init_fn, update_fn, needs_arrivals=True)
 
 
 def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required: int) -> jax.Array:

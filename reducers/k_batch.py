@@ -3,13 +3,12 @@
 from typing import Annotated, NamedTuple
 
 import jax
-import optax
 from jax import numpy as jnp
 
 from reducers.arrivals.order import k_batch_arrivals
 from reducers.arrived import Waited, check_seconds, nobody_yet, waited_for
-from reducers.axes import AxisName
-from reducers.sums import sum_workers
+from reducers.collectives import AxisName, axes_of, sum_workers
+from reducers.reducer import Reducer
 
 
 class KBatchState(NamedTuple):
@@ -18,7 +17,7 @@ class KBatchState(NamedTuple):
     waited: Waited
 
 
-def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> optax.GradientTransformationExtraArgs:
+def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> Reducer:
     r"""Averages the first K mini-batches to arrive; a worker that is done begins another one at once.
 
     .. math:: R(g_1, \dots, g_n) = \frac{1}{K} \sum_{w=1}^{n} c_w g_w, \quad \sum_w c_w = K
@@ -52,6 +51,7 @@ def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> 
     """
     if num_batches < 1:
         raise ValueError(f"num_batches={num_batches}: must be in [1, inf)")
+    axes = axes_of(axis_name)
 
     def init_fn(params):
         del params
@@ -59,12 +59,12 @@ def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> 
 
     def update_fn(updates, state, params=None, *, arrival_seconds, **extra_args):
         del state, params, extra_args
-        seconds = jnp.atleast_2d(check_seconds(arrival_seconds, axis_name=axis_name))
-        waited = waited_for(k_batch_arrivals(seconds, num_batches), axis_name=axis_name)
+        seconds = jnp.atleast_2d(check_seconds(arrival_seconds, axis_name=axes))
+        waited = waited_for(k_batch_arrivals(seconds, num_batches), axis_name=axes)
         count = waited.contributes
 
         weighed = jax.tree.map(lambda g: jnp.where(count > 0, g * count.astype(g.dtype), 0), updates)
-        totals = sum_workers(weighed, axis_name)
-        return jax.tree.map(lambda total: total / num_batches, totals), KBatchState(waited)
+        totals = sum_workers(weighed, axes)
+        return jax.tree.map(lambda total: (total / num_batches).astype(total.dtype), totals), KBatchState(waited)
 
-    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+    return Reducer(init_fn, update_fn, needs_arrivals=True, homogeneous=True, num_counted=num_batches)

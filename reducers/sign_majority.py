@@ -4,11 +4,11 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from reducers.axes import AxisName, num_workers
-from reducers.sums import sum_workers
+from reducers.collectives import AxisName, axes_of, num_workers, sum_workers
+from reducers.reducer import Reducer
 
 
-def sign_majority(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
+def sign_majority(axis_name: AxisName) -> Reducer:
     r"""Takes the sign that most workers have, of each coordinate: -1, 1, or 0 for a tie.
 
     .. math:: R(g_1, \dots, g_n)_j = \operatorname{sign}\Big(\sum_{i=1}^{n} \operatorname{sign}(g_{ij})\Big)
@@ -34,15 +34,17 @@ def sign_majority(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:
     keeps on each worker, is left to what stands before the reducer.
     """
 
+    axes = axes_of(axis_name)
+
     def vote(g):
-        ballot = jnp.int8 if num_workers(axis_name) <= jnp.iinfo(jnp.int8).max else jnp.int32  # counts are exact
+        ballot = jnp.int8 if num_workers(axes) <= jnp.iinfo(jnp.int8).max else jnp.int32  # counts are exact
         return (g > 0).astype(ballot) - (g < 0).astype(ballot)
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
         if contributes is not None:
             updates = jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates)
-        counts = sum_workers(jax.tree.map(vote, updates), axis_name)
+        counts = sum_workers(jax.tree.map(vote, updates), axes)
         return jax.tree.map(lambda count, g: jnp.sign(count).astype(g.dtype), counts, updates), state
 
-    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)
+    return Reducer(lambda params: optax.EmptyState(), update_fn, takes_mask=True)

@@ -1,14 +1,13 @@
 """Gradients that are stale on purpose: applied a number of updates after they were computed."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
-import optax
 from jax import numpy as jnp
 
-import reducers
-from reducers.axes import AxisName, same_on_all
+from reducers.collectives import AxisName, axes_of, same_on_all
+from reducers.mean import mean
+from reducers.reducer import Combine, Reducer, as_reducer
 
 Law = Literal["fixed", "uniform", "geometric"]
 
@@ -40,8 +39,8 @@ def stale(
     max_delay_steps: Annotated[int, "[0, inf)"] | None = None,
     ramp_up_steps: Annotated[int, "[0, inf)"] = 0,
     seed: Annotated[int, "[0, 4294967295]"] = 0,
-    combine: Mapping | str = "mean",
-) -> optax.GradientTransformationExtraArgs:
+    combine: Combine = None,
+) -> Reducer:
     r"""Combines the workers' gradients, and hands on what an earlier update combined.
 
     .. math:: u_t = R(g_1, \dots, g_n)_{t - d_t}, \quad u_t = 0 \text{ for } d_t > t
@@ -59,14 +58,14 @@ def stale(
         lowers the mean by 2 %.
       ramp_up_steps: updates over which the delay grows from 0.
       seed: of the delays, which are a function of it and of the count of updates.
-      combine: name of a reducer, or a block such as {"name": "backup_workers", "num_required": 6}; it is given what the
-        update is given besides.
+      combine: how the workers' gradients are combined: a reducer, which gets all keyword arguments of the update; None
+        is ``mean``. Configs give its name, or a block such as {"name": "backup_workers", "num_required": 6}.
 
     Returns:
       A reducer. Its state holds max_delay_steps + 1 gradients, on every worker, and ``metrics``: "staleness".
 
     Raises:
-      ValueError: for an unknown law, a negative number, or a block that makes no sense.
+      ValueError: for an unknown law or a negative number.
 
     >>> reducer = stale("worker", delay_steps=1)
     >>> state = reducer.init(0.0)
@@ -89,7 +88,8 @@ def stale(
             raise ValueError(f"{key}={value}: must be in [0, inf)")
     if law not in _LARGEST:
         raise ValueError(f"law={law!r}: must be one of {', '.join(map(repr, _LARGEST))}")
-    combiner = reducers.REDUCERS.build(combine, where="combine", axis_name=axis_name)
+    axes = axes_of(axis_name)
+    combiner = mean(axes) if combine is None else as_reducer(combine)
     largest = _LARGEST[law] * delay_steps if max_delay_steps is None else max_delay_steps
     if law == "fixed" and delay_steps > largest:
         raise ValueError(f"delay_steps={delay_steps}: exceeds max_delay_steps={largest}")
@@ -109,24 +109,25 @@ def stale(
         slot, delay = state.num_updates % (largest + 1), delay_at(state.num_updates)
         ring = jax.tree.map(lambda r, g: r.at[slot].set(g.astype(r.dtype)), state.ring, updates)
         due = (state.num_updates - delay) % (largest + 1)  # before update 0: a slot that is still zero
-        late = jax.tree.map(lambda r, g: same_on_all(r[due].astype(g.dtype), axis_name), ring, updates)
+        late = jax.tree.map(lambda r, g: same_on_all(r[due].astype(g.dtype), axes), ring, updates)
         return late, StaleState(combined, state.num_updates + 1, ring, {"staleness": delay.astype(jnp.float32)})
 
-    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+    # Not homogeneous: where c changes from update to update, an old gradient has the c of its own update.
+    return combiner.like(init_fn, update_fn, homogeneous=False)
 
 
-def _fixed(key, mean):
+def _fixed(key, mean_delay):
     del key
-    return jnp.float32(mean)
+    return jnp.float32(mean_delay)
 
 
-def _uniform(key, mean):
-    return jax.random.randint(key, (), 0, 2 * mean + 1).astype(jnp.float32)
+def _uniform(key, mean_delay):
+    return jax.random.randint(key, (), 0, 2 * mean_delay + 1).astype(jnp.float32)
 
 
-def _geometric(key, mean):
+def _geometric(key, mean_delay):
     """The whole part of an exponential variable is geometric; P(d >= k) = (mean / (1 + mean))^k."""
-    return jnp.floor(jax.random.exponential(key) / jnp.log1p(1 / jnp.float32(mean)))
+    return jnp.floor(jax.random.exponential(key) / jnp.log1p(1 / jnp.float32(mean_delay)))
 
 
 _DRAW = {"fixed": _fixed, "uniform": _uniform, "geometric": _geometric}

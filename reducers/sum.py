@@ -4,11 +4,11 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from reducers.axes import AxisName
-from reducers.sums import sum_workers
+from reducers.collectives import AxisName, axes_of, sum_workers
+from reducers.reducer import Reducer
 
 
-def sum(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:  # noqa: A001 - the field's name for it
+def sum(axis_name: AxisName) -> Reducer:  # noqa: A001 - the field's name for it
     r"""Sums over all workers; the mean with a learning rate n times as large, for SGD.
 
     .. math:: R(g_1, \dots, g_n) = \sum_{i=1}^{n} g_i
@@ -18,7 +18,7 @@ def sum(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:  # noqa: 
 
     Returns:
       A stateless reducer; dtypes are kept, and sums over devices are accumulated in them. Its update takes
-      ``contributes``, optional: a bool of each worker, whether it is counted; of fewer the sum is smaller.
+      ``contributes``, optional: a bool of each worker, whether it is counted; the sum over fewer workers is smaller.
 
     >>> reducer = sum("worker")
     >>> jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name="worker")(jnp.array([1.0, 3.0]))
@@ -28,10 +28,12 @@ def sum(axis_name: AxisName) -> optax.GradientTransformationExtraArgs:  # noqa: 
     arXiv 2006.02924.
     """
 
+    axes = axes_of(axis_name)
+
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
         if contributes is not None:
             updates = jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates)
-        return sum_workers(updates, axis_name), state
+        return sum_workers(updates, axes), state
 
-    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)
+    return Reducer(lambda params: optax.EmptyState(), update_fn, takes_mask=True, homogeneous=True)

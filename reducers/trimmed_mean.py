@@ -6,13 +6,11 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.axes import AxisName, gather_workers
-from reducers.batches import map_together
+from reducers.collectives import AxisName, axes_of, gather_workers, map_together
+from reducers.reducer import Reducer
 
 
-def trimmed_mean(
-    axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"] = 1
-) -> optax.GradientTransformationExtraArgs:
+def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"] = 1) -> Reducer:
     r"""Averages over workers without the largest and the smallest values, of each coordinate by itself.
 
     .. math:: R(g_1, \dots, g_n)_j = \frac{1}{n - 2k} \sum_{i=k+1}^{n-k} g_{(i)j}
@@ -43,7 +41,7 @@ def trimmed_mean(
     """
     if num_trimmed < 0:
         raise ValueError(f"num_trimmed={num_trimmed}: must be in [0, inf)")
-    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    axes = axes_of(axis_name)
 
     def average(g):
         gathered = gather_workers(g, axes)  # (W, ...)
@@ -54,8 +52,8 @@ def trimmed_mean(
         return jnp.mean(kept, axis=0, dtype=wide).astype(g.dtype)
 
     def average_of(g, contributes, count):
-        g = jnp.where(contributes, g, jnp.nan)  # last in the order, behind all that count
-        ordered = jnp.sort(gather_workers(g, axes), axis=0)  # (W, ...)
+        masked = jnp.where(contributes, g, jnp.nan)  # NaN is last in the order
+        ordered = jnp.sort(gather_workers(masked, axes), axis=0)  # (W, ...)
         trimmed = jnp.minimum(num_trimmed, (count - 1) // 2)
         place = jnp.arange(len(ordered)).reshape(-1, *[1] * g.ndim)
         kept = (trimmed <= place) & (place < count - trimmed)
@@ -70,4 +68,4 @@ def trimmed_mean(
         count = lax.psum(jnp.asarray(contributes, jnp.int32), axes)
         return map_together(lambda g: average_of(g, contributes, count), updates, axis_name=axes), state
 
-    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update_fn)
+    return Reducer(lambda params: optax.EmptyState(), update_fn, takes_mask=True, homogeneous=True)

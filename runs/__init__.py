@@ -15,7 +15,6 @@ from runs.signals import Stop, catch_stop
 from runs.summary import default_workdir, summarise
 from runs.traces import TraceRecorder, slowest_process
 
-
 __all__ = [
     "EXIT_FAILED",
     "EXIT_OK",

@@ -13,31 +13,37 @@ class Case:
 
     Attributes:
       name: key of REDUCERS.
-      oracle: float64 NumPy reference of one leaf, [W, ...] -> [...].
+      oracle: float64 NumPy reference of the first update of one leaf, [W, ...] -> [...].
       granularity: what the oracle is given: each "layer" (leaf), or the whole "model" as one vector.
       kwargs: options of the reducer.
-      extra: keyword-only needs of its update, one value per worker: name -> array [W, ...].
-      shared: keyword-only needs of its update that are the same on all workers: name -> array with an entry for each of
-        8 workers; of fewer workers the first entries are taken.
       consensus: R(g, ..., g) = g.
-      homogeneous: R(c g) = c R(g).
       permutation_invariant: R(permuted g) = R(g).
-      min_workers: of fewer it must refuse to make anything.
-      replicated_by_type: the replication test under nested vmap can see that all workers hold the same; what ends in
-        ppermute cannot be seen and rests on the bitwise test.
+      homogeneous: R(c g) = c R(g), the fact of that name. So are the next three facts of ``Reducer``.
+      needs_arrivals: its update requires ``arrival_seconds``.
+      takes_mask: its update accepts ``contributes``.
+      num_counted: how many workers' batches each update counts, where the rule fixes it.
+      min_workers: with fewer workers it must refuse.
+      replicated_by_type: the replication test under nested vmap can see that all workers hold the same result; a result
+        that ends in ppermute cannot be seen and rests on the bitwise test.
     """
 
     name: str
     oracle: Callable[[np.ndarray], np.ndarray]
     granularity: Literal["layer", "model"] = "layer"
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    extra: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    shared: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     consensus: bool = True
-    homogeneous: bool = True
     permutation_invariant: bool = True
+    homogeneous: bool = True
+    needs_arrivals: bool = False
+    takes_mask: bool = False
+    num_counted: int | None = None
     min_workers: int = 1
     replicated_by_type: bool = True
+
+    @property
+    def shared(self) -> Mapping[str, np.ndarray]:
+        """Keyword arguments of its update that are the same on all of 8 workers."""
+        return TIMES if self.needs_arrivals else {}
 
 
 def adacons(g):
@@ -73,26 +79,65 @@ def first(num_required, g):
 
 CASES = (
     Case("adacons", adacons, granularity="model", consensus=False, homogeneous=False),
-    Case("adasum", adasum, permutation_invariant=False),
-    Case("adasum", adasum, kwargs={"algorithm": "gather"}, permutation_invariant=False),
-    Case("adasum", adasum, kwargs={"algorithm": "halving"}, permutation_invariant=False, replicated_by_type=False),
-    Case("adasum", adasum, kwargs={"algorithm": "butterfly"}, permutation_invariant=False, replicated_by_type=False),
+    Case("adasum", adasum, permutation_invariant=False, takes_mask=True),
+    Case("adasum", adasum, kwargs={"algorithm": "gather"}, permutation_invariant=False, takes_mask=True),
+    Case(
+        "adasum",
+        adasum,
+        kwargs={"algorithm": "halving"},
+        permutation_invariant=False,
+        takes_mask=True,
+        replicated_by_type=False,
+    ),
     Case(
         "adasum",
         lambda g: adasum((g[::2] + g[1::2]) / 2),
         kwargs={"group_size": 2},
         permutation_invariant=False,
+        takes_mask=True,
         min_workers=2,
     ),
-    Case("backup_workers", lambda g: first(3, g).mean(0), kwargs={"num_required": 3}, shared=TIMES, min_workers=3),
-    Case("coordinate_median", lambda g: np.median(g, axis=0)),
-    Case("deadline", lambda g: g[SECONDS[: len(g)] <= 2.5].mean(0), kwargs={"deadline_seconds": 2.5}, shared=TIMES),
-    Case("dynamic_backup_workers", lambda g: g.mean(0), shared=TIMES),
-    Case("k_batch", lambda g: first(2, g).mean(0), kwargs={"num_batches": 2}, shared=TIMES, min_workers=2),
-    Case("mean", lambda g: g.mean(0)),
-    Case("sign_majority", lambda g: np.sign(np.sign(g).sum(0)), consensus=False, homogeneous=False),
-    Case("stale", lambda g: np.zeros_like(g[0]), kwargs={"delay_steps": 3}, consensus=False),  # nothing is due yet
-    Case("sum", lambda g: g.sum(0), consensus=False),
-    Case("trimmed_mean", lambda g: np.sort(g, axis=0)[1:-1].mean(0), min_workers=3),
-    Case("trimmed_mean", lambda g: g.mean(0), kwargs={"num_trimmed": 0}),
+    Case(
+        "backup_workers",
+        lambda g: first(3, g).mean(0),
+        kwargs={"num_required": 3},
+        needs_arrivals=True,
+        num_counted=3,
+        min_workers=3,
+    ),
+    Case("coordinate_median", lambda g: np.median(g, axis=0), takes_mask=True),
+    Case(
+        "deadline",
+        lambda g: g[SECONDS[: len(g)] <= 2.5].mean(0),
+        kwargs={"deadline_seconds": 2.5},
+        needs_arrivals=True,
+    ),
+    Case(
+        "dynamic_backup_workers",
+        lambda g: g.mean(0),  # the first step waits for all
+        kwargs={"warmup_steps": 1},
+        needs_arrivals=True,
+        homogeneous=False,
+    ),
+    Case(
+        "k_batch",
+        lambda g: first(2, g).mean(0),
+        kwargs={"num_batches": 2},
+        needs_arrivals=True,
+        num_counted=2,
+        min_workers=2,
+    ),
+    Case("mean", lambda g: g.mean(0), takes_mask=True),
+    Case("sign_majority", lambda g: np.sign(np.sign(g).sum(0)), consensus=False, homogeneous=False, takes_mask=True),
+    Case(
+        "stale",
+        lambda g: np.zeros_like(g[0]),  # nothing is due yet
+        kwargs={"delay_steps": 3},
+        consensus=False,
+        homogeneous=False,
+        takes_mask=True,
+    ),
+    Case("sum", lambda g: g.sum(0), consensus=False, takes_mask=True),
+    Case("trimmed_mean", lambda g: np.sort(g, axis=0)[1:-1].mean(0), takes_mask=True, min_workers=3),
+    Case("trimmed_mean", lambda g: g.mean(0), kwargs={"num_trimmed": 0}, takes_mask=True),
 )

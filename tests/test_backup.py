@@ -2,7 +2,6 @@
 
 import functools
 import heapq
-import inspect
 
 import jax
 import numpy as np
@@ -14,15 +13,10 @@ from jax import numpy as jnp
 import reducers
 from reducers import arrivals
 from reducers.arrivals import deadline_arrivals, first_arrivals, k_batch_arrivals
-from tests.cases import SECONDS, TIMES, adasum, first
+from tests.cases import CASES, SECONDS, TIMES, adasum, first
 from tests.test_reducers import WORKER, reduce, stateless, tree_of, twenty_steps
 
-COMBINERS = sorted(
-    name
-    for name, make in reducers.REDUCERS.items()
-    if not any(p.default is p.empty for p in list(inspect.signature(make).parameters.values())[1:])
-    and "contributes" in inspect.signature(make(WORKER).update).parameters
-)
+COMBINERS = ("adasum", "coordinate_median", "mean", "sign_majority", "sum", "trimmed_mean")
 DROPPED = ~np.isin(np.arange(8), np.argsort(SECONDS)[:5])  # with 5 of 8 required, or until 4 s
 
 
@@ -155,7 +149,7 @@ def test_first_n_and_drop_the_rest_by_hand():
     check_by_hand(reducers.k_batch(WORKER, num_batches=2))
     for wrong in (
         reducers.backup_workers(WORKER, num_required=3),
-        reducers.backup_workers(WORKER, num_required=2, combine="sum"),
+        reducers.backup_workers(WORKER, num_required=2, combine=reducers.sum(WORKER)),
         reducers.deadline(WORKER, deadline_seconds=1.0),
     ):
         with pytest.raises(AssertionError):
@@ -177,8 +171,8 @@ OVER_FIVE = [
 ]
 
 
-def test_the_combiners_are_those_that_can_leave_workers_out():
-    assert COMBINERS == ["adasum", "coordinate_median", "mean", "sign_majority", "sum", "trimmed_mean"]
+def test_the_combiners_are_those_that_take_a_mask():
+    assert set(COMBINERS) == {case.name for case in CASES if case.takes_mask} - {"stale"}
 
 
 def filled(value):
@@ -197,13 +191,6 @@ def check_no_leak(run):
 @pytest.mark.parametrize(("name", "options"), OVER_FIVE, ids=str)
 def test_what_is_dropped_changes_nothing(name, options):
     check_no_leak(compiled(name, **options))
-
-
-@pytest.mark.parametrize(
-    "name", [name if name == "trimmed_mean" else pytest.param(name, marks=pytest.mark.slow) for name in COMBINERS]
-)
-def test_a_mask_given_directly(name):
-    check_no_leak(functools.partial(compiled(name), extra={"contributes": ~DROPPED}))
 
 
 def test_the_check_of_leaks_rejects_a_product():
@@ -321,13 +308,21 @@ def test_metrics_and_the_state_of_the_combiner():
 
 REFUSED = [
     ("backup_workers", {"num_required": 0}, r"num_required=0: must be int in \[1, inf\)"),
+    ("backup_workers", {"num_required": 2, "combine": "maen"}, "combine.name='maen': did you mean 'mean'"),
+    ("backup_workers", {"num_required": 2, "combine": 3}, "combine.name=3: must be the name of a reducer"),
     (
         "backup_workers",
-        {"num_required": 2, "combine": "maen"},
-        "combine.name='maen': unknown name; did you mean 'mean'",
+        {"num_required": 2, "combine": optax.identity()},
+        "combine: must be a reducer that takes a mask",
+    ),
+    ("backup_workers", {"num_required": 2, "combine": {"name": "mean", "nmae": 1}}, "combine.nmae: unknown option"),
+    (
+        "stale",
+        {"delay_steps": 1, "combine": {"name": "deadline", "deadline_seconds": 1.0, "combine": "adasm"}},
+        "combine.combine.name='adasm': did you mean 'adasum'",
     ),
     ("backup_workers", {"num_required": 2, "combine": "k_batch"}, "combine.num_batches: missing"),
-    ("backup_workers", {"num_required": 2, "combine": {"name": "k_batch", "num_batches": 2}}, "combine='k_batch': its"),
+    ("backup_workers", {"num_required": 2, "combine": {"name": "k_batch", "num_batches": 2}}, "combine: must be"),
     ("backup_workers", {"num_required": 2, "combine": {"num_trimmed": 2}}, "combine.name: missing"),
     (
         "deadline",
@@ -346,8 +341,34 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "options", "message"), REFUSED)
 def test_refused(name, options, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
+    with pytest.raises(ValueError, match=f"^{message}") as refusal:
         reducers.make(name, axis_name=WORKER, **options)
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_is_nested_is_checked_without_an_axis():
+    for block, message in [
+        ({"name": "stale", "delay_steps": 1, "combine": {"name": "trimmed_mean", "nmae": 2}}, "combine.nmae: unknown"),
+        ({"name": "stale", "delay_steps": 1, "combine": {"name": "adasm"}}, "combine.name='adasm': did you mean"),
+        ({"name": "deadline", "deadline_seconds": 1.0, "combine": "k_batch"}, "combine.num_batches: missing"),
+        ({"delay_steps": 1}, "name: missing"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{message}"):
+            reducers.check(block)
+    reducers.check({"name": "stale", "delay_steps": 1, "combine": {"name": "backup_workers", "num_required": 2}})
+
+
+def test_reducers_compose_as_objects_as_they_do_by_name():
+    grads = tree_of(8)
+    by_name = {"num_required": 5, "combine": {"name": "adasum", "granularity": "model"}}
+    model = reducers.adasum(WORKER, granularity="model")
+    assert_same_bits(
+        reduced("backup_workers", grads, num_required=5, combine=model), reduced("backup_workers", grads, **by_name)
+    )
+    assert_same_bits(
+        reduced("backup_workers", grads, num_required=5, combine=None),
+        reduced("backup_workers", grads, num_required=5, combine="mean"),
+    )
 
 
 def test_refused_when_traced():

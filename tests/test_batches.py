@@ -7,11 +7,11 @@ from jax import numpy as jnp
 
 import reducers
 from parallel import AXES, Layout, map_devices
-from reducers import batches
+from reducers import backend
 from tests.test_reducers import WORKER, tree_of
 
 ELEMENTWISE = ("mean", "sum", "sign_majority", "coordinate_median", "trimmed_mean")
-HALF_A_BATCH = batches.BATCH_BYTES // 8  # floats
+HALF_A_BATCH = backend.BUCKET_BYTES // 8  # floats
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)

@@ -117,7 +117,7 @@ LABELS = [f"{c.label}:{NEEDED[c.label]}" if c.label in NEEDED else c.label for c
 
 
 # Of Adasum's algorithms that which is chosen, and the one that sends messages between pairs.
-QUICK = {label for label in LABELS if not re.search("algorithm=(gram|gather|butterfly)", label)}
+QUICK = {label for label in LABELS if not re.search("algorithm=(gram|gather)", label)}
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_delays_follow_the_seed_alone():
 
 
 def test_stale_over_backup_workers():
-    reducer = reducers.stale(WORKER, delay_steps=1, combine={"name": "backup_workers", "num_required": 1})
+    reducer = reducers.stale(WORKER, delay_steps=1, combine=reducers.backup_workers(WORKER, num_required=1))
     state = reducer.init(0.0)
     seconds = jnp.array([2.0, 1.0])
     for gradient, expected in ([1.0, 0.0], [2.0, 20.0 / 2], [3.0, 20.0]):

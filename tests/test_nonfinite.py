@@ -1,4 +1,4 @@
-"""Numbers that are not finite: the step is undone and reported, the state before it saved; late workers do not count."""
+"""Numbers that are not finite: the step is undone and reported, and the state before it is saved."""
 
 import functools
 import pathlib
@@ -16,7 +16,7 @@ from experiments.experiment import Run as ExperimentRun
 from tests.stepper import Stepper, checkpoint_of, same_bits, setup_of, wrapping
 from training import nonfinite
 from training.setup import make_setup
-from training.train_state import LANES
+from training.train_state import STATE_AXES
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASE = (
@@ -173,7 +173,7 @@ PLAIN = ("--config.model.name=mlp", "--config.model.hidden_sizes=(16,)", "--conf
 
 def on_device(run):
     """The state as it is on the devices, whose step is negative once it is frozen."""
-    return run.layout.get(run.state, LANES)
+    return run.layout.get(run.state, STATE_AXES)
 
 
 def check_undone(on_nonfinite, *overrides, what="gradient", num_devices=4):
@@ -218,7 +218,7 @@ def test_a_skipped_step_is_as_if_its_batch_was_never_seen(overrides):
     run.steps(4, 8)
     assert run.metrics["skipped"] == 0
     other = Stepper(setup_of(*PLAIN, "--config.on_nonfinite=skip", *overrides), num_devices=4)
-    other.state = other.layout.put(before._replace(step=np.int32(4)), LANES)
+    other.state = other.layout.put(before._replace(step=np.int32(4)), STATE_AXES)
     other.steps(4, 8)
     assert same_bits(run.host(), other.host())
 

@@ -11,7 +11,7 @@ from absl.testing import flagsaver
 
 import train
 from parallel.backend import set_xla_default
-from tests.stepper import setup_of
+from tests.stepper import Stepper, setup_of
 
 LATENCY_HIDING = "xla_gpu_enable_latency_hiding_scheduler"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -113,7 +113,9 @@ def test_the_switch_comes_before_jax_and_jaxlib_knows_it():
     arguments = ["train.py", "--config=configs/digits.py:smoke", "--dry_run"]
 
     def run(name):
-        program = f"import sys, train\nfrom parallel.backend import set_xla_default\nset_xla_default({name!r}, 'true')\n"
+        program = (
+            f"import sys, train\nfrom parallel.backend import set_xla_default\nset_xla_default({name!r}, 'true')\n"
+        )
         command = [sys.executable, "-c", f"{program}sys.exit(train.main({arguments!r}))"]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 

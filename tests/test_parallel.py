@@ -105,7 +105,10 @@ def test_state_is_donated(lanes):
     layout = Layout.of(8, num_devices=2)
     step, state = map_toy(layout, lanes=lanes)
     resident = layout.put_shared({"rows": np.ones((64, 6), np.float32)})
-    batch = {"batch_index": layout.split(np.arange(8, dtype=np.uint32)), "index": layout.split(np.zeros((8, 4), np.int32))}
+    batch = {
+        "batch_index": layout.split(np.arange(8, dtype=np.uint32)),
+        "index": layout.split(np.zeros((8, 4), np.int32)),
+    }
     step(state, batch, resident, {})
     assert all(x.is_deleted() for x in jax.tree.leaves(state[0]))
     assert not any(x.is_deleted() for x in jax.tree.leaves(resident))

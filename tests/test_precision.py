@@ -1,5 +1,6 @@
 """Half precision: the two scales, what an overflow does and what it leaves alone, and what reducers tell."""
 
+import functools
 import inspect
 from typing import Any, NamedTuple
 
@@ -10,18 +11,23 @@ import pytest
 from jax import numpy as jnp
 
 import models
-import optim
 import reducers
 import runs
 from models import tasks
 from tests import cases, inputs
 from tests.grid import grid
-from tests.stepper import DATASET, Stepper, largest_difference, setup_of
+from tests.stepper import Stepper, largest_difference, same_bits, setup_of
 from tests.test_reducers import check_replication, extras, maker, reduce, tree_of
 from training import dry_run
-from training import evaluate as evaluation
-from training import train_state as state
-from training import train_step as step
+from training.checkpoints import restore, save
+from training.gradient_wrappers import (
+    dynamic_loss_scaling,
+    scale_loss,
+    skip_worker_overflow,
+    through_worker_optimizer,
+)
+from training.train_state import TrainState, WorkerState
+from training.train_step import value_and_grad
 
 DYNAMIC = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1024")
 HALF = ("--config.communication.name=half", "--config.communication.initial_scale=64")
@@ -85,16 +91,20 @@ def test_rules_that_make_no_sense(wrong):
 def one_step(scaling, x, *, reducer=reducers.mean, optimizer=None):
     """A step of each worker on the loss x . theta, whose gradient is its x, [W, 3]; everything that it has come to."""
     optimizer = optimizer or optax.sgd(1.0, momentum=0.5)
-    chain = step.make_chain(reducer("worker"), optimizer, reducer_on="updates", loss_scaling=scaling)
-    params = jnp.ones(3)
+    own = optax.with_extra_args_support(optimizer)
+    own = own if scaling is None else skip_worker_overflow(own, scaling)
+    gradient = functools.partial(
+        value_and_grad, loss_fn=lambda params, state, x, key: ((x * params).sum(), ({}, state + x.sum()))
+    )
+    gradient = through_worker_optimizer(gradient if scaling is None else scale_loss(gradient), own)
+    params, reduction = jnp.ones(3), reducer("worker")
 
     def worker(x):
-        opt_state = chain.before.init(params)
-        loss = lambda params, state: ((x * params).sum(), ({}, state + x.sum()))  # noqa: E731
-        gradients, state, _ = scaling.gradient(loss, opt_state, params, jnp.zeros(()))
-        updates, opt_state = chain.before.update(gradients, opt_state, params)
-        reduced, _ = chain.reducer.update(updates, chain.reducer.init(params), params)
-        return updates, opt_state, state, reduced
+        before = WorkerState(jnp.zeros(()), own.init(params))
+        state = TrainState(jnp.zeros((), jnp.int32), None, params, None, None, None, before, None, None)
+        updates, after, _ = gradient(state, before, x, jax.random.key(0))
+        reduced, _ = reduction.update(updates, reduction.init(params), params)
+        return updates, after.opt_state, after.model_state, reduced
 
     return jax.vmap(worker, axis_name="worker")(jnp.asarray(x, jnp.float32))
 
@@ -128,25 +138,28 @@ def check_overflow_is_nobody_elses(scaling, reducer, oracle):
     ],
 )
 def test_a_worker_that_overflows_gives_zero_and_keeps_its_state(reducer, oracle):
-    check_overflow_is_nobody_elses(optim.loss_scaling.make("dynamic", initial_scale=1024.0), reducer, oracle)
+    check_overflow_is_nobody_elses(dynamic_loss_scaling(initial_scale=1024.0), reducer, oracle)
 
 
 def test_that_check_rejects_no_loss_scaling():
     with pytest.raises(AssertionError):
-        check_overflow_is_nobody_elses(optim.loss_scaling.make("none"), reducers.mean, lambda g: g.mean(0))
+        check_overflow_is_nobody_elses(None, reducers.mean, lambda g: g.mean(0))
 
 
 def test_small_gradients_survive_float16_under_a_scale_alone():
-    scaling = {name: optim.loss_scaling.make(name) for name in ("none", "dynamic")}
     weight = jnp.full(4, 1e-5, jnp.float16)
 
-    def loss(params, state):
+    def loss(params, state, batch, key):
         return (params.astype(jnp.float16) * weight * jnp.float16(1e-3)).astype(jnp.float32).sum(), ({}, state)
 
-    params, found = jnp.ones(4), {}
-    for name, scaled in scaling.items():
-        before = scaled.guard(optax.with_extra_args_support(optax.identity()))
-        found[name], *_ = scaled.gradient(loss, before.init(params), params, ())
+    params, identity = jnp.ones(4), optax.with_extra_args_support(optax.identity())
+    plain = functools.partial(value_and_grad, loss_fn=loss)
+    scaled = skip_worker_overflow(identity, dynamic_loss_scaling())
+    found = {}
+    for name, gradient, own in (("none", plain, identity), ("dynamic", scale_loss(plain), scaled)):
+        worker = WorkerState((), own.init(params))
+        state = TrainState(jnp.zeros((), jnp.int32), None, params, None, None, None, worker, None, None)
+        found[name], *_ = gradient(state, worker, {}, jax.random.key(0))
     np.testing.assert_allclose(found["dynamic"], 1e-8, rtol=2e-2)
     assert (found["none"] == 0).all()
 
@@ -154,15 +167,14 @@ def test_small_gradients_survive_float16_under_a_scale_alone():
 # ---- the communication scale: all workers -----------------------------------------------------------------------
 
 
-def test_homogeneous_reducers_are_known_by_their_rows():
-    """sign_majority is none: divided by the scale, a sign would be next to nothing."""
-    homogeneous = {case.name for case in cases.CASES if case.homogeneous}
-    assert homogeneous >= reducers.communication.HOMOGENEOUS and "sign_majority" not in homogeneous
-
-
-@pytest.mark.parametrize("name", sorted(reducers.communication.HOMOGENEOUS))
+@pytest.mark.parametrize("name", sorted(reducers.REDUCERS))
 def test_half_precision_is_the_reducer_up_to_rounding(name):
+    """Only of a homogeneous reducer: divided by the scale, a sign would be next to nothing."""
     case = next(case for case in cases.CASES if case.name == name)
+    if not case.homogeneous:
+        with pytest.raises(ValueError, match="dtype='float16': needs a homogeneous reducer"):
+            reducers.in_half_precision(maker(case)(axis_name="worker"), axis_name="worker")
+        return
 
     def half(axis_name):
         return reducers.in_half_precision(maker(case)(axis_name=axis_name), axis_name=axis_name)
@@ -199,9 +211,10 @@ def check_skipped_step(*overrides):
     run = Stepper(setup_of(*SOFTMAX, *HALF, "--config.communication.growth_interval=1000", *overrides), num_devices=4)
     run.steps(0, 3)
     assert run.metrics["skipped"] == 0 and run.metrics["communication_scale"] == 64
-    before, local = params_and_server(run), run.layout.get_per_worker(run.local)
-    too_large = local.reducer_state.scale._replace(value=np.full(8, 2.0**100, np.float32))
-    run.local = run.layout.put_per_worker(local._replace(reducer_state=local.reducer_state._replace(scale=too_large)))
+    before, host = params_and_server(run), run.host()
+    too_large = host.reducer_state.scale._replace(value=np.full(8, 2.0**100, np.float32))
+    reducer_state = run.layout.put_per_worker(host.reducer_state._replace(scale=too_large))
+    run.state = run.state._replace(reducer_state=reducer_state)
     run.steps(3, 4)
     assert run.metrics["skipped"] == 1 and run.metrics["update_norm"] == 0
     assert run.metrics["communication_scale"] == 2.0**99
@@ -294,38 +307,33 @@ def test_ways_over_lanes_agree_and_replicas_are_bit_equal(lanes, lift, ten_steps
 
 
 def test_resume_restores_the_scales(ten_steps, tmp_path):
-    program = setup_of(*BOTH, *GROWING)
-    run = Stepper(program, num_devices=4, lanes="unrolled").steps(0, 5)
+    setup = setup_of(*BOTH, *GROWING)
+    run = Stepper(setup, num_devices=4, lanes="unrolled").steps(0, 5)
     with runs.Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(5, state.canonical(run.shared, run.local, runs.Tally(), run.layout), metrics=None)
+        save(checkpoints, run.state, runs.RunCounters(), step=5, layout=run.layout)
         checkpoints.wait()
-    gone_on = Stepper(program, num_devices=4, lanes="unrolled")
+    gone_on = Stepper(setup, num_devices=4, lanes="unrolled")
     with runs.Checkpoints(tmp_path) as checkpoints:
-        _, gone_on.shared, gone_on.local, _ = state.restore(program, gone_on.layout, checkpoints)
-    gone_on.steps(5, 10)
-    for one, other in zip(
-        *map(jax.tree.leaves, ((gone_on.shared, gone_on.local), (ten_steps.shared, ten_steps.local))), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
+        gone_on.state = restore(setup, gone_on.layout, checkpoints).state
+    assert same_bits(gone_on.steps(5, 10).host(), ten_steps.host())
 
 
 def test_float16_with_both_scales_learns_digits():
     scales = ("--config.loss_scaling.name=dynamic", "--config.communication.name=half")
     overrides = ("--config.model.dtype=float16", "--config.optimizer.learning_rate=0.1", "--config.ema_decay=None")
     run = Stepper(setup_of("--config.model.name=softmax", *scales, *overrides, train_steps=80))
-    evaluate = evaluation.make_evaluation(run.setup, run.layout, DATASET.test)
-    before = evaluate(run.shared, run.local, run.resident)
+    before = run.evaluate()
     run.steps(0, 80)
-    after = evaluate(run.shared, run.local, run.resident)
+    after = run.evaluate()
     assert before["accuracy"] < 0.3 and after["accuracy"] > 0.8 and np.isfinite(after["loss"])
 
 
 def test_dry_run_knows_of_half_precision():
-    program = setup_of(*SOFTMAX, *DYNAMIC, *HALF)
-    count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(program.init)[0].params))
-    assert program.traffic.bytes_per_worker == (2 * count + 4) * 2 * 7 / 8
-    said = dry_run.describe(program)
-    assert f"{program.traffic.bytes_per_worker:,.0f}  and receives" in said
+    setup = setup_of(*SOFTMAX, *DYNAMIC, *HALF)
+    count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(setup.init_worker).params))
+    assert setup.traffic.bytes_per_worker == (2 * count + 4) * 2 * 7 / 8
+    said = dry_run.describe(setup)
+    assert f"{setup.traffic.bytes_per_worker:,.0f}  and receives" in said
 
 
 # ---- what a reducer tells ---------------------------------------------------------------------------------------
@@ -346,7 +354,7 @@ def telling(name):
             value = jax.lax.axis_index(axis_name).astype(jnp.float32)
             return mean.update(updates, optax.EmptyState(), params, **extra)[0], Told({name: value})
 
-        return optax.GradientTransformationExtraArgs(lambda params: Told({name: jnp.zeros(())}), update)
+        return mean.like(lambda params: Told({name: jnp.zeros(())}), update)
 
     return make
 
@@ -359,9 +367,9 @@ def test_what_a_reducer_tells_is_in_the_steps_metrics(monkeypatch):
 
 def test_names_must_not_clash(monkeypatch):
     monkeypatch.setitem(reducers.REDUCERS, "mean", telling("loss"))
-    with pytest.raises(ValueError, match="metrics: loss of the reducer"):
+    with pytest.raises(ValueError, match="metrics: the reducer reports loss"):
         dry_run.describe(setup_of(*SOFTMAX))
-    with pytest.raises(ValueError, match="two reducers tell of loss"):
+    with pytest.raises(ValueError, match="two reducers report loss"):
         reducers.metrics((Told({"loss": 1.0}), Told({"loss": 2.0})))
 
 

@@ -1,7 +1,10 @@
 """The laws that every reducer is held to, each with a wrong reducer that it rejects."""
 
+import copy
 import functools
+from typing import NamedTuple
 
+import cloudpickle
 import jax
 import numpy as np
 import optax
@@ -14,13 +17,8 @@ from parallel import AXES, Layout, map_devices
 from tests.cases import CASES, Case
 
 WORKER = "worker"
-FIRST = {case.name: case for case in reversed(CASES)}  # the others of a reducer are for `make test-all`
 NAMES = ["-".join((case.name, *map(str, case.kwargs.values()))) for case in CASES]
-every_case = pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=() if case is FIRST[case.name] else pytest.mark.slow) for case in CASES],
-    ids=NAMES,
-)
+every_case = pytest.mark.parametrize("case", CASES, ids=NAMES)
 
 
 def tree_of(num_workers: int, *, dtype=np.float32, scale: float = 1.0, seed: int = 0):
@@ -35,21 +33,30 @@ def tree_of(num_workers: int, *, dtype=np.float32, scale: float = 1.0, seed: int
     }
 
 
-def reduce(make, grads, *, extra=()):
-    """All workers' results, [W, ...], under one vmapped axis."""
+def over_workers(make):
+    """One update of all workers, (grads, extra) -> results, [W, ...] each, under one vmapped axis."""
     reducer = make(axis_name=WORKER)
 
     def one(grads, extra):
         return reducer.update(grads, reducer.init(grads), grads, **extra)[0]
 
-    return jax.jit(jax.vmap(one, axis_name=WORKER))(grads, dict(extra))
+    return jax.vmap(one, axis_name=WORKER)
+
+
+def reduce(make, grads, *, extra=()):
+    """All workers' results, [W, ...]."""
+    return jax.jit(over_workers(make))(grads, dict(extra))
+
+
+def traced(make, grads, *, extra=()):
+    """The shapes of all workers' results; nothing is compiled."""
+    return jax.eval_shape(over_workers(make), grads, dict(extra))
 
 
 def extras(case: Case, num_workers: int = 8, *, order=None):
     """What a row's update needs, for each worker [W, ...]; workers may be put into another order."""
     order = np.arange(num_workers) if order is None else order
-    shared = {k: np.stack([v[:num_workers][order]] * num_workers) for k, v in case.shared.items()}
-    return {**{k: v[order] for k, v in case.extra.items()}, **shared}
+    return {k: np.stack([v[:num_workers][order]] * num_workers) for k, v in case.shared.items()}
 
 
 def maker(case: Case):
@@ -149,17 +156,17 @@ def test_replication_rejects(wrong):
         check_replication(wrong)
 
 
-def twenty_steps(make, *, num_devices: int, lift: str, extra=(), shared=()):
+def twenty_steps(make, *, num_devices: int, lift: str, shared=()):
     """Momentum-SGD on 8 workers' quadratics; returns every replica's parameters, [D, ...]."""
     layout = Layout.of(8, num_devices=num_devices)
     reducer, optimizer = make(axis_name=AXES), optax.sgd(0.05, momentum=0.9)
     target = tree_of(8, seed=1)
-    feed = jax.tree.map(layout.split, (target, dict(extra)))
+    feed = jax.tree.map(layout.split, target)
 
-    def worker(state, local, feed):
-        (params, opt_state), (target, extra) = state, feed
+    def worker(state, local, target):
+        params, opt_state = state
         gradient = jax.tree.map(jnp.subtract, params, target)
-        updates, local = reducer.update(gradient, local, params, **extra, **dict(shared))
+        updates, local = reducer.update(gradient, local, params, **dict(shared))
         updates, opt_state = optimizer.update(updates, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state), local
 
@@ -175,8 +182,11 @@ def twenty_steps(make, *, num_devices: int, lift: str, extra=(), shared=()):
 
 
 def by_lifts():
-    """Every reducer on two layouts, by one lift or the other; on all layouts by both they are for `make test-all`."""
-    for number, case in enumerate(FIRST.values()):
+    """Every reducer on two layouts, by one lift or the other; all cases on all layouts by both for `make test-all`.
+
+    Adasum's other algorithms and its groups are held to it in the quick suite, too: in tests/test_adasum_algorithms.py.
+    """
+    for number, case in enumerate({case.name: case for case in reversed(CASES)}.values()):
         lift = ("pmap", "shard_map")[number % 2]
         yield pytest.param(case, lift, (8, 2), id=f"{case.name}-{lift}-8,2")
     for case, name in zip(CASES, NAMES, strict=True):
@@ -188,7 +198,7 @@ def by_lifts():
 def test_replicas_are_bit_equal_and_layouts_agree(case, lift, devices):
     reference = None
     for num_devices in devices:
-        params = twenty_steps(maker(case), num_devices=num_devices, lift=lift, extra=case.extra, shared=case.shared)
+        params = twenty_steps(maker(case), num_devices=num_devices, lift=lift, shared=case.shared)
         for leaf in jax.tree.leaves(params):
             assert all(np.array_equal(replica, leaf[0]) for replica in leaf)
         first = jax.tree.map(lambda x: x[0], params)
@@ -220,18 +230,35 @@ def check_consensus(case, make):
     jax.tree.map(lambda r, g: np.testing.assert_allclose(r, np.repeat(g, 8, axis=0), rtol=1e-6), result, one)
 
 
+def updates_of(make, *, extra=()):
+    """run(grads, scales) -> all workers' results, [W, T, ...], of updates with the gradients times a scale of each."""
+    reducer = make(axis_name=WORKER)
+
+    def one(grads, scales, extra):
+        def step(state, scale):
+            return reducer.update(jax.tree.map(lambda g: g * scale, grads), state, grads, **extra)[::-1]
+
+        return lax.scan(step, reducer.init(grads), scales)[1]
+
+    program = jax.jit(jax.vmap(one, in_axes=(0, None, 0), axis_name=WORKER))
+    return lambda grads, scales: jax.tree.map(np.asarray, program(grads, np.float32(scales), dict(extra)))
+
+
 @every_case
-@pytest.mark.parametrize("scale", [1e3, pytest.param(1e-3, marks=pytest.mark.slow)])
-def test_homogeneity(case, scale):
+def test_homogeneity(case):
     if not case.homogeneous:
-        return _expect_failure(check_homogeneity, case, maker(case), scale)
-    check_homogeneity(case, maker(case), scale)
+        return _expect_failure(check_homogeneity, case, maker(case))
+    check_homogeneity(case, maker(case))
 
 
-def check_homogeneity(case, make, scale):
-    scaled = jax.tree.map(lambda x: x * np.float32(scale), tree_of(8))
-    result, expected = reduce(make, scaled, extra=extras(case)), reduce(make, tree_of(8), extra=extras(case))
-    jax.tree.map(lambda r, e: np.testing.assert_allclose(r, e * scale, rtol=1e-5, atol=1e-6 * scale), result, expected)
+def check_homogeneity(case, make):
+    """The scale changes from update to update, as that of half precision does."""
+    run, scales = updates_of(make, extra=extras(case)), [1, 1e3, 1e-3, 1e3, 1]
+    for result, expected in zip(
+        *map(jax.tree.leaves, (run(tree_of(8), scales), run(tree_of(8), np.ones(5)))), strict=True
+    ):
+        for step, scale in enumerate(scales):
+            np.testing.assert_allclose(result[:, step], expected[:, step] * scale, rtol=1e-5, atol=1e-6 * scale)
 
 
 @every_case
@@ -257,8 +284,103 @@ def _expect_failure(check, *arguments):
 def test_the_algebra_rejects():
     first = stateless(lambda axis, g: lax.all_gather(g, axis)[0])
     _expect_failure(check_permutation, CASES[0], first)
-    _expect_failure(check_homogeneity, CASES[0], stateless(lambda axis, g: lax.pmean(g * g, axis)), 1e3)
+    _expect_failure(check_homogeneity, CASES[0], stateless(lambda axis, g: lax.pmean(g * g, axis)))
     _expect_failure(check_consensus, CASES[0], stateless(lambda axis, g: lax.psum(g, axis)))
+
+
+# ---- F: facts ----------------------------------------------------------------------------------------------------
+
+FACTS = ("needs_arrivals", "takes_mask", "homogeneous", "num_counted")  # the H law holds the third
+
+
+@every_case
+def test_facts_are_those_of_the_row_and_survive_copies(case):
+    reducer = maker(case)(axis_name=WORKER)
+    copies = [copy.copy(reducer), copy.deepcopy(reducer), cloudpickle.loads(cloudpickle.dumps(reducer))]
+    for same in (reducer, *copies, reducer.like(*reducer), reducers.as_reducer(reducer), reducers.chain(reducer)):
+        assert {fact: getattr(same, fact) for fact in FACTS} == {fact: getattr(case, fact) for fact in FACTS}
+
+
+@every_case
+def test_mask(case):
+    check_mask(case, maker(case))
+
+
+def check_mask(case, make):
+    """Workers left out by a mask change nothing; a reducer that takes no mask ignores it."""
+    kept, grads, five = np.arange(8) % 3 > 0, tree_of(8), np.ones(5)
+    fill = lambda value: jax.tree.map(  # noqa: E731
+        lambda g: np.where(kept.reshape(8, *[1] * (g.ndim - 1)), g, np.float32(value)), grads
+    )
+    everyone, masked = (updates_of(make, extra={**extras(case), **mask}) for mask in ({}, {"contributes": kept}))
+    if not case.takes_mask:
+        return jax.tree.map(np.testing.assert_array_equal, masked(grads, five), everyone(grads, five))
+    clean = masked(fill(0), five)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(clean))
+    for value in (np.nan, -np.inf, 1e30):
+        jax.tree.map(np.testing.assert_array_equal, masked(fill(value), five), clean)
+    assert not np.array_equal(clean["large"], everyone(grads, five)["large"])
+
+
+def test_the_mask_rejects():
+    takes_mask, takes_none = (next(c for c in CASES if c.takes_mask == takes) for takes in (True, False))
+    for case, wrong in [
+        (takes_mask, stateless(lambda axis, g: lax.pmean(g, axis))),  # ignores it
+        (takes_none, lambda axis_name: reducers.mean(axis_name)),  # obeys it
+    ]:
+        _expect_failure(check_mask, case, wrong)
+
+
+@every_case
+def test_as_many_are_counted_as_it_says(case):
+    reducer = maker(case)(axis_name=WORKER)
+    assert (reducers.waited(reducer.init(np.ones(3))) is None) == (not case.needs_arrivals)
+    if case.num_counted is not None:
+        one = lambda g, extra: reducers.waited(reducer.update(g, reducer.init(g), **extra)[1])  # noqa: E731
+        waited = jax.jit(jax.vmap(one, axis_name=WORKER))(np.ones((8, 3), np.float32), extras(case))
+        assert waited.contributes.sum() == case.num_counted
+
+
+def test_facts_of_chains():
+    clip, backup = optax.clip(1.0), reducers.backup_workers(WORKER, num_required=3)
+    chain = reducers.chain(clip, backup)
+    assert (chain.needs_arrivals, chain.takes_mask, chain.homogeneous, chain.num_counted) == (True, False, False, 3)
+    assert reducers.chain(clip, reducers.sum(WORKER)).takes_mask
+    assert not reducers.chain(reducers.mean(WORKER), reducers.adacons(WORKER)).takes_mask
+    assert reducers.chain(reducers.mean(WORKER), reducers.sum(WORKER)).homogeneous
+    assert not reducers.as_reducer(optax.chain(backup)).needs_arrivals  # optax's combinators lose them
+
+
+def test_facts_cannot_be_lost_by_replacing_a_function():
+    with pytest.raises(TypeError, match=r"_replace\(init\): would lose the reducer's facts; use like\(init, update\)"):
+        reducers.mean(WORKER)._replace(init=None)
+
+
+class Sent(NamedTuple):
+    metrics: dict[str, jax.Array]
+
+
+def counting_mean(axis_name):
+    """A mean that would send less than its program does: one float for each of its updates so far."""
+    inner = reducers.mean(axis_name)
+
+    def update(updates, state, params=None, **extra_args):
+        sent = Sent({"bytes_per_worker": state.metrics["bytes_per_worker"] + 4})
+        return inner.update(updates, inner.init(updates), params, **extra_args)[0], sent
+
+    return inner.like(lambda params: Sent({"bytes_per_worker": jnp.zeros(())}), update)
+
+
+def test_a_reducer_may_say_what_it_would_send():
+    reducer = reducers.backup_workers(WORKER, num_required=8, combine=counting_mean(WORKER))
+    half = reducers.in_half_precision(reducer, axis_name=WORKER, initial_scale=1.0)  # found in whatever it is nested
+
+    def one(g, extra):
+        step = lambda state, _: (half.update(g, state, **extra)[1], None)  # noqa: E731
+        return reducers.metrics(lax.scan(step, half.init(g), None, length=3)[0])["bytes_per_worker"]
+
+    times = {"arrival_seconds": np.ones((8, 8), np.float32)}
+    assert jax.vmap(one, axis_name=WORKER)(np.ones((8, 3), np.float32), times).tolist() == [12] * 8
 
 
 # ---- D, E, J: contract -------------------------------------------------------------------------------------------
@@ -266,7 +388,8 @@ def test_the_algebra_rejects():
 
 @every_case
 @pytest.mark.parametrize(
-    "dtype", [jnp.bfloat16, *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in (jnp.float16, np.float32))]
+    "dtype",
+    [jnp.bfloat16, np.int32, *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in (jnp.float16, np.float32))],
 )
 def test_dtype_and_structure_are_kept(case, dtype):
     check_dtype(case, maker(case), dtype)
@@ -274,7 +397,7 @@ def test_dtype_and_structure_are_kept(case, dtype):
 
 def check_dtype(case, make, dtype):
     grads = tree_of(8, dtype=dtype)
-    result = reduce(make, grads, extra=extras(case))
+    result = traced(make, grads, extra=extras(case))
     assert jax.tree.structure(result) == jax.tree.structure(grads)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), result) == jax.tree.map(lambda x: (x.shape, x.dtype), grads)
 
@@ -294,7 +417,7 @@ def check_state(reducer, *, extra=()):
         body = lambda state, _: (reducer.update(grads, state, grads, **extra)[1], None)  # noqa: E731
         return lax.scan(body, reducer.init(grads), None, length=3)[0]
 
-    jax.vmap(one, axis_name=WORKER)(tree_of(8), dict(extra))
+    jax.eval_shape(jax.vmap(one, axis_name=WORKER), tree_of(8), dict(extra))
 
 
 def test_scan_rejects_a_state_that_grows():
@@ -308,11 +431,11 @@ def test_scan_rejects_a_state_that_grows():
 @every_case
 def test_extra_arguments(case):
     given = extras(case)
-    reduce(maker(case), tree_of(8), extra={**given, "unheard_of": np.zeros(8)})
+    traced(maker(case), tree_of(8), extra={**given, "unheard_of": np.zeros(8)})
     for needed in given:
         fewer = {k: v for k, v in given.items() if k != needed}
         with pytest.raises(TypeError, match=needed):
-            reduce(maker(case), tree_of(8), extra=fewer)
+            traced(maker(case), tree_of(8), extra=fewer)
 
 
 @every_case
@@ -336,8 +459,17 @@ def test_second_call_compiles_nothing(case):
 def test_unknown_name_and_option():
     with pytest.raises(ValueError, match="did you mean 'mean'"):
         reducers.make("maen", axis_name=WORKER)
-    with pytest.raises(ValueError, match="unheard_of: unknown key"):
+    with pytest.raises(ValueError, match="unheard_of: unknown option; allowed: none"):
         reducers.make("mean", axis_name=WORKER, unheard_of=1)
+
+
+@every_case
+def test_axes_may_be_a_list_and_nothing_but_names(case):
+    traced(lambda axis_name: maker(case)(axis_name=[axis_name]), tree_of(8), extra=extras(case))
+    with pytest.raises(
+        ValueError, match=r'axis_name=3: must be a name or a tuple of names, such as \("device", "lane"\)'
+    ):
+        maker(case)(axis_name=3)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 8, 100])

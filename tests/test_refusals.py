@@ -63,7 +63,7 @@ BROKEN = {
     f"{LATE} --config.reducer.name=backup_workers --config.reducer.num_required=9": "required=9: exceeds num_workers=8",
     f"{LATE} --config.reducer.name=backup_workers": "config.reducer.num_required: missing",
     f"{LATE} --config.reducer.name=deadline --config.reducer.deadline_seconds=2 --config.reducer.combine=adacons": (
-        "config.reducer.combine='adacons'"
+        "config.reducer.combine: must be a reducer that takes a mask"
     ),
     f"{LATE} --config.reducer.name=k_batch --config.reducer.num_batches=9": "config.reducer.num_batches=9: exceeds",
     f"{LATE} --config.reducer.name=deadline --config.reducer.deadline_seconds=0": "config.reducer.deadline_seconds=0.0",

@@ -11,10 +11,10 @@ import pytest
 import runs
 from parallel import Layout, resolve_lanes, resolve_steps_per_call
 from tests.grid import grid
+from tests.stepper import Stepper, after_each_call, same_bits, setup_of
 from tests.test_async_training import RULED
 from tests.test_async_training import run as run_asynchronously
 from tests.test_nonfinite import BAD_BATCH, KERNEL, command, poison, records, state_at, told
-from tests.stepper import Stepper, after_each_call, same_bits, setup_of
 from tests.test_train import assert_same_run, digits, final_state, uninterrupted
 from tests.test_train import command as train_digits
 from training.step_plan import plan_calls, synchronous_waves
@@ -27,9 +27,7 @@ assert poison and uninterrupted  # fixtures
 
 def plans(first, last, *, size, stops=(100, 100)):
     waves = synchronous_waves(first, last, num_workers=2)
-    return list(
-        plan_calls(waves, steps_per_call=size, num_steps=last, eval_every=stops[0], checkpoint_every=stops[1])
-    )
+    return list(plan_calls(waves, steps_per_call=size, num_steps=last, eval_every=stops[0], checkpoint_every=stops[1]))
 
 
 def sizes(first, last, *, size, stops=(100, 100)):

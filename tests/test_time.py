@@ -139,7 +139,9 @@ def test_the_check_of_leaks_rejects(monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     with pytest.raises(AssertionError):
         check_no_leak("--config.reducer.name=mean", values=(np.nan,))
-    monkeypatch.setattr(train_step, "leave_out_late_worker", lambda mine, before, waited, seconds: (mine, waited.metrics))
+    monkeypatch.setattr(
+        train_step, "leave_out_late_worker", lambda mine, before, waited, seconds: (mine, waited.metrics)
+    )
     with pytest.raises(AssertionError):  # parameters are right, but statistics and metrics are not
         check_no_leak(*BACKUP, values=(np.nan,))
 
@@ -160,7 +162,12 @@ def test_a_dropped_worker_keeps_its_statistics(monkeypatch):
 def test_losses_are_of_those_that_count():
     """The loss of three workers of four is that of a run with these three alone."""
     events = ("--config.arrivals.name=scripted", "--config.arrivals.events=((3, 0, 9.0),)")
-    late = ("--config.num_workers=4", *events, "--config.reducer.name=backup_workers", "--config.reducer.num_required=3")
+    late = (
+        "--config.num_workers=4",
+        *events,
+        "--config.reducer.name=backup_workers",
+        "--config.reducer.num_required=3",
+    )
     three, alone = setup_of(*late), setup_of("--config.num_workers=3")
     found = Stepper(three, num_devices=4).steps(0, 1).metrics
     expected = Stepper(alone, num_devices=3).steps(0, 1).metrics  # batches 0 to 2, as the first three of four
@@ -207,7 +214,9 @@ def test_an_epoch_is_of_used_examples():
 
 def test_the_rate_follows_those_who_are_waited_for():
     def rate(*more):
-        return float(setup_of("--config.learning_rate_scaling=linear", "--config.schedule.name=constant", *more).learning_rate(0))
+        return float(
+            setup_of("--config.learning_rate_scaling=linear", "--config.schedule.name=constant", *more).learning_rate(0)
+        )
 
     assert rate(*BACKUP) == pytest.approx(0.02 * 6) and rate(*LOGNORMAL) == pytest.approx(0.02 * 8)
 

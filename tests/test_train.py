@@ -275,7 +275,9 @@ def test_init_from_holds_in_a_folder_that_was_used_before(used_before, tmp_path)
         workdir, more = workdir / "fresh-1", ("--fresh",)
     else:
         (workdir / "checkpoints").mkdir(parents=True)
-        (workdir / "config.json").write_text(json.dumps(flags.load(CONFIG, overrides_of(digits("", *begins))).to_dict()))
+        (workdir / "config.json").write_text(
+            json.dumps(flags.load(CONFIG, overrides_of(digits("", *begins))).to_dict())
+        )
     assert command(*digits(tmp_path / "second", *begins, *more)) == 0
     averaged, begun = (checkpoint_of(folder, setup())[1]["state"] for folder in (tmp_path / "first", workdir))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), averaged.ema, begun.params)

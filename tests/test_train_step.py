@@ -138,7 +138,9 @@ def test_learning_rate_rules():
         )
         for rule in ("none", "linear", "sqrt")
     }
-    rates = [make_learning_rate(p.config, num_counted=8, total_steps=20, steps_per_epoch=1.0)(0) for p in setups.values()]
+    rates = [
+        make_learning_rate(p.config, num_counted=8, total_steps=20, steps_per_epoch=1.0)(0) for p in setups.values()
+    ]
     np.testing.assert_allclose(rates, [0.02, 0.16, 0.02 * 8**0.5], rtol=1e-6)
     assert Stepper(setups["sqrt"]).steps(0, 1).metrics["learning_rate"] == pytest.approx(rates[-1])
 

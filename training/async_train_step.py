@@ -17,7 +17,7 @@ from parallel import AXES, Layout
 from reducers import all_finite, num_workers
 from training import nonfinite
 from training.setup import TrainSetup
-from training.train_state import LANES, TrainState
+from training.train_state import STATE_AXES, TrainState
 from training.train_step import Metrics, WorkerGradient, apply_gradients, compute_gradients, make_gradient_function
 
 # Metrics of each update, in order.
@@ -116,7 +116,9 @@ def make_async_train_step(
         report = nonfinite.NonfiniteReport(is_bad, **seen)
         return nonfinite.undo(is_bad, state, after, then=config.on_nonfinite), {**metrics, "nonfinite": report}
 
-    return map_workers(compute, update, layout=layout, state_axes=LANES, is_idle=lambda inputs: inputs["position"] < 0)
+    return map_workers(
+        compute, update, layout=layout, state_axes=STATE_AXES, is_idle=lambda inputs: inputs["position"] < 0
+    )
 
 
 def _begin(state: TrainState) -> Served:

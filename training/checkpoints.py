@@ -9,7 +9,7 @@ import runs
 from parallel import Layout, processes
 from runs.errors import ConfigError, refusing
 from training.setup import TrainSetup
-from training.train_state import LANES, TrainState, abstract_state, to_host
+from training.train_state import STATE_AXES, TrainState, abstract_state, to_host
 
 
 class Restored(NamedTuple):
@@ -59,7 +59,7 @@ def restore(
     if restored is None:
         return None
     step, found = restored
-    return Restored(step, layout.put(found["state"], LANES), runs.RunCounters.of(found["counters"]))
+    return Restored(step, layout.put(found["state"], STATE_AXES), runs.RunCounters.of(found["counters"]))
 
 
 def params_of(setup: TrainSetup, folder: str) -> Any:

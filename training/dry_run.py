@@ -15,7 +15,7 @@ from parallel import DEVICE_AXIS, LANE_AXIS, Layout, Step
 from training.async_train_step import make_async_train_step
 from training.setup import TrainSetup
 from training.step_plan import ASYNC_INPUTS
-from training.train_state import LANES, TrainState
+from training.train_state import STATE_AXES, TrainState
 from training.train_step import make_train_step, worker_mapping
 
 
@@ -119,7 +119,7 @@ def _trace(setup: TrainSetup, layout: Layout, inputs: dict[str, Any]) -> None:
     state = TrainState(
         *(
             field if axis is None else _stack(field, layout.num_devices)
-            for field, axis in zip(inputs["state"], LANES, strict=True)
+            for field, axis in zip(inputs["state"], STATE_AXES, strict=True)
         )
     )
     per_device = {name: _stack(inputs[name], layout.num_devices) for name in ("batch", "inputs")}

@@ -100,7 +100,9 @@ def skip_overflow(update: UpdateFunction) -> UpdateFunction:
     return skipping
 
 
-def skip_nonfinite(update: UpdateFunction, *, then: Literal["stop", "skip"], look_at: Literal["all", "loss"] = "all"):
+def skip_nonfinite(
+    update: UpdateFunction, *, then: Literal["stop", "skip"], look_at: Literal["all", "loss"] = "all"
+) -> UpdateFunction:
     """Wraps an update: all state stays as it was where a number is not finite, on all workers alike.
 
     Args:

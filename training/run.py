@@ -5,10 +5,11 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from data.example_order import ExampleOrder
+import numpy as np
 
 import asynchronous
 import runs
+from data.example_order import ExampleOrder
 from data.examples import Dataset
 from data.feeds import Feeds
 from parallel import Layout, StepsInFlight, WorkerTimes, processes
@@ -109,10 +110,15 @@ class Run:
         """Returns a context for one call, in which the profiler traces it when it is time."""
         return self._profile.step(plan.first_step, num_turns=len(plan.waves), state=state.step)
 
-    def stop_requested(self) -> str | None:
-        """Returns the name of the signal that asked the run to stop, or None; the same on all processes."""
+    def stop_requested(self, plan: StepPlan) -> str | None:
+        """Returns the name of the signal that asked the run to stop after this call, or None.
+
+        All processes get the same answer. None, too, after a call that leaves gradients waiting for others of their
+        step: the run then stops after a later one.
+        """
+        signal = self._stop.asked(self._num_calls)
         self._num_calls += 1
-        return self._stop.asked(self._num_calls - 1)
+        return signal if plan.is_whole else None
 
     def log(self, plan: StepPlan, metrics: dict[str, Any], state: TrainState, *, drain: bool) -> None:
         """Adds a dispatched call, and records the calls that have finished meanwhile.

@@ -50,7 +50,9 @@ class TrainState(NamedTuple):
 
 
 # The axis of each field over lanes: None for shared fields, 0 for each worker's own.
-LANES = TrainState(*[None] * 6, worker=0, reducer_state=0, snapshot=0)
+STATE_AXES = TrainState(
+    step=None, key=None, params=None, opt_state=None, ema=None, server=None, worker=0, reducer_state=0, snapshot=0
+)
 
 
 def evaluation_params(state: TrainState) -> Any:
@@ -73,7 +75,7 @@ def init_state(setup: "TrainSetup", layout: Layout, *, params: Any = None) -> Tr
         return jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), tree)
 
     own = {name: for_all_workers(getattr(state, name)) for name in ("worker", "reducer_state", "snapshot")}
-    return layout.put(state._replace(**own), LANES)
+    return layout.put(state._replace(**own), STATE_AXES)
 
 
 def to_host(state: TrainState, layout: Layout) -> TrainState:
@@ -81,7 +83,7 @@ def to_host(state: TrainState, layout: Layout) -> TrainState:
 
     The step counts the updates that were made, also of a state that a non-finite step has frozen.
     """
-    state = layout.get(state, LANES)
+    state = layout.get(state, STATE_AXES)
     return state._replace(step=np.maximum(state.step, ~state.step))
 
 
@@ -101,5 +103,5 @@ def abstract_state(setup: "TrainSetup", *, layout: Layout | None = None) -> Trai
 
 def shared_bytes(state: TrainState) -> int:
     """Returns the bytes of the shared fields of a state, or of its shapes."""
-    shared = [field for field, axis in zip(state, LANES, strict=True) if axis is None]
+    shared = [field for field, axis in zip(state, STATE_AXES, strict=True) if axis is None]
     return sum(x.size * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(shared))

@@ -36,7 +36,7 @@ from training.gradient_wrappers import (
     through_worker_optimizer,
 )
 from training.setup import TrainSetup
-from training.train_state import LANES, TrainState, WorkerState, abstract_state, evaluation_params, shared_bytes
+from training.train_state import STATE_AXES, TrainState, WorkerState, abstract_state, evaluation_params, shared_bytes
 
 Metrics = dict[str, Any]
 
@@ -59,7 +59,7 @@ def make_train_step(
     def compute(state: TrainState, batch: Any, resident: Any) -> "WorkerGradient":
         return compute_gradients(state, batch, resident, gradient=gradient, augment=setup.source.augment)
 
-    def apply(state: TrainState, reduced: "Reduced") -> tuple[TrainState, Metrics]:
+    def apply_reduced(state: TrainState, reduced: "Reduced") -> tuple[TrainState, Metrics]:
         state, metrics = apply_gradients(
             state,
             reduced.updates,
@@ -70,11 +70,9 @@ def make_train_step(
         return state._replace(worker=reduced.worker, reducer_state=reduced.reducer_state), metrics
 
     may_overflow = setup.loss_scale is not None or config.communication.name != "full"
-    if may_overflow:
-        apply = nonfinite.skip_overflow(apply)
+    apply: nonfinite.UpdateFunction = nonfinite.skip_overflow(apply_reduced) if may_overflow else apply_reduced
     if config.on_nonfinite != "ignore":
-        look_at = "loss" if may_overflow else "all"
-        apply = nonfinite.skip_nonfinite(apply, then=config.on_nonfinite, look_at=look_at)
+        apply = nonfinite.skip_nonfinite(apply, then=config.on_nonfinite, look_at="loss" if may_overflow else "all")
 
     def update(state: TrainState, mine: "WorkerGradient", inputs: Any) -> tuple[TrainState, Metrics]:
         del inputs  # a synchronous step has none
@@ -88,7 +86,7 @@ def make_train_step(
         state, metrics = apply(state, reduced)
         return state, step_metrics(reduced, metrics, measure=setup.task.metrics)
 
-    return map_workers(compute, update, layout=layout, state_axes=LANES)
+    return map_workers(compute, update, layout=layout, state_axes=STATE_AXES)
 
 
 def worker_mapping(

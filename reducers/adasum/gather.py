@@ -7,10 +7,10 @@ import jax
 from jax import numpy as jnp
 
 from reducers.adasum.layers import wide
-from reducers.adasum.pairs import Tree, add_up, fold, pair, unit
-from reducers.adasum.telemetry import Told, tell
-from reducers.axes import gather_workers
-from reducers.batches import cut, join
+from reducers.adasum.pairs import Tree, fold, pair, unit
+from reducers.adasum.telemetry import Telemetry, telemetry_of
+from reducers.backend import sum_neighbours
+from reducers.collectives import cut, gather_workers, join
 
 # Layers of fewer elements are folded together, padded to one length; larger ones one by one, uncopied.
 _TOGETHER_ELEMENTS = 8192
@@ -18,24 +18,25 @@ _TOGETHER_ELEMENTS = 8192
 
 def gather_and_fold(
     vectors: Sequence[jax.Array], *, axes: Sequence[str], tree: Tree
-) -> list[tuple[jax.Array, Callable[[], Told]]]:
+) -> list[tuple[jax.Array, Callable[[], Telemetry]]]:
     """Every device gathers all nodes and folds the vectors themselves: the definition of Adasum.
 
     Args:
-      vectors: of every layer this device's nodes, [k, m]; all devices' are the leaves of the tree, in device order.
-      axes: the devices, outer first; none if the nodes are all there.
+      vectors: this device's nodes of every layer, [k, m]; those of all devices, in device order, are the leaves of the
+        tree.
+      axes: the devices, outer first; empty if this device has all nodes.
       tree: over num_devices * k nodes.
 
     Returns:
-      Of every layer the result, [m], and what it tells.
+      For every layer the result, [m], and a function that returns its telemetry.
     """
     block = join(vectors, axis=1)  # (k, M)
-    block = wide(gather_workers(block, axes).reshape(-1, block.shape[1]) if axes else block)  # (n, M)
+    block = wide(gather_workers(block, tuple(axes)).reshape(-1, block.shape[1]) if axes else block)  # (n, M)
     if tree.within == "sum":
-        block = add_up(block, tree.group_size)
+        block = sum_neighbours(block, tree.group_size)
         tree = tree.after_groups()
     stacks = cut(block, [x.shape[1] for x in vectors])  # (n, m) each
-    return [(v, functools.partial(_tell, x, v)) for x, v in zip(stacks, _fold_all(stacks, tree), strict=True)]
+    return [(v, functools.partial(_telemetry, x, v)) for x, v in zip(stacks, _fold_all(stacks, tree), strict=True)]
 
 
 def _fold_all(stacks: list[jax.Array], tree: Tree) -> list[jax.Array]:
@@ -49,8 +50,8 @@ def _fold_all(stacks: list[jax.Array], tree: Tree) -> list[jax.Array]:
     return [results[i] for i in range(len(stacks))]
 
 
-def _tell(nodes: jax.Array, result: jax.Array) -> Told:
+def _telemetry(nodes: jax.Array, result: jax.Array) -> Telemetry:
     scales, units = jax.vmap(unit)(nodes)
     scale, direction = unit(result)
     gram = jnp.matmul(units, units.T, precision="highest")
-    return tell(scales, gram, scale * jnp.linalg.norm(direction))
+    return telemetry_of(scales, gram, scale * jnp.linalg.norm(direction))

@@ -17,11 +17,10 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.adasum.layers import wide
-from reducers.adasum.pairs import Tree, add_up, coefficients, nonzero, power_of_two
-from reducers.adasum.products import dot_products
-from reducers.adasum.telemetry import Told, tell
-from reducers.axes import gather_workers, num_workers
-from reducers.batches import cut, join
+from reducers.adasum.pairs import Tree, coefficients, nonzero, power_of_two
+from reducers.adasum.telemetry import Telemetry, telemetry_of
+from reducers.backend import dot_products, sum_neighbours
+from reducers.collectives import cut, gather_workers, join, num_workers
 
 # Layers of fewer elements, and of fewer elements a node, are folded as they are.
 _MIN_ELEMENTS, _MIN_ELEMENTS_PER_NODE = 64, 8
@@ -48,23 +47,24 @@ def too_small(num_elements: int, *, num_nodes: int) -> bool:
 
 def fold_slices(
     vectors: Sequence[jax.Array], *, axes: Sequence[str], tree: Tree, present: jax.Array | None = None
-) -> list[tuple[jax.Array, Callable[[], Told]]]:
+) -> list[tuple[jax.Array, Callable[[], Telemetry]]]:
     """Exchanges slices, folds in coefficient space, and gathers the weighted sums of the slices.
 
     Args:
-      vectors: of every layer this device's nodes, [k, m]; all devices' are the leaves of the tree, in device order.
-      axes: the devices, outer first; none if the nodes are all there.
+      vectors: this device's nodes of every layer, [k, m]; those of all devices, in device order, are the leaves of the
+        tree.
+      axes: the devices, outer first; empty if this device has all nodes.
       tree: over num_devices * k nodes.
       present: [num_devices * k], which of the nodes may be anything but zero; None for all.
 
     Returns:
-      Of every layer the result, [m], of the dtype that came in, and what it tells.
+      For every layer the result, [m], of the dtype that came in, and a function that returns its telemetry.
     """
     axes = tuple(axes)
     present = None if present is None else present[None]
     if not axes:
         sums, spanned = fold_rows([wide(nodes)[None] for nodes in vectors], tree=tree, present=present)
-        return [(result[0], functools.partial(_tell, spanned, i)) for i, result in enumerate(sums)]
+        return [(result[0], functools.partial(_telemetry, spanned, i)) for i, result in enumerate(sums)]
     parts = [_slices(nodes, num_workers(axes)) for nodes in vectors]  # (k, num_devices, m / num_devices) each
     block = join(parts, axis=2)
     block = lax.all_to_all(block, axes, split_axis=1, concat_axis=0)  # (num_devices, k, M)
@@ -74,7 +74,7 @@ def fold_slices(
     whole = gather_workers(whole, axes)  # (num_devices, M)
     padded = cut(whole, [part.shape[2] for part in parts])
     results = [x.reshape(-1)[: nodes.shape[1]] for x, nodes in zip(padded, vectors, strict=True)]
-    return [(result, functools.partial(_tell, spanned, i)) for i, result in enumerate(results)]
+    return [(result, functools.partial(_telemetry, spanned, i)) for i, result in enumerate(results)]
 
 
 @functools.partial(jax.jit, static_argnames=("tree", "axes"))  # layers of one size are traced once
@@ -93,7 +93,7 @@ def fold_rows(
       The weighted sums of the rows, [layers, m] each, and how all layers are spanned.
     """
     if tree.within == "sum" and tree.group_size > 1:
-        rows = [add_up(r, tree.group_size) for r in rows]
+        rows = [sum_neighbours(r, tree.group_size) for r in rows]
         present = None if present is None else present.reshape(len(present), -1, tree.group_size).any(2)
         tree = tree.after_groups()
     # The vectors are multiplied as they are, which in float32 loses nothing as long as their norms are not extreme.
@@ -148,9 +148,9 @@ def fold_coefficients(scales: jax.Array, gram: jax.Array, *, tree: Tree) -> Span
     return Spanned(scale[:, 0], square[:, 0, 0], weights, scales, gram)
 
 
-def _tell(spanned: Spanned, layer: int) -> Told:
+def _telemetry(spanned: Spanned, layer: int) -> Telemetry:
     length = spanned.scale[layer] * jnp.sqrt(jnp.maximum(spanned.square[layer], 0))
-    return tell(spanned.scales[layer], spanned.gram[layer], length)
+    return telemetry_of(spanned.scales[layer], spanned.gram[layer], length)
 
 
 def _normalised(rows: list[jax.Array], gram: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,4 +1,4 @@
-"""What a device combines of its own lanes before any other device is asked."""
+"""Adasum of the lanes of one device, which are folded before devices exchange anything."""
 
 import math
 from collections.abc import Sequence
@@ -9,19 +9,20 @@ from jax import numpy as jnp
 
 from reducers.adasum.gram import fold_rows, too_small
 from reducers.adasum.layers import wide
-from reducers.adasum.pairs import Tree, add_up, fold, pair
+from reducers.adasum.pairs import Tree, fold, pair
+from reducers.backend import sum_neighbours
 
-# So many lanes are folded at once, a power of two. Dot products of all pairs of n lanes are n for each; eight at a
-# time, each lane costs the same whatever their number.
+# How many lanes are folded at once, a power of two. With all pairs of n lanes, each lane takes part in n dot products;
+# eight at a time, each lane costs the same whatever their number.
 TOGETHER = 8
 
 
 class LanePlan(NamedTuple):
-    """How far a tree can be followed on each device by itself.
+    """How far each device can follow the tree with its own lanes alone.
 
     Attributes:
-      added: so many neighbouring lanes are added up first.
-      folded: then so many neighbours are folded, in turn.
+      added: how many neighbouring lanes are first added up.
+      folded: how many neighbours are then folded, in turn.
       rest: the tree that is left, over all devices' nodes.
     """
 
@@ -31,14 +32,14 @@ class LanePlan(NamedTuple):
 
 
 def plan_lanes(num_lanes: int, tree: Tree, *, only_sums: bool = False) -> LanePlan:
-    """Finds what is together on a device wherever its lanes begin: whole groups, and powers of two of neighbours.
+    """Finds the subtrees that every device holds whole: groups, and powers of two of neighbours.
 
     Args:
       num_lanes: of each device.
       tree: over all workers.
-      only_sums: leaves the folding to others.
+      only_sums: leaves the folding to the exchange between devices.
 
-    >>> plan_lanes(12, Tree(24))  # fours, of which each device has three
+    >>> plan_lanes(12, Tree(24))  # each device has three subtrees of four
     LanePlan(added=1, folded=(4,), rest=Tree(num_nodes=6, group_size=1, within='adasum'))
     >>> plan_lanes(64, Tree(128)).folded
     (8, 8)
@@ -69,17 +70,17 @@ def fold_lanes(layers: Sequence[jax.Array], plan: LanePlan, *, present: jax.Arra
 
     Args:
       layers: [lanes, m] each.
-      plan: what is to be combined.
+      plan: of ``plan_lanes``.
       present: [lanes], which of them may be anything but zero; None for all.
 
     Returns:
-      Of each layer the nodes that are left, [k, m], in float32 at least if anything was done.
+      The nodes of each layer that are left, [k, m], in float32 at least if anything was combined.
 
     >>> fold_lanes([jnp.eye(2)], LanePlan(2, (), Tree(1)))
     [Array([[1., 1.]], dtype=float32)]
     """
     if plan.added > 1:
-        layers = [add_up(wide(nodes), plan.added) for nodes in layers]
+        layers = [sum_neighbours(wide(nodes), plan.added) for nodes in layers]
     for size in plan.folded:
         blocks = [wide(nodes).reshape(-1, size, nodes.shape[-1]) for nodes in layers]
         small = [too_small(nodes.shape[-1], num_nodes=size) for nodes in layers]

@@ -1,4 +1,4 @@
-"""What counts as one vector: a leaf, leaves whose paths match alike, or the whole model."""
+"""Layers, the vectors that Adasum combines: each a leaf, leaves whose paths match alike, or the whole model."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,10 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from reducers.batches import cut, join
+from reducers.collectives import cut, join
+
+# All other granularities are regular expressions.
+_NOT_PATTERNS = ("layer", "model")
 
 
 def check(granularity: str) -> None:
@@ -30,19 +33,22 @@ def members(tree: Any, granularity: str) -> dict[str, list[int]]:
     """
     layers: dict[str, list[int]] = {}
     of_match: set[str] = set()
-    for i, (path, leaf) in enumerate(jax.tree.flatten_with_path(tree)[0]):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        found = None if granularity in ("layer", "model") else re.search(granularity, name)
+    for i, (name, leaf) in enumerate(zip(_paths(tree), jax.tree.leaves(tree), strict=True)):
+        found = None if granularity in _NOT_PATTERNS else re.search(granularity, name)
         if granularity == "model":
             name = "model"
         elif found:
             name = found[0]
             of_match.add(name)
-        elif name in of_match:  # a leaf called as others match
+        elif name in of_match:  # a leaf with the name that others match
             name = f"{name} (leaf)"
         if np.size(leaf):
             layers.setdefault(name, []).append(i)
     return layers
+
+
+def _paths(tree: Any) -> list[str]:
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.flatten_with_path(tree)[0]]
 
 
 def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[dict[str, jax.Array]], Any]]:
@@ -51,14 +57,21 @@ def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[
     Returns:
       Name -> vector of each layer, [m], of the dtype that its leaves promote to; and a function that makes such vectors
       a tree again, of the old dtypes.
+
+    Raises:
+      ValueError: for a pattern that matches no leaf.
     """
+    paths = _paths(tree)
+    if granularity not in _NOT_PATTERNS and paths and not any(re.search(granularity, path) for path in paths):
+        some = ", ".join([*map(repr, paths[:3]), *["..."] * (len(paths) > 3)])
+        raise ValueError(f"granularity={granularity!r}: matches no leaf; the leaves are {some}")
     flat, treedef = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in flat]
     layers = members(tree, granularity)
     vectors = {name: join([leaves[i].ravel() for i in indices]) for name, indices in layers.items()}
 
     def restore(vectors: dict[str, jax.Array]) -> Any:
-        results = [jnp.zeros_like(leaf) for leaf in leaves]  # what is empty stays so
+        results = [jnp.zeros_like(leaf) for leaf in leaves]  # empty leaves stay so
         for name, indices in layers.items():
             for i, part in zip(indices, cut(vectors[name], [leaves[i].size for i in indices]), strict=True):
                 results[i] = part.reshape(leaves[i].shape).astype(leaves[i].dtype)
@@ -68,5 +81,5 @@ def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[
 
 
 def wide(x: jax.Array) -> jax.Array:
-    """x in float32 at least: what Adasum computes in."""
+    """Returns x in float32 at least, the precision in which Adasum computes."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -147,11 +147,3 @@ def fold(combine: Callable[[Any, Any], Any], nodes: Any, tree: Tree) -> Any:
             paired = jax.tree.map(lambda new, old: jnp.concatenate([new, old[-1:]]), paired, nodes)
         nodes, n = paired, num_pairs + n % 2
     return jax.tree.map(lambda x: x[0], nodes)
-
-
-def add_up(nodes: jax.Array, size: int) -> jax.Array:
-    """Sums of so many neighbours, [..., k, m] -> [..., k / size, m]; a product, as XLA sums rows slowly on CPU."""
-    if size == 1:
-        return nodes
-    blocks = nodes.reshape(*nodes.shape[:-2], -1, size, nodes.shape[-1])
-    return jnp.einsum("i,...im->...m", jnp.ones(size, nodes.dtype), blocks, precision="highest")

@@ -1,30 +1,34 @@
 """Adasum: gradients are summed where they are orthogonal and averaged where they are parallel."""
 
+import functools
+import math
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
+import numpy as np
 import optax
 from jax import lax
 from jax import numpy as jnp
 
 from reducers.adasum import layers
-from reducers.adasum.choice import Algorithm, check, choose, plan_device
 from reducers.adasum.gather import gather_and_fold
-from reducers.adasum.gram import fold_slices
-from reducers.adasum.lanes import fold_lanes
-from reducers.adasum.messages import butterfly, halving
+from reducers.adasum.gram import fold_slices, too_small
+from reducers.adasum.halving import halving
+from reducers.adasum.lanes import TOGETHER, LanePlan, fold_lanes, plan_lanes
 from reducers.adasum.pairs import Tree
-from reducers.adasum.telemetry import Told, as_metrics
-from reducers.axes import AxisName, gather_workers, lanes_of, num_workers
-from reducers.batches import in_batches
+from reducers.adasum.telemetry import Telemetry, as_metrics
+from reducers.collectives import AxisName, axes_of, gather_workers, in_buckets, lanes_of, num_workers
+from reducers.reducer import Reducer
+
+Algorithm = Literal["auto", "gram", "halving", "gather"]
 
 
 class AdasumState(NamedTuple):
-    """The same on all workers.
+    """State of ``adasum`` with telemetry, the same on all workers.
 
     Attributes:
-      metrics: what ``telemetry`` tells of the last update.
+      metrics: of the last update, name -> scalar.
     """
 
     metrics: dict[str, Any]
@@ -38,7 +42,7 @@ def adasum(
     group_size: Annotated[int, "[1, inf)"] = 1,
     within: Literal["mean", "sum", "adasum"] = "mean",
     telemetry: Literal["off", "on"] = "off",
-) -> optax.GradientTransformationExtraArgs:
+) -> Reducer:
     r"""Combines the workers' updates pairwise by Adasum along a tree, layer by layer.
 
     .. math:: R(g_1, \dots, g_n) = \mathrm{Adasum}(R(g_1, \dots, g_{n/2}), R(g_{n/2+1}, \dots, g_n))
@@ -52,23 +56,26 @@ def adasum(
         the leaves in whose path, such as "Block_3/Conv_0/kernel", it matches the same text.
       algorithm: how the devices work the tree out; all give the same. "gram" exchanges slices and folds in the space
         of coefficients, which sends 2 (n - 1) / n of the gradient, as an all-reduce does. "halving" sends as much in
-        log2(n) rounds, "butterfly" log2(n) times the gradient, both for powers of two. "gather" sends n - 1 times the
-        gradient: the readable reference, and best for small layers. "auto" chooses layer by layer, as
-        ``adasum_algorithms`` tells. Lanes are folded on their device first, where the tree allows it.
-      group_size: so many neighbouring workers are combined first, then the groups by Adasum; it divides the workers.
+        log2(n) rounds, for powers of two: the paper's algorithm. "gather" sends n - 1 times the gradient: the readable
+        reference, and best for small layers. "auto" chooses "gram" or "gather" layer by layer, see
+        ``adasum_algorithms``. Lanes are folded on their device first, where the tree allows it.
+      group_size: how many neighbouring workers are combined first, before the groups are by Adasum; it divides the
+        number of workers.
       within: how a group is combined. "mean" is what Horovod does inside a node of GPUs.
-      telemetry: "on" keeps in the state, of each layer, the step's length over the root of the summed squared lengths
-        of what went in (1 if orthogonal), over the length of the mean, and the mean cosine of all pairs. It makes
-        "auto" take "gram" or "gather", which alone know these, and folds no lanes beforehand.
+      telemetry: "on" keeps ``metrics`` of each layer in the state: the length of the result over the root of the summed
+        squared lengths of the gradients ("orthogonality", 1 if they are orthogonal) and over the length of their mean
+        ("gain"), and the mean cosine of all pairs ("cosine"). It works with "gram" and "gather" alone, and folds no
+        lanes beforehand.
 
     Returns:
       A reducer. Its update takes ``contributes``, optional: a bool of each worker, whether it is counted; a
       worker that is not counted is left out of the tree, whatever its values. Dtypes are kept, arithmetic is in
-      float32 at least. NaN or Inf of a worker that counts makes its layer NaN, and no other.
+      float32 at least. NaN or Inf in a layer of a worker that counts makes this layer NaN, and no other.
 
     Raises:
-      ValueError: for an unknown algorithm, or a granularity that is no regular expression; when traced, for an
-        algorithm that the number of devices does not allow, or groups that do not divide the workers.
+      ValueError: for an unknown algorithm, or a granularity that is no regular expression; when traced, for a pattern
+        that matches no leaf, an algorithm that the number of devices does not allow, or groups that do not divide the
+        workers.
 
     >>> reducer = adasum("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
@@ -79,15 +86,18 @@ def adasum(
     Training with Adaptive Summation", arXiv 2006.02924. Differs from the paper in: any number of workers, not powers
     of two alone; in the Gram form a node that cancels out to rounding noise is added without a projection.
     """
-    tells = telemetry == "on"
-    check(algorithm, tells=tells)
+    has_telemetry = telemetry == "on"
+    allowed = [a for a in get_args(Algorithm) if not (has_telemetry and a == "halving")]
+    if algorithm not in allowed:
+        why = " with telemetry" if algorithm in get_args(Algorithm) else ""
+        raise ValueError(f"algorithm={algorithm!r}: must be one of {', '.join(map(repr, allowed))}{why}")
     layers.check(granularity)
-    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    axes = axes_of(axis_name)
 
     def init_fn(params):
-        if not tells:
+        if not has_telemetry:
             return optax.EmptyState()
-        return AdasumState(as_metrics({name: Told(0.0, 0.0, 0.0) for name in layers.members(params, granularity)}))
+        return AdasumState(as_metrics({name: Telemetry(0.0, 0.0, 0.0) for name in layers.members(params, granularity)}))
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
@@ -99,14 +109,83 @@ def adasum(
         if within == "mean" and group_size > 1:  # the sum of shares
             share = _share(present, lax.axis_index(axes), group_size=group_size)
             vectors = {name: share * layers.wide(vector) for name, vector in vectors.items()}
-        results, told = _reduce(vectors, axes=axes, tree=tree, present=present, algorithm=algorithm, tells=tells)
-        return restore(results), AdasumState(as_metrics(told)) if tells else state
+        results, measured = _reduce(
+            vectors, axes=axes, tree=tree, present=present, algorithm=algorithm, has_telemetry=has_telemetry
+        )
+        return restore(results), AdasumState(as_metrics(measured)) if has_telemetry else state
 
-    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+    return Reducer(init_fn, update_fn, takes_mask=True, homogeneous=True)
+
+
+def adasum_algorithms(
+    updates: Any,
+    *,
+    num_devices: int,
+    lanes: int = 1,
+    granularity: str = "layer",
+    algorithm: Algorithm = "auto",
+    group_size: int = 1,
+    within: Literal["mean", "sum", "adasum"] = "mean",
+) -> dict[str, str]:
+    """Returns which algorithm ``adasum`` takes for each layer, on devices with lanes.
+
+    Args:
+      updates: tree of arrays or ``jax.ShapeDtypeStruct``.
+      num_devices: number of devices.
+      lanes: workers on each device.
+      granularity: as of ``adasum``.
+      algorithm: as of ``adasum``.
+      group_size: as of ``adasum``.
+      within: as of ``adasum``.
+
+    Returns:
+      Name of each layer -> "gram", "halving" or "gather".
+
+    Raises:
+      ValueError: where ``adasum`` would.
+
+    >>> adasum_algorithms({"b": np.zeros(10), "w": np.zeros((100, 100))}, num_devices=8)
+    {'b': 'gather', 'w': 'gram'}
+    """
+    tree = Tree.of(num_devices * lanes, group_size=group_size, within=within)
+    rest = _plan(lanes, tree, num_devices=num_devices, algorithm=algorithm).rest
+    sizes = [math.prod(np.shape(leaf)) for leaf in jax.tree.leaves(updates)]
+    layers_of = layers.members(updates, granularity)
+    chosen = functools.partial(_choose, algorithm=algorithm, num_devices=num_devices, tree=rest)
+    return {name: chosen(sum(sizes[i] for i in leaves)) for name, leaves in layers_of.items()}
+
+
+def _plan(num_lanes: int, tree: Tree, *, num_devices: int, algorithm: str, has_telemetry: bool = False) -> LanePlan:
+    """Returns what each device combines of its own lanes before the algorithm runs between devices.
+
+    It only adds lanes up where telemetry needs each worker's gradient, and where all workers are on one device and the
+    algorithm is "gather", the reference, or they are few enough to be folded at once.
+    """
+    alone = num_devices == 1 and algorithm in ("auto", "gram", "gather")
+    at_once = alone and (num_lanes <= TOGETHER or algorithm == "gather")
+    return plan_lanes(num_lanes, tree, only_sums=has_telemetry or at_once)
+
+
+def _choose(num_elements: int, *, algorithm: Algorithm, num_devices: int, tree: Tree) -> Algorithm:
+    """Returns the algorithm for a layer; ``tree`` is what is left once each device has combined its lanes.
+
+    Raises:
+      ValueError: if the algorithm asked for cannot follow such a tree.
+    """
+    nodes = tree.num_nodes // num_devices
+    if algorithm == "halving" and (nodes > 1 or tree.group_size > 1 or num_devices & (num_devices - 1)):
+        groups = f" in groups of {tree.group_size}" if tree.group_size > 1 else ""
+        raise ValueError(
+            f"algorithm={algorithm!r}: must be 'gram' or 'gather' for {num_devices} devices that hold {nodes} subtrees "
+            f"each{groups}; it takes a power of two of devices, and of lanes"
+        )
+    if algorithm in ("auto", "gram"):
+        return "gather" if too_small(num_elements, num_nodes=tree.num_nodes) else "gram"
+    return algorithm
 
 
 def _share(present: jax.Array | None, worker: jax.Array, *, group_size: int) -> jax.Array | float:
-    """One over the number of workers that count in this worker's group."""
+    """Returns one over the number of workers that count in this worker's group."""
     if present is None:
         return 1 / group_size
     return 1 / jnp.maximum(present.reshape(-1, group_size).sum(1)[worker // group_size], 1)
@@ -119,20 +198,20 @@ def _reduce(
     tree: Tree,
     present: jax.Array | None,
     algorithm: Algorithm,
-    tells: bool,
-) -> tuple[dict[str, jax.Array], dict[str, Told]]:
-    """Returns the result of every layer, [m], and what it tells."""
+    has_telemetry: bool,
+) -> tuple[dict[str, jax.Array], dict[str, Telemetry]]:
+    """Returns the result of every layer, [m], and its telemetry if asked for."""
     lanes = lanes_of(axes)
     devices = tuple(axis for axis in axes if axis not in lanes)
     if (*devices, *lanes) != axes:
         raise ValueError(f"axis_name={axes!r}: vmapped axes ({', '.join(lanes)}) must come after those of devices")
-    if not devices and algorithm in ("halving", "butterfly"):
+    if not devices and algorithm == "halving":
         devices, lanes = axes, ()  # as if the lanes were devices
     num_devices = num_workers(devices) if devices else 1
     if num_devices == 1:
         devices = ()
     num_lanes = num_workers(lanes) if lanes else 1
-    plan = plan_device(num_lanes, tree, num_devices=num_devices, algorithm=algorithm, tells=tells)
+    plan = _plan(num_lanes, tree, num_devices=num_devices, algorithm=algorithm, has_telemetry=has_telemetry)
     nodes = {name: gather_workers(vector, lanes) if lanes else vector[None] for name, vector in vectors.items()}
     own = None
     if present is not None:
@@ -144,23 +223,22 @@ def _reduce(
     if plan.folded and rest.num_nodes == 1:
         return {name: vector[0] for name, vector in nodes.items()}, {}
 
-    ways: dict[Algorithm, Callable[[list[jax.Array]], list[tuple[jax.Array, Any]]]] = {
-        "gather": lambda batch: gather_and_fold(batch, axes=devices, tree=rest),
-        "gram": lambda batch: fold_slices(batch, axes=devices, tree=rest, present=present),
-        "halving": lambda batch: halving(batch, axes=devices),
-        "butterfly": lambda batch: butterfly(batch, axes=devices),
+    exchanges: dict[Algorithm, Callable[[list[jax.Array]], list[tuple[jax.Array, Any]]]] = {
+        "gather": lambda bucket: gather_and_fold(bucket, axes=devices, tree=rest),
+        "gram": lambda bucket: fold_slices(bucket, axes=devices, tree=rest, present=present),
+        "halving": lambda bucket: halving(bucket, axes=devices),
     }
     chosen: dict[Algorithm, list[str]] = {}
     for name, vector in vectors.items():
-        which = choose(vector.size, algorithm=algorithm, num_devices=num_devices, tree=rest)
+        which = _choose(vector.size, algorithm=algorithm, num_devices=num_devices, tree=rest)
         chosen.setdefault(which, []).append(name)
     results: dict[str, jax.Array] = {}
-    told: dict[str, Told] = {}
+    measured: dict[str, Telemetry] = {}
     for which, names in chosen.items():
         stacked = [nodes[name] for name in names]
-        done = in_batches(ways[which], stacked) if devices else ways[which](stacked)
-        for name, (result, tell) in zip(names, done, strict=True):
+        done = in_buckets(exchanges[which], stacked) if devices else exchanges[which](stacked)
+        for name, (result, telemetry_of) in zip(names, done, strict=True):
             results[name] = result
-            if tells:
-                told[name] = tell()
-    return results, told
+            if has_telemetry:
+                measured[name] = telemetry_of()
+    return results, measured

@@ -1,4 +1,4 @@
-"""What the layers of a step tell of how alike the workers are."""
+"""How alike the workers' gradients are, layer by layer."""
 
 from typing import Any, NamedTuple
 
@@ -8,12 +8,12 @@ from jax import numpy as jnp
 from reducers.adasum.pairs import nonzero
 
 
-class Told(NamedTuple):
-    r"""Of one layer and step; scalars.
+class Telemetry(NamedTuple):
+    r"""Scalars of one layer and step.
 
     Attributes:
       orthogonality: :math:`|R| / \sqrt{\sum_i |g_i|^2}`: 1 if all are orthogonal, :math:`1 / \sqrt n` if identical.
-      cosine: mean over all pairs of nonzero gradients; 0 of fewer than two.
+      cosine: mean over all pairs of nonzero gradients; 0 for fewer than two.
       gain: :math:`|R|` over the length of the mean of the nonzero gradients: 1 to n.
     """
 
@@ -22,15 +22,15 @@ class Told(NamedTuple):
     gain: Any
 
 
-def tell(scales: jax.Array, gram: jax.Array, length: jax.Array) -> Told:
-    """Reads a layer's telemetry off what its tree was folded from.
+def telemetry_of(scales: jax.Array, gram: jax.Array, length: jax.Array) -> Telemetry:
+    """Returns a layer's telemetry, from the dot products of its gradients.
 
     Args:
-      scales: [n], of the gradients.
+      scales: [n], one per gradient.
       gram: [n, n], dot products of the gradients over their scales.
-      length: [], of the result.
+      length: [], norm of the result.
 
-    >>> orthogonal = tell(jnp.array([3.0, 4.0]), jnp.eye(2), jnp.array(5.0))
+    >>> orthogonal = telemetry_of(jnp.array([3.0, 4.0]), jnp.eye(2), jnp.array(5.0))
     >>> [round(float(x), 3) for x in orthogonal]
     [1.0, 0.0, 2.0]
 
@@ -45,7 +45,7 @@ def tell(scales: jax.Array, gram: jax.Array, length: jax.Array) -> Told:
     shares = scales / nonzero(largest)
     of_all = largest * jnp.sqrt(shares**2 @ squares)
     of_mean = largest * jnp.sqrt(jnp.maximum(shares @ gram @ shares, 0)) / jnp.maximum(count, 1)
-    return Told(_over(length, of_all), cosines, _over(length, of_mean))
+    return Telemetry(_over(length, of_all), cosines, _over(length, of_mean))
 
 
 def _over(length: jax.Array, other: jax.Array) -> jax.Array:
@@ -53,6 +53,6 @@ def _over(length: jax.Array, other: jax.Array) -> jax.Array:
     return length / nonzero(other)
 
 
-def as_metrics(told: dict[str, Told]) -> dict[str, jax.Array]:
-    """Layer -> what it tells, as name -> scalar, the way records are named: "cosine/Dense_0/kernel"."""
-    return {f"{key}/{layer}": getattr(t, key) for key in Told._fields for layer, t in told.items()}
+def as_metrics(layers: dict[str, Telemetry]) -> dict[str, jax.Array]:
+    """Returns name -> scalar, with the names that records have: "cosine/Dense_0/kernel"."""
+    return {f"{key}/{layer}": getattr(t, key) for key in Telemetry._fields for layer, t in layers.items()}

@@ -1,4 +1,4 @@
-"""Adasum as a tree of messages between devices: whole vectors, or halves, quarters, ... of them."""
+"""Adasum as the paper runs it, AdasumRVH: pairs of devices exchange halves, then quarters, ... of their vectors."""
 
 from collections.abc import Sequence
 
@@ -7,28 +7,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.adasum.layers import wide
-from reducers.adasum.pairs import coefficients, nonzero, pair, unit
-from reducers.axes import gather_workers, num_workers
-from reducers.batches import cut, join
-
-
-def butterfly(vectors: Sequence[jax.Array], *, axes: Sequence[str]) -> list[tuple[jax.Array, None]]:
-    """At distance 1, 2, 4, ... both of a pair of devices send all they have and combine it, both the same.
-
-    Args:
-      vectors: of every layer this device's one node, [1, m].
-      axes: the devices, outer first; their number is a power of two.
-    """
-    vectors = [wide(nodes[0]) for nodes in vectors]
-    distance = 1
-    while distance < num_workers(tuple(axes)):
-        first = (lax.axis_index(tuple(axes)) // distance) % 2 == 0
-        for i, own in enumerate(vectors):
-            other = _from_partner(own, axes, distance)
-            # In the order of the tree on both, as a fused multiply-add rounds one term and not the other.
-            vectors[i] = pair(jnp.where(first, own, other), jnp.where(first, other, own))
-        distance *= 2
-    return [(vector, None) for vector in vectors]
+from reducers.adasum.pairs import coefficients, nonzero, unit
+from reducers.collectives import cut, gather_workers, join, num_workers
 
 
 def halving(vectors: Sequence[jax.Array], *, axes: Sequence[str]) -> list[tuple[jax.Array, None]]:
@@ -37,7 +17,7 @@ def halving(vectors: Sequence[jax.Array], *, axes: Sequence[str]) -> list[tuple[
     A layer is then spread over the devices whose gradients it holds, so its dot products are summed over those.
 
     Args:
-      vectors: of every layer this device's one node, [1, m].
+      vectors: this device's one node of every layer, [1, m].
       axes: the devices, outer first; their number is a power of two.
 
     Reference: Maleki et al., arXiv 2006.02924, AdasumRVH. Differs from the paper in: slices are gathered by one
@@ -58,13 +38,13 @@ def halving(vectors: Sequence[jax.Array], *, axes: Sequence[str]) -> list[tuple[
         theirs = cut(received, [s.shape[1] for s in sent])
         held = _combine_spread(kept, theirs, bit=bit, axes=axes, distance=distance)
         distance *= 2
-    whole = gather_workers(join([chunk[0] for chunk in held]), axes)  # (num_devices, M)
+    whole = gather_workers(join([chunk[0] for chunk in held]), tuple(axes))  # (num_devices, M)
     results = cut(whole, [chunk.shape[1] for chunk in held])
     return [(result.reshape(-1)[: nodes.size], None) for result, nodes in zip(results, vectors, strict=True)]
 
 
 def _combine_spread(kept, theirs, *, bit, axes: Sequence[str], distance: int) -> list[jax.Array]:
-    """``pair`` of vectors that are spread over 2 * distance devices; all of those find the same coefficients."""
+    """``pair`` of vectors that are spread over 2 * distance devices, all of which find the same coefficients."""
     parts = []
     for own, other in zip(kept, theirs, strict=True):
         (s_own, u), (s_other, v) = unit(own), unit(other)
@@ -101,7 +81,7 @@ def _add_partial(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _from_partner(x: jax.Array, axes: Sequence[str], distance: int) -> jax.Array:
-    """What the device at index XOR distance has."""
+    """Returns the x of the device at index XOR distance."""
     for axis in reversed(axes):
         size = lax.axis_size(axis)
         if distance < size:

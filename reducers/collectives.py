@@ -1,0 +1,182 @@
+"""Collectives over the worker axes: whose names are given outer first, such as ("device", "lane").
+
+Axes of devices send; axes of lanes (vmapped ones) send nothing, since all their workers are on one device. Small arrays
+share a collective, a *bucket*, and large ones have one each.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers import backend
+
+AxisName: TypeAlias = str | tuple[str, ...]
+
+# A bucket begins when the one so many before it has ended: one is sent while another is computed with.
+IN_FLIGHT = 2
+
+
+# ---- axes ----------------------------------------------------------------------------------------------------------
+
+
+def axes_of(axis_name: AxisName | list[str]) -> tuple[str, ...]:
+    """Returns the names of the worker axes as a tuple.
+
+    Raises:
+      ValueError: if it is neither a name nor a sequence of names.
+
+    >>> axes_of("worker"), axes_of(["device", "lane"])
+    (('worker',), ('device', 'lane'))
+    """
+    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    if not isinstance(axes, tuple | list) or not all(isinstance(axis, str) for axis in axes):
+        raise ValueError(f'axis_name={axis_name!r}: must be a name or a tuple of names, such as ("device", "lane")')
+    return tuple(axes)
+
+
+def num_workers(axis_name: AxisName) -> int:
+    """Returns the number of workers along ``axis_name``, a Python int known while tracing.
+
+    >>> jax.vmap(lambda x: x * num_workers("worker"), axis_name="worker")(jnp.ones(3))
+    Array([3., 3., 3.], dtype=float32)
+    """
+    return lax.axis_size(axes_of(axis_name))
+
+
+def lanes_of(axis_name: AxisName) -> tuple[str, ...]:
+    """Returns the axes that are vmapped, not devices of a mesh: gathering along them sends nothing."""
+    devices = jax.sharding.get_abstract_mesh().manual_axes
+    return tuple(axis for axis in axes_of(axis_name) if axis not in devices)
+
+
+# ---- one array -----------------------------------------------------------------------------------------------------
+
+
+def gather_workers(x: jax.Array, axis_name: AxisName) -> jax.Array:
+    """Returns all workers' x, [W, ...], in worker order: one axis at a time, innermost first.
+
+    >>> jax.vmap(lambda x: gather_workers(x, "worker"), axis_name="worker")(jnp.arange(2.0))[0]
+    Array([0., 1.], dtype=float32)
+    """
+    axes, shape = axes_of(axis_name), x.shape
+    for axis in reversed(axes):
+        x = lax.all_gather(x, axis)
+    return x.reshape(num_workers(axes), *shape)
+
+
+def same_on_all(x: jax.Array, axis_name: AxisName) -> jax.Array:
+    """Returns x, which is the same on all workers, in a way that shows JAX so for lanes too; sends nothing.
+
+    >>> jax.vmap(lambda x: same_on_all(x, "worker"), axis_name="worker", out_axes=None)(jnp.ones(3))
+    Array(1., dtype=float32)
+    """
+    lanes = lanes_of(axis_name)
+    return gather_workers(x, lanes)[0] if lanes else x
+
+
+# ---- many arrays ---------------------------------------------------------------------------------------------------
+
+
+def sum_workers(tree: Any, axis_name: AxisName) -> Any:
+    """Sums every array of a tree over all workers: lanes on their device, then ``lax.psum`` over devices.
+
+    Sums over lanes accumulate in float32 at least, those of integers in their own type.
+
+    >>> jax.vmap(lambda x: sum_workers({"w": x}, "worker"), axis_name="worker")(jnp.arange(3.0))
+    {'w': Array([3., 3., 3.], dtype=float32)}
+    """
+    axes = axes_of(axis_name)
+    lanes = lanes_of(axes)
+    devices = tuple(axis for axis in axes if axis not in lanes)
+    if lanes:
+        tree = jax.tree.map(lambda x: backend.sum_rows(gather_workers(x, lanes)), tree)
+    return map_together(functools.partial(lax.psum, axis_name=devices), tree, axis_name=devices) if devices else tree
+
+
+def map_together(reduce: Callable[[jax.Array], jax.Array], tree: Any, *, axis_name: AxisName) -> Any:
+    """Applies an elementwise reduction to every array of a tree, bucket by bucket; on lanes array by array.
+
+    Args:
+      reduce: along ``axis_name``; an element of its result depends on the workers' values of that element alone.
+      tree: of arrays.
+      axis_name: the worker axis, or a tuple of axes, outer first.
+
+    >>> double = lambda x: 2 * x
+    >>> jax.vmap(lambda x: map_together(double, {"w": x}, axis_name="worker"), axis_name="worker")(jnp.ones(2))
+    {'w': Array([2., 2.], dtype=float32)}
+    """
+    if lanes_of(axis_name) == axes_of(axis_name):  # nothing is sent
+        return jax.tree.map(reduce, tree)
+    leaves, treedef = jax.tree.flatten(tree)
+    arrays = [jnp.asarray(leaf) for leaf in leaves]
+    results: list[Any] = [None] * len(arrays)
+    for bucket in buckets(arrays):
+        if len(bucket) == 1:
+            results[bucket[0]] = reduce(arrays[bucket[0]])
+            continue
+        reduced = reduce(join([arrays[i].ravel() for i in bucket]))
+        for i, part in zip(bucket, cut(reduced, [arrays[i].size for i in bucket]), strict=True):
+            results[i] = part.reshape(arrays[i].shape)
+    return jax.tree.unflatten(treedef, results)
+
+
+def in_buckets(
+    reduce: Callable[[list[jax.Array]], list[tuple[jax.Array, Any]]], vectors: Sequence[jax.Array]
+) -> list[tuple[jax.Array, Any]]:
+    """Applies ``reduce`` to buckets of vectors; the number of calls follows the bytes, not the number of vectors.
+
+    Args:
+      reduce: takes a list of vectors; returns for each a vector and any other value.
+      vectors: arrays of the same dtype in any number of dimensions.
+
+    >>> double = lambda bucket: [(2 * x, "doubled") for x in bucket]
+    >>> in_buckets(double, [jnp.ones(2), jnp.ones(1)])
+    [(Array([2., 2.], dtype=float32), 'doubled'), (Array([2.], dtype=float32), 'doubled')]
+    """
+    results: dict[int, tuple[jax.Array, Any]] = {}
+    ends: list[jax.Array] = []  # an element of each bucket's result
+    for bucket in buckets(vectors):
+        chosen = [vectors[i] for i in bucket]
+        if len(ends) >= IN_FLIGHT:
+            chosen = [backend.wait_for(ends[-IN_FLIGHT], vector) for vector in chosen]
+        done = reduce(chosen)
+        results |= dict(zip(bucket, done, strict=True))
+        ends.append(done[0][0][0])
+    return [results[i] for i in range(len(vectors))]
+
+
+def buckets(arrays: Sequence[jax.Array]) -> list[list[int]]:
+    """Returns which arrays share a collective, by their places: arrays of one dtype, the small ones first.
+
+    >>> buckets([jnp.zeros(300_000), jnp.zeros(2), jnp.zeros(3), jnp.zeros(1, jnp.int8)])
+    [[1, 2], [0], [3]]
+    """
+    found: list[list[int]] = []
+    free = 0
+    for i in sorted(range(len(arrays)), key=lambda i: (arrays[i].dtype.name, arrays[i].nbytes)):
+        if not found or arrays[i].nbytes > free or arrays[i].dtype != arrays[found[-1][0]].dtype:
+            found.append([])
+            free = backend.bucket_bytes()
+        found[-1].append(i)
+        free -= arrays[i].nbytes
+    return found
+
+
+def join(parts: Sequence[jax.Array], *, axis: int = 0) -> jax.Array:
+    """Returns the parts one after the other; a single one as it is, uncopied."""
+    return jnp.concatenate(parts, axis=axis) if len(parts) > 1 else parts[0]
+
+
+def cut(joined: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
+    """Takes joined parts apart again, along the last axis.
+
+    >>> cut(jnp.arange(3), [1, 2])
+    [Array([0], dtype=int32), Array([1, 2], dtype=int32)]
+    """
+    ends = itertools.accumulate(widths)
+    return [joined[..., end - width : end] for width, end in zip(widths, ends, strict=True)]

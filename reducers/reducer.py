@@ -1,0 +1,143 @@
+"""A reducer: an optax transformation that carries the facts others need to know about it."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeAlias
+
+import optax
+
+from reducers.registry import Block, Parameters, Registry
+
+# A parameter with this annotation is a reducer inside a reducer; None is ``mean``. Configs write a name or a block.
+Combine: TypeAlias = optax.GradientTransformation | None
+
+
+class Reducer(optax.GradientTransformationExtraArgs):
+    """An ``optax.GradientTransformationExtraArgs`` that combines one update per worker into one for all of them.
+
+    The facts survive copies and cloudpickle. All combinators of optax lose them, as does ``jax.tree.map``: ask the
+    reducer itself, or build chains with ``reducers.chain``.
+
+    Args:
+      init: params -> state, of one worker.
+      update: (updates, state, params, **extra_args) -> (updates, state), called where the worker axis is bound.
+      needs_arrivals: whether ``update`` requires ``arrival_seconds`` [W], the same on all workers.
+      takes_mask: whether ``update`` accepts ``contributes``, a bool of each worker; workers without it are left out,
+        whatever their values.
+      homogeneous: whether R(c g) = c R(g), also where c changes from one update to the next.
+      num_counted: how many workers' batches each update counts, where the rule fixes that; None for all workers.
+
+    >>> reducer = Reducer(lambda params: optax.EmptyState(), lambda g, s, p=None, **extra: (g, s), homogeneous=True)
+    >>> reducer.homogeneous, reducer.needs_arrivals, isinstance(reducer, optax.GradientTransformationExtraArgs)
+    (True, False, True)
+    """
+
+    needs_arrivals: bool
+    takes_mask: bool
+    homogeneous: bool
+    num_counted: int | None
+
+    def __new__(
+        cls,
+        init: Callable[..., Any],
+        update: Callable[..., Any],
+        *,
+        needs_arrivals: bool = False,
+        takes_mask: bool = False,
+        homogeneous: bool = False,
+        num_counted: int | None = None,
+    ) -> "Reducer":
+        """Returns a transformation with these facts as attributes."""
+        self = super().__new__(cls, init, update)
+        self.needs_arrivals = needs_arrivals
+        self.takes_mask = takes_mask
+        self.homogeneous = homogeneous
+        self.num_counted = num_counted
+        return self
+
+    def like(self, init: Callable[..., Any], update: Callable[..., Any], **changes: Any) -> "Reducer":
+        """Returns a reducer of other functions with the facts of this one: what a wrapper returns.
+
+        Args:
+          init: of the wrapper.
+          update: of the wrapper.
+          **changes: facts in which the wrapper differs.
+        """
+        return type(self)(init, update, **{**vars(self), **changes})
+
+    def _replace(self, /, **changes: Any) -> NoReturn:
+        """Raises TypeError, since a NamedTuple's ``_replace`` would drop the facts."""
+        raise TypeError(
+            f"Reducer._replace({', '.join(changes)}): would lose the reducer's facts; use like(init, update)"
+        )
+
+    __replace__ = _replace  # what ``copy.replace`` calls
+
+
+def as_reducer(transformation: optax.GradientTransformation) -> Reducer:
+    """Returns a reducer unchanged, and any other optax transformation with default facts.
+
+    >>> as_reducer(optax.identity()).takes_mask
+    False
+    """
+    if isinstance(transformation, Reducer):
+        return transformation
+    return Reducer(*optax.with_extra_args_support(transformation))
+
+
+def chain(*transformations: optax.GradientTransformation) -> Reducer:
+    """Chains transformations as ``optax.chain`` does, and merges the facts of the reducers among them.
+
+    The chain needs arrival times if one of its reducers does; it takes a mask if all of its reducers do, and there is
+    one; it is homogeneous if every transformation is known to be; it counts as many workers as the reducer that counts
+    fewest.
+
+    >>> from reducers.mean import mean
+    >>> chain(optax.clip(1.0), mean("worker")).takes_mask
+    True
+    """
+    found = [t for t in transformations if isinstance(t, Reducer)]
+    return Reducer(
+        *optax.chain(*transformations),
+        needs_arrivals=any(reducer.needs_arrivals for reducer in found),
+        takes_mask=bool(found) and all(reducer.takes_mask for reducer in found),
+        homogeneous=all(as_reducer(t).homogeneous for t in transformations),
+        num_counted=min((r.num_counted for r in found if r.num_counted is not None), default=None),
+    )
+
+
+class ReducerRegistry(Registry):
+    """A registry of reducers, in which a block may hold another reducer: a name, a block, or a transformation.
+
+    A constructor's parameter with the annotation ``Combine`` is such a reducer; "mean" is its default in a block.
+    """
+
+    def parameters(self, name: str) -> Parameters:
+        """Returns the options of a name; reducers inside it are names or blocks."""
+        options = super().parameters(name)
+        inner = self._inner(name)
+        return {key: p.replace(annotation=Block, default="mean") if key in inner else p for key, p in options.items()}
+
+    def check(self, block: Block, *, where: str = "") -> dict[str, Any]:
+        """Returns all options of a block, defaults included; checks the reducers inside it, too."""
+        built = {}
+        if not isinstance(block, str):
+            built = {key: block[key] for key in block if isinstance(block[key], optax.GradientTransformation)}
+            block = {key: block[key] for key in block if key not in built}
+        options = super().check(block, where=where) | built
+        name = block if isinstance(block, str) else block["name"]
+        for key in self._inner(name) - built.keys():
+            self.check(options[key], where=f"{where}.{key}" if where else key)
+        return options
+
+    def build(self, block: Block, *, where: str = "", **given: Any) -> Any:
+        """Checks a block, builds the reducers inside it, and calls its constructor."""
+        options = self.check(block, where=where)
+        name = block if isinstance(block, str) else block["name"]
+        for key in self._inner(name):
+            if not isinstance(options[key], optax.GradientTransformation):
+                options[key] = self.build(options[key], where=f"{where}.{key}" if where else key, **given)
+        return super().build({**options, "name": name}, where=where, **given)
+
+    def _inner(self, name: str) -> set[str]:
+        """The parameters of a constructor that are reducers themselves."""
+        return {key for key, p in super().parameters(name).items() if p.annotation == Combine}
