@@ -1,6 +1,8 @@
 """README and docs are true: programs run, commands parse, links lead somewhere, generated tables are current."""
 
+import contextlib
 import functools
+import io
 import os
 import pathlib
 import re
@@ -250,9 +252,15 @@ def test_flag_in_the_prose(code, in_root):
 
 @functools.cache
 def options_of_experiments() -> set[str]:
-    kinds = re.findall(r"\{([\w,]+)\}", run_python("-m", "experiments", "--help", cwd=ROOT).stdout)[0].split(",")
-    texts = [run_python("-m", "experiments", kind, "--help", cwd=ROOT).stdout for kind in kinds]
-    return {option for text in texts for option in re.findall(r"--\w+", text)}
+    """The options of all commands of ``python -m experiments``, as their --help lists them."""
+
+    def help_of(*command: str) -> str:
+        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+            experiments_parser().parse_args([*command, "--help"])
+        return printed.getvalue()
+
+    commands = re.findall(r"\{([\w,]+)\}", help_of())[0].split(",")
+    return {option for command in commands for option in re.findall(r"--\w+", help_of(command))}
 
 
 # ---- a new reducer -----------------------------------------------------------------------------------------------
