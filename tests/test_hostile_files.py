@@ -53,7 +53,7 @@ EXECUTES = re.compile(
 
 
 def executing(sources: dict[str, str]) -> list[str]:
-    """Configs are Python and are run, as the README says; by ``exec_module``, of the file that was named."""
+    """Configs are Python and are run, as docs/configs.md says; by ``exec_module``, of the file that was named."""
     return [
         f"{path}: {found[0].strip()}"
         for path, text in sources.items()
