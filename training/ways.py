@@ -34,8 +34,9 @@ def make_timetable(
     num_workers = config.num_workers
     with in_block("server"):
         mode = asynchronous.modes.make(**config.server)
-        if mode is None:
-            return None, Together(num_workers=num_workers, num_counted=num_counted(config))
+    if mode is None:
+        return None, Together(num_workers=num_workers, num_counted=num_counted(config))
+    with in_block("server"):
         for path, needed in SERVER_NEEDS.items():
             found = functools.reduce(operator.getitem, path, config)
             if found != needed:
