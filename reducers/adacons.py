@@ -15,7 +15,7 @@ _NOISE = 1e-4
 
 
 class State(NamedTuple):
-    """What a worker keeps; its own, and not the same on all.
+    """Each worker's own state; it differs between workers.
 
     Attributes:
       started: [], whether there was a step before.
@@ -41,7 +41,7 @@ def adacons(axis_name: AxisName, *, momentum: Annotated[float, "[0, 1)"] = 0.99)
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first.
-      momentum: of the moving average of the weights, which starts from those of the first step; 0 for none.
+      momentum: rate of the moving average of the weights, which starts from those of the first step; 0 for none.
 
     Returns:
       A reducer with a state that is each worker's own, two scalars: map it over the worker axis. Dtypes are kept,
@@ -97,7 +97,7 @@ def adacons(axis_name: AxisName, *, momentum: Annotated[float, "[0, 1)"] = 0.99)
 
 
 def _direction(leaves: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
-    """Length and direction of all leaves as one vector; (0, leaves) for zero.
+    """Returns length and direction of all leaves as one vector; (0, leaves) for zero.
 
     The largest element is divided out first, so that no square leaves the range of float32.
     """

@@ -1,4 +1,4 @@
-"""In which precision updates travel between workers: wrappers of a reducer, by name."""
+"""The precision in which updates are sent between workers: wrappers of a reducer, by name."""
 
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -54,12 +54,12 @@ def in_half_precision(
     Args:
       reducer: along ``axis_name``; it must be homogeneous, R(s g) = s R(g), and say so (``Reducer.homogeneous``).
       axis_name: the worker axis, or a tuple of axes, outer first.
-      dtype: of what is sent; its reach of 65504 is what "float16" needs the scale for.
+      dtype: dtype of the updates that are sent; "float16" needs the scale since it ends at 65504.
       initial_scale: s at the start; that of Adasum's authors, who reduce optimizer deltas. Gradients are larger: above
         0.25 they overflow at the start, and the first steps then serve to find s.
       growth_interval: finite steps in a row before s grows.
-      growth_factor: by how much.
-      backoff_factor: what an overflow multiplies s by.
+      growth_factor: factor by which it grows.
+      backoff_factor: factor of s after an overflow.
 
     Returns:
       A reducer with the state of ``HalfPrecisionState``; dtypes are kept.
@@ -110,7 +110,7 @@ def in_half_precision(
 
 
 def _kept(is_finite: jax.Array, new: Any, old: Any) -> Any:
-    """The new state where all is finite, else the old one; but time has passed in any case."""
+    """Returns the new state if all is finite, else the old one, but for the record of who arrived: time has passed."""
 
     def keep(new, old):
         return new if isinstance(new, Waited) else jnp.where(is_finite, new, old)

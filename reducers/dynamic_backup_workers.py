@@ -1,4 +1,4 @@
-"""Backup workers whose number is chosen anew at every step: what is gained against what it takes."""
+"""Backup workers whose number is chosen anew at every step, for the most gain per second."""
 
 from typing import Annotated, Any, NamedTuple
 
@@ -38,8 +38,9 @@ class DynamicState(NamedTuple):
     Attributes:
       num_updates: [], so far.
       estimates: running averages.
-      previous: the last reduced gradient, like params; and ``previous_required`` how many it was the mean of.
-      waited: whom the last update waited for.
+      previous: the last reduced gradient, like params.
+      previous_required: how many workers' gradients it was the mean of.
+      waited: which workers the last update waited for.
     """
 
     num_updates: jax.Array
@@ -62,19 +63,19 @@ def dynamic_backup_workers(
     .. math:: k = \arg\max_k \frac{G(k)}{T(k)}, \quad
        G(k) = \left(1 - \frac{\rho}{2}\right) |\nabla F|^2 - \frac{\rho}{2} \frac{V}{k}, \quad \rho = \eta L
 
-    G is what a step with rate :math:`\eta` lowers an L-smooth loss by at least, over :math:`\eta`; T(k) is the mean
-    time to the k-th arrival. Each is estimated from the steps before by running averages: T(k) from the arrival times;
+    A step with rate :math:`\eta` lowers an L-smooth loss by at least :math:`\eta G`; T(k) is the mean time to the k-th
+    arrival. Each is estimated from the steps before by running averages: T(k) from the arrival times;
     V from the k gradients that were averaged, by their mean square and that of their mean; :math:`|\nabla F|^2` as the
     square of their mean less V / k; and :math:`\rho^2` as the squared change from one reduced gradient to the next,
-    less the noise V / k of both, over the square of the first, along which plain SGD has moved. So no learning rate and
-    no loss is asked for. Where no k gains anything by these estimates, all workers are waited for, and so in the first
-    steps.
+    less the noise V / k of both, over the square of the first, along which plain SGD has moved. So the reducer needs
+    neither the learning rate nor the loss. Where no k gains anything by these estimates, and in the first steps, it
+    waits for all workers.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first.
-      min_required: smallest k; of a single gradient there is no variance to see. Of fewer workers all are required.
-      warmup_steps: steps that wait for all, at first.
-      decay: of the running averages, which are plain means in the beginning.
+      min_required: smallest k, since a single gradient shows no variance; with fewer workers all are required.
+      warmup_steps: first steps, which wait for all workers.
+      decay: rate of the running averages, which are plain means in the beginning.
       max_workers: places in the state for T(k).
 
     Returns:
@@ -151,7 +152,7 @@ def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required
 
 
 def _observe(state: DynamicState, seconds, reduced, *, mean_square, required) -> Estimates:
-    """What one step shows; NaN for what it does not."""
+    """Returns what one step shows; NaN where it shows nothing."""
     square = _square(reduced)
     noise_free = (mean_square - square) * required / jnp.maximum(required - 1, 1)  # of k gradients, k - 1 are free
     variance = jnp.where(required > 1, jnp.maximum(noise_free, 0), jnp.nan)
@@ -176,6 +177,6 @@ def _blend(old, new, *, weight):
 
 
 def _square(tree) -> jax.Array:
-    """The squared norm, accumulated in float32 at least."""
+    """Returns the squared norm, accumulated in float32 at least."""
     leaves = [leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in jax.tree.leaves(tree)]
     return jnp.asarray(sum(jnp.sum(leaf * leaf) for leaf in leaves), jnp.float32)

@@ -1,4 +1,4 @@
-"""Synchronous SGD on the first K mini-batches, whoever made them."""
+"""Synchronous SGD on the first K mini-batches, whichever workers computed them."""
 
 from typing import Annotated, NamedTuple
 
@@ -12,7 +12,7 @@ from reducers.reducer import Reducer
 
 
 class KBatchState(NamedTuple):
-    """State of ``k_batch``: whom the last update waited for."""
+    """State of ``k_batch``: which workers the last update waited for."""
 
     waited: Waited
 

@@ -41,7 +41,7 @@ def stale(
     seed: Annotated[int, "[0, 4294967295]"] = 0,
     combine: Combine = None,
 ) -> Reducer:
-    r"""Combines the workers' gradients, and hands on what an earlier update combined.
+    r"""Combines the workers' gradients, and returns the result of an earlier update.
 
     .. math:: u_t = R(g_1, \dots, g_n)_{t - d_t}, \quad u_t = 0 \text{ for } d_t > t
 
@@ -53,11 +53,11 @@ def stale(
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first.
       delay_steps: d, in updates; the mean of what is drawn.
-      law: of the delay.
+      law: distribution of the delay.
       max_delay_steps: largest delay; longer ones are cut to it. By default d, 2 d, or for the geometric law 4 d, which
         lowers the mean by 2 %.
       ramp_up_steps: updates over which the delay grows from 0.
-      seed: of the delays, which are a function of it and of the count of updates.
+      seed: seed of the delays, which are a function of it and of the count of updates.
       combine: how the workers' gradients are combined: a reducer, which gets all keyword arguments of the update; None
         is ``mean``. Configs give its name, or a block such as {"name": "backup_workers", "num_required": 6}.
 

@@ -1,4 +1,4 @@
-"""What a reducer moves: bytes and collectives per worker, counted in its own traced program."""
+"""The bytes and collectives of a reducer per worker, counted in its traced program."""
 
 import math
 from collections import Counter
@@ -39,14 +39,14 @@ def traffic(reducer: optax.GradientTransformationExtraArgs, updates: Any, *, axi
     r"""Counts what one update of ``reducer`` moves, without running or compiling it.
 
     An all-reduce of s bytes over n workers counts as :math:`2 s (n - 1) / n`, an all-gather of parts of s bytes as
-    :math:`s (n - 1)`, a reduce-scatter or all-to-all of s bytes as :math:`s (n - 1) / n`, a permutation as s. Of the
-    branches of a condition the one that sends most counts.
+    :math:`s (n - 1)`, a reduce-scatter or all-to-all of s bytes as :math:`s (n - 1) / n`, a permutation as s. Among the
+    branches of a condition, the one that sends most counts.
 
     Args:
       reducer: the transformation, built for the axes named in ``axis_sizes``.
       updates: one worker's updates; arrays or ``jax.ShapeDtypeStruct``.
-      axis_sizes: size of each axis; needs no such number of devices.
-      **extra_args: what the reducer's update needs besides.
+      axis_sizes: size of each axis; that many devices need not exist.
+      **extra_args: further keyword arguments of the reducer's update.
 
     Returns:
       A ``Traffic``.

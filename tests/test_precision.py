@@ -14,6 +14,7 @@ import models
 import reducers
 import runs
 from models import tasks
+from runs.errors import ConfigError
 from tests import cases, inputs
 from tests.grid import grid
 from tests.stepper import Stepper, largest_difference, same_bits, setup_of
@@ -363,6 +364,24 @@ def test_what_a_reducer_tells_is_in_the_steps_metrics(monkeypatch):
     monkeypatch.setitem(reducers.REDUCERS, "mean", telling("orthogonality"))
     run = Stepper(setup_of(*SOFTMAX, *HALF), num_devices=4).steps(0, 1)
     assert run.metrics["orthogonality"] == 3.5 and run.metrics["communication_scale"] == 64
+
+
+def test_a_reducer_of_ones_own_that_needs_arrival_times_is_refused_without_a_model_of_them(monkeypatch):
+    def slowest(axis_name):
+        """The mean, scaled by the time of the slowest worker."""
+
+        def update(updates, state, params=None, *, arrival_seconds, **extra):
+            del params, extra
+            return jax.tree.map(lambda g: jax.lax.pmean(g, axis_name) * arrival_seconds.max(), updates), state
+
+        return reducers.Reducer(lambda params: optax.EmptyState(), update, needs_arrivals=True)
+
+    monkeypatch.setitem(reducers.REDUCERS, "slowest", slowest)
+    softmax = ("--config.model.name=softmax", "--config.reducer.name=slowest")
+    with pytest.raises(ConfigError, match="name='slowest' needs arrival times"):
+        program_of(*softmax)
+    run = Run(program_of(*softmax, "--config.arrivals.name=lognormal"), num_devices=4).steps(0, 1)
+    assert run.metrics["reduced_norm"] > 0
 
 
 def test_names_must_not_clash(monkeypatch):

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import pathlib
 from typing import NamedTuple
 
 import cloudpickle
@@ -72,6 +73,12 @@ def stateless(function):
             state,
         ),
     )
+
+
+def test_the_version_is_stated_once_for_the_package_and_its_citation():
+    root = pathlib.Path(__file__).parent.parent
+    assert f"\nversion: {reducers.__version__}\n" in (root / "CITATION.cff").read_text()
+    assert 'version = { attr = "reducers.__version__" }' in (root / "pyproject.toml").read_text()
 
 
 def test_every_reducer_has_a_case():

@@ -65,6 +65,16 @@ BROKEN = {
     f"{LATE} --config.reducer.name=deadline --config.reducer.deadline_seconds=2 --config.reducer.combine=adacons": (
         "config.reducer.combine: must be a reducer that takes a mask"
     ),
+    "--config.reducer.name=stale --config.reducer.delay_steps=1 --config.reducer.combine={{'name':'sum','nmae':3}}": (
+        "config.reducer.combine.nmae: unknown option"
+    ),
+    "--config.reducer.name=stale --config.reducer.delay_steps=1 --config.reducer.combine={{'name':'adasm'}}": (
+        "config.reducer.combine.name='adasm': did you mean 'adasum'?"
+    ),
+    "--config.reducer.name=adasum --config.reducer.granularity=Conv": (
+        "config.reducer.granularity='Conv': matches no leaf; the leaves are 'Dense_0/bias'"
+    ),
+    "--config.reducer.name=adasum --config.reducer.algorithm=butterfly": "one of 'auto', 'gram', 'halving', 'gather'",
     f"{LATE} --config.reducer.name=k_batch --config.reducer.num_batches=9": "config.reducer.num_batches=9: exceeds",
     f"{LATE} --config.reducer.name=deadline --config.reducer.deadline_seconds=0": "config.reducer.deadline_seconds=0.0",
     f"{LATE} --config.arrivals.sigma=-1": "config.arrivals.sigma=-1.0",

@@ -17,7 +17,7 @@ _TOGETHER_ELEMENTS = 8192
 
 
 def gather_and_fold(
-    vectors: Sequence[jax.Array], *, axes: Sequence[str], tree: Tree
+    vectors: Sequence[jax.Array], *, axes: tuple[str, ...], tree: Tree
 ) -> list[tuple[jax.Array, Callable[[], Telemetry]]]:
     """Every device gathers all nodes and folds the vectors themselves: the definition of Adasum.
 

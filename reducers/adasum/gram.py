@@ -46,7 +46,7 @@ def too_small(num_elements: int, *, num_nodes: int) -> bool:
 
 
 def fold_slices(
-    vectors: Sequence[jax.Array], *, axes: Sequence[str], tree: Tree, present: jax.Array | None = None
+    vectors: Sequence[jax.Array], *, axes: tuple[str, ...], tree: Tree, present: jax.Array | None = None
 ) -> list[tuple[jax.Array, Callable[[], Telemetry]]]:
     """Exchanges slices, folds in coefficient space, and gathers the weighted sums of the slices.
 
@@ -60,7 +60,6 @@ def fold_slices(
     Returns:
       For every layer the result, [m], of the dtype that came in, and a function that returns its telemetry.
     """
-    axes = tuple(axes)
     present = None if present is None else present[None]
     if not axes:
         sums, spanned = fold_rows([wide(nodes)[None] for nodes in vectors], tree=tree, present=present)

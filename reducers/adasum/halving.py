@@ -11,7 +11,7 @@ from reducers.adasum.pairs import coefficients, nonzero, unit
 from reducers.collectives import cut, gather_workers, join, num_workers
 
 
-def halving(vectors: Sequence[jax.Array], *, axes: Sequence[str]) -> list[tuple[jax.Array, None]]:
+def halving(vectors: Sequence[jax.Array], *, axes: tuple[str, ...]) -> list[tuple[jax.Array, None]]:
     """Vector halving, distance doubling: each of a pair keeps half of both vectors; in the end all gather the slices.
 
     A layer is then spread over the devices whose gradients it holds, so its dot products are summed over those.
@@ -23,8 +23,8 @@ def halving(vectors: Sequence[jax.Array], *, axes: Sequence[str]) -> list[tuple[
     Reference: Maleki et al., arXiv 2006.02924, AdasumRVH. Differs from the paper in: slices are gathered by one
     all-gather, not by the mirrored exchanges; a partial sum carries its own scale, so that none leaves its range.
     """
-    num_devices = num_workers(tuple(axes))
-    index = lax.axis_index(tuple(axes))
+    num_devices = num_workers(axes)
+    index = lax.axis_index(axes)
     padded = [jnp.pad(wide(nodes[0]), (0, -nodes.size % num_devices)) for nodes in vectors]
     held = [vector.reshape(num_devices, -1) for vector in padded]  # chunks; those kept end as chunk ``index``
     distance = 1
@@ -43,7 +43,7 @@ def halving(vectors: Sequence[jax.Array], *, axes: Sequence[str]) -> list[tuple[
     return [(result.reshape(-1)[: nodes.size], None) for result, nodes in zip(results, vectors, strict=True)]
 
 
-def _combine_spread(kept, theirs, *, bit, axes: Sequence[str], distance: int) -> list[jax.Array]:
+def _combine_spread(kept, theirs, *, bit, axes: tuple[str, ...], distance: int) -> list[jax.Array]:
     """``pair`` of vectors that are spread over 2 * distance devices, all of which find the same coefficients."""
     parts = []
     for own, other in zip(kept, theirs, strict=True):
@@ -80,7 +80,7 @@ def _add_partial(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.concatenate([scales, total], axis=1)
 
 
-def _from_partner(x: jax.Array, axes: Sequence[str], distance: int) -> jax.Array:
+def _from_partner(x: jax.Array, axes: tuple[str, ...], distance: int) -> jax.Array:
     """Returns the x of the device at index XOR distance."""
     for axis in reversed(axes):
         size = lax.axis_size(axis)
