@@ -2,10 +2,10 @@
 
 A module in this package defines ``EXPERIMENT`` and is an experiment by its own name; no other file lists it.
 
-What claims share is declared: `experiments.tuning.Tuned` (points, the grid of each, the pick on the validation split, the
-seeds that are reported), `experiments.comparison.Comparison` (methods that race to a target accuracy) and
-`experiments.experiment.repeated` (measurements over seeds). A claim adds its sentence, its runs' overrides, its rule, and
-the findings and figure that are special to it.
+Claims declare what they share: `experiments.tuning.Tuned` (points, the grid of each, the pick on the validation split,
+the seeds that are reported), `experiments.comparison.Comparison` (methods that race to a target accuracy) or
+`experiments.experiment.repeated` (measurements over seeds). A claim adds its sentence, the overrides of its runs, its
+rule, and the findings and figure that are special to it.
 """
 
 import importlib
