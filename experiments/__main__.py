@@ -5,7 +5,7 @@
     python -m experiments report --all
     python -m experiments sweep --config=configs/digits.py --grid reducer.name=mean,adasum --seeds=3
 
-Finished runs are never run again, killed ones go on, failed ones are listed and do not stop the rest.
+Finished runs are not run again, killed runs resume, and failed runs are listed without stopping the rest.
 """
 
 import argparse
@@ -34,46 +34,55 @@ def parser() -> argparse.ArgumentParser:
             kind.add_argument("--scale", choices=SCALES, default="laptop", help="default: laptop")
         if queue == "yes":
             kind.add_argument(
-                "--jobs", type=int, default=1, help="runs at once, which share the cores out (default: 1)"
+                "--jobs",
+                type=int,
+                default=1,
+                help="number of runs at once, which divide the cores among them (default: 1)",
             )
             kind.add_argument(
-                "--shard", type=Shard.parse, default=WHOLE, help="i/n: every n-th run, on one of n machines"
+                "--shard", type=Shard.parse, default=WHOLE, help="i/n: run every n-th run, as machine i of n"
             )
-            kind.add_argument("--slurm", type=int, help="N: submit N shards as a SLURM array instead")
-            kind.add_argument("--slurm_option", action="append", default=[], help="key=value of submitit's executor")
+            kind.add_argument("--slurm", type=int, help="submit this many shards as a SLURM array instead")
+            kind.add_argument(
+                "--slurm_option", action="append", default=[], help="key=value for submitit's executor; repeatable"
+            )
         return kind
 
-    command("list", "names, claims, predicted hours and state", scale="no")
+    command("list", "print names, claims, predicted hours and state", scale="no")
     command("run", "finish the runs of an experiment", queue="yes").add_argument("name")
-    told = command("report", "table, figure and verdict of what has run")
-    told.add_argument("name", nargs="?")
-    told.add_argument("--all", action="store_true", help="one page of all that is published, Markdown and HTML")
-    told.add_argument("--readme", action="store_true", help="the README's table of what is published")
+    reported = command("report", "table, figure and verdict of the finished runs")
+    reported.add_argument("name", nargs="?")
+    reported.add_argument(
+        "--all", action="store_true", help="write one page of all published claims, as Markdown and HTML"
+    )
+    reported.add_argument("--readme", action="store_true", help="print the README's table of published claims")
     command("reproduce", "run, then report", queue="yes").add_argument("name")
     command("publish", "write rows, report and figure into the repository").add_argument("name")
 
-    swept = command("sweep", "runs over values of a config", scale="no", queue="yes")
+    swept = command("sweep", "run a config with many values", scale="no", queue="yes")
     swept.set_defaults(out=Path("out/sweeps"))
     swept.add_argument("--config", required=True, help="config file, with an optional :variant")
-    swept.add_argument("--set", action="append", default=[], help="key=value of all runs")
-    swept.add_argument("--grid", action="append", default=[], help="key=a,b,c: each with each value of other grids")
-    swept.add_argument("--zip", action="append", default=[], help="key=a,b,c: in step with the other zips")
+    swept.add_argument("--set", action="append", default=[], help="key=value for all runs")
+    swept.add_argument(
+        "--grid", action="append", default=[], help="key=a,b,c: combine each value with each of the other grids"
+    )
+    swept.add_argument("--zip", action="append", default=[], help="key=a,b,c: take values in step with the other zips")
     swept.add_argument("--draw", action="append", default=[], help="key=loguniform(a,b), uniform(a,b) or choice(x,y)")
-    swept.add_argument("--draws", type=int, default=8, help="points to draw (default: 8)")
-    swept.add_argument("--seeds", type=int, default=1, help="of each point (default: 1)")
-    swept.add_argument("--num_devices", type=int, help="of each run")
+    swept.add_argument("--draws", type=int, default=8, help="number of points to draw (default: 8)")
+    swept.add_argument("--seeds", type=int, default=1, help="number of seeds per point (default: 1)")
+    swept.add_argument("--num_devices", type=int, help="number of devices per run")
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Does a command; returns its exit code: 0, 1 if a run failed, 2 for bad input, 130 after a signal."""
+    """Runs a command and returns its exit code: 0, 1 if a run failed, 2 for bad input, 130 after a signal."""
     try:
         return _main(parser().parse_args(argv))
     except ValueError as error:
         print(f"experiments: {error}", file=sys.stderr)
         return 2
     except Interrupted as signal:
-        print(f"stopped by {signal}; the same command goes on there", file=sys.stderr)
+        print(f"stopped by {signal}; the same command resumes", file=sys.stderr)
         return 130
 
 
@@ -95,16 +104,16 @@ def _main(given: argparse.Namespace) -> int:
                 given.name, scale=given.scale, out=given.out, jobs=given.jobs, shard=given.shard
             )
             if given.command == "reproduce":
-                print(commands.tell(given.name, scale=given.scale, out=given.out))
-            return _told(failures)
+                print(commands.write_report(given.name, scale=given.scale, out=given.out))
+            return _exit_code(failures)
         case "report" if given.readme:
             print(commands.overview())
         case "report" if given.all:
-            print(commands.tell_all(given.out))
+            print(commands.write_page(given.out))
         case "report" if given.name is None:
             raise ValueError("report: give a name, or --all")
         case "report":
-            print(commands.tell(given.name, scale=given.scale, out=given.out))
+            print(commands.write_report(given.name, scale=given.scale, out=given.out))
         case "publish":
             print(commands.publish(given.name, scale=given.scale, out=given.out))
         case "sweep":
@@ -112,12 +121,12 @@ def _main(given: argparse.Namespace) -> int:
                 given.config, _points(given), out=given.out, jobs=given.jobs, shard=given.shard
             )
             print(text)
-            return _told(failures)
+            return _exit_code(failures)
     return 0
 
 
 def _points(given: argparse.Namespace) -> list:
-    """The runs of a sweep."""
+    """Returns the runs of a sweep."""
     parts: list[Sequence[sweep.Point]] = [[dict(sweep.value_of(text) for text in given.set)]]
     if given.grid:
         parts.append(sweep.grid(dict(sweep.values_of(text) for text in given.grid)))
@@ -131,7 +140,7 @@ def _points(given: argparse.Namespace) -> list:
     return sweep.runs_of(given.config, sweep.combined(*parts), seeds=given.seeds, flags=flags)
 
 
-def _told(failures: Sequence[Failure]) -> int:
+def _exit_code(failures: Sequence[Failure]) -> int:
     for run, folder, reason in failures:
         print(f"failed: {run.name}: {reason} ({folder / 'output.log'})", file=sys.stderr)
     return 1 if failures else 0

@@ -1,4 +1,4 @@
-"""What the commands do: finish runs, tell of them, publish them."""
+"""The actions behind the commands: finish runs, report on them, publish them."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from experiments.experiment import Experiment, Reduce, Row, Rows, Run, Scale, ev
 from experiments.measure import command as measure_command
 from experiments.queue import Failure
 
-Command = Callable[[Run, Path], Sequence[str]]  # of a run in a folder
+Command = Callable[[Run, Path], Sequence[str]]  # run, folder -> command line
 
 
 class Shard(NamedTuple):
-    """One of several machines that share runs out: every n-th of them."""
+    """The share of one of several machines, which divide the runs among them: every n-th run."""
 
     number: int
     of: int
@@ -49,19 +49,19 @@ def finish(
     shard: Shard = WHOLE,
     reduce: Reduce = evaluations,
 ) -> list[Failure]:
-    """Finishes this shard's runs; those that depend on picks come once the rows picked from are there.
+    """Finishes this shard's runs; those that depend on picks start once the rows to pick from are finished.
 
     Args:
-      title: of the progress bar.
+      title: title of the progress bar.
       wanted: rows so far -> runs.
       root: folder of the folders of runs.
       command: run, folder -> command line.
-      jobs: how many at once.
-      shard: which of them.
-      reduce: records of a run -> what its row says of them.
+      jobs: number of runs at once.
+      shard: the share of this machine.
+      reduce: records of a run -> the measurements in its row.
 
     Returns:
-      Those that failed.
+      The runs that failed.
     """
     failures: list[Failure] = []
     known: dict[str, Run] = {}
@@ -83,7 +83,7 @@ def finish(
 
 
 def runs_of(experiment: Experiment, scale: Scale, *, root: Path) -> tuple[list[Run], list[Row]]:
-    """Returns all runs that are known to be wanted by now, and the rows of those that are finished."""
+    """Returns all runs that the finished ones give rise to, and the rows of the finished ones."""
     rows: list[Row] = []
     while True:
         runs = list(experiment.runs(scale, rows))
@@ -94,7 +94,7 @@ def runs_of(experiment: Experiment, scale: Scale, *, root: Path) -> tuple[list[R
 
 
 def command_of(name: str) -> Command:
-    """Returns what does a run of an experiment: train.py, or the experiment's own measurement."""
+    """Returns the command of an experiment's runs: train.py, or the experiment's own measurement."""
     return lambda run, folder: queue.train_command(run, folder) if run.spec else measure_command(name, run, folder)
 
 
@@ -115,8 +115,8 @@ def run_experiment(name: str, *, scale: Scale, out: Path, jobs: int, shard: Shar
     )
 
 
-def tell(name: str, *, scale: Scale, out: Path) -> str:
-    """Writes report.md and figure.png of what has run beside the runs, and returns the text."""
+def write_report(name: str, *, scale: Scale, out: Path) -> str:
+    """Writes report.md and figure.png of the finished runs beside them, and returns the text."""
     experiment, root = _load(name, scale), out / name / scale
     _, rows = runs_of(experiment, scale, root=root)
     root.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def tell(name: str, *, scale: Scale, out: Path) -> str:
 
 
 def publish(name: str, *, scale: Scale, out: Path) -> str:
-    """Writes rows, report and figure of what has run to the repository's own folder, and returns the text."""
+    """Writes rows, report and figure of the finished runs into the repository, and returns the text."""
     experiment = _load(name, scale)
     runs, rows = runs_of(experiment, scale, root=out / name / scale)
     if len(rows) < len(runs):
@@ -136,12 +136,12 @@ def publish(name: str, *, scale: Scale, out: Path) -> str:
 
 
 def overview() -> str:
-    """Returns the README's table: a row a claim, with the verdict of the published rows."""
+    """Returns the README's table: one row per claim, with the verdict of the published rows."""
     return report.overview(_published())
 
 
-def tell_all(out: Path) -> Path:
-    """Writes report.md and report.html of all published rows to a folder; returns the latter's path."""
+def write_page(out: Path) -> Path:
+    """Writes report.md and report.html of all published rows to a folder; returns the path of report.html."""
     found = _published()
     (out / "figures").mkdir(parents=True, exist_ok=True)
     figures = {}
@@ -156,9 +156,9 @@ def tell_all(out: Path) -> Path:
 
 
 def run_sweep(spec: str, runs: Sequence[Run], *, out: Path, jobs: int, shard: Shard) -> tuple[str, list[Failure]]:
-    """Finishes the runs of a sweep, and returns their table, which it writes beside them, too."""
+    """Finishes the runs of a sweep, writes their table beside them, and returns it."""
     for run in runs:
-        run.config  # noqa: B018  # all are checked before the first one begins
+        run.config  # noqa: B018  # all configs are checked before the first run starts
     name = sweep.name_of(spec, runs)
     root = out / name
     failures = finish(name, lambda rows: runs, root=root, command=queue.train_command, jobs=jobs, shard=shard)
@@ -169,7 +169,7 @@ def run_sweep(spec: str, runs: Sequence[Run], *, out: Path, jobs: int, shard: Sh
 
 
 def listing(*, out: Path) -> str:
-    """Returns a table of the experiments: name, claim, predicted hours, state."""
+    """Returns a list of the experiments: name, claim, predicted hours, state."""
     cells = []
     for name, (experiment, rows) in _published().items():
         done = {scale: len(list((out / name / scale).glob("*/DONE"))) for scale in experiment.hours}
@@ -181,7 +181,7 @@ def listing(*, out: Path) -> str:
 
 
 def _published() -> dict[str, tuple[Experiment, Rows]]:
-    """Returns all experiments, each with the rows of it that are in the repository."""
+    """Returns all experiments, each with its published rows."""
     return {name: (experiment, results.published(name)) for name, experiment in claims.in_order().items()}
 
 

@@ -1,4 +1,4 @@
-"""Which images the claims about training are tested on: the best that are at hand."""
+"""The images that claims about training are tested on."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ from experiments.experiment import Scale
 
 
 def image_set(scale: Scale) -> dict[str, str]:
-    """Returns the overrides of a config that name its images: MNIST where it is prepared, digits elsewhere.
+    """Returns the overrides of a config that name its images: MNIST where it is prepared, else digits.
 
-    Smoke is always digits, which come with scikit-learn, so that it runs anywhere and takes seconds.
+    The smoke scale always has digits, which come with scikit-learn, so that it runs anywhere within seconds.
 
     Args:
-      scale: of the runs.
+      scale: scale of the runs.
 
     Raises:
       ValueError: one line, if TFDS_DATA_DIR is no folder that can be read.

@@ -1,4 +1,4 @@
-"""How figures look: colour-blind safe, readable in grey and at the width of a column."""
+"""The look of figures: colour-blind safe, readable in grey and at the width of a column."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal

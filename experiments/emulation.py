@@ -1,4 +1,4 @@
-"""How near one update of several workers comes to their sequential steps: the measurement."""
+"""Measures how close one update of several workers comes to their sequential steps."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ DIMENSION = 20  # of the toy
 def orders(n: int) -> list[tuple[int, ...]]:
     """Returns the rotations of an order and of its reverse: any two batches come in either order equally often.
 
-    Of two batches they are all orders; of more, to second order in the step size, their mean is that over all.
+    For two batches they are all orders; for more, their mean is that over all orders to second order in the step size.
 
     >>> orders(3)
     [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
@@ -41,17 +41,17 @@ def errors(
     *,
     step_sizes: Sequence[float],
 ) -> list[dict[str, float]]:
-    r"""Returns, of each step size, :math:`|u - s| / |s|` of each method's update u; s is sequential SGD's, of orders.
+    r"""Returns :math:`|u - s| / |s|` of each method's update u for each step size; s is the update of sequential SGD.
 
-    All updates are over the step size a, so that small steps lose no digits: s is a mean of sums of gradients, over
-    orders. The exact second order is :math:`\sum_i g_i - \frac{a}{2} \sum_j H_j \sum_{i \ne j} g_i`.
+    All updates are divided by the step size a, so that small steps lose no digits: s is a sum of gradients, averaged
+    over orders. The exact second order is :math:`\sum_i g_i - \frac{a}{2} \sum_j H_j \sum_{i \ne j} g_i`.
 
     Args:
-      gradient: of a batch's loss.
+      gradient: (parameters, batch) -> gradient of the batch's loss.
       combine: method -> the update of the batches' gradients.
-      params: [P], where all start.
-      batches: of the workers, n of them.
-      step_sizes: a.
+      params: parameters at which all start, [P].
+      batches: one batch per worker.
+      step_sizes: the values of a.
     """
     import jax
     from jax import numpy as jnp
@@ -80,7 +80,7 @@ def errors(
 
 
 def combiners(unravel: Callable) -> "dict[str, Combine]":
-    """Returns method -> what the library's reducer makes of flat gradients [n, P], of which it sees the layers."""
+    """Returns method -> the library's reducer, layer by layer, as a function of flat gradients [n, P]."""
     import jax
     from jax.flatten_util import ravel_pytree
 
@@ -99,15 +99,15 @@ def combiners(unravel: Callable) -> "dict[str, Combine]":
 
 
 def measure(*, setting: str, data: str, num_workers: int, steps: int, tuples: int, seed: int) -> dict[str, Any]:
-    """Returns the errors of each method, one of each step size: means over places and batches.
+    """Returns the error of each method at each step size, averaged over places and batches.
 
     Args:
       setting: "lenet5" or "softmax", on images; or "toy".
       data: name of the images.
-      num_workers: n.
-      steps: of the run on whose way the errors are taken.
-      tuples: of the workers' batches at each place of a net.
-      seed: of parameters and batches.
+      num_workers: number of workers.
+      steps: length of the run along which errors are measured.
+      tuples: number of draws of the workers' batches at each place of a net.
+      seed: seed of parameters and batches.
     """
     if setting == "toy":
         measured = _toy(num_workers, steps=steps, seed=seed)
@@ -119,7 +119,7 @@ def measure(*, setting: str, data: str, num_workers: int, steps: int, tuples: in
 
 
 def _toy(num_workers: int, *, steps: int, seed: int) -> list[list[dict[str, float]]]:
-    """Random features, labels by a random direction; at each step of a sequential run with that step size."""
+    """Measures on random features with random linear labels, along a sequential run with each step size."""
     import jax
     from jax import numpy as jnp
 
@@ -151,7 +151,7 @@ def _toy(num_workers: int, *, steps: int, seed: int) -> list[list[dict[str, floa
 def _net(
     setting: str, *, data: str, num_workers: int, steps: int, tuples: int, seed: int
 ) -> list[list[dict[str, float]]]:
-    """Places on the way of plain SGD on batches of one worker at the authors' rate; without dropout."""
+    """Measures along plain SGD on batches of one worker at the authors' rate, without dropout."""
     import jax
     import optax
     from jax.flatten_util import ravel_pytree

@@ -1,4 +1,4 @@
-"""A measurement as a run: its own process, folder, lock and DONE, as a run of train.py."""
+"""A measurement as a run: like a run of train.py, it has its own process, folder, lock and DONE."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ def measure(experiment: Experiment, run: Run, folder: Path) -> None:
     """Calls the experiment's ``measure`` with the run's labels, and writes its row.
 
     Raises:
-      ValueError: one line, if another process is at it, or the folder holds another run.
+      ValueError: one line, if another process is working on it, or the folder holds another run.
     """
     import jax
 
@@ -32,16 +32,16 @@ def measure(experiment: Experiment, run: Run, folder: Path) -> None:
 
 
 def command(name: str, run: Run, folder: Path) -> list[str]:
-    """Returns the command that does a measurement of an experiment."""
+    """Returns the command line of a measurement."""
     return [sys.executable, "-m", "experiments.measure", name, json.dumps(dict(run.labels)), str(folder)]
 
 
 def main(argv: list[str]) -> int:
-    """Does one measurement, as the queue asks for it; returns the exit code."""
+    """Runs one measurement for the queue; returns the exit code."""
     from experiments.claims import CLAIMS, load
 
     if len(argv) != 3 or argv[0] not in CLAIMS:
-        print("usage: python -m experiments.measure NAME LABELS FOLDER (what `python -m experiments run` calls)")
+        print("usage: python -m experiments.measure NAME LABELS FOLDER (called by `python -m experiments run`)")
         return 2
     name, labels, folder = argv
     try:

@@ -1,9 +1,9 @@
 """Curves of one or several runs: `python -m experiments.plot RUN... [--x=step] [--y=loss,accuracy] [--out=curves.png]`.
 
-With `--gantt=FIRST:LAST`, what each worker did in these steps instead, by simulated time.
+With `--gantt=FIRST:LAST`, it draws the activity of each worker in these steps by simulated time instead.
 
 A RUN is the folder of a run, finished or not. Its train records are drawn as a thin line, its evaluation records as a
-thick one with markers; a cross is where the numbers stop being finite. One panel for each quantity.
+thick one with markers; a cross marks where the numbers stop being finite. Each quantity has a panel.
 """
 
 import difflib
@@ -46,12 +46,12 @@ Records = Sequence[Mapping[str, Any]]
 
 
 def draw(runs: Mapping[str, Records], *, x: X = "step", y: Sequence[str] = DEFAULT_Y) -> "Figure":
-    """Draws records; reads and writes nothing.
+    """Returns a figure of records.
 
     Args:
         runs: label of a run -> its records, each with "kind" ("train" or "eval"), `x` and some of `y`.
         x: the quantity along the axis; seconds turn into minutes or hours where there are many.
-        y: the quantities, one panel each. Logarithmic where all values are positive and span more than a factor of 50.
+        y: the quantities, one panel each; logarithmic where all values are positive and span more than a factor of 50.
 
     Returns:
         The figure.
@@ -119,14 +119,14 @@ def _draw_panel(axes: "Axes", runs: Mapping[str, Records], *, x: X, y: str) -> N
 
 
 def _mark_end_of_numbers(axes: "Axes", xs: Sequence[float], ys: Sequence[float], *, colour: str) -> None:
-    """Draws a cross at the last finite point before a value that is none, so that divergence is not an early end."""
+    """Draws a cross at the last finite point before a value that is not finite, which shows divergence."""
     for i in range(1, len(ys)):
         if math.isnan(ys[i]) and not math.isnan(ys[i - 1]):
             axes.plot(xs[i - 1], ys[i - 1], "x", color=colour, markersize=11, markeredgewidth=2, zorder=4)
 
 
 def _legend_entries(runs: Mapping[str, Records], *, y: Sequence[str]) -> "list[Line2D]":
-    """Returns the runs, and what thin, thick and crossed mean where they appear."""
+    """Returns legend entries of the runs, and of thin lines, thick lines and crosses where those appear."""
     from matplotlib.lines import Line2D
 
     entries: list[Line2D] = []
@@ -152,7 +152,7 @@ def _number(record: Mapping[str, Any], key: str) -> bool:
 
 
 def _time_unit(runs: Mapping[str, Records], *, x: X) -> tuple[str, float]:
-    """Returns the words after the label, and how many seconds make a unit (1 where x is no time)."""
+    """Returns the unit for the label, and how many seconds it has (1 where x is no time)."""
     if not x.endswith("_seconds"):
         return "", 1.0
     largest = max((r[x] for run in runs.values() for r in run if _number(r, x)), default=0)
@@ -185,7 +185,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run")
     parser.add_argument("--x", default="step", help=f"one of {', '.join(X_LABELS)} (default: step)")
     parser.add_argument("--y", help="quantities of the records, separated by commas (default: loss,accuracy)")
-    parser.add_argument("--gantt", metavar="FIRST:LAST", help="draw what each worker did in these steps, no curves")
+    parser.add_argument(
+        "--gantt", metavar="FIRST:LAST", help="draw the activity of each worker in these steps, not curves"
+    )
     parser.add_argument("--out", default="curves.png", help="the figure: .png, .pdf or .svg (default: curves.png)")
     try:
         arguments = parser.parse_args(argv)

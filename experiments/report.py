@@ -1,4 +1,4 @@
-"""What runs say of a claim, as Markdown with a figure, and all claims on one page: pure functions of rows."""
+"""Reports on claims: a section of Markdown with a figure, and all claims on one page; pure functions of rows."""
 
 import base64
 import re
@@ -18,9 +18,9 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
     """Returns the claim, the rule, the verdict, the findings, the table and where the rows came from, as Markdown.
 
     Args:
-      experiment: what was tested.
-      rows: of its finished runs; while they are too few, there is no verdict.
-      figure: path of the figure, beside the text; "" for none.
+      experiment: the experiment.
+      rows: rows of its finished runs; while they are too few, there is no verdict.
+      figure: path of the figure, relative to the text; "" for none.
     """
     parts = [
         f"## {experiment.number}. {experiment.title}",
@@ -49,7 +49,7 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
 
 
 def draw(experiment: Experiment, rows: Rows) -> "Figure":
-    """Returns the experiment's figure; reads and writes nothing."""
+    """Returns the experiment's figure."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -72,7 +72,7 @@ def markdown(table: Table) -> str:
 
 
 def overview(experiments: Mapping[str, tuple[Experiment, Rows]]) -> str:
-    """Returns a row a claim, with its verdict: the README's table, and the beginning of the page."""
+    """Returns a table of all claims with their verdicts, for the README and the head of the page."""
     cells = []
     for name, (experiment, rows) in experiments.items():
         word = experiment.judge(rows).word if experiment.enough(rows) else "not run"
@@ -85,18 +85,18 @@ def page(experiments: Mapping[str, tuple[Experiment, Rows]], *, figures: Mapping
 
     Args:
       experiments: name -> experiment and its rows.
-      figures: name -> path of its figure, from the page.
+      figures: name -> path of its figure, relative to the page.
     """
     sections = [section(found, rows, figure=figures.get(name, "")) for name, (found, rows) in experiments.items()]
     return "\n".join(["# Claims, and what our runs say of them\n", overview(experiments), "", *sections])
 
 
 def html(text: str, *, folder: Path) -> str:
-    """Returns a page as HTML that needs no other file: figures are in it.
+    """Returns a page as HTML that needs no other file, since its figures are embedded.
 
     Args:
       text: Markdown.
-      folder: that the paths of figures begin in.
+      folder: the folder that paths of figures are relative to.
     """
     from markdown_it import MarkdownIt
 
@@ -119,16 +119,16 @@ def _findings(findings: Sequence[Finding]) -> Table:
 
 
 def _origins(rows: Rows) -> str:
-    """Where rows came from, in a line."""
+    """Returns one line on where the rows came from."""
     origins = [row["origin"] for row in rows]
 
-    def told(values: Sequence[str]) -> str:
+    def counted(values: Sequence[str]) -> str:
         return ", ".join(f"{value} ({count})" for value, count in sorted(Counter(values).items()))
 
-    commits = told([f"{str(o['commit'])[:10]}{'' if o['tree'] == 'clean' else ', changed'}" for o in origins])
-    devices = told([f"{len(o['devices'])} x {(o['devices'] or ['?'])[0]}" for o in origins])
+    commits = counted([f"{str(o['commit'])[:10]}{'' if o['tree'] == 'clean' else ', changed'}" for o in origins])
+    devices = counted([f"{len(o['devices'])} x {(o['devices'] or ['?'])[0]}" for o in origins])
     hours = sum(origin["wall_seconds"] or 0 for origin in origins) / 3600
-    versions = told([f"{o['jax']}" for o in origins])
+    versions = counted([f"{o['jax']}" for o in origins])
     return f"{len(rows)} runs, {hours:.2f} hours in all; commit {commits}; jax {versions}; devices {devices}."
 
 

@@ -1,4 +1,4 @@
-"""Where runs of experiments lie, what state they are in, and the row of each finished one."""
+"""Folders of runs, their states, and the row of each finished run."""
 
 import contextlib
 import json
@@ -15,48 +15,48 @@ PUBLISHED = Path(__file__).parent / "published"
 
 
 def folder_of(run: Run, root: Path) -> Path:
-    """Returns the folder of a run: its name for people, and a hash of all that it depends on.
+    """Returns the folder of a run, named by its labels and a hash of everything that its result depends on.
 
-    So runs of another config never mix, and folders of several machines can be copied together.
+    So runs of different configs never mix, and folders of several machines can be copied together.
     """
     name = run.name.replace("/", "_")[:MAX_NAME]  # values may be paths
     return root / f"{name}-{run_folders.fingerprint(run.config)[:8]}"
 
 
 def state_of(folder: Path) -> State:
-    """Returns what has become of the run in a folder; "held" is a run that some process is at."""
+    """Returns the state of the run in a folder; "held" means that a process is working on it."""
     if (folder / "DONE").exists():
         return "finished"
-    with contextlib.suppress(OSError):  # a lock that may not be opened: the run itself will say so
+    with contextlib.suppress(OSError):  # a lock that cannot be opened: the run itself will report it
         if folder.exists() and run_folders.is_held(folder):
             return "held"
     return "begun" if (folder / "config.json").exists() else "new"
 
 
 def finished(runs: Sequence[Run], *, root: Path, reduce: Reduce = evaluations) -> list[Row]:
-    """Returns the rows of those runs that are finished.
+    """Returns the rows of the finished runs.
 
     Args:
-      runs: of an experiment or a sweep.
-      root: folder of their folders.
-      reduce: records of a run of train.py -> what its row says of them.
+      runs: runs of an experiment or a sweep.
+      root: the folder that holds their folders.
+      reduce: records of a run of train.py -> the measurements in its row.
     """
     folders = [(run, folder_of(run, root)) for run in runs]
     return [row_of(run, folder, reduce=reduce) for run, folder in folders if state_of(folder) == "finished"]
 
 
 def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations) -> Row:
-    """Returns what is known of a finished run: its labels, its measurements, and where it came from.
+    """Returns the row of a finished run: its labels, its measurements, and where it came from.
 
     Raises:
-      ValueError: one line, if the folder lacks something or holds something damaged, as one that is half copied does.
+      ValueError: one line, if a file of the folder is missing or damaged, as after an incomplete copy.
     """
     try:
         measured, origin = _read(run, folder, reduce=reduce)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        told = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"run={run.name!r}: {str(folder)!r} has DONE but is not whole ({type(error).__name__}: {told}); "
+            f"run={run.name!r}: {str(folder)!r} has DONE but is not whole ({type(error).__name__}: {reason}); "
             "copy it again, or remove it"
         ) from error
     if twice := {"run", "origin", *run.labels} & set(measured):
@@ -65,7 +65,7 @@ def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations) -> Row:
 
 
 def _read(run: Run, folder: Path, *, reduce: Reduce) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns what a finished run measured, and where it came from."""
+    """Returns the measurements of a finished run, and where it came from."""
     config = run_folders.from_json((folder / "config.json").read_bytes())
     start = run_folders.from_json((folder / "env.json").read_bytes())["starts"][-1]
     if run.spec:
@@ -89,13 +89,13 @@ def _read(run: Run, folder: Path, *, reduce: Reduce) -> tuple[dict[str, Any], di
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Writes rows as lines of JSON, which has no NaN and no infinity: they are strings there."""
+    """Writes rows as lines of JSON, in which NaN and infinity are strings."""
     lines = (json.dumps(run_folders.encode_numbers(row), allow_nan=False) for row in rows)
     run_folders.write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a file; none if there is no such file.
+    """Returns the rows of a file; an empty list if there is no such file.
 
     Raises:
       ValueError: one line, if a line is damaged.
@@ -115,5 +115,5 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def published(name: str) -> list[dict[str, Any]]:
-    """Returns the rows of an experiment that are in the repository."""
+    """Returns the published rows of an experiment."""
     return read_rows(PUBLISHED / name / "rows.jsonl")

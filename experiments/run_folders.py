@@ -1,4 +1,4 @@
-"""What figures and tables need of the folder of a run: its records, its config, and a short name beside other runs."""
+"""Folders of runs as figures and tables read them: records, config, and a short name for each run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -7,14 +7,14 @@ from typing import Any
 import runs
 
 MAX_LABEL = 60
-"""Characters; runs that need longer labels go by their folders."""
+"""Runs that need longer labels, in characters, are named by their folders."""
 
 
 def read(run: str) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any] | None]:
     """Returns the train and evaluation records of a run, finished or not, and its config, if it has one.
 
     Raises:
-        ValueError: one line, if there is no such folder, or nothing to draw in it, or something damaged.
+        ValueError: one line, if the folder does not exist, holds nothing to draw, or is damaged.
     """
     folder = Path(run).expanduser()
     if not folder.is_dir():
@@ -32,7 +32,7 @@ def read(run: str) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any] | Non
 
 
 def labels(configs: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
-    """Names each run by the config keys in which the runs differ, or by its folder where they do not tell it apart.
+    """Names each run by the config keys in which the runs differ, or by its folder where those are not unique.
 
     Where a block's name differs, the block's other keys are left out.
 
@@ -48,15 +48,13 @@ def labels(configs: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
     keys = dict.fromkeys(key for config in flat.values() for key in config)
     differing = [key for key in keys if len({repr(config.get(key)) for config in flat.values()}) > 1]
     blocks = [key.removesuffix("name") for key in differing if key.endswith(".name")]
-    telling = [key for key in differing if key.endswith(".name") or not key.startswith(tuple(blocks))]
+    shown = [key for key in differing if key.endswith(".name") or not key.startswith(tuple(blocks))]
     named = {
-        run: ", ".join(f"{key.removesuffix('.name')}={config[key]}" for key in telling if key in config)
+        run: ", ".join(f"{key.removesuffix('.name')}={config[key]}" for key in shown if key in config)
         for run, config in flat.items()
     }
-    tells_apart = len(set(named.values())) == len(named) and all(
-        0 < len(label) <= MAX_LABEL for label in named.values()
-    )
-    return named if tells_apart else folders
+    are_unique = len(set(named.values())) == len(named) and all(0 < len(label) <= MAX_LABEL for label in named.values())
+    return named if are_unique else folders
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Sweeps over any config: grids, lists in step, random draws, seeds; the runs, and a table of what they gave."""
+"""Sweeps over any config: grids, lists in step, random draws and seeds; their runs and a table of the results."""
 
 import ast
 import hashlib
@@ -27,7 +27,7 @@ def grid(values: Mapping[str, Sequence[Any]]) -> list[Point]:
 
 
 def zipped(values: Mapping[str, Sequence[Any]]) -> list[Point]:
-    """Returns lists taken in step; they must be equally long.
+    """Returns the points of lists that are taken in step; the lists must be equally long.
 
     >>> zipped({"num_workers": [2, 4], "batch_size_per_worker": [32, 16]})
     [{'num_workers': 2, 'batch_size_per_worker': 32}, {'num_workers': 4, 'batch_size_per_worker': 16}]
@@ -50,15 +50,15 @@ def drawn(laws: Mapping[str, str], *, count: int, seed: int = 0) -> list[Point]:
 
 
 def combined(*parts: Sequence[Point]) -> list[Point]:
-    """Returns every point of each part with every one of the others."""
+    """Returns the product of the parts: each point of one combined with each point of the others."""
     return [{key: value for point in points for key, value in point.items()} for points in itertools.product(*parts)]
 
 
 def of_config(spec: str) -> list[Point]:
-    """Returns what the ``sweep()`` of a config file gives: a list of points, {dotted key: value} each.
+    """Returns the points of a config file's ``sweep()``, a list of {dotted key: value}.
 
     Raises:
-      ValueError: one line, if the file has none or it gives something else.
+      ValueError: one line, if the file has no such function or it returns something else.
     """
     path = spec.partition(":")[0]
     found = importlib.util.spec_from_file_location("config_with_sweep", path)
@@ -78,7 +78,7 @@ def of_config(spec: str) -> list[Point]:
 
 
 def runs_of(spec: str, points: Sequence[Point], *, seeds: int = 1, flags: Mapping[str, Any] | None = None) -> list[Run]:
-    """Returns a run for each point and seed; a point that sets the seed has its own.
+    """Returns a run for each point and seed; a point that sets the seed keeps it.
 
     >>> [run.name for run in runs_of("configs/digits.py", [{"reducer.name": "sum"}], seeds=2)]
     ['reducer.name=sum,seed=0', 'reducer.name=sum,seed=1']
@@ -92,14 +92,14 @@ def runs_of(spec: str, points: Sequence[Point], *, seeds: int = 1, flags: Mappin
 
 
 def name_of(spec: str, runs: Sequence[Run]) -> str:
-    """Returns a name for a sweep: that of its config, and a hash of its points."""
+    """Returns a name for a sweep, from its config and a hash of its points."""
     points = "\n".join(sorted(run.name for run in runs))
     stem = re.sub(r"\W+", "-", spec.removesuffix(".py").rpartition("/")[2].replace(".py:", "-"))
     return f"{stem}-{hashlib.sha256(points.encode()).hexdigest()[:8]}"
 
 
 def table(rows: Rows, *, keys: Sequence[str]) -> Table:
-    """Returns a row for each point, over its seeds: quantities at the last evaluation, n, mean, standard deviation.
+    """Returns one row per point: mean, standard deviation and number of seeds of each quantity at the last evaluation.
 
     Quantities that are the same in all runs are left out.
     """

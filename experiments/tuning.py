@@ -12,6 +12,18 @@ SPLITS = ("validation", "test")  # of the two stages
 NAMED_STAGES = ({"stage": "tuning"}, {"stage": "final"})  # labels of some claims' runs in place of the split
 
 
+def epochs(
+    total: float, *, evaluate: float, log: float | None = None, checkpoint: float | None = None
+) -> dict[str, Any]:
+    """Returns overrides for a run of so many epochs that keeps its last checkpoint; all arguments are in epochs.
+
+    >>> epochs(8, evaluate=2)["checkpoint_every_epochs"]
+    8
+    """
+    found = {"train_epochs": total, "eval_every_epochs": evaluate, "checkpoint_every_epochs": checkpoint or total}
+    return found | ({} if log is None else {"log_every_epochs": log}) | {"keep_checkpoints": 1}
+
+
 def _most_accurate(tried: Rows) -> Row:
     return ask.best(tried, by="accuracy")
 

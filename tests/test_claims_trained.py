@@ -478,7 +478,7 @@ def local_steps_rows(one, many):
     [
         (100, 20, HOLDS),  # 1.1 s against 0.5 s
         (100, 80, FAILS),  # 2.1 s
-        (100, 42, FAILS),  # the difference is within the spread of the seeds
+        (100, 41, FAILS),  # the difference, of 1.11 s and 1.09 s, is within the spread of the seeds
         (100, INF, FAILS),
         (INF, 20, UNTESTED),
     ],

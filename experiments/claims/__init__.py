@@ -1,6 +1,11 @@
-"""One module a claim: a table or figure of a paper, the runs that test it, the rule that decides.
+"""One module per claim: a sentence, table or figure of a paper, the runs that test it, the rule that decides.
 
-A module here that holds ``EXPERIMENT`` is an experiment by its own name; nothing else lists it.
+A module in this package defines ``EXPERIMENT`` and is an experiment by its own name; no other file lists it.
+
+Claims declare what they share: `experiments.tuning.Tuned` (points, the grid of each, the pick on the validation split,
+the seeds that are reported), `experiments.comparison.Comparison` (methods that race to a target accuracy) or
+`experiments.experiment.repeated` (measurements over seeds). A claim adds its sentence, the overrides of its runs, its
+rule, and the findings and figure that are special to it.
 """
 
 import importlib

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from experiments import drawing
+from experiments import drawing, tuning
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
@@ -66,11 +66,7 @@ def _recipe(scale: Scale, *, batch: int, reducer: str, rate: float) -> Run:
         "accumulation.name": "local_steps" if reducer == "adasum" and parts > 1 else "micro_batches",
         "accumulation.count": parts,
         "optimizer.learning_rate": rate / setting.num_workers if reducer == "sum" else rate,
-        "train_epochs": setting.epochs,
-        "log_every_epochs": setting.eval_epochs,
-        "eval_every_epochs": setting.eval_epochs,
-        "checkpoint_every_epochs": setting.epochs,
-        "keep_checkpoints": 1,
+        **tuning.epochs(setting.epochs, evaluate=setting.eval_epochs, log=setting.eval_epochs),
     }
     labels = {"data": setting.data, "target": setting.target, "budget": setting.epochs}
     return Run(labels=labels, spec=SPECS[reducer] + setting.variant, overrides=overrides)

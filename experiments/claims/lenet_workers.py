@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from experiments import datasets, drawing
+from experiments import datasets, drawing, tuning
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict, holds
@@ -40,10 +40,7 @@ def _recipe(scale: Scale, *, num_workers: int, reducer: str, factor: float) -> R
         "num_workers": num_workers,
         "reducer.name": reducer,
         "optimizer.learning_rate": factor * RATE,
-        "train_epochs": epochs,
-        "eval_every_epochs": epochs / 2,
-        "checkpoint_every_epochs": epochs,
-        "keep_checkpoints": 1,  # each has as many optimizer states as there are workers
+        **tuning.epochs(epochs, evaluate=epochs / 2),
     }
     return Run(labels={"data": data["data.name"]}, spec="configs/mnist_adasum.py", overrides=overrides)
 

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from experiments import drawing
+from experiments import drawing, tuning
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Row, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
@@ -40,11 +40,12 @@ def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
         "num_workers": num_workers,
         "optimizer.learning_rate": rate,
         **own[mode],
-        "train_epochs": epochs,
-        "log_every_epochs": epochs / 4,
-        "eval_every_epochs": epochs / EVALUATIONS[scale],
-        "checkpoint_every_epochs": epochs / (1 if scale in ("smoke", "laptop") else 20),
-        "keep_checkpoints": 1,
+        **tuning.epochs(
+            epochs,
+            evaluate=epochs / EVALUATIONS[scale],
+            log=epochs / 4,
+            checkpoint=epochs / (1 if scale in ("smoke", "laptop") else 20),
+        ),
     }
     data = "digits" if scale in ("smoke", "laptop") else "cifar10"
     return Run(labels={"data": data}, spec=f"configs/cifar10_pixelcnn.py{variant}", overrides=overrides)

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from experiments import datasets, drawing
+from experiments import datasets, drawing, tuning
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
@@ -13,7 +13,7 @@ PAPER = {0.25: ("77.29 %", 131), 0.5: ("77.75 %", 164), 1.0: ("78.15 %", 190), 2
 FACTORS = tuple(PAPER)  # of the linear rule's rate
 EPOCHS = {"digits": 400, "mnist": 30}  # on digits, an epoch is less than an update
 DECAYS = 95  # of the learning rate, by 0.94: as many as in the paper's 190 epochs
-EVALUATIONS = 60
+EVALUATIONS = {"smoke": 2, "laptop": 60}
 MARGIN = 2.0  # standard errors
 NEAR = 0.001  # of accuracy: what counts as converged
 
@@ -26,10 +26,7 @@ def _recipe(scale: Scale, *, base: float, factor: float) -> Run:
         "model.name": "mlp",
         "optimizer.learning_rate": base * factor,
         "schedule.every_epochs": epochs / DECAYS,
-        "train_epochs": epochs,
-        "eval_every_epochs": epochs / (2 if scale == "smoke" else EVALUATIONS),
-        "checkpoint_every_epochs": epochs,
-        "keep_checkpoints": 1,
+        **tuning.epochs(epochs, evaluate=epochs / EVALUATIONS[scale]),
     }
     return Run(labels={"data": data["data.name"]}, spec="configs/mnist_backup_106.py", overrides=overrides)
 

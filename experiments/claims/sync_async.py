@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from experiments import datasets, drawing
+from experiments import datasets, drawing, tuning
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
@@ -14,7 +14,7 @@ BACKUPS = {"smoke": {5: 1, 10: 2}, "laptop": {53: 3, 106: 6, 212: 12}}  # of so 
 RATES = {"synchronous": (0.0005, 0.001, 0.002, 0.004), "asynchronous": (0.005, 0.01, 0.02, 0.04)}
 EPOCHS = {"digits": 200, "mnist": 16}  # on digits, an epoch is an update of 50 workers
 DECAYS = 48  # of the learning rate, by 0.94
-EVALUATIONS = 32
+EVALUATIONS = {"smoke": 2, "laptop": 32}
 MARGIN = 2.0  # standard errors
 ALONG = {"simulated_seconds": ("simulated time", 0, "s"), "epoch": ("epochs", 1, "epochs")}
 
@@ -35,11 +35,7 @@ def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
         "schedule.decay_factor": 0.94,
         "schedule.every_epochs": epochs / DECAYS,
         "ema_decay": 0.9999,
-        "train_epochs": epochs,
-        "log_every_epochs": epochs / 4,
-        "eval_every_epochs": epochs / (2 if scale == "smoke" else EVALUATIONS),
-        "checkpoint_every_epochs": epochs,
-        "keep_checkpoints": 1,
+        **tuning.epochs(epochs, evaluate=epochs / EVALUATIONS[scale], log=epochs / 4),
     }
     cost = 1.0 if mode == "synchronous" else 1.3
     return Run(labels={"data": data["data.name"]}, spec=SPECS[mode], overrides=overrides, cost=cost)
