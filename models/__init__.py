@@ -1,4 +1,4 @@
-"""Flax modules: architectures only, no loss, no data, no optimizer; ``tasks`` joins a model with its loss.
+"""Models as Flax modules, without loss, data or optimizer; ``tasks`` joins a model with its loss.
 
 >>> import jax
 >>> model = make("mlp", sizes={"num_classes": 10}, hidden_sizes=(32,))
@@ -47,12 +47,12 @@ def make(name: str, *, sizes: Mapping[str, int], **kwargs) -> nn.Module:
     """Builds the model called ``name``: ``make(sizes=..., **config.model)``.
 
     Args:
-      name: of the model.
-      sizes: what the data say of themselves, such as "num_classes"; the model takes what it has a field for.
-      **kwargs: the config's further keys.
+      name: Name of the model.
+      sizes: Sizes of the data, such as "num_classes"; the model gets those it has a field for.
+      **kwargs: The config's further keys.
 
     Raises:
-      ValueError: if the model needs a size that the data do not have.
+      ValueError: If the model needs a size that the data do not have.
     """
     needed = sorted(FROM_DATA & inspect.signature(MODELS.find(name)).parameters.keys())
     if missing := [size for size in needed if size not in sizes]:
