@@ -15,7 +15,7 @@ cuts the order into groups of gradients that do not depend on each other and can
 [0 1] [1 1]
 """
 
-from asynchronous.events import Cursor, Durations, Events, Reads, advance, from_model, from_table, order, start
+from asynchronous.events import Durations, Events, Reads, from_model, from_table, order
 from asynchronous.modes import MODES, Mode
 from asynchronous.rules import RULES, Rate, Rule, make
 from asynchronous.server import ServerState, apply_in_order, at_rate, init_server, traffic, values_in_order
@@ -35,7 +35,6 @@ from asynchronous.waves import Slots, Wave, waves
 __all__ = [
     "MODES",
     "RULES",
-    "Cursor",
     "Durations",
     "Events",
     "LayerTimes",
@@ -47,7 +46,6 @@ __all__ = [
     "Slots",
     "Summary",
     "Wave",
-    "advance",
     "apply_in_order",
     "at_rate",
     "from_model",
@@ -60,7 +58,6 @@ __all__ = [
     "make",
     "merge",
     "order",
-    "start",
     "summary",
     "table",
     "traffic",

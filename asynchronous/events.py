@@ -55,13 +55,13 @@ def from_model(arrival_seconds: Callable[[jax.Array], jax.Array]) -> Durations:
     )
 
 
-def _of_worker(durations: Durations, worker: int, *, first_task: int) -> Iterator[float]:
-    """Yields the seconds of one worker's tasks, from ``first_task`` on.
+def _of_worker(durations: Durations, worker: int) -> Iterator[float]:
+    """Yields the seconds of one worker's tasks.
 
     Raises:
       ValueError: at a duration that is not positive and finite, and after the last one.
     """
-    task = first_task
+    task = 0
     while True:
         column = durations(task // BLOCK)[task % BLOCK :, worker]
         if not len(column):
@@ -103,104 +103,6 @@ class Events(NamedTuple):
         return self.version - self.read_version
 
 
-class Cursor(NamedTuple):
-    """The state of the simulation after some events; with the durations, it determines the rest of the order."""
-
-    num_events: int
-    num_reads: int
-    task: np.ndarray  # [n] int64, number of tasks that each worker has finished
-    batch_index: np.ndarray  # [n] int64, of each worker's current task; so are the next three
-    read_event: np.ndarray  # [n] int64
-    read_seconds: np.ndarray  # [n] float64
-    seconds: np.ndarray  # [n] float64, time at which the task will be finished; infinite while the worker must wait
-
-
-def start(durations: Durations, *, num_workers: int) -> Cursor:
-    """Returns the state at second 0, at which all workers have read the initial parameters, in order of their indices.
-
-    Raises:
-      ValueError: if the durations are of another number of workers, or not positive.
-    """
-    if (found := durations(0).shape[1:]) != (num_workers,) or not num_workers:
-        raise ValueError(f"seconds: of {found} workers, must be ({num_workers},)")
-    first = [next(_of_worker(durations, worker, first_task=0)) for worker in range(num_workers)]
-    zeros = np.zeros(num_workers, np.int64)
-    return Cursor(0, num_workers, zeros, np.arange(num_workers), zeros, np.zeros(num_workers), np.array(first))
-
-
-def advance(
-    durations: Durations,
-    cursor: Cursor,
-    *,
-    num_events: int,
-    staleness_bound: int | None = None,
-    gradients_per_update: int = 1,
-) -> tuple[Events, Reads, Cursor]:
-    """Simulates the next arrivals.
-
-    Args:
-      durations: the seconds of each task of each worker.
-      cursor: the state of the simulation.
-      num_events: the number of gradients to simulate.
-      staleness_bound: s, of stale synchronous parallel: a worker that has finished more than s tasks more than the
-        slowest one waits. 0 makes rounds, in which all gradients are of the same parameters; with None no worker waits.
-        The bound is on tasks; it implies that a gradient misses at most (2 s + 1)(n - 1) updates.
-      gradients_per_update: c, of soft synchronisation: the server updates with every c-th gradient; no worker waits.
-
-    Returns:
-      The events, the reads that follow them, and the state after them.
-
-    Raises:
-      ValueError: if the durations end, or one is not positive; for a bound below 0 or a count below 1.
-
-    >>> table = from_table(np.array([[1.0, 2.5]] * 9))  # worker 1 takes 2.5 times as long
-    >>> events, _, cursor = advance(table, start(table, num_workers=2), num_events=7)
-    >>> events.worker, events.staleness
-    (array([0, 0, 1, 0, 0, 0, 1], dtype=int32), array([0, 0, 2, 1, 0, 0, 3]))
-    >>> events.batch_index, cursor.num_reads
-    (array([0, 2, 1, 3, 5, 6, 4]), 9)
-
-    Reference: Chen, Pan, Monga, Bengio, Jozefowicz, arXiv 1604.00981, algorithms 1 and 2. The bound is from Ho et al.,
-    "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013; the count from Zhang,
-    Gupta, Lian, Liu, arXiv 1511.05950. Differs from them in: one server that is never busy, and reads that are never
-    torn; Ho's caches are always fresh.
-    """
-    if staleness_bound is not None and staleness_bound < 0:
-        raise ValueError(f"staleness_bound={staleness_bound}: must be in [0, inf) or None")
-    if gradients_per_update < 1:
-        raise ValueError(f"gradients_per_update={gradients_per_update}: must be in [1, inf)")
-    # Lists, because accessing an item of an array takes several times as long.
-    task, batch_index, read_event, read_seconds, finish = (column.tolist() for column in cursor[2:])
-    waiting = {w for w, seconds in enumerate(finish) if seconds == np.inf}
-    seconds_of = [_of_worker(durations, w, first_task=done + (w not in waiting)) for w, done in enumerate(task)]
-    heap = [(seconds, w) for w, seconds in enumerate(finish) if w not in waiting]
-    heapq.heapify(heap)
-    gate = _Gate(task, bound=staleness_bound)
-    num_reads = cursor.num_reads
-    arrived: list[tuple] = []
-    reads: list[tuple] = []
-    for event in range(cursor.num_events + 1, cursor.num_events + num_events + 1):
-        now, worker = heapq.heappop(heap)
-        arrived.append((worker, task[worker], batch_index[worker], read_event[worker], read_seconds[worker], now))
-        task[worker] += 1
-        readers = gate.readers_after(worker, waiting)
-        waiting.add(worker)
-        waiting.difference_update(readers)
-        finish[worker] = np.inf
-        for reader in readers:
-            batch_index[reader], read_event[reader], read_seconds[reader] = num_reads, event, now
-            finish[reader] = now + next(seconds_of[reader])
-            heapq.heappush(heap, (finish[reader], reader))
-            reads.append((reader, event, now))
-            num_reads += 1
-    state = [np.array(column) for column in (task, batch_index, read_event, read_seconds, finish)]
-    return (
-        _events(arrived, cursor.num_events, gradients_per_update),
-        Reads(*_columns(reads, (np.int32, np.int64, float))),
-        Cursor(cursor.num_events + num_events, num_reads, *state),
-    )
-
-
 def order(
     durations: Durations,
     *,
@@ -211,31 +113,73 @@ def order(
     gradients_per_update: int = 1,
     events_per_piece: int = 1 << 16,
 ) -> Iterator[tuple[Events, Reads]]:
-    """Yields the events [first_event, num_events) in pieces, so that memory does not grow with their number.
+    """Yields the events [first_event, num_events) and the reads that follow them, in pieces.
 
-    The events before the first one are simulated and discarded.
+    At second 0 all workers have read the initial parameters, in the order of their indices. The events before the first
+    one are simulated and discarded. Memory grows with the size of a piece, not with the number of events.
 
     Args:
       durations: the seconds of each task of each worker.
       num_workers: n.
-      num_events: the number of the first event that is not yielded.
-      first_event: the number of the first event.
-      staleness_bound: see ``advance``.
-      gradients_per_update: see ``advance``.
-      events_per_piece: the largest number of events in a piece; the events do not depend on it.
+      num_events: the number of gradients to simulate from the beginning.
+      first_event: the number of the first event to yield.
+      staleness_bound: s, of stale synchronous parallel: a worker that has finished more than s tasks more than the
+        slowest one waits. 0 makes rounds, in which all gradients are of the same parameters; with None no worker waits.
+        The bound is on tasks; it implies that a gradient misses at most (2 s + 1)(n - 1) updates.
+      gradients_per_update: c, of soft synchronisation: the server updates with every c-th gradient; no worker waits.
+      events_per_piece: the largest number of events in a piece.
+
+    Raises:
+      ValueError: if the durations are of another number of workers, end, or are not positive; for a bound below 0 or a
+        count below 1.
+
+    >>> table = from_table(np.array([[1.0, 2.5]] * 9))  # worker 1 takes 2.5 times as long
+    >>> ((events, _),) = order(table, num_workers=2, num_events=7)
+    >>> events.worker, events.staleness
+    (array([0, 0, 1, 0, 0, 0, 1], dtype=int32), array([0, 0, 2, 1, 0, 0, 3]))
+    >>> events.batch_index
+    array([0, 2, 1, 3, 5, 6, 4])
+
+    Reference: Chen, Pan, Monga, Bengio, Jozefowicz, arXiv 1604.00981, algorithms 1 and 2. The bound is from Ho et al.,
+    "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013; the count from Zhang,
+    Gupta, Lian, Liu, arXiv 1511.05950. Differs from them in: one server that is never busy, and reads that are never
+    torn; Ho's caches are always fresh.
     """
-    cursor = start(durations, num_workers=num_workers)
-    while cursor.num_events < num_events:
-        goal = first_event if cursor.num_events < first_event else num_events
-        events, reads, cursor = advance(
-            durations,
-            cursor,
-            num_events=min(events_per_piece, goal - cursor.num_events),
-            staleness_bound=staleness_bound,
-            gradients_per_update=gradients_per_update,
-        )
-        if cursor.num_events > first_event:
-            yield events, reads
+    if staleness_bound is not None and staleness_bound < 0:
+        raise ValueError(f"staleness_bound={staleness_bound}: must be in [0, inf) or None")
+    if gradients_per_update < 1:
+        raise ValueError(f"gradients_per_update={gradients_per_update}: must be in [1, inf)")
+    if (found := durations(0).shape[1:]) != (num_workers,) or not num_workers:
+        raise ValueError(f"seconds: of {found} workers, must be ({num_workers},)")
+    seconds_of = [_of_worker(durations, worker) for worker in range(num_workers)]
+    heap = [(next(seconds), worker) for worker, seconds in enumerate(seconds_of)]  # ends of the current tasks
+    heapq.heapify(heap)
+    # Lists, because accessing an item of an array takes several times as long.
+    task, batch_index = [0] * num_workers, list(range(num_workers))
+    read_event, read_seconds = [0] * num_workers, [0.0] * num_workers
+    num_reads, waiting, gate = num_workers, set[int](), _Gate(task, bound=staleness_bound)
+    arrived: list[tuple] = []
+    reads: list[tuple] = []
+    for event in range(1, num_events + 1):
+        now, worker = heapq.heappop(heap)
+        if event > first_event:
+            arrived.append((worker, task[worker], batch_index[worker], read_event[worker], read_seconds[worker], now))
+        task[worker] += 1
+        readers = gate.readers_after(worker, waiting)
+        waiting.add(worker)
+        waiting.difference_update(readers)
+        for reader in readers:
+            batch_index[reader], read_event[reader], read_seconds[reader] = num_reads, event, now
+            heapq.heappush(heap, (now + next(seconds_of[reader]), reader))
+            num_reads += 1
+            if event > first_event:
+                reads.append((reader, event, now))
+        if arrived and (len(arrived) == events_per_piece or event == num_events):
+            yield (
+                _events(arrived, event - len(arrived), gradients_per_update),
+                Reads(*_columns(reads, (np.int32, np.int64, float))),
+            )
+            arrived, reads = [], []
 
 
 class _Gate:

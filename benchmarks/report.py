@@ -61,12 +61,6 @@ def moved(names: Iterable[str], *, new: Path, old: Path = PUBLISHED) -> list[str
     return lines
 
 
-def unexplained(found: Sequence[Measured], *, notes: str) -> list[str]:
-    """Returns the quantities that miss their target and have no paragraph of their own in the notes."""
-    missed = [one.name for one in found if one.target and not one.target.met(one.median)]
-    return [name for name in missed if f"### {name}\n" not in notes]
-
-
 def _there(name: str, folder: Path) -> bool:
     return (folder / f"{name}.json").exists()
 

@@ -25,9 +25,12 @@ def report(arguments: argparse.Namespace, options: dict) -> str:
     model = arrivals.make(arguments.model, **options)
     key = jax.random.key(arguments.seed)
     durations = asynchronous.from_model(lambda step: model(key, step, arguments.workers))
-    start = asynchronous.start(durations, num_workers=arguments.workers)
-    events, _, _ = asynchronous.advance(
-        durations, start, num_events=arguments.gradients, staleness_bound=arguments.staleness_bound
+    ((events, _),) = asynchronous.order(
+        durations,
+        num_workers=arguments.workers,
+        num_events=arguments.gradients,
+        staleness_bound=arguments.staleness_bound,
+        events_per_piece=arguments.gradients,
     )
     counts = asynchronous.histogram(events.worker, events.staleness, num_workers=arguments.workers)
     s = asynchronous.summary(counts)

@@ -28,8 +28,9 @@ def _measure(*, model: str, num_workers: int, num_gradients: int, seed: int) -> 
 
     built, key = arrivals.make(model), jax.random.key(seed)
     durations = asynchronous.from_model(lambda step: built(key, step, num_workers))
-    begin = asynchronous.start(durations, num_workers=num_workers)
-    events, _, _ = asynchronous.advance(durations, begin, num_events=num_gradients)
+    ((events, _),) = asynchronous.order(
+        durations, num_workers=num_workers, num_events=num_gradients, events_per_piece=num_gradients
+    )
 
     def described(num_layers: int) -> list[dict[str, float]]:
         times = asynchronous.layer_times([1.0] * num_layers)
