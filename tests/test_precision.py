@@ -379,8 +379,8 @@ def test_a_reducer_of_ones_own_that_needs_arrival_times_is_refused_without_a_mod
     monkeypatch.setitem(reducers.REDUCERS, "slowest", slowest)
     softmax = ("--config.model.name=softmax", "--config.reducer.name=slowest")
     with pytest.raises(ConfigError, match="name='slowest' needs arrival times"):
-        program_of(*softmax)
-    run = Run(program_of(*softmax, "--config.arrivals.name=lognormal"), num_devices=4).steps(0, 1)
+        setup_of(*softmax)
+    run = Stepper(setup_of(*softmax, "--config.arrivals.name=lognormal"), num_devices=4).steps(0, 1)
     assert run.metrics["reduced_norm"] > 0
 
 
