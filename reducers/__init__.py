@@ -129,9 +129,8 @@ def make(name: str, *, axis_name: AxisName, **options: Any) -> Reducer:
     Traceback (most recent call last):
     ValueError: combine.num_trimed: unknown option; allowed: num_trimmed
     """
-    block = {"name": name, **options}
-    check(block)
-    return as_reducer(blocks.build(block, lookup=lookup, axis_name=axis_name))
+    check({"name": name, **options})
+    return as_reducer(lookup(name)(axis_name, **options))
 
 
 def check(block: Mapping | str) -> None:
@@ -155,10 +154,9 @@ def check(block: Mapping | str) -> None:
     name = options.pop("name")
     blocks.check(lookup(name), options, given=dict.fromkeys(GIVEN))
     for key in _nested(REDUCERS[name]):
-        value = options.get(key)
-        if value is not None and not isinstance(value, optax.GradientTransformation):
+        if _is_block(options.get(key)):
             try:
-                check(value)
+                check(options[key])
             except ValueError as error:
                 raise ValueError(f"{key}.{error}") from None
 
@@ -183,9 +181,8 @@ def _of_names(constructor: Callable) -> Callable:
 
     def build(axis_name: AxisName, **options: Any) -> optax.GradientTransformation:
         for key in nested:
-            value = options.get(key)
-            if value is not None and not isinstance(value, optax.GradientTransformation):
-                options[key] = blocks.build(value, lookup=lookup, key=key, axis_name=axis_name)
+            if _is_block(options.get(key)):
+                options[key] = blocks.build(options[key], lookup=lookup, key=key, axis_name=axis_name)
         return constructor(axis_name, **options)
 
     signature = inspect.signature(constructor, eval_str=True)
@@ -203,3 +200,8 @@ def _nested(constructor: Callable) -> list[str]:
     """The parameters that are reducers themselves."""
     parameters = inspect.signature(constructor, eval_str=True).parameters.values()
     return [p.name for p in parameters if p.annotation == Combine]
+
+
+def _is_block(value: Any) -> bool:
+    """Whether a nested reducer is given by name or as a block, not as a transformation or None."""
+    return value is not None and not isinstance(value, optax.GradientTransformation)
