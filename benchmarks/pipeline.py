@@ -21,7 +21,8 @@ from typing import Any, Literal
 import numpy as np
 from absl import flags
 
-from data.streams import Images, resolve_processes
+from data.decoding.pool import Job, resolve_processes
+from data.streams import Images
 from runs import environment, files
 
 Mode = Literal["training", "evaluation"]
@@ -137,13 +138,16 @@ def measure(
     index, opened = np.arange(count)[None], []
     try:
         for row in own:
-            options: dict[str, Any] = {
-                "name": "noise",
-                "split": "train",
-                "num_classes": NUM_CLASSES,
-                "image_size": image_size,
-            }
-            opened.append(Images([(str(path), count)], **options, mode=row.mode, processes=row.processes))
+            job = Job(
+                files=[(str(path), count)],
+                image_size=image_size,
+                num_classes=NUM_CLASSES,
+                mode=row.mode,
+                seed=0,
+                on_damage="stop",
+                records=(0, count),
+            )
+            opened.append(Images(job, name="noise", split="train", processes=row.processes))
         for number in range(repeats + 1):
             tell(f"round {number} of {repeats}")
             for row, examples in zip(own, opened, strict=True):

@@ -1,129 +1,180 @@
-"""Processes that decode: started when they are needed, shared out small requests, ended at once or by themselves."""
+"""A pool of processes that decode images: started when needed, and never left behind."""
 
 import collections
-import contextlib
-import multiprocessing.connection
+import dataclasses
+import multiprocessing
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing import connection
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent  # where the package ``data`` is
-REQUESTS_AHEAD = 2  # of one process: the next is there when it has sent an answer
-LOOK_SECONDS = 0.5  # how often a wait for answers looks whether it is to end
-PATIENCE_SECONDS = 1.0  # for the exit code of a process that answers no more
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent  # the folder of the package ``data``
+PROGRAM = "import sys; from data.decoding.process import main; main(int(sys.argv[1]))"
+REQUESTS_AHEAD = 2  # per process: the next request is there when an answer has been sent
+EXIT_SECONDS = 1.0  # how long to wait for the exit code of a process that does not answer any more
+
+Task = tuple[int, int, int]  # record, batch_index, position in the batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What all requests to a pool have in common.
+
+    Attributes:
+      files: Path and number of records of each array_record file, in order.
+      image_size: Side of a crop, S, in pixels.
+      num_classes: Labels are 0 to num_classes - 1.
+      mode: "training" for random-resized crops, mirrored with probability 1/2; "evaluation" for centre crops.
+      seed: Seed of the random crops, 0 to 2**64 - 1.
+      on_damage: "stop" at a record that cannot be decoded, or "skip" it and take the next record of the range.
+      records: The range [start, stop) of records that may be used.
+    """
+
+    files: Sequence[tuple[str, int]]
+    image_size: int
+    num_classes: int
+    mode: Literal["training", "evaluation"]
+    seed: int
+    on_damage: Literal["stop", "skip"]
+    records: tuple[int, int]
+
+
+@dataclasses.dataclass
+class Answer:
+    """The result of one request.
+
+    Attributes:
+      labels: Label of each crop; incomplete if the request failed.
+      damaged: Record -> why it cannot be decoded.
+      stopped_at: The damaged record at which the request failed, if it did.
+      error: Why a file cannot be read, if the request failed for that.
+    """
+
+    labels: list[int] = dataclasses.field(default_factory=list)
+    damaged: dict[int, str] = dataclasses.field(default_factory=dict)
+    stopped_at: int | None = None
+    error: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all crops were made."""
+        return self.stopped_at is None and not self.error
 
 
 class Request(NamedTuple):
-    """Crops that are asked for, and where they go."""
+    """Crops to make, and where to put them and their labels."""
 
-    tasks: list[tuple[int, int, int]]  # record, batch_index, position
-    place: np.ndarray  # [n, S, S, 3] uint8, contiguous
-    take: Callable[[Mapping[str, Any]], None]  # given the answer, before the crops; raises if they do not follow
+    tasks: list[Task]
+    images: np.ndarray  # [n, S, S, 3] uint8, contiguous
+    labels: np.ndarray  # [n] int32
 
 
 class _Process(NamedTuple):
     child: subprocess.Popen
-    link: socket.socket
-    under_way: collections.deque[Request]
+    link: connection.Connection
+    pending: collections.deque[Request]
 
 
-class Processes:
-    """A number of decoding processes, each at the end of a socket of its own.
+class Pool:
+    """Decoding processes, each a fresh interpreter at the other end of its own socket.
 
-    A process ends when its socket does, so none outlives this one, whatever ended it. Each is a fresh interpreter that
-    imports NumPy and Pillow: not forked, because JAX has threads, and not ``multiprocessing``'s spawn, which imports
-    the main module and with it JAX.
+    A process ends when its socket is closed, so none survives this program, however it ends. It imports NumPy and
+    Pillow only, and Ctrl-C in the terminal does not reach it.
+
+    ``concurrent.futures.ProcessPoolExecutor`` gives neither: with "spawn" and "forkserver" its processes import the
+    main module, and JAX with it, and they survive a program that was killed. "fork" is unsafe beside JAX's threads.
     """
 
-    def __init__(self, job: Mapping[str, Any], *, count: int):
-        """Starts nothing.
+    def __init__(self, job: Job, *, count: int):
+        """Starts nothing yet.
 
         Args:
-          job: the fields of ``data.decoding.process.Job``.
-          count: of processes, at least 1.
+          job: What all requests have in common.
+          count: Number of processes, at least 1.
         """
-        self._job, self._count = dict(job), count
+        self._job, self._count = job, count
         self._running: list[_Process] = []
         self._lock, self._closing = threading.Lock(), threading.Event()
 
-    def run(self, requests: Iterable[Request]) -> None:
-        """Has all requests answered, in no particular order. One call at a time: others wait.
+    def run(self, requests: Iterable[Request], *, check: Callable[[Answer], None]) -> None:
+        """Has all requests answered, in any order. A second call waits until the first one returns.
+
+        Args:
+          requests: What to decode.
+          check: Called with each answer; must raise an exception if the answer is not complete.
 
         Raises:
-          RuntimeError: if a process has died, or ``close`` was called meanwhile.
-          Exception: what ``take`` raises.
+          RuntimeError: If a process died, or ``close`` was called meanwhile.
+          Exception: Whatever ``check`` raises.
         """
-        waiting = collections.deque(requests)
         with self._lock:
             try:
-                self._run(waiting)
+                self._run(collections.deque(requests), check)
             except (EOFError, ConnectionError):
-                raise RuntimeError(self._why_one_ended()) from None
+                reason = self._why_one_ended()
+                self._end()
+                raise RuntimeError(reason) from None
             except BaseException:
                 self._end()  # answers to other requests are still to come
                 raise
 
-    def _run(self, waiting: collections.deque[Request]) -> None:
-        from data.decoding import process as protocol
-
+    def _run(self, waiting: collections.deque[Request], check: Callable[[Answer], None]) -> None:
         def ask(process: _Process) -> None:
             if waiting:
-                process.under_way.append(waiting.popleft())
-                protocol.send(process.link, process.under_way[-1].tasks)
+                process.pending.append(waiting.popleft())
+                process.link.send(process.pending[-1].tasks)
 
         if not self._running:
             self._start()
-        by_link: dict[Any, _Process] = {process.link: process for process in self._running}
+        by_link = {process.link: process for process in self._running}
         for _ in range(REQUESTS_AHEAD):
             for process in self._running:
                 ask(process)
-        while any(process.under_way for process in self._running):
-            if self._closing.is_set():
-                raise RuntimeError("these examples are closed")
-            for link in multiprocessing.connection.wait(list(by_link), LOOK_SECONDS):
-                process = by_link[link]
-                answer = protocol.receive(process.link)
-                request = process.under_way.popleft()
-                request.take(answer)
-                protocol.receive_into(process.link, request.place.reshape(-1).data)
+        while any(process.pending for process in self._running):
+            for link in connection.wait(list(by_link)):
+                if self._closing.is_set():
+                    raise RuntimeError("these examples are closed")
+                process = by_link[link]  # type: ignore[index]
+                answer, request = process.link.recv(), process.pending.popleft()
+                check(answer)
+                request.labels[:] = answer.labels
+                receive_into(link.fileno(), request.images.reshape(-1).data)  # type: ignore[union-attr]
                 ask(process)
 
     def _start(self) -> None:
-        from data.decoding import process as protocol
-
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OPENBLAS_NUM_THREADS": "1"}
         for _ in range(self._count):
-            ours, theirs = socket.socketpair()
+            ours, theirs = multiprocessing.Pipe()
             with theirs:
                 child = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "data.decoding.process", str(theirs.fileno())],
+                    [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     env=environment,
-                    process_group=0,  # the terminal's Ctrl-C does not reach it, not even before it can ignore one
+                    process_group=0,  # the terminal's Ctrl-C does not reach it, not even while it starts
                 )
             self._running.append(_Process(child, ours, collections.deque()))
-        for process in self._running:  # now that all of them are starting: a long list of files waits for its reader
-            protocol.send(process.link, self._job)
+        for process in self._running:  # now that all are starting: sending a long list of files waits for the reader
+            process.link.send(self._job)
 
     def _why_one_ended(self) -> str:
-        closing, deadline = self._closing.is_set(), time.monotonic() + PATIENCE_SECONDS
-        while not (codes := [c for c in (p.child.poll() for p in self._running) if c is not None]):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.01)  # its socket is closed a moment before it has ended
-        self._end()
+        if self._closing.is_set():
+            return "these examples are closed"
+        deadline = time.monotonic() + EXIT_SECONDS
+        codes: list[int] = []
+        while not codes and time.monotonic() < deadline:  # a socket is closed shortly before its process has ended
+            time.sleep(0.01)
+            codes = [code for process in self._running if (code := process.child.poll()) is not None]
         how = ", ".join(f"signal {-code}" if code < 0 else f"exit code {code}" for code in codes)
-        return "these examples are closed" if closing else f"a decoding process has ended ({how or 'no code'})"
+        return f"a decoding process has ended ({how or 'no exit code'})"
 
     def _end(self) -> None:
         for process in self._running:
@@ -134,7 +185,7 @@ class Processes:
         self._running = []
 
     def close(self) -> None:
-        """Ends the processes at once; a ``run`` under way in another thread fails. The next one starts them again."""
+        """Ends the processes at once; a ``run`` in another thread fails. The next ``run`` starts them again."""
         self._closing.set()
         for process in list(self._running):
             process.child.terminate()
@@ -142,16 +193,31 @@ class Processes:
             self._end()
             self._closing.clear()
 
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the interpreter may be ending
-            self._end()
+
+def send(descriptor: int, content: memoryview) -> None:
+    """Writes all of the content. ``Connection.send_bytes`` would need a reader that copies it three times."""
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
+def receive_into(descriptor: int, place: memoryview) -> None:
+    """Fills the place with what ``send`` wrote.
+
+    Raises:
+      EOFError: If the other side has ended.
+    """
+    while place:
+        count = os.readv(descriptor, [place])
+        if not count:
+            raise EOFError
+        place = place[count:]
 
 
 def resolve_processes(processes: int | Literal["auto"]) -> int:
-    """Returns how many processes decode: "auto" leaves one of the cores that this process may use to the program.
+    """Returns the number of decoding processes: "auto" leaves one of the usable cores to the program.
 
     Raises:
-      ValueError: if it is neither "auto" nor a count.
+      ValueError: If it is neither "auto" nor a count.
 
     >>> resolve_processes(2), resolve_processes("auto") >= 1
     (2, True)
