@@ -1,4 +1,4 @@
-"""Sizes of data that are not at hand, so that what trains on them can be looked at before they are fetched."""
+"""Known sizes of data sets that are not prepared, so that a run on them can be checked before they are downloaded."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from data import decoded, sources, tokenizers
 from data.examples import Dataset, Info
 from data.sources import Source
 
-# Image shape, classes, examples for training and for testing, as TFDS describes the sets.
+# Image shape, classes, training examples and test examples, as TFDS describes the sets.
 IMAGE_SETS: dict[str, tuple[tuple[int, int, int] | None, int, int, int]] = {
     "cifar10": ((32, 32, 3), 10, 50_000, 10_000),
     "cifar100": ((32, 32, 3), 100, 50_000, 10_000),
@@ -18,14 +18,14 @@ IMAGE_SETS: dict[str, tuple[tuple[int, int, int] | None, int, int, int]] = {
     "mnist": ((28, 28, 1), 10, 60_000, 10_000),
 }
 
-NUM_SEQUENCES = 10_000_000  # of a text whose length nobody knows
+NUM_SEQUENCES = 10_000_000  # for texts of unknown length
 
 
 def make_or_assume(name: str, **kwargs) -> Source:
-    """Opens the data of a config block; where they are not at hand, assumes their sizes, and cannot load them.
+    """Finds the data of a config block; if they are missing, returns a source of assumed sizes that cannot be loaded.
 
     Raises:
-      ValueError: as ``sources.make``, if they are not at hand and nothing is known of them, or a value is not allowed.
+      ValueError: As ``sources.make``, if the data are missing and of unknown size, or a value is not allowed.
 
     >>> make_or_assume("imagenet2012", image_size=224, dir="").info.num_train
     1281167
@@ -36,12 +36,12 @@ def make_or_assume(name: str, **kwargs) -> Source:
         info, note = _info(name, kwargs)
         if info is None:
             raise
-        told = f"data not at hand ({error}); {note}"
+        message = f"data not at hand ({error}); {note}"
 
     def load(seed: int) -> Dataset:
-        raise ValueError(told)
+        raise ValueError(message)
 
-    return sources.source_of(info, load, note=told, **kwargs)
+    return sources.source_of(info, load, note=message, **kwargs)
 
 
 def _info(name: str, kwargs: dict[str, Any]) -> tuple[Info | None, str]:

@@ -1,4 +1,4 @@
-"""What is done to a worker's images on the device: random augmentation of bytes, then normalisation to floats."""
+"""Operations on a worker's images on the device: random augmentation of bytes, then normalisation to floats."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,8 +16,8 @@ def normalise(images: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
 
     Args:
       images: [..., C] uint8.
-      mean: [C] mean of each channel over the training images, in units of a pixel value (0 to 255).
-      std: [C] standard deviation, likewise.
+      mean: [C], mean of each channel over the training images, in units of a pixel value (0 to 255).
+      std: [C], standard deviation of each channel, in the same units.
 
     Returns:
       [..., C] float32.
@@ -31,19 +31,19 @@ def normalise(images: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
 
 
 def unchanged(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Returns the images as they are."""
+    """Returns the images unchanged."""
     del key
     return images
 
 
 def crop_flip(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Pads each image by 4 zero pixels, crops it back at a random place, and mirrors every other one at random.
+    """Pads each image by 4 zero pixels, crops it back at a random place, and mirrors half of them.
 
-    The standard augmentation of CIFAR. Each image has its own offsets, uniform over the 9 x 9 possible, and is mirrored
-    left to right with probability 1/2.
+    This is the standard augmentation of CIFAR. Each image has its own offsets, uniform over the 9 x 9 possible ones,
+    and is mirrored left to right with probability 1/2.
 
     Args:
-      key: random key of this worker and batch.
+      key: Random key of this worker and batch.
       images: [B, H, W, C] uint8.
 
     Returns:
@@ -72,13 +72,13 @@ def as_inputs(
     augment: Augmentation = unchanged,
     key: jax.Array | None = None,
 ) -> dict[str, jax.Array]:
-    """Returns a batch as tasks take it: images augmented, then normalised where there are statistics of them.
+    """Returns a batch as tasks take it: images are augmented, then normalised if there are statistics.
 
     Args:
       batch: name -> [B, ...], as the examples are stored.
-      constants: "mean" and "std" [C], or neither.
-      augment: what is done to training images.
-      key: its random key; without one nothing is augmented.
+      constants: "mean" and "std" [C], or {}.
+      augment: Augmentation of training images.
+      key: Random key of the augmentation; None augments nothing.
     """
     if "image" not in batch:
         return batch
@@ -87,14 +87,3 @@ def as_inputs(
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {"crop_flip": crop_flip, "none": unchanged}
-
-
-def lookup(name: str) -> Augmentation:
-    """Returns the augmentation called ``name``.
-
-    Raises:
-      ValueError: if there is none of that name; says which there are.
-    """
-    if name not in AUGMENTATIONS:
-        raise ValueError(f"data.augment={name!r}: must be one of {', '.join(AUGMENTATIONS)}")
-    return AUGMENTATIONS[name]

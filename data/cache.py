@@ -1,8 +1,4 @@
-"""Splits as .npy files: written once, whole or not at all; read back through memory maps.
-
-Images are decoded chunk by chunk into their files (``load``); columns that were made in memory are written as they are
-(``store`` and ``stored``).
-"""
+"""Cached data sets: named columns as .npy files, written once, whole or not at all, and read through memory maps."""
 
 import contextlib
 import json
@@ -10,178 +6,114 @@ import os
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
-Chunks = Iterator[tuple[np.ndarray, np.ndarray]]
-"""Consecutive parts of a split: images [n, H, W, C] uint8 and labels [n] int32."""
+Columns = dict[str, np.ndarray]
+Shapes = Mapping[str, Mapping[str, tuple[tuple[int, ...], np.dtype]]]
+"""split -> column -> shape [N, ...] and type."""
 
-MANIFEST = "manifest.json"  # written last: where it is, all is there
-MAX_CHECKED_BYTES = 2**30  # contents are checked by CRC up to here (a second); sizes always
+MANIFEST = "manifest.json"  # written last: if it exists, all files are complete
+MAX_CHECKED_BYTES = 2**30  # contents are checked by CRC up to this size, which takes a second; sizes always
 STALE_SECONDS = 24 * 3600  # temporary files older than this belong to no living process
 
 
-class Split(NamedTuple):
-    """Examples: decoded, in the order of their source."""
-
-    images: np.ndarray  # [N, H, W, C] uint8
-    labels: np.ndarray  # [N] int32
-
-
-Columns = dict[str, np.ndarray]
-
-
 class Stored(NamedTuple):
-    """Splits of named columns [N, ...], and what else was to be kept: of JSON's types."""
+    """Splits of named columns [N, ...], and notes: anything that JSON can hold."""
 
     splits: dict[str, Columns]
     notes: dict[str, Any]
 
 
-class Decoded(NamedTuple):
-    """Splits by name, and how often each pixel value occurs in each: [C, 256] int64."""
-
-    splits: dict[str, Split]
-    histograms: dict[str, np.ndarray]
-
-
-def root() -> Path:
-    """Returns the folder of all caches: under XDG_CACHE_HOME where that is set (and absolute, as it must be)."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
+def root(folder: str = "") -> Path:
+    """Returns the folder of all caches: ``folder``, or else syncsum/data in XDG_CACHE_HOME or ~/.cache."""
+    if folder:
+        return Path(folder).expanduser()
+    home = os.environ.get("XDG_CACHE_HOME", "")  # relative paths are to be ignored, by its specification
     return Path(home if os.path.isabs(home) else os.path.expanduser("~/.cache")) / "syncsum" / "data"
 
 
-def count_pixels(images: np.ndarray) -> np.ndarray:
-    """Returns how often each value occurs in each channel of uint8 images: [C, 256] int64."""
-    return np.stack([np.bincount(images[..., c].ravel(), minlength=256) for c in range(images.shape[-1])])
-
-
-def load(folder: Path, sizes: Mapping[str, tuple[int, ...]], *, decode: Callable[[str], Chunks]) -> Decoded:
-    """Returns the splits in a folder; decodes them, and writes them there, if they are missing or damaged.
-
-    Where they cannot be written they are decoded into memory, with a warning.
-
-    Args:
-      folder: their own folder; it need not exist.
-      sizes: split -> the shape of its images, [N, H, W, C].
-      decode: split -> its examples.
-    """
-    if (folder / MANIFEST).exists():
-        try:
-            return _read(folder, sizes)
-        except Exception as damage:  # there is no end of ways to be damaged
-            logging.warning("%s is damaged (%s); decoding again", folder, damage)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_stale(folder)
-        _write(folder, sizes, decode)
-        return _read(folder, sizes)
-    except OSError as error:
-        logging.warning("%s cannot be written (%s); decoding into memory, at every start", folder, error)
-    splits, histograms = {}, {}
-    for name, shape in sizes.items():
-        parts = list(decode(name))
-        splits[name] = Split(*(np.concatenate(part) for part in zip(*parts, strict=True)))
-        histograms[name] = count_pixels(splits[name].images)
-        _check_count(name, len(splits[name].labels), shape)
-    return Decoded(splits, histograms)
-
-
-def _check_count(name: str, count: int, shape: tuple[int, ...]) -> None:
-    if count != shape[0]:
-        raise ValueError(f"split {name!r}: {count} examples instead of {shape[0]}")
-
-
-def _read(folder: Path, sizes: Mapping[str, tuple[int, ...]]) -> Decoded:
-    """Maps the files, and raises one of the usual errors if they are not what was written."""
-    manifest = json.loads((folder / MANIFEST).read_text())
-    splits, histograms = {}, {}
-    for name, shape in sizes.items():
-        arrays = []
-        for kind, wanted, dtype in (("images", shape, np.uint8), ("labels", shape[:1], np.int32)):
-            path = folder / f"{name}.{kind}.npy"
-            arrays.append(_read_array(path, shape=wanted, dtype=np.dtype(dtype), crc=manifest[name][kind]))
-        splits[name] = Split(*arrays)
-        histograms[name] = np.array(manifest[name]["histogram"], np.int64)
-        if histograms[name].shape != (shape[-1], 256) or histograms[name].sum() != np.prod(shape, dtype=np.int64):
-            raise ValueError(f"the histogram of {name} is not of its images")
-    return Decoded(splits, histograms)
-
-
-def _read_array(path: Path, *, shape: Sequence[int], dtype: np.dtype, crc: int) -> np.ndarray:
-    array = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
-    if array.shape != tuple(shape) or array.dtype != dtype:
-        raise ValueError(f"{path.name} holds {array.dtype} {array.shape}")
-    if array.nbytes <= MAX_CHECKED_BYTES and zlib.crc32(array.data) != crc:
-        raise ValueError(f"{path.name} fails its checksum")
-    return array
-
-
-def _write(folder: Path, sizes: Mapping[str, tuple[int, ...]], decode: Callable[[str], Chunks]) -> None:
-    manifest = {}
-    for name, shape in sizes.items():
-        histogram, count = np.zeros((shape[-1], 256), np.int64), 0
-        with (
-            _array_file(folder / f"{name}.images.npy", shape=shape, dtype=np.uint8) as images_file,
-            _array_file(folder / f"{name}.labels.npy", shape=shape[:1], dtype=np.int32) as labels_file,
-        ):
-            for images, labels in decode(name):
-                images_file.append(images)
-                labels_file.append(labels)
-                histogram += count_pixels(images)
-                count += len(labels)
-            _check_count(name, count, shape)
-        manifest[name] = {"images": images_file.crc, "labels": labels_file.crc, "histogram": histogram.tolist()}
-    with _whole_file(folder / MANIFEST) as file:
-        file.write(json.dumps(manifest).encode())
-
-
 def stored(folder: Path) -> Stored | None:
-    """Returns what ``store`` wrote, mapped; None if there is nothing, or (with a warning) it is damaged."""
+    """Returns what ``store`` wrote, memory-mapped; None if there is nothing, or, with a warning, if it is damaged."""
     if not (folder / MANIFEST).exists():
         return None
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         splits: dict[str, Columns] = {}
         for file, (split, name, shape, dtype, crc) in manifest["arrays"].items():
-            array = _read_array(folder / file, shape=shape, dtype=np.dtype(dtype), crc=crc)
+            array = np.load(folder / file, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+            if array.shape != tuple(shape) or array.dtype != np.dtype(dtype):
+                raise ValueError(f"{file} holds {array.dtype} {array.shape}")
+            if array.nbytes <= MAX_CHECKED_BYTES and zlib.crc32(array.data) != crc:
+                raise ValueError(f"{file} fails its checksum")
             splits.setdefault(split, {})[name] = array
         if zlib.crc32(json.dumps(manifest["notes"]).encode()) != manifest["notes_crc"]:
             raise ValueError("the notes fail their checksum")
         return Stored(splits, manifest["notes"])
-    except Exception as damage:  # there is no end of ways to be damaged
-        logging.warning("%s is damaged (%s); making it again", folder, damage)
+    except Exception as damage:  # there is no end to the ways a file can be damaged
+        logging.warning("%s is damaged or of another version (%r); making it again", folder, damage)
         return None
 
 
-def store(folder: Path, content: Stored) -> Stored:
-    """Writes into a folder of its own and returns it mapped; where that fails, as it is, with a warning."""
+def store(
+    folder: Path, shapes: Shapes, *, chunks: Callable[[str], Iterator[Columns]], notes: Callable[[], dict[str, Any]]
+) -> Stored:
+    """Writes splits chunk by chunk and returns them memory-mapped.
+
+    If they cannot be written, logs a warning and returns them in memory.
+
+    Args:
+      folder: The data set's own folder; need not exist.
+      shapes: split -> column -> shape and type.
+      chunks: Makes a split's consecutive parts, name -> [n, ...]. It is called again if writing fails.
+      notes: Called after the last chunk.
+
+    Raises:
+      ValueError: If a split has another number of examples than its shape says.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_stale(folder)
+        _prepare(folder)
         arrays = {}
-        for split, columns in content.splits.items():
-            for name, column in columns.items():
-                path = folder / f"{split}.{name}.npy"
-                with _array_file(path, shape=column.shape, dtype=column.dtype) as file:
-                    file.append(column)
-                arrays[path.name] = (split, name, column.shape, column.dtype.str, file.crc)
-        notes_crc = zlib.crc32(json.dumps(content.notes).encode())
-        manifest = {"arrays": arrays, "notes": content.notes, "notes_crc": notes_crc}
+        for split, columns in shapes.items():
+            with contextlib.ExitStack() as stack:
+                paths = {name: folder / f"{split}.{name}.npy" for name in columns}
+                files = {name: stack.enter_context(_array_file(paths[name], *columns[name])) for name in columns}
+                count = 0
+                for chunk in chunks(split):
+                    for name, file in files.items():
+                        file.append(chunk[name])
+                    count += len(next(iter(chunk.values())))
+                _check_count(split, count, columns)
+            for name, (shape, dtype) in columns.items():
+                arrays[paths[name].name] = (split, name, shape, np.dtype(dtype).str, files[name].crc)
+        made = notes()
+        manifest = {"arrays": arrays, "notes": made, "notes_crc": zlib.crc32(json.dumps(made).encode())}
         with _whole_file(folder / MANIFEST) as file:
             file.write(json.dumps(manifest).encode())
-        return stored(folder) or content
+        if found := stored(folder):
+            return found
     except OSError as error:
         logging.warning("%s cannot be written (%s); made in memory, at every start", folder, error)
-        return content
+    splits = {}
+    for split, columns in shapes.items():
+        parts = list(chunks(split))
+        splits[split] = {name: np.concatenate([part[name] for part in parts]) for name in columns}
+        _check_count(split, len(next(iter(splits[split].values()))), columns)
+    return Stored(splits, notes())
 
 
-def stored_file(folder: Path, name: str) -> str | None:
-    """Returns what ``store_file`` wrote; None if there is nothing, or (with a warning) it is damaged."""
+def _check_count(split: str, count: int, columns: Mapping[str, tuple[tuple[int, ...], Any]]) -> None:
+    shape, _ = next(iter(columns.values()))
+    if count != shape[0]:
+        raise ValueError(f"split {split!r}: {count} examples instead of {shape[0]}")
+
+
+def stored_text(folder: Path, name: str) -> str | None:
+    """Returns what ``store_text`` wrote; None if there is nothing, or, with a warning, if it is damaged."""
     if not (folder / MANIFEST).exists():
         return None
     try:
@@ -194,11 +126,10 @@ def stored_file(folder: Path, name: str) -> str | None:
         return None
 
 
-def store_file(folder: Path, name: str, content: str) -> None:
-    """Writes a file of text into a folder of its own; where that fails, says so in a warning."""
+def store_text(folder: Path, name: str, content: str) -> None:
+    """Writes a text file into a folder of its own; logs a warning if that fails."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_stale(folder)
+        _prepare(folder)
         for file, text in ((name, content), (MANIFEST, json.dumps({name: zlib.crc32(content.encode())}))):
             with _whole_file(folder / file) as handle:
                 handle.write(text.encode())
@@ -219,7 +150,7 @@ class _ArrayFile:
 
 
 @contextlib.contextmanager
-def _array_file(path: Path, *, shape: tuple[int, ...], dtype: np.dtype | type) -> Iterator[_ArrayFile]:
+def _array_file(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[_ArrayFile]:
     with _whole_file(path) as file:
         header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": tuple(shape)}
         np.lib.format.write_array_header_1_0(file, header)
@@ -228,7 +159,7 @@ def _array_file(path: Path, *, shape: tuple[int, ...], dtype: np.dtype | type) -
 
 @contextlib.contextmanager
 def _whole_file(path: Path):
-    """Opens a file that takes its name only when all of it is written: a kill at any moment leaves no half file."""
+    """Opens a file that gets its name when it is complete: a kill at any moment leaves no half file under that name."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "xb") as file:
@@ -241,8 +172,9 @@ def _whole_file(path: Path):
         raise
 
 
-def _remove_stale(folder: Path) -> None:
-    """Removes what killed processes left; other living ones may be writing here too."""
+def _prepare(folder: Path) -> None:
+    """Makes the folder and removes what killed processes left in it; living ones may be writing there, too."""
+    folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob(".*.tmp"):
         if path.stat().st_mtime < time.time() - STALE_SECONDS:
             path.unlink(missing_ok=True)

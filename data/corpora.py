@@ -8,39 +8,45 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from data import tfds_sets, tfds_texts
+from data import tfds_sets
 
 BUILT_IN = "pydoc"
-HELD_OUT = 10  # where there is no test split, one of so many documents is for testing: the last ones
+HELD_OUT = 10  # if there is no test split, one in this many documents is held out for testing: the last ones
 
 
 class Corpus(NamedTuple):
-    """Texts that were found, and are not read yet."""
+    """Texts that were found, and are not read yet.
 
-    label: str  # for the names of files
-    fingerprint: str  # 12 hex digits that change with the texts
-    read: Callable[[], dict[str, list[str]]]  # "train" and "test"
+    Attributes:
+      label: Name for cache folders.
+      fingerprint: 12 hex digits that change with the texts.
+      read: Returns the documents of "train" and "test".
+    """
+
+    label: str
+    fingerprint: str
+    read: Callable[[], dict[str, list[str]]]
 
 
 def open_corpus(source: str, *, directory: str = "") -> Corpus:
-    """Finds texts; looks at all that can be seen without reading them.
+    """Finds texts and checks all that can be checked without reading them.
 
-    * ``"pydoc"``: the topics of Python's language reference, which come with Python; they differ between its versions.
-    * A path, or a pattern such as ``"texts/*.txt"``: what ends in .txt, holds ``*`` or ``?``, or begins with ``/``,
-      ``.`` or ``~``. Each file is a document, in the order of their names; UTF-8.
-    * Any other name: a TFDS set of texts as "set", "set/config" or "set:version". Each example is a document; but
-      where the set says that its examples are in order, and none holds an empty line, they are paragraphs of one.
+    * ``"pydoc"``: the topics of Python's language reference, which come with Python and differ between its versions.
+    * A path or a pattern such as ``"texts/*.txt"``: a source that ends in .txt, contains ``*`` or ``?``, or begins with
+      ``/``, ``.`` or ``~``. Each file is a document in UTF-8; documents are sorted by file name.
+    * Any other name: a TFDS set of texts as "set", "set/config" or "set:version". Each example is a document. But if
+      the set says that its examples are ordered, and none contains an empty line, they are paragraphs of one document.
 
-    Test texts are the split "test", or else "validation". Where there is neither, they are the last tenth of the
-    documents, or with fewer than ten of them the last tenth of each, cut at an end of line.
+    Test texts are the split "test", or else "validation". Without either, they are the last tenth of the documents, or
+    with fewer than ten documents the last tenth of each, cut at an end of line.
 
     Args:
-      source: of one of these kinds.
-      directory: folder of prepared TFDS sets, "" means TFDS_DATA_DIR, and where that is not set TFDS's own default; and
-        the folder in which relative paths begin, "" means the current one.
+      source: A source of one of these kinds.
+      directory: Folder of prepared TFDS sets ("" means TFDS_DATA_DIR, or else TFDS's own default), and the folder in
+        which relative paths begin ("" means the current one).
 
     Raises:
-      ValueError: one line; no such texts, or not as needed.
+      ValueError: One line; there are no such texts, or they are not as needed.
 
     >>> corpus = open_corpus("pydoc")
     >>> corpus.label, len(corpus.fingerprint)
@@ -49,23 +55,23 @@ def open_corpus(source: str, *, directory: str = "") -> Corpus:
     if re.search(r"[*?]|^[/.~]|\.txt$", source):
         return _files(source, directory)
     if source == BUILT_IN:
-        if directory:  # of no use here, but a folder that was named must be one
+        if directory:  # not needed, but a folder that was named must exist
             tfds_sets.data_directory(directory)
         topics = _topics()
         return Corpus(BUILT_IN, _digest(*topics), lambda: _hold_out(topics))
-    builder, splits = tfds_texts.open_texts(source, directory=directory)
+    builder, splits = tfds_sets.open_texts(source, directory=directory)
     label = re.sub(r"[^\w.-]+", "-", builder.info.full_name)
 
     def read() -> dict[str, list[str]]:
         found = {}
         for name, split in splits.items():
-            texts = list(tfds_texts.read(builder, split))
+            texts = list(tfds_sets.read_texts(builder, split))
             if builder.info.disable_shuffling and not any("\n\n" in text for text in texts):
                 texts = ["".join(text if text.endswith("\n") else text + "\n" for text in texts)]
             found[name] = texts
         return found if "test" in found else _hold_out(found["train"])
 
-    return Corpus(label, tfds_sets.fingerprint_files(builder, splits.values()), read)
+    return Corpus(label, tfds_sets.fingerprint(builder, splits.values()), read)
 
 
 def _topics() -> list[str]:
@@ -115,14 +121,14 @@ def _digest(*parts: str) -> str:
 
 
 def _hold_out(documents: list[str]) -> dict[str, list[str]]:
-    """Parts documents into train and test as ``open_corpus`` says."""
+    """Divides documents into train and test as ``open_corpus`` describes."""
     count = len(documents) // HELD_OUT
     if count:
         return {"train": documents[:-count], "test": documents[-count:]}
     train, test = [], []
     for text in documents:
         end = text.rstrip("\n").find("\n", len(text) - len(text) // HELD_OUT - 1) + 1
-        if not end:  # no line ends that late: the last line, whatever its length
+        if not end:  # no line ends that late: hold out the last line, whatever its length
             end = text.rstrip("\n").rfind("\n") + 1
         train.append(text[:end] if end else text)
         test.append(text[end:] if end else "")

@@ -1,9 +1,7 @@
-"""Image sets by name: scikit-learn's digits, or any image classification set that TFDS has prepared."""
+"""Image sets whose images have one size, decoded once: scikit-learn's digits, or a set that TFDS has prepared."""
 
-import functools
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,43 +9,42 @@ import numpy as np
 
 from data import cache as caches
 from data import tfds_sets
-from data.cache import Split
-from data.examples import Arrays, Dataset, Info
+from data.examples import Arrays, Columns, Dataset, Info
 
-DIGITS_SPLIT_SEED = 0  # which digits are for testing: never the run's seed, so that runs can be compared
+DIGITS_SPLIT_SEED = 0  # which digits are test images: never the run's seed, so that runs can be compared
 DIGITS_TEST_FRACTION = 0.2
 EXAMPLES_PER_CHUNK = 512
 
 
 def describe(image_shape: tuple[int, int, int], num_classes: int, num_train: int, num_test: int) -> Info:
-    """Returns what is known of a set of images [H, W, C] with one label each."""
+    """Returns the shapes and sizes of a set of images [H, W, C] with one label each."""
     shape = jax.ShapeDtypeStruct
-    of_channels = shape(image_shape[-1:], np.float32)
+    per_channel = shape(image_shape[-1:], np.float32)
     return Info(
         example={"image": shape(image_shape, np.uint8), "label": shape((), np.int32)},
         sizes={"num_classes": num_classes},
         num_train=num_train,
         num_test=num_test,
-        constants={"mean": of_channels, "std": of_channels},
+        constants={"mean": per_channel, "std": per_channel},
     )
 
 
-# Stated, because scikit-learn takes a second to import; a test compares them with the set.
+# Written out, because scikit-learn takes a second to import; a test compares it with the set.
 DIGITS = describe((8, 8, 1), 10, num_train=1437, num_test=360)
 
 
 def check(name: str, *, directory: str = "") -> Info:
-    """Returns a set's shapes, having made sure that ``load`` will find it; decodes nothing.
+    """Returns a set's shapes and makes sure that ``load`` will find it; decodes nothing.
 
     Args:
       name: "digits", or a TFDS set as "set", "set/config" or "set:version".
-      directory: folder of prepared TFDS sets; "" means TFDS_DATA_DIR, and where that is not set TFDS's own default.
+      directory: Folder of prepared TFDS sets; "" means TFDS_DATA_DIR, or else TFDS's own default.
 
     Raises:
-      ValueError: one line; no such set, not an image classification set, or not prepared in that folder.
+      ValueError: One line; no such set, not an image classification set, or not prepared in that folder.
     """
     if name == "digits":
-        if directory:  # of no use to digits, but a folder that was named must be one
+        if directory:  # digits needs none, but a folder that was named must exist
             tfds_sets.data_directory(directory)
         return DIGITS
     return _info(tfds_sets.open_set(name, directory=directory))
@@ -56,35 +53,60 @@ def check(name: str, *, directory: str = "") -> Info:
 def load(name: str, *, directory: str = "", cache: str = "") -> Dataset:
     """Returns a decoded set. TFDS sets are decoded once, then mapped from a cache on disk.
 
-    Its constants are "mean" and "std" [C] float32, of each channel over the pixels of the training images, in units of
-    a pixel value (0 to 255); a channel that never changes has 1 for "std".
+    The constants are "mean" and "std" [C] float32 of each channel over the pixels of the training images, in units of
+    a pixel value (0 to 255). A constant channel has standard deviation 1.
 
     Args:
-      name: as for ``check``.
-      directory: as for ``check``.
-      cache: folder of decoded sets; "" means syncsum/data in XDG_CACHE_HOME or ~/.cache.
+      name: As for ``check``.
+      directory: As for ``check``.
+      cache: Folder of decoded sets; "" means syncsum/data in XDG_CACHE_HOME or ~/.cache.
 
     Raises:
-      ValueError: as ``check``; or the set's files are damaged.
+      ValueError: As for ``check``; or the set's files are damaged.
 
     >>> load("digits").train.columns["image"].shape
     (1437, 8, 8, 1)
     """
     if name == "digits":
-        info, splits = check(name, directory=directory), _digits()
-        histogram = caches.count_pixels(splits["train"].images)
+        check(name, directory=directory)
+        splits = _digits()
+        histogram = count_pixels(splits["train"]["images"])
     else:
-        prepared = tfds_sets.open_set(name, directory=directory)
-        info = _info(prepared)
-        label = re.sub(r"[^\w.-]+", "-", prepared.builder.info.full_name)
-        folder = (Path(cache).expanduser() if cache else caches.root()) / f"{label}-{tfds_sets.fingerprint(prepared)}"
-        shape = info.example["image"].shape
-        sizes = {"train": (info.num_train, *shape), "test": (info.num_test, *shape)}
-        decoded = caches.load(folder, sizes, decode=functools.partial(decode, prepared))
-        splits, histogram = decoded.splits, decoded.histograms["train"]
+        found = _load_prepared(tfds_sets.open_set(name, directory=directory), cache)
+        splits, histogram = found.splits, np.array(found.notes["histogram"], np.int64)
     mean, std = statistics(histogram)
-    train, test = (Arrays({"image": splits[key].images, "label": splits[key].labels}) for key in ("train", "test"))
+    train, test = (
+        Arrays({"image": splits[key]["images"], "label": splits[key]["labels"]}) for key in ("train", "test")
+    )
     return Dataset(name, train, test, {"mean": mean, "std": std})
+
+
+def _load_prepared(prepared: tfds_sets.Prepared, cache: str) -> caches.Stored:
+    label = re.sub(r"[^\w.-]+", "-", prepared.builder.info.full_name)
+    fingerprint = tfds_sets.fingerprint(prepared.builder, prepared.splits.values())
+    folder = caches.root(cache) / f"{label}-{fingerprint}"
+    histogram = np.zeros((prepared.image_shape[-1], 256), np.int64)  # of the training images
+
+    def chunks(split: str) -> Iterator[Columns]:
+        if split == "train":
+            histogram[:] = 0
+        for images, labels in decode(prepared, split):
+            if split == "train":
+                np.add(histogram, count_pixels(images), out=histogram)
+            yield {"images": images, "labels": labels}
+
+    shapes = {}
+    for split in ("train", "test"):
+        count = prepared.num_examples(split)
+        images = (count, *prepared.image_shape), np.dtype(np.uint8)
+        shapes[split] = {"images": images, "labels": ((count,), np.dtype(np.int32))}
+    made = caches.stored(folder)
+    return made or caches.store(folder, shapes, chunks=chunks, notes=lambda: {"histogram": histogram.tolist()})
+
+
+def count_pixels(images: np.ndarray) -> np.ndarray:
+    """Returns how often each value occurs in each channel of uint8 images: [C, 256] int64."""
+    return np.stack([np.bincount(images[..., c].ravel(), minlength=256) for c in range(images.shape[-1])])
 
 
 def statistics(histogram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -100,18 +122,18 @@ def statistics(histogram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decode(prepared: tfds_sets.Prepared, split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields a split's examples in order, in chunks: [n, H, W, C] uint8 and [n] int32. "split" is "train" or "test".
+    """Yields the examples of "train" or "test" in order, in chunks: [n, H, W, C] uint8 and [n] int32.
 
-    One thread: most of the time goes into work that holds the interpreter's lock (two and four were no faster).
+    Two and four threads were no faster: most of the work holds the interpreter's lock.
 
     Raises:
-      ValueError: if an example is not as the set's description says, or cannot be read.
+      ValueError: If an example does not fit the set's description, or cannot be read.
     """
     channels = prepared.image_shape[-1]
     image_feature = prepared.builder.info.features["image"]
 
     def example(feature: Any) -> tuple[np.ndarray, int]:
-        # Pillow whether or not OpenCV is installed: their JPEG decoders differ in bits.
+        # Always Pillow, even if OpenCV is installed: their JPEG decoders differ in bits.
         image = image_feature.decode_example_np_with_pil(feature["image"].bytes_list.value[0], channels)
         if image.shape != prepared.image_shape:
             raise ValueError(f"an image of shape {image.shape} instead of {prepared.image_shape}")
@@ -120,17 +142,16 @@ def decode(prepared: tfds_sets.Prepared, split: str) -> Iterator[tuple[np.ndarra
             raise ValueError(f"label {label} is not in [0, {prepared.num_classes})")
         return image, label
 
+    progress = {"description": f"decoding {prepared.name} {split}", "unit": "images"}
     try:
-        show = {"doing": f"decoding {prepared.name} {split}", "unit": "images"}
-        chunks = tfds_sets.read(
-            prepared.builder, prepared.splits[split], parse=example, size=EXAMPLES_PER_CHUNK, **show
-        )
-        for chunk in chunks:
+        for chunk in tfds_sets.read(
+            prepared.builder, prepared.splits[split], parse=example, size=EXAMPLES_PER_CHUNK, **progress
+        ):
             images, labels = zip(*chunk, strict=True)
             yield np.stack(images), np.array(labels, np.int32)
-    except Exception as error:  # what a damaged file gives depends on where it is damaged
-        told = f"data.name={prepared.name!r}: split {split!r} cannot be decoded"
-        raise ValueError(f"{told}: {tfds_sets.reason(error)}") from error
+    except Exception as error:  # which exception a damaged file causes depends on where it is damaged
+        reason = tfds_sets.reason(error)
+        raise ValueError(f"data.name={prepared.name!r}: split {split!r} cannot be decoded: {reason}") from error
 
 
 def _info(prepared: tfds_sets.Prepared) -> Info:
@@ -138,7 +159,7 @@ def _info(prepared: tfds_sets.Prepared) -> Info:
     return describe(prepared.image_shape, prepared.num_classes, *counts)
 
 
-def _digits() -> dict[str, Split]:
+def _digits() -> dict[str, Columns]:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -148,4 +169,5 @@ def _digits() -> dict[str, Split]:
     parts = train_test_split(
         np.arange(len(labels)), test_size=DIGITS_TEST_FRACTION, stratify=labels, random_state=DIGITS_SPLIT_SEED
     )
-    return {name: Split(images[part], labels[part]) for name, part in zip(("train", "test"), parts, strict=True)}
+    names = ("train", "test")
+    return {name: {"images": images[part], "labels": labels[part]} for name, part in zip(names, parts, strict=True)}

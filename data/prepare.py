@@ -1,7 +1,7 @@
 """Prepares a TFDS set of images or of texts for reading without TensorFlow: ``python -m data.prepare mnist``.
 
-It downloads and converts with TFDS itself. Most sets need TensorFlow for that, once; where it is missing, the command
-that makes it available in an environment of its own is shown.
+TFDS itself downloads and converts the set. Most sets need TensorFlow for that, once; if it is not installed, this
+program prints the commands that install it in a separate environment.
 """
 
 import argparse
@@ -14,23 +14,23 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
-from data import tfds_sets, tfds_texts
+from data import tfds_sets
 
 
 def _unfit(features: Any) -> str:
-    return tfds_texts.TEXTS.unfit(features) and tfds_sets.IMAGES_OF_ANY_SIZE.unfit(features)
+    return tfds_sets.TEXTS.unfit(features) and tfds_sets.IMAGES_OF_ANY_SIZE.unfit(features)
 
 
 IMAGES_OR_TEXTS = tfds_sets.IMAGES_OF_ANY_SIZE._replace(unfit=_unfit)
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:  # one line, as for all that the user gets wrong
+    def error(self, message: str) -> NoReturn:  # one line, like all other errors
         raise ValueError(message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prepares one set; returns the exit code, 2 for whatever stopped it (said in one line on stderr)."""
+    """Prepares one set; returns the exit code, 2 after an error, which it prints on stderr in one line."""
     parser = _Parser(
         prog="python -m data.prepare", description="Prepares a TFDS set of images with labels, or of texts."
     )
@@ -46,10 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def prepare(name: str, *, directory: str = "") -> str:
-    """Prepares a set where it is not prepared yet; returns what to tell the user.
+    """Prepares a set unless it is prepared already; returns a message for the user.
 
     Raises:
-      ValueError: if it cannot be done: says why, and what to do where TensorFlow is missing.
+      ValueError: If it cannot be prepared; the message says why, and what to do if TensorFlow is missing.
     """
     if name == "digits":
         return "digits: nothing to prepare, it comes with scikit-learn"
@@ -70,7 +70,7 @@ def prepare(name: str, *, directory: str = "") -> str:
 
 
 def _folder(directory: str) -> str:
-    """Returns the folder to prepare into. One that does not exist will be made, if what is to hold it is a folder."""
+    """Returns the folder to prepare into; it may be made later, if its nearest existing parent is a readable folder."""
     folder = os.path.abspath(os.path.expanduser(directory or os.environ.get("TFDS_DATA_DIR", "")))
     if not directory and not os.environ.get("TFDS_DATA_DIR"):
         return tfds_sets.data_directory("")
@@ -82,8 +82,8 @@ def _folder(directory: str) -> str:
 
 
 def _describe(name: str, folder: str) -> str:
-    if tfds_texts.text_feature(tfds_sets.find(name, directory=folder, kind=IMAGES_OR_TEXTS).info.features):
-        builder, splits = tfds_texts.open_texts(name, directory=folder)
+    if tfds_sets.text_feature(tfds_sets.find(name, directory=folder, kind=IMAGES_OR_TEXTS).info.features):
+        builder, splits = tfds_sets.open_texts(name, directory=folder)
         return " + ".join(str(builder.info.splits[split].num_examples) for split in splits.values()) + " texts"
     prepared = tfds_sets.open_set(name, directory=folder, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
     size = "many sizes" if None in prepared.image_shape else prepared.image_shape
@@ -91,7 +91,7 @@ def _describe(name: str, folder: str) -> str:
 
 
 def _needs_tensorflow(builder) -> bool:
-    """Tells, before anything is downloaded, whether the set's own code will ask for a TensorFlow that is not there."""
+    """Returns whether the set's own code will import TensorFlow, which is not installed; downloads nothing."""
     return importlib.util.find_spec("tensorflow") is None and hasattr(sys.modules[type(builder).__module__], "tf")
 
 
@@ -100,7 +100,7 @@ def _without_tensorflow(name: str, folder: str) -> str:
     code = "import sys, tensorflow_datasets as tfds; "
     code += 'tfds.builder(sys.argv[1], data_dir=sys.argv[2], file_format="array_record").download_and_prepare()'
     return (
-        f"{name}: preparing it needs TensorFlow, which is not installed here; training does not. Prepare it with\n"
+        f"{name}: preparing it needs TensorFlow, which is not installed; training does not. Prepare it with\n"
         f"    python3 -m venv tfds-env && tfds-env/bin/pip install "
         f"tensorflow-cpu tensorflow-datasets=={version} importlib_resources\n"
         f"    tfds-env/bin/python -c {shlex.quote(code)} {shlex.quote(name)} {shlex.quote(folder)}"

@@ -1,32 +1,33 @@
-"""Data by name: what a config's ``data`` block stands for."""
+"""Data sets by name, as a config's ``data`` block names them."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
 from data import augment as augmentations
-from data import decoded, examples, streams, text, tfds_sets
+from data import decoded, examples, streams, tfds_sets
 from data.augment import Augmentation
-from data.examples import Arrays, Columns, Dataset, Info, Placement
+from data.examples import Columns, Dataset, Info, Placement
+from data.text import Texts
 
-# Of ImageNet's training images; for streamed sets, whose own statistics nobody has counted.
+# Of ImageNet's training images; streamed sets are normalised by these, since nobody computes their own statistics.
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 Normalise = Literal["channels", "symmetric", "none"]
 EvaluateOn = Literal["test", "validation"]
-VALIDATION_SHARE = 10  # one in so many training examples is for validation
+VALIDATION_SHARE = 10  # one in this many training examples is held out for validation
 
 
 class Source(NamedTuple):
-    """Data that are known to be there, and not read yet.
+    """A data set that was found, and is not read yet.
 
     Attributes:
-      info: what is known of them.
-      load: seed -> the examples; the seed is that of random crops which are made while reading.
-      placement: of the training examples.
-      augment: of training images, on the device.
-      note: what a dry run says of them; "" if nothing.
+      info: Its shapes and sizes.
+      load: seed -> the examples. The seed is for random crops, which are made while reading.
+      placement: Where the training examples are kept.
+      augment: Changes training images on the device.
+      note: A remark for the dry run; "" if there is none.
     """
 
     info: Info
@@ -48,50 +49,47 @@ def source_of(
     note: str = "",
     **found_by: Any,
 ) -> Source:
-    """Returns what a config's ``data`` block makes of a set, be it at hand or not.
+    """Returns a set as the keys of a config's ``data`` block want it, whether or not its files exist.
 
     Args:
-      info: of the set.
+      info: Shapes and sizes of the set.
       load: seed -> the examples.
-      placement: as for ``images``, like the next four, of which texts have the last.
-      image_size: side of crops.
-      augment: what is done to training images.
-      normalise: whether the set's constants are of use.
-      evaluate_on: as for ``divide``.
-      note: what a dry run says of it.
-      **found_by: the block's other keys, which say what set it is.
+      placement: As for ``images``.
+      image_size: As for ``images``.
+      augment: As for ``images``.
+      normalise: As for ``images``.
+      evaluate_on: As for ``images``.
+      note: A remark for the dry run.
+      **found_by: The block's other keys, which say how to find the set; ignored.
 
     Raises:
-      ValueError: one line; a value is not allowed.
+      ValueError: One line; the values do not fit each other.
     """
     del found_by
-    where = examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes)
+    place = examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes)
     if image_size is not None:
         if placement == "device":
             raise _no_crops(image_size, of="placement='device'")
-        where = "stream"
+        place = "stream"
     info = info._replace(constants=info.constants if normalise != "none" else {})
-    return divide(Source(info, load, where, augmentations.lookup(augment), note), evaluate_on=evaluate_on)
+    source = Source(info, load, place, augmentations.AUGMENTATIONS[augment], note)
+    return hold_out(source) if evaluate_on == "validation" else source
 
 
-def divide(source: Source, *, evaluate_on: EvaluateOn) -> Source:
-    r"""Returns the source, of which evaluation reads the test examples, or the last tenth of the training examples.
+def hold_out(source: Source) -> Source:
+    r"""Returns the source with the last tenth of its training examples in place of the test examples.
 
-    Of :math:`N` training examples, training keeps the first :math:`N - \lfloor N / 10 \rfloor`. All that was found
-    from the training examples stays: the constants are those of all N.
+    Of :math:`N` training examples, training keeps the first :math:`N - \lfloor N / 10 \rfloor`. Statistics stay those
+    of all N.
 
     Raises:
-      ValueError: if there are fewer than ten, or it is neither "test" nor "validation".
+      ValueError: If there are fewer than ten.
     """
-    if evaluate_on not in get_args(EvaluateOn):
-        raise ValueError(f"data.evaluate_on={evaluate_on!r}: must be one of {', '.join(get_args(EvaluateOn))}")
-    if evaluate_on == "test":
-        return source
     count = source.info.num_train
     kept = count - count // VALIDATION_SHARE
     if kept == count:
-        told = f"needs {VALIDATION_SHARE} training examples, to keep one of them; there are {count}"
-        raise ValueError(f"data.evaluate_on={evaluate_on!r}: {told}")
+        needed = f"needs {VALIDATION_SHARE} training examples, to keep one of them; there are {count}"
+        raise ValueError(f"data.evaluate_on='validation': {needed}")
     info = source.info._replace(num_train=kept, num_test=count - kept)
     return source._replace(info=info, load=lambda seed: source.load(seed).divided(kept))
 
@@ -114,26 +112,26 @@ def images(
 ) -> Source:
     """Images with one label each: ``digits``, or any image classification set of TFDS by its name.
 
-    Sets of one size are decoded once and kept. With an ``image_size``, and sets whose images differ in size need one,
-    images are decoded as they are needed: random-resized crops and mirrored halves for training, centre crops for
-    evaluation, as Inception's.
+    Sets whose images have one size are decoded once and kept. With an ``image_size``, which sets of images of different
+    sizes need, images are decoded as they are needed: random-resized crops, mirrored with probability 1/2, for
+    training; centre crops for evaluation, as for Inception.
 
     Args:
-      name: the set.
-      dir: folder of prepared TFDS sets; by default ``TFDS_DATA_DIR``, then TFDS's own.
-      image_size: side of crops; by default images are taken whole.
-      augment: what is done to training images, on the device.
-      normalise: "channels" takes the mean of each channel away and divides by its standard deviation, of the training
-        images, all of them (with an image_size: of ImageNet's); "symmetric" maps bytes to -1 to 1; "none" leaves bytes.
+      name: The set.
+      dir: Folder of prepared TFDS sets. Default: ``TFDS_DATA_DIR``, or else TFDS's own.
+      image_size: Side of crops in pixels. Default: whole images.
+      augment: Augmentation of training images, on the device.
+      normalise: "channels" subtracts the mean of each channel and divides by its standard deviation over all training
+        images (with an image_size: over ImageNet's); "symmetric" maps bytes to [-1, 1]; "none" leaves bytes.
       placement: "device" keeps the training set on every device, "stream" sends batch by batch.
-      processes: that decode, with an image_size; by default one less than the cores, 0 is a thread.
-      on_damage: "skip" takes the next image in the place of one that cannot be decoded, and says so.
-      evaluate_on: "validation" keeps the last tenth of the training images from training and evaluates on that, and
-        not on the test images: to choose hyper-parameters by. In the order in which the set is stored, which has been
-        shuffled for digits, and by TFDS unless a set asks it not to.
+      processes: Number of decoding processes, with an image_size. Default: the usable cores less one; 0 is a thread.
+      on_damage: "skip" logs an image that cannot be decoded and takes the next one in its place.
+      evaluate_on: "validation" holds out the last tenth of the training images and evaluates on that instead of the
+        test images, to choose hyper-parameters by. The order is that in which the set is stored; digits are shuffled,
+        and TFDS shuffles sets unless they ask it not to.
 
     Raises:
-      ValueError: one line; no such set, or not prepared in that folder.
+      ValueError: One line; no such set, or not prepared in that folder.
     """
     if image_size is None:
         info = decoded.check(name, directory=dir)
@@ -162,11 +160,11 @@ def images(
 
 
 def constants_of(normalise: Normalise, *, measured: Columns | None = None) -> Columns:
-    """Returns "mean" and "std" [C] by which images are normalised, in units of a pixel value; {} leaves them.
+    """Returns "mean" and "std" [C] for ``augment.normalise``, in units of a pixel value; {} to leave bytes.
 
     Args:
-      normalise: how.
-      measured: of the training images; by default ImageNet's.
+      normalise: As for ``images``.
+      measured: Mean and standard deviation of the training images. Default: ImageNet's.
     """
     if normalise == "none":
         return {}
@@ -189,50 +187,44 @@ def texts(
     placement: Placement = "auto",
     evaluate_on: EvaluateOn = "test",
 ) -> Source:
-    """Sequences of tokens, of a text set of TFDS or of plain text files.
+    """Sequences of tokens from a text set of TFDS or from plain text files.
 
     Args:
       name: ``text``.
       source: "pydoc" (Python's own reference, which needs no file), the name of a TFDS set, or a path or pattern of
-        text files, as ``~/books/*.txt``.
-      dir: folder of prepared TFDS sets, and where relative paths begin.
-      tokenizer: "bytes", or "wordpiece", learnt from the training texts.
-      vocab_size: of "wordpiece", at most.
-      sequence_length: T; predictions in a causal sequence, all tokens of a masked one.
-      form: "causal", each token predicted from those before it; "masked", BERT's.
-      pairs: of masked sequences: "on" for two segments, of which the second follows or not.
-      placement: as for images.
-      evaluate_on: as for images; "validation" is the last tenth of the training sequences, in the order of the texts.
-        Word pieces are learnt from all training texts still, a text may be divided, and a second segment that does not
-        follow may come from either part.
+        text files, such as ``~/books/*.txt``.
+      dir: Folder of prepared TFDS sets, and the folder in which relative paths begin.
+      tokenizer: "bytes", or "wordpiece", which is learnt from the training texts.
+      vocab_size: Maximal vocabulary of "wordpiece".
+      sequence_length: T: the predictions in a causal sequence, or all tokens of a masked one.
+      form: "causal", each token is predicted from those before it; "masked", as for BERT.
+      pairs: "on" gives masked sequences two segments, the second of which follows the first or not.
+      placement: As for images.
+      evaluate_on: As for images. "validation" is the last tenth of the training sequences, in the order of the texts.
+        WordPiece still learns from all training texts, a text may be cut by the division, and a second segment that
+        does not follow may come from either part.
 
     Raises:
-      ValueError: one line; no such texts, or too few of them.
+      ValueError: One line; no such texts, or too few of them.
     """
     del name
-    options: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "vocab_size": vocab_size,
-        "sequence_length": sequence_length,
-        "form": form,
-        "pairs": pairs,
-        "directory": dir,
-    }
-    info = text.check_text(source, **options)
-
-    def load(seed: int) -> Dataset:
-        del seed
-        found = text.load_text(source, **options)
-        return Dataset(source, Arrays(found.train), Arrays(found.test), {})
-
-    return source_of(info, load, placement=placement, evaluate_on=evaluate_on)
+    found = Texts(
+        source,
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        sequence_length=sequence_length,
+        form=form,
+        pairs=pairs,
+        directory=dir,
+    )
+    return source_of(found.info(), lambda seed: found.load(), placement=placement, evaluate_on=evaluate_on)
 
 
 # Every other name is that of an image set.
 SOURCES: dict[str, Callable[..., Source]] = {"text": texts}
 
 GIVEN: frozenset[str] = frozenset()
-"""Nothing: every parameter of a source is a config key."""
+"""Parameters that are no config keys: none."""
 
 
 def lookup(name: str) -> Callable[..., Source]:
@@ -241,7 +233,7 @@ def lookup(name: str) -> Callable[..., Source]:
 
 
 def make(name: str, **kwargs) -> Source:
-    """Opens the data of a config block: ``make(**config.data)``; reads no examples.
+    """Finds the data of a config block, ``make(**config.data)``; reads no examples.
 
     >>> make("digits").info.sizes
     {'num_classes': 10}

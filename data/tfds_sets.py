@@ -1,4 +1,4 @@
-"""Sets that TFDS has prepared on disk, read without TensorFlow: of images with one label each, or of texts."""
+"""Data sets that TFDS has prepared on disk, read without TensorFlow: images with one label each, or texts."""
 
 import difflib
 import functools
@@ -16,36 +16,53 @@ from data.decoding import records
 
 T = TypeVar("T")
 Builder = Any  # tfds.core.DatasetBuilder; TFDS's own types say less than they should
-NAME = re.compile(r"\w+(/[\w.-]+)?(:[\d.*]+)?")  # set[/config][:version]; a namespace would reach for the network
+NAME = re.compile(r"\w+(/[\w.-]+)?(:[\d.*]+)?")  # set[/config][:version]; a namespace would access the network
+TEXTS_PER_READ = 4096
 
 
 class Kind(NamedTuple):
-    """What a set must be for its user, and what its user calls it."""
+    """A kind of data set, and how error messages name it.
 
-    key: str  # of the config
+    Attributes:
+      key: The config key that names the set.
+      noun: Name of the kind.
+      unfit: features -> why a set with these features is not of the kind; "" if it is.
+      suggestions: Names to suggest; the first is no TFDS set.
+    """
+
+    key: str
     noun: str
-    unfit: Callable[[Any], str]  # features -> what is wrong with them, "" if nothing is
-    names: tuple[str, ...]  # some, to be proposed; the first is not TFDS's
+    unfit: Callable[[Any], str]
+    suggestions: tuple[str, ...]
 
 
 class Prepared(NamedTuple):
-    """A set that was opened and found fit; nothing of it is decoded yet."""
+    """A prepared set of images that was opened and checked; nothing is decoded yet.
+
+    Attributes:
+      name: As the config has it.
+      builder: TFDS's builder.
+      image_shape: H, W, C; H and W are None if they differ from image to image.
+      num_classes: Labels are 0 to num_classes - 1.
+      splits: "train", "test" -> the split's name in TFDS.
+    """
 
     name: str
     builder: Builder
-    image_shape: tuple[int, int, int]  # H, W, C; None where it differs from image to image
+    image_shape: tuple[int, int, int]
     num_classes: int
-    splits: dict[str, str]  # "train", "test" -> the split's name in TFDS
+    splits: dict[str, str]
 
     def num_examples(self, split: str) -> int:
+        """Returns the number of examples of "train" or "test"."""
         return self.builder.info.splits[self.splits[split]].num_examples
 
 
 def data_directory(directory: str) -> str:
-    """Returns the folder of prepared sets: as named by argument, else by TFDS_DATA_DIR, else TFDS's own default.
+    """Returns the folder of prepared sets: the argument, or else TFDS_DATA_DIR, or else TFDS's own default.
 
     Raises:
-      ValueError: if it was named and is not a folder that can be read.
+      ValueError: If a folder was named that cannot be read.
     """
     path = directory or os.environ.get("TFDS_DATA_DIR", "")
     if not path:
@@ -59,8 +76,8 @@ def data_directory(directory: str) -> str:
     return path
 
 
-def _unfit(features: Any, *, sizes: Literal["one", "any"]) -> str:
-    """Returns what keeps these features from being an image, of one size or any, and a label; "" if nothing does."""
+def _unfit_images(features: Any, *, sizes: Literal["one", "any"]) -> str:
+    """Returns why features are not an image, of one size or of any, and a label; "" if they are."""
     names = list(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
     if "image" not in names or "label" not in names:
         return f"its examples have {', '.join(names)}; needed are image and label"
@@ -76,18 +93,35 @@ def _unfit(features: Any, *, sizes: Literal["one", "any"]) -> str:
 
 
 def _images(sizes: Literal["one", "any"]) -> Kind:
-    proposed = ("digits", "mnist", "fashion_mnist", "cifar10")
-    return Kind("data.name", "an image classification set", functools.partial(_unfit, sizes=sizes), proposed)
+    suggestions = ("digits", "mnist", "fashion_mnist", "cifar10")
+    return Kind("data.name", "an image classification set", functools.partial(_unfit_images, sizes=sizes), suggestions)
+
+
+def text_feature(features: Any) -> str:
+    """Returns the feature that holds an example's text: "text", or else the only one of type Text, or else ""."""
+    items = dict(features.items()) if hasattr(features, "items") else {}
+    kinds = {name: type(feature).__name__ for name, feature in items.items()}
+    if kinds.keys() & {"image", "audio", "video"}:  # a text beside these is a file name or a caption
+        return ""
+    found = [name for name, kind in kinds.items() if kind == "Text"]
+    return "text" if "text" in found else found[0] if len(found) == 1 else ""
+
+
+def _unfit_texts(features: Any) -> str:
+    names = sorted(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
+    needed = "needed is one of type Text, or one of that type called text"
+    return "" if text_feature(features) else f"its examples have {', '.join(names)}; {needed}"
 
 
 IMAGES, IMAGES_OF_ANY_SIZE = _images("one"), _images("any")
+TEXTS = Kind("data.source", "a set of texts", _unfit_texts, ("pydoc", "tiny_shakespeare", "imdb_reviews"))
 
 
 def find(name: str, *, directory: str, kind: Kind = IMAGES, **builder_options) -> Builder:
-    """Returns TFDS's builder of a set, whether or not that set is prepared.
+    """Returns TFDS's builder of a set, whether or not the set is prepared.
 
     Raises:
-      ValueError: if there is no such set, or its examples are not of the kind.
+      ValueError: If there is no such set, or its examples are not of the kind.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.registered import DatasetNotFoundError
@@ -98,14 +132,14 @@ def find(name: str, *, directory: str, kind: Kind = IMAGES, **builder_options) -
             raise DatasetNotFoundError
         builder = tfds.builder(name, data_dir=directory, **builder_options)
     except DatasetNotFoundError:
-        known = [*kind.names[:1], *tfds.list_builders(with_community_datasets=False)]
+        known = [*kind.suggestions[:1], *tfds.list_builders(with_community_datasets=False)]
         close = difflib.get_close_matches(name.lower(), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"try {', '.join(kind.names)}, ..."
+        hint = f"did you mean {close[0]!r}?" if close else f"try {', '.join(kind.suggestions)}, ..."
         raise ValueError(f"{key}: not a known data set; {hint}") from None
     except Exception as error:  # damaged files, a version or config that does not exist: TFDS has no common type
-        told = reason(error)
-        told = told.partition('}": ')[2] or told  # without TFDS's preamble, the call as we made it
-        raise ValueError(f"{key}: cannot be opened in {directory}: {told}") from None
+        text = reason(error)
+        text = text.partition('}": ')[2] or text  # without TFDS's preamble, which repeats our call
+        raise ValueError(f"{key}: cannot be opened in {directory}: {text}") from None
     problem = kind.unfit(builder.info.features)
     if problem:
         raise ValueError(f"{key}: not {kind.noun}: {problem}")
@@ -113,17 +147,17 @@ def find(name: str, *, directory: str, kind: Kind = IMAGES, **builder_options) -
 
 
 def open_set(name: str, *, directory: str = "", kind: Kind = IMAGES) -> Prepared:
-    """Opens a prepared set of images and looks at all that can be seen without decoding one.
+    """Opens a prepared set of images and checks all that can be checked without decoding one.
 
-    The test examples are the split "test", or "validation" where there is none, or where it has no labels (ImageNet).
+    The test examples are the split "test", or "validation" if there is no "test" or it has no labels (ImageNet).
 
     Args:
-      name: of the set.
-      directory: folder of prepared sets; "" as for ``data_directory``.
-      kind: ``IMAGES``, or ``IMAGES_OF_ANY_SIZE``.
+      name: "set", "set/config" or "set:version".
+      directory: Folder of prepared sets; "" as for ``data_directory``.
+      kind: ``IMAGES`` or ``IMAGES_OF_ANY_SIZE``.
 
     Raises:
-      ValueError: one line; the folder, the name, or what is prepared there is not fit.
+      ValueError: One line; the folder, the name, or the prepared files are not as needed.
     """
     builder = open_builder(name, directory=directory, kind=kind)
     splits = {"train": "train", "test": "test" if _has_labels(builder.info, "test") else "validation"}
@@ -132,11 +166,32 @@ def open_set(name: str, *, directory: str = "", kind: Kind = IMAGES) -> Prepared
     return Prepared(name, builder, tuple(image.shape), label.num_classes, splits)
 
 
-def open_builder(name: str, *, directory: str, kind: Kind) -> Builder:
-    """Returns the builder of a set that is prepared in a format that is read without TensorFlow.
+def open_texts(name: str, *, directory: str = "") -> tuple[Builder, dict[str, str]]:
+    """Opens a prepared set of texts and checks all that can be checked without reading them.
+
+    Args:
+      name: "set", "set/config" or "set:version".
+      directory: Folder of prepared sets; "" as for ``data_directory``.
+
+    Returns:
+      The builder, and "train" and "test" -> the split's name in TFDS: "validation" if there is no "test", and no entry
+      for "test" if there is neither.
 
     Raises:
-      ValueError: one line, as ``open_set``.
+      ValueError: One line; the folder, the name, or the prepared files are not as needed.
+    """
+    builder = open_builder(name, directory=directory, kind=TEXTS)
+    for_test = [split for split in ("test", "validation") if split in builder.info.splits]
+    splits = {"train": "train"} | ({"test": for_test[0]} if for_test else {})
+    require_splits(builder, name, splits.values(), directory=directory, kind=TEXTS)
+    return builder, splits
+
+
+def open_builder(name: str, *, directory: str, kind: Kind) -> Builder:
+    """Returns the builder of a set that is prepared in a format that can be read without TensorFlow.
+
+    Raises:
+      ValueError: One line, as ``open_set``.
     """
     path = data_directory(directory)
     builder = find(name, directory=path, kind=kind)
@@ -153,7 +208,7 @@ def open_builder(name: str, *, directory: str, kind: Kind) -> Builder:
 
 
 def require_splits(builder: Builder, name: str, splits: Iterable[str], *, directory: str, kind: Kind) -> None:
-    """Raises a ValueError of one line if one of the splits has no examples, or one of its files is missing."""
+    """Raises a ValueError if a split has no examples or one of its files is missing."""
     key, info = f"{kind.key}={name!r}", builder.info
     for split in splits:
         if split not in info.splits or not info.splits[split].num_examples:
@@ -169,7 +224,7 @@ def _command(name: str, directory: str) -> str:
 
 
 def files(prepared: Prepared, split: str) -> list[tuple[str, int]]:
-    """Returns path and number of records of each file of a split, in order. "split" is "train" or "test"."""
+    """Returns path and number of records of each file of "train" or "test", in order."""
     return _files(prepared.builder.info, prepared.splits[split])
 
 
@@ -178,30 +233,28 @@ def _files(info: Any, split: str) -> list[tuple[str, int]]:
 
 
 def _has_labels(info: Any, split: str) -> bool:
-    """Tells, where there is a choice, by the first label of the split: TFDS writes -1 where there are none."""
+    """Returns whether a split can be used for testing. If "validation" could be used instead, its first label decides.
+
+    TFDS writes the label -1 where labels are not published.
+    """
     if split not in info.splits or "validation" not in info.splits:
         return split in info.splits
     try:
         return records.unpack(records.Shards(_files(info, split)).read(0))[1] >= 0
-    except (records.Damaged, records.Unreadable):  # a file that is missing is named later
+    except (records.Damaged, records.Unreadable):  # missing files are reported later
         return True
 
 
 def is_prepared(builder: Builder) -> bool:
-    """Tells whether the set's files are there (TFDS's own question of that name also logs)."""
+    """Returns whether the set's files exist. TFDS's method of that name also logs."""
     return (Path(builder.data_dir) / "dataset_info.json").is_file()
 
 
-def fingerprint(prepared: Prepared) -> str:
-    """Returns 12 hex digits that change with the files: of dataset_info.json, and of each shard's size and time.
+def fingerprint(builder: Builder, splits: Iterable[str]) -> str:
+    """Returns 12 hex digits that change with dataset_info.json, or with the size or time of a file of these splits.
 
-    The time, because new labels for the same images seldom change a size.
+    Sizes alone are not enough: new labels for the same images seldom change them.
     """
-    return fingerprint_files(prepared.builder, prepared.splits.values())
-
-
-def fingerprint_files(builder: Builder, splits: Iterable[str]) -> str:
-    """Returns ``fingerprint`` of any set's splits."""
     content = hashlib.sha256((Path(builder.data_dir) / "dataset_info.json").read_bytes())
     for split in sorted(splits):
         for file in builder.info.splits[split].filepaths:
@@ -211,17 +264,17 @@ def fingerprint_files(builder: Builder, splits: Iterable[str]) -> str:
 
 
 def read(
-    builder: Builder, split: str, *, parse: Callable[[Any], T], size: int, doing: str, unit: str
+    builder: Builder, split: str, *, parse: Callable[[Any], T], size: int, description: str, unit: str
 ) -> Iterator[list[T]]:
-    """Yields the examples of a split in the order of its files, in lists, under a progress bar.
+    """Yields the examples of a split in the order of its files, in lists; shows a progress bar.
 
     Args:
-      builder: of a prepared set.
-      split: its name in TFDS.
-      parse: makes an example of the features of a record, as TFDS wrote them.
-      size: of a list, but for the last.
-      doing: what the bar says is done.
-      unit: of what it counts.
+      builder: The builder of a prepared set.
+      split: The split's name in TFDS.
+      parse: Makes an example from the features of a record, as TFDS wrote them.
+      size: Examples in a list; the last list may have fewer.
+      description: Text of the progress bar.
+      unit: What the progress bar counts.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.proto import tf_example_pb2
@@ -230,14 +283,33 @@ def read(
     count = builder.info.splits[split].num_examples
     unpack = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
     source = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
-    with tqdm(total=count, desc=doing, unit=f" {unit}", leave=False, disable=None) as bar:
+    with tqdm(total=count, desc=description, unit=f" {unit}", leave=False, disable=None) as bar:
         for start in range(0, count, size):
             records = source.__getitems__(range(start, min(start + size, count)))
             yield [parse(unpack(record).features.feature) for record in records]
             bar.update(len(records))
 
 
+def read_texts(builder: Builder, split: str) -> Iterator[str]:
+    """Yields a split's texts in the order of its files.
+
+    Raises:
+      ValueError: One line; a text cannot be read, or is not UTF-8.
+    """
+    name, text = builder.info.full_name, text_feature(builder.info.features)
+
+    def example(feature: Any) -> str:
+        return feature[text].bytes_list.value[0].decode()
+
+    progress = {"description": f"reading {name} {split}", "unit": "texts"}
+    try:
+        for chunk in read(builder, split, parse=example, size=TEXTS_PER_READ, **progress):
+            yield from chunk
+    except Exception as error:  # which exception a damaged file causes depends on where it is damaged
+        raise ValueError(f"data.source={name!r}: split {split!r} cannot be read: {reason(error)}") from error
+
+
 def reason(error: BaseException) -> str:
-    """Returns an error's text on one line of bounded length; its type if it has no text."""
+    """Returns an error's text on one line of bounded length, or its type if it has no text."""
     known = error.strerror if isinstance(error, OSError) else None
     return known or records.reason(error, limit=300)

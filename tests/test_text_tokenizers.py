@@ -1,6 +1,5 @@
 """Tokenizers: what goes in comes out, words are known, and a corpus has one tokenizer file, bit for bit."""
 
-import itertools
 import json
 import pathlib
 import random
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from data import tokenizers
-from data.bigrams import bigram_perplexity
 from data.tokenizers import SEP, SPECIAL, UNK, Bytes, WordPiece, train_wordpiece
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -179,24 +177,3 @@ def test_library_that_is_not_there(monkeypatch):
     monkeypatch.setattr(tokenizers.metadata, "version", missing)
     with pytest.raises(ValueError, match=r"^data.tokenizer='wordpiece': needs the package tokenizers"):
         tokenizers.library_version()
-
-
-# ---- the bigram model ----
-
-
-def test_bigrams_agree_with_plain_counting():
-    rng = np.random.default_rng(0)
-    train, test, k, size = rng.integers(1, 7, (5, 9)), rng.integers(1, 8, (3, 9)), 0.3, 8
-    test[-1, -4:] = 0  # padding
-    pairs = [(a, b) for row in train.tolist() for a, b in itertools.pairwise(row)]
-    logs = []
-    for row in test.tolist():
-        for a, b in itertools.pairwise(row):
-            if b != 0:
-                logs.append(np.log((pairs.count((a, b)) + k) / (sum(p[0] == a for p in pairs) + k * size)))
-    got = bigram_perplexity(train, test, vocab_size=size, smoothing=k)
-    np.testing.assert_allclose(got, np.exp(-np.mean(logs)), rtol=1e-12)
-
-
-def test_bigrams_of_what_was_never_seen_are_uniform():
-    assert bigram_perplexity(np.array([1, 1]), np.array([5, 6, 7]), vocab_size=9, smoothing=1.0) == pytest.approx(9)
