@@ -95,7 +95,7 @@ def _load_prepared(prepared: tfds_sets.Prepared, cache: str) -> caches.Stored:
                 np.add(histogram, count_pixels(images), out=histogram)
             yield {"images": images, "labels": labels}
 
-    shapes = {}
+    shapes: dict[str, dict[str, tuple[tuple[int, ...], np.dtype]]] = {}
     for split in ("train", "test"):
         count = prepared.num_examples(split)
         images = (count, *prepared.image_shape), np.dtype(np.uint8)

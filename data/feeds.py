@@ -129,7 +129,8 @@ class Feeds:
                 yield item
 
     def _prefetched(self, plans: Iterable[Plan]) -> Generator[tuple[Plan, Feed], None, None]:
-        plans, pending = iter(plans), collections.deque()
+        plans = iter(plans)
+        pending: collections.deque[tuple[Plan, futures.Future[Feed]]] = collections.deque()
         executor = self._executor = futures.ThreadPoolExecutor(1, thread_name_prefix="data feeds")
         try:
             while True:

@@ -1,4 +1,4 @@
-"""From the tokens of documents to sequences of one length."""
+"""Packs the tokens of documents into sequences of one length."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -11,16 +11,16 @@ Columns = dict[str, np.ndarray]
 
 
 def causal(encoded: Encoded, *, sequence_length: int, split: str) -> Columns:
-    """Cuts one stream of all documents, [SEP] before, between and after them, into sequences of T + 1.
+    """Cuts one stream of all documents, with [SEP] before, between and after them, into sequences of T + 1.
 
-    The last token of a row is the first of the next one. So each token of the stream but its first [SEP] is predicted
-    once; a row's first token is not, and stands only for the start of its context.
+    The last token of a row is the first token of the next one. So each token of the stream, except its first [SEP], is
+    predicted once; a row's first token only starts its context.
 
     Args:
-      encoded: the documents.
-      sequence_length: T, predictions in a row.
-      split: "train" drops the last tokens where they do not fill a row, so that every row holds T predictions; "test"
-        pads them with [PAD], which is not to be predicted, so that the whole split is evaluated.
+      encoded: The documents.
+      sequence_length: Number T of predictions in a row.
+      split: "train" drops the last tokens if they do not fill a row, so that every row has T predictions; "test" pads
+        them with [PAD], which is not predicted, so that the whole split is evaluated.
 
     Returns:
       {"tokens": [N, T + 1] int32}; N may be 0.
@@ -40,15 +40,15 @@ def causal(encoded: Encoded, *, sequence_length: int, split: str) -> Columns:
 def full_sequences(encoded: Encoded, *, sequence_length: int) -> Columns:
     """Fills each row with text up to the last whole word that fits: ``[CLS] words [SEP]``, then [PAD].
 
-    Text goes on from row to row and from document to document, with a [SEP] between documents. Each token of the
-    documents comes once.
+    Text continues from row to row and from document to document, with a [SEP] between documents. Each token of the
+    documents occurs once.
 
     Args:
-      encoded: the documents.
-      sequence_length: T, at least 3.
+      encoded: The documents.
+      sequence_length: Length T of a row, at least 3.
 
     Returns:
-      As ``segment_pairs``; all segments are 0, all is_next are 1.
+      As for ``segment_pairs``, with all segments 0 and all is_next 1.
 
     Reference: Liu et al. 2019, RoBERTa, section 4.2, FULL-SENTENCES.
     Differs from the paper in: rows end with whole words, not with whole sentences.
@@ -61,12 +61,12 @@ def full_sequences(encoded: Encoded, *, sequence_length: int) -> Columns:
     ends = encoded.bounds[1:]
     ids = np.insert(encoded.ids, ends, SEP)
     starts = np.insert(encoded.starts, ends, True)
-    stop = len(ids) - 1 if len(ids) else 0  # the last [SEP] is the row's own
+    stop = len(ids) - 1 if len(ids) else 0  # the row adds the last [SEP] itself
     floor = _floor(starts)
     rows = []
     position = 0
     while position < stop:
-        if ids[position] == SEP:  # the row before ends with one already
+        if ids[position] == SEP:  # the previous row ends with one already
             position += 1
             continue
         end = _cut(floor, position, position + sequence_length - 2, stop)
@@ -78,27 +78,27 @@ def full_sequences(encoded: Encoded, *, sequence_length: int) -> Columns:
 def segment_pairs(
     encoded: Encoded, *, sequence_length: int, seed: int, short_probability: float = 0.1, next_probability: float = 0.5
 ) -> Columns:
-    """Makes rows of two segments: ``[CLS] A [SEP] B [SEP]``, then [PAD]; B follows A in its document, or does not.
+    """Makes rows of two segments: ``[CLS] A [SEP] B [SEP]``, then [PAD]; B follows A in its document or not.
 
-    A document is walked once. A takes a random part of a row's T - 3 places; B takes the rest, from where A ended or
-    else from a random place of another document (of a single one: far from A), and then the walk goes on behind A. So
-    each token comes once, in A or as the true next, and some come again as random ones.
+    Each document is read once. A takes a random part of a row's T - 3 places. B takes the rest, either from where A
+    ended or from a random place of another document (or far from A, if there is only one document); then reading
+    continues after A. So each token occurs once, in A or in a B that follows, and some occur again in a random B.
 
     Args:
-      encoded: the documents.
-      sequence_length: T, at least 5.
-      seed: of all random choices.
-      short_probability: of a row that is shortened to a random length, as rows in use are.
-      next_probability: of a B that follows A; where a document ends with A, B is random.
+      encoded: The documents.
+      sequence_length: Length T of a row, at least 5.
+      seed: Seed of all random choices.
+      short_probability: Probability of shortening a row to a random length, since rows in use are shorter, too.
+      next_probability: Probability that B follows A; if the document ends with A, B is random.
 
     Returns:
       {"tokens": [N, T] int32, "segments": [N, T] int8, 1 for B and its [SEP], else 0, "words": [N, T] int16, the index
-      of each token's word within its row, -1 for special tokens and padding ([UNK] is a word), "is_next": [N] int32}.
-      N is 0 where the documents hold fewer than two tokens.
+      of each token's word in its row, -1 for special tokens and padding ([UNK] is a word), "is_next": [N] int32}.
+      N is 0 if the documents have fewer than two tokens.
 
     Reference: Devlin et al. 2019, BERT, appendix A.2; create_pretraining_data.py of google-research/bert.
     Differs from that program in: segments end at words, not at sentences; random places are uniform over tokens, not
-    over documents; nothing is masked, and so nothing is written several times over (``dupe_factor``).
+    over documents; nothing is masked, so nothing is written several times (``dupe_factor``).
 
     >>> encoded = Encoded(np.arange(5, 105), np.ones(100, bool), np.array([0, 50, 100]))
     >>> packed = segment_pairs(encoded, sequence_length=16, seed=0)
@@ -111,7 +111,7 @@ def segment_pairs(
     total, single = len(encoded.ids), len(bounds) == 2
     rows, is_next = [], []
     for position, stop in itertools.pairwise(bounds):
-        lower, upper = position, stop  # where a random B may not begin
+        lower, upper = position, stop  # a random B must not begin in [lower, upper)
         while position < stop:
             room = sequence_length - 3
             if below(10**6) < short_probability * 10**6:
@@ -142,13 +142,13 @@ def _each(encoded: Encoded) -> Iterator[np.ndarray]:
 
 
 def _floor(starts: np.ndarray) -> np.ndarray:
-    """Returns for each token, and for the end, the nearest start of a word that is not behind it: [S + 1]."""
+    """Returns the start of each token's word; and S for the end of the tokens: [S + 1]."""
     index = np.arange(len(starts) + 1)
     return np.maximum.accumulate(np.where(np.append(starts, True), index, 0))
 
 
 def _cut(floor: np.ndarray, start: int, end: int, stop: int) -> int:
-    """Returns where a span ends: at the last whole word within ``end`` and ``stop``, or within its only word."""
+    """Returns where a span ends: after the last whole word before ``end`` and ``stop``, or inside its only word."""
     if end >= stop:
         return stop
     whole = int(floor[end])
@@ -156,7 +156,7 @@ def _cut(floor: np.ndarray, start: int, end: int, stop: int) -> int:
 
 
 def _random(seed: int) -> Callable[[int], int]:
-    """Returns a function: n -> a random number in [0, n). Of NumPy, only Philox's words are the same for ever."""
+    """Returns a function: n -> a random number in [0, n). NumPy guarantees only Philox's words for later versions."""
     philox = np.random.Philox(key=np.array([seed, 0], np.uint64))
     words: list[int] = []
 
@@ -169,7 +169,7 @@ def _random(seed: int) -> Callable[[int], int]:
 
 
 def _assemble(ids: np.ndarray, starts: np.ndarray, rows: list, is_next: list[int], length: int) -> Columns:
-    """Lays spans out as rows: each of ``rows`` is (A's start, A's stop, B's start, B's stop); without B, one [SEP]."""
+    """Builds rows from spans (A's start, A's stop, B's start, B's stop); a row with an empty B has one [SEP]."""
     spans = np.array(rows, np.int64).reshape(-1, 4)
     a, b = spans[:, 1] - spans[:, 0], spans[:, 3] - spans[:, 2]  # [N] lengths
     row = np.arange(len(spans))
@@ -180,7 +180,7 @@ def _assemble(ids: np.ndarray, starts: np.ndarray, rows: list, is_next: list[int
         source, target = (np.repeat(at, count) + offset for at in (first, row * length + column))
         tokens.ravel()[target] = ids[source]
         begins.ravel()[target] = starts[source]
-        begins.ravel()[(row * length + column)[count > 0]] = True  # what is left of a cut word is a word
+        begins.ravel()[(row * length + column)[count > 0]] = True  # the rest of a cut word counts as a word
     paired = b > 0
     tokens[row, 0], tokens[row, a + 1] = CLS, SEP
     tokens[row[paired], (a + b + 2)[paired]] = SEP

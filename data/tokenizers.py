@@ -1,4 +1,4 @@
-"""From texts to token ids: bytes, or pieces of words learnt from the training texts."""
+"""Tokenizers: bytes, or word pieces learnt from the training texts."""
 
 import collections
 import itertools
@@ -10,18 +10,18 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4, of every tokenizer
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4 of every tokenizer
 PAD, UNK, CLS, SEP, MASK = range(5)
 MAX_WORD_LENGTH = 100  # characters; a longer word is [UNK], as in BERT
-MAX_ALPHABET = 1000  # characters; a word with another is [UNK]
-MIN_COUNT = 2  # of a pair of pieces, to become one piece
-RUN = re.compile(r"[^ \t\n\r]+")  # no word goes across these for the library, whatever else it takes for a space
+MAX_ALPHABET = 1000  # characters; a word with any other character is [UNK]
+MIN_COUNT = 2  # a pair of pieces must occur this often to become one piece
+RUN = re.compile(r"[^ \t\n\r]+")  # the library splits words at these, whatever else it treats as a space
 
 Name = Literal["bytes", "wordpiece"]
 
 
 class Encoded(NamedTuple):
-    """The tokens of documents, one document after another; D' <= D, as documents without any token are left out."""
+    """The tokens of documents, one document after another; documents without tokens are left out, so D' <= D."""
 
     ids: np.ndarray  # [S] int32
     starts: np.ndarray  # [S] bool: the first token of a word
@@ -29,21 +29,21 @@ class Encoded(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """Ids 0 to 4 are the special tokens; no text is encoded as [PAD], [CLS], [SEP] or [MASK]."""
+    """Ids 0 to 4 are special tokens. No text is encoded as [PAD], [CLS], [SEP] or [MASK]."""
 
     vocab_size: int
 
     def encode(self, documents: Sequence[str]) -> Encoded:
-        """Returns the tokens of documents, without special tokens but [UNK]."""
+        """Returns the tokens of documents; [UNK] is the only special one."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of tokens; special ones have none, but [UNK]."""
+        """Returns the text of tokens; special tokens except [UNK] have none."""
 
 
 class Bytes:
     """The bytes of UTF-8: id = 5 + byte, 261 ids in all.
 
-    A word is a run of letters, digits and bytes of other scripts; every other byte, a space too, is one of its own.
+    A word is a run of letters, digits and non-ASCII bytes; every other byte, such as a space, is a word of its own.
 
     >>> encoded = Bytes().encode(["no, é"])
     >>> encoded.ids.tolist(), encoded.starts.astype(int).tolist()
@@ -64,12 +64,12 @@ class Bytes:
         return _bounded(codes.astype(np.int32) + len(SPECIAL), starts, [len(content) for content in contents])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text; what is no UTF-8 becomes U+FFFD, one for each fault."""
+        """Returns the text; each invalid sequence becomes U+FFFD."""
         return bytes(i - len(SPECIAL) for i in map(int, ids) if i >= len(SPECIAL)).decode(errors="replace")
 
 
 class WordPiece:
-    """Words as their longest known pieces, from left to right; all in lower case and without accents, as in BERT.
+    """Words as their longest known pieces, from left to right; lower-cased and without accents, as in BERT.
 
     Reference: Devlin et al. 2019, BERT, section 3; Wu et al. 2016, Google's Neural Machine Translation System, 4.1.
     """
@@ -90,7 +90,7 @@ class WordPiece:
         lists = [encoding.ids for encoding in encodings]
         pool = np.fromiter(itertools.chain.from_iterable(lists), np.int32)
         lengths = np.fromiter(map(len, lists), np.int64, len(lists))
-        first = np.cumsum(lengths) - lengths  # of each run, in the pool
+        first = np.cumsum(lengths) - lengths  # of each run in the pool
         tokens = lengths[index]  # of each occurrence
         before = np.cumsum(tokens) - tokens
         ids = pool[np.repeat(first[index] - before, tokens) + np.arange(tokens.sum())]
@@ -98,16 +98,16 @@ class WordPiece:
         return _bounded(ids, ~self._inside[ids], np.diff(ends).tolist())
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the words, parted by spaces: where there were none, or line ends, is not known any more."""
+        """Returns the words, separated by single spaces: the original white space is not known."""
         names = [self._names[i] for i in map(int, ids) if i >= len(SPECIAL) or i == UNK]
         return " ".join(names).replace(" ##", "").removeprefix("##")
 
 
 def _runs(documents: Sequence[str]) -> tuple[list[str], np.ndarray, list[int]]:
-    """Parts texts at spaces and line ends: few runs are many occurrences, so that each need be looked at but once.
+    """Splits texts at spaces and line ends. Few different runs occur often, so each is tokenized only once.
 
     Returns:
-      The U different runs; which of them the texts hold, in order: [R] int64; how many of the R each document has.
+      The U different runs; which of them the texts contain, in order, [R] int64; the number of runs of each document.
     """
     from tqdm import tqdm
 
@@ -121,15 +121,15 @@ def _runs(documents: Sequence[str]) -> tuple[list[str], np.ndarray, list[int]]:
 
 
 def sizes_of(vocab_size: int) -> dict[str, int]:
-    """Returns what texts of so many kinds of tokens say of themselves to models and tasks."""
+    """Returns the sizes of a text set for models and tasks."""
     return {"vocab_size": vocab_size, "mask_id": MASK, "num_special": len(SPECIAL)}
 
 
 def library_version() -> str:
-    """Returns the version of the library that "wordpiece" needs, without importing it.
+    """Returns the version of the library that "wordpiece" needs; does not import it.
 
     Raises:
-      ValueError: one line; it is not installed.
+      ValueError: One line; it is not installed.
     """
     try:
         return metadata.version("tokenizers")
@@ -144,18 +144,19 @@ def _bounded(ids: np.ndarray, starts: np.ndarray, lengths: list[int]) -> Encoded
 
 
 def train_wordpiece(documents: Sequence[str], *, vocab_size: int) -> str:
-    """Returns the content of a tokenizer's file in the format of the library ``tokenizers``, learnt from documents.
+    """Learns a tokenizer from documents; returns its file in the format of the library ``tokenizers``.
 
-    The same documents and size give the same file, bit for bit. The library's trainer alone does not: it numbers the
-    characters inside words in the order of a hash table, and breaks ties between pairs of pieces by these numbers. So
-    the words are counted here, and these characters are handed over in order, as if they were special tokens.
+    The same documents and size give the same file, bit for bit. The library's trainer alone does not guarantee that: it
+    numbers the characters inside words in the order of a hash table, and breaks ties between pairs of pieces by these
+    numbers. So this function counts the words, and passes these characters in sorted order, as if they were special
+    tokens.
 
     Args:
-      documents: of the training split.
-      vocab_size: ids at most; small corpora have fewer pieces that occur twice.
+      documents: The training texts.
+      vocab_size: Maximal number of ids; small corpora have fewer pieces that occur twice.
 
     Raises:
-      ValueError: one line; the documents hold no words.
+      ValueError: One line; the documents contain no words.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -168,7 +169,7 @@ def train_wordpiece(documents: Sequence[str], *, vocab_size: int) -> str:
     characters: collections.Counter[str] = collections.Counter()
     for word, count in words.items():
         characters.update(dict.fromkeys(word, count))
-    # Each character may need two ids, at the start of a word and inside; half of all ids are for longer pieces.
+    # A character may need two ids, at the start of a word and inside; half of all ids are for longer pieces.
     room = min(MAX_ALPHABET, (vocab_size - len(SPECIAL)) // 4)
     alphabet = {c for c, _ in sorted(characters.items(), key=lambda item: (-item[1], item[0]))[:room]}
     known = sorted(word for word in words if len(word) <= MAX_WORD_LENGTH and alphabet.issuperset(word))
@@ -186,7 +187,7 @@ def train_wordpiece(documents: Sequence[str], *, vocab_size: int) -> str:
     )
     learner.train_from_iterator((" ".join([word] * words[word]) for word in known), trainer)
 
-    # A tokenizer made of the vocabulary alone: a text's own "[MASK]", or "##a", is no special token to it.
+    # A new tokenizer with the vocabulary alone does not treat a text's own "[MASK]" or "##a" as a special token.
     model = models.WordPiece(learner.get_vocab(), unk_token=SPECIAL[UNK], max_input_chars_per_word=MAX_WORD_LENGTH)
     tokenizer = Tokenizer(model)
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter

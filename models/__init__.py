@@ -1,4 +1,4 @@
-"""Flax modules: architectures only, no loss, no data, no optimizer; ``tasks`` joins a model with its loss.
+"""Models as Flax modules, without loss, data or optimizer; ``tasks`` joins a model with its loss.
 
 >>> import jax
 >>> model = make("mlp", sizes={"num_classes": 10}, hidden_sizes=(32,))
@@ -35,10 +35,10 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "transformer": transformer.Transformer,
 }
 
-# What the data supply, of those fields that a model has.
+# Fields of models that the data supply.
 FROM_DATA = frozenset({"num_classes", "vocab_size"})
 
-# That, or what flax adds; every other field of a model is a config key.
+# These and the fields that flax adds; every other field of a model is a config key.
 GIVEN = FROM_DATA | {"parent", "name"}
 
 
@@ -46,7 +46,7 @@ def lookup(name: str) -> Callable[..., nn.Module]:
     """Returns the model's constructor; its signature is the schema of a config's ``model`` block.
 
     Raises:
-      ValueError: if no model has that name; says which there are.
+      ValueError: If no model has that name; the message lists the names.
     """
     return registry.find(MODELS, name)
 
@@ -55,12 +55,12 @@ def make(name: str, *, sizes: Mapping[str, int], **kwargs) -> nn.Module:
     """Builds the model called ``name``: ``make(sizes=..., **config.model)``.
 
     Args:
-      name: of the model.
-      sizes: what the data say of themselves, such as "num_classes"; the model takes what it has a field for.
-      **kwargs: the config's further keys.
+      name: Name of the model.
+      sizes: Sizes of the data, such as "num_classes"; the model gets those it has a field for.
+      **kwargs: The config's further keys.
 
     Raises:
-      ValueError: if the model needs a size that the data do not have.
+      ValueError: If the model needs a size that the data do not have.
     """
     constructor = lookup(name)
     needed = sorted(FROM_DATA & inspect.signature(constructor).parameters.keys())

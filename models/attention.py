@@ -1,4 +1,4 @@
-"""The blocks that BERT and the causal transformer are built of."""
+"""Building blocks of BERT and the causal transformer."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -18,14 +18,14 @@ class SelfAttention(nn.Module):
 
     .. math:: y = W_o \, \text{concat}_h \, \text{softmax}(Q_h K_h^T / \sqrt{D / H}) V_h
 
-    Query, key and value have a kernel each, so that reducers that look at layers see three of them.
+    Query, key and value have separate kernels, so that per-layer reducers see three layers.
 
     Args:
-      num_heads: H, which must divide D.
-      dropout_rate: share of attention weights dropped in training.
-      dtype: of activations; the softmax is in float32.
-      kernel_init: of query, key and value.
-      output_init: of the output's kernel.
+      num_heads: Number of heads H, which must divide D.
+      dropout_rate: Share of attention weights dropped in training.
+      dtype: Data type of activations; the softmax is in float32.
+      kernel_init: Initializer of the query, key and value kernels.
+      output_init: Initializer of the output kernel.
 
     Reference: Vaswani et al., "Attention is all you need", arXiv 1706.03762, equation 1.
     """
@@ -38,7 +38,7 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array, *, deterministic: bool) -> jax.Array:
-        """Returns [B, T, D] for x [B, T, D]; mask [B or 1, 1, T or 1, T] tells which keys a query sees."""
+        """Returns [B, T, D] for x [B, T, D]; mask [B or 1, 1, T or 1, T] is True where a query sees a key."""
         batch, time, width = x.shape
         if width % self.num_heads:
             raise ValueError(f"num_heads={self.num_heads}: must divide width={width}")
@@ -48,7 +48,7 @@ class SelfAttention(nn.Module):
             for name in ("query", "key", "value")
         )
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32) * heads[-1] ** -0.5
-        # Finite, so that a row that sees no key at all (an example of padding only) is uniform, and no NaN.
+        # A finite minimum, so that a row without any key (an example of padding only) is uniform instead of NaN.
         scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
         weights = nn.Dropout(self.dropout_rate, deterministic=deterministic)(jax.nn.softmax(scores))  # (B, H, T, T)
         y = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value).reshape(x.shape)
@@ -59,10 +59,10 @@ class FeedForward(nn.Module):
     """Dense layer of 4 D, GELU, dense layer of D.
 
     Args:
-      gelu: with the error function, or with its approximation by tanh.
-      dtype: of activations.
-      kernel_init: of the first kernel.
-      output_init: of the second.
+      gelu: "exact" uses the error function, "tanh" its approximation.
+      dtype: Data type of activations.
+      kernel_init: Initializer of the first kernel.
+      output_init: Initializer of the second kernel.
     """
 
     gelu: Literal["exact", "tanh"]
@@ -80,15 +80,15 @@ class FeedForward(nn.Module):
 
 
 def layer_norm(*, epsilon: float, dtype: Float, name: str) -> nn.LayerNorm:
-    """Returns a layer norm with statistics in float32; the variance of deviations, never a difference of squares."""
+    """Returns a layer norm with float32 statistics; the variance is the mean squared deviation, which cannot cancel."""
     return nn.LayerNorm(epsilon=epsilon, dtype=dtype, use_fast_variance=False, name=name)
 
 
 def embed_positions(owner: nn.Module, time: int, *, max_length: int, width: int, init: Callable) -> jax.Array:
-    """Returns the learned embedding of positions 0 to T - 1, [1, T, D]; a parameter of ``owner``.
+    """Returns the learned embedding of positions 0 to T - 1, [1, T, D], as a parameter of ``owner``.
 
     Raises:
-      ValueError: if there are more positions than the model has.
+      ValueError: If there are more positions than the model has.
     """
     if time > max_length:
         raise ValueError(f"max_length={max_length}: must be at least the data's {time} tokens")
@@ -96,13 +96,13 @@ def embed_positions(owner: nn.Module, time: int, *, max_length: int, width: int,
 
 
 def unembed(x: jax.Array, embedding: nn.Embed) -> jax.Array:
-    """Returns logits [..., V] float32 of x [..., D] by the embedding's own table: x E^T, summed in float32."""
+    """Returns the logits x E^T [..., V] of x [..., D] with the embedding's table E, summed in float32."""
     table = embedding.embedding.astype(x.dtype)  # (V, D)
     return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
 
 
 def run(block: nn.Module, x: jax.Array, mask: jax.Array, *, deterministic: bool, remat: Remat) -> jax.Array:
-    """Applies a block; with remat "blocks" its activations are computed again in the backward pass, not kept."""
+    """Applies a block; with remat "blocks", the backward pass recomputes its activations instead of keeping them."""
 
     def apply(block: nn.Module, x: jax.Array, mask: jax.Array) -> jax.Array:
         return block(x, mask, deterministic=deterministic)

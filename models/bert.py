@@ -1,4 +1,4 @@
-"""BERT with its two heads, in the sizes that are in use."""
+"""BERT with its two heads, in four sizes."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from models import attention
 
-EPSILON = 1e-12  # of every layer norm
+EPSILON = 1e-12  # added to the variance in every layer norm
 
 
 class BertBlock(nn.Module):
@@ -37,24 +37,23 @@ class BertBlock(nn.Module):
 class BertBase(nn.Module):
     """BERT-Base, 12 layers of width 768: 110,106,428 parameters at a vocabulary of 30,522.
 
-    Of these 109,482,240 are encoder and pooler, the number that is usually given, and 624,188 the two heads without
-    the table of tokens, which the masked-LM head shares with the embedding. Post-norm: a layer norm follows each
-    residual sum.
+    Encoder and pooler have 109,482,240 of them, the number that is usually given. The two heads have the other 624,188;
+    the masked-LM head shares the token table with the embedding. A layer norm follows each residual sum (post-norm).
 
     Args:
-      vocab_size: V.
-      num_layers: blocks.
-      num_heads: of attention; must divide width.
-      width: D; feed-forward layers are 4 D wide.
-      dropout_rate: of embeddings and of each layer's output.
-      attention_dropout_rate: of attention weights.
-      max_length: most tokens of a sequence.
-      gelu: with the error function, or with its approximation by tanh, as the authors' code has it.
-      remat: "blocks" keeps only the blocks' inputs for the backward pass and computes the rest again.
-      dtype: of activations; parameters, softmax, layer norms and logits are float32.
+      vocab_size: Vocabulary size, V.
+      num_layers: Number of blocks.
+      num_heads: Attention heads; must divide width.
+      width: Width D; feed-forward layers are 4 D wide.
+      dropout_rate: Dropout of embeddings and of each layer's output.
+      attention_dropout_rate: Dropout of attention weights.
+      max_length: Maximal number of tokens in a sequence.
+      gelu: "exact" uses the error function, "tanh" its approximation, as the authors' code does.
+      remat: "blocks" keeps only the blocks' inputs for the backward pass and recomputes the rest.
+      dtype: Data type of activations; parameters, softmax, layer norms and logits are float32.
 
     Reference: Devlin et al., arXiv 1810.04805, sections 3 and 3.1; google-research/bert, modeling.py.
-    Differs from the paper in: the next-sentence head's class 1 is "is next"; in the authors' code that is class 0.
+    Differs from the paper in: the next-sentence head's class 1 means "is next"; in the authors' code that is class 0.
     """
 
     vocab_size: int
@@ -72,13 +71,13 @@ class BertBase(nn.Module):
     def __call__(
         self, tokens: jax.Array, segments: jax.Array, positions: jax.Array, *, deterministic: bool = True
     ) -> tuple[jax.Array, jax.Array]:
-        """Predicts the tokens at some positions, and whether the second segment follows the first.
+        """Predicts the tokens at the given positions, and whether the second segment follows the first.
 
         Args:
-          tokens: [B, T] integers; padding, token 0, is not attended to.
+          tokens: [B, T] integers; attention ignores padding, token 0.
           segments: [B, T] integers, 0 or 1.
-          positions: [B, P] integers, those to be predicted.
-          deterministic: False drops units, by the key "dropout".
+          positions: [B, P] integers, the positions to predict.
+          deterministic: False applies dropout with the random key "dropout".
 
         Returns:
           Logits [B, P, V] of tokens and [B, 2] of "is next", float32.
@@ -121,7 +120,7 @@ class BertBase(nn.Module):
 class BertMini(BertBase):
     """BERT-Mini, 4 layers of width 256: 11,267,900 parameters at a vocabulary of 30,522.
 
-    11,170,560 of them are encoder and pooler. Arguments as of ``BertBase``.
+    Encoder and pooler have 11,170,560 of them. The arguments are those of ``BertBase``.
 
     Reference: Turc et al., "Well-read students learn better", arXiv 1908.08962.
     """
@@ -134,7 +133,7 @@ class BertMini(BertBase):
 class BertSmall(BertBase):
     """BERT-Small, 4 layers of width 512: 29,058,876 parameters at a vocabulary of 30,522.
 
-    28,763,648 of them are encoder and pooler. Arguments as of ``BertBase``.
+    Encoder and pooler have 28,763,648 of them. The arguments are those of ``BertBase``.
 
     Reference: Turc et al., "Well-read students learn better", arXiv 1908.08962.
     """
@@ -147,7 +146,7 @@ class BertSmall(BertBase):
 class BertLarge(BertBase):
     """BERT-Large, 24 layers of width 1,024: 336,226,108 parameters at a vocabulary of 30,522.
 
-    335,141,888 of them are encoder and pooler. Arguments as of ``BertBase``.
+    Encoder and pooler have 335,141,888 of them. The arguments are those of ``BertBase``.
 
     Reference: Devlin et al., arXiv 1810.04805, section 3.
     """

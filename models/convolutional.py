@@ -7,9 +7,9 @@ from flax import linen as nn
 
 
 def max_pool_2x2(x: jax.Array) -> jax.Array:
-    """Maximum over 2 x 2 windows with stride 2; an odd last row or column is left out.
+    """Maximum over 2 x 2 windows with stride 2; an odd last row or column is dropped.
 
-    The same as ``nn.max_pool``, except that a gradient is shared between equal maxima. On CPU the gradient of
+    Equal to ``nn.max_pool``, except that equal maxima share the gradient. On CPU the gradient of
     ``nn.max_pool`` takes most of LeNet's time; with the maximum of strided slices the whole step is 1.3 to 1.7 times
     faster, and with this one, over two axes of a view, 1.18 times faster again.
 
@@ -28,9 +28,9 @@ class LeNet5(nn.Module):
     conv 5x5x32, ReLU, pool 2; conv 5x5x64, ReLU, pool 2; dense 512, ReLU, dropout 0.5; dense C.
 
     Args:
-      num_classes: C.
-      dropout_rate: share of the 512 hidden units dropped in training.
-      dtype: of activations; parameters stay float32.
+      num_classes: Number of classes, C.
+      dropout_rate: Share of the 512 hidden units that are dropped in training.
+      dtype: Data type of activations; parameters stay float32.
 
     Reference: olsaarik/aml-horovod-adasum-example; Maleki et al., arXiv 2006.02924, section on LeNet-5.
     Differs from the authors' code in: initialisation (flax's LeCun normal, theirs PyTorch's default uniform).
@@ -55,12 +55,12 @@ class MnistCNN(nn.Module):
     conv 5x5x32, ReLU, pool 2; conv 5x5x64, ReLU, pool 2; conv 3x3x64, ReLU; dense C.
 
     Args:
-      num_classes: C.
-      dtype: of activations; parameters stay float32.
+      num_classes: Number of classes, C.
+      dtype: Data type of activations; parameters stay float32.
 
     Reference: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981, MNIST with simulated staleness.
-    Differs from the paper in: only "three convolutions, one fully connected layer" is recalled, and that unverified;
-    kernel sizes, widths and pooling are ours.
+    Differs from the paper in: only "three convolutions, one fully connected layer" is from the paper, by memory and
+    unverified; kernel sizes, widths and pooling are ours.
     """
 
     num_classes: int

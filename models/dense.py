@@ -7,13 +7,13 @@ from flax import linen as nn
 
 
 class Softmax(nn.Module):
-    """Softmax regression, ``logits = W x + b``: convex, so that every method has one answer to agree on.
+    """Softmax regression, ``logits = W x + b``: convex, so all methods converge to one solution.
 
     7,850 parameters on MNIST, 650 on digits.
 
     Args:
-      num_classes: C.
-      dtype: of activations; parameters stay float32.
+      num_classes: Number of classes, C.
+      dtype: Data type of activations; parameters stay float32.
     """
 
     num_classes: int
@@ -31,10 +31,10 @@ class MLP(nn.Module):
     9,610 parameters on digits with the default sizes.
 
     Args:
-      num_classes: C.
-      hidden_sizes: width of each hidden layer.
-      dropout_rate: share of hidden units dropped in training.
-      dtype: of activations; parameters stay float32.
+      num_classes: Number of classes, C.
+      hidden_sizes: Width of each hidden layer.
+      dropout_rate: Share of hidden units dropped in training.
+      dtype: Data type of activations; parameters stay float32.
     """
 
     num_classes: int

@@ -11,11 +11,11 @@ from jax import numpy as jnp
 from models.normalisation import Norm, normalise
 from models.pooling import max_pool_3x3
 
-MIN_SIZE = 75  # pixels a side: one pixel is left at the end
+MIN_SIZE = 75  # pixels a side; one pixel is left after the last block
 
 
 class Conv(NamedTuple):
-    """A convolution of a branch: stride 1 keeps the size of the map, stride 2 does not look beyond its border."""
+    """A convolution of a branch: stride 1 pads to keep the size of the map, stride 2 does not pad."""
 
     features: int
     height: int = 1
@@ -24,19 +24,19 @@ class Conv(NamedTuple):
 
 
 class Split(NamedTuple):
-    """The end of a branch in two, 1x3 and 3x1 convolutions side by side."""
+    """The end of a branch: 1x3 and 3x1 convolutions side by side."""
 
     features: int
 
 
-# A block is branches side by side, a branch what follows each other. Names are torchvision's. Pairs and no dictionary:
-# its order is that of the channels, and flax sorts a dictionary where it lifts a module, as remat does.
+# A block is a list of parallel branches, a branch a list of layers. Names are torchvision's. Pairs instead of a
+# dictionary: the order is that of the channels, and flax sorts dictionaries when it lifts a module, as remat does.
 Branch = tuple[Conv | Split | Literal["average", "maximum"], ...]
 Branches = tuple[tuple[str, Branch], ...]
 
 
 def block_a(pool: int) -> Branches:
-    """On the 35x35 map."""
+    """Returns the branches of a block on the 35x35 map."""
     return (
         ("branch1x1", (Conv(64),)),
         ("branch5x5", (Conv(48), Conv(64, 5, 5))),
@@ -53,7 +53,7 @@ BLOCK_B: Branches = (  # from 35x35 to 17x17
 
 
 def block_c(inner: int) -> Branches:
-    """On the 17x17 map."""
+    """Returns the branches of a block on the 17x17 map."""
     return (
         ("branch1x1", (Conv(192),)),
         ("branch7x7", (Conv(inner), Conv(inner, 1, 7), Conv(192, 7, 1))),
@@ -83,7 +83,7 @@ BLOCKS: tuple[tuple[str, Branches], ...] = (
     ("Mixed_6b", block_c(128)),
     ("Mixed_6c", block_c(160)),
     ("Mixed_6d", block_c(160)),
-    ("Mixed_6e", block_c(192)),  # what the auxiliary head looks at
+    ("Mixed_6e", block_c(192)),  # the input of the auxiliary head
     ("Mixed_7a", BLOCK_D),
     ("Mixed_7b", BLOCK_E),
     ("Mixed_7c", BLOCK_E),
@@ -91,14 +91,14 @@ BLOCKS: tuple[tuple[str, Branches], ...] = (
 
 
 class Layers(NamedTuple):
-    """What all convolutions of a network share."""
+    """Settings that all convolutions of a network share."""
 
     norm: Callable[..., jax.Array]
     dtype: Literal["float32", "bfloat16", "float16"]
     width: float
 
     def scaled(self, features: int) -> int:
-        """Returns the channels that a network of this width has for ``features``."""
+        """Returns the channels of a layer that has ``features`` channels at width 1."""
         return max(1, round(self.width * features))
 
 
@@ -126,7 +126,7 @@ class ConvNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """Branches side by side, their channels one after the other."""
+    """Parallel branches, whose channels are concatenated."""
 
     layers: Layers
     branches: Branches
@@ -156,7 +156,7 @@ class Block(nn.Module):
 
 
 class AuxiliaryHead(nn.Module):
-    """A second classifier, on the 17x17 map, whose loss reaches the early layers by a shorter way."""
+    """A second classifier on the 17x17 map, whose gradient has a shorter path to the early layers."""
 
     layers: Layers
     num_classes: int
@@ -166,7 +166,7 @@ class AuxiliaryHead(nn.Module):
         window = (min(5, x.shape[1]), min(5, x.shape[2]))
         x = nn.avg_pool(x, window, (3, 3))  # (B, 5, 5, 768), at 299x299
         x = ConvNorm(self.layers, Conv(128), (0, 0), name="conv0")(x)
-        # A map that is smaller, of a smaller image, is padded to the 5x5 that the kernel needs.
+        # The map of a smaller image is padded to the 5x5 that the kernel needs.
         padding = (max(0, 6 - x.shape[1]) // 2, max(0, 6 - x.shape[2]) // 2)
         x = ConvNorm(self.layers, Conv(768, 5, 5), padding, stddev=0.01, name="conv1")(x)  # (B, 1, 1, 768)
         kernel_init = nn.initializers.truncated_normal(0.001)
@@ -177,28 +177,28 @@ class AuxiliaryHead(nn.Module):
 class InceptionV3(nn.Module):
     """Inception-v3 for images of about 299x299: 27,161,264 parameters for 1,000 classes of RGB images.
 
-    Of these 3,326,696 are the auxiliary head's; 23,834,568 are left without it. In training the network returns
-    (logits, auxiliary logits), in evaluation or without the head logits alone.
+    The auxiliary head has 3,326,696 of them, which leaves 23,834,568 without it. In training with the head the network
+    returns (logits, auxiliary logits), otherwise logits alone.
 
     Args:
-      num_classes: C.
-      auxiliary: whether there is an auxiliary head.
-      dropout_rate: share of the 2,048 means over pixels dropped in training.
-      width: factor on every layer's channels.
-      norm: ``"batch"``, by each worker's own statistics, or ``"group"``, which has none.
-      norm_momentum: of BatchNorm's running statistics. The authors' 0.9997 forgets the start in about 10,000 steps, in
-        runs of which it can be set; 0.9 forgets it in about 50.
-      remat: ``"blocks"`` keeps only what goes into blocks for the gradient, and computes the inside of each again.
-      dtype: of activations; parameters stay float32.
+      num_classes: Number of classes, C.
+      auxiliary: Whether there is an auxiliary head.
+      dropout_rate: Share of the 2,048 means over pixels that are dropped in training.
+      width: Factor on every layer's channels.
+      norm: ``"batch"``, with each worker's own statistics, or ``"group"``, which has no running statistics.
+      norm_momentum: Momentum of BatchNorm's running statistics. The authors' 0.9997 forgets the start in about 10,000
+        steps, so it suits long runs only; 0.9 forgets it in about 50.
+      remat: ``"blocks"`` keeps only the blocks' inputs for the backward pass and recomputes the rest.
+      dtype: Data type of activations; parameters stay float32.
 
     Raises:
-      ValueError: for an image smaller than 75x75.
+      ValueError: If images are smaller than 75x75.
 
     Reference: Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", arXiv 1512.00567, and the
     authors' code, research/inception in tensorflow/models.
     Differs from the authors' code in: normalisation has a scale, and the mean over 3x3 windows counts zeros beyond the
-    border, both as torchvision's; ``norm_momentum``. Initialisation is the authors': normal within two standard
-    deviations of 0.1, and of 0.01 and 0.001 in the head; the last dense layer's 0.01 is recalled, and that unverified.
+    border, both as in torchvision; ``norm_momentum``. Initialisation is the authors': normal, cut at two standard
+    deviations, with 0.1, and 0.01 and 0.001 in the head; the last dense layer's 0.01 is from memory and unverified.
     """
 
     num_classes: int

@@ -1,4 +1,4 @@
-"""Probabilities of the 256 values that a pixel's channels take."""
+"""Probability models of the 256 values of a pixel's channels."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,15 +12,15 @@ MIN_LOG_SCALE, MAX_LOG_SCALE = -7.0, 7.0
 
 
 class Likelihood(NamedTuple):
-    """What a network's outputs say of an image.
+    """Defines how a network's outputs give the probability of an image.
 
     Attributes:
-      shape: ``(C, K) -> shape`` of the outputs for one pixel, of C channels and with K mixture components.
-      groups: ``C -> groups`` that the network must keep in order within a pixel: C where a channel's outputs may depend
-        on the pixel's channels before it, 1 where they may depend on no channel of the pixel.
+      shape: ``(C, K) -> shape`` of the outputs for one pixel with C channels and K mixture components.
+      groups: ``C -> number of channel groups`` that the network must keep in order within a pixel: C if a channel's
+        outputs may depend on the pixel's earlier channels, 1 if they may depend on no channel of the pixel.
       log_prob: ``(outputs [B, H, W, *shape], image [B, H, W, C] uint8) -> [B]``, in nats and float32.
-      draw: ``(key, outputs [..., *shape], channels=C) -> [..., C] uint8``; with C groups, a channel is right once
-        those before it are in the image that the outputs are of.
+      draw: ``(key, outputs [..., *shape], channels=C) -> [..., C] uint8``; with C groups, a channel is valid
+        only if the outputs were computed from an image that has the earlier channels already.
     """
 
     shape: Callable[[int, int], tuple[int, ...]]
@@ -66,7 +66,7 @@ def categorical_draw(key: jax.Array, outputs: jax.Array, *, channels: int) -> ja
 
 
 def logistic_mixture_shape(channels: int, num_mixtures: int) -> tuple[int, ...]:
-    """Returns (K (1 + 2 C + C (C - 1) / 2),): weights, means, log-scales and what means take from channels before.
+    """Returns (K (1 + 2 C + C (C - 1) / 2),): weights, means, log-scales and the coefficients of earlier channels.
 
     >>> logistic_mixture_shape(3, 10)
     (100,)
@@ -100,7 +100,7 @@ def logistic_mixture_log_prob(outputs: jax.Array, image: jax.Array) -> jax.Array
     log_weights, means, log_scales, coefficients = _mixture(outputs, image.shape[-1])
     x = image.astype(jnp.float32)[..., None, :]  # (B, H, W, 1, C)
     centre = _centre(means, coefficients, to_unit(image))  # (B, H, W, K, C)
-    inverse = jnp.exp(-log_scales) / 127.5  # of grey levels
+    inverse = jnp.exp(-log_scales) / 127.5  # in grey levels
     above, below = (x + 0.5 - centre) * inverse, (x - 0.5 - centre) * inverse
     up, down = jax.nn.log_sigmoid(above), jax.nn.log_sigmoid(-below)
     inside = up + down + jnp.log(-jnp.expm1(-inverse))
@@ -122,7 +122,7 @@ def logistic_mixture_draw(key: jax.Array, outputs: jax.Array, *, channels: int) 
     values = jnp.zeros_like(scale)
     for channel in range(channels):
         centre = chosen(_centre(means, coefficients, values / 127.5 - 1))
-        value = jnp.clip(jnp.round(centre + noise), 0, 255)  # rounding is what makes bins of the density
+        value = jnp.clip(jnp.round(centre + noise), 0, 255)  # rounding turns the density into bins
         values = values.at[..., channel].set(value[..., channel])
     return values.astype(jnp.uint8)
 

@@ -20,8 +20,8 @@ class LSTMLayer(nn.Module):
         h_t &= \sigma(o) \tanh(c_t)
 
     Args:
-      width: of the state, D.
-      dtype: of products and outputs; gates and state are float32, since the state is a sum over time.
+      width: Width of the state, D.
+      dtype: Data type of products and outputs; gates and state are float32, since the state is a sum over time.
     """
 
     width: int
@@ -39,7 +39,7 @@ class LSTMLayer(nn.Module):
             del key  # the forget gate starts open
             return jnp.zeros(shape, dtype).at[self.width : 2 * self.width].set(1)
 
-        # What does not wait for the state is one product over all times.
+        # The part that does not depend on the state is one product over all times.
         driven = nn.Dense(4 * self.width, dtype=self.dtype, bias_init=remember, name="input")(x)  # (B, T, 4 D)
         recurrent = self.param("recurrent", four, (self.width, 4 * self.width)).astype(self.dtype)
 
@@ -60,20 +60,20 @@ class LSTMLayer(nn.Module):
 class LSTM(nn.Module):
     """Stacked LSTM layers that predict each token from those before it: 3,620,624 parameters at 10,000 tokens.
 
-    With 650 units and an output table of its own it has the medium size of Zaremba et al., 19,775,200 parameters. The
-    production case of Adasum's paper is an LSTM too.
+    With 650 units and its own output table it is the medium model of Zaremba et al., with 19,775,200 parameters. The
+    production model in Adasum's paper is an LSTM, too.
 
     Args:
-      vocab_size: V.
-      num_layers: LSTM layers.
-      width: D, of embedding and state.
-      dropout_rate: of what goes into each layer and into the output, never of what goes on in time.
-      output: "tied" takes logits by the embedding's table, "own" by another.
-      dtype: of activations; parameters, cell states and logits are float32.
+      vocab_size: Vocabulary size, V.
+      num_layers: Number of LSTM layers.
+      width: Width D of embedding and state.
+      dropout_rate: Dropout of the inputs of each layer and of the output, never of the recurrent state.
+      output: "tied" computes logits with the embedding's table, "own" with a second table.
+      dtype: Data type of activations; parameters, cell states and logits are float32.
 
     Reference: Zaremba et al., "Recurrent neural network regularization", arXiv 1409.2329; Press and Wolf, "Using the
     output embedding to improve language models", arXiv 1608.05859; Maleki et al., arXiv 2006.02924.
-    Differs from the papers in: each sequence starts from a state of zeros, where Zaremba et al. carry the last one's
+    Differs from the papers in: each sequence starts from a state of zeros, while Zaremba et al. carry the last state
     over; initialisation is flax's, with a forget bias of 1.
     """
 

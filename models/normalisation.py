@@ -1,4 +1,4 @@
-"""Normalisation of activations, one choice for all convolutional networks that are deep enough to need it."""
+"""Normalisation of activations in deep convolutional networks: batch or group."""
 
 import math
 from typing import Literal
@@ -10,9 +10,9 @@ Norm = Literal["batch", "group"]
 
 
 def num_groups(channels: int) -> int:
-    """Returns the groups of GroupNorm: 32, or for few channels the most that 32 allows with two channels or more each.
+    """Returns the number of groups of GroupNorm: at most 32, with two or more channels in each group.
 
-    One channel per group would be instance normalisation, which makes zeros of a 1x1 map.
+    One channel per group would be instance normalisation, which turns a 1x1 map into zeros.
 
     >>> [num_groups(channels) for channels in (2048, 64, 48, 16, 1)]
     [32, 32, 8, 8, 1]
@@ -31,7 +31,7 @@ def normalise(
     epsilon: float = 1e-5,
     scale_init: nn.initializers.Initializer = nn.initializers.ones,
 ) -> jax.Array:
-    r"""Adds a normalising layer, with scale and bias, to the module from whose compact method it is called.
+    r"""Adds a normalising layer with scale and bias to the module whose compact method calls it.
 
     .. math:: \gamma (x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta
 
@@ -39,12 +39,12 @@ def normalise(
       x: [B, H, W, D].
       norm: what mean and variance are over: ``"batch"``, a channel of this worker's batch in training, and in
         evaluation of the running statistics, collection "batch_stats"; ``"group"``, a group of channels of one image.
-      deterministic: whether this is evaluation.
-      dtype: of the result; parameters, statistics and what is summed for them stay float32.
-      name: of the layer in the module.
-      momentum: m of the running statistics, ``m * old + (1 - m) * batch's``.
-      epsilon: added to the variance.
-      scale_init: of the scale.
+      deterministic: True in evaluation.
+      dtype: Data type of the result; parameters, statistics and their sums stay float32.
+      name: Name of the layer in the module.
+      momentum: Momentum m of the running statistics, ``m * old + (1 - m) * batch's``.
+      epsilon: Added to the variance.
+      scale_init: Initializer of the scale.
 
     Returns:
       [B, H, W, D] of ``dtype``.

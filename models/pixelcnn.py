@@ -13,15 +13,16 @@ from models.tasks.base import apply
 
 
 def order_mask(kind: Literal["A", "B"], kernel_shape: tuple[int, ...], inputs: np.ndarray, outputs: np.ndarray):
-    """Returns the mask of a kernel of one row whose last tap is the pixel itself; taps before it are free.
+    """Returns the mask of a one-row kernel whose last tap is the pixel itself; earlier taps are free.
 
     Args:
-      kind: "A", of which channel groups of the pixel itself an output sees: those before its own; "B": its own too.
-      kernel_shape: spatial; () is the pixel itself alone.
-      inputs, outputs: group of each feature, [I] and [O].
+      kind: The channel groups of the pixel itself that an output sees: "A" those before its own; "B" its own, too.
+      kernel_shape: Spatial shape; () is the pixel itself alone.
+      inputs: Group of each input feature, [I].
+      outputs: Group of each output feature, [O].
 
     Returns:
-      float32 [*kernel_shape, I, O], ones where a weight may be.
+      float32 [*kernel_shape, I, O], 1 where a weight is allowed.
 
     >>> rgb = np.arange(3)
     >>> order_mask("A", (), rgb, rgb)
@@ -36,7 +37,7 @@ def order_mask(kind: Literal["A", "B"], kernel_shape: tuple[int, ...], inputs: n
 
 
 def spread(features: int, groups: int) -> np.ndarray:
-    """Returns the group of each feature, in order and as even as can be: [features].
+    """Returns the group of each feature, in order and of nearly equal size: [features].
 
     >>> spread(4, 3)
     array([0, 0, 1, 2])
@@ -45,11 +46,11 @@ def spread(features: int, groups: int) -> np.ndarray:
 
 
 class Pointwise(nn.Module):
-    """A masked 1 x 1 convolution as a matrix product, whose weight gradient is one too and stays one over lanes.
+    """A masked 1 x 1 convolution as a matrix product; its weight gradient is a matrix product, too, also over lanes.
 
     Args:
-      mask: [I, O], 0 where no weight may be.
-      dtype: of activations.
+      mask: [I, O], 0 where no weight is allowed.
+      dtype: Data type of activations.
     """
 
     mask: np.ndarray
@@ -69,17 +70,17 @@ class GatedLayer(nn.Module):
 
     .. math:: y = \tanh(W_f * x) \odot \sigma(W_g * x)
 
-    The vertical stack's convolution sees its row and those above; it joins the horizontal stack's, which sees the
-    pixels to the left and its own, before the gate. All horizontal layers but the first are residual.
+    The vertical convolution sees its row and those above. It joins the horizontal one, which sees the pixels to the
+    left and its own, before the gate. All horizontal layers but the first are residual.
 
     Args:
-      num_filters: F.
-      kernel_size: n, odd; the vertical kernel is (n + 1) / 2 x n, the horizontal one 1 x (n + 1) / 2.
+      num_filters: Number of filters F.
+      kernel_size: Odd size n; the vertical kernel is (n + 1) / 2 x n, the horizontal one 1 x (n + 1) / 2.
       kind: "A" for the first layer, on the image itself; "B" for the others.
-      groups: of channels, in order.
-      dropout_rate: share of gated units dropped in training.
-      deterministic: whether none is.
-      dtype: of activations.
+      groups: Number of channel groups, in order.
+      dropout_rate: Share of gated units dropped in training.
+      deterministic: True applies no dropout.
+      dtype: Data type of activations.
     """
 
     num_filters: int
@@ -109,7 +110,7 @@ class GatedLayer(nn.Module):
         down = conv(rows, "vertical", ((before, 0), (before, before)))(vertical)  # (B, H, W, 2F)
         mask = order_mask(self.kind, columns, inputs, both)
         across = conv(columns, "horizontal", ((0, 0), (before, 0)), mask)(horizontal)  # (B, H, W, 2F)
-        across += nn.Dense(2 * size, dtype=self.dtype, name="link")(down)  # of rows above alone, hence of all groups
+        across += nn.Dense(2 * size, dtype=self.dtype, name="link")(down)  # sees rows above alone, hence all groups
         out = Pointwise(order_mask("B", (), inner, inner), self.dtype, name="out")(gate(across))  # (B, H, W, F)
         return gate(down), out if self.kind == "A" else horizontal + out
 
@@ -118,21 +119,21 @@ class PixelCNN(nn.Module):
     """Gated PixelCNN: two stacks of masked convolutions without a blind spot; 5,856,128 parameters on CIFAR-10.
 
     7 x 7 mask A, then 3 x 3 mask B layers, ReLU, 1 x 1 mask B to 1024, ReLU, 1 x 1 mask B to the likelihood's outputs.
-    With ``likelihood="categorical"`` green sees red and blue sees both, by features in three groups; with
-    "logistic_mixture" a pixel's channels are seen by the mixture's means alone, and the parameters are 5,171,428.
-    Weights that a mask makes zero are counted.
+    With ``likelihood="categorical"`` green sees red and blue sees both, with features in three groups. With
+    "logistic_mixture" only the mixture's means see a pixel's channels, and there are 5,171,428 parameters. These
+    numbers count weights that a mask makes zero.
 
     Args:
       likelihood: "categorical", a softmax over 256 values, or "logistic_mixture", of discretised logistics.
-      num_filters: F, of each stack.
-      num_layers: of both stacks, the first with mask A included.
-      first_kernel_size: of that first layer.
-      kernel_size: of the other layers.
-      num_head_filters: of the 1 x 1 convolution before the outputs.
-      num_mixtures: K of "logistic_mixture"; "categorical" has none.
-      dropout_rate: share of gated units dropped in training.
-      remat: "blocks" keeps what each layer gives and computes its inside again in the backward pass; "none" keeps all.
-      dtype: of activations; parameters and the likelihood stay float32.
+      num_filters: Filters F of each stack.
+      num_layers: Layers of both stacks, including the first one with mask A.
+      first_kernel_size: Kernel size of that first layer.
+      kernel_size: Kernel size of the other layers.
+      num_head_filters: Filters of the 1 x 1 convolution before the outputs.
+      num_mixtures: Components K of "logistic_mixture"; ignored by "categorical".
+      dropout_rate: Share of gated units dropped in training.
+      remat: "blocks" keeps only the layers' outputs for the backward pass and recomputes the rest.
+      dtype: Data type of activations; parameters and the likelihood stay float32.
 
     Reference: van den Oord et al., "Conditional Image Generation with PixelCNN Decoders", arXiv 1606.05328; Salimans et
     al., "PixelCNN++", arXiv 1701.05517, for the mixture; Chen et al., "Revisiting Distributed Synchronous SGD", arXiv
@@ -159,7 +160,8 @@ class PixelCNN(nn.Module):
         channels, likelihood = image.shape[-1], LIKELIHOODS[self.likelihood]
         groups, shape = likelihood.groups(channels), likelihood.shape(channels, self.num_mixtures)
         horizontal = to_unit(image).astype(self.dtype)
-        vertical = jnp.pad(horizontal, ((0, 0), (1, 0), (0, 0), (0, 0)))[:, :-1]  # sees rows above its own from here on
+        # From here on the vertical stack sees only rows above its own.
+        vertical = jnp.pad(horizontal, ((0, 0), (1, 0), (0, 0), (0, 0)))[:, :-1]
         layer = {"none": GatedLayer, "blocks": nn.remat(GatedLayer)}[self.remat]
         for index in range(self.num_layers):
             vertical, horizontal = layer(
@@ -182,13 +184,13 @@ class PixelCNN(nn.Module):
 def sample(model: PixelCNN, variables: Any, key: jax.Array, *, shape: tuple[int, int, int, int]) -> jax.Array:
     """Returns images drawn pixel by pixel, each given those before it.
 
-    The whole image is computed for every pixel, and with "categorical" for every channel of it: simple, and slow.
+    Computes the whole image for every pixel, and with "categorical" for every channel: simple, and slow.
 
     Args:
-      model: whose images to draw.
-      variables: ``{"params": ...}`` of it.
-      key: of the draws.
-      shape: (B, H, W, C).
+      model: The model to sample from.
+      variables: The model's ``{"params": ...}``.
+      key: Random key.
+      shape: Shape of the images, (B, H, W, C).
 
     Returns:
       [B, H, W, C] uint8.

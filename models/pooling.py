@@ -8,9 +8,9 @@ from jax import numpy as jnp
 
 
 def max_pool_3x3(x: jax.Array, *, padding: int = 0) -> jax.Array:
-    """Maximum over 3x3 windows with stride 2, of rows and then of columns; pixels of the padding never are it.
+    """Maximum over 3x3 windows with stride 2, first over rows, then over columns; padding never is the maximum.
 
-    The same as ``nn.max_pool``, except that a gradient is shared between equal maxima. On CPU the gradient of
+    Equal to ``nn.max_pool``, except that equal maxima share the gradient. On CPU the gradient of
     ``nn.max_pool`` takes long: 113 ms with the forward pass for 8 maps of 112x112x64 on 2 cores, this 43 ms, the
     maximum of nine slices 65 ms.
 
@@ -21,6 +21,6 @@ def max_pool_3x3(x: jax.Array, *, padding: int = 0) -> jax.Array:
     for axis in (1, 2):
         around = [(padding, padding) if a == axis else (0, 0) for a in range(x.ndim)]
         x = jnp.pad(x, around, constant_values=-jnp.inf)
-        length = (x.shape[axis] - 3) // 2 * 2 + 1  # of a slice that takes every second row
+        length = (x.shape[axis] - 3) // 2 * 2 + 1  # length of a slice with every second row
         x = functools.reduce(jnp.maximum, [lax.slice_in_dim(x, i, i + length, 2, axis) for i in range(3)])
     return x

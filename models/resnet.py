@@ -1,4 +1,4 @@
-"""Residual networks: of ImageNet's size (18, 34, 50 layers) and of CIFAR's (20, 32, 44, 56)."""
+"""Residual networks for ImageNet (18, 34, 50 layers) and for CIFAR (20, 32, 44, 56 layers)."""
 
 import functools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ HE_NORMAL = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
 
 
 def convolution(features: int, size: int, *, stride: int = 1, dtype: Dtype, name: str) -> nn.Conv:
-    """A convolution without bias, padded the same on both sides: SAME would pad one side more where it strides."""
+    """A convolution without bias and with equal padding on both sides, where SAME with a stride pads one side more."""
     return nn.Conv(
         features,
         (size, size),
@@ -32,7 +32,7 @@ def convolution(features: int, size: int, *, stride: int = 1, dtype: Dtype, name
 
 
 def pad_shortcut(x: jax.Array, *, features: int, stride: int) -> jax.Array:
-    """The shortcut without parameters, option A: every ``stride``-th pixel, and zeros for the channels that x lacks.
+    """Returns the shortcut without parameters (option A): every ``stride``-th pixel, and zeros for missing channels.
 
     >>> pad_shortcut(jnp.ones((1, 4, 4, 2)), features=3, stride=2)[0, :, :, 2]
     Array([[0., 0.],
@@ -43,7 +43,7 @@ def pad_shortcut(x: jax.Array, *, features: int, stride: int) -> jax.Array:
 
 
 class Convolution(NamedTuple):
-    """One of a block's: the side of its kernel, and how many times the block's width its channels are."""
+    """One convolution of a block: the side of its kernel, and its channels as a multiple of the block's width."""
 
     size: int
     multiple: int = 1
@@ -54,16 +54,17 @@ BOTTLENECK = (Convolution(1), Convolution(3), Convolution(1, multiple=4))
 
 
 class Block(nn.Module):
-    """A residual block, ``relu(x + f(x))``: f is a few convolutions, each normalised, with ReLU between them.
+    """A residual block, ``relu(x + f(x))``: f is a chain of normalised convolutions with ReLU between them.
 
     Attributes:
-      width: channels of its 3x3 convolutions.
-      convolutions: f's.
-      stride: of its first 3x3 convolution. In a bottleneck that is its second: the .5 of "v1.5"; in v1 it is the first.
-      shortcut: what stands for x where f changes its shape.
-      last_scale_init: of the scale of f's last normalisation.
-      norm: adds a normalising layer.
-      dtype: of activations.
+      width: Channels of the 3x3 convolutions.
+      convolutions: The convolutions of f.
+      stride: Stride of the first 3x3 convolution. In a bottleneck that is the second convolution: "v1.5"; v1 has the
+        stride in the first.
+      shortcut: Replaces x where f changes its shape.
+      last_scale_init: Initializer of the scale of f's last normalisation.
+      norm: Adds a normalising layer.
+      dtype: Data type of activations.
     """
 
     width: int
@@ -93,21 +94,21 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """What the residual networks have in common: a stem, stages of blocks, the mean over pixels, a dense layer.
+    """A residual network: a stem, stages of blocks, the mean over pixels, a dense layer.
 
-    Kernels of convolutions start as in He et al. 2015 (normal, variance 2 / fan in), that of the dense layer, which no
-    ReLU follows, with half that variance; running statistics have momentum 0.9; epsilon is 1e-5.
+    Convolution kernels are initialised as in He et al. 2015 (normal, variance 2 / fan in), the dense layer's kernel
+    with half that variance, since no ReLU follows it. Running statistics have momentum 0.9; epsilon is 1e-5.
 
     Args:
-      num_classes: C.
-      num_filters: channels of the first stage; each further stage has twice as many at half the resolution.
-      shortcut: where a block changes the shape: ``"projection"``, a 1x1 convolution (option B of the paper), or
+      num_classes: Number of classes, C.
+      num_filters: Channels of the first stage; each further stage has twice as many at half the resolution.
+      shortcut: Where a block changes the shape: ``"projection"``, a 1x1 convolution (option B of the paper), or
         ``"padding"``, which takes every second pixel, adds channels of zeros and has no parameters (option A).
-      norm: ``"batch"``, by each worker's own statistics, or ``"group"``, which has none.
+      norm: ``"batch"``, with each worker's own statistics, or ``"group"``, which has no running statistics.
       zero_init_residual: ``"on"`` starts the scale of each block's last normalisation at 0, so that blocks start as the
         identity or their shortcut (Goyal et al., arXiv 1706.02677, section 5.1).
-      remat: ``"blocks"`` keeps only what goes into blocks for the gradient, and computes the inside of each again.
-      dtype: of activations; parameters stay float32.
+      remat: ``"blocks"`` keeps only the blocks' inputs for the backward pass and recomputes the rest.
+      dtype: Data type of activations; parameters stay float32.
     """
 
     num_classes: int
@@ -118,7 +119,7 @@ class ResNet(nn.Module):
     remat: Literal["none", "blocks"] = "none"
     dtype: Dtype = "float32"
 
-    stages: ClassVar[tuple[int, ...]] = ()  # blocks of each
+    stages: ClassVar[tuple[int, ...]] = ()  # blocks of each stage
     convolutions: ClassVar[tuple[Convolution, ...]] = BASIC
     stem: ClassVar[Literal["7x7", "3x3"]] = "7x7"  # 7x7 with stride 2, then a pool with stride 2; or 3x3 alone
 
@@ -148,8 +149,8 @@ class ResNet18(ResNet):
     """ResNet-18 for images of about 224x224: 11,689,512 parameters for 1,000 classes of RGB images.
 
     Reference: He et al., arXiv 1512.03385, table 1.
-    Differs from the paper in: projections where a block changes the shape (the paper's option B; its plain comparison
-    has option A).
+    Differs from the paper in: projections where a block changes the shape (the paper's option B; its comparison with
+    plain networks has option A).
     """
 
     stages = (2, 2, 2, 2)
@@ -158,7 +159,7 @@ class ResNet18(ResNet):
 class ResNet34(ResNet):
     """ResNet-34 for images of about 224x224: 21,797,672 parameters for 1,000 classes of RGB images.
 
-    Reference and differences: as ResNet-18's.
+    Reference and differences are those of ``ResNet18``.
     """
 
     stages = (3, 4, 6, 3)

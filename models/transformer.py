@@ -1,4 +1,4 @@
-"""A causal transformer of GPT-2's architecture."""
+"""A causal transformer with GPT-2's architecture."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,11 +8,11 @@ from jax import numpy as jnp
 
 from models import attention
 
-EPSILON = 1e-5  # of every layer norm
+EPSILON = 1e-5  # added to the variance in every layer norm
 
 
 class CausalBlock(nn.Module):
-    """Attention and feed-forward layers, each of a layer norm and followed by dropout and the residual sum."""
+    """Attention and feed-forward layers, each between a layer norm and dropout, with residual sums."""
 
     num_heads: int
     dropout_rate: float
@@ -40,22 +40,22 @@ class CausalBlock(nn.Module):
 class Transformer(nn.Module):
     """Predicts each token from those before it: 5,785,088 parameters at a vocabulary of 10,000.
 
-    GPT-2's architecture: layer norms before attention and feed-forward layers and after the last block, learned
-    positions, logits by the embedding's own table. With 12 layers, 12 heads, width 768, 1,024 positions and a
+    It has GPT-2's architecture: layer norms before attention and feed-forward layers and after the last block, learned
+    positions, and logits that use the embedding's table. With 12 layers, 12 heads, width 768, 1,024 positions and a
     vocabulary of 50,257 it is GPT-2 small, 124,439,808 parameters.
 
     Args:
-      vocab_size: V.
-      num_layers: blocks.
-      num_heads: of attention; must divide width.
-      width: D; feed-forward layers are 4 D wide.
-      dropout_rate: of embeddings, attention weights and each layer's output.
-      max_length: most tokens that are read.
-      remat: "blocks" keeps only the blocks' inputs for the backward pass and computes the rest again.
-      dtype: of activations; parameters, softmax, layer norms and logits are float32.
+      vocab_size: Vocabulary size, V.
+      num_layers: Number of blocks.
+      num_heads: Attention heads; must divide width.
+      width: Width D; feed-forward layers are 4 D wide.
+      dropout_rate: Dropout of embeddings, attention weights and each layer's output.
+      max_length: Maximal number of tokens in a sequence.
+      remat: "blocks" keeps only the blocks' inputs for the backward pass and recomputes the rest.
+      dtype: Data type of activations; parameters, softmax, layer norms and logits are float32.
 
     Reference: Radford et al., "Language models are unsupervised multitask learners", 2019; openai/gpt-2, model.py.
-    Differs from the paper in: query, key and value are three kernels, not one.
+    Differs from the paper in: query, key and value have separate kernels.
     """
 
     vocab_size: int
@@ -77,7 +77,7 @@ class Transformer(nn.Module):
         ).astype(self.dtype)
         x = nn.Dropout(self.dropout_rate, deterministic=deterministic)(embedding(tokens) + place)  # (B, T, D)
         mask = jnp.tril(jnp.ones((time, time), bool))[None, None]
-        # The residual sum is of 2 layers a block: smaller outputs keep its variance from growing with depth.
+        # The residual sum has 2 terms a block; smaller outputs keep its variance from growing with depth.
         output_std = 0.02 * (2 * self.num_layers) ** -0.5
         for i in range(self.num_layers):
             block = CausalBlock(self.num_heads, self.dropout_rate, self.dtype, output_std, name=f"block_{i}")

@@ -1,1 +1,1 @@
-"""Records of images on disk to crops: what a decoding process runs, so it imports neither JAX nor the rest of this."""
+"""Decodes and crops images from TFDS's files. Decoding processes import this package, so it imports no JAX."""

@@ -9,22 +9,22 @@ from PIL import Image
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels of the image as stored
 
-ATTEMPTS = 10  # boxes that are tried before the centre is taken
-NUM_UNIFORMS = 1 + 4 * ATTEMPTS  # mirror; area, shape and place of each attempt
-STREAM = 1  # the word of the counter that keeps these apart from the orders of examples, which share the key
-EVALUATION_MARGIN = 256 / 224  # shorter side after resizing, over the side of the centre crop
-MIN_REDUCTION = 2  # decoding at 1/2, 1/4 or 1/8 leaves at least twice the pixels that are needed on each side
+ATTEMPTS = 10  # random boxes to try before taking the centre
+NUM_UNIFORMS = 1 + 4 * ATTEMPTS  # mirror; area, shape and position of each attempt
+STREAM = 1  # a word of the counter; separates these numbers from example orders, which share the key
+EVALUATION_MARGIN = 256 / 224  # shorter side after resizing / side of the centre crop
+MIN_REDUCTION = 2  # decoding at 1/2, 1/4 or 1/8 keeps at least twice the pixels needed on each side
 
 
 def uniforms(seed: int, batch_index: int, position: int) -> list[float]:
-    """Returns the random numbers of one example: a pure function of where it stands, so in whatever order it is asked.
+    """Returns the random numbers of one example, a pure function of the arguments.
 
     They are words of a Philox generator keyed by (seed, batch_index) whose counter starts at the position.
 
     Args:
       seed: 0 to 2**64 - 1.
       batch_index: 0 to 2**63 - 1.
-      position: of the example in its batch.
+      position: Position of the example in its batch.
 
     Returns:
       41 numbers in [0, 1).
@@ -45,14 +45,14 @@ def random_box(
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Box:
-    """Returns a box of random area and shape at a random place; the largest one at the centre after 10 misses.
+    """Returns a box of random area, shape and position; after 10 misses the largest allowed box at the centre.
 
     Args:
-      width: of the image, pixels.
-      height: likewise.
-      numbers: in [0, 1), four for each of the attempts.
-      scale: least and greatest area, as a share of the image's; uniform.
-      ratio: least and greatest width over height; its logarithm is uniform.
+      width: Width of the image in pixels.
+      height: Height of the image in pixels.
+      numbers: Four numbers in [0, 1) for each attempt.
+      scale: Range of the box's share of the image's area, which is uniform.
+      ratio: Range of width / height, whose logarithm is uniform.
 
     >>> random_box(400, 300, [0.5] * 40)
     (73, 23, 328, 278)
@@ -76,18 +76,18 @@ def random_box(
 
 
 def random_resized_crop(content: bytes, numbers: Sequence[float], *, size: int) -> np.ndarray:
-    """Returns a random box of an image at a fixed size, mirrored left to right with probability 1/2.
+    """Returns a random box of an image, resized, and mirrored left to right with probability 1/2.
 
     Args:
-      content: of an image file.
-      numbers: in [0, 1), 41 of them: ``uniforms``.
-      size: side of the result, pixels.
+      content: Content of an image file.
+      numbers: 41 numbers in [0, 1), as from ``uniforms``.
+      size: Side of the result in pixels.
 
     Returns:
       [size, size, 3] uint8.
 
     Raises:
-      Exception: whatever Pillow raises for what is no image.
+      Exception: Whatever Pillow raises if the content is not an image.
     """
     image = open_image(content)
     box = random_box(*image.size, numbers[1:])
@@ -96,17 +96,17 @@ def random_resized_crop(content: bytes, numbers: Sequence[float], *, size: int) 
 
 
 def centre_crop(content: bytes, *, size: int) -> np.ndarray:
-    """Returns the centre of an image whose shorter side was brought to ``size * 256 / 224``.
+    """Returns the centre of an image after resizing its shorter side to ``size * 256 / 224``.
 
     Args:
-      content: of an image file.
-      size: side of the result, pixels.
+      content: Content of an image file.
+      size: Side of the result in pixels.
 
     Returns:
       [size, size, 3] uint8.
 
     Raises:
-      Exception: whatever Pillow raises for what is no image.
+      Exception: Whatever Pillow raises if the content is not an image.
     """
     image = open_image(content)
     shorter = round(size * EVALUATION_MARGIN)
@@ -118,16 +118,16 @@ def centre_crop(content: bytes, *, size: int) -> np.ndarray:
 
 
 def open_image(content: bytes) -> Image.Image:
-    """Returns an image of which the size is known and nothing decoded."""
+    """Opens an image; reads its size and decodes nothing."""
     return Image.open(io.BytesIO(content))
 
 
 def resized(image: Image.Image, box: Box, *, width: int, height: int) -> Image.Image:
     """Decodes an image and returns a box of it as RGB, resized with an antialiased triangle filter.
 
-    A JPEG of which the box has at least four times the pixels needed on each side is decoded at a half, a quarter or
-    an eighth, which saves most of the time of a large one. The choice depends on sizes alone. Transparency is dropped,
-    and an orientation in EXIF ignored, as TensorFlow's decoders do.
+    If the box has at least four times the needed pixels on each side, a JPEG is decoded at a half, a quarter or an
+    eighth of its size, which saves most of the time for large images. The choice depends on sizes alone. Transparency
+    is dropped, and an orientation in EXIF is ignored, as in TensorFlow's decoders.
     """
     stored = image.size
     needed = min((box[2] - box[0]) / width, (box[3] - box[1]) / height) / MIN_REDUCTION
@@ -136,6 +136,6 @@ def resized(image: Image.Image, box: Box, *, width: int, height: int) -> Image.I
         image.draft(None, (stored[0] // reduction, stored[1] // reduction))
     across, down = image.size[0] / stored[0], image.size[1] / stored[1]
     if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # Pillow warns of what it cannot keep on the direct way
+        image = image.convert("RGBA")  # Pillow warns if this is converted to RGB directly
     within = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
     return image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR, box=within)

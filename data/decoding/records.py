@@ -1,4 +1,4 @@
-"""Records by number from the array_record files of a split, and what is in one: an image file and a label."""
+"""Reads records by number from the array_record files of a split; each holds an image file and a label."""
 
 import bisect
 import functools
@@ -7,25 +7,25 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-MAX_OPEN_FILES = 128  # of one process; opening one anew takes some 40 microseconds
+MAX_OPEN_FILES = 128  # per process; opening a file takes about 40 microseconds
 
 
 class Damaged(Exception):
-    """One record is not what it should be; the text says why."""
+    """One record is damaged; the message says why."""
 
 
 class Unreadable(Exception):
-    """A file is not what it should be; the text names it."""
+    """A file is missing or damaged; the message names it."""
 
 
 class Shards:
-    """The records of a split, in the order of its files. Files are opened when they are needed."""
+    """The records of a split, in the order of its files, which are opened when they are needed."""
 
     def __init__(self, files: Sequence[tuple[str, int]]):
-        """Opens nothing.
+        """Opens no file.
 
         Args:
-          files: path and number of records of each.
+          files: Path and number of records of each file.
         """
         self._files = list(files)
         self._ends = list(itertools.accumulate(count for _, count in files))
@@ -35,8 +35,8 @@ class Shards:
         """Returns the content of a record, numbered from 0 through all files.
 
         Raises:
-          Unreadable: if its file is missing, cut off, or holds another number of records.
-          Damaged: if this record alone cannot be read.
+          Unreadable: If its file is missing, cut off, or has another number of records.
+          Damaged: If this record alone cannot be read.
         """
         number = bisect.bisect_right(self._ends, record)
         path, count = self._files[number]
@@ -44,9 +44,9 @@ class Shards:
             (content,) = self._open(path, count).read([record - self._ends[number] + count])
         except Unreadable:
             raise
-        except Exception as error:  # the library's own checksums
+        except Exception as error:  # raised by the library's own checksums
             raise Damaged(f"{path}: {reason(error)}") from None
-        if not content:  # what the library gives where a file was cut off after it was opened
+        if not content:  # what the library returns if a file was cut off after it was opened
             raise Unreadable(f"{path}: ends before record {record}")
         return content
 
@@ -56,10 +56,10 @@ def _open(path: str, count: int) -> Any:
 
     if not os.path.isfile(path):
         raise Unreadable(f"{path}: no such file")
-    try:  # the options of the library's own data source for access in any order
+    try:  # the options that the library's own data source uses for random access
         reader = ArrayRecordReader(path, options="readahead_buffer_size:0", file_reader_buffer_size=2**15)
         if not reader.ok():
-            reader.read([0])  # says what is wrong
+            reader.read([0])  # raises an exception that says what is wrong
         found = reader.num_records()
     except Exception as error:
         raise Unreadable(f"{path}: {reason(error)}") from None
@@ -86,7 +86,7 @@ def unpack(record: bytes) -> tuple[bytes, int]:
     """Returns the content of the image file in a record, and its label.
 
     Raises:
-      Damaged: if there is no such thing in it.
+      Damaged: If it has none.
     """
     from tensorflow_datasets.proto import tf_example_pb2
 
@@ -99,6 +99,6 @@ def unpack(record: bytes) -> tuple[bytes, int]:
 
 
 def reason(error: BaseException, *, limit: int = 200) -> str:
-    """Returns an error's text on one line of bounded length; its type if it has no text."""
+    """Returns an error's text on one line of bounded length, or its type if it has no text."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= limit else text[: limit - 3] + "..."

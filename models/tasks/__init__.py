@@ -33,7 +33,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "masked_lm": masked_lm,
 }
 
-# What the program supplies; every other parameter of a task is a config key.
+# Parameters that the program supplies; every other parameter of a task is a config key.
 GIVEN = frozenset({"model", "example", "sizes"})
 
 
@@ -41,7 +41,7 @@ def lookup(name: str) -> Callable[..., Task]:
     """Returns the task's constructor; its signature is the schema of a config's ``task`` block.
 
     Raises:
-      ValueError: if no task has that name; says which there are.
+      ValueError: If no task has that name; the message lists the names.
     """
     return registry.find(TASKS, name)
 
@@ -52,13 +52,13 @@ def make(
     """Builds the task called ``name``: ``make(model=..., example=..., sizes=..., **config.task)``.
 
     Args:
-      name: of the task.
-      model: what it trains.
-      example: shapes and dtypes of one example, as it reaches the task; without a batch axis.
-      sizes: what the data say of themselves: "num_classes", "vocab_size" and the like.
-      **kwargs: the config's further keys.
+      name: Name of the task.
+      model: The model to train.
+      example: Shapes and types of one example as it reaches the task, without a batch axis.
+      sizes: Sizes of the data, such as "num_classes" and "vocab_size".
+      **kwargs: The config's further keys.
 
     Raises:
-      ValueError: one line; the data are not what the task is for.
+      ValueError: One line; the task does not suit the data.
     """
     return lookup(name)(model=model, example=example, sizes=sizes, **kwargs)

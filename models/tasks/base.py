@@ -1,6 +1,6 @@
-"""What a train step needs to know of a model and its loss.
+"""The interface between a train step and a model with its loss.
 
-Losses and metrics are sums with their count, so that any reduction over workers and any masked tail is exact.
+Losses and metrics are sums with a count, so that reductions over workers and masked tails of a split are exact.
 """
 
 import functools
@@ -18,14 +18,15 @@ class Task(NamedTuple):
     """A model joined with its loss and metrics.
 
     Attributes:
-      init: ``key -> (params, model_state)``; model_state holds what the forward pass changes (BatchNorm statistics).
+      init: ``key -> (params, model_state)``; model_state holds variables that the forward pass changes, such as
+        BatchNorm's statistics.
       loss: ``(params, model_state, batch, key) -> (mean loss, (sums, model_state))``, for training.
       evaluate: ``(params, model_state, batch, weight) -> sums``, deterministic; weight [B] is 0 for padding.
-      metrics: ``sums -> {"loss": ..., ...}``, what sums over any number of batches and workers come to; the same on
-        arrays in the step and on numbers on the host.
-      best: the metric by which a checkpoint is the best, and whether more or less of it is better.
+      metrics: ``sums -> {"loss": ..., ...}`` for sums over any number of batches and workers; works on arrays in the
+        step and on numbers on the host.
+      best: The metric that selects the best checkpoint, and whether it is to be maximal or minimal.
 
-    Sums hold "loss" and "count", by which the mean loss is taken, and what else the metrics need.
+    Sums hold "loss" and "count", whose quotient is the mean loss, and whatever else the metrics need.
     """
 
     init: Callable[[jax.Array], tuple[Any, Any]]
@@ -35,15 +36,15 @@ class Task(NamedTuple):
     best: tuple[str, Literal["max", "min"]]
 
 
-@functools.partial(jax.jit, static_argnums=0)  # a model is traced once, however often its shapes are asked for
+@functools.partial(jax.jit, static_argnums=0)  # so a model is traced once, even if its shapes are needed often
 def begin(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> tuple[Any, Any]:
-    """Returns a model's first parameters, and its other collections."""
+    """Returns a model's initial parameters and its other collections."""
     variables = dict(model.init(key, *inputs))
     return variables.pop("params"), variables
 
 
 def train(model: nn.Module, params: Any, model_state: Any, key: jax.Array, *inputs: jax.Array) -> tuple[Any, Any]:
-    """Returns a model's outputs in training, with units dropped by the key, and its other collections after it."""
+    """Returns a model's outputs in training, with dropout by the key, and its changed other collections."""
     variables = {"params": params, **model_state}
     return apply(model, variables, *inputs, deterministic=False, rngs={"dropout": key}, mutable=list(model_state))
 

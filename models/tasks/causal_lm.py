@@ -1,4 +1,4 @@
-"""Which token comes next."""
+"""Causal language modelling: predicting the next token."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,10 +18,10 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
 
     .. math:: \ell = - \frac{1}{T} \sum_t \log p(x_{t+1} | x_1, \ldots, x_t), \quad \text{perplexity} = e^\ell
 
-    Targets that are padding are not counted.
+    Padding is not predicted.
 
     Args:
-      model: maps tokens [B, T] to logits [B, T, V].
+      model: Maps tokens [B, T] to logits [B, T, V].
       example: "tokens" [T + 1] int32 and nothing else.
       sizes: "vocab_size", V.
 
@@ -30,7 +30,7 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
       perplexity and accuracy.
 
     Raises:
-      ValueError: if the data are no sequences of at least two tokens.
+      ValueError: If the data are not sequences of at least two tokens.
     """
     if example.keys() != {"tokens"} or "vocab_size" not in sizes or example["tokens"].size < 2:
         raise ValueError("name='causal_lm': needs data of running text, at least 2 tokens an example")
@@ -56,7 +56,7 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
 
     def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
         mean = sums["loss"] / sums["count"]
-        # On the host no device is asked; 709 nats are the most of which a float64 holds the exponential.
+        # On the host NumPy computes it, without a device; float64 holds the exponential of up to 709.
         perplexity = jnp.exp(mean) if isinstance(mean, jax.Array) else np.exp(np.minimum(mean, 709.0))
         return {"loss": mean, "perplexity": perplexity, "accuracy": sums["correct"] / sums["count"]}
 

@@ -1,4 +1,4 @@
-"""Which of C classes an image is of."""
+"""Image classification."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -23,22 +23,22 @@ def classification(
 
     .. math:: \ell = - \sum_c ((1 - s) [c = y] + s / C) \log p_c
 
-    A model that returns two logits in training, its own and an auxiliary head's, has the auxiliary loss added with a
-    weight; metrics are of its own alone.
+    If the model returns (logits, auxiliary logits) in training, the auxiliary loss is added with a weight; metrics use
+    the main logits alone.
 
     Args:
-      model: maps images [B, H, W, D] to logits [B, C], or in training to (logits, auxiliary logits).
+      model: Maps images [B, H, W, D] to logits [B, C], or in training to (logits, auxiliary logits).
       example: "image" [H, W, D] float32 and "label" [] int32.
       sizes: "num_classes", C.
-      label_smoothing: s, in training only; evaluation reports the unsmoothed loss.
-      auxiliary_weight: of the auxiliary head's loss.
+      label_smoothing: Smoothing s, in training only; evaluation reports the unsmoothed loss.
+      auxiliary_weight: Weight of the auxiliary head's loss.
 
     Returns:
       A ``Task`` over batches ``{"image": [B, H, W, D] float32, "label": [B] int32}``; metrics are loss, accuracy and,
       for more than 10 classes, top_5_accuracy.
 
     Raises:
-      ValueError: if the data are no images with labels.
+      ValueError: If the data are not images with labels.
     """
     if not {"image", "label"} <= example.keys():
         raise ValueError("name='classification': needs data of images with labels")

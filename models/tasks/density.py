@@ -1,4 +1,4 @@
-"""How probable images are."""
+"""Density estimation of images."""
 
 import math
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ def density(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], si
     .. math:: \ell = - \frac{1}{H W C} \log p(x)
 
     Args:
-      model: maps images [B, H, W, C] uint8 to the outputs of the likelihood that its field ``likelihood`` names.
+      model: Maps images [B, H, W, C] uint8 to the outputs of the likelihood that its field ``likelihood`` names.
       example: "image" [H, W, C] uint8.
-      sizes: nothing is needed.
+      sizes: Not used.
 
     Returns:
       A ``Task`` over batches ``{"image": [B, H, W, C] uint8}``; metrics are loss, in nats per dimension, and
       bits_per_dim, loss / ln 2. A dimension is one channel of one pixel.
 
     Raises:
-      ValueError: if the images are not raw, or the model has no likelihood.
+      ValueError: If the images are not raw bytes, or the model has no likelihood.
     """
     del sizes
     likelihood = LIKELIHOODS.get(getattr(model, "likelihood", ""))

@@ -1,4 +1,4 @@
-"""Which tokens were hidden, and whether two segments belong together: BERT's two tasks."""
+"""BERT's two tasks: predicting masked tokens, and whether the second segment follows the first."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -22,32 +22,32 @@ def masked_lm(
     unit: Literal["token", "word"] = "token",
     next_sentence: Literal["on", "off"] = "on",
 ) -> Task:
-    r"""Cross-entropy of masked tokens, a mean over them, plus that of the next sentence, a mean over examples.
+    r"""Mean cross-entropy of masked tokens plus the mean cross-entropy of the next-sentence prediction.
 
     .. math:: \ell = - \frac{1}{M} \sum_{m} \log p(x_m) - \frac{1}{B} \sum_b \log q(s_b)
 
-    Training masks anew at each step, by the step's key. Evaluation masks each example by a key made of its tokens, so
-    that its masks are always the same, whatever else is in the batch.
+    Training draws new masks at each step with the step's key. Evaluation masks each example with a key made from its
+    tokens, so its masks are always the same, whatever else is in the batch.
 
-    The two means are over different numbers. "loss" and "count" in the sums are those of masked tokens, and the next
-    sentence has sums of its own beside them: so each part is exact for any split over batches and workers, and the
-    metric "loss" is the sum of the two means.
+    The two means have different counts. "loss" and "count" in the sums are those of masked tokens, and the next
+    sentence has separate sums. So each part is exact for any split over batches and workers, and the metric "loss" is
+    the sum of the two means.
 
     Args:
-      model: maps tokens [B, T], segments [B, T] and positions [B, P] to logits [B, P, V] and [B, 2].
+      model: Maps tokens [B, T], segments [B, T] and positions [B, P] to logits [B, P, V] and [B, 2].
       example: "tokens" [T] int32, "segments" [T] and "words" [T], and "is_next" [] for the next sentence.
       sizes: "vocab_size", "mask_id" and "num_special".
-      rate: share of the maskable tokens that are to be predicted.
-      max_predictions: P, most of them in a sequence.
-      unit: what is masked: a "token", or all tokens of a "word".
-      next_sentence: "off" leaves its loss out; its head then stays as it began.
+      rate: Share of the maskable tokens to predict.
+      max_predictions: Maximal number P of predictions in a sequence.
+      unit: Unit of masking: a "token", or all tokens of a "word".
+      next_sentence: "off" leaves its loss out; its head then keeps its initial values.
 
     Returns:
       A ``Task`` over batches ``{"tokens": [B, T], "segments": [B, T], "words": [B, T], "is_next": [B]}``; metrics are
-      loss, masked_lm_loss and masked_lm_accuracy, and next_sentence_loss and next_sentence_accuracy where it is on.
+      loss, masked_lm_loss and masked_lm_accuracy, and next_sentence_loss and next_sentence_accuracy if it is on.
 
     Raises:
-      ValueError: if the data are no text with words and segments, or have no next sentence to tell.
+      ValueError: If the data are not text with words and segments, or have no next sentence to predict.
 
     Reference: Devlin et al., arXiv 1810.04805, section 3.1 and appendix A.
     """

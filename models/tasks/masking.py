@@ -1,4 +1,4 @@
-"""Which tokens a masked language model has to predict: drawn anew for each batch, on the device."""
+"""Masks tokens that a masked language model has to predict, at random and on the device."""
 
 from typing import Literal, NamedTuple
 
@@ -9,19 +9,19 @@ from jax import numpy as jnp
 
 from models.tasks.base import Batch
 
-MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1  # of the chosen tokens; the rest stay as they are
+MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1  # of the chosen tokens; the rest stay unchanged
 
 Unit = Literal["token", "word"]
 
 
 class Masked(NamedTuple):
-    """Batches with tokens to be predicted; P slots a sequence, those in use first and in order of position.
+    """Sequences with tokens to predict: P slots each, used ones first and in order of position.
 
     Attributes:
-      inputs: [B, T] int32, tokens as the model sees them.
-      positions: [B, P] int32, places of the tokens to be predicted; 0 in unused slots.
-      targets: [B, P] int32, what stood there; 0 in unused slots.
-      weights: [B, P] float32, 1 for slots in use and 0 for others.
+      inputs: [B, T] int32, the masked tokens.
+      positions: [B, P] int32, positions of the tokens to predict; 0 in unused slots.
+      targets: [B, P] int32, the original tokens; 0 in unused slots.
+      weights: [B, P] float32, 1 for used slots and 0 for others.
     """
 
     inputs: jax.Array
@@ -31,7 +31,7 @@ class Masked(NamedTuple):
 
 
 def mask(key: jax.Array, batch: Batch, **options) -> Masked:
-    """Masks each sequence of a batch by its share of one key.
+    """Masks each sequence of a batch; splits one key for them.
 
     >>> tokens, words = jnp.array([[2, 7, 8, 9, 3, 0]]), jnp.array([[-1, 0, 1, 1, -1, -1]])
     >>> batch, sizes = {"tokens": tokens, "words": words}, {"mask_id": 4, "vocab_size": 10, "num_special": 5}
@@ -40,9 +40,9 @@ def mask(key: jax.Array, batch: Batch, **options) -> Masked:
     ([[1.0, 1.0, 0.0]], True)
 
     Args:
-      key: of all random choices.
-      batch: as of ``mask_each``.
-      **options: as of ``mask_each``.
+      key: Random key.
+      batch: As for ``mask_each``.
+      **options: As for ``mask_each``.
     """
     return mask_each(jax.random.split(key, len(batch["tokens"])), batch, **options)
 
@@ -58,36 +58,37 @@ def mask_each(
     max_predictions: int = 20,
     unit: Unit = "token",
 ) -> Masked:
-    r"""Masks each sequence of a batch by a key of its own.
+    r"""Masks each sequence of a batch with its own key.
 
     Of a sequence's :math:`n` maskable tokens
 
     .. math:: \min(P, \max(1, \text{round}(r n)))
 
-    are chosen; 80 % of them become [MASK], 10 % a random token that is not special, 10 % stay. Whole words are taken
-    in random order, all tokens of one; a word that would exceed that number is passed over, so there may be fewer.
+    are chosen; 80 % of them become [MASK], 10 % a random token that is not special, and 10 % stay. With whole words,
+    words are chosen in random order with all their tokens; a word that would exceed that number is skipped, so fewer
+    tokens may be chosen.
 
     Args:
-      keys: [B], of all random choices for each sequence.
-      batch: "tokens" [B, T], and "words" [B, T] with the word of its sequence that a token belongs to, 0 to T - 1; -1
-        where it must not be chosen.
-      mask_id: the token [MASK].
-      vocab_size: tokens there are.
-      num_special: the first of them, which are no words.
-      rate: r.
-      max_predictions: P; T where that is less.
-      unit: what is chosen: "token", or all tokens of a "word".
+      keys: [B], one random key for each sequence.
+      batch: "tokens" [B, T], and "words" [B, T] with the index of each token's word in its sequence, 0 to T - 1; -1
+        where a token must not be chosen.
+      mask_id: The token [MASK].
+      vocab_size: Number of tokens.
+      num_special: Number of special tokens, which come first.
+      rate: Share r.
+      max_predictions: Maximal number P, at most T.
+      unit: Choose a single "token", or all tokens of a "word".
 
     Reference: Devlin et al., arXiv 1810.04805, section 3.1; google-research/bert, create_pretraining_data.py.
     Differs from the authors' code in: masks are drawn anew each time, not once for all passes; [CLS] and [SEP] do not
-    count to n; a random token is never a special one.
+    count towards n; a random token is never a special one.
     """
     time = batch["tokens"].shape[1]
     numbers = [0, *(min(max_predictions, max(1, round(rate * n))) for n in range(1, time + 1))]  # by Python's rounding
     places = min(max_predictions, time)
 
     def one(key: jax.Array, tokens: jax.Array, words: jax.Array) -> Masked:
-        # One draw for all choices: a draw each compiles, and runs, several times longer.
+        # One random array for all choices: separate ones compile, and run, several times longer.
         drawn = jax.random.uniform(key, (time + 2 * places,))
         share, which = drawn[time : time + places], drawn[time + places :]  # (P,) each
         maskable = words >= 0
@@ -108,18 +109,18 @@ def mask_each(
 
 
 def _take(order: jax.Array, words: jax.Array, number: jax.Array) -> jax.Array:
-    """Tells of each token whether its word is taken: words in some order, each that does not exceed ``number``.
+    """Returns which tokens to mask: goes through words in the given order and skips those that would exceed ``number``.
 
-    A round takes the longest run of words that fits, and passes over the word that ends it; so it does what going word
-    by word does, in a few rounds, where that needs T steps.
+    Each round takes the longest run of words that fits and skips the word after it. This gives the same result as going
+    word by word, in a few rounds instead of T steps.
 
     Args:
-      order: [T], all words there may be.
-      words: [T], 0 to T - 1, or T for tokens of no word.
-      number: most tokens to take.
+      order: [T], all possible words, in the order of choice.
+      words: [T], the word of each token, 0 to T - 1, or T for tokens of no word.
+      number: Maximal number of tokens.
 
     Returns:
-      [T] bool; anything for tokens of no word.
+      [T] bool; arbitrary for tokens of no word.
     """
     time = len(words)
     length = jnp.zeros(time, jnp.int32).at[words].add(1, mode="drop")[order]  # (T,), 0 where there is no such word
@@ -138,7 +139,7 @@ def _take(order: jax.Array, words: jax.Array, number: jax.Array) -> jax.Array:
 
 
 def example_keys(tokens: jax.Array) -> jax.Array:
-    """Returns a key [B] for each sequence, which depends on its own tokens [B, T] alone: for evaluation.
+    """Returns a random key [B] for each sequence that depends on its tokens [B, T] alone, for evaluation.
 
     >>> one, other, same = jax.random.key_data(example_keys(jnp.array([[1, 2], [2, 1], [1, 2]])))
     >>> bool((one == same).all()), bool((one == other).all())
