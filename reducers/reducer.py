@@ -5,7 +5,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import optax
 
-from reducers.registry import Block, Parameters, Registry
+from reducers.registry import Block, Parameters, Registry, parameters
 
 # A parameter with this annotation is a reducer inside a reducer; None is ``mean``. Configs write a name or a block.
 Combine: TypeAlias = optax.GradientTransformation | None
@@ -121,7 +121,7 @@ class ReducerRegistry(Registry):
         """Returns all options of a block, defaults included; checks the reducers inside it, too."""
         built = {}
         if not isinstance(block, str):
-            built = {key: block[key] for key in block if isinstance(block[key], optax.GradientTransformation)}
+            built = {key: block[key] for key in self._inner(block.get("name")) & set(block) if _is_built(block[key])}
             block = {key: block[key] for key in block if key not in built}
         options = super().check(block, where=where) | built
         name = block if isinstance(block, str) else block["name"]
@@ -134,10 +134,18 @@ class ReducerRegistry(Registry):
         options = self.check(block, where=where)
         name = block if isinstance(block, str) else block["name"]
         for key in self._inner(name):
-            if not isinstance(options[key], optax.GradientTransformation):
+            if not _is_built(options[key]):
                 options[key] = self.build(options[key], where=f"{where}.{key}" if where else key, **given)
         return super().build({**options, "name": name}, where=where, **given)
 
-    def _inner(self, name: str) -> set[str]:
-        """The parameters of a constructor that are reducers themselves."""
-        return {key for key, p in super().parameters(name).items() if p.annotation == Combine}
+    def _inner(self, name: Any) -> set[str]:
+        """The parameters of a constructor that are reducers themselves; none of an unknown name."""
+        constructor = self.get(name) if isinstance(name, str) else None
+        return (
+            set() if constructor is None else {k for k, p in parameters(constructor).items() if p.annotation == Combine}
+        )
+
+
+def _is_built(value: Any) -> bool:
+    """Whether a reducer inside a block is an object already; None is the mean."""
+    return value is None or isinstance(value, optax.GradientTransformation)
