@@ -195,10 +195,10 @@ def complete(config: ConfigDict) -> ConfigDict:
     keys = registry.parameters(experiment)
     filled = _with_placeholders(_checked(config, keys, where="config"), keys)
     for block in BLOCKS:
-        options = dict(filled[block])
-        name = options.pop("name", None)
+        name = filled[block].get("name")
         keys_of_block = block_parameters(block, name)
-        values = _checked(options, keys_of_block, where=f"config.{block}")
+        with in_block(block):
+            values = BLOCKS[block].check(filled[block])
         filled[block] = {**_with_placeholders(values, keys_of_block), "name": name}
     completed = ConfigDict(filled)
     for steps in (key for key in keys if key.endswith("_steps")):
