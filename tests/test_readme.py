@@ -35,7 +35,7 @@ PROSE = re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL)
 COMMANDS = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines() if line.strip()]
 CODE = re.findall(r"`([^`\n]+)`", PROSE)
 (DIFF,) = (text for kind, text in BLOCKS if kind == "diff")
-(EXAMPLE,) = re.findall(r'^\+    "(\w+)": ', DIFF, re.MULTILINE)  # the reducer that the diff adds
+(EXAMPLE,) = re.findall(r'^\+ +"(\w+)": ', DIFF, re.MULTILINE)  # the reducer that the diff adds
 
 
 def test_every_block_is_of_a_kind_that_is_checked():
