@@ -175,6 +175,8 @@ def matches(annotation: Any, value: Any) -> bool:
         return value is None
     if Mapping in (annotation, origin):
         return isinstance(value, Mapping) or hasattr(value, "keys")  # a ConfigDict is not a Mapping
+    if inspect.isclass(annotation) and annotation not in (Any, inspect.Parameter.empty):
+        return isinstance(value, annotation)
     return origin is not tuple and (not isinstance(value, float) or math.isfinite(value))
 
 

@@ -2,7 +2,8 @@
 
 import itertools
 import pathlib
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -144,6 +145,9 @@ def test_broken_files(text, message, tmp_path):
         (Literal["a", "b"], ["a"], ["c", None]),
         (Annotated[float, "(0, 1]"], [1.0, 0.5], [0.0, 1.01, float("nan")]),
         (Annotated[int, "[1, inf)"] | None, [1, None], [0]),
+        (Mapping | str, [{}, "name"], [3, None]),
+        (complex | None, [1j, None], ["1j"]),
+        (Any, [1j, None, "x"], [float("nan")]),
     ],
 )
 def test_types_and_ranges(annotation, good, bad):
