@@ -308,18 +308,22 @@ def test_metrics_and_the_state_of_the_combiner():
 
 REFUSED = [
     ("backup_workers", {"num_required": 0}, r"num_required=0: must be int in \[1, inf\)"),
-    ("backup_workers", {"num_required": 2, "combine": "maen"}, "combine.name='maen': did you mean 'mean'"),
-    ("backup_workers", {"num_required": 2, "combine": 3}, "combine.name=3: must be the name of a reducer"),
+    (
+        "backup_workers",
+        {"num_required": 2, "combine": "maen"},
+        "combine.name='maen': unknown name; did you mean 'mean'",
+    ),
+    ("backup_workers", {"num_required": 2, "combine": 3}, "combine=3: must be a block"),
     (
         "backup_workers",
         {"num_required": 2, "combine": optax.identity()},
         "combine: must be a reducer that takes a mask",
     ),
-    ("backup_workers", {"num_required": 2, "combine": {"name": "mean", "nmae": 1}}, "combine.nmae: unknown option"),
+    ("backup_workers", {"num_required": 2, "combine": {"name": "mean", "nmae": 1}}, "combine.nmae: unknown key"),
     (
         "stale",
         {"delay_steps": 1, "combine": {"name": "deadline", "deadline_seconds": 1.0, "combine": "adasm"}},
-        "combine.combine.name='adasm': did you mean 'adasum'",
+        "combine.combine.name='adasm': unknown name; did you mean 'adasum'",
     ),
     ("backup_workers", {"num_required": 2, "combine": "k_batch"}, "combine.num_batches: missing"),
     ("backup_workers", {"num_required": 2, "combine": {"name": "k_batch", "num_batches": 2}}, "combine: must be"),
@@ -349,7 +353,10 @@ def test_refused(name, options, message):
 def test_what_is_nested_is_checked_without_an_axis():
     for block, message in [
         ({"name": "stale", "delay_steps": 1, "combine": {"name": "trimmed_mean", "nmae": 2}}, "combine.nmae: unknown"),
-        ({"name": "stale", "delay_steps": 1, "combine": {"name": "adasm"}}, "combine.name='adasm': did you mean"),
+        (
+            {"name": "stale", "delay_steps": 1, "combine": {"name": "adasm"}},
+            "combine.name='adasm': unknown name; did you mean",
+        ),
         ({"name": "deadline", "deadline_seconds": 1.0, "combine": "k_batch"}, "combine.num_batches: missing"),
         ({"delay_steps": 1}, "name: missing"),
     ]:

@@ -381,7 +381,7 @@ def test_the_table_of_a_sweep_says_n_and_what_was_lost():
         (["publish", "convergence_constants", "--scale=smoke"], "0 of 1 runs at scale smoke are finished"),
         (["sweep", "--config=configs/digits.py"], "has no sweep()"),
         (["sweep", "--config=configs/none.py", "--grid=seed=1"], "no such file"),
-        (["sweep", "--config=configs/digits.py", "--grid=sede=1"], "did you mean config.seed?"),
+        (["sweep", "--config=configs/digits.py", "--grid=sede=1"], "did you mean 'seed'?"),
         (["sweep", "--config=configs/digits.py", "--grid=seed"], "must be key=value,value"),
         (["sweep", "--config=configs/digits.py", "--grid=seed=1", "--seeds=0"], "seeds=0"),
         (["sweep", "--config=configs/digits.py", "--draw=seed"], "'seed': must be key=value"),

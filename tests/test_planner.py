@@ -167,7 +167,7 @@ def test_what_a_recorder_refuses(row, tmp_path):
     recorder = TraceRecorder(num_workers=2)
     with pytest.raises(ValueError, match="must be 2 finite numbers above 0"):
         recorder.add(row)
-    with pytest.raises(ValueError, match="no step to write"):
+    with pytest.raises(ValueError, match="no step has been added"):
         recorder.write(tmp_path / "trace.csv")
     with pytest.raises(ValueError, match="must end in"):
         recorder.write(tmp_path / "trace.txt")

@@ -466,7 +466,7 @@ def test_second_call_compiles_nothing(case):
 def test_unknown_name_and_option():
     with pytest.raises(ValueError, match="did you mean 'mean'"):
         reducers.make("maen", axis_name=WORKER)
-    with pytest.raises(ValueError, match="unheard_of: unknown option; allowed: none"):
+    with pytest.raises(ValueError, match="unheard_of: unknown key; allowed: none"):
         reducers.make("mean", axis_name=WORKER, unheard_of=1)
 
 

@@ -66,10 +66,10 @@ BROKEN = {
         "config.reducer.combine: must be a reducer that takes a mask"
     ),
     "--config.reducer.name=stale --config.reducer.delay_steps=1 --config.reducer.combine={{'name':'sum','nmae':3}}": (
-        "config.reducer.combine.nmae: unknown option"
+        "config.reducer.combine.nmae: unknown key"
     ),
     "--config.reducer.name=stale --config.reducer.delay_steps=1 --config.reducer.combine={{'name':'adasm'}}": (
-        "config.reducer.combine.name='adasm': did you mean 'adasum'?"
+        "config.reducer.combine.name='adasm': unknown name; did you mean 'adasum'?"
     ),
     "--config.reducer.name=adasum --config.reducer.granularity=Conv": (
         "config.reducer.granularity='Conv': matches no leaf; the leaves are 'Dense_0/bias'"

@@ -173,7 +173,9 @@ def test_losses_are_of_those_that_count():
     expected = Stepper(alone, num_devices=3).steps(0, 1).metrics  # batches 0 to 2, as the first three of four
     for name in ("loss", "accuracy", "gradient_norm", "reduced_norm"):
         assert found[name] == pytest.approx(expected[name], rel=1e-5), name
-    assert found["loss"] != pytest.approx(Stepper(setup_of("--config.num_workers=4")).steps(0, 1).metrics["loss"])
+    assert found["loss"] != pytest.approx(
+        Stepper(setup_of("--config.num_workers=4"), num_devices=4).steps(0, 1).metrics["loss"]
+    )
 
 
 def test_without_backups_a_run_is_plain_sgd():

@@ -1,5 +1,6 @@
 """A run's state in its checkpoints: saving it, restoring it, and taking over the parameters of another run."""
 
+import os
 import pathlib
 from typing import Any, Literal, NamedTuple
 
@@ -81,7 +82,7 @@ def params_of(setup: TrainSetup, folder: str) -> Any:
 
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
     """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
-    may_resume = start == "resume" and processes.from_first((workdir / "checkpoints").is_dir)
+    may_resume = start == "resume" and processes.from_first(lambda: os.path.isdir(workdir / "checkpoints"))
     if setup.config.init_from and not may_resume:
         params_of(setup, setup.config.init_from)
 

@@ -177,7 +177,7 @@ class Run:
     def _flush(self) -> None:
         self._logger.flush()
         if self._folder.process == 0 and self._trace.num_steps:
-            self._trace.write(self._folder.path / f"worker_seconds-{self.step + 1}.npz")
+            self._trace.write(self._folder.path / f"worker_seconds-{self.step + 2}.npz")
             if processes.several():
                 self._logger.message(runs.slowest_process(self._trace.seconds, num_processes=processes.count()))
 
