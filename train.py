@@ -30,7 +30,6 @@ from training.evaluate import evaluate_checkpoint
 from training.nonfinite import NonfiniteError
 from training.run import Run
 from training.setup import TrainSetup, make_setup
-from training.train_state import init_state
 from training.train_step import make_train_step, worker_mapping
 
 flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
@@ -136,7 +135,7 @@ def train(
         worker_times=worker_times,
         profile=profile,
     ) as run:
-        state = run.restore() or init_state(setup, layout, params=initial_params(setup))
+        state = run.restore() or setup.init_state(layout, params=initial_params(setup))
         for plan, batch, inputs in run.plans():
             with run.profile(plan, state):
                 state, metrics = steps[len(plan.waves)](state, batch, run.resident, inputs)

@@ -25,7 +25,7 @@ from benchmarks.groups import Reduction
 from benchmarks.measured import Measured, Target
 from parallel import Layout, Step, configure_cpu_devices, keep_freed_memory
 from training.setup import TrainSetup
-from training.train_state import STATE_AXES, TrainState
+from training.train_state import map_per_worker
 
 LANES, BATCH = (8, 32, 64), 32
 IMAGES = 2048  # images in a turn of steps
@@ -108,14 +108,8 @@ def step_bytes(setup: TrainSetup, layout: Layout) -> int:
     of_lanes = {name: jax.ShapeDtypeStruct((layout.lanes, *shape), dtype) for name, (shape, dtype) in feed.items()}
     columns = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in info.example.items()}
     resident = {"train": columns, "constants": info.constants}
-
-    def lanes_of(tree: Any) -> Any:
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((layout.lanes, *x.shape), x.dtype), tree)
-
     step: Step = loops.make_step(setup, layout)
-    state = TrainState(
-        *(part if axis is None else lanes_of(part) for part, axis in zip(state, STATE_AXES, strict=True))
-    )
+    state = map_per_worker(lambda x: jax.ShapeDtypeStruct((layout.lanes, *x.shape), x.dtype), state)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), (state, of_lanes, resident, {}))
     needed = []
     for lowered, calls in step.lower(*shapes).values():

@@ -17,7 +17,6 @@ from parallel import AXES, Layout, Step, StepsInFlight
 from training.async_train_step import make_async_train_step
 from training.metric_logger import StepNumbers
 from training.setup import TrainSetup, make_setup
-from training.train_state import init_state
 from training.train_step import make_train_step, worker_mapping
 
 Part = Literal["step", "local"]
@@ -101,7 +100,7 @@ class Loop:
         feeds = Feeds(dataset.train, order, layout=own, workers=layout.own_workers)
         self._layout, self._num_updates, self._part, self._size = layout, num_updates, part, steps_per_call
         self._step = make_step(setup, layout, part=part, steps_per_call=steps_per_call)
-        self._state = init_state(setup, layout)
+        self._state = setup.init_state(layout)
         self._resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
         self._fed = feeds.follow(setup.plans(0, steps_per_call=steps_per_call))
         self._numbers = StepNumbers(setup)

@@ -19,7 +19,7 @@ from parallel import Layout, StepsInFlight
 from training.async_train_step import make_async_train_step
 from training.evaluate import make_evaluation
 from training.setup import make_setup
-from training.train_state import abstract_state, init_state, to_host
+from training.train_state import to_host
 from training.train_step import make_train_step, worker_mapping
 
 SMALL = ("--config.num_workers=8", "--config.batch_size_per_worker=4", "--config.optimizer.learning_rate=0.02")
@@ -51,7 +51,7 @@ class Stepper:
     def __init__(self, setup, *, num_devices=8, lanes=None, steps_per_call=1, wrap=lambda compute: compute):
         self.setup, self.layout = setup, Layout.of(setup.config.num_workers, num_devices=num_devices)
         self.step = make_step(setup, self.layout, lanes=lanes, steps_per_call=steps_per_call, wrap=wrap)
-        self.state = init_state(setup, self.layout)
+        self.state = setup.init_state(self.layout)
         order = ExampleOrder(
             num_examples=DATASET.train.num_examples,
             batch_size=setup.config.batch_size_per_worker,
@@ -152,7 +152,7 @@ def after_each_call(monkeypatch, act):
 
 def checkpoint_of(workdir, setup, which="latest"):
     """Returns the step of a run's checkpoint, and its {"state": TrainState, "counters": dict}."""
-    tree = {"state": abstract_state(setup), "counters": runs.RunCounters.abstract()}
+    tree = {"state": setup.abstract_state(), "counters": runs.RunCounters.abstract()}
     with runs.Checkpoints(pathlib.Path(workdir) / "checkpoints", access="read") as checkpoints:
         return checkpoints.restore(tree, which=which)
 

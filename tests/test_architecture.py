@@ -276,6 +276,52 @@ def test_the_table_has_no_circle_and_no_ghost():
         order({**FIRST_PARTY, "reducers": {"train"}})
 
 
+def files_graph(files: Sources) -> dict[str, set[str]]:
+    """Module -> the modules of this repository that it imports, wherever the import stands."""
+    modules = {
+        path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): text for path, text in files.items()
+    }
+    graph: dict[str, set[str]] = {}
+    for module, text in modules.items():
+        named = set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                named |= inner & modules.keys() or {str(node.module)}
+        graph[module] = named & modules.keys() - {module}
+    return graph
+
+
+def levels_of(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Rooms by level: a room imports rooms of lower levels alone."""
+    rooms: dict[str, set[str]] = {}
+    for module, imported in graph.items():
+        room = module.split(".")[0]
+        rooms.setdefault(room, set()).update({name.split(".")[0] for name in imported} - {room})
+    level: dict[str, int] = {}
+    for room in order(rooms):
+        level[room] = 1 + max((level[below] for below in rooms[room]), default=-1)
+    return [{room for room in level if level[room] == number} for number in range(1 + max(level.values()))]
+
+
+def test_few_rooms_on_few_levels_and_no_circle_of_files():
+    graph = files_graph({p: text for p, text in SOURCES.items() if package_of(p) not in ("tests", "conftest")})
+    order(graph)
+    levels = levels_of(graph)
+    for number, rooms in enumerate(levels):
+        print(f"level {number}: {', '.join(sorted(rooms))}")
+    assert len(levels) <= 5 and sum(map(len, levels)) <= 14
+    with pytest.raises(graphlib.CycleError):
+        order(files_graph({"data/a.py": "import data.b", "data/b.py": "def f():\n    from data import a"}))
+    assert levels_of(files_graph({"a.py": "from b.c import d", "b/c.py": "", "e.py": "import a"})) == [
+        {"b"},
+        {"a"},
+        {"e"},
+    ]
+
+
 def test_nothing_imports_tests_experiments_or_benchmarks():
     users = {package for package, allowed in FIRST_PARTY.items() if {"tests", "experiments", "benchmarks"} & allowed}
     assert users == {"tests"}

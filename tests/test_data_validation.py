@@ -16,7 +16,6 @@ from tests.image_folders import random_images, write_images
 from tests.test_train import ROOT, command
 from training.evaluate import make_evaluation
 from training.setup import make_setup
-from training.train_state import init_state
 
 SMOKE = f"{ROOT}/configs/digits.py:smoke"
 KEY = "--config.data.evaluate_on=validation"
@@ -201,7 +200,7 @@ def test_evaluation_is_of_the_validation_examples_alone(monkeypatch):
     setup = make_setup(flags.load(SMOKE, [KEY]))
     dataset = setup.source.load(0)
     layout = Layout.of(setup.config.num_workers, num_devices=1)
-    state = init_state(setup, layout)
+    state = setup.init_state(layout)
     resident = layout.put_shared({"constants": dataset.constants})
     quality = make_evaluation(setup, layout, dataset.test)(state, resident)
     everything = load("digits").train.columns

@@ -10,7 +10,7 @@ import runs
 from parallel import Layout, processes
 from runs.errors import ConfigError, refusing
 from training.setup import TrainSetup
-from training.train_state import STATE_AXES, TrainState, abstract_state, to_host
+from training.train_state import STATE_AXES, TrainState, to_host
 
 
 class Restored(NamedTuple):
@@ -54,7 +54,7 @@ def restore(
     setup: TrainSetup, layout: Layout, checkpoints: runs.Checkpoints, *, which: Any = "latest"
 ) -> Restored | None:
     """Restores an undamaged checkpoint, the "latest", the "best" or that of a step; None if there is none."""
-    tree = {"state": abstract_state(setup, layout=layout), "counters": runs.RunCounters.abstract()}
+    tree = {"state": setup.abstract_state(sharding=layout.saved), "counters": runs.RunCounters.abstract()}
     with refusing():
         restored = checkpoints.restore(tree, which=which)
     if restored is None:

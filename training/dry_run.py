@@ -15,7 +15,7 @@ from parallel import DEVICE_AXIS, LANE_AXIS, Layout, Step
 from training.async_train_step import make_async_train_step
 from training.setup import TrainSetup
 from training.step_plan import ASYNC_INPUTS
-from training.train_state import STATE_AXES, TrainState
+from training.train_state import map_per_worker
 from training.train_step import make_train_step, worker_mapping
 
 
@@ -70,9 +70,6 @@ def _inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
     info, lanes, batch_size = setup.source.info, layout.lanes, setup.config.batch_size_per_worker
     shape = jax.ShapeDtypeStruct
 
-    def of_lanes(tree: Any) -> Any:
-        return jax.tree.map(lambda x: shape((lanes, *x.shape), x.dtype), tree)
-
     def many(*counts: int) -> dict[str, Any]:
         return {name: shape((*counts, *part.shape), part.dtype) for name, part in info.example.items()}
 
@@ -82,10 +79,9 @@ def _inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
         batch["index"], resident = shape((lanes, batch_size), jnp.int32), many(info.num_train)
     else:
         batch["batch"] = many(lanes, batch_size)
-    own = {name: of_lanes(getattr(state, name)) for name in ("worker", "reducer_state", "snapshot")}
     names = {} if setup.mode is None else ASYNC_INPUTS
     return {
-        "state": state._replace(**own),
+        "state": map_per_worker(lambda x: shape((lanes, *x.shape), x.dtype), state),
         "batch": batch,
         "resident": {"train": resident, "constants": info.constants},
         "inputs": {name: shape((lanes,), dtype) for name, dtype in names.items()},
@@ -116,12 +112,11 @@ def _trace(setup: TrainSetup, layout: Layout, inputs: dict[str, Any]) -> None:
         return over(over(worker, LANE_AXIS), DEVICE_AXIS)
 
     all_workers = _make_step(setup, layout, map_workers=trace_workers)
-    state = TrainState(
-        *(
-            field if axis is None else _stack(field, layout.num_devices)
-            for field, axis in zip(inputs["state"], STATE_AXES, strict=True)
-        )
-    )
+
+    def of_devices(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((layout.num_devices, *x.shape), x.dtype)
+
+    state = map_per_worker(of_devices, inputs["state"])
     per_device = {name: _stack(inputs[name], layout.num_devices) for name in ("batch", "inputs")}
     with _without_garbage_collection():
         jax.eval_shape(all_workers, state, per_device["batch"], inputs["resident"], per_device["inputs"])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from jax import numpy as jnp
 from ml_collections import ConfigDict
@@ -20,13 +21,13 @@ from data.augment import as_inputs
 from data.examples import Info
 from data.sources import Source
 from models import tasks
-from parallel import AXES
+from parallel import AXES, Layout, processes
 from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
 from runs.errors import ConfigError, in_block
 from training import step_plan
 from training.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
-from training.train_state import TrainState, WorkerState
+from training.train_state import STATE_AXES, TrainState, WorkerState, map_per_worker
 
 # Independent streams of randomness of one seed; the order of examples has its own generator.
 INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM = 0, 1, 2
@@ -123,6 +124,25 @@ class TrainSetup:
             reducer_state=self.reducer.init(params),
             snapshot=snapshot,
         )
+
+    def init_state(self, layout: Layout, *, params: Any = None) -> TrainState:
+        """Returns the initial state of all workers, on the devices."""
+        state = jax.device_get(jax.jit(lambda params: self.init_worker(params=params))(params))
+        state = processes.same_on_all(state)
+        of_all = map_per_worker(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), state)
+        return layout.put(of_all, STATE_AXES)
+
+    def abstract_state(self, *, sharding: jax.sharding.Sharding | None = None) -> TrainState:
+        """Returns the shapes of all workers' state in canonical form.
+
+        Args:
+          sharding: of the per-worker fields, where no one process holds them whole.
+        """
+
+        def of_all_workers(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((self.config.num_workers, *x.shape), x.dtype, sharding=sharding)
+
+        return map_per_worker(of_all_workers, jax.eval_shape(self.init_worker))
 
     def plans(self, first_step: int, *, steps_per_call: int) -> Iterator[step_plan.StepPlan]:
         """Yields the calls of the devices after ``first_step``, up to the end of the run."""

@@ -1,14 +1,12 @@
 """The state of a run: what the step reads and writes, how it begins, and the form in which checkpoints hold it."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from parallel import Layout, processes
-
-if TYPE_CHECKING:
-    from training.setup import TrainSetup
+from parallel import Layout
 
 
 class WorkerState(NamedTuple):
@@ -55,50 +53,24 @@ STATE_AXES = TrainState(
 )
 
 
+def map_per_worker(change: Callable[[Any], Any], state: TrainState) -> TrainState:
+    """Returns the state with ``change`` applied to every leaf of its per-worker fields."""
+    fields = {name: axis for name, axis in STATE_AXES._asdict().items() if axis is not None}
+    return state._replace(**{name: jax.tree.map(change, getattr(state, name)) for name in fields})
+
+
 def evaluation_params(state: TrainState) -> Any:
     """Returns the parameters at which a worker computes: the shared ones, or its own snapshot of them."""
     return state.params if state.snapshot is None else state.snapshot
 
 
-def init_state(setup: "TrainSetup", layout: Layout, *, params: Any = None) -> TrainState:
-    """Returns the initial state on the devices.
-
-    Args:
-      setup: of the run.
-      layout: where the workers are.
-      params: initial parameters; None for those that follow from the seed.
-    """
-    state = jax.device_get(jax.jit(lambda params: setup.init_worker(params=params))(params))
-    state = processes.same_on_all(state)
-
-    def for_all_workers(tree):
-        return jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), tree)
-
-    own = {name: for_all_workers(getattr(state, name)) for name in ("worker", "reducer_state", "snapshot")}
-    return layout.put(state._replace(**own), STATE_AXES)
-
-
 def to_host(state: TrainState, layout: Layout) -> TrainState:
-    """Returns the state in canonical form, as checkpoints hold it: per-worker leaves are [W, ...].
+    """Returns the state in canonical form, as checkpoints hold it: per-worker fields are [W, ...].
 
     The step counts the updates that were made, also of a state that a non-finite step has frozen.
     """
     state = layout.get(state, STATE_AXES)
     return state._replace(step=np.maximum(state.step, ~state.step))
-
-
-def abstract_state(setup: "TrainSetup", *, layout: Layout | None = None) -> TrainState:
-    """Returns the shapes of ``to_host``; with the sharding of per-worker leaves in multi-process runs."""
-    state = jax.eval_shape(setup.init_worker)
-    saved = layout.saved if layout else None
-
-    def of_all_workers(tree):
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((setup.config.num_workers, *x.shape), x.dtype, sharding=saved), tree
-        )
-
-    own = {name: of_all_workers(getattr(state, name)) for name in ("worker", "reducer_state", "snapshot")}
-    return state._replace(**own)
 
 
 def shared_bytes(state: TrainState) -> int:

@@ -36,7 +36,7 @@ from training.gradient_wrappers import (
     through_worker_optimizer,
 )
 from training.setup import TrainSetup
-from training.train_state import STATE_AXES, TrainState, WorkerState, abstract_state, evaluation_params, shared_bytes
+from training.train_state import STATE_AXES, TrainState, WorkerState, evaluation_params, shared_bytes
 
 Metrics = dict[str, Any]
 
@@ -104,7 +104,7 @@ def worker_mapping(
         setup.config.lanes if worker_times is None else "dispatched",
         layout=layout,
         work="all" if setup.mode is None else "some",
-        num_bytes=shared_bytes(abstract_state(setup)),
+        num_bytes=shared_bytes(setup.abstract_state()),
         steps_per_call=steps_per_call,
     )
     options = {"mapping": setup.config.lift, "steps_per_call": steps_per_call}
