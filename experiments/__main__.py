@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     reported.add_argument(
         "--all", action="store_true", help="write one page of all published claims, as Markdown and HTML"
     )
-    reported.add_argument("--readme", action="store_true", help="print the README's table of published claims")
+    reported.add_argument("--readme", action="store_true", help="print the table of docs/experiments.md")
     command("reproduce", "run, then report", queue="yes").add_argument("name")
     command("publish", "write rows, report and figure into the repository").add_argument("name")
 

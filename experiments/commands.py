@@ -136,7 +136,7 @@ def publish(name: str, *, scale: Scale, out: Path) -> str:
 
 
 def overview() -> str:
-    """Returns the README's table: one row per claim, with the verdict of the published rows."""
+    """Returns the table of docs/experiments.md: one row per claim, with the verdict of the published rows."""
     return report.overview(_published())
 
 

@@ -72,7 +72,7 @@ def markdown(table: Table) -> str:
 
 
 def overview(experiments: Mapping[str, tuple[Experiment, Rows]]) -> str:
-    """Returns a table of all claims with their verdicts, for the README and the head of the page."""
+    """Returns a table of all claims with their verdicts, for docs/experiments.md and the head of the page."""
     cells = []
     for name, (experiment, rows) in experiments.items():
         word = experiment.judge(rows).word if experiment.enough(rows) else "not run"

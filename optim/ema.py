@@ -1,8 +1,8 @@
 """Exponential moving average of parameters, with a decay that starts low.
 
-Early in a run an average with decay 0.9999 would be the initial parameters and little else. TensorFlow's
+Early in a run an average with decay 0.9999 would be almost only the initial parameters. TensorFlow's
 `ExponentialMovingAverage(decay, num_updates=t)` therefore uses min(decay, (1 + t) / (10 + t)), and so do the models of
-synchronous SGD, with t the global step.
+Revisiting Distributed Synchronous SGD, with t the global step.
 """
 
 import jax
@@ -31,18 +31,18 @@ def update(ema: optax.Params, params: optax.Params, *, num_updates: jax.typing.A
     ema <- ema + (1 - d) * (params - ema),  d = min(decay, (1 + t) / (10 + t))
 
     Args:
-        ema: the average so far, a pytree like `params`.
+        ema: the average so far, a pytree like ``params``.
         params: the parameters after the update just made.
-        num_updates: t, the updates made, this one included: `step + 1` for the step that counts from 0. May be traced.
+        num_updates: t, updates made, including this one: ``step + 1`` for a step that counts from 0. May be traced.
         decay: the decay that is reached after about 9 / (1 - decay) updates, in [0, 1).
 
     Returns:
         The new average. Each leaf keeps its dtype; the arithmetic is at least float32. An average held in bfloat16
         stands still once (1 - d) times the difference is below its rounding, so keep averages in float32. Leaves that
-        are not floating point (counters) are copied from `params`.
+        are not floating point (counters) are copied from ``params``.
 
     Raises:
-        ValueError: if `decay` is outside [0, 1).
+        ValueError: if ``decay`` is outside [0, 1).
 
     >>> float(update(jnp.zeros(()), jnp.ones(()), num_updates=80, decay=0.5))
     0.5

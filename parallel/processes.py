@@ -1,6 +1,6 @@
 """The processes of one run: how they find each other, and what they must agree on.
 
-A run of one process never starts JAX's distributed runtime, which would send even its own collectives over sockets.
+A run of one process does not start JAX's distributed runtime, which would send even its own collectives over sockets.
 """
 
 import contextlib
@@ -16,35 +16,34 @@ import numpy as np
 
 T = TypeVar("T")
 
-# A process that is gone is noticed after this, and the others abort.
-HEARTBEAT_SECONDS = 20
-SHUTDOWN_SECONDS = 60  # in which all processes must end, once one of them has
+HEARTBEAT_SECONDS = 20  # if a process is silent for as long, the others abort
+SHUTDOWN_SECONDS = 60  # after the first process has ended, the others have as long to end
 INITIALIZATION_SECONDS = 300  # a cluster may start its processes minutes apart
 
-# How many processes an environment has started, where it says so; JAX finds the coordinator and the index in it itself.
-# Of SLURM it is the step's number, not the job's: a batch script that calls Python without srun is one process.
+# Variables with the number of processes that a launcher has started; JAX itself finds the coordinator and the index.
+# For SLURM it is the number of the step, not of the job: a batch script that calls Python without srun is one process.
 _COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
-_MAX_TEXT = 4096  # bytes of what a process tells the others
+_MAX_TEXT = 4096  # bytes of a message from one process to the others
 
 
 def join(*, coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None) -> int:
-    """Joins the other processes of the run, if there are any; before JAX is first used.
+    """Joins the other processes of the run, if there are any. Call it before JAX is first used.
 
-    Without arguments they are looked for in the environment: SLURM (``srun``), Open MPI (``mpirun``), and where
+    Without arguments it looks for them in the environment: SLURM (``srun``), Open MPI (``mpirun``), and where
     ``kubernetes`` is installed an indexed Kubernetes job, and the hosts of a TPU slice on Kubernetes.
 
     Args:
-      coordinator: host:port of the first process; with it go the other two. "auto", alone, asks JAX to find all three,
-        or to fail: for Cloud TPU, where only the cloud's metadata know of other hosts.
+      coordinator: host:port of the first process; needs the other two arguments. "auto", alone, makes JAX find all
+        three, or fail: for Cloud TPU, where only the cloud's metadata list the other hosts.
       num_processes: P.
-      process_id: of this one, 0 to P - 1.
+      process_id: index of this process, 0 to P - 1.
 
     Returns:
-      P, or 1 where nothing but JAX's runtime will know it.
+      P; 1 where only JAX's runtime will know it.
 
     Raises:
       ValueError: one line that names the argument and what is allowed.
-      RuntimeError: if the others do not come within minutes.
+      RuntimeError: if the others do not join within INITIALIZATION_SECONDS.
     """
     given = (coordinator, num_processes, process_id)
     if given == ("auto", None, None):
@@ -79,7 +78,9 @@ def _check(coordinator: str | None, num_processes: int | None, process_id: int |
 
 
 def _found(environment: Mapping[str, str]) -> int | None:
-    """Returns how many processes of this run the environment says it has started; 0 if it knows, but does not say.
+    """Returns the number of processes that the launcher started, by its environment variables.
+
+    0 where the variables show a launcher but not its number of processes, None where they show none.
 
     >>> _found({"SLURM_STEP_NUM_TASKS": "4"}), _found({"OMPI_COMM_WORLD_SIZE": "1"}), _found({})
     (4, 1, None)
@@ -94,7 +95,7 @@ def _found(environment: Mapping[str, str]) -> int | None:
 
 
 def several() -> bool:
-    """Tells whether this process is one of several of its run; starts nothing."""
+    """Returns whether the run has several processes. Does not start JAX."""
     return jax.distributed.is_initialized()
 
 
@@ -104,15 +105,15 @@ def count() -> int:
 
 
 def index() -> int:
-    """Returns which of the P processes this one is; the first, 0, writes and prints for all."""
+    """Returns the index of this process. Process 0 writes and prints for all."""
     return jax.process_index() if several() else 0
 
 
 def from_first(make: Callable[[], T]) -> T:
-    """Returns to all processes what the first one makes, which JSON can hold; the others make nothing.
+    """Calls ``make`` in process 0 and returns its result, which must be JSON, in all processes.
 
     Raises:
-      ValueError: on all, if the first one raises it.
+      ValueError: in all processes, if ``make`` raises it.
 
     >>> from_first(lambda: [1, "two"])
     [1, 'two']
@@ -134,7 +135,7 @@ def from_first(make: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def together(kind: type[Exception]) -> Iterator[None]:
-    """Raises an error of this kind on all processes, if the part inside raises one on any; no collective goes inside.
+    """Raises an error in all processes if the body raises one of this kind in any. The body must not have collectives.
 
     >>> with together(ValueError):
     ...     pass
@@ -156,7 +157,7 @@ def together(kind: type[Exception]) -> Iterator[None]:
 
 
 def gather(values: np.ndarray) -> np.ndarray:
-    """Returns the arrays of all processes, [...] each and of one shape and dtype, as [P, ...].
+    """Returns the arrays of all processes, each [...] with the same shape and dtype, as [P, ...].
 
     >>> gather(np.ones(2)).shape
     (1, 2)
@@ -171,7 +172,7 @@ def gather(values: np.ndarray) -> np.ndarray:
 
 
 def _exchange(text: str) -> list[str]:
-    """Returns the texts of all processes, in their order."""
+    """Returns the texts of all processes, by index."""
     data = text.encode()[:_MAX_TEXT]
     sizes = gather(np.array(len(data)))
     rows = gather(np.frombuffer(data.ljust(_MAX_TEXT), np.uint8))
@@ -179,14 +180,14 @@ def _exchange(text: str) -> list[str]:
 
 
 def are_to_stop(call: int) -> bool:
-    """Tells whether one of several processes got SIGTERM; True at the same call on all, which all number alike."""
+    """Returns whether a process got SIGTERM; True at the same call in all processes, which must count calls alike."""
     from jax.experimental import multihost_utils
 
     return multihost_utils.reached_preemption_sync_point(call)
 
 
 def same_on_all(tree: Any) -> Any:
-    """Returns to all processes the first one's arrays, on the host: another kind of machine may round otherwise."""
+    """Returns process 0's arrays, on the host, in all processes: another kind of machine may round differently."""
     if not several():
         return tree
     from jax.experimental import multihost_utils
@@ -195,9 +196,9 @@ def same_on_all(tree: Any) -> Any:
 
 
 def abandon(code: int) -> NoReturn:
-    """Ends this process at once, without the farewell for which the others would have to be there.
+    """Ends this process at once, without JAX's shutdown barrier, which waits for the others.
 
-    They notice: what they have under way with this one fails, or its heartbeat is missing.
+    The others notice: their collectives with this process fail, or its heartbeat is missing.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -20,26 +20,26 @@ class Profile:
     def __init__(self, folder: Path | None):
         self._folder = folder
         self._is_on = False
-        self._num_turns = 0  # since the start, or since the trace began
+        self._num_steps = 0  # since the start, or since the trace began
 
-    def step(self, step: int, *, num_turns: int, state: Any) -> contextlib.AbstractContextManager:
+    def step(self, step: int, *, num_steps: int, state: Any) -> contextlib.AbstractContextManager:
         """Returns a context for one call of the devices, and starts or ends the trace before it.
 
         Args:
           step: the first step of the call, for the annotation in the trace.
-          num_turns: number of steps of the call.
+          num_steps: how many steps the call takes.
           state: the result of earlier calls. It is waited for, so that the trace has whole steps.
         """
         if self._folder is None:
             return contextlib.nullcontext()
-        if not self._is_on and self._num_turns >= NUM_SKIPPED:
+        if not self._is_on and self._num_steps >= NUM_SKIPPED:
             jax.block_until_ready(state)
             jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
-            self._is_on, self._num_turns = True, 0
-        elif self._is_on and self._num_turns >= NUM_TRACED:
+            self._is_on, self._num_steps = True, 0
+        elif self._is_on and self._num_steps >= NUM_TRACED:
             self._end(state)
             self._folder = None
-        self._num_turns += num_turns
+        self._num_steps += num_steps
         return jax.profiler.StepTraceAnnotation("train", step_num=step) if self._is_on else contextlib.nullcontext()
 
     def __enter__(self) -> "Profile":

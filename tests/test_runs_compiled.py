@@ -73,10 +73,10 @@ def test_ten_steps_are_traced(tmp_path, capsys):
     assert steps == list(range(11, 21))
 
 
-@pytest.mark.parametrize(("calls", "num_turns"), [(5, 1), (15, 1), (5, 4)])
-def test_a_run_that_ends_before_the_trace_does(calls, num_turns, tmp_path):
+@pytest.mark.parametrize(("calls", "num_steps"), [(5, 1), (15, 1), (5, 4)])
+def test_a_run_that_ends_before_the_trace_does(calls, num_steps, tmp_path):
     with runs.Profile(tmp_path) as profile:
         for call in range(calls):
-            with profile.step(call * num_turns, num_turns=num_turns, state=()):
+            with profile.step(call * num_steps, num_steps=num_steps, state=()):
                 pass
-    assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == (calls * num_turns > 10)
+    assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == (calls * num_steps > 10)
