@@ -76,7 +76,7 @@ def make_step(setup: TrainSetup, layout: Layout, *, part: Part = "step", steps_p
 
         return map_workers(compute, keep, **options)
 
-    make = make_train_step if setup.mode is None else make_async_train_step
+    make = make_train_step if setup.async_mode is None else make_async_train_step
     return make(setup, layout, map_workers=map_workers if part == "step" else map_local)
 
 

@@ -119,7 +119,7 @@ def make_step(setup, layout, *, lanes=None, steps_per_call=1, wrap=lambda comput
         mapping = functools.partial(
             parallel.map_workers, mapping=setup.config.lift, lanes=lanes, steps_per_call=steps_per_call
         )
-    make = make_train_step if setup.mode is None else make_async_train_step
+    make = make_train_step if setup.async_mode is None else make_async_train_step
     return make(setup, layout, map_workers=wrapping(mapping, wrap))
 
 

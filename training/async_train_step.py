@@ -59,7 +59,7 @@ def make_async_train_step(
       layout: where the workers are.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
-    mode, config = setup.mode, setup.config
+    mode, config = setup.async_mode, setup.config
     assert mode is not None
     gradient = make_gradient_function(setup)
 

@@ -60,7 +60,7 @@ def describe(
 
 
 def _make_step(setup: TrainSetup, layout: Layout, *, map_workers: Any) -> Any:
-    make = make_train_step if setup.mode is None else make_async_train_step
+    make = make_train_step if setup.async_mode is None else make_async_train_step
     return make(setup, layout, map_workers=map_workers)
 
 
@@ -79,7 +79,7 @@ def _inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
         batch["index"], resident = shape((lanes, batch_size), jnp.int32), many(info.num_train)
     else:
         batch["batch"] = many(lanes, batch_size)
-    names = {} if setup.mode is None else ASYNC_INPUTS
+    names = {} if setup.async_mode is None else ASYNC_INPUTS
     return {
         "state": map_per_worker(lambda x: shape((lanes, *x.shape), x.dtype), state),
         "batch": batch,

@@ -184,7 +184,7 @@ class Run:
     def finish(self) -> dict[str, Any]:
         """Waits for the last checkpoint; returns the run's summary: its last evaluation, and its speed."""
         self._checkpoints.wait()
-        if self._setup.mode is not None:
+        if self._setup.async_mode is not None:
             self._folder.write("staleness.csv", asynchronous.table(self._count_staleness()))
         return processes.from_first(self._summary)
 
@@ -196,9 +196,11 @@ class Run:
     def _count_staleness(self) -> np.ndarray:
         """Counts the run's gradients by worker and staleness, [W, S]."""
         setup = self._setup
-        assert setup.mode is not None
+        assert setup.async_mode is not None
         num_workers = setup.config.num_workers
-        order = event_order(0, setup.num_steps, durations=setup.durations, mode=setup.mode, num_workers=num_workers)
+        order = event_order(
+            0, setup.num_steps, durations=setup.durations, mode=setup.async_mode, num_workers=num_workers
+        )
         counts = np.zeros((num_workers, 1), np.int64)
         for events, _ in order:
             part = asynchronous.histogram(events.worker, events.staleness, num_workers=num_workers)

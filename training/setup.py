@@ -58,7 +58,7 @@ class TrainSetup:
       num_local_steps: of a worker's own optimizer in one step.
       learning_rate: of each step.
       arrival_seconds: step -> [W], when each worker's gradient arrives.
-      mode: options of an asynchronous run; None for a synchronous one.
+      async_mode: options of an asynchronous run; None for a synchronous one.
       traffic: what one worker sends in a step.
       num_steps: length of the run.
       log_every: steps between records.
@@ -77,7 +77,7 @@ class TrainSetup:
     num_local_steps: int
     learning_rate: optax.Schedule
     arrival_seconds: Callable[[Any], jax.Array]
-    mode: asynchronous.Mode | None
+    async_mode: asynchronous.Mode | None
     traffic: reducers.Traffic
     num_steps: int
     log_every: int
@@ -87,7 +87,7 @@ class TrainSetup:
     @property
     def gradients_per_step(self) -> int:
         """Gradients that are computed for a step, those of late workers too."""
-        return self.config.num_workers if self.mode is None else self.mode.gradients_per_update
+        return self.config.num_workers if self.async_mode is None else self.async_mode.gradients_per_update
 
     @property
     def examples_per_step(self) -> int:
@@ -109,9 +109,9 @@ class TrainSetup:
         own, model_state = self.task.init(jax.random.fold_in(key, INIT_STREAM))
         params = own if params is None else params
         server = snapshot = None
-        if self.mode is not None:
-            count = self.mode.gradients_per_update
-            server = asynchronous.init_server(params, rule=self.mode.rule, gradients_per_update=count)
+        if self.async_mode is not None:
+            count = self.async_mode.gradients_per_update
+            server = asynchronous.init_server(params, rule=self.async_mode.rule, gradients_per_update=count)
             snapshot = params
         return TrainState(
             step=jnp.zeros((), jnp.int32),
@@ -146,14 +146,14 @@ class TrainSetup:
 
     def plans(self, first_step: int, *, steps_per_call: int) -> Iterator[step_plan.StepPlan]:
         """Yields the calls of the devices after ``first_step``, up to the end of the run."""
-        if self.mode is None:
+        if self.async_mode is None:
             waves = step_plan.synchronous_waves(first_step, self.num_steps, num_workers=self.config.num_workers)
         else:
             waves = step_plan.asynchronous_waves(
                 first_step,
                 self.num_steps,
                 durations=self.durations,
-                mode=self.mode,
+                mode=self.async_mode,
                 num_workers=self.config.num_workers,
                 stops=(self.eval_every, self.checkpoint_every),
             )
@@ -212,7 +212,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
         num_local_steps=num_local_steps,
         learning_rate=learning_rate,
         arrival_seconds=arrival_seconds,
-        mode=mode,
+        async_mode=mode,
         traffic=traffic_of(config, params, mode=mode),
         num_steps=num_steps,
         log_every=duration(config, "log_every", steps_per_epoch=steps_per_epoch),

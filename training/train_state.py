@@ -1,4 +1,4 @@
-"""The state of a run: what the step reads and writes, how it begins, and the form in which checkpoints hold it."""
+"""The state of a run: what the step reads and writes, and the form in which checkpoints hold it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -103,7 +103,7 @@ def worker_mapping(
     lanes = parallel.resolve_lanes(
         setup.config.lanes if worker_times is None else "dispatched",
         layout=layout,
-        work="all" if setup.mode is None else "some",
+        work="all" if setup.async_mode is None else "some",
         num_bytes=shared_bytes(setup.abstract_state()),
         steps_per_call=steps_per_call,
     )
