@@ -19,6 +19,7 @@ MAX_PROCESSES = 64
 # After one process has failed, the others notice by a broken connection or a missing heartbeat.
 SECONDS_TO_NOTICE = 60.0
 _POLL_SECONDS = 0.5
+LOST_THE_OTHERS = 1  # the exit code of a process whose collectives fail, among other failures
 REPORTED_BY_THE_RUN = (2, 128 + signal.SIGTERM)  # bad input and a stop, of which the first process prints a line
 
 
@@ -62,7 +63,8 @@ def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float 
       seconds_to_notice: how long the other processes may run on after one has failed, before they are killed.
 
     Returns:
-      The exit code of the first process to fail, 128 + n where signal n killed it; 0 if none failed.
+      The exit code of the first process to fail, 128 + n where signal n killed it; 0 if none failed. A process that was
+      killed comes before those that lost it.
     """
     flags = [f"--coordinator=127.0.0.1:{free_port()}", f"--num_processes={num_processes}"]
     with contextlib.ExitStack() as stack:
@@ -87,17 +89,23 @@ def _wait(processes: Sequence[subprocess.Popen], children: Children, *, seconds_
     exits: queue.SimpleQueue[Exit] = queue.SimpleQueue()
     for index, process in enumerate(processes):  # one thread each, because the order in which they end is needed
         threading.Thread(target=lambda i=index, p=process: exits.put(Exit(i, p.wait())), daemon=True).start()
-    first, deadline, num_running = None, math.inf, len(processes)
+    failed: list[Exit] = []  # in order, by themselves
+    deadline, num_running = math.inf, len(processes)
     while num_running:
         with contextlib.suppress(queue.Empty):
             ended = exits.get(timeout=_POLL_SECONDS)
             num_running -= 1
-            if ended.status != 0 and first is None:
-                first, deadline = ended, time.monotonic() + seconds_to_notice
+            if ended.status != 0 and time.monotonic() <= deadline:
+                failed.append(ended)
+                deadline = min(deadline, time.monotonic() + seconds_to_notice)
         children.forward_signals()
         if time.monotonic() > deadline:
             children.kill()
-    return first
+    if not failed:
+        return None
+    # Process 0 may lose its connection to a killed process, and end, before the system reports that one's end.
+    killed = (ended for ended in failed if ended.status == -signal.SIGKILL)
+    return next(killed, failed[0]) if failed[0].status == LOST_THE_OTHERS else failed[0]
 
 
 def free_port() -> int:

@@ -41,6 +41,8 @@ def test_a_run_whose_processes_all_succeed(capfd):
         ("sys.exit(3) if p else time.sleep(1)", 3, "process 1 of 2 ended with exit code 3; the same command goes on"),
         ("p and sys.exit('no disk')", 1, "process 1 of 2 ended with exit code 1: no disk; the same command goes on"),
         ("p and os.kill(os.getpid(), 9)", 137, "process 1 of 2 was killed by SIGKILL; the same command goes on"),
+        # The end of the process that lost the other is reported first.
+        ("(time.sleep(1), os.kill(os.getpid(), 9)) if p else sys.exit(1)", 137, "process 1 of 2 was killed by SIGKILL"),
         ("p or os.kill(os.getpid(), 9)", 137, "process 0 of 2 was killed by SIGKILL; the same command goes on"),
     ],
 )
