@@ -1,5 +1,6 @@
 """Asynchronous runs of the real trainer: limits that are plain SGD, exact resume, records, refusals."""
 
+import itertools
 import pathlib
 import signal
 
@@ -9,10 +10,11 @@ import pytest
 from absl.testing import flagsaver
 
 import asynchronous
+import models
 import runs
 import train
 from configs import flags
-from tests.stepper import after_each_call, checkpoint_of, largest_difference, same_bits
+from tests.stepper import Normalised, Stepper, after_each_call, checkpoint_of, largest_difference, same_bits, setup_of
 from training import dry_run
 from training.setup import make_setup
 
@@ -234,3 +236,17 @@ def test_dry_run_says_what_moves():
     assert setup.traffic == asynchronous.traffic(params, num_workers=4, gradients_per_update=1)
     assert f"{4 * count / 4:,.0f}" in said and "1 push, 1 read" in said and "FLOP" in said
     assert setup.examples_per_step == 8
+
+
+def test_a_worker_without_a_gradient_keeps_its_statistics(monkeypatch):
+    """Those of a worker whose gradient is in the wave are of its own batch."""
+    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+    setup = setup_of("--config.model.name=normalised", *ASYNC, *EXPONENTIAL)
+    stepper, seen = Stepper(setup, num_devices=4, lanes="vmap"), set()
+    means = lambda: stepper.host().worker.model_state["batch_stats"]["BatchNorm_0"]["mean"]  # noqa: E731
+    for plan in itertools.islice(setup.plans(0, steps_per_call=1), 8):
+        before, _ = means(), stepper.calls(1)
+        moved = (means() != before).any(axis=1)
+        np.testing.assert_array_equal(moved, plan.inputs["position"] >= 0)
+        seen |= set(moved.tolist())
+    assert seen == {True, False}

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
 from jax import numpy as jnp
 
 import models
@@ -190,3 +191,24 @@ def test_dry_run_rejects_a_step_that_does_not_reduce(monkeypatch):
     monkeypatch.setitem(reducers.REDUCERS, "mean", lambda axis_name: optax.with_extra_args_support(optax.identity()))
     with pytest.raises(ValueError, match="out_axes"):
         dry_run.describe(setup_of())
+
+
+class Drawn(nn.Module):
+    """A model whose state is a number drawn from the dropout key, or 0 before the first step."""
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, image, *, deterministic=True):
+        drawn = self.variable("batch_stats", "drawn", jnp.zeros, ())
+        if not deterministic:
+            drawn.value = jax.random.uniform(self.make_rng("dropout"))
+        return nn.Dense(self.num_classes)(image.reshape(image.shape[0], -1))
+
+
+def test_every_worker_and_every_step_has_dropout_of_its_own(monkeypatch):
+    monkeypatch.setitem(models.MODELS, "drawn", Drawn)
+    run, drawn = Stepper(setup_of("--config.model.name=drawn"), num_devices=4), []
+    for step in range(3):
+        drawn += run.steps(step, step + 1).host().worker.model_state["batch_stats"]["drawn"].tolist()
+    assert len(set(drawn)) == 3 * 8
