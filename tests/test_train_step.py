@@ -212,3 +212,12 @@ def test_every_worker_and_every_step_has_dropout_of_its_own(monkeypatch):
     for step in range(3):
         drawn += run.steps(step, step + 1).host().worker.model_state["batch_stats"]["drawn"].tolist()
     assert len(set(drawn)) == 3 * 8
+
+
+def test_the_recorded_learning_rate_is_that_of_the_update():
+    run, rates = Stepper(setup_of("--config.optimizer.name=sgd", "--config.optimizer.momentum=None")), []
+    for step in range(3):
+        metrics = run.steps(step, step + 1).metrics
+        assert metrics["update_norm"] == pytest.approx(metrics["learning_rate"] * metrics["reduced_norm"], rel=1e-5)
+        rates.append(metrics["learning_rate"])
+    assert len(set(rates)) == 3
