@@ -124,7 +124,7 @@ def train(
     steps_per_call = min(steps_per_call, setup.eval_every, setup.checkpoint_every)
     make_step = make_train_step if setup.async_mode is None else make_async_train_step
     mapping = functools.partial(worker_mapping, setup, layout, worker_times=worker_times)
-    steps = {k: make_step(setup, layout, map_workers=mapping(steps_per_call=k)) for k in (1, steps_per_call)}
+    steps = {k: make_step(setup, layout, map_workers=mapping(steps_per_call=k)) for k in {1, steps_per_call}}
 
     with Run(
         setup,

@@ -103,7 +103,7 @@ def step_bytes(setup: TrainSetup, layout: Layout) -> int:
     If a step calls a program once for each lane, all results are kept until the next program uses them.
     """
     info, config = setup.source.info, setup.config
-    state = jax.eval_shape(setup.init_worker)
+    state = setup.worker_shapes
     feed = {"batch_index": ((), np.uint32), "index": ((config.batch_size_per_worker,), np.int32)}
     of_lanes = {name: jax.ShapeDtypeStruct((layout.lanes, *shape), dtype) for name, (shape, dtype) in feed.items()}
     columns = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in info.example.items()}

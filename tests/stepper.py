@@ -19,7 +19,7 @@ from parallel import Layout, StepsInFlight
 from training.async_train_step import make_async_train_step
 from training.evaluate import make_evaluation
 from training.setup import make_setup
-from training.train_state import to_host
+from training.train_state import shared_part, to_host
 from training.train_step import make_train_step, worker_mapping
 
 SMALL = ("--config.num_workers=8", "--config.batch_size_per_worker=4", "--config.optimizer.learning_rate=0.02")
@@ -104,7 +104,7 @@ class Stepper:
     @property
     def shared(self):
         """The shared fields of the state on the devices."""
-        return self.state._replace(worker=None, reducer_state=None, snapshot=None)
+        return shared_part(self.state)
 
     def evaluate(self, examples=DATASET.test):
         return make_evaluation(self.setup, self.layout, examples)(self.state, self.resident)

@@ -231,7 +231,7 @@ def test_refused_in_one_line(more, tmp_path, capsys, monkeypatch):
 def test_dry_run_says_what_moves():
     setup = load(*RULED)
     said = dry_run.describe(setup, num_devices=2)
-    params = jax.eval_shape(setup.init_worker).params
+    params = setup.worker_shapes.params
     count = sum(x.size for x in jax.tree.leaves(params))
     assert setup.traffic == asynchronous.traffic(params, num_workers=4, gradients_per_update=1)
     assert f"{4 * count / 4:,.0f}" in said and "1 push, 1 read" in said and "FLOP" in said

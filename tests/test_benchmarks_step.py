@@ -233,6 +233,6 @@ def test_a_worker_needs_its_gradient_and_its_momentum(monkeypatch, reducer_on, c
             "mnist_adasum", [*TINY, f"num_workers={lanes}", f"reducer_on={reducer_on}"]
         ),
     )
-    num_floats = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(tiny("gradients").init_worker).params))
+    num_floats = sum(leaf.size for leaf in jax.tree.leaves(tiny("gradients").worker_shapes.params))
     needed = lanes.bytes_per_worker(reducer_on=reducer_on, lanes=(12, 20))
     assert needed >= 4 * copies * num_floats

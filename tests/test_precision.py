@@ -331,7 +331,7 @@ def test_float16_with_both_scales_learns_digits():
 
 def test_dry_run_knows_of_half_precision():
     setup = setup_of(*SOFTMAX, *DYNAMIC, *HALF)
-    count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(setup.init_worker).params))
+    count = sum(leaf.size for leaf in jax.tree.leaves(setup.worker_shapes.params))
     assert setup.traffic.bytes_per_worker == (2 * count + 4) * 2 * 7 / 8
     said = dry_run.describe(setup)
     assert f"{setup.traffic.bytes_per_worker:,.0f}  and receives" in said

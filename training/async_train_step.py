@@ -17,7 +17,7 @@ from parallel import AXES, Layout
 from reducers import all_finite, num_workers
 from training import nonfinite
 from training.setup import TrainSetup
-from training.train_state import STATE_AXES, TrainState
+from training.train_state import STATE_AXES, TrainState, shared_part
 from training.train_step import Metrics, WorkerGradient, apply_gradients, compute_gradients, make_gradient_function
 
 # Metrics of each update, in order.
@@ -125,7 +125,7 @@ def _begin(state: TrainState) -> Served:
     """What the server carries before the first update of a wave."""
     columns = {name: jnp.zeros(num_workers(AXES)) for name in UPDATE_METRICS}
     made = jnp.zeros((2, len(jax.tree.leaves(state.params))))
-    shared = state._replace(server=None, worker=None, reducer_state=None, snapshot=None)
+    shared = shared_part(state)._replace(server=None)
     return Served(shared, columns, jnp.zeros((), jnp.int32), made)
 
 

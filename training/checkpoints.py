@@ -4,8 +4,6 @@ import os
 import pathlib
 from typing import Any, Literal, NamedTuple
 
-import jax
-
 import runs
 from parallel import Layout, processes
 from runs.errors import ConfigError, refusing
@@ -69,7 +67,7 @@ def params_of(setup: TrainSetup, folder: str) -> Any:
     Raises:
       ConfigError: if the folder has no checkpoint, or the last is damaged or of another model.
     """
-    shapes = jax.eval_shape(setup.init_worker).params
+    shapes = setup.worker_shapes.params
     with refusing(), open_checkpoints(setup, runs.expand(folder), access="read") as checkpoints:
         found, step = None, processes.from_first(checkpoints.latest_step)
         if step is not None:

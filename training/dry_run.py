@@ -66,7 +66,7 @@ def _make_step(setup: TrainSetup, layout: Layout, *, map_workers: Any) -> Any:
 
 def _inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
     """Returns one device's share of the step's arguments, as shapes: per-worker parts have a leading lane axis."""
-    state = jax.eval_shape(setup.init_worker)
+    state = setup.worker_shapes
     info, lanes, batch_size = setup.source.info, layout.lanes, setup.config.batch_size_per_worker
     shape = jax.ShapeDtypeStruct
 

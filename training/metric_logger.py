@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 import runs
@@ -115,7 +114,7 @@ class MetricLogger:
         first, last = wave.steps.start, max(wave.steps.start, wave.steps.stop - 1)
         where = f"step {first}" if first == last else f"steps {first} to {last}"
         workers = range(self._layout.num_workers) if wave.arrivals is None else wave.arrivals.worker
-        layers = list(runs.flatten(jax.eval_shape(self._setup.init_worker).params))
+        layers = list(runs.flatten(self._setup.worker_shapes.params))
         return f"{where}: {nonfinite.describe(report, workers=list(workers), layers=layers)}"
 
     def _record(self, kind: str, step: int, measured: Numbers) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from jax import numpy as jnp
 
 from parallel import AXES
 from reducers import all_finite, num_workers
-from training.train_state import TrainState
+from training.train_state import PER_WORKER, TrainState
 
 OnNonfinite = Literal["stop", "skip", "ignore"]
 
@@ -90,10 +90,8 @@ def skip_overflow(update: UpdateFunction) -> UpdateFunction:
     def skipping(state: TrainState, reduced: Any) -> tuple[TrainState, dict[str, Any]]:
         after, metrics = update(state, reduced)
         skipped = ~all_finite(reduced.updates) | reduced.overflowed | (reduced.totals.get("contributed") == 0)
-        per_worker = {"worker": None, "reducer_state": None, "snapshot": None}
-        before = state._replace(step=after.step, **per_worker)
-        shared = optax.tree.where(skipped, before, after._replace(**per_worker))
-        after = shared._replace(**{name: getattr(after, name) for name in per_worker})
+        kept = {name: getattr(after, name) for name in ("step", *PER_WORKER)}
+        after = optax.tree.where(skipped, state._replace(**kept), after)
         metrics["update_norm"] = jnp.where(skipped, 0, metrics["update_norm"])
         return after, {**metrics, "skipped": skipped.astype(jnp.float32)}
 

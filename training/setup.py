@@ -125,6 +125,11 @@ class TrainSetup:
             snapshot=snapshot,
         )
 
+    @functools.cached_property
+    def worker_shapes(self) -> TrainState:
+        """The shapes of ``init_worker``."""
+        return jax.eval_shape(self.init_worker)
+
     def init_state(self, layout: Layout, *, params: Any = None) -> TrainState:
         """Returns the initial state of all workers, on the devices."""
         state = jax.device_get(jax.jit(lambda params: self.init_worker(params=params))(params))
@@ -142,7 +147,7 @@ class TrainSetup:
         def of_all_workers(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((self.config.num_workers, *x.shape), x.dtype, sharding=sharding)
 
-        return map_per_worker(of_all_workers, jax.eval_shape(self.init_worker))
+        return map_per_worker(of_all_workers, self.worker_shapes)
 
     def plans(self, first_step: int, *, steps_per_call: int) -> Iterator[step_plan.StepPlan]:
         """Yields the calls of the devices after ``first_step``, up to the end of the run."""

@@ -53,10 +53,17 @@ STATE_AXES = TrainState(
 )
 
 
+PER_WORKER = tuple(name for name, axis in STATE_AXES._asdict().items() if axis is not None)
+
+
 def map_per_worker(change: Callable[[Any], Any], state: TrainState) -> TrainState:
     """Returns the state with ``change`` applied to every leaf of its per-worker fields."""
-    fields = {name: axis for name, axis in STATE_AXES._asdict().items() if axis is not None}
-    return state._replace(**{name: jax.tree.map(change, getattr(state, name)) for name in fields})
+    return state._replace(**{name: jax.tree.map(change, getattr(state, name)) for name in PER_WORKER})
+
+
+def shared_part(state: TrainState) -> TrainState:
+    """Returns the state with None in its per-worker fields."""
+    return state._replace(**dict.fromkeys(PER_WORKER))
 
 
 def evaluation_params(state: TrainState) -> Any:
@@ -75,5 +82,4 @@ def to_host(state: TrainState, layout: Layout) -> TrainState:
 
 def shared_bytes(state: TrainState) -> int:
     """Returns the bytes of the shared fields of a state, or of its shapes."""
-    shared = [field for field, axis in zip(state, STATE_AXES, strict=True) if axis is None]
-    return sum(x.size * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(shared))
+    return sum(x.size * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(shared_part(state)))
