@@ -84,7 +84,7 @@ class Info(NamedTuple):
 
     Attributes:
       example: Shapes of one example, as it is stored.
-      sizes: What models and tasks need to know, such as "num_classes".
+      sizes: Sizes that models and tasks are built with, such as "num_classes".
       num_train: Number of training examples.
       num_test: Number of examples that evaluation reads, as in ``Dataset``.
       constants: Shapes of ``Dataset.constants``.

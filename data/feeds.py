@@ -72,7 +72,7 @@ class Feeds:
 
         Args:
           examples: The training examples.
-          order: Which of them each batch holds.
+          order: Gives the indices of the examples of each batch.
           layout: (D, L).
           workers: The workers that this process feeds; other processes make the batches of the others.
           placement: "device" sends indices into resident data, which must be ``Arrays``; "stream" sends batches.

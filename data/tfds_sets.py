@@ -274,7 +274,7 @@ def read(
       parse: Makes an example from the features of a record, as TFDS wrote them.
       size: Examples in a list; the last list may have fewer.
       description: Text of the progress bar.
-      unit: What the progress bar counts.
+      unit: Noun that the progress bar shows after a count.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.proto import tf_example_pb2

@@ -25,7 +25,7 @@ Task = tuple[int, int, int]  # record, batch_index, position in the batch
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What all requests to a pool have in common.
+    """The settings of a pool, which hold for all its requests.
 
     Attributes:
       files: Path and number of records of each array_record file, in order.
@@ -96,7 +96,7 @@ class Pool:
         """Starts nothing yet.
 
         Args:
-          job: What all requests have in common.
+          job: The settings of all requests.
           count: Number of processes, at least 1.
         """
         self._job, self._count = job, count
@@ -107,7 +107,7 @@ class Pool:
         """Has all requests answered, in any order. A second call waits until the first one returns.
 
         Args:
-          requests: What to decode.
+          requests: Lists of records to decode.
           check: Called with each answer; must raise an exception if the answer is not complete.
 
         Raises:
