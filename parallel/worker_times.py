@@ -38,7 +38,7 @@ class WorkerTimes:
           after: arrays that must be ready before the clock starts.
 
         Returns:
-          What ``call`` returned.
+          The result of ``call``.
         """
         jax.block_until_ready(after)
         began = self._clock()

@@ -25,7 +25,7 @@ UPDATE_METRICS = ("learning_rate", "reduced_norm", "update_norm", "rate")
 
 
 class Served(NamedTuple):
-    """What the server carries from update to update within a wave.
+    """State that the server carries from update to update within a wave.
 
     Attributes:
       state: the shared fields of the ``TrainState``, without the server's own.
@@ -51,7 +51,7 @@ def make_async_train_step(
     """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
 
     The inputs are the leaves of ``asynchronous.Slots``, but for the batch index. A worker that has no gradient in the
-    wave is idle: what it computes is ignored, and its state stays. The metrics are "gradients", [W] each in the order
+    wave is idle: its result is ignored, and its state stays. The metrics are "gradients", [W] each in the order
     of arrival, "updates", [W] each in order, and the "nonfinite" report.
 
     Args:
@@ -122,7 +122,7 @@ def make_async_train_step(
 
 
 def _begin(state: TrainState) -> Served:
-    """What the server carries before the first update of a wave."""
+    """Returns the server's state before the first update of a wave."""
     columns = {name: jnp.zeros(num_workers(AXES)) for name in UPDATE_METRICS}
     made = jnp.zeros((2, len(jax.tree.leaves(state.params))))
     shared = shared_part(state)._replace(server=None)

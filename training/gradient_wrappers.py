@@ -27,7 +27,7 @@ import optim
 from reducers.adasum import Tree, fold, pair
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
 from reducers.registry import Registry
-from training.train_state import TrainState, WorkerState, evaluation_params
+from training.train_state import TrainState, WorkerState, gradient_params
 
 Sums = dict[str, jax.Array]
 GradientFunction = Callable[[TrainState, WorkerState, Any, jax.Array], tuple[Any, WorkerState, Sums]]
@@ -108,7 +108,7 @@ def local_steps(gradient: GradientFunction, *, count: Annotated[int, "[1, inf)"]
     return stepped
 
 
-# What a config's ``accumulation`` block may name; the wrappers' options are its keys.
+# The names of a config's ``accumulation`` block; the wrappers' options are its keys.
 ACCUMULATIONS = Registry({"local_steps": local_steps, "micro_batches": micro_batches}, given={"gradient"})
 
 
@@ -174,7 +174,7 @@ def through_worker_optimizer(
     def update(state, worker, batch, key):
         gradients, worker, sums = gradient(state, worker, batch, key)
         opt_state = optim.schedules.at_step(worker.opt_state, state.step)
-        updates, opt_state = optimizer.update(gradients, opt_state, evaluation_params(state))
+        updates, opt_state = optimizer.update(gradients, opt_state, gradient_params(state))
         return updates, worker._replace(opt_state=opt_state), {**sums, "squared_norm": optax.tree.norm(gradients) ** 2}
 
     return update
@@ -195,7 +195,7 @@ def scale_loss(value_and_grad: Callable[..., tuple[Any, WorkerState, Sums]]) -> 
         scale = worker.opt_state.scale.value
         gradients, changed, sums = value_and_grad(state, worker, batch, key, loss_scale=scale)
         gradients = jax.tree.map(lambda g: g / scale.astype(g.dtype), gradients)
-        # What overflowed on the way may be in BatchNorm's statistics too, and would never leave them.
+        # An overflow may be in BatchNorm's statistics too, and would never leave them.
         kept = optax.tree.where(all_finite(gradients), changed.model_state, worker.model_state)
         return gradients, worker._replace(model_state=kept), sums
 
@@ -279,5 +279,5 @@ def dynamic_loss_scaling(
     return DynamicScale(initial_scale, growth_interval, growth_factor, backoff_factor)
 
 
-# What a config's ``loss_scaling`` block may name.
+# The names of a config's ``loss_scaling`` block.
 LOSS_SCALINGS = Registry({"dynamic": dynamic_loss_scaling, "none": no_loss_scaling})

@@ -1,4 +1,4 @@
-"""What steps measured, as records, progress and counters."""
+"""Turns the metrics of steps into records, progress and counters."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -28,13 +28,13 @@ class NonfiniteError(RuntimeError):
 
 
 class NonfiniteReport(NamedTuple):
-    """What a step knows about its numbers, equal on all workers: losses, and squared norms of each of L leaves.
+    """Losses and squared norms of a step, from which bad workers and layers are found; equal on all workers.
 
     Attributes:
-      is_bad: [] bool, whether any of it is not finite, so that the step is undone.
+      is_bad: [] bool, whether any number is not finite, so that the step is undone.
       losses: [W], each worker's loss; in asynchronous runs of the gradients in the order of arrival.
-      given: [W], squared norm of what each worker gave to the reducer; 0 for workers that do not count, as in
-        ``losses``.
+      given: [W], squared norm of the updates that each worker gave to the reducer; 0 for workers that do not count, as
+        in ``losses``.
       layers: [L], squared norms of the same, leaf by leaf, summed over the workers.
       made: [2, L], squared norms of the reduced updates, and of the optimizer's updates made from them.
     """
@@ -144,7 +144,7 @@ def undo(is_bad: jax.Array, before: TrainState, after: TrainState, *, then: OnNo
 
 
 def describe(report: NonfiniteReport, *, workers: Sequence[int], layers: Sequence[str]) -> str:
-    """Returns what was not finite, in words, with norms instead of their squares.
+    """Describes the numbers that were not finite, with norms instead of their squares.
 
     Args:
       report: of a bad step, on the host.

@@ -23,7 +23,7 @@ from training.train_state import TrainState
 
 
 class Run:
-    """What the training loop needs besides the step. Use it as a context; everything in it closes at the end.
+    """Feeds, checkpoints, records and stops the training loop. Use it as a context, which closes everything at the end.
 
     Attributes:
       step: steps that were done when the run was opened.
@@ -125,7 +125,7 @@ class Run:
 
         Args:
           plan: of the call.
-          metrics: what it returned, perhaps not computed yet.
+          metrics: its metrics, perhaps not computed yet.
           state: after the call.
           drain: waits until all calls have finished.
 

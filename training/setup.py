@@ -32,7 +32,7 @@ from training.train_state import STATE_AXES, TrainState, WorkerState, map_per_wo
 # Independent streams of randomness of one seed; the order of examples has its own generator.
 INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM = 0, 1, 2
 
-# What an asynchronous server has no place for, and the value that the config must have instead.
+# Keys that an asynchronous server has no use for, and the only value that it allows for each.
 ASYNCHRONOUS_NEEDS = {
     ("reducer", "name"): "mean",
     ("communication", "name"): "full",
@@ -43,7 +43,7 @@ ASYNCHRONOUS_NEEDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainSetup:
-    """What a config stands for, before data are read and devices chosen.
+    """The objects that a config names, before data are read and devices chosen.
 
     Attributes:
       config: complete and valid.
@@ -59,7 +59,7 @@ class TrainSetup:
       learning_rate: of each step.
       arrival_seconds: step -> [W], when each worker's gradient arrives.
       async_mode: options of an asynchronous run; None for a synchronous one.
-      traffic: what one worker sends in a step.
+      traffic: bytes and collectives of one worker in a step.
       num_steps: length of the run.
       log_every: steps between records.
       eval_every: steps between evaluations.
@@ -172,7 +172,7 @@ class TrainSetup:
 
 
 def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.sources.make) -> TrainSetup:
-    """Builds all that a config names, and refuses what makes no sense; reads no data and compiles nothing.
+    """Builds the objects that a config names, and refuses combinations without sense; reads no data, compiles nothing.
 
     Args:
       config: complete and valid, as ``configs.flags.load`` returns it.
@@ -304,7 +304,7 @@ def num_counted(config: ConfigDict, *, reducer: reducers.Reducer) -> int:
 
 
 def traffic_of(config: ConfigDict, params: Any, *, mode: asynchronous.Mode | None) -> reducers.Traffic:
-    """Returns what one worker sends in a step, counted in the reducer's traced program."""
+    """Returns the traffic of one worker in a step, counted in the reducer's traced program."""
     if mode is not None:
         count = mode.gradients_per_update
         return asynchronous.traffic(params, num_workers=config.num_workers, gradients_per_update=count)

@@ -66,8 +66,8 @@ def shared_part(state: TrainState) -> TrainState:
     return state._replace(**dict.fromkeys(PER_WORKER))
 
 
-def evaluation_params(state: TrainState) -> Any:
-    """Returns the parameters at which a worker computes: the shared ones, or its own snapshot of them."""
+def gradient_params(state: TrainState) -> Any:
+    """Returns the parameters at which a worker computes its gradient: the shared ones, or its own snapshot of them."""
     return state.params if state.snapshot is None else state.snapshot
 
 

@@ -36,7 +36,7 @@ from training.gradient_wrappers import (
     through_worker_optimizer,
 )
 from training.setup import TrainSetup
-from training.train_state import STATE_AXES, TrainState, WorkerState, evaluation_params, shared_bytes
+from training.train_state import STATE_AXES, TrainState, WorkerState, gradient_params, shared_bytes
 
 Metrics = dict[str, Any]
 
@@ -117,10 +117,10 @@ def worker_mapping(
 
 
 class WorkerGradient(NamedTuple):
-    """What one worker computes in a step.
+    """The result of one worker's computation in a step.
 
     Attributes:
-      updates: what it gives to the reducer: its gradient, or the updates of its own optimizer.
+      updates: its gradient, or the updates of its own optimizer; the reducer's input.
       worker: its own state afterwards.
       sums: sums over its examples, such as "loss" and "count"; "squared_norm" of its gradient; "workers", 1.
       layers: [L], squared norm of each leaf of ``updates``.
@@ -164,7 +164,7 @@ def value_and_grad(
         value, (sums, model_state) = loss_fn(params, worker.model_state, batch, key)
         return value if loss_scale is None else loss_scale * value, (sums, model_state)
 
-    (_, (sums, model_state)), gradients = jax.value_and_grad(loss, has_aux=True)(evaluation_params(state))
+    (_, (sums, model_state)), gradients = jax.value_and_grad(loss, has_aux=True)(gradient_params(state))
     return gradients, worker._replace(model_state=model_state), sums
 
 
@@ -172,7 +172,7 @@ def value_and_grad(
 
 
 class Reduced(NamedTuple):
-    """What all workers' gradients became. Equal on all workers, but for ``worker`` and ``reducer_state``.
+    """The result of the reduction, equal on all workers but for ``worker`` and ``reducer_state``.
 
     Attributes:
       updates: the reduced updates.
@@ -240,7 +240,7 @@ def leave_out_late_worker(
       seconds: [W], when each worker's gradient arrives.
 
     Returns:
-      What counts of ``mine``, and the step's simulated "step_seconds" and number of "contributors".
+      The part of ``mine`` that counts, and the step's simulated "step_seconds" and number of "contributors".
     """
     if waited is None:
         return mine, {"step_seconds": jnp.max(seconds), "contributors": jnp.float32(len(seconds))}
