@@ -31,8 +31,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def run(*arguments, **environment):
     own = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_"))}
     command = [sys.executable, "-c", FAULTS, *arguments]
-    told = subprocess.run(command, env={**own, **environment}, capture_output=True, text=True, check=True).stdout
-    kept, faults = told.split()
+    printed = subprocess.run(command, env={**own, **environment}, capture_output=True, text=True, check=True).stdout
+    kept, faults = printed.split()
     return kept, int(faults)
 
 

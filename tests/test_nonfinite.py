@@ -82,7 +82,7 @@ def records(workdir, kind="train"):
     return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in found]
 
 
-def told(capsys):
+def error_line(capsys):
     """The one line of the end; the program's own messages aside."""
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "norm" in line or "loss of" in line]
     return line
@@ -106,7 +106,7 @@ def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tm
     said = []
     for _ in range(2):  # the same command, being deterministic, stops in the same way
         assert command(tmp_path / "bad", *layout, cadence) == 1
-        said.append(told(capsys))
+        said.append(error_line(capsys))
     assert (
         said[0]
         == said[1]
@@ -128,11 +128,11 @@ def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tm
 def test_it_goes_on_with_skip_in_the_same_folder(poison, tmp_path, capsys):
     poison(BAD_BATCH, BAD_BATCH + 8, what="params")
     assert command(tmp_path, "--num_devices=4") == 1
-    line = told(capsys)
+    line = error_line(capsys)
     assert line.startswith("step 13: loss of worker 5 is nan; gradient of worker 5 has norm nan in layer")
     written = [path for path in (tmp_path / "checkpoints").glob("12/*")]
     before = [path.stat().st_mtime_ns for path in written]
-    assert command(tmp_path, "--num_devices=4") == 1 and told(capsys) == line
+    assert command(tmp_path, "--num_devices=4") == 1 and error_line(capsys) == line
     assert written and [path.stat().st_mtime_ns for path in written] == before  # not saved twice
     assert command(tmp_path, "--num_devices=4", "--config.on_nonfinite=skip") == 0
     said = capsys.readouterr().err
@@ -147,10 +147,10 @@ def test_it_goes_on_with_skip_in_the_same_folder(poison, tmp_path, capsys):
 def test_of_the_first_step_and_of_an_update_and_ignored(tmp_path, capsys):
     huge = ("--config.optimizer.learning_rate=3e38", "--config.schedule.name=constant", "--config.train_steps=3")
     assert command(tmp_path / "stop", *huge) == 1
-    line = told(capsys)
+    line = error_line(capsys)
     assert "step 1: the optimizer's update has norm" in line and "though all that it was made of is finite" in line
     assert int(state_at(tmp_path / "stop", 0)["state"].step) == 0
-    assert command(tmp_path / "stop", *huge) == 1 and told(capsys) == line
+    assert command(tmp_path / "stop", *huge) == 1 and error_line(capsys) == line
     assert command(tmp_path / "ignore", *huge, "--config.on_nonfinite=ignore") == 0
     assert np.isnan(records(tmp_path / "ignore")[-1]["loss"]) and "skipped" not in records(tmp_path / "ignore")[-1]
 
@@ -163,7 +163,7 @@ def test_a_full_disk_does_not_hide_it(poison, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(runs.Checkpoints, "save", full)
     assert command(tmp_path, "--config.checkpoint_every_steps=24") == 1
-    assert "worker 5" in (line := told(capsys)) and "could not be saved: no space" in line
+    assert "worker 5" in (line := error_line(capsys)) and "could not be saved: no space" in line
 
 
 # ---- by hand -----------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def test_an_asynchronous_run_stops_before_the_wave(poison, tmp_path, capsys):
     end = poison(18)
     for _ in range(2):
         assert command(tmp_path / "bad", *ASYNC) == 1
-        line = told(capsys)
+        line = error_line(capsys)
         assert "gradient of worker" in line and KERNEL in line and "the state before it is saved" in line
     end()
     step = max(int(path.name) for path in (tmp_path / "bad/checkpoints").iterdir() if path.name.isdecimal())
@@ -328,7 +328,7 @@ def test_a_wave_that_no_run_begins_with_leaves_the_last_checkpoint(poison, tmp_p
     wave = next(wave for wave in waves if not wave.begins_whole and wave.steps.start > 9)
     poison(int(wave.batch_index[wave.batch_index >= 0][0]))
     assert command(tmp_path, *soft) == 1
-    line = told(capsys)
+    line = error_line(capsys)
     assert f"step{'s' if len(wave.steps) > 1 else ''} {wave.steps.start}" in line
     assert line.endswith("the same command tries it again from the last checkpoint")
     saved = max(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdecimal())

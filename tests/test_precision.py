@@ -1,4 +1,4 @@
-"""Half precision: the two scales, what an overflow does and what it leaves alone, and what reducers tell."""
+"""Half precision: the two scales, what an overflow does and what it leaves alone, and what reducers report."""
 
 import functools
 import inspect
@@ -337,15 +337,15 @@ def test_dry_run_knows_of_half_precision():
     assert f"{setup.traffic.bytes_per_worker:,.0f}  and receives" in said
 
 
-# ---- what a reducer tells ---------------------------------------------------------------------------------------
+# ---- what a reducer reports --------------------------------------------------------------------------------------
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     metrics: dict[str, Any]
 
 
-def telling(name):
-    """A mean that tells the index of the worker, and so of the mean over workers."""
+def reporting(name):
+    """A mean that reports the index of the worker, and so of the mean over workers."""
 
     def make(axis_name):
         mean = reducers.mean(axis_name)
@@ -353,15 +353,15 @@ def telling(name):
         def update(updates, state, params=None, **extra):
             del state
             value = jax.lax.axis_index(axis_name).astype(jnp.float32)
-            return mean.update(updates, optax.EmptyState(), params, **extra)[0], Told({name: value})
+            return mean.update(updates, optax.EmptyState(), params, **extra)[0], Reported({name: value})
 
-        return mean.like(lambda params: Told({name: jnp.zeros(())}), update)
+        return mean.like(lambda params: Reported({name: jnp.zeros(())}), update)
 
     return make
 
 
 def test_what_a_reducer_tells_is_in_the_steps_metrics(monkeypatch):
-    monkeypatch.setitem(reducers.REDUCERS, "mean", telling("orthogonality"))
+    monkeypatch.setitem(reducers.REDUCERS, "mean", reporting("orthogonality"))
     run = Stepper(setup_of(*SOFTMAX, *HALF), num_devices=4).steps(0, 1)
     assert run.metrics["orthogonality"] == 3.5 and run.metrics["communication_scale"] == 64
 
@@ -385,14 +385,14 @@ def test_a_reducer_of_ones_own_that_needs_arrival_times_is_refused_without_a_mod
 
 
 def test_names_must_not_clash(monkeypatch):
-    monkeypatch.setitem(reducers.REDUCERS, "mean", telling("loss"))
+    monkeypatch.setitem(reducers.REDUCERS, "mean", reporting("loss"))
     with pytest.raises(ValueError, match="metrics: the reducer reports loss"):
         dry_run.describe(setup_of(*SOFTMAX))
     with pytest.raises(ValueError, match="two reducers report loss"):
-        reducers.metrics((Told({"loss": 1.0}), Told({"loss": 2.0})))
+        reducers.metrics((Reported({"loss": 1.0}), Reported({"loss": 2.0})))
 
 
 def test_metrics_are_found_in_any_nesting():
     state = optax.chain(optax.identity(), optax.trace(0.9)).init({"w": jnp.zeros(2)})
-    assert reducers.metrics((state, {"a": Told({"x": 1.0})}, [Told({"y": 2.0})])) == {"x": 1.0, "y": 2.0}
+    assert reducers.metrics((state, {"a": Reported({"x": 1.0})}, [Reported({"y": 2.0})])) == {"x": 1.0, "y": 2.0}
     assert reducers.metrics(state) == {}

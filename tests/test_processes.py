@@ -299,7 +299,7 @@ def test_what_cannot_be_laid_out_is_refused_by_all(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"coordinator": "here"}, "must be given together"),
         ({"num_processes": 2, "process_id": 0}, "must be given together"),
@@ -309,8 +309,8 @@ def test_what_cannot_be_laid_out_is_refused_by_all(tmp_path):
         ({"coordinator": "here:1", "num_processes": 2, "process_id": 2}, r"process_id=2: must be in \[0, 1\]"),
     ],
 )
-def test_senseless_flags_are_refused(given, told):
-    with pytest.raises(ValueError, match=told):
+def test_senseless_flags_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
         processes.join(**given)
 
 

@@ -14,7 +14,7 @@ from tests.grid import grid
 from tests.stepper import Stepper, after_each_call, same_bits, setup_of
 from tests.test_async_training import RULED
 from tests.test_async_training import run as run_asynchronously
-from tests.test_nonfinite import BAD_BATCH, KERNEL, command, poison, records, state_at, told
+from tests.test_nonfinite import BAD_BATCH, KERNEL, command, error_line, poison, records, state_at
 from tests.test_train import assert_same_run, digits, final_state, uninterrupted
 from tests.test_train import command as train_digits
 from training.step_plan import plan_calls, synchronous_waves
@@ -110,7 +110,7 @@ def test_a_call_of_several_steps_is_those_steps(name, lift, num_devices, compila
     assert other.step >= 4 * K
 
 
-def test_a_feed_of_several_turns_is_theirs():
+def test_a_feed_of_several_steps_is_theirs():
     run = Stepper(setup_of(), num_devices=4)
     indices = [run.batch_index(step) for step in (3, 4, 9)]
     together = run.feeds.at(np.stack(indices))
@@ -140,21 +140,21 @@ def test_a_run_is_the_same_and_goes_on_from_a_signal(uninterrupted, tmp_path, mo
     assert_same_run(tmp_path, uninterrupted)
 
 
-def test_what_is_not_finite_stops_within_a_call(poison, tmp_path, capsys):
+def test_a_number_that_is_not_finite_stops_within_a_call(poison, tmp_path, capsys):
     poison(BAD_BATCH)  # of step 13, the third of a call
     lines = []
     for name, size in (("one", 1), ("several", 5)):
         assert command(tmp_path / name, f"--steps_per_dispatch={size}", "--config.checkpoint_every_steps=24") == 1
-        lines.append(told(capsys))
+        lines.append(error_line(capsys))
     assert lines[0] == lines[1] and lines[0].startswith("step 13: gradient of worker 5") and KERNEL in lines[0]
     assert records(tmp_path / "one") == records(tmp_path / "several")
     assert same_bits(*(state_at(tmp_path / name, 12) for name in ("one", "several")))
 
 
-def test_what_is_skipped_within_a_call_is_told(poison, tmp_path, capsys):
+def test_a_step_skipped_within_a_call_is_reported(poison, tmp_path, capsys):
     poison(BAD_BATCH)
     assert command(tmp_path, "--steps_per_dispatch=5", "--config.on_nonfinite=skip") == 0
-    assert told(capsys).startswith("step 13: gradient of worker 5")
+    assert error_line(capsys).startswith("step 13: gradient of worker 5")
     assert [r["step"] for r in records(tmp_path) if r["skipped"]] == [13]
 
 

@@ -50,7 +50,7 @@ def test_a_run_and_the_same_run_in_two_parts(evaluate_on, folder, tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         (
             ("--config.data.placement=device",),
@@ -60,7 +60,7 @@ def test_a_run_and_the_same_run_in_two_parts(evaluate_on, folder, tmp_path, monk
         (("--config.data.image_size=0",), "config.data.image_size=0: must be int in [1, 4096] or None"),
     ],
 )
-def test_refused(folder, tmp_path, more, told, capsys):
+def test_refused(folder, tmp_path, more, message, capsys):
     assert command(*arguments(tmp_path / "run", folder, *more)) == 2
     error = capsys.readouterr().err
-    assert told in error and error.count("\n") == 1 and not (tmp_path / "run").exists()
+    assert message in error and error.count("\n") == 1 and not (tmp_path / "run").exists()

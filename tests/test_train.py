@@ -247,13 +247,13 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypat
     seeded = setup().init_worker().params
     assert not np.allclose(jax.tree.leaves(seeded)[1], jax.tree.leaves(begun.params)[1], atol=1e-3)
     capsys.readouterr()
-    for more, told in (
+    for more, message in (
         (f"--config.init_from={tmp_path}/nowhere", "nowhere': must be the folder of a run with a checkpoint"),
         ("--config.model.hidden_sizes=(3,)", "does not fit the model"),
     ):
         assert command(*digits(tmp_path / "third", *short, *begins, more)) == 2
         error = capsys.readouterr().err
-        assert told in error and error.count("\n") == 1 and not (tmp_path / "third").exists()
+        assert message in error and error.count("\n") == 1 and not (tmp_path / "third").exists()
 
     read, sha256 = [], files.sha256
     monkeypatch.setattr(files, "sha256", lambda path: read.append(path) or sha256(path))
