@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from experiments.drawing import COLOURS, STYLE
+from experiments.drawing import COLOURS, Figure, new_figure
 from experiments.parsing import ModelParser
 from reducers import arrivals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99)
 _NUM_TIMES = 12  # rows of the table of shares
@@ -58,7 +57,7 @@ def table(seconds: np.ndarray, *, which: Sequence[int], expected: np.ndarray | N
     return "\n".join(lines)
 
 
-def draw(seconds: np.ndarray, *, name: str) -> "Figure":
+def draw(seconds: np.ndarray, *, name: str) -> Figure:
     """Draws the mean and the median time to the k-th arrival, and the distributions of the last few arrivals.
 
     Args:
@@ -68,12 +67,8 @@ def draw(seconds: np.ndarray, *, name: str) -> "Figure":
     Returns:
       The figure.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
     num_steps, num_workers = seconds.shape
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=160)
+    with new_figure(9, 3.6, dpi=160) as figure:
         left, right = figure.subplots(1, 2)
         every = np.arange(1, num_workers + 1)
         left.plot(every, seconds.mean(axis=0, dtype=np.float64), color=COLOURS[0], label="mean")

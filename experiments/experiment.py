@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import runs as run_folders
+from configs import flags as config_flags
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -156,9 +157,7 @@ class Run:
         """
         if not self.spec:
             return {"measure": dict(self.labels)}
-        from configs import flags  # it imports JAX, which listing experiments can do without
-
-        return flags.load(self.spec, self.overriding).to_dict()
+        return config_flags.load(self.spec, self.overriding).to_dict()
 
 
 def repeated(

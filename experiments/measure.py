@@ -5,6 +5,8 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+
 import runs as run_folders
 from experiments import results
 from experiments.experiment import Experiment, Run
@@ -16,8 +18,6 @@ def measure(experiment: Experiment, run: Run, folder: Path) -> None:
     Raises:
       ValueError: one line, if another process is working on it, or the folder holds another run.
     """
-    import jax
-
     devices = [device.device_kind for device in jax.devices()]
     if experiment.measure is None:
         raise ValueError(f"run={run.name!r}: has no config, and the experiment measures nothing")

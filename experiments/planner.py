@@ -15,17 +15,14 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
-from experiments.drawing import COLOURS, STYLE
+from experiments.drawing import COLOURS, Figure, new_figure
 from experiments.parsing import ModelParser
 from reducers import arrivals
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # (arrival model, machines) -> the paper's best N, and where it was read.
 PAPER_BEST: dict[tuple[str, int], tuple[int, str]] = {
@@ -203,7 +200,7 @@ def findings(plan: Plan, *, model: str) -> list[str]:
     return lines
 
 
-def draw(plan: Plan, *, title: str) -> "Figure":
+def draw(plan: Plan, *, title: str) -> Figure:
     """Draws steps, time per step, and time to the target against N, as the paper does, and marks the best N.
 
     Error bars are two standard errors.
@@ -215,11 +212,7 @@ def draw(plan: Plan, *, title: str) -> "Figure":
     Returns:
       The figure.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 3.4), layout="constrained", dpi=160)
+    with new_figure(11, 3.4, dpi=160) as figure:
         panels = figure.subplots(1, 3)
         series = (
             ("steps to the target", plan.steps, np.zeros_like(plan.steps)),

@@ -5,13 +5,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from experiments import drawing
+from experiments.drawing import Figure, new_figure
 from experiments.experiment import Experiment, Finding, Rows, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
@@ -48,13 +44,9 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def draw(experiment: Experiment, rows: Rows) -> "Figure":
+def draw(experiment: Experiment, rows: Rows) -> Figure:
     """Returns the experiment's figure."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(drawing.STYLE):
-        figure = Figure(figsize=experiment.inches, layout="constrained")
+    with new_figure(*experiment.inches) as figure:
         experiment.draw(rows, figure)
     return figure
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import datasets, drawing, experiment
+from experiments import datasets, drawing, experiment, planner
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict
@@ -72,8 +72,6 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 def _measure(*, stage: str, exponent: float, steps_of_all: float) -> dict[str, Any]:
     """Asks the planner for the best split, given the law that was fitted to the steps."""
-    from experiments import planner
-
     del stage
     law = planner.power_law(exponent, steps=steps_of_all, at=MACHINES)
     plan = planner.plan("paper_cluster", num_machines=MACHINES, steps_to_target=law)

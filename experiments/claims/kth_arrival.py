@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from experiments import drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
+from reducers import arrivals
 
 CLUSTER, LIGHT = "paper_cluster", "shifted_exponential"
 # With 100 workers, as many of the last gradients within 2 s as the cluster's model, and its median; but no outliers.
@@ -19,14 +21,9 @@ SHARES = [round(share, 2) for share in np.linspace(0.02, 0.98, 49)]
 
 def _measure(*, model: str, steps: int, seed: int, **options: float) -> dict[str, Any]:
     """Draws steps of 100 workers and sorts each; index k - 1 of a list belongs to the k-th gradient."""
-    import jax
-
-    from reducers import arrivals
-
     built = arrivals.make(model, **options)
-    seconds = np.sort(
-        arrivals.sample(built, jax.random.key(seed), num_workers=100, num_steps=steps), axis=1
-    )  # (S, 100)
+    seconds = arrivals.sample(built, jax.random.key(seed), num_workers=100, num_steps=steps)
+    seconds.sort(axis=1)  # (S, 100)
     quantiles = {str(k): np.quantile(seconds[:, k - 1], SHARES).round(4).tolist() for k in DRAWN}
     return {
         "mean": seconds.mean(axis=0, dtype=np.float64).round(4).tolist(),

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 
+import asynchronous
 from experiments import drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
+from reducers import arrivals
 
 CLUSTER, WORKERS, LAYERS = "paper_cluster", 40, 18
 # Gradients of 40 workers; other numbers have them in proportion, so that each worker does as many tasks.
@@ -21,11 +24,6 @@ CASES = [(CLUSTER, n) for n in (10, 20, WORKERS, 80)] + [("shifted_exponential",
 
 def _measure(*, model: str, num_workers: int, num_gradients: int, seed: int) -> dict[str, Any]:
     """Simulates the order of an asynchronous run; statistics omit its start, when all read the same parameters."""
-    import jax
-
-    import asynchronous
-    from reducers import arrivals
-
     built, key = arrivals.make(model), jax.random.key(seed)
     durations = asynchronous.from_model(lambda step: built(key, step, num_workers))
     ((events, _),) = asynchronous.order(
