@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments import commands, sweep
+from experiments import commands, slurm, sweep
 from experiments.commands import WHOLE, Shard
-from experiments.experiment import SCALES
+from experiments.experiment import SCALES, Run
 from experiments.parsing import Parser
 from experiments.queue import Failure, Interrupted
 
@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code: 0, 1 if a run failed, 2 for bad input, 130 after a signal."""
     try:
-        return _main(parser().parse_args(argv))
+        return _main(sys.argv[1:] if argv is None else argv)
     except ValueError as error:
         print(f"experiments: {error}", file=sys.stderr)
         return 2
@@ -86,15 +86,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _main(given: argparse.Namespace) -> int:
+def _main(argv: Sequence[str]) -> int:
+    given = parser().parse_args(argv)
     for key in ("jobs", "seeds", "draws", "slurm"):
         if (value := getattr(given, key, None)) is not None and value < 1:
             raise ValueError(f"{key}={value}: must be in [1, inf)")
     if getattr(given, "slurm", None) is not None:
-        from experiments import slurm
-
         options = dict(sweep.value_of(text) for text in given.slurm_option)
-        print(slurm.submit(sys.argv[1:], shards=given.slurm, folder=given.out / "slurm", options=options))
+        print(slurm.submit(argv, shards=given.slurm, folder=given.out / "slurm", options=options))
         return 0
     match given.command:
         case "list":
@@ -118,14 +117,14 @@ def _main(given: argparse.Namespace) -> int:
             print(commands.publish(given.name, scale=given.scale, out=given.out))
         case "sweep":
             text, failures = commands.run_sweep(
-                given.config, _points(given), out=given.out, jobs=given.jobs, shard=given.shard
+                given.config, _runs_of_sweep(given), out=given.out, jobs=given.jobs, shard=given.shard
             )
             print(text)
             return _exit_code(failures)
     return 0
 
 
-def _points(given: argparse.Namespace) -> list:
+def _runs_of_sweep(given: argparse.Namespace) -> list[Run]:
     """Returns the runs of a sweep."""
     parts: list[Sequence[sweep.Point]] = [[dict(sweep.value_of(text) for text in given.set)]]
     if given.grid:

@@ -202,11 +202,6 @@ def evaluations_of(*keys: str) -> Reduce:
     return reduce
 
 
-def _no_table(rows: Rows) -> Table:
-    del rows
-    return Table((), ())
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A claim, and how it is tested. All functions but ``measure`` are pure.
@@ -241,7 +236,7 @@ class Experiment:
     findings: Callable[[Rows], Sequence[Finding]]
     judge: Callable[[Rows], Verdict]
     draw: Callable[[Rows, "Figure"], None]
-    table: Callable[[Rows], Table] = _no_table
+    table: Callable[[Rows], Table] = lambda rows: Table((), ())
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
     selection: str = ""

@@ -1,6 +1,5 @@
 """Sweeps over any config: grids, lists in step, random draws and seeds; their runs and a table of the results."""
 
-import ast
 import hashlib
 import importlib.util
 import itertools
@@ -12,6 +11,7 @@ from typing import Any
 
 from experiments import rows as ask
 from experiments.experiment import Rows, Run, Sample, Table
+from reducers.registry import literal
 
 Point = Mapping[str, Any]  # dotted key of the config -> value
 _DRAW = re.compile(r"(uniform|loguniform|choice)\((.*)\)", re.DOTALL)
@@ -38,14 +38,14 @@ def zipped(values: Mapping[str, Sequence[Any]]) -> list[Point]:
     return [dict(zip(values, point, strict=True)) for point in zip(*values.values(), strict=True)]
 
 
-def drawn(laws: Mapping[str, str], *, count: int, seed: int = 0) -> list[Point]:
-    """Returns random points: "uniform(a, b)", "loguniform(a, b)" or "choice(x, y, ...)" of each key.
+def drawn(laws: Mapping[str, str], *, count: int) -> list[Point]:
+    """Returns random points, the same in each call: "uniform(a, b)", "loguniform(a, b)" or "choice(x, y, ...)" by key.
 
     >>> points = drawn({"optimizer.learning_rate": "loguniform(1e-3, 1)"}, count=2)
     >>> [round(point["optimizer.learning_rate"], 4) for point in points]
     [0.3414, 0.1879]
     """
-    generator = random.Random(seed)
+    generator = random.Random(0)
     return [{key: _draw(key, law, generator) for key, law in laws.items()} for _ in range(count)]
 
 
@@ -127,7 +127,7 @@ def values_of(text: str) -> tuple[str, list[Any]]:
     ('model.hidden_sizes', [(64,), (64, 64)])
     """
     key, listed = _sides(text, form="key=value,value,...")
-    return key, [_literal(part) for part in _split(listed)]
+    return key, [literal(part.strip()) for part in _split(listed)]
 
 
 def value_of(text: str) -> tuple[str, Any]:
@@ -137,7 +137,7 @@ def value_of(text: str) -> tuple[str, Any]:
     (('model.hidden_sizes', (64, 64)), ('slurm_exclude', 'one,two'))
     """
     key, value = _sides(text, form="key=value")
-    return key, _literal(value)
+    return key, literal(value.strip())
 
 
 def _sides(text: str, *, form: str) -> tuple[str, str]:
@@ -157,16 +157,9 @@ def _split(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError):
-        return text.strip()
-
-
 def _draw(key: str, law: str, generator: random.Random) -> Any:
     match = _DRAW.fullmatch(law)
-    values = [_literal(part) for part in _split(match[2])] if match else []
+    values = [literal(part.strip()) for part in _split(match[2])] if match else []
     numbers = len(values) == 2 and all(isinstance(value, (int, float)) for value in values)
     if match and match[1] == "choice":
         return generator.choice(values)

@@ -12,8 +12,8 @@ from experiments import drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
+from launch.children import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (10_000,), "laptop": (10_000, 100_000, 1_000_000, 10_000_000)}
 REPEATS = {"smoke": 3, "laptop": 15}
 NUM_WORKERS = 8
@@ -63,11 +63,6 @@ def digest(found: dict[str, Any]) -> dict[str, Any]:
         "cpu_count": found["cpu_count"],
         "device_kind": found["device_kind"],
     }
-
-
-RUNS = repeated(
-    lambda scale: [{"sizes": list(SIZES[scale]), "repeats": REPEATS[scale]}], seeds={"smoke": 1, "laptop": 3}
-)
 
 
 def _findings(rows: Rows) -> list[Finding]:
@@ -139,7 +134,9 @@ EXPERIMENT = Experiment(
     "sum); where devices share a memory, that is the bottleneck, a second pass can double the time, and nothing else "
     "should come on top. Where a network is the bottleneck, bytes decide.",
     hours={"smoke": 0.01, "laptop": 0.15},
-    runs=RUNS,
+    runs=repeated(
+        lambda scale: [{"sizes": list(SIZES[scale]), "repeats": REPEATS[scale]}], seeds={"smoke": 1, "laptop": 3}
+    ),
     measure=_measure,
     findings=_findings,
     judge=_judge,
