@@ -1,6 +1,6 @@
 """Measures how close one update of several workers comes to their sequential steps."""
 
-import math
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -114,7 +114,7 @@ def measure(*, setting: str, data: str, num_workers: int, steps: int, tuples: in
         measured = _toy(num_workers, steps=steps, seed=seed)
     else:
         measured = _net(setting, data=data, num_workers=num_workers, steps=steps, tuples=tuples, seed=seed)
-    return {name: [math.fsum(e[name] for e in at) / len(at) for at in measured] for name in METHODS} | {
+    return {name: [statistics.fmean(e[name] for e in at) for at in measured] for name in METHODS} | {
         "step_sizes": STEP_SIZES[setting]
     }
 

@@ -208,13 +208,14 @@ class Experiment:
 
     Attributes:
       number: its place in the report.
-      title: title of its section.
+      title: the title of its section.
       claim: the sentence that is tested.
       source: paper, section, table or figure.
       rule: the rule by which ``judge`` decides, written down before the runs.
       selection: what was picked, by which metric, on which split, over which grid; "" if nothing was picked.
       hours: predicted hours on two cores (or one GPU), for each scale that the experiment has.
-      runs: (scale, rows so far) -> the runs; runs that depend on picks come once the rows to pick from are finished.
+      runs: (scale, rows so far) -> the runs. Runs that depend on a pick are among them once the rows to pick from are
+        finished.
       measure: a run's ``labels`` -> its row, for runs without a config.
       reduce: records of a run of train.py -> the measurements in its row.
       findings: rows -> quantities, the paper's value beside ours.

@@ -1,4 +1,6 @@
-"""Curves of one or several runs: `python -m experiments.plot RUN... [--x=step] [--y=loss,accuracy] [--out=curves.png]`.
+"""Draws curves of one or several runs.
+
+    python -m experiments.plot RUN... [--x=step] [--y=loss,accuracy] [--out=curves.png]
 
 With `--gantt=FIRST:LAST`, it draws the activity of each worker in these steps by simulated time instead.
 

@@ -37,7 +37,7 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
         if figure:
             parts.append(f"![{experiment.title}]({figure})")
     else:
-        parts.append(f"**No verdict:** {len(rows) or 'no'} runs are finished, which is not enough to tell.")
+        parts.append(f"**No verdict:** {len(rows) or 'no'} runs are finished, which is not enough to decide.")
     parts += experiment.notes
     if rows:
         parts.append(_origins(rows))

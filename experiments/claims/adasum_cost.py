@@ -1,4 +1,4 @@
-"""What Adasum costs against summing: time and bytes of one reduction, over sizes of the gradient."""
+"""The cost of Adasum against that of the sum: time and bytes of one reduction, over sizes of the gradient."""
 
 import json
 import statistics
@@ -106,7 +106,7 @@ def _table(rows: Rows) -> Table:
     sizes = [f"{size:,}" for size in rows[0]["num_floats"]]
     cells = [[size, *map(str, samples)] for size, *samples in zip(sizes, *columns, strict=True)]
     header = ["Floats", "Adasum, ms", "Sum, ms", "Time ratio", "Bytes ratio"]
-    return Table(header, cells, "Of each run, medians over its rounds.")
+    return Table(header, cells, "Medians over the rounds of each run.")
 
 
 def _draw(rows: Rows, figure: Figure) -> None:

@@ -1,4 +1,4 @@
-"""How long it takes to collect k of 100 gradients: whom the paper's cluster waits for."""
+"""The time to collect k of 100 gradients on the paper's cluster, whose last few are the slow ones."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def _of(rows: Rows, model: str, key: str) -> np.ndarray:
 
 
 def _growth(mean: np.ndarray) -> np.ndarray:
-    """Factors from the mean time of one gradient to the next, 96th to 100th: (seeds, 4)."""
+    """Returns the factors from the mean time of one gradient to the next, 96th to 100th: (seeds, 4)."""
     return mean[:, 96:] / mean[:, 95:-1]
 
 

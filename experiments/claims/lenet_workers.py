@@ -192,7 +192,7 @@ EXPERIMENT = Experiment(
     notes=(
         "Recipe of the authors' MNIST code: Momentum-SGD at each worker, whose deltas are combined; 32 examples a "
         "worker, 2 epochs, one linear cycle of the learning rate. That the paper's figure used it is inferred. The "
-        "sum is of deltas, too. What the figure shows is recalled and not read, so none of its values is given; it is "
+        "sum is of deltas, too. The paper's figure is recalled and not read, so none of its values is given; it is "
         "tuned at each number of workers, here at 32 alone, which bounds the time. "
         "Where scikit-learn's digits stand in for MNIST, a run is 40 epochs.",
     ),

@@ -134,7 +134,7 @@ EXPERIMENT = Experiment(
     draw=_draw,
     inches=(7, 3.2),
     notes=(
-        "What is tested is the order of events, which our asynchronous training follows; no network is trained. Each "
+        "The order of events is tested, which our asynchronous training follows; no network is trained. Each "
         "worker's first gradient is left out, since all begin with the same parameters.",
         "Much of it could not have come out otherwise. While a gradient is made, each other worker delivers one on "
         "average, whatever the times, once all of them do as many; and a layer that is read later and sent earlier "

@@ -1,4 +1,4 @@
-"""What staleness costs: test error against how many updates late each gradient is, with and without a ramp-up."""
+"""The cost of staleness: test error against how many updates late each gradient is, with and without a ramp-up."""
 
 import math
 
@@ -137,7 +137,7 @@ EXPERIMENT = Experiment(
     "50 with the ramp-up, seed 0, over 0.001, 0.002, 0.005.",
     hours={"smoke": 0.03, "laptop": 0.55},
     runs=TUNED.runs,
-    reduce=evaluations_of("step", "epoch", "accuracy"),  # not the staleness: rows tell their own
+    reduce=evaluations_of("step", "epoch", "accuracy"),  # not the staleness of the records, which is a label
     findings=_findings,
     judge=_judge,
     table=_table,

@@ -219,11 +219,11 @@ EXPERIMENT = Experiment(
         "The original (Horovod's adasum_small_model.py) has one draw, of NumPy's seeds 1 and 2, whose least steps "
         "stand in the table's last column; here are 1,000 draws a seed, five seeds besides the one for picking. A run "
         "that is at step 50 counts 100, as there.",
-        "What the original calls cubic fits the square network to the cubic polynomial, since it asks for ~mode, which "
+        "The original's cubic case fits the square network to the cubic polynomial, since it asks for ~mode, which "
         "is -1 or -2 and so always true: it cannot stop. Here the cubic is fitted by its three coefficients, and all "
         "three gradients must be 0. The rule goes by the square one alone, which the guide gives its figure for.",
         "Averaging at twice a rate is summing at the rate, so that a sum would save 50 % at one rate for both.",
-        "What is said beside the rule of rates at which both stop in 1 % of the draws was added when the rule had been "
+        "The findings at rates at which both stop in 1 % of the draws were added when the rule had been "
         "applied: the largest savings are where averaging hardly ever stops within 50 steps, and counts 100.",
         "Differs in: Adasum's dot products are in float32, where Horovod's are in double precision.",
     ),
