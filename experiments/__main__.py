@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments import commands, slurm, sweep
-from experiments.commands import WHOLE, Shard
+from experiments.commands import Shard
 from experiments.experiment import SCALES, Run
 from experiments.parsing import Parser
 from experiments.queue import Failure, Interrupted
@@ -39,9 +39,7 @@ def parser() -> argparse.ArgumentParser:
                 default=1,
                 help="number of runs at once, which divide the cores among them (default: 1)",
             )
-            kind.add_argument(
-                "--shard", type=Shard.parse, default=WHOLE, help="i/n: run every n-th run, as machine i of n"
-            )
+            kind.add_argument("--shard", default="1/1", help="i/n: run every n-th run, as machine i of n")
             kind.add_argument("--slurm", type=int, help="submit this many shards as a SLURM array instead")
             kind.add_argument(
                 "--slurm_option", action="append", default=[], help="key=value for submitit's executor; repeatable"
@@ -99,8 +97,9 @@ def _main(argv: Sequence[str]) -> int:
         case "list":
             print(commands.listing(out=given.out))
         case "run" | "reproduce":
+            shard = Shard.parse(given.shard)
             failures = commands.run_experiment(
-                given.name, scale=given.scale, out=given.out, jobs=given.jobs, shard=given.shard
+                given.name, scale=given.scale, out=given.out, jobs=given.jobs, shard=shard
             )
             if given.command == "reproduce":
                 print(commands.write_report(given.name, scale=given.scale, out=given.out))
@@ -116,9 +115,8 @@ def _main(argv: Sequence[str]) -> int:
         case "publish":
             print(commands.publish(given.name, scale=given.scale, out=given.out))
         case "sweep":
-            text, failures = commands.run_sweep(
-                given.config, _runs_of_sweep(given), out=given.out, jobs=given.jobs, shard=given.shard
-            )
+            shard, runs = Shard.parse(given.shard), _runs_of_sweep(given)
+            text, failures = commands.run_sweep(given.config, runs, out=given.out, jobs=given.jobs, shard=shard)
             print(text)
             return _exit_code(failures)
     return 0

@@ -144,7 +144,7 @@ def write_page(out: Path) -> Path:
     (out / "figures").mkdir(parents=True, exist_ok=True)
     figures = {}
     for name, (experiment, rows) in found.items():
-        if rows:
+        if experiment.enough(rows):
             figures[name] = f"figures/{name}.png"
             report.draw(experiment, rows).savefig(out / figures[name], dpi=200)
     text = report.page(found, figures=figures)

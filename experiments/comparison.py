@@ -48,8 +48,9 @@ class Comparison:
         """Judges the claim that one method reaches the target before each of the others, in every seed."""
         aim = f"{100 * self.aim(rows):g} %"
         times = {method: self.until(rows, method) for method in (ours, *than)}
-        if not all(found and all(map(math.isfinite, found)) for found in times.values()):
-            return Verdict.untested(f"Not all runs reach {aim}.")
+        num_seeds = max(map(len, times.values()))
+        if not num_seeds or not all(sum(map(math.isfinite, found)) == num_seeds for found in times.values()):
+            return Verdict.untested(f"Not all runs have reached {aim}.")
         first = [own < min(others) for own, *others in zip(*times.values(), strict=True)]
         means = {method: self._until_in_words(rows, method) for method in times}
         others = ", ".join(f"{means[method]} for {method}" for method in than)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments import rows as ask
-from experiments.experiment import Rows, Run, Sample, Table
+from experiments.experiment import Row, Rows, Run, Sample, Table
 from reducers.registry import literal
 
 Point = Mapping[str, Any]  # dotted key of the config -> value
@@ -101,17 +101,24 @@ def name_of(spec: str, runs: Sequence[Run]) -> str:
 def table(rows: Rows, *, keys: Sequence[str]) -> Table:
     """Returns one row per point: mean, standard deviation and number of seeds of each quantity at the last evaluation.
 
-    Quantities that are the same in all runs are left out.
+    Quantities that are the same in all runs are left out. The cell of a key that a point does not set is empty.
     """
-    points = list(dict.fromkeys(tuple((key, row[key]) for key in keys if key != "seed") for row in rows))
+    columns = [key for key in keys if key != "seed"]
+    groups: list[tuple[Point, list[Row]]] = []  # values may be lists, so that a point cannot be a key
+    for row in rows:
+        point: Point = {key: row[key] for key in columns if key in row}
+        same = next((group for other, group in groups if other == point), None)
+        if same is None:
+            groups.append((point, [row]))
+        else:
+            same.append(row)
     lists = [key for key in (rows[0] if rows else {}) if key not in keys and isinstance(rows[0][key], list)]
     quantities = [key for key in lists if len({ask.last(row, key) for row in rows}) > 1]
     cells = []
-    for point in points:
-        same = ask.select(rows, **dict(point))
+    for point, same in groups:
         samples = [_sample([ask.last(row, quantity) for row in same]) for quantity in quantities]
-        cells.append([*(str(value) for _, value in point), *samples])
-    return Table([*(key for key in keys if key != "seed"), *(q.replace("_", " ") for q in quantities)], cells)
+        cells.append([*(str(point.get(key, "")) for key in columns), *samples])
+    return Table([*columns, *(quantity.replace("_", " ") for quantity in quantities)], cells)
 
 
 def _sample(values: Sequence[float]) -> str:

@@ -245,6 +245,13 @@ def test_a_folder_that_is_half_copied_is_told_in_a_line(done, tmp_path, missing)
         results.finished([run], root=root)
 
 
+def test_a_measurement_with_the_name_of_a_label_is_refused(tmp_path):
+    runs = made_up(1, value=3)
+    queue.execute(runs, root=tmp_path, command=command())
+    with pytest.raises(ValueError, match="run='seed=0,value=3': measures 'value', which is one of its labels"):
+        results.finished(runs, root=tmp_path)
+
+
 def test_paths_among_the_values_make_no_folders():
     run = Run(labels={"data.directory": "/a/b", "of": "../x"})
     assert results.folder_of(run, pathlib.Path("root")).parent == pathlib.Path("root")
@@ -366,6 +373,13 @@ def test_the_table_of_a_sweep_says_n_and_what_was_lost():
     assert table == Table(["rate", "loss"], [["1", "2.0000 ± 1.4142 (n=2)"], ["2", "none, 1 not finite"]])
 
 
+def test_points_of_a_sweep_may_be_lists_and_set_different_keys():
+    rows = [{"sizes": [8, 8], "loss": [1.0]}, {"sizes": [8, 8], "rate": 2, "loss": [3.0]}, {"rate": 2, "loss": [5.0]}]
+    cells = sweep.table(rows, keys=["sizes", "rate"]).cells
+    assert [row[:2] for row in cells] == [["[8, 8]", ""], ["[8, 8]", "2"], ["", "2"]]
+    assert [row[2].partition(" ")[0] for row in cells] == ["1.0000", "3.0000", "5.0000"]
+
+
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
@@ -376,7 +390,7 @@ def test_the_table_of_a_sweep_says_n_and_what_was_lost():
         (["run", "convergence_constants", "--scale=paper"], "scale='paper': convergence_constants has smoke, laptop"),
         (["report", "convergence_constants", "--scale=gpu"], "scale='gpu': convergence_constants has smoke, laptop"),
         (["publish", "convergence_constants", "--scale=gpu"], "scale='gpu': convergence_constants has smoke, laptop"),
-        (["run", "convergence_constants", "--shard=3/2"], "shard"),
+        (["run", "convergence_constants", "--shard=3/2"], "experiments: shard='3/2': must be i/n"),
         (["run", "convergence_constants", "--jobs=0"], "jobs=0: must be in [1, inf)"),
         (["report"], "give a name, or --all"),
         (["publish", "convergence_constants", "--scale=smoke"], "0 of 1 runs at scale smoke are finished"),

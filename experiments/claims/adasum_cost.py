@@ -32,7 +32,8 @@ def _measure(*, sizes: list[int], repeats: int, seed: int) -> dict[str, Any]:
         ]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise ValueError(f"{' '.join(command[1:])}: {done.stderr.strip().splitlines()[-1]}")
+            line = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+            raise ValueError(f"{' '.join(command[1:])}: {line}")
         return digest(json.loads(found.read_text()))
 
 
