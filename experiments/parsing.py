@@ -41,4 +41,8 @@ class ModelParser(Parser):
         for key in counts:
             if getattr(arguments, key) < 1:
                 raise ValueError(f"{key}={getattr(arguments, key)}: must be at least 1")
-        return arguments, parse_options(rest)
+        options = parse_options(rest)
+        if "name" in options:
+            raise ValueError("name: is no option; --model names the arrival model")
+        arrivals.ARRIVALS.check({"name": arguments.model, **options})
+        return arguments, options

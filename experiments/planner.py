@@ -250,8 +250,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--figure", help="path of a figure to draw")
     try:
         arguments, options = parser.read(argv, counts=("machines", "steps"))
-        for key in {"steps_to_target", "num_machines", "num_steps"} & set(options):
-            raise ValueError(f"{key}: unknown option")
         made = plan(
             arguments.model,
             num_machines=arguments.machines,

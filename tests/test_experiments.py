@@ -23,7 +23,7 @@ from tests.claim_rows import ORIGIN
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# A run that takes a while: it says so in a file of its own, counts its beginnings, and ends as it is told to.
+# A run that takes a while: it says so in a file of its own, counts its beginnings, and ends as its arguments say.
 SCRIPT = f"""
 import json, os, signal, sys, time
 sys.path.insert(0, {str(ROOT)!r})
@@ -84,7 +84,7 @@ def test_what_is_finished_is_never_run_again(done, tmp_path):
     assert [row["value"] for row in rows] == [0.0, 2.0, 4.0, 6.0] and rows[0]["origin"]["fingerprint"]
 
 
-def test_one_that_fails_is_told_and_does_not_stop_the_rest(tmp_path):
+def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(tmp_path):
     (failure,) = queue.execute(made_up(), root=tmp_path, command=command(failing={1}))
     assert failure.run.name == "seed=1" and failure.reason == "exit code 2: config.x=3: is refused"
     assert [row["seed"] for row in results.finished(made_up(), root=tmp_path)] == [0, 2]
@@ -101,7 +101,7 @@ def test_runs_at_once_share_the_cores_out(tmp_path):
     assert first and second and not first & second and first | second == cores
 
 
-def test_a_log_is_told_how_far_all_runs_are(tmp_path, capsys):
+def test_a_log_says_how_far_all_runs_are(tmp_path, capsys):
     queue.execute(made_up(2), root=tmp_path, command=command(failing={1}), title="mine")
     lines = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"mine:   0%\|.*\| .* so far, .* left", lines[0].partition(", 0 of")[0])
@@ -238,7 +238,7 @@ def test_rows_survive_their_file_numbers_that_json_lacks_too(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["row.jsonl", "env.json", "config.json"])
-def test_a_folder_that_is_half_copied_is_told_in_a_line(done, tmp_path, missing):
+def test_a_folder_that_is_half_copied_is_refused_in_a_line(done, tmp_path, missing):
     root, (run,) = shutil.copytree(done, tmp_path / "root"), made_up(1)
     (results.folder_of(run, root) / missing).unlink()
     with pytest.raises(ValueError, match=r"run='seed=0': '.*' has DONE but is not whole \(.*\); copy it again"):
@@ -310,7 +310,7 @@ MADE_UP = Experiment(
 )
 
 
-def test_a_section_tells_all(done):
+def test_a_section_has_claim_verdict_findings_and_table(done):
     text = report.section(MADE_UP, results.finished(made_up(), root=done), figure="figure.png")
     for part in (
         "## 1. Made up",
