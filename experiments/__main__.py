@@ -27,38 +27,34 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(prog="python -m experiments", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     kinds = top.add_subparsers(dest="command", required=True, parser_class=Parser)
 
-    def command(name: str, does: str, *, scale: str = "yes", queue: str = "no") -> argparse.ArgumentParser:
-        kind = kinds.add_parser(name, help=does, description=does, allow_abbrev=False)
-        kind.add_argument("--out", type=Path, default=Path(OUT), help=f"folder of the runs (default: {OUT})")
-        if scale == "yes":
-            kind.add_argument("--scale", choices=SCALES, default="laptop", help="default: laptop")
-        if queue == "yes":
-            kind.add_argument(
-                "--jobs",
-                type=int,
-                default=1,
-                help="number of runs at once, which divide the cores among them (default: 1)",
-            )
-            kind.add_argument("--shard", default="1/1", help="i/n: run every n-th run, as machine i of n")
-            kind.add_argument("--slurm", type=int, help="submit this many shards as a SLURM array instead")
-            kind.add_argument(
-                "--slurm_option", action="append", default=[], help="key=value for submitit's executor; repeatable"
-            )
+    scaled, queued = Parser(add_help=False), Parser(add_help=False)
+    scaled.add_argument("--scale", choices=SCALES, default="laptop", help="default: laptop")
+    queued.add_argument(
+        "--jobs", type=int, default=1, help="number of runs at once, which divide the cores among them (default: 1)"
+    )
+    queued.add_argument("--shard", default="1/1", help="i/n: run every n-th run, as machine i of n")
+    queued.add_argument("--slurm", type=int, help="submit this many shards as a SLURM array instead")
+    queued.add_argument(
+        "--slurm_option", action="append", default=[], help="key=value for submitit's executor; repeatable"
+    )
+
+    def command(name: str, does: str, *parents: Parser, out: str = OUT) -> argparse.ArgumentParser:
+        kind = kinds.add_parser(name, help=does, description=does, allow_abbrev=False, parents=parents)
+        kind.add_argument("--out", type=Path, default=Path(out), help=f"folder of the runs (default: {out})")
         return kind
 
-    command("list", "print names, claims, predicted hours and state", scale="no")
-    command("run", "finish the runs of an experiment", queue="yes").add_argument("name")
-    reported = command("report", "table, figure and verdict of the finished runs")
+    command("list", "print names, claims, predicted hours and state")
+    command("run", "finish the runs of an experiment", scaled, queued).add_argument("name")
+    reported = command("report", "table, figure and verdict of the finished runs", scaled)
     reported.add_argument("name", nargs="?")
     reported.add_argument(
         "--all", action="store_true", help="write one page of all published claims, as Markdown and HTML"
     )
     reported.add_argument("--readme", action="store_true", help="print the table of docs/experiments.md")
-    command("reproduce", "run, then report", queue="yes").add_argument("name")
-    command("publish", "write rows, report and figure into the repository").add_argument("name")
+    command("reproduce", "run, then report", scaled, queued).add_argument("name")
+    command("publish", "write rows, report and figure into the repository", scaled).add_argument("name")
 
-    swept = command("sweep", "run a config with many values", scale="no", queue="yes")
-    swept.set_defaults(out=Path("out/sweeps"))
+    swept = command("sweep", "run a config with many values", queued, out="out/sweeps")
     swept.add_argument("--config", required=True, help="config file, with an optional :variant")
     swept.add_argument("--set", action="append", default=[], help="key=value for all runs")
     swept.add_argument(

@@ -39,10 +39,10 @@ class Comparison:
     reduce = staticmethod(evaluations_of("step", "epoch", "simulated_seconds", "accuracy"))
     seeds: Mapping[Scale, int] = dataclasses.field(default_factory=lambda: {"smoke": 1, "laptop": 3})
 
-    def experiment(self, *, judge: Callable[[Rows], Verdict], **declared: Any) -> Experiment:
-        """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule and so on."""
+    def experiment(self, **declared: Any) -> Experiment:
+        """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule, judge and so on."""
         parts = {name: getattr(self, name) for name in ("selection", "runs", "reduce", "findings", "table", "draw")}
-        return Experiment(judge=judge, **parts, **declared)
+        return Experiment(**parts, **declared)
 
     def first(self, rows: Rows, ours: str, *, than: Sequence[str]) -> Verdict:
         """Judges the claim that one method reaches the target before each of the others, in every seed."""
