@@ -18,7 +18,7 @@ from data.example_order import ExampleOrder
 Gradient = Callable[[jax.Array, Any], jax.Array]  # parameters [P], batch -> [P]
 Combine = Callable[[jax.Array], jax.Array]  # [n, P] -> [P]
 
-RATE = 0.03278  # the authors' for LeNet-5
+RATE = 0.03278  # the authors' learning rate of one worker, for LeNet-5
 STEP_SIZES = {
     "lenet5": [RATE * 2**k for k in range(-6, 5)],
     "softmax": [RATE * 2**k for k in range(-6, 5)],

@@ -7,6 +7,7 @@ import numpy as np
 
 from experiments import drawing
 from experiments import rows as ask
+from experiments.arrivals import ARRIVED_BY, MEAN_SECONDS
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
 from reducers import arrivals
@@ -48,7 +49,8 @@ def _findings(rows: Rows) -> list[Finding]:
     mean, median, within = (_of(rows, CLUSTER, key) for key in ("mean", "median", "within_2_seconds"))
     growth, light = _growth(mean), _of(rows, LIGHT, "mean")[:, 99] / _of(rows, LIGHT, "median")[:, 99]
     shares = [Sample.of(list(100 * within[:, k - 1]), digits=1, unit="%") for k in (98, 100)]
-    usual = ((mean >= 1.4) & (mean <= 1.8)).sum(axis=1)
+    low, high = MEAN_SECONDS
+    usual = ((mean >= low) & (mean <= high)).sum(axis=1)
     exponential = Quoted("the last few means grow as an exponential does", "MEM med")
     below = Quoted("the median stays far below the mean in the tail", "MEM med")
     slowest = Quoted("about 310 s, in an unknown number of steps", "MEM hi")
@@ -112,7 +114,8 @@ def _draw(rows: Rows, figure: Figure) -> None:
     for position, k in enumerate(DRAWN):
         quantiles = np.mean([row["quantiles"][str(k)] for row in ask.select(rows, model=CLUSTER)], axis=0)
         left.plot(quantiles, SHARES, label=f"k = {k}", **drawing.look(position) | {"marker": ""})
-    left.plot([2, 2], [0.8, 0.3], "kx", markersize=7, label="paper: k = 98, 100 (fitted)")
+    _, seconds, shares = zip(*ARRIVED_BY, strict=True)
+    left.plot(seconds, shares, "kx", markersize=7, label="paper: k = 98, 100 (fitted)")
     left.set(xlabel="time to the k-th of 100 gradients (s)", ylabel="share of steps", xlim=(1.3, 6), ylim=(0, 1.01))
     left.legend(fontsize=7)
     every = range(1, 101)
@@ -121,7 +124,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
         samples = [Sample.of(values) for values in _of(rows, model, key).T]
         look = {"marker": "", "linestyle": "--" if key == "median" else "-"}
         drawing.band(right, every, samples, position=position, label=label, **look)
-    right.axhspan(1.4, 1.8, color="#999999", alpha=0.25, linewidth=0, label="paper: most means (fitted)")
+    right.axhspan(*MEAN_SECONDS, color="#999999", alpha=0.25, linewidth=0, label="paper: most means (fitted)")
     right.set(xlabel="k", ylabel="time to the k-th gradient (s)", ylim=(1, None))
     right.legend(fontsize=7)
 

@@ -5,10 +5,10 @@ from fractions import Fraction
 from experiments import datasets, drawing, tuning
 from experiments import rows as ask
 from experiments.drawing import Figure
+from experiments.emulation import RATE
 from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict, holds
 from experiments.tuning import Tuned
 
-RATE = 0.03278  # of one worker, the authors'
 REDUCERS = ("sum", "adasum")
 WORKERS = {"smoke": (2, 4), "laptop": (4, 8, 16, 32)}
 SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 3}
