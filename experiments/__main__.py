@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments import commands, sweep
-from experiments.commands import WHOLE, Shard
-from experiments.experiment import SCALES
+from experiments import commands, slurm, sweep
+from experiments.commands import Shard
+from experiments.experiment import SCALES, Run
 from experiments.parsing import Parser
 from experiments.queue import Failure, Interrupted
 
@@ -27,40 +27,34 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(prog="python -m experiments", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     kinds = top.add_subparsers(dest="command", required=True, parser_class=Parser)
 
-    def command(name: str, does: str, *, scale: str = "yes", queue: str = "no") -> argparse.ArgumentParser:
-        kind = kinds.add_parser(name, help=does, description=does, allow_abbrev=False)
-        kind.add_argument("--out", type=Path, default=Path(OUT), help=f"folder of the runs (default: {OUT})")
-        if scale == "yes":
-            kind.add_argument("--scale", choices=SCALES, default="laptop", help="default: laptop")
-        if queue == "yes":
-            kind.add_argument(
-                "--jobs",
-                type=int,
-                default=1,
-                help="number of runs at once, which divide the cores among them (default: 1)",
-            )
-            kind.add_argument(
-                "--shard", type=Shard.parse, default=WHOLE, help="i/n: run every n-th run, as machine i of n"
-            )
-            kind.add_argument("--slurm", type=int, help="submit this many shards as a SLURM array instead")
-            kind.add_argument(
-                "--slurm_option", action="append", default=[], help="key=value for submitit's executor; repeatable"
-            )
+    scaled, queued = Parser(add_help=False), Parser(add_help=False)
+    scaled.add_argument("--scale", choices=SCALES, default="laptop", help="default: laptop")
+    queued.add_argument(
+        "--jobs", type=int, default=1, help="number of runs at once, which divide the cores among them (default: 1)"
+    )
+    queued.add_argument("--shard", default="1/1", help="i/n: run every n-th run, as machine i of n")
+    queued.add_argument("--slurm", type=int, help="submit this many shards as a SLURM array instead")
+    queued.add_argument(
+        "--slurm_option", action="append", default=[], help="key=value for submitit's executor; repeatable"
+    )
+
+    def command(name: str, does: str, *parents: Parser, out: str = OUT) -> argparse.ArgumentParser:
+        kind = kinds.add_parser(name, help=does, description=does, allow_abbrev=False, parents=parents)
+        kind.add_argument("--out", type=Path, default=Path(out), help=f"folder of the runs (default: {out})")
         return kind
 
-    command("list", "print names, claims, predicted hours and state", scale="no")
-    command("run", "finish the runs of an experiment", queue="yes").add_argument("name")
-    reported = command("report", "table, figure and verdict of the finished runs")
+    command("list", "print names, claims, predicted hours and state")
+    command("run", "finish the runs of an experiment", scaled, queued).add_argument("name")
+    reported = command("report", "table, figure and verdict of the finished runs", scaled)
     reported.add_argument("name", nargs="?")
     reported.add_argument(
         "--all", action="store_true", help="write one page of all published claims, as Markdown and HTML"
     )
     reported.add_argument("--readme", action="store_true", help="print the table of docs/experiments.md")
-    command("reproduce", "run, then report", queue="yes").add_argument("name")
-    command("publish", "write rows, report and figure into the repository").add_argument("name")
+    command("reproduce", "run, then report", scaled, queued).add_argument("name")
+    command("publish", "write rows, report and figure into the repository", scaled).add_argument("name")
 
-    swept = command("sweep", "run a config with many values", scale="no", queue="yes")
-    swept.set_defaults(out=Path("out/sweeps"))
+    swept = command("sweep", "run a config with many values", queued, out="out/sweeps")
     swept.add_argument("--config", required=True, help="config file, with an optional :variant")
     swept.add_argument("--set", action="append", default=[], help="key=value for all runs")
     swept.add_argument(
@@ -77,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code: 0, 1 if a run failed, 2 for bad input, 130 after a signal."""
     try:
-        return _main(parser().parse_args(argv))
+        return _main(sys.argv[1:] if argv is None else argv)
     except ValueError as error:
         print(f"experiments: {error}", file=sys.stderr)
         return 2
@@ -86,22 +80,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _main(given: argparse.Namespace) -> int:
+def _main(argv: Sequence[str]) -> int:
+    given = parser().parse_args(argv)
     for key in ("jobs", "seeds", "draws", "slurm"):
         if (value := getattr(given, key, None)) is not None and value < 1:
             raise ValueError(f"{key}={value}: must be in [1, inf)")
     if getattr(given, "slurm", None) is not None:
-        from experiments import slurm
-
         options = dict(sweep.value_of(text) for text in given.slurm_option)
-        print(slurm.submit(sys.argv[1:], shards=given.slurm, folder=given.out / "slurm", options=options))
+        print(slurm.submit(argv, shards=given.slurm, folder=given.out / "slurm", options=options))
         return 0
     match given.command:
         case "list":
             print(commands.listing(out=given.out))
         case "run" | "reproduce":
+            shard = Shard.parse(given.shard)
             failures = commands.run_experiment(
-                given.name, scale=given.scale, out=given.out, jobs=given.jobs, shard=given.shard
+                given.name, scale=given.scale, out=given.out, jobs=given.jobs, shard=shard
             )
             if given.command == "reproduce":
                 print(commands.write_report(given.name, scale=given.scale, out=given.out))
@@ -117,15 +111,14 @@ def _main(given: argparse.Namespace) -> int:
         case "publish":
             print(commands.publish(given.name, scale=given.scale, out=given.out))
         case "sweep":
-            text, failures = commands.run_sweep(
-                given.config, _points(given), out=given.out, jobs=given.jobs, shard=given.shard
-            )
+            shard, runs = Shard.parse(given.shard), _runs_of_sweep(given)
+            text, failures = commands.run_sweep(given.config, runs, out=given.out, jobs=given.jobs, shard=shard)
             print(text)
             return _exit_code(failures)
     return 0
 
 
-def _points(given: argparse.Namespace) -> list:
+def _runs_of_sweep(given: argparse.Namespace) -> list[Run]:
     """Returns the runs of a sweep."""
     parts: list[Sequence[sweep.Point]] = [[dict(sweep.value_of(text) for text in given.set)]]
     if given.grid:

@@ -6,21 +6,21 @@
 All flags but those that --help lists are options of the model.
 """
 
+import argparse
 import math
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from experiments.drawing import COLOURS, STYLE
+from experiments.drawing import COLOURS, Figure, new_figure
 from experiments.parsing import ModelParser
 from reducers import arrivals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99)
 _NUM_TIMES = 12  # rows of the table of shares
@@ -58,7 +58,7 @@ def table(seconds: np.ndarray, *, which: Sequence[int], expected: np.ndarray | N
     return "\n".join(lines)
 
 
-def draw(seconds: np.ndarray, *, name: str) -> "Figure":
+def draw(seconds: np.ndarray, *, name: str) -> Figure:
     """Draws the mean and the median time to the k-th arrival, and the distributions of the last few arrivals.
 
     Args:
@@ -68,12 +68,8 @@ def draw(seconds: np.ndarray, *, name: str) -> "Figure":
     Returns:
       The figure.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
     num_steps, num_workers = seconds.shape
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=160)
+    with new_figure(9, 3.6, dpi=160) as figure:
         left, right = figure.subplots(1, 2)
         every = np.arange(1, num_workers + 1)
         left.plot(every, seconds.mean(axis=0, dtype=np.float64), color=COLOURS[0], label="mean")
@@ -124,31 +120,34 @@ def chosen_arrivals(text: str | None, *, num_workers: int) -> list[int]:
     return which
 
 
+def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
+    """Returns the tables, and draws the figure if one is named.
+
+    Raises:
+      ValueError: one line, for an argument or an option that makes no sense.
+      OSError: if the figure cannot be written.
+    """
+    num_workers, num_steps, seed = arguments.workers, arguments.steps, arguments.seed
+    which = chosen_arrivals(arguments.k, num_workers=num_workers)
+    model = arrivals.make(arguments.model, **options)
+    seconds = arrivals.sample(model, jax.random.key(seed), num_workers=num_workers, num_steps=num_steps)
+    seconds.sort(axis=1)
+    expected = arrivals.expected_arrivals(arguments.model, num_workers=num_workers, **options)
+    if arguments.figure:
+        draw(seconds, name=arguments.model).savefig(arguments.figure)
+    title = f"{arguments.model}, {num_workers} workers, {num_steps} steps, seed {seed}"
+    return f"{title}\n{table(seconds, which=which, expected=expected)}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the tables, draws the figure if one is named, and returns the exit code."""
+    """Prints the report, and returns the exit code."""
     description = "Prints the distribution of the k-th arrival."
     parser = ModelParser(prog="python -m experiments.arrivals", description=description)
     parser.add_argument("--workers", type=int, default=100, help="number of workers, W (default: 100)")
     parser.add_argument("--steps", type=int, default=100_000, help="number of steps to sample (default: 100000)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the samples (default: 0)")
     parser.add_argument("--k", help="values of k, such as 1,50,100 (default: a few)")
     parser.add_argument("--figure", help="path of a figure to draw")
-    try:
-        arguments, options = parser.read(argv, counts=("workers", "steps"))
-        which = chosen_arrivals(arguments.k, num_workers=arguments.workers)
-        model = arrivals.make(arguments.model, **options)
-        key = jax.random.key(arguments.seed)
-        seconds = arrivals.sample(model, key, num_workers=arguments.workers, num_steps=arguments.steps)
-        seconds.sort(axis=1)
-        expected = arrivals.expected_arrivals(arguments.model, num_workers=arguments.workers, **options)
-        if arguments.figure:
-            draw(seconds, name=arguments.model).savefig(arguments.figure)
-    except (ValueError, OSError) as error:
-        print(f"arrivals: {error}", file=sys.stderr)
-        return 2
-    print(f"{arguments.model}, {arguments.workers} workers, {arguments.steps} steps, seed {arguments.seed}")
-    print(table(seconds, which=which, expected=expected))
-    return 0
+    return parser.run(report, argv, counts=("workers", "steps"))
 
 
 if __name__ == "__main__":

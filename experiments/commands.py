@@ -9,9 +9,7 @@ import runs as run_folders
 from experiments import claims, queue, report, results, sweep
 from experiments.experiment import Experiment, Reduce, Row, Rows, Run, Scale, evaluations
 from experiments.measure import command as measure_command
-from experiments.queue import Failure
-
-Command = Callable[[Run, Path], Sequence[str]]  # run, folder -> command line
+from experiments.queue import Command, Failure
 
 
 class Shard(NamedTuple):
@@ -146,7 +144,7 @@ def write_page(out: Path) -> Path:
     (out / "figures").mkdir(parents=True, exist_ok=True)
     figures = {}
     for name, (experiment, rows) in found.items():
-        if rows:
+        if experiment.enough(rows):
             figures[name] = f"figures/{name}.png"
             report.draw(experiment, rows).savefig(out / figures[name], dpi=200)
     text = report.page(found, figures=figures)
@@ -170,14 +168,18 @@ def run_sweep(spec: str, runs: Sequence[Run], *, out: Path, jobs: int, shard: Sh
 
 def listing(*, out: Path) -> str:
     """Returns a list of the experiments: name, claim, predicted hours, state."""
-    cells = []
+    lines = []
     for name, (experiment, rows) in _published().items():
         done = {scale: len(list((out / name / scale).glob("*/DONE"))) for scale in experiment.hours}
         here = ", ".join(f"{count} runs here at {scale}" for scale, count in done.items() if count)
-        state = f"{experiment.judge(rows).word} ({len(rows)} published runs)" if rows else "not published"
+        state = (
+            f"{experiment.judge(rows).word} ({len(rows)} published runs)"
+            if experiment.enough(rows)
+            else "not published"
+        )
         hours = ", ".join(f"{scale} {hours:g} h" for scale, hours in experiment.hours.items())
-        cells.append([name, experiment.claim, hours, ", ".join(filter(None, (state, here)))])
-    return "\n".join(f"{name}\n    {claim}\n    {hours}; {state}" for name, claim, hours, state in cells)
+        lines += [name, f"    {experiment.claim}", f"    {hours}; {', '.join(filter(None, (state, here)))}"]
+    return "\n".join(lines)
 
 
 def _published() -> dict[str, tuple[Experiment, Rows]]:

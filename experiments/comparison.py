@@ -11,9 +11,9 @@ from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Row, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
 from experiments.tuning import NAMED_STAGES, Tuned
 
-Along = Literal["step", "epoch", "simulated_seconds"]
-LABELS: dict[Along, str] = {"step": "updates", "epoch": "epochs", "simulated_seconds": "simulated time (s)"}
-UNITS: dict[Along, str] = {"step": "updates", "epoch": "epochs", "simulated_seconds": "s"}
+Along = Literal["epoch", "simulated_seconds"]
+NAMES: dict[Along, str] = {"epoch": "epochs", "simulated_seconds": "simulated time"}
+LABELS: dict[Along, str] = {"epoch": "epochs", "simulated_seconds": "simulated time (s)"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,27 +36,26 @@ class Comparison:
     rates: Mapping[Scale, Sequence[float]]
     target: Mapping[str, float]
     along: Along = "epoch"
-    reduce = staticmethod(evaluations_of(*LABELS, "accuracy"))
+    reduce = staticmethod(evaluations_of("step", "epoch", "simulated_seconds", "accuracy"))
     seeds: Mapping[Scale, int] = dataclasses.field(default_factory=lambda: {"smoke": 1, "laptop": 3})
 
-    def experiment(self, *, judge: Callable[[Rows], Verdict], **declared: Any) -> Experiment:
-        """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule and so on."""
+    def experiment(self, **declared: Any) -> Experiment:
+        """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule, judge and so on."""
         parts = {name: getattr(self, name) for name in ("selection", "runs", "reduce", "findings", "table", "draw")}
-        return Experiment(judge=judge, **parts, **declared)
+        return Experiment(**parts, **declared)
 
     def first(self, rows: Rows, ours: str, *, than: Sequence[str]) -> Verdict:
         """Judges the claim that one method reaches the target before each of the others, in every seed."""
-        aim, unit = f"{100 * self.aim(rows):g} %", LABELS[self.along].partition(" (")[0]
+        aim = f"{100 * self.aim(rows):g} %"
         times = {method: self.until(rows, method) for method in (ours, *than)}
-        if not all(found and all(map(math.isfinite, found)) for found in times.values()):
-            return Verdict.untested(f"Not all runs reach {aim}.")
+        num_seeds = max(map(len, times.values()))
+        if not num_seeds or not all(sum(map(math.isfinite, found)) == num_seeds for found in times.values()):
+            return Verdict.untested(f"Not all runs have reached {aim}.")
         first = [own < min(others) for own, *others in zip(*times.values(), strict=True)]
         means = {method: self._until_in_words(rows, method) for method in times}
         others = ", ".join(f"{means[method]} for {method}" for method in than)
-        because = (
-            f"In {unit} to {aim}, {means[ours]} for {ours}, {others}; first in {sum(first)} of {len(first)} seeds."
-        )
-        return Verdict.of(all(first), because)
+        because = f"In {NAMES[self.along]} to {aim}, {means[ours]} for {ours}, {others}"
+        return Verdict.of(all(first), f"{because}; first in {sum(first)} of {len(first)} seeds.")
 
     @property
     def selection(self) -> str:
@@ -105,7 +104,7 @@ class Comparison:
 
     def findings(self, rows: Rows) -> list[Finding]:
         """Returns how long each method takes to the target."""
-        quantity = f"{LABELS[self.along].partition(' (')[0]} to {100 * self.aim(rows):g} %"
+        quantity = f"{NAMES[self.along]} to {100 * self.aim(rows):g} %"
         return [
             Finding(quantity=f"{quantity}, {method}", ours=self._until_in_words(rows, method))
             for method in self._there(rows)
@@ -124,13 +123,11 @@ class Comparison:
         """Draws the test accuracy along the way, with its mean and standard deviation."""
         axes = figure.subplots()
         for position, method in enumerate(self.methods):
-            found = self.final(rows, method)
-            if found:
-                length = min(len(row["accuracy"]) for row in found)
-                xs = [Sample.of([row[self.along][i] for row in found]).mean for i in range(length)]
-                ys = [Sample.of([100 * row["accuracy"][i] for row in found]) for i in range(length)]
-                drawing.band(axes, xs, ys, position=position, label=f"{method}, rate {found[0]['rate']:g}")
-                axes.lines[-1].set_markevery(max(1, length // 8))
+            if found := self.final(rows, method):
+                xs = [sample.mean for sample in ask.curve(found, self.along)]
+                label, every = f"{method}, rate {found[0]['rate']:g}", max(1, len(xs) // 8)
+                samples = ask.curve(found, "accuracy", scale=100)
+                drawing.band(axes, xs, samples, position=position, label=label, markevery=every)
         aim = 100 * self.aim(rows)
         axes.axhline(aim, linestyle=":", **drawing.REFERENCE, label=f"target, {aim:g} %")
         axes.set(xlabel=LABELS[self.along], ylabel="test accuracy (%)", xscale="log", ylim=(aim - 7.5, 100))
@@ -150,4 +147,5 @@ class Comparison:
         reached = [value for value in found if math.isfinite(value)]
         if len(reached) < len(found):
             return f"{len(reached)} of {len(found)} runs get there"
-        return Sample.of(found, digits=0 if self.along != "epoch" else 2, unit=UNITS[self.along])
+        digits, unit = (2, "epochs") if self.along == "epoch" else (0, "s")
+        return Sample.of(found, digits=digits, unit=unit)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from data import tfds_sets
 from experiments.experiment import Scale
 
 
@@ -21,7 +22,5 @@ def image_set(scale: Scale) -> dict[str, str]:
     """
     if scale == "smoke":
         return {"data.name": "digits"}
-    from data import tfds_sets
-
     found = Path(tfds_sets.data_directory("")).glob("mnist/*/dataset_info.json")
     return {"data.name": "mnist" if any(found) else "digits"}

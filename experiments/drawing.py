@@ -1,6 +1,7 @@
 """The look of figures: colour-blind safe, readable in grey and at the width of a column."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from experiments.experiment import Rows, Sample
@@ -33,6 +34,22 @@ STYLE: Any = {
 }
 
 
+@contextlib.contextmanager
+def new_figure(width: float, height: float, **options: Any) -> Iterator["Figure"]:
+    """Yields an empty figure of this size in inches, to which the block adds panels and curves in the common style.
+
+    Args:
+      width: inches.
+      height: inches.
+      **options: arguments of matplotlib's Figure, such as dpi; the layout is "constrained" unless they say otherwise.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        yield Figure(figsize=(width, height), **{"layout": "constrained", **options})
+
+
 def look(position: int) -> dict[str, Any]:
     """Returns colour, marker and line style of the curve at a position."""
     n = len(COLOURS)
@@ -60,9 +77,7 @@ def band(
     axes.fill_between(xs, low, high, color=looks["color"], alpha=0.2, linewidth=0)
 
 
-def curves(
-    axes: "Axes", groups: Mapping[str, Rows], *, along: str, of: str, scale: float = 1.0, **changes: Any
-) -> None:
+def curves(axes: "Axes", groups: Mapping[str, Rows], *, along: str, of: str, **changes: Any) -> None:
     """Draws a quantity along the runs, as `band`, for each group of runs that differ in their seed alone.
 
     Args:
@@ -70,13 +85,11 @@ def curves(
       groups: label -> rows.
       along: the quantity on the x axis; the same for all runs of a group.
       of: the quantity on the y axis.
-      scale: factor on the latter.
       **changes: line properties of Matplotlib that replace those of the look.
     """
     for position, (label, rows) in enumerate(groups.items()):
         if rows:
-            samples = curve(rows, of, scale=scale)
-            band(axes, rows[0][along], samples, position=position, label=label, **changes)
+            band(axes, rows[0][along], curve(rows, of), position=position, label=label, **changes)
 
 
 def ticks(axes: "Axes", labels: Mapping[float, str]) -> None:

@@ -1,16 +1,24 @@
 """Measures how close one update of several workers comes to their sequential steps."""
 
-import math
+import statistics
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import jax
+import jax
+import optax
+from jax import numpy as jnp
+from jax.flatten_util import ravel_pytree
 
-    Gradient = Callable[[jax.Array, Any], jax.Array]  # parameters [P], batch -> [P]
-    Combine = Callable[[jax.Array], jax.Array]  # [n, P] -> [P]
+import models
+import reducers
+from data import sources
+from data.augment import as_inputs
+from data.example_order import ExampleOrder
 
-RATE = 0.03278  # the authors' for LeNet-5
+Gradient = Callable[[jax.Array, Any], jax.Array]  # parameters [P], batch -> [P]
+Combine = Callable[[jax.Array], jax.Array]  # [n, P] -> [P]
+
+RATE = 0.03278  # the authors' learning rate of one worker, for LeNet-5
 STEP_SIZES = {
     "lenet5": [RATE * 2**k for k in range(-6, 5)],
     "softmax": [RATE * 2**k for k in range(-6, 5)],
@@ -34,9 +42,9 @@ def orders(n: int) -> list[tuple[int, ...]]:
 
 
 def errors(
-    gradient: "Gradient",
-    combine: "dict[str, Combine]",
-    params: "jax.Array",
+    gradient: Gradient,
+    combine: dict[str, Combine],
+    params: jax.Array,
     batches: Sequence[Any],
     *,
     step_sizes: Sequence[float],
@@ -53,9 +61,6 @@ def errors(
       batches: one batch per worker.
       step_sizes: the values of a.
     """
-    import jax
-    from jax import numpy as jnp
-
     start = jnp.stack([gradient(params, batch) for batch in batches])  # (n, P)
 
     def sequential(order: Sequence[int], step: float) -> jax.Array:
@@ -79,14 +84,10 @@ def errors(
     return found
 
 
-def combiners(unravel: Callable) -> "dict[str, Combine]":
+def combiners(unravel: Callable) -> dict[str, Combine]:
     """Returns method -> the library's reducer, layer by layer, as a function of flat gradients [n, P]."""
-    import jax
-    from jax.flatten_util import ravel_pytree
 
-    import reducers
-
-    def combiner(name: str) -> "Combine":
+    def combiner(name: str) -> Combine:
         reducer = reducers.make(name, axis_name="worker")
 
         def one(flat):
@@ -113,15 +114,13 @@ def measure(*, setting: str, data: str, num_workers: int, steps: int, tuples: in
         measured = _toy(num_workers, steps=steps, seed=seed)
     else:
         measured = _net(setting, data=data, num_workers=num_workers, steps=steps, tuples=tuples, seed=seed)
-    return {name: [math.fsum(e[name] for e in at) / len(at) for at in measured] for name in METHODS} | {
+    return {name: [statistics.fmean(e[name] for e in at) for at in measured] for name in METHODS} | {
         "step_sizes": STEP_SIZES[setting]
     }
 
 
 def _toy(num_workers: int, *, steps: int, seed: int) -> list[list[dict[str, float]]]:
     """Measures on random features with random linear labels, along a sequential run with each step size."""
-    import jax
-    from jax import numpy as jnp
 
     def loss(w, batch):
         return jax.nn.softplus(-batch["sign"] * (batch["x"] @ w)).mean()
@@ -131,10 +130,8 @@ def _toy(num_workers: int, *, steps: int, seed: int) -> list[list[dict[str, floa
     def batch(draw: int):
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed + 1), draw))
         x = jax.random.normal(keys[0], (BATCH_SIZE, DIMENSION))
-        return {
-            "x": x,
-            "sign": jnp.where(jax.random.uniform(keys[1], (BATCH_SIZE,)) < jax.nn.sigmoid(x @ truth), 1, -1),
-        }
+        is_positive = jax.random.uniform(keys[1], (BATCH_SIZE,)) < jax.nn.sigmoid(x @ truth)
+        return {"x": x, "sign": jnp.where(is_positive, 1, -1)}
 
     combine, measured = combiners(lambda flat: flat), []
     for a in STEP_SIZES["toy"]:
@@ -152,26 +149,16 @@ def _net(
     setting: str, *, data: str, num_workers: int, steps: int, tuples: int, seed: int
 ) -> list[list[dict[str, float]]]:
     """Measures along plain SGD on batches of one worker at the authors' rate, without dropout."""
-    import jax
-    import optax
-    from jax.flatten_util import ravel_pytree
-
-    import models
-    from data import sources
-    from data.augment import as_inputs
-    from data.example_order import ExampleOrder
-
     source = sources.make(data)
     model = models.make(setting, sizes=source.info.sizes)
     dataset = source.load(seed)
     order = ExampleOrder(num_examples=dataset.train.num_examples, batch_size=BATCH_SIZE, seed=seed)
-
-    constants = jax.tree.map(jax.numpy.asarray, dataset.constants)
+    constants = jax.tree.map(jnp.asarray, dataset.constants)
 
     def batch(batch_index: int):
         index = order.indices(batch_index, num_batches=1)
         columns = dataset.train.gather(index, index[:, 0])
-        whole = {name: jax.numpy.asarray(column[0]) for name, column in columns.items()}
+        whole = {name: jnp.asarray(column[0]) for name, column in columns.items()}
         return as_inputs(whole, constants)
 
     params, unravel = ravel_pytree(model.init(jax.random.key(seed), batch(0)["image"]))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import runs as run_folders
+from configs import flags as config_flags
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -156,9 +157,7 @@ class Run:
         """
         if not self.spec:
             return {"measure": dict(self.labels)}
-        from configs import flags  # it imports JAX, which listing experiments can do without
-
-        return flags.load(self.spec, self.overriding).to_dict()
+        return config_flags.load(self.spec, self.overriding).to_dict()
 
 
 def repeated(
@@ -203,24 +202,20 @@ def evaluations_of(*keys: str) -> Reduce:
     return reduce
 
 
-def _no_table(rows: Rows) -> Table:
-    del rows
-    return Table((), ())
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A claim, and how it is tested. All functions but ``measure`` are pure.
 
     Attributes:
       number: its place in the report.
-      title: title of its section.
+      title: the title of its section.
       claim: the sentence that is tested.
       source: paper, section, table or figure.
       rule: the rule by which ``judge`` decides, written down before the runs.
       selection: what was picked, by which metric, on which split, over which grid; "" if nothing was picked.
       hours: predicted hours on two cores (or one GPU), for each scale that the experiment has.
-      runs: (scale, rows so far) -> the runs; runs that depend on picks come once the rows to pick from are finished.
+      runs: (scale, rows so far) -> the runs. Runs that depend on a pick are among them once the rows to pick from are
+        finished.
       measure: a run's ``labels`` -> its row, for runs without a config.
       reduce: records of a run of train.py -> the measurements in its row.
       findings: rows -> quantities, the paper's value beside ours.
@@ -242,7 +237,7 @@ class Experiment:
     findings: Callable[[Rows], Sequence[Finding]]
     judge: Callable[[Rows], Verdict]
     draw: Callable[[Rows, "Figure"], None]
-    table: Callable[[Rows], Table] = _no_table
+    table: Callable[[Rows], Table] = lambda rows: Table((), ())
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
     selection: str = ""

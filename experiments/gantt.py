@@ -1,19 +1,16 @@
 """Gantt charts of the workers' activities in simulated time, one panel per run."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import timelines
-from experiments.drawing import STYLE
+from experiments.drawing import COLOURS, Figure, new_figure
 from experiments.timelines import Span
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-# kind of a span -> its look; the colours are those of curves.
+# kind of a span -> its look
 BARS: dict[str, dict[str, Any]] = {
-    "computing": {"color": "#0072B2", "label": "computing"},
-    "dropped": {"color": "#D55E00", "label": "computing, dropped"},
+    "computing": {"color": COLOURS[0], "label": "computing"},
+    "dropped": {"color": COLOURS[1], "label": "computing, dropped"},
     "waiting": {"color": "#cccccc", "label": "waiting"},
 }
 MARK: dict[str, Any] = {"marker": "|", "color": "#000000", "linestyle": "", "label": "applied"}
@@ -57,15 +54,12 @@ def draw(spans_of: Mapping[str, Sequence[Span]]) -> "Figure":
     >>> len(draw({"sync": [Span("computing", 0, 0.0, 2.0)], "async": [Span("applied", 0, 1.0, 1.0)]}).axes)
     2
     """
-    import matplotlib
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     num_workers = max(span.worker for spans in spans_of.values() for span in spans) + 1
     height = min(max(INCHES[1], 0.14 * num_workers + 1.2), MAX_INCHES)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(INCHES[0] * len(spans_of), height), layout="constrained")
+    with new_figure(INCHES[0] * len(spans_of), height) as figure:
         panels = figure.subplots(1, len(spans_of), squeeze=False, sharex=True, sharey=True)[0]
         for axes, (label, spans) in zip(panels, spans_of.items(), strict=True):
             for kind, style in BARS.items():

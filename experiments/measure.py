@@ -5,8 +5,10 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+
 import runs as run_folders
-from experiments import results
+from experiments import claims, results
 from experiments.experiment import Experiment, Run
 
 
@@ -16,8 +18,6 @@ def measure(experiment: Experiment, run: Run, folder: Path) -> None:
     Raises:
       ValueError: one line, if another process is working on it, or the folder holds another run.
     """
-    import jax
-
     devices = [device.device_kind for device in jax.devices()]
     if experiment.measure is None:
         raise ValueError(f"run={run.name!r}: has no config, and the experiment measures nothing")
@@ -38,14 +38,12 @@ def command(name: str, run: Run, folder: Path) -> list[str]:
 
 def main(argv: list[str]) -> int:
     """Runs one measurement for the queue; returns the exit code."""
-    from experiments.claims import CLAIMS, load
-
-    if len(argv) != 3 or argv[0] not in CLAIMS:
+    if len(argv) != 3:
         print("usage: python -m experiments.measure NAME LABELS FOLDER (called by `python -m experiments run`)")
         return 2
     name, labels, folder = argv
     try:
-        measure(load(name), Run(labels=json.loads(labels)), Path(folder))
+        measure(claims.load(name), Run(labels=json.loads(labels)), Path(folder))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

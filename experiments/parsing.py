@@ -1,7 +1,8 @@
 """Argument parsers of the commands in ``experiments``."""
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from reducers import arrivals
@@ -26,19 +27,36 @@ class ModelParser(Parser):
         epilog = "All other --key=value are options of the model."
         super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
         self.add_argument("--model", required=True, help=f"one of {', '.join(sorted(arrivals.ARRIVALS))}")
+        self.add_argument("--seed", type=int, default=0, help="seed of the arrival times (default: 0)")
 
-    def read(self, argv: Sequence[str] | None, *, counts: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
-        """Returns the arguments, and the options of the model.
+    def run(
+        self,
+        report: Callable[[argparse.Namespace, dict[str, Any]], str],
+        argv: Sequence[str] | None,
+        *,
+        counts: Sequence[str],
+    ) -> int:
+        """Prints a report, or one line that says what is wrong with the command line.
 
         Args:
+          report: the arguments, the options of the model -> the report.
           argv: the command line; None for that of this process.
           counts: the names of arguments that must be at least 1.
 
-        Raises:
-          ValueError: one line, if the command line is wrong.
+        Returns:
+          The exit code: 0, or 2 after an error.
         """
-        arguments, rest = self.parse_known_args(argv)
-        for key in counts:
-            if getattr(arguments, key) < 1:
-                raise ValueError(f"{key}={getattr(arguments, key)}: must be at least 1")
-        return arguments, parse_options(rest)
+        try:
+            arguments, rest = self.parse_known_args(argv)
+            for key in counts:
+                if getattr(arguments, key) < 1:
+                    raise ValueError(f"{key}={getattr(arguments, key)}: must be at least 1")
+            options = parse_options(rest)
+            if "name" in options:
+                raise ValueError("name: is no option; --model names the arrival model")
+            arrivals.ARRIVALS.check({"name": arguments.model, **options})
+            print(report(arguments, options))
+        except (ValueError, OSError) as error:
+            print(f"{self.prog.rpartition('.')[2]}: {error}", file=sys.stderr)
+            return 2
+        return 0

@@ -10,22 +10,20 @@ Between the rows of the file a power law interpolates; splits outside of them ar
 options of the model.
 """
 
+import argparse
 import csv
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
-from experiments.drawing import COLOURS, STYLE
+from experiments.drawing import COLOURS, Figure, new_figure
 from experiments.parsing import ModelParser
 from reducers import arrivals
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # (arrival model, machines) -> the paper's best N, and where it was read.
 PAPER_BEST: dict[tuple[str, int], tuple[int, str]] = {
@@ -165,7 +163,7 @@ def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
     return measured(rows)
 
 
-# ---- the report ------------------------------------------------------------------------------------------------------
+# ---- tables and figures ----------------------------------------------------------------------------------------------
 
 
 def table(plan: Plan) -> str:
@@ -203,7 +201,7 @@ def findings(plan: Plan, *, model: str) -> list[str]:
     return lines
 
 
-def draw(plan: Plan, *, title: str) -> "Figure":
+def draw(plan: Plan, *, title: str) -> Figure:
     """Draws steps, time per step, and time to the target against N, as the paper does, and marks the best N.
 
     Error bars are two standard errors.
@@ -215,11 +213,7 @@ def draw(plan: Plan, *, title: str) -> "Figure":
     Returns:
       The figure.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 3.4), layout="constrained", dpi=160)
+    with new_figure(11, 3.4, dpi=160) as figure:
         panels = figure.subplots(1, 3)
         series = (
             ("steps to the target", plan.steps, np.zeros_like(plan.steps)),
@@ -246,36 +240,35 @@ def draw(plan: Plan, *, title: str) -> "Figure":
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
+def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
+    """Returns the plan and its findings, and draws the plan if a figure is named.
+
+    Raises:
+      ValueError: one line, for an argument or an option that makes no sense.
+      OSError: if the figure cannot be written.
+    """
+    made = plan(
+        arguments.model,
+        num_machines=arguments.machines,
+        steps_to_target=parse_steps(arguments.steps_to_target, num_machines=arguments.machines),
+        num_steps=arguments.steps,
+        seed=arguments.seed,
+        **options,
+    )
+    if arguments.figure:
+        draw(made, title=f"{arguments.model}, {arguments.machines} machines").savefig(arguments.figure)
+    return "\n".join([table(made), *findings(made, model=arguments.model)])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the plan, draws it if a figure is named, and returns the exit code."""
+    """Prints the report, and returns the exit code."""
     description = "Plans how many of M machines should be backups."
     parser = ModelParser(prog="python -m experiments.planner", description=description)
     parser.add_argument("--machines", type=int, default=100, help="number of machines, M (default: 100)")
     parser.add_argument("--steps_to_target", default="power_law:1", help="power_law:EXPONENT[,STEPS] or a CSV file")
     parser.add_argument("--steps", type=int, default=100_000, help="number of steps to sample (default: 100000)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the samples (default: 0)")
     parser.add_argument("--figure", help="path of a figure to draw")
-    try:
-        arguments, options = parser.read(argv, counts=("machines", "steps"))
-        for key in {"steps_to_target", "num_machines", "num_steps"} & set(options):
-            raise ValueError(f"{key}: unknown option")
-        made = plan(
-            arguments.model,
-            num_machines=arguments.machines,
-            steps_to_target=parse_steps(arguments.steps_to_target, num_machines=arguments.machines),
-            num_steps=arguments.steps,
-            seed=arguments.seed,
-            **options,
-        )
-        if arguments.figure:
-            draw(made, title=f"{arguments.model}, {arguments.machines} machines").savefig(arguments.figure)
-    except (ValueError, OSError) as error:
-        print(f"planner: {error}", file=sys.stderr)
-        return 2
-    print(table(made))
-    for line in findings(made, model=arguments.model):
-        print(line)
-    return 0
+    return parser.run(report, argv, counts=("machines", "steps"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Curves of one or several runs: `python -m experiments.plot RUN... [--x=step] [--y=loss,accuracy] [--out=curves.png]`.
+"""Draws curves of one or several runs.
+
+    python -m experiments.plot RUN... [--x=step] [--y=loss,accuracy] [--out=curves.png]
 
 With `--gantt=FIRST:LAST`, it draws the activity of each worker in these steps by simulated time instead.
 
@@ -9,17 +11,17 @@ thick one with markers; a cross marks where the numbers stop being finite. Each 
 import difflib
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from experiments import run_folders
-from experiments.drawing import COLOURS, FORMATS, LINE_STYLES, MARKERS, STYLE
+import runs as run_folders
+from experiments import gantt
+from experiments.drawing import FORMATS, REFERENCE, Figure, look, new_figure
 from experiments.parsing import Parser
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
 X = Literal["step", "epoch", "examples", "wall_seconds", "simulated_seconds"]
@@ -33,6 +35,7 @@ X_LABELS: dict[str, str] = {
 DEFAULT_Y = ("loss", "accuracy")
 INCHES = (4.2, 3.1)  # of a panel
 PANELS_IN_A_ROW = 3
+MAX_LABEL = 60  # characters; runs that need longer labels are named by their folders
 
 EVALUATION: dict[str, Any] = {
     "linewidth": 1.8,
@@ -45,7 +48,7 @@ EVALUATION: dict[str, Any] = {
 Records = Sequence[Mapping[str, Any]]
 
 
-def draw(runs: Mapping[str, Records], *, x: X = "step", y: Sequence[str] = DEFAULT_Y) -> "Figure":
+def draw(runs: Mapping[str, Records], *, x: X = "step", y: Sequence[str] = DEFAULT_Y) -> Figure:
     """Returns a figure of records.
 
     Args:
@@ -63,19 +66,17 @@ def draw(runs: Mapping[str, Records], *, x: X = "step", y: Sequence[str] = DEFAU
     >>> len(draw({"a run": records}, y=["loss"]).axes)
     1
     """
-    import matplotlib
-    from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     _check(runs, x=x, y=y)
     rows = math.ceil(len(y) / PANELS_IN_A_ROW)
     columns = math.ceil(len(y) / rows)
-    with matplotlib.rc_context(STYLE):
+    width, height = INCHES[0] * columns, INCHES[1] * rows
+    with new_figure(width, height, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06)) as figure:
         entries = _legend_entries(runs, y=y)
         longest = max(len(str(entry.get_label())) for entry in entries)
-        across = max(1, min(len(entries), int(INCHES[0] * columns / (0.6 + 0.08 * longest))))
-        height = INCHES[1] * rows + 0.2 * math.ceil(len(entries) / across)
-        figure = Figure(figsize=(INCHES[0] * columns, height), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06))
+        across = max(1, min(len(entries), int(width / (0.6 + 0.08 * longest))))
+        figure.set_size_inches(width, height + 0.2 * math.ceil(len(entries) / across))
         panels = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, quantity in zip(panels, y, strict=False):
             _draw_panel(axes, runs, x=x, y=quantity)
@@ -92,7 +93,7 @@ def _draw_panel(axes: "Axes", runs: Mapping[str, Records], *, x: X, y: str) -> N
 
     unit, per_unit = _time_unit(runs, x=x)
     for position, run in enumerate(runs.values()):
-        colour, style = COLOURS[position % len(COLOURS)], LINE_STYLES[position // len(COLOURS) % len(LINE_STYLES)]
+        looks = look(position)
         for kind in ("train", "eval"):
             points = [(r[x] / per_unit, r[y]) for r in run if r["kind"] == kind and _number(r, x) and _number(r, y)]
             if not points:
@@ -100,11 +101,10 @@ def _draw_panel(axes: "Axes", runs: Mapping[str, Records], *, x: X, y: str) -> N
             xs = [value for value, _ in points]
             ys = [value if math.isfinite(value) else math.nan for _, value in points]
             if kind == "train":
-                axes.plot(xs, ys, style, color=colour, linewidth=0.8, alpha=0.45, zorder=2)
+                axes.plot(xs, ys, **looks | {"marker": None}, linewidth=0.8, alpha=0.45, zorder=2)
             else:
-                marker, every = MARKERS[position % len(MARKERS)], max(1, len(xs) // 15)
-                axes.plot(xs, ys, style, color=colour, marker=marker, markevery=every, **EVALUATION)
-            _mark_end_of_numbers(axes, xs, ys, colour=colour)
+                axes.plot(xs, ys, **looks, markevery=max(1, len(xs) // 15), **EVALUATION)
+            _mark_end_of_numbers(axes, xs, ys, colour=looks["color"])
     values = [r[y] for run in runs.values() for r in run if _number(r, y) and math.isfinite(r[y])]
     if y.endswith("accuracy"):
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(xmax=1, decimals=None))
@@ -133,10 +133,9 @@ def _legend_entries(runs: Mapping[str, Records], *, y: Sequence[str]) -> "list[L
     drawn = [r for run in runs.values() for r in run if any(_number(r, quantity) for quantity in y)]
     evaluated = any(r["kind"] == "eval" for r in drawn)
     for position, label in enumerate(runs):
-        colour, style = COLOURS[position % len(COLOURS)], LINE_STYLES[position // len(COLOURS) % len(LINE_STYLES)]
-        marker = MARKERS[position % len(MARKERS)] if evaluated else ""
-        entries.append(Line2D([], [], color=colour, linestyle=style, marker=marker, label=label, **EVALUATION))
-    grey = "#666666"
+        looks = look(position) | ({} if evaluated else {"marker": ""})
+        entries.append(Line2D([], [], **looks, label=label, **EVALUATION))
+    grey = REFERENCE["color"]
     if len({r["kind"] for r in drawn}) > 1:
         entries.append(Line2D([], [], color=grey, linewidth=0.8, label="training"))
         entries.append(Line2D([], [], color=grey, marker="o", label="evaluation", **EVALUATION))
@@ -179,6 +178,61 @@ def _check(runs: Mapping[str, Records], *, x: str, y: Sequence[str]) -> None:
         raise ValueError(f"x={x!r}: is 0 throughout; these runs had no arrival model")
 
 
+def read(run: str) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any] | None]:
+    """Returns the train and evaluation records of a run, finished or not, and its config, if it has one.
+
+    Raises:
+        ValueError: one line, if the folder does not exist, holds nothing to draw, or is damaged.
+    """
+    folder = Path(run).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"run={run!r}: no such folder")
+    if not (folder / "metrics.jsonl").is_file():
+        raise ValueError(f"run={run!r}: holds no metrics.jsonl; is it the folder of a run?")
+    found = [r for r in run_folders.read(folder / "metrics.jsonl") if r.get("kind") in ("train", "eval")]
+    if not found:
+        raise ValueError(f"run={run!r}: its metrics.jsonl holds no records yet")
+    config = folder / "config.json"
+    try:
+        return found, run_folders.from_json(config.read_bytes()) if config.is_file() else None
+    except ValueError as error:
+        raise ValueError(f"run={run!r}: config.json is damaged ({error})") from None
+
+
+def labels(configs: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
+    """Names each run by the config keys in which the runs differ, or by its folder where those are not unique.
+
+    Where a block's name differs, the block's other keys are left out.
+
+    >>> labels({"runs/a": {"seed": 0, "reducer": {"name": "mean"}}, "runs/b": {"seed": 0, "reducer": {"name": "sum"}}})
+    {'runs/a': 'reducer=mean', 'runs/b': 'reducer=sum'}
+    """
+    folders = {run: Path(run).resolve().name for run in configs}
+    if len(set(folders.values())) < len(folders):
+        folders = {run: str(run) for run in configs}
+    flat = {run: dict(_flatten(config)) for run, config in configs.items() if config is not None}
+    if len(flat) < len(configs):
+        return folders
+    keys = dict.fromkeys(key for config in flat.values() for key in config)
+    differing = [key for key in keys if len({repr(config.get(key)) for config in flat.values()}) > 1]
+    blocks = [key.removesuffix("name") for key in differing if key.endswith(".name")]
+    shown = [key for key in differing if key.endswith(".name") or not key.startswith(tuple(blocks))]
+    named = {
+        run: ", ".join(f"{key.removesuffix('.name')}={config[key]}" for key in shown if key in config)
+        for run, config in flat.items()
+    }
+    are_unique = len(set(named.values())) == len(named) and all(0 < len(label) <= MAX_LABEL for label in named.values())
+    return named if are_unique else folders
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Draws the figure that the command line asks for; returns the exit code."""
     parser = Parser(prog="python -m experiments.plot", description="Draws curves of runs.", allow_abbrev=False)
@@ -196,18 +250,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError(f"out={arguments.out!r}: must end in {', '.join(FORMATS)}")
         if not out.parent.is_dir():
             raise ValueError(f"out={arguments.out!r}: no such folder as {str(out.parent)!r}")
-        read = {run: run_folders.read(run) for run in dict.fromkeys(arguments.runs)}
-        names = run_folders.labels({run: config for run, (_, config) in read.items()})
+        found = {run: read(run) for run in dict.fromkeys(arguments.runs)}
+        names = labels({run: config for run, (_, config) in found.items()})
         if arguments.gantt is not None:
-            from experiments import gantt
-
-            gantt.of_runs({names[run]: found for run, found in read.items()}, steps=arguments.gantt).savefig(
+            gantt.of_runs({names[run]: each for run, each in found.items()}, steps=arguments.gantt).savefig(
                 out, dpi=200
             )
             print(f"{out}: steps {arguments.gantt} by simulated time")
             return 0
-        runs = {names[run]: found for run, (found, _) in read.items()}
-        recorded = {key for found in runs.values() for r in found for key in r}
+        runs = {names[run]: records for run, (records, _) in found.items()}
+        recorded = {key for records in runs.values() for r in records for key in r}
         y = [q for q in DEFAULT_Y if q in recorded] if arguments.y is None else arguments.y.split(",")
         draw(runs, x=arguments.x, y=y).savefig(out, dpi=200)
     except (ValueError, OSError) as error:

@@ -12,14 +12,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tqdm import tqdm
+
 import runs as run_folders
 from experiments import results
 from experiments.experiment import Run
 from launch.children import Children, last_line
 
 POLL_SECONDS = 0.2
-SHOW_SECONDS = {"terminal": 2.0, "log": 60.0}  # between two looks at the records, which are read whole
+TERMINAL_SECONDS, LOG_SECONDS = 2.0, 60.0  # between two looks at the records, which are read whole
 _BAR = "{desc}: {percentage:3.0f}%|{bar:24}| {elapsed} so far, {remaining} left{postfix}"
+
+Command = Callable[[Run, Path], Sequence[str]]  # run, folder -> the command line that starts or resumes it there
 
 
 class Failure(NamedTuple):
@@ -49,9 +53,7 @@ class _Job(NamedTuple):
     cores: frozenset[int]
 
 
-def execute(
-    runs: Sequence[Run], *, root: Path, command: Callable[[Run, Path], Sequence[str]], jobs: int = 1, title: str = ""
-) -> list[Failure]:
+def execute(runs: Sequence[Run], *, root: Path, command: Command, jobs: int = 1, title: str = "") -> list[Failure]:
     """Finishes the runs that are not finished, and shows the progress of all.
 
     Each run is a process of its own, so that its failure does not affect the others. Runs that are active at the same
@@ -61,7 +63,7 @@ def execute(
     Args:
       runs: the runs, in the order in which they start.
       root: the folder that contains the runs' folders.
-      command: (run, folder) -> the command line that starts the run in that folder, or resumes it there.
+      command: run, folder -> command line.
       jobs: how many runs are active at the same time.
       title: the title of the progress bar.
 
@@ -72,8 +74,6 @@ def execute(
       ValueError: if two runs have the same name.
       Interrupted: after a signal.
     """
-    from tqdm import tqdm
-
     names = [run.name for run in runs]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"runs: {min(repeated)!r} is there twice")
@@ -85,7 +85,7 @@ def execute(
     environment = {"JAX_COMPILATION_CACHE_DIR": str(root / "xla"), **os.environ}  # similar runs share programs
     total = sum(run.cost for run in folders)
     initial = total - sum(run.cost for run in waiting)
-    stream, interval = (sys.stderr, "terminal") if sys.stderr.isatty() else (_Lines(), "log")
+    stream, interval = (sys.stderr, TERMINAL_SECONDS) if sys.stderr.isatty() else (_Lines(), LOG_SECONDS)
     with (
         Children() as children,
         tqdm(total=round(total, 3), initial=round(initial, 3), desc=title, file=stream, bar_format=_BAR) as bar,
@@ -120,7 +120,7 @@ def execute(
                     process = children.start(command(run, folder), output=log, environment=environment, cores=cores)
                 active.append(_Job(run, folder, process, cores))
             waiting = [run for run in waiting if results.state_of(folders[run]) != "finished"]  # by another queue
-            if time.monotonic() - shown >= SHOW_SECONDS[interval]:
+            if time.monotonic() - shown >= interval:
                 show()
                 shown = time.monotonic()
             time.sleep(POLL_SECONDS)

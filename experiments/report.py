@@ -5,13 +5,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from experiments import drawing
+from experiments.drawing import Figure, new_figure
 from experiments.experiment import Experiment, Finding, Rows, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
@@ -41,20 +37,16 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
         if figure:
             parts.append(f"![{experiment.title}]({figure})")
     else:
-        parts.append(f"**No verdict:** {len(rows) or 'no'} runs are finished, which is not enough to tell.")
+        parts.append(f"**No verdict:** {len(rows) or 'no'} runs are finished, which is not enough to decide.")
     parts += experiment.notes
     if rows:
         parts.append(_origins(rows))
     return "\n\n".join(parts) + "\n"
 
 
-def draw(experiment: Experiment, rows: Rows) -> "Figure":
+def draw(experiment: Experiment, rows: Rows) -> Figure:
     """Returns the experiment's figure."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(drawing.STYLE):
-        figure = Figure(figsize=experiment.inches, layout="constrained")
+    with new_figure(*experiment.inches) as figure:
         experiment.draw(rows, figure)
     return figure
 

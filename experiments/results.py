@@ -41,8 +41,9 @@ def finished(runs: Sequence[Run], *, root: Path, reduce: Reduce = evaluations) -
       root: the folder that holds their folders.
       reduce: records of a run of train.py -> the measurements in its row.
     """
-    folders = [(run, folder_of(run, root)) for run in runs]
-    return [row_of(run, folder, reduce=reduce) for run, folder in folders if state_of(folder) == "finished"]
+    return [
+        row_of(run, folder, reduce=reduce) for run in runs if state_of(folder := folder_of(run, root)) == "finished"
+    ]
 
 
 def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations) -> Row:
@@ -109,7 +110,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         except ValueError as error:
             raise ValueError(f"{str(path)!r}: line {number} is damaged ({error})") from None
         if not isinstance(row, Mapping):
-            raise ValueError(f"{str(path)!r}: line {number} is no row")
+            raise ValueError(f"{str(path)!r}: line {number} is not a row")
         rows.append(run_folders.decode_numbers(row))
     return rows
 

@@ -54,14 +54,14 @@ def accuracy(rows: Rows) -> Sample:
     return final(rows, "accuracy", digits=2, scale=100, unit="%")
 
 
-def curve(rows: Rows, key: str, *, digits: int = 4, scale: float = 1.0, unit: str = "") -> list[Sample]:
+def curve(rows: Rows, key: str, *, digits: int = 4, scale: float = 1.0) -> list[Sample]:
     """Returns a quantity at each place of its list, over runs whose lists are equally long.
 
     >>> [sample.mean for sample in curve([{"accuracy": [0.5, 0.9]}, {"accuracy": [0.4, 0.7]}], "accuracy", scale=100)]
     [45.0, 80.0]
     """
     values = zip(*(row[key] for row in rows), strict=True)
-    return [Sample.of([scale * value for value in at], digits=digits, unit=unit) for at in values]
+    return [Sample.of([scale * value for value in at], digits=digits) for at in values]
 
 
 def standard_error(one: Sample, other: Sample) -> float:
@@ -167,15 +167,15 @@ def in_words(tried: Rows, key: str, *, by: str, digits: int, scale: float = 1.0)
     return ", ".join(f"{row[key]:g}: {scale * last(row, by):.{digits}f}" for row in tried)
 
 
-def earliest(rows: Sequence[Row], *, target: float, of: str, along: str = "epoch", mode: Mode = "max") -> Row:
+def earliest(rows: Sequence[Row], *, target: float, of: str, along: str = "epoch") -> Row:
     """Returns the row that first reaches a target; among several, or where none does, the one that ends best.
 
     >>> tried = [{"epoch": [1, 2], "accuracy": [0.5, 0.9], "rate": 1}, {"epoch": [1, 2], "accuracy": [0.8, 0.7]}]
     >>> earliest(tried, target=0.85, of="accuracy")["rate"]
     1
     """
-    sooner = [first_at(row, target, of=of, along=along, mode=mode) for row in rows]
-    return best([row for row, at in zip(rows, sooner, strict=True) if at == min(sooner)], by=of, mode=mode)
+    sooner = [first_at(row, target, of=of, along=along) for row in rows]
+    return best([row for row, at in zip(rows, sooner, strict=True) if at == min(sooner)], by=of)
 
 
 def errors(rows: Rows) -> list[Row]:

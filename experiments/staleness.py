@@ -8,6 +8,7 @@ All flags but those that --help lists are options of the model.
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 
@@ -16,7 +17,7 @@ from experiments.parsing import ModelParser
 from reducers import arrivals
 
 
-def report(arguments: argparse.Namespace, options: dict) -> str:
+def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
     """Describes the staleness of all gradients, and of each layer's gradients.
 
     Raises:
@@ -54,13 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gradients", type=int, default=10_000, help="number of gradients (default: 10000)")
     parser.add_argument("--layers", type=int, default=18, help="number of layers, of equal cost (default: 18)")
     parser.add_argument("--staleness_bound", type=int, help="how many tasks a worker may be ahead (default: any)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the arrival times (default: 0)")
-    try:
-        print(report(*parser.read(argv, counts=("workers", "gradients", "layers"))))
-    except (ValueError, OSError) as error:
-        print(f"staleness: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return parser.run(report, argv, counts=("workers", "gradients", "layers"))
 
 
 if __name__ == "__main__":

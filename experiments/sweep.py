@@ -1,6 +1,5 @@
 """Sweeps over any config: grids, lists in step, random draws and seeds; their runs and a table of the results."""
 
-import ast
 import hashlib
 import importlib.util
 import itertools
@@ -11,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments import rows as ask
-from experiments.experiment import Rows, Run, Sample, Table
+from experiments.experiment import Row, Rows, Run, Sample, Table
+from reducers.registry import literal
 
 Point = Mapping[str, Any]  # dotted key of the config -> value
 _DRAW = re.compile(r"(uniform|loguniform|choice)\((.*)\)", re.DOTALL)
@@ -38,14 +38,14 @@ def zipped(values: Mapping[str, Sequence[Any]]) -> list[Point]:
     return [dict(zip(values, point, strict=True)) for point in zip(*values.values(), strict=True)]
 
 
-def drawn(laws: Mapping[str, str], *, count: int, seed: int = 0) -> list[Point]:
-    """Returns random points: "uniform(a, b)", "loguniform(a, b)" or "choice(x, y, ...)" of each key.
+def drawn(laws: Mapping[str, str], *, count: int) -> list[Point]:
+    """Returns random points, the same in each call: "uniform(a, b)", "loguniform(a, b)" or "choice(x, y, ...)" by key.
 
     >>> points = drawn({"optimizer.learning_rate": "loguniform(1e-3, 1)"}, count=2)
     >>> [round(point["optimizer.learning_rate"], 4) for point in points]
     [0.3414, 0.1879]
     """
-    generator = random.Random(seed)
+    generator = random.Random(0)
     return [{key: _draw(key, law, generator) for key, law in laws.items()} for _ in range(count)]
 
 
@@ -101,17 +101,24 @@ def name_of(spec: str, runs: Sequence[Run]) -> str:
 def table(rows: Rows, *, keys: Sequence[str]) -> Table:
     """Returns one row per point: mean, standard deviation and number of seeds of each quantity at the last evaluation.
 
-    Quantities that are the same in all runs are left out.
+    Quantities that are the same in all runs are left out. The cell of a key that a point does not set is empty.
     """
-    points = list(dict.fromkeys(tuple((key, row[key]) for key in keys if key != "seed") for row in rows))
+    columns = [key for key in keys if key != "seed"]
+    groups: list[tuple[Point, list[Row]]] = []  # values may be lists, so that a point cannot be a key
+    for row in rows:
+        point: Point = {key: row[key] for key in columns if key in row}
+        same = next((group for other, group in groups if other == point), None)
+        if same is None:
+            groups.append((point, [row]))
+        else:
+            same.append(row)
     lists = [key for key in (rows[0] if rows else {}) if key not in keys and isinstance(rows[0][key], list)]
     quantities = [key for key in lists if len({ask.last(row, key) for row in rows}) > 1]
     cells = []
-    for point in points:
-        same = ask.select(rows, **dict(point))
+    for point, same in groups:
         samples = [_sample([ask.last(row, quantity) for row in same]) for quantity in quantities]
-        cells.append([*(str(value) for _, value in point), *samples])
-    return Table([*(key for key in keys if key != "seed"), *(q.replace("_", " ") for q in quantities)], cells)
+        cells.append([*(str(point.get(key, "")) for key in columns), *samples])
+    return Table([*columns, *(quantity.replace("_", " ") for quantity in quantities)], cells)
 
 
 def _sample(values: Sequence[float]) -> str:
@@ -127,7 +134,7 @@ def values_of(text: str) -> tuple[str, list[Any]]:
     ('model.hidden_sizes', [(64,), (64, 64)])
     """
     key, listed = _sides(text, form="key=value,value,...")
-    return key, [_literal(part) for part in _split(listed)]
+    return key, [literal(part.strip()) for part in _split(listed)]
 
 
 def value_of(text: str) -> tuple[str, Any]:
@@ -137,7 +144,7 @@ def value_of(text: str) -> tuple[str, Any]:
     (('model.hidden_sizes', (64, 64)), ('slurm_exclude', 'one,two'))
     """
     key, value = _sides(text, form="key=value")
-    return key, _literal(value)
+    return key, literal(value.strip())
 
 
 def _sides(text: str, *, form: str) -> tuple[str, str]:
@@ -157,16 +164,9 @@ def _split(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError):
-        return text.strip()
-
-
 def _draw(key: str, law: str, generator: random.Random) -> Any:
     match = _DRAW.fullmatch(law)
-    values = [_literal(part) for part in _split(match[2])] if match else []
+    values = [literal(part.strip()) for part in _split(match[2])] if match else []
     numbers = len(values) == 2 and all(isinstance(value, (int, float)) for value in values)
     if match and match[1] == "choice":
         return generator.choice(values)

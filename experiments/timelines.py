@@ -8,8 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 
 import asynchronous
+from training import setup
 
 Kind = Literal["computing", "waiting", "dropped", "applied"]
 
@@ -113,10 +115,6 @@ def of_run(
     Raises:
       ValueError: one line, if the run has no arrival model or no record of these steps.
     """
-    from ml_collections import ConfigDict
-
-    from training import setup
-
     if config is None or config.get("arrivals", {"name": "none"})["name"] == "none":
         raise ValueError("has no config with an arrival model; without one there is no time to draw")
     arrival_seconds = setup.make_arrivals(ConfigDict(config))

@@ -24,15 +24,6 @@ def epochs(
     return found | ({} if log is None else {"log_every_epochs": log}) | {"keep_checkpoints": 1}
 
 
-def _most_accurate(tried: Rows) -> Row:
-    return ask.best(tried, by="accuracy")
-
-
-def _itself(scale: Scale, point: Point) -> Point:
-    del scale
-    return point
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tuned:
     """The runs of most claims: points to compare, each with a value that is picked on the validation split.
@@ -45,9 +36,9 @@ class Tuned:
       grid: (scale, point) -> the values to try.
       recipe: (scale, labels of the point, the value) -> its run, which needs neither split nor seed nor their labels.
       seeds: number of seeds that are reported at each scale.
-      pick: finished tuning runs of a point -> the one with the value to take.
+      pick: finished tuning runs of a point -> the one with the value to take; the default is the most accurate.
       key: label of the value.
-      tuned_at: (scale, point) -> the point whose value it takes; by default itself.
+      tuned_at: (scale, point) -> the point whose value it takes; the default is itself.
       stages: labels of tuning runs, and of reported runs.
       first: labels that come first in the names of runs.
     """
@@ -56,9 +47,9 @@ class Tuned:
     grid: Callable[[Scale, Point], Sequence[float]]
     recipe: Callable[..., Run]
     seeds: Mapping[Scale, int]
-    pick: Callable[[Rows], Row] = _most_accurate
+    pick: Callable[[Rows], Row] = lambda tried: ask.best(tried, by="accuracy")
     key: str = "rate"
-    tuned_at: Callable[[Scale, Point], Point] = _itself
+    tuned_at: Callable[[Scale, Point], Point] = lambda scale, point: point
     stages: tuple[Mapping[str, str], Mapping[str, str]] = ({"split": "validation"}, {"split": "test"})
     first: Sequence[str] = ()
 

@@ -1,4 +1,4 @@
-"""Properties of all claims: they declare what they test, their runs can run, and picks rest on validation alone."""
+"""Laws of all claims: they declare what they test, their runs can run, and picks depend on validation alone."""
 
 import importlib
 import random
@@ -9,12 +9,12 @@ from configs import flags
 from data.assumed import make_or_assume
 from experiments import claims, commands, queue, report, results
 from experiments.experiment import SCALES
-from tests.claim_rows import anything, complete, rows_of
+from tests.claim_rows import FAILS, HOLDS, UNTESTED, anything, complete, rows_of
 from training.setup import make_setup
 
 EXPERIMENTS = claims.in_order()
 SCALED = [(name, scale) for name, experiment in EXPERIMENTS.items() for scale in experiment.hours]
-WORDS = ("supported", "not supported", "not tested at this scale")
+WORDS = (HOLDS, FAILS, UNTESTED)
 
 
 def tuned_of(name):
@@ -122,7 +122,7 @@ def test_a_complete_set_of_rows_is_judged_and_reported(name, scale):
         table = experiment.table(some)
         assert all(len(cells) == len(table.header) for cells in table.cells)
         assert experiment.claim in report.section(experiment, some) and report.draw(experiment, some)
-    assert experiment.judge(first).word == "not tested at this scale"
+    assert experiment.judge(first).word == UNTESTED
     assert experiment.findings(rows)
 
 

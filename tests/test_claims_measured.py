@@ -1,4 +1,4 @@
-"""Claims that measure: the measurements where the truth is known, and the verdict from every part of each rule."""
+"""Claims that measure: measurements whose truth is known, and the verdict for each outcome of each part of a rule."""
 
 import math
 
@@ -18,9 +18,7 @@ from experiments.claims import (
 from experiments.claims.toy_polynomial import NOT_STOPPED, PROBLEMS, RATES, steps_to_stop
 from reducers import arrivals
 from reducers.adasum.pairs import pair
-from tests.claim_rows import whole_report
-
-HOLDS, FAILS, UNTESTED = "supported", "not supported", "not tested at this scale"
+from tests.claim_rows import FAILS, HOLDS, UNTESTED, whole_report
 
 # ---- cost of Adasum ----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Claims that train: what each one's configs are, and the verdict, from the outcome of its rule's every part."""
+"""Claims that train: their configs, and the verdict for each outcome of each part of their rules."""
 
 import math
 
@@ -21,9 +21,8 @@ from experiments.claims import (
     staleness_error,
     sync_async,
 )
-from tests.claim_rows import ORIGIN, anything, complete, rows_of, whole_report
+from tests.claim_rows import FAILS, HOLDS, ORIGIN, UNTESTED, anything, complete, rows_of, whole_report
 
-HOLDS, FAILS, UNTESTED = "supported", "not supported", "not tested at this scale"
 INF, NAN = math.inf, math.nan
 
 

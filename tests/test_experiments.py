@@ -23,7 +23,7 @@ from tests.claim_rows import ORIGIN
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# A run that takes a while: it says so in a file of its own, counts its beginnings, and ends as it is told to.
+# A run that takes a while: it says so in a file of its own, counts its beginnings, and ends as its arguments say.
 SCRIPT = f"""
 import json, os, signal, sys, time
 sys.path.insert(0, {str(ROOT)!r})
@@ -84,7 +84,7 @@ def test_what_is_finished_is_never_run_again(done, tmp_path):
     assert [row["value"] for row in rows] == [0.0, 2.0, 4.0, 6.0] and rows[0]["origin"]["fingerprint"]
 
 
-def test_one_that_fails_is_told_and_does_not_stop_the_rest(tmp_path):
+def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(tmp_path):
     (failure,) = queue.execute(made_up(), root=tmp_path, command=command(failing={1}))
     assert failure.run.name == "seed=1" and failure.reason == "exit code 2: config.x=3: is refused"
     assert [row["seed"] for row in results.finished(made_up(), root=tmp_path)] == [0, 2]
@@ -101,7 +101,7 @@ def test_runs_at_once_share_the_cores_out(tmp_path):
     assert first and second and not first & second and first | second == cores
 
 
-def test_a_log_is_told_how_far_all_runs_are(tmp_path, capsys):
+def test_a_log_says_how_far_all_runs_are(tmp_path, capsys):
     queue.execute(made_up(2), root=tmp_path, command=command(failing={1}), title="mine")
     lines = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"mine:   0%\|.*\| .* so far, .* left", lines[0].partition(", 0 of")[0])
@@ -238,11 +238,18 @@ def test_rows_survive_their_file_numbers_that_json_lacks_too(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["row.jsonl", "env.json", "config.json"])
-def test_a_folder_that_is_half_copied_is_told_in_a_line(done, tmp_path, missing):
+def test_a_folder_that_is_half_copied_is_refused_in_a_line(done, tmp_path, missing):
     root, (run,) = shutil.copytree(done, tmp_path / "root"), made_up(1)
     (results.folder_of(run, root) / missing).unlink()
     with pytest.raises(ValueError, match=r"run='seed=0': '.*' has DONE but is not whole \(.*\); copy it again"):
         results.finished([run], root=root)
+
+
+def test_a_measurement_with_the_name_of_a_label_is_refused(tmp_path):
+    runs = made_up(1, value=3)
+    queue.execute(runs, root=tmp_path, command=command())
+    with pytest.raises(ValueError, match="run='seed=0,value=3': measures 'value', which is one of its labels"):
+        results.finished(runs, root=tmp_path)
 
 
 def test_paths_among_the_values_make_no_folders():
@@ -303,7 +310,7 @@ MADE_UP = Experiment(
 )
 
 
-def test_a_section_tells_all(done):
+def test_a_section_has_claim_verdict_findings_and_table(done):
     text = report.section(MADE_UP, results.finished(made_up(), root=done), figure="figure.png")
     for part in (
         "## 1. Made up",
@@ -340,7 +347,8 @@ def test_points_are_products_and_draws_are_of_the_seed():
     points = sweep.combined(sweep.grid({"a": [1, 2]}), sweep.zipped({"b": [3, 4], "c": [5, 6]}))
     assert len(points) == 4 and {"a": 2, "b": 4, "c": 6} in points
     laws = {"x": "uniform(0, 1)", "y": "choice(p, q)"}
-    assert sweep.drawn(laws, count=5) == sweep.drawn(laws, count=5) != sweep.drawn(laws, count=5, seed=1)
+    points = sweep.drawn(laws, count=5)
+    assert points == sweep.drawn(laws, count=5) and len({point["x"] for point in points}) == 5
     for key, law in (("x", "normal(0, 1)"), ("x", "loguniform(0, 1)"), ("x", "uniform(2, 1)"), ("x", "uniform(a, b)")):
         with pytest.raises(ValueError, match="must be uniform"):
             sweep.drawn({key: law}, count=1)
@@ -365,6 +373,13 @@ def test_the_table_of_a_sweep_says_n_and_what_was_lost():
     assert table == Table(["rate", "loss"], [["1", "2.0000 ± 1.4142 (n=2)"], ["2", "none, 1 not finite"]])
 
 
+def test_points_of_a_sweep_may_be_lists_and_set_different_keys():
+    rows = [{"sizes": [8, 8], "loss": [1.0]}, {"sizes": [8, 8], "rate": 2, "loss": [3.0]}, {"rate": 2, "loss": [5.0]}]
+    cells = sweep.table(rows, keys=["sizes", "rate"]).cells
+    assert [row[:2] for row in cells] == [["[8, 8]", ""], ["[8, 8]", "2"], ["", "2"]]
+    assert [row[2].partition(" ")[0] for row in cells] == ["1.0000", "3.0000", "5.0000"]
+
+
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
@@ -375,7 +390,7 @@ def test_the_table_of_a_sweep_says_n_and_what_was_lost():
         (["run", "convergence_constants", "--scale=paper"], "scale='paper': convergence_constants has smoke, laptop"),
         (["report", "convergence_constants", "--scale=gpu"], "scale='gpu': convergence_constants has smoke, laptop"),
         (["publish", "convergence_constants", "--scale=gpu"], "scale='gpu': convergence_constants has smoke, laptop"),
-        (["run", "convergence_constants", "--shard=3/2"], "shard"),
+        (["run", "convergence_constants", "--shard=3/2"], "experiments: shard='3/2': must be i/n"),
         (["run", "convergence_constants", "--jobs=0"], "jobs=0: must be in [1, inf)"),
         (["report"], "give a name, or --all"),
         (["publish", "convergence_constants", "--scale=smoke"], "0 of 1 runs at scale smoke are finished"),

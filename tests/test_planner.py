@@ -79,7 +79,9 @@ def test_steps_to_target(tmp_path):
 BROKEN = {
     "--model=normal": "name='normal'",
     "--model=lognormal --sigma=-1": "sigma=-1",
-    "--model=lognormal --num_machines=3": "num_machines: unknown option",
+    "--model=lognormal --num_machines=3": "num_machines: unknown key",
+    "--model=constant --name=pareto": "name: is no option; --model names",
+    "--model=constant --self=1": "self: unknown key",
     "--model=constant --machines=0": "machines=0",
     "--model=none": "no time passes",
     "--model=constant --machines=ten": "machines",

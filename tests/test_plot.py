@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import plot, run_folders
+from experiments import drawing, plot
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -136,7 +136,7 @@ def test_matplotlib_is_imported_late_and_pyplot_never(tmp_path):
     run = write(tmp_path / "a", made_up())
     code = f"""
 import sys
-from experiments import plot
+from experiments import drawing, plot
 assert "matplotlib" not in sys.modules
 assert plot.main([{run!r}, "--out={tmp_path / "a.png"}"]) == 0
 assert "matplotlib.pyplot" not in sys.modules
@@ -150,19 +150,19 @@ def test_labels():
         return {"seed": 0, "num_workers": 8, "reducer": {"name": "mean"}, **changes}
 
     configs = {"out/a": config(), "out/b": config(seed=1), "out/c": config(reducer={"name": "krum", "f": 1})}
-    assert list(run_folders.labels(configs).values()) == [
+    assert list(plot.labels(configs).values()) == [
         "seed=0, reducer=mean",
         "seed=1, reducer=mean",
         "seed=0, reducer=krum",
     ]
     inner = {"a": config(reducer={"name": "krum", "f": 1}), "b": config(reducer={"name": "krum", "f": 2})}
-    assert list(run_folders.labels(inner).values()) == ["reducer.f=1", "reducer.f=2"]
-    assert run_folders.labels({"out/a": config()}) == {"out/a": "a"}
-    assert run_folders.labels({"out/a": config(), "out/b": config()}) == {"out/a": "a", "out/b": "b"}
-    assert run_folders.labels({"out/a": config(), "out/b": None}) == {"out/a": "a", "out/b": "b"}
-    assert run_folders.labels({"x/a": config(), "y/a": config()}) == {"x/a": "x/a", "y/a": "y/a"}
+    assert list(plot.labels(inner).values()) == ["reducer.f=1", "reducer.f=2"]
+    assert plot.labels({"out/a": config()}) == {"out/a": "a"}
+    assert plot.labels({"out/a": config(), "out/b": config()}) == {"out/a": "a", "out/b": "b"}
+    assert plot.labels({"out/a": config(), "out/b": None}) == {"out/a": "a", "out/b": "b"}
+    assert plot.labels({"x/a": config(), "y/a": config()}) == {"x/a": "x/a", "y/a": "y/a"}
     long = {"a": config(note="n" * 80), "b": config(note="m" * 80)}
-    assert run_folders.labels(long) == {"a": "a", "b": "b"}
+    assert plot.labels(long) == {"a": "a", "b": "b"}
 
 
 def test_command_draws_runs_that_are_still_written(tmp_path, capsys):
@@ -176,7 +176,7 @@ def test_command_draws_runs_that_are_still_written(tmp_path, capsys):
 
     picture = matplotlib.image.imread(out)[..., :3]
     assert picture.shape[1] > 1000
-    for colour in plot.COLOURS[:2]:
+    for colour in drawing.COLOURS[:2]:
         wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
         assert (np.abs(picture - wanted).max(-1) < 0.01).sum() > 100, colour
 

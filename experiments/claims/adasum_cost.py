@@ -1,4 +1,4 @@
-"""What Adasum costs against summing: time and bytes of one reduction, over sizes of the gradient."""
+"""The cost of Adasum against that of the sum: time and bytes of one reduction, over sizes of the gradient."""
 
 import json
 import statistics
@@ -12,8 +12,8 @@ from experiments import drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
+from launch.children import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (10_000,), "laptop": (10_000, 100_000, 1_000_000, 10_000_000)}
 REPEATS = {"smoke": 3, "laptop": 15}
 NUM_WORKERS = 8
@@ -32,7 +32,8 @@ def _measure(*, sizes: list[int], repeats: int, seed: int) -> dict[str, Any]:
         ]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise ValueError(f"{' '.join(command[1:])}: {done.stderr.strip().splitlines()[-1]}")
+            line = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+            raise ValueError(f"{' '.join(command[1:])}: {line}")
         return digest(json.loads(found.read_text()))
 
 
@@ -63,11 +64,6 @@ def digest(found: dict[str, Any]) -> dict[str, Any]:
         "cpu_count": found["cpu_count"],
         "device_kind": found["device_kind"],
     }
-
-
-RUNS = repeated(
-    lambda scale: [{"sizes": list(SIZES[scale]), "repeats": REPEATS[scale]}], seeds={"smoke": 1, "laptop": 3}
-)
 
 
 def _findings(rows: Rows) -> list[Finding]:
@@ -111,7 +107,7 @@ def _table(rows: Rows) -> Table:
     sizes = [f"{size:,}" for size in rows[0]["num_floats"]]
     cells = [[size, *map(str, samples)] for size, *samples in zip(sizes, *columns, strict=True)]
     header = ["Floats", "Adasum, ms", "Sum, ms", "Time ratio", "Bytes ratio"]
-    return Table(header, cells, "Of each run, medians over its rounds.")
+    return Table(header, cells, "Medians over the rounds of each run.")
 
 
 def _draw(rows: Rows, figure: Figure) -> None:
@@ -139,7 +135,9 @@ EXPERIMENT = Experiment(
     "sum); where devices share a memory, that is the bottleneck, a second pass can double the time, and nothing else "
     "should come on top. Where a network is the bottleneck, bytes decide.",
     hours={"smoke": 0.01, "laptop": 0.15},
-    runs=RUNS,
+    runs=repeated(
+        lambda scale: [{"sizes": list(SIZES[scale]), "repeats": REPEATS[scale]}], seeds={"smoke": 1, "laptop": 3}
+    ),
     measure=_measure,
     findings=_findings,
     judge=_judge,

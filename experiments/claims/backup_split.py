@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments import datasets, drawing, experiment
+from experiments import datasets, drawing, experiment, planner
 from experiments import rows as ask
 from experiments.drawing import Figure
-from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict
+from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
 from experiments.tuning import NAMED_STAGES, Tuned
 
 MACHINES = 100
@@ -72,8 +72,6 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 def _measure(*, stage: str, exponent: float, steps_of_all: float) -> dict[str, Any]:
     """Asks the planner for the best split, given the law that was fitted to the steps."""
-    from experiments import planner
-
     del stage
     law = planner.power_law(exponent, steps=steps_of_all, at=MACHINES)
     plan = planner.plan("paper_cluster", num_machines=MACHINES, steps_to_target=law)
@@ -84,7 +82,7 @@ def _measure(*, stage: str, exponent: float, steps_of_all: float) -> dict[str, A
     }
 
 
-def _to_target(row: Any, along: str) -> float:
+def _to_target(row: Row, along: str) -> float:
     return ask.first_at(row, TARGETS[row["data"]], of="accuracy", along=along)
 
 
@@ -154,8 +152,7 @@ def _judge(rows: Rows) -> Verdict:
     sizes, best, (exponent, _) = _sizes(rows), _best(rows), _law(rows)
     seconds = {n: _of(rows, n, "step_seconds").mean for n in sizes}
     low, high = BEST_BACKUPS
-    slowly = seconds[max(n for n in sizes if n <= 96)] / seconds[sizes[0]]
-    sharply = seconds[MACHINES] / seconds[max(n for n in sizes if n <= 96)]
+    slowly, sharply = seconds[96] / seconds[sizes[0]], seconds[MACHINES] / seconds[96]
     return Verdict.of(
         exponent >= 0.5 and slowly <= 1.25 and sharply >= 2 and low <= MACHINES - best <= high,
         f"Steps to the target fall as N^-{exponent:.2f} (bound: exponent 0.5); a step takes {slowly:.2f} times as long "

@@ -17,7 +17,7 @@ METRIC = "masked_lm_loss"
 
 
 class Case(NamedTuple):
-    """What is compared."""
+    """One of the trainings that are compared."""
 
     optimizer: str
     reducer: str
@@ -41,7 +41,7 @@ PAPER = {
 
 
 class Setting(NamedTuple):
-    """What is trained at a scale."""
+    """The training at a scale."""
 
     variant: str
     overrides: Mapping[str, Any]
@@ -199,14 +199,14 @@ EXPERIMENT = Experiment(
     draw=_draw,
     inches=(7.0, 3.4),
     notes=(
-        "What the laptop can say: a BERT of two layers of width 64 on bytes of Python's reference, for a few hundred "
-        "steps. It tells whether Adasum of deltas saves steps there. Its batches are small beside 64K, so that Adam "
+        "The laptop trains a BERT of two layers of width 64 on bytes of Python's reference, for a few hundred "
+        "steps, and shows whether Adasum of deltas saves steps there. Its batches are small beside 64K, so that Adam "
         "alone has no reason to diverge: the rule asks of Adam only whether Adasum makes it better at the same batch, "
         "and 'converges where Adam does not' stays untested below the paper's scale.",
         "Quality is the masked-LM loss in pre-training; the paper's is F1 after fine-tuning on SQuAD 1.1, which is no "
         "part of this project. Fewer steps are of phase 1, on a schedule of their own length, with the same share of "
         "warm-up. Runs with twice the batch and 65 % of the steps (the paper's 4,574 of 7,039, a recollection) are "
-        "told, and not in the rule.",
+        "reported, and are no part of the rule.",
         "Alone means the mean of gradients, then one optimizer, at a rate of its own.",
     ),
 )

@@ -2,12 +2,16 @@
 
 from typing import Any
 
+import jax
 import numpy as np
+import optax
+from jax import numpy as jnp
 
 from experiments import drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Verdict, repeated
+from reducers.adasum.pairs import pair
 
 COSINE = 2 * np.sqrt(2) / 3  # Kantorovich's bound for eigenvalues in [1, 2]; an angle of 0.1082 pi
 TOLERANCE = 1e-4  # float32
@@ -24,11 +28,6 @@ def _measure(*, dimension: int, num_points: int, steps: int, seed: int) -> dict[
 
     The mean of Adasum over two independent gradients is exact, as a sum over all pairs of values.
     """
-    import jax
-    import optax
-    from jax import numpy as jnp
-
-    from reducers.adasum.pairs import pair
 
     def outcome(law: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
         weights, points = jax.nn.softmax(law["logits"]), law["points"]  # (K,), (K, dimension)

@@ -1,13 +1,16 @@
-"""How long it takes to collect k of 100 gradients: whom the paper's cluster waits for."""
+"""The time to collect k of 100 gradients on the paper's cluster, whose last few are the slow ones."""
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from experiments import drawing
 from experiments import rows as ask
+from experiments.arrivals import ARRIVED_BY, MEAN_SECONDS
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
+from reducers import arrivals
 
 CLUSTER, LIGHT = "paper_cluster", "shifted_exponential"
 # With 100 workers, as many of the last gradients within 2 s as the cluster's model, and its median; but no outliers.
@@ -19,14 +22,9 @@ SHARES = [round(share, 2) for share in np.linspace(0.02, 0.98, 49)]
 
 def _measure(*, model: str, steps: int, seed: int, **options: float) -> dict[str, Any]:
     """Draws steps of 100 workers and sorts each; index k - 1 of a list belongs to the k-th gradient."""
-    import jax
-
-    from reducers import arrivals
-
     built = arrivals.make(model, **options)
-    seconds = np.sort(
-        arrivals.sample(built, jax.random.key(seed), num_workers=100, num_steps=steps), axis=1
-    )  # (S, 100)
+    seconds = arrivals.sample(built, jax.random.key(seed), num_workers=100, num_steps=steps)
+    seconds.sort(axis=1)  # (S, 100)
     quantiles = {str(k): np.quantile(seconds[:, k - 1], SHARES).round(4).tolist() for k in DRAWN}
     return {
         "mean": seconds.mean(axis=0, dtype=np.float64).round(4).tolist(),
@@ -43,7 +41,7 @@ def _of(rows: Rows, model: str, key: str) -> np.ndarray:
 
 
 def _growth(mean: np.ndarray) -> np.ndarray:
-    """Factors from the mean time of one gradient to the next, 96th to 100th: (seeds, 4)."""
+    """Returns the factors from the mean time of one gradient to the next, 96th to 100th: (seeds, 4)."""
     return mean[:, 96:] / mean[:, 95:-1]
 
 
@@ -51,7 +49,8 @@ def _findings(rows: Rows) -> list[Finding]:
     mean, median, within = (_of(rows, CLUSTER, key) for key in ("mean", "median", "within_2_seconds"))
     growth, light = _growth(mean), _of(rows, LIGHT, "mean")[:, 99] / _of(rows, LIGHT, "median")[:, 99]
     shares = [Sample.of(list(100 * within[:, k - 1]), digits=1, unit="%") for k in (98, 100)]
-    usual = ((mean >= 1.4) & (mean <= 1.8)).sum(axis=1)
+    low, high = MEAN_SECONDS
+    usual = ((mean >= low) & (mean <= high)).sum(axis=1)
     exponential = Quoted("the last few means grow as an exponential does", "MEM med")
     below = Quoted("the median stays far below the mean in the tail", "MEM med")
     slowest = Quoted("about 310 s, in an unknown number of steps", "MEM hi")
@@ -115,7 +114,8 @@ def _draw(rows: Rows, figure: Figure) -> None:
     for position, k in enumerate(DRAWN):
         quantiles = np.mean([row["quantiles"][str(k)] for row in ask.select(rows, model=CLUSTER)], axis=0)
         left.plot(quantiles, SHARES, label=f"k = {k}", **drawing.look(position) | {"marker": ""})
-    left.plot([2, 2], [0.8, 0.3], "kx", markersize=7, label="paper: k = 98, 100 (fitted)")
+    _, seconds, shares = zip(*ARRIVED_BY, strict=True)
+    left.plot(seconds, shares, "kx", markersize=7, label="paper: k = 98, 100 (fitted)")
     left.set(xlabel="time to the k-th of 100 gradients (s)", ylabel="share of steps", xlim=(1.3, 6), ylim=(0, 1.01))
     left.legend(fontsize=7)
     every = range(1, 101)
@@ -124,7 +124,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
         samples = [Sample.of(values) for values in _of(rows, model, key).T]
         look = {"marker": "", "linestyle": "--" if key == "median" else "-"}
         drawing.band(right, every, samples, position=position, label=label, **look)
-    right.axhspan(1.4, 1.8, color="#999999", alpha=0.25, linewidth=0, label="paper: most means (fitted)")
+    right.axhspan(*MEAN_SECONDS, color="#999999", alpha=0.25, linewidth=0, label="paper: most means (fitted)")
     right.set(xlabel="k", ylabel="time to the k-th gradient (s)", ylim=(1, None))
     right.legend(fontsize=7)
 

@@ -29,7 +29,7 @@ PAPER = {
 
 
 class Setting(NamedTuple):
-    """What is trained at a scale."""
+    """The training at a scale."""
 
     data: str
     variant: str
@@ -183,10 +183,10 @@ EXPERIMENT = Experiment(
     table=_table,
     draw=_draw,
     notes=(
-        "What the laptop can say: a ResNet-20 of a quarter of the channels on digits of 8 x 8 pixels, as a core takes "
+        "The laptop trains a ResNet-20 of a quarter of the channels on digits of 8 x 8 pixels, as a core takes "
         "minutes for one pass over MNIST. Its largest batch is four fifths of the training set, where 64K are a "
-        "twentieth of ImageNet's. It tells whether Adasum bears larger batches than the sum on a small residual "
-        "network, nothing of ImageNet's epochs.",
+        "twentieth of ImageNet's. It shows whether Adasum bears larger batches than the sum on a small residual "
+        "network, and nothing about ImageNet's epochs.",
         "As in the configs: the sum is of gradients, then one optimizer; Adasum is of the deltas of optimizers of the "
         "workers' own. The most examples are in 4 local steps for Adasum, 4 micro-batches for the sum, where they do "
         "not fit (GPU and paper). Each worker has its own BatchNorm statistics.",

@@ -5,10 +5,10 @@ from fractions import Fraction
 from experiments import datasets, drawing, tuning
 from experiments import rows as ask
 from experiments.drawing import Figure
+from experiments.emulation import RATE
 from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict, holds
 from experiments.tuning import Tuned
 
-RATE = 0.03278  # of one worker, the authors'
 REDUCERS = ("sum", "adasum")
 WORKERS = {"smoke": (2, 4), "laptop": (4, 8, 16, 32)}
 SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 3}
@@ -140,11 +140,11 @@ def _table(rows: Rows) -> Table:
 
 def _draw(rows: Rows, figure: Figure) -> None:
     errors, tried = figure.subplots(1, 2)
-    workers = _workers(rows)
+    rows, workers = ask.errors(rows), _workers(rows)
     for position, reducer in enumerate(REDUCERS):
         for which, word in enumerate(("untuned", "tuned")):
             found = {n: _both(rows, num_workers=n, reducer=reducer)[word] for n in workers}
-            values = {n: [_error(row) for row in part] for n, part in found.items() if part}
+            values = {n: [ask.last(row, "error") for row in part] for n, part in found.items() if part}
             place = 2 * which + position
             samples = [Sample.of(of_seeds) for of_seeds in values.values()]
             drawing.band(errors, list(values), samples, position=place, label=f"{reducer}, {word}")
@@ -152,7 +152,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
                 errors.scatter(*zip(*dots, strict=True), s=6, color=drawing.look(place)["color"], zorder=3)
         for n in workers:
             grid = TUNED.tried(rows, num_workers=n, reducer=reducer)
-            if by_factor := sorted((row["factor"], _error(row)) for row in grid):
+            if by_factor := sorted((row["factor"], ask.last(row, "error")) for row in grid):
                 tried.plot(*zip(*by_factor, strict=True), **drawing.look(2 + position))  # as the tuned runs on the left
                 tried.annotate(f"{n} workers", by_factor[0], (-6, 10), textcoords="offset points", fontsize=7)
     if alone := TUNED.tests(rows, num_workers=1):
@@ -164,10 +164,6 @@ def _draw(rows: Rows, figure: Figure) -> None:
     for axes in (errors, tried):
         drawing.percent_ticks(axes)
     drawing.legend_below(figure, errors, columns=5)
-
-
-def _error(row: Row) -> float:
-    return 100 * (1 - ask.last(row, "accuracy"))
 
 
 EXPERIMENT = Experiment(
@@ -192,7 +188,7 @@ EXPERIMENT = Experiment(
     notes=(
         "Recipe of the authors' MNIST code: Momentum-SGD at each worker, whose deltas are combined; 32 examples a "
         "worker, 2 epochs, one linear cycle of the learning rate. That the paper's figure used it is inferred. The "
-        "sum is of deltas, too. What the figure shows is recalled and not read, so none of its values is given; it is "
+        "sum is of deltas, too. The paper's figure is recalled and not read, so none of its values is given; it is "
         "tuned at each number of workers, here at 32 alone, which bounds the time. "
         "Where scikit-learn's digits stand in for MNIST, a run is 40 epochs.",
     ),

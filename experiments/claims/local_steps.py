@@ -18,7 +18,7 @@ PAPER = {1: ("68 epochs", "175 minutes"), 16: ("84 epochs", "166 minutes")}
 
 
 class Setting(NamedTuple):
-    """What is trained at a scale, or on a set of images."""
+    """The training at a scale, or on a set of images."""
 
     spec: str
     overrides: Mapping[str, Any]
@@ -140,7 +140,7 @@ def _findings(rows: Rows) -> list[Finding]:
     target, found = f"{rows[0]['target']:.1%}", []
     for count in COUNTS:
         tests = TUNED.tests(rows, count=count)
-        # All workers in turns, no network, no evaluation.
+        # The seconds of all workers, one after the other, without a network and without evaluations.
         seconds = [_to_target(row, "step") * _examples(row) / row["examples_per_second"] for row in tests]
         kinds = [
             ("epochs", Sample.of(_epochs(tests), digits=2), PAPER[count][0]),
@@ -231,7 +231,7 @@ EXPERIMENT = Experiment(
         "Time is modelled: steps to the target times (local steps x seconds of one + bits sent / link). A local step "
         "takes what a step with 16 of them was measured to take longer than one with one; bytes are those of a "
         "bandwidth-optimal all-reduce. Latency is left out, which favours one local step, and nothing overlaps. The "
-        "break-even tells for which ratio of communication to computation the verdict would turn.",
+        "break-even is the ratio of communication to computation at which the verdict would turn.",
         "16 local steps may take four times the epochs of one. With as many, 12, they ended at 94.9, 95.8 and 96.7 % "
         "of MNIST at the rate of 0.003, and still rose. Differs in: an MLP on MNIST and 16 workers with Momentum-SGD "
         "of their own at a constant rate, where the paper had ResNet-50 on 64 GPUs. Its values are recollections.",

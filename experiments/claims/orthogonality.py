@@ -1,6 +1,7 @@
 """How orthogonal the workers' deltas are, layer by layer, over training."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,13 +62,13 @@ def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _mean(row: Row) -> list[float]:
     """Returns the mean over layers at each recorded step."""
-    return [math.fsum(values) / len(values) for values in zip(*row["layers"].values(), strict=True)]
+    return list(map(statistics.fmean, zip(*row["layers"].values(), strict=True)))
 
 
 def _within(row: Row, values: Sequence[float], first: float, last: float) -> float:
     """Returns the mean of values over the records of steps first < step <= last."""
     kept = [value for step, value in zip(row["step"], values, strict=True) if first < step <= last]
-    return math.fsum(kept) / len(kept) if kept else math.nan
+    return statistics.fmean(kept) if kept else math.nan
 
 
 def _early(row: Row, values: Sequence[float]) -> float:
@@ -93,7 +94,7 @@ def _change(row: Row, at: int) -> float:
 def _by_layer(rows: Rows) -> dict[str, Sample]:
     """Returns the mean over the run of each layer, over seeds."""
     return {
-        layer: Sample.of([math.fsum(row["layers"][layer]) / len(row["step"]) for row in rows], digits=3)
+        layer: Sample.of([statistics.fmean(row["layers"][layer]) for row in rows], digits=3)
         for layer in rows[0]["layers"]
     }
 
@@ -141,7 +142,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
     means = [_mean(row) for row in rows]
     for axes in (whole, early):
         for position, layer in enumerate(rows[0]["layers"]):
-            curve = [math.fsum(at) / len(at) for at in zip(*(row["layers"][layer] for row in rows), strict=True)]
+            curve = list(map(statistics.fmean, zip(*(row["layers"][layer] for row in rows), strict=True)))
             axes.plot(steps, curve, label=layer, alpha=0.8, **drawing.look(position) | {"marker": "", "linewidth": 0.7})
         samples = [Sample.of(values) for values in zip(*means, strict=True)]
         look = {"color": "#000000", "marker": "", "linestyle": "-", "linewidth": 2}
@@ -176,7 +177,7 @@ EXPERIMENT = Experiment(
         f"LeNet-5, {NUM_WORKERS} workers of 32 examples, Momentum-SGD at each worker, whose deltas are combined: they "
         f"are what the authors log in their BERT training. Learning rate {RATE}, a tenth after each third of the run, "
         "without a warm-up; dashed lines mark the changes, the dotted one identical deltas. Every other step is "
-        "recorded. "
-        "A dip at changes of the learning rate is recalled of a figure of ResNet-50; it is told, and not in the rule.",
+        "recorded. A dip at changes of the learning rate is recalled of a figure of ResNet-50; it is reported, and is "
+        "no part of the rule.",
     ),
 )

@@ -162,10 +162,11 @@ EXPERIMENT = Experiment(
     inches=(7.0, 3.2),
     notes=(
         "Differs in: Adam, where the paper had RMSProp with momentum [MEM lo-med], at rates that are not known, as its "
-        "likelihoods are not; asynchronous gradients are clipped to norm "
-        "1; arrival times of the preset after the paper's cluster; the moving average of the parameters is evaluated.",
+        "likelihoods are not; asynchronous gradients are clipped to norm 1; arrival times of the preset after the "
+        "paper's cluster; the moving average of the parameters is evaluated.",
         "On a laptop, a small PixelCNN (24 filters, 3 layers) on scikit-learn's digits, 8 x 8 pixels with 17 levels, "
-        "stands in for CIFAR-10, at 4 images a worker: that tells what staleness does to a PixelCNN that trains to the "
-        "end, and nothing of CIFAR-10's likelihoods. Hours of the scales gpu (30 epochs) and paper (60) are guesses.",
+        "stands in for CIFAR-10, at 4 images a worker: that shows what staleness does to a PixelCNN that trains to the "
+        "end, and nothing about CIFAR-10's likelihoods. Hours of the scales gpu (30 epochs) and paper (60) are "
+        "guesses.",
     ),
 )

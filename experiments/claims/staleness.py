@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 
+import asynchronous
 from experiments import drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
+from reducers import arrivals
 
 CLUSTER, WORKERS, LAYERS = "paper_cluster", 40, 18
 # Gradients of 40 workers; other numbers have them in proportion, so that each worker does as many tasks.
@@ -21,11 +24,6 @@ CASES = [(CLUSTER, n) for n in (10, 20, WORKERS, 80)] + [("shifted_exponential",
 
 def _measure(*, model: str, num_workers: int, num_gradients: int, seed: int) -> dict[str, Any]:
     """Simulates the order of an asynchronous run; statistics omit its start, when all read the same parameters."""
-    import jax
-
-    import asynchronous
-    from reducers import arrivals
-
     built, key = arrivals.make(model), jax.random.key(seed)
     durations = asynchronous.from_model(lambda step: built(key, step, num_workers))
     ((events, _),) = asynchronous.order(
@@ -136,7 +134,7 @@ EXPERIMENT = Experiment(
     draw=_draw,
     inches=(7, 3.2),
     notes=(
-        "What is tested is the order of events, which our asynchronous training follows; no network is trained. Each "
+        "The order of events is tested, which our asynchronous training follows; no network is trained. Each "
         "worker's first gradient is left out, since all begin with the same parameters.",
         "Much of it could not have come out otherwise. While a gradient is made, each other worker delivers one on "
         "average, whatever the times, once all of them do as many; and a layer that is read later and sent earlier "

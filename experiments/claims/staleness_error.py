@@ -1,4 +1,4 @@
-"""What staleness costs: test error against how many updates late each gradient is, with and without a ramp-up."""
+"""The cost of staleness: test error against how many updates late each gradient is, with and without a ramp-up."""
 
 import math
 
@@ -50,11 +50,10 @@ TUNED = Tuned(
 
 def _errors(rows: Rows, start: str) -> dict[int, Sample]:
     """Returns the test error in percent at each staleness, ascending; a run that is not finite has that of guessing."""
-    tests = TUNED.tests(rows, start=start)
-    kinds = {staleness: ask.select(tests, staleness=staleness) for staleness in ask.distinct(tests, "staleness")}
+    tests = ask.errors(TUNED.tests(rows, start=start))
     return {
-        staleness: Sample.of([100 * (1 - ask.last(row, "accuracy")) for row in same], digits=2, unit="%")
-        for staleness, same in kinds.items()
+        staleness: ask.final(ask.select(tests, staleness=staleness), "error", digits=2, unit="%")
+        for staleness in ask.distinct(tests, "staleness")
     }
 
 
@@ -100,10 +99,8 @@ def _judge(rows: Rows) -> Verdict:
 
 
 def _table(rows: Rows) -> Table:
-    tuning = TUNED.tried(rows)
-    cells = [
-        [f"{row['rate']:g}", str(row["staleness"]), f"{100 * (1 - ask.last(row, 'accuracy')):.2f} %"] for row in tuning
-    ]
+    tuning = ask.errors(TUNED.tried(rows))
+    cells = [[f"{row['rate']:g}", str(row["staleness"]), f"{ask.last(row, 'error'):.2f} %"] for row in tuning]
     note = f"Picked: {TUNED.picked(rows):g}; on {', '.join(ask.distinct(rows, 'data'))}." if tuning else ""
     return Table(("Learning rate", "Staleness", "Validation error, seed 0"), cells, note)
 
@@ -137,7 +134,7 @@ EXPERIMENT = Experiment(
     "50 with the ramp-up, seed 0, over 0.001, 0.002, 0.005.",
     hours={"smoke": 0.03, "laptop": 0.55},
     runs=TUNED.runs,
-    reduce=evaluations_of("step", "epoch", "accuracy"),  # not the staleness: rows tell their own
+    reduce=evaluations_of("step", "epoch", "accuracy"),  # not the staleness of the records, which is a label
     findings=_findings,
     judge=_judge,
     table=_table,

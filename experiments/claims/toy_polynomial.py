@@ -2,17 +2,17 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
 import numpy as np
+from jax import numpy as jnp
 
+import reducers
 from experiments import drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Sample, Scale, Table, Verdict, repeated
-
-if TYPE_CHECKING:
-    import jax
 
 COEFFICIENTS = {"square": (1.0, -20.0, 50.0), "cubic": (10.0, 5.0, -20.0, -5.0)}  # the first one is not fitted
 START = (1.0, -1.0, 1.0)
@@ -28,7 +28,7 @@ MOST_STOP = 0.95  # share of the draws from which a rate of both is compared
 LARGE = 40.0  # % fewer steps
 
 
-def steps_to_stop(x: "jax.Array", rates: "jax.Array", *, polynomial: str, reducer: str) -> "jax.Array":
+def steps_to_stop(x: jax.Array, rates: jax.Array, *, polynomial: str, reducer: str) -> jax.Array:
     """Fits the polynomial by SGD, from the script's start, on one sample a worker and step.
 
     Args:
@@ -41,11 +41,6 @@ def steps_to_stop(x: "jax.Array", rates: "jax.Array", *, polynomial: str, reduce
       The step at which the combined gradient is 0 for the second time in a row, [R]; as the script has it, 100 for a
       run that comes to the last step.
     """
-    import jax
-    from jax import numpy as jnp
-
-    import reducers
-
     true = jnp.array(COEFFICIENTS[polynomial])
     combine = reducers.make(reducer, axis_name="worker")
 
@@ -80,9 +75,6 @@ def steps_to_stop(x: "jax.Array", rates: "jax.Array", *, polynomial: str, reduce
 
 def _measure(*, polynomial: str, x_max: float, num_draws: int, seed: int) -> dict[str, Any]:
     """Counts steps at all rates, over many draws of the samples, and for the one draw that the script has."""
-    import jax
-    from jax import numpy as jnp
-
     rates = jnp.array(RATES)
     shape = (num_draws, NUM_STEPS, 2)
     many = jax.random.uniform(jax.random.key(seed), shape, minval=-x_max, maxval=x_max)
@@ -227,11 +219,11 @@ EXPERIMENT = Experiment(
         "The original (Horovod's adasum_small_model.py) has one draw, of NumPy's seeds 1 and 2, whose least steps "
         "stand in the table's last column; here are 1,000 draws a seed, five seeds besides the one for picking. A run "
         "that is at step 50 counts 100, as there.",
-        "What the original calls cubic fits the square network to the cubic polynomial, since it asks for ~mode, which "
+        "The original's cubic case fits the square network to the cubic polynomial, since it asks for ~mode, which "
         "is -1 or -2 and so always true: it cannot stop. Here the cubic is fitted by its three coefficients, and all "
         "three gradients must be 0. The rule goes by the square one alone, which the guide gives its figure for.",
         "Averaging at twice a rate is summing at the rate, so that a sum would save 50 % at one rate for both.",
-        "What is said beside the rule of rates at which both stop in 1 % of the draws was added when the rule had been "
+        "The findings at rates at which both stop in 1 % of the draws were added when the rule had been "
         "applied: the largest savings are where averaging hardly ever stops within 50 steps, and counts 100.",
         "Differs in: Adasum's dot products are in float32, where Horovod's are in double precision.",
     ),
