@@ -17,7 +17,6 @@ import sys
 import time
 
 import jax
-import numpy as np
 
 from benchmarks import candidates, leaves, measure
 from benchmarks.loops import ROOT, Loop, Part, load
@@ -69,7 +68,7 @@ def make(contender: str, *, num_devices: int) -> Turn:
     """Makes the contender that a line names.
 
     Raises:
-      ValueError: if the line names none.
+      ValueError: if the line names no contender.
     """
     kind, *rest = contender.split()
     if kind == "step" or kind == "local":
@@ -97,9 +96,7 @@ class Reduction:
     def __init__(self, shapes: leaves.Leaves, reducer: str, *, layout: Layout):
         # The first call compiles it, because a program of several processes cannot be compiled for shapes alone.
         self._reduce, self._state = measure.lift_reducer(candidates.parse(reducer), shapes, layout)
-        rng = np.random.default_rng(0)
-        draw = lambda leaf: rng.standard_normal((layout.num_workers, *leaf.shape), np.float32)  # noqa: E731
-        self._gradients = [layout.put_per_worker(draw(leaf)) for leaf in shapes]
+        self._gradients = measure.random_gradients(shapes, layout)
 
     def __call__(self) -> float:
         """Returns the mean seconds of a call, after one that is not counted and waits for the other processes."""
