@@ -10,6 +10,8 @@ from jax import numpy as jnp
 
 import asynchronous
 from parallel import AXES, StepsInFlight, dispatch_lanes, map_workers
+from tests.stepper import largest_difference as largest_difference
+from tests.stepper import same_bits as same_bits
 
 NUM_FEATURES = 6
 NOBODY = np.uint32(2**32 - 1)  # the batch_index of a worker that has no gradient
@@ -154,11 +156,3 @@ def simulate(events, reads, *, num_workers, optimizer=SGD, rule=PLAIN, gradients
             snapshots[reader] = params
     stacked = jax.tree.map(lambda *rows: np.stack(rows), *snapshots)
     return jax.tree.map(np.asarray, params), num_updates, stacked, np.array(losses)
-
-
-def largest_difference(one, other):
-    return max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
-
-
-def same_bits(one, other):
-    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))

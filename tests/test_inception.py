@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 from models import inception, tasks
 from models.inception import InceptionV3
+from tests import inputs
 from tests.vision_variables import variables_of
 
 
@@ -111,8 +112,7 @@ def tiny(**kwargs):
 
 
 def small_task(**kwargs):
-    example = {"image": jax.ShapeDtypeStruct((75, 75, 3), jnp.float32), "label": jax.ShapeDtypeStruct((), jnp.int32)}
-    return tasks.make("classification", model=tiny(), example=example, sizes={"num_classes": 3}, **kwargs)
+    return tasks.make("classification", model=tiny(), **inputs.images((75, 75, 3), num_classes=3), **kwargs)
 
 
 def small_batch():

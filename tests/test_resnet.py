@@ -13,6 +13,8 @@ from jax import numpy as jnp
 
 from models import pooling, resnet, tasks
 from parallel import AXES, Layout, dispatch_lanes, map_workers
+from tests import inputs
+from tests.stepper import largest_difference
 from tests.vision_variables import variables_of
 
 COUNTS = {  # with 1,000 classes of ImageNet, 10 of CIFAR
@@ -42,10 +44,6 @@ class TinyBottleneck(resnet.ResNet50):
 
 def images(count=4, *, size=8, seed=1):
     return np.random.default_rng(seed).standard_normal((count, size, size, 3)).astype(np.float32)
-
-
-def largest_difference(one, other):
-    return max(jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), one, other)))
 
 
 @pytest.mark.parametrize("model", COUNTS, ids=lambda model: model.__name__)
@@ -198,11 +196,8 @@ class OnLanes:
     num_workers = 16
 
     def __init__(self, model, *, lanes, keep, size):
-        example = {
-            "image": jax.ShapeDtypeStruct((size, size, 3), jnp.float32),
-            "label": jax.ShapeDtypeStruct((), jnp.int32),
-        }
-        self.task = tasks.make("classification", model=model, example=example, sizes={"num_classes": model.num_classes})
+        data = inputs.images((size, size, 3), num_classes=model.num_classes)
+        self.task = tasks.make("classification", model=model, **data)
         self.layout = Layout.of(self.num_workers, num_devices=1)
         variables = variables_of(model, size=size)
         self.params, self.statistics = variables["params"], {"batch_stats": variables["batch_stats"]}
@@ -226,12 +221,10 @@ class OnLanes:
             return (params, {name: mine[name] for name in own}), {}
 
         options = {"layout": self.layout, "state_axes": AXES_OF_STATE}
-        dispatched = lanes == "dispatched"
-        self.step = (
-            dispatch_lanes(compute, update, **options)
-            if dispatched
-            else map_workers(compute, update, **options, lanes=lanes)
-        )
+        if lanes == "dispatched":
+            self.step = dispatch_lanes(compute, update, **options)
+        else:
+            self.step = map_workers(compute, update, **options, lanes=lanes)
 
     def gradient(self, params, statistics, batch):
         gradient, (_, changed) = jax.grad(self.task.loss, has_aux=True)(params, statistics, batch, jax.random.key(0))
