@@ -18,7 +18,7 @@ HE_NORMAL = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
 
 
 def convolution(features: int, size: int, *, stride: int = 1, dtype: Dtype, name: str) -> nn.Conv:
-    """A convolution without bias and with equal padding on both sides, where SAME with a stride pads one side more."""
+    """Returns a convolution without bias, padded equally on both sides; "SAME" with a stride pads one side more."""
     return nn.Conv(
         features,
         (size, size),

@@ -1,4 +1,4 @@
-"""A setup on a layout, stepped by hand: what tests of the step share."""
+"""Steps a setup on a layout by hand, for tests of the step."""
 
 import functools
 import itertools
@@ -45,7 +45,7 @@ class Normalised(nn.Module):
 class Stepper:
     """A setup's state on the devices, and the step.
 
-    ``lanes`` overrides the config's; ``wrap`` maps ``compute`` to another one, for faults that a test injects.
+    ``lanes`` overrides the config's; ``wrap`` changes ``compute``, for faults that a test injects.
     """
 
     def __init__(self, setup, *, num_devices=8, lanes=None, steps_per_call=1, wrap=lambda compute: compute):

@@ -39,7 +39,7 @@ def describe(
     available = jax.devices() if devices is None else devices
     assumed = available if num_devices is None else range(num_devices)
     layout = Layout.of(setup.config.num_workers, num_devices=num_devices, devices=assumed)
-    inputs = _inputs(setup, layout)
+    inputs = step_inputs(setup, layout)
     _trace(setup, layout, inputs)
     is_present = layout.num_devices <= len(available)
     sections = [
@@ -59,7 +59,7 @@ def describe(
     return "\n\n".join(sections)
 
 
-def _inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
+def step_inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
     """Returns one device's share of the step's arguments, as shapes: per-worker parts have a leading lane axis."""
     state = setup.worker_shapes
     info, lanes, batch_size = setup.source.info, layout.lanes, setup.config.batch_size_per_worker
