@@ -65,8 +65,8 @@ def main(argv: Sequence[str]) -> int:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    names = commands.add_parser("run", help="measure").add_argument("names", nargs="*", metavar="NAME")
-    names.help = f"some of {', '.join(BENCHMARKS)} (default: all)"
+    names = f"some of {', '.join(BENCHMARKS)} (default: all)"
+    commands.add_parser("run", help="measure").add_argument("names", nargs="*", metavar="NAME", help=names)
     commands.add_parser("publish", help="publish the measured results")
     given = parser.parse_args(argv[1:])
     if given.command == "publish":

@@ -138,7 +138,7 @@ def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> tuple[
         lambda x: np.broadcast_to(x, (layout.num_workers, *np.shape(x))),
         jax.jit(lambda: reducer.init([jax.numpy.zeros(leaf.shape, leaf.dtype) for leaf in leaves]))(),
     )
-    return map_devices(lambda g, s: over_lanes(g, s), layout=layout), layout.put_per_worker(state)
+    return map_devices(over_lanes, layout=layout), layout.put_per_worker(state)
 
 
 def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Program:

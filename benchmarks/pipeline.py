@@ -15,8 +15,8 @@ import pathlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from absl import flags
@@ -121,7 +121,7 @@ def measure(
     processes: Sequence[int],
     repeats: int,
     rows: list[Row],
-    log: Callable[[str], Any] = lambda line: None,
+    log: command.Log,
 ) -> None:
     """Gathers all images once a round with each number of processes; the first round starts them and is not counted.
 

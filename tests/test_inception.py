@@ -1,4 +1,4 @@
-"""Inception-v3: sizes, its two heads, and its options; of 1/32 of its width where it is run."""
+"""Inception-v3: sizes, its two heads, and its options; it runs at 1/32 of its width."""
 
 import functools
 
@@ -61,7 +61,7 @@ def test_statistics_change_in_training_alone(mode):
         )
         return changed["batch_stats"]
 
-    # What is not changed is the same variable of the program; evaluation without a key also draws nothing.
+    # An unchanged statistic is the same variable of the program. Evaluation has no key, so it draws nothing.
     program = jax.make_jaxpr(statistics)(variables["batch_stats"], variables["params"], image_of(299)).jaxpr
     statistics_in = program.invars[: len(program.outvars)]
     kept = [before is after for before, after in zip(statistics_in, program.outvars, strict=True)]
@@ -134,7 +134,7 @@ def test_initial_deviations():
         return {name: functools.reduce(dict.__getitem__, name.split("/"), params)["kernel"] for name in kernels}
 
     for name, kernel in some(jax.random.key(0)).items():
-        # Of a normal distribution cut off at two standard deviations, 0.88 of the deviation is left.
+        # A normal distribution that is cut off at two standard deviations keeps 0.88 of its deviation.
         np.testing.assert_allclose(np.std(kernel), 0.88 * kernels[name], rtol=0.2)
 
 

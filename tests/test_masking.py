@@ -15,7 +15,7 @@ MASK, NUM_SPECIAL, VOCAB, TIME = 4, 5, 1000, 64
 SIZES = {"vocab_size": VOCAB, "mask_id": MASK, "num_special": NUM_SPECIAL}
 OPTIONS = {"rate": 0.15, "max_predictions": 20, "unit": "token"}
 
-NUM_LANES, NUM_ROWS = 30, 100  # of nearly every test, so that few programs are compiled
+NUM_LANES, NUM_ROWS = 30, 100  # the same in nearly every test, so that few programs are compiled
 
 
 @functools.partial(jax.jit, static_argnames=tuple(OPTIONS))
@@ -111,7 +111,7 @@ def test_every_place_is_chosen_as_often(unit):
 
 
 def word_by_word(words: np.ndarray, order: np.ndarray, left: int) -> set[int]:
-    """What the authors' code does: words in order, each that does not exceed what is left."""
+    """Chooses as the authors' code does: words in order, each that does not exceed what is left."""
     chosen: set[int] = set()
     for word in order:
         places = np.flatnonzero(words == word)

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 
 from models.tasks.base import Batch
 
-MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1  # of the chosen tokens; the rest stay unchanged
+MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1  # shares of the chosen tokens; the rest stay unchanged
 
 Unit = Literal["token", "word"]
 
@@ -73,7 +73,7 @@ def mask(
     count towards n; a random token is never a special one.
     """
     time = batch["tokens"].shape[1]
-    numbers = [0, *(min(max_predictions, max(1, round(rate * n))) for n in range(1, time + 1))]  # by Python's rounding
+    numbers = [0, *(min(max_predictions, max(1, round(rate * n))) for n in range(1, time + 1))]  # Python's rounding
     places = min(max_predictions, time)
 
     def one(key: jax.Array, tokens: jax.Array, words: jax.Array) -> Masked:
