@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator
 import jax
 
 from benchmarks import candidates, leaves, measure
-from benchmarks.loops import ROOT, Loop, Part, load
+from benchmarks.loops import Loop, Part, load
 from benchmarks.rounds import Child, Turn, serve
+from launch.children import ROOT
 from launch.local import free_port
 from parallel import Layout, configure_cpu_devices, keep_freed_memory, processes
 

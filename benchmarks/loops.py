@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import jax
@@ -13,6 +12,7 @@ from data.assumed import make_or_assume
 from data.example_order import ExampleOrder
 from data.examples import Arrays, Dataset, Info
 from data.feeds import Feeds
+from launch.children import ROOT
 from parallel import AXES, Layout, Step, StepsInFlight
 from training.async_train_step import make_step_of_mode
 from training.metric_logger import StepNumbers
@@ -21,7 +21,6 @@ from training.train_step import worker_mapping
 
 Part = Literal["step", "local"]
 
-ROOT = Path(__file__).resolve().parent.parent
 NUM_EXAMPLES = 4096
 _ENDLESS = 1_000_000  # steps
 

@@ -5,7 +5,8 @@
 
 Writes JPEG images like those of ImageNet, smooth noise at quality 90 to 95, into a temporary folder, and gathers
 batches of them with one thread and with processes in turns. "reading", "decoding" and "rest" are fractions of the time
-of one thread: reading the record, decoding the JPEG, and cropping. Ctrl-C ends with the results so far.
+of one thread: reading the records, decoding the JPEG at full size, and what remains, which may be below 0 where crops
+are decoded at a reduced size. Ctrl-C ends with the results so far.
 """
 
 import dataclasses
@@ -54,8 +55,8 @@ class Row:
       mode: "training" for random-resized crops, "evaluation" for centre crops.
       processes: the number of decoding processes; 0 is one thread of this process.
       seconds: the seconds of each round over all images.
-      reading: the seconds of each round that one thread spends reading records; empty for processes.
-      decoding: the seconds of each round that one thread spends decoding JPEG; empty for processes.
+      reading: the seconds that one thread takes in each round to read all records; empty for processes.
+      decoding: the seconds that one thread takes in each round to decode all images at full size; empty for processes.
     """
 
     mode: Mode
