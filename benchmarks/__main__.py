@@ -1,4 +1,4 @@
-"""Runs the benchmarks that have targets, one after another: ``make bench``.
+"""Runs the benchmarks whose results are published, one after another: ``make bench``.
 
     python -m benchmarks run                    # all, into out/bench; then prints changes since the published results
     python -m benchmarks run step lanes         # some of them
