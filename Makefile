@@ -30,7 +30,7 @@ test: lint  ## run lint, then every test and doctest that is not marked slow
 test-all: lint  ## run lint, then every test and doctest
 	$(PYTEST) $(ARGS)
 
-bench: $(VENV)/bench-ready  ## run the benchmarks that have a target, and compare with the published results (less than 20 minutes on 2 cores)
+bench: $(VENV)/bench-ready  ## run the published benchmarks, and compare with their results (less than 20 minutes on 2 cores)
 	$(VENV)/bin/python -m benchmarks run
 
 lint: $(VENV)/dev-ready  ## check formatting, style and types (to fix: .venv/bin/ruff format; .venv/bin/ruff check --fix)

@@ -14,7 +14,7 @@ _XLA_FLAGS = (
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=20",
     "--xla_cpu_collective_call_terminate_timeout_seconds=60",
 )
-# Of memory: Linux allows a process 65,530, of which each compiled program takes some, and at the limit XLA aborts it.
+# Linux allows a process 65,530 mappings of memory; each compiled program takes some, and XLA aborts at the limit.
 _MANY_MAPPINGS = 20_000
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -24,8 +24,8 @@ def pytest_configure(config):
     jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS", "cpu"))
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    # Compiling is most of the suite's time, and many tests compile the same. A folder for each process, since JAX's
-    # files are not written in one go; and one for the programs that tests start, some of which are killed.
+    # Compiling is most of the suite's time, and many tests compile the same programs. Each process has a folder of its
+    # own, since JAX does not write its files at once. Programs that tests start, and may kill, have another.
     compiled = config.rootpath / ".pytest_cache" / "xla" / os.environ.get("PYTEST_XDIST_WORKER", "alone")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{compiled}-started"
     jax.config.update("jax_compilation_cache_dir", str(compiled))
@@ -35,7 +35,7 @@ def pytest_configure(config):
 
 
 def pytest_runtest_teardown(item, nextitem):
-    """Lets go of compiled programs between two files of tests, where there are many."""
+    """Drops the compiled programs after a file of tests if there are many."""
     mappings = pathlib.Path("/proc/self/maps")
     is_last = nextitem is None or nextitem.path != item.path
     if is_last and mappings.exists() and mappings.read_bytes().count(b"\n") > _MANY_MAPPINGS:

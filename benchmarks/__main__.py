@@ -1,4 +1,4 @@
-"""Runs the benchmarks that have targets, one after another: ``make bench``.
+"""Runs the benchmarks whose results are published, one after another: ``make bench``.
 
     python -m benchmarks run                    # all, into out/bench; then prints changes since the published results
     python -m benchmarks run step lanes         # some of them
@@ -65,8 +65,8 @@ def main(argv: Sequence[str]) -> int:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    names = commands.add_parser("run", help="measure").add_argument("names", nargs="*", metavar="NAME")
-    names.help = f"some of {', '.join(BENCHMARKS)} (default: all)"
+    names = f"some of {', '.join(BENCHMARKS)} (default: all)"
+    commands.add_parser("run", help="measure").add_argument("names", nargs="*", metavar="NAME", help=names)
     commands.add_parser("publish", help="publish the measured results")
     given = parser.parse_args(argv[1:])
     if given.command == "publish":

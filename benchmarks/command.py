@@ -1,4 +1,4 @@
-"""The command line of a benchmark: flags, progress, and the JSON file of its results."""
+"""The command lines of benchmarks: flags, progress, and the JSON files of results."""
 
 import argparse
 import sys
@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from absl import flags
 
 from benchmarks import measured
 from benchmarks.measured import Measured
@@ -19,6 +21,34 @@ class Found(NamedTuple):
     measured: Sequence[Measured]
     devices: Sequence[str]
     packages: Mapping[str, str] = {}
+
+
+def parse(argv: Sequence[str], *, values: flags.FlagValues) -> None:
+    """Sets flags by a command line that has nothing but flags.
+
+    Raises:
+      ValueError: one line, if the command line is wrong.
+    """
+    try:
+        rest = values(argv)[1:]
+    except flags.Error as error:
+        raise ValueError(str(error).partition("\n")[0]) from None
+    if rest:
+        raise ValueError(f"{rest[0]!r}: not a flag")
+
+
+def writable(flag: str, text: str | None) -> Path | None:
+    """Returns the path that a flag gives, or None.
+
+    Raises:
+      ValueError: one line, if no file can be written there.
+    """
+    if text is None:
+        return None
+    path = Path(text).expanduser()
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"{flag}={text!r}: must be a file in a folder that exists")
+    return path
 
 
 def run(benchmark: Callable[..., Found], *, name: str, doc: str, argv: Sequence[str], repeats: int) -> int:
@@ -35,13 +65,14 @@ def run(benchmark: Callable[..., Found], *, name: str, doc: str, argv: Sequence[
         prog=f"python -m benchmarks.{name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=repeats, help="counted rounds (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="file for all values and their environment")
+    parser.add_argument("--json", help="file for all values and their environment")
     given = parser.parse_args(argv)
-    if given.repeats < 1:
-        print(f"repeats={given.repeats}: must be 1 or more", file=sys.stderr)
-        return 2
-    if given.json is not None and not given.json.parent.is_dir():
-        print(f"json={str(given.json)!r}: must be a file in a folder that exists", file=sys.stderr)
+    try:
+        if given.repeats < 1:
+            raise ValueError(f"repeats={given.repeats}: must be 1 or more")
+        path = writable("json", given.json)
+    except ValueError as error:
+        print(error, file=sys.stderr)
         return 2
     began = time.monotonic()
 
@@ -54,6 +85,6 @@ def run(benchmark: Callable[..., Found], *, name: str, doc: str, argv: Sequence[
         return 130
     for one in found.measured:
         print(measured.in_words(one))
-    if given.json is not None:
-        measured.write(name, found.measured, devices=found.devices, packages=found.packages, path=given.json)
+    if path is not None:
+        measured.write(name, found.measured, devices=found.devices, packages=found.packages, path=path)
     return 0

@@ -1,6 +1,6 @@
 """Groups of processes of one run, which time train steps and reductions together.
 
-    python -m benchmarks.groups COORDINATOR P INDEX DEVICES      # one process; a Group starts it
+    python -m benchmarks.groups COORDINATOR P INDEX DEVICES      # one process; ``group`` starts it
 
 Each line of a process's standard input asks for one turn of a contender, which is made at its first turn:
 
@@ -15,61 +15,49 @@ import functools
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
 
 import jax
-import numpy as np
 
 from benchmarks import candidates, leaves, measure
-from benchmarks.loops import ROOT, Loop, Part, load
+from benchmarks.loops import Loop, Part, load
 from benchmarks.rounds import Child, Turn, serve
+from launch.children import ROOT
 from launch.local import free_port
 from parallel import Layout, configure_cpu_devices, keep_freed_memory, processes
 
 _CALLS = 3  # calls of a reducer in a turn
 
 
-class Group:
-    """P processes on this machine's CPU, with a fixed number of devices.
+@contextlib.contextmanager
+def group(*, num_processes: int = 1, num_devices: int = 1) -> Iterator[Callable[[str], Turn]]:
+    """Starts P processes on this machine's CPU, which end with the block.
 
     Args:
       num_processes: P.
       num_devices: the number of devices of all processes together, each with one worker or more.
+
+    Yields:
+      A function that returns the turn of the contender that a line names; its time is that of the slowest process.
     """
-
-    def __init__(self, *, num_processes: int = 1, num_devices: int = 1):
-        where = f"127.0.0.1:{free_port()}"
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-        with contextlib.ExitStack() as started:
-            self._threads = started.enter_context(concurrent.futures.ThreadPoolExecutor(num_processes))
-            self._children = [
-                started.enter_context(
-                    Child.module(
-                        "benchmarks.groups",
-                        where,
-                        *map(str, (num_processes, index, num_devices)),
-                        environment=environment,
-                    )
-                )
-                for index in range(num_processes)
-            ]
-            self._stack = started.pop_all()
-
-    def __enter__(self) -> "Group":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
-
-    def turn(self, contender: str) -> Turn:
-        """Returns a turn of all processes, whose time is that of the slowest one."""
-        return lambda: max(self._threads.map(lambda child: child(contender), self._children))
+    arguments = [f"127.0.0.1:{free_port()}", str(num_processes)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    with contextlib.ExitStack() as stack:
+        threads = stack.enter_context(concurrent.futures.ThreadPoolExecutor(num_processes))
+        children = [
+            stack.enter_context(
+                Child.module("benchmarks.groups", *arguments, str(index), str(num_devices), environment=environment)
+            )
+            for index in range(num_processes)
+        ]
+        yield lambda contender: lambda: max(threads.map(lambda child: child(contender), children))
 
 
 def make(contender: str, *, num_devices: int) -> Turn:
     """Makes the contender that a line names.
 
     Raises:
-      ValueError: if the line names none.
+      ValueError: if the line names no contender.
     """
     kind, *rest = contender.split()
     if kind == "step" or kind == "local":
@@ -97,9 +85,7 @@ class Reduction:
     def __init__(self, shapes: leaves.Leaves, reducer: str, *, layout: Layout):
         # The first call compiles it, because a program of several processes cannot be compiled for shapes alone.
         self._reduce, self._state = measure.lift_reducer(candidates.parse(reducer), shapes, layout)
-        rng = np.random.default_rng(0)
-        draw = lambda leaf: rng.standard_normal((layout.num_workers, *leaf.shape), np.float32)  # noqa: E731
-        self._gradients = [layout.put_per_worker(draw(leaf)) for leaf in shapes]
+        self._gradients = measure.random_gradients(shapes, layout)
 
     def __call__(self) -> float:
         """Returns the mean seconds of a call, after one that is not counted and waits for the other processes."""

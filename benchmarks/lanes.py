@@ -17,15 +17,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from benchmarks import command, leaves, loops, rounds
 from benchmarks.command import Found, Log
 from benchmarks.groups import Reduction
 from benchmarks.measured import Measured, Target
-from parallel import Layout, Step, configure_cpu_devices, keep_freed_memory
+from parallel import Layout, configure_cpu_devices, keep_freed_memory
+from training import dry_run
 from training.setup import TrainSetup
-from training.train_state import map_per_worker
 
 LANES, BATCH = (8, 32, 64), 32
 IMAGES = 2048  # images in a turn of steps
@@ -102,17 +101,12 @@ def step_bytes(setup: TrainSetup, layout: Layout) -> int:
 
     If a step calls a program once for each lane, all results are kept until the next program uses them.
     """
-    info, config = setup.source.info, setup.config
-    state = setup.worker_shapes
-    feed = {"batch_index": ((), np.uint32), "index": ((config.batch_size_per_worker,), np.int32)}
-    of_lanes = {name: jax.ShapeDtypeStruct((layout.lanes, *shape), dtype) for name, (shape, dtype) in feed.items()}
-    columns = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in info.example.items()}
-    resident = {"train": columns, "constants": info.constants}
-    step: Step = loops.make_step(setup, layout)
-    state = map_per_worker(lambda x: jax.ShapeDtypeStruct((layout.lanes, *x.shape), x.dtype), state)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), (state, of_lanes, resident, {}))
+    inputs = dry_run.step_inputs(setup, layout)
+    columns = inputs["resident"]["train"]
+    inputs["resident"]["train"] = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), columns)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), tuple(inputs.values()))
     needed = []
-    for lowered, calls in step.lower(*shapes).values():
+    for lowered, calls in loops.make_step(setup, layout).lower(*shapes).values():
         memory = lowered.compile().memory_analysis()
         kept = calls * memory.output_size_in_bytes - memory.alias_size_in_bytes
         needed.append(memory.argument_size_in_bytes + memory.temp_size_in_bytes + kept)

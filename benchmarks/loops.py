@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import jax
@@ -13,15 +12,15 @@ from data.assumed import make_or_assume
 from data.example_order import ExampleOrder
 from data.examples import Arrays, Dataset, Info
 from data.feeds import Feeds
+from launch.children import ROOT
 from parallel import AXES, Layout, Step, StepsInFlight
-from training.async_train_step import make_async_train_step
+from training.async_train_step import make_step_of_mode
 from training.metric_logger import StepNumbers
 from training.setup import TrainSetup, make_setup
-from training.train_step import make_train_step, worker_mapping
+from training.train_step import worker_mapping
 
 Part = Literal["step", "local"]
 
-ROOT = Path(__file__).resolve().parent.parent
 NUM_EXAMPLES = 4096
 _ENDLESS = 1_000_000  # steps
 
@@ -32,11 +31,9 @@ def load(name: str, overrides: Sequence[str]) -> TrainSetup:
     >>> load("digits", ["num_workers=2"]).config.num_workers
     2
     """
-    path = ROOT / "configs" / f"{name}.py"
     endless = [f"{key}_steps={_ENDLESS}" for key in ("train", "eval_every", "checkpoint_every")]
-    return make_setup(
-        flags.load(str(path), [f"--config.{text}" for text in (*overrides, *endless)]), open_data=make_or_assume
-    )
+    given = [f"--config.{text}" for text in (*overrides, *endless)]
+    return make_setup(flags.load(f"{ROOT}/configs/{name}.py", given), open_data=make_or_assume)
 
 
 def made_up(info: Info) -> Dataset:
@@ -76,18 +73,17 @@ def make_step(setup: TrainSetup, layout: Layout, *, part: Part = "step", steps_p
 
         return map_workers(compute, keep, **options)
 
-    make = make_train_step if setup.async_mode is None else make_async_train_step
-    return make(setup, layout, map_workers=map_workers if part == "step" else map_local)
+    return make_step_of_mode(setup, layout, map_workers=map_workers if part == "step" else map_local)
 
 
 class Loop:
     """A contender that trains: from the feed to the numbers on the host. The first turn compiles.
 
     Args:
-      setup: of image classification.
-      layout: where the workers are.
+      setup: a setup of image classification.
+      layout: the layout of the workers on the devices.
       num_updates: the least number of updates in a turn.
-      part: of the step.
+      part: the part of the step that is timed.
       steps_per_call: steps that one call of the devices takes.
     """
 

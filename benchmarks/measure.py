@@ -11,13 +11,12 @@ import jax
 import numpy as np
 import optax
 
-from benchmarks import hlo
+from benchmarks import hlo, rounds
 from benchmarks.candidates import BASELINE, Candidate, parse
+from benchmarks.command import Log
 from benchmarks.leaves import Leaves
 from parallel import AXES, Layout, map_devices
 from reducers.traffic import Traffic
-
-Log = Callable[[str], Any]
 
 _COPY_FLOATS = 1 << 24  # floats of each device, far more than its caches hold
 _COPIES = 10
@@ -98,7 +97,7 @@ def measure(
     rows += added
     try:
         _check_memory(least, layout)
-        gradients = _gradients(leaves, layout)
+        gradients = random_gradients(leaves, layout)
         mean = compile_reducer(parse(BASELINE), leaves, layout)
     except ValueError as error:
         for row in added:
@@ -139,7 +138,7 @@ def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> tuple[
         lambda x: np.broadcast_to(x, (layout.num_workers, *np.shape(x))),
         jax.jit(lambda: reducer.init([jax.numpy.zeros(leaf.shape, leaf.dtype) for leaf in leaves]))(),
     )
-    return map_devices(lambda g, s: over_lanes(g, s), layout=layout), layout.put_per_worker(state)
+    return map_devices(over_lanes, layout=layout), layout.put_per_worker(state)
 
 
 def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Program:
@@ -154,16 +153,15 @@ def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Pro
     return Program(compiled, state, hlo.traffic(compiled.as_text()))
 
 
-def _gradients(leaves: Leaves, layout: Layout) -> list[jax.Array]:
+def random_gradients(leaves: Leaves, layout: Layout) -> list[jax.Array]:
+    """Returns a different gradient for each worker, on the devices."""
     rng = np.random.default_rng(0)
     draw = lambda leaf: rng.standard_normal((layout.num_workers, *leaf.shape), np.float32)  # noqa: E731
     return [layout.put_per_worker(draw(leaf)) for leaf in leaves]
 
 
 def _seconds(program: Program, gradients: list[jax.Array]) -> float:
-    start = time.perf_counter()
-    jax.block_until_ready(program.call(gradients, program.state))
-    return time.perf_counter() - start
+    return rounds.timed(lambda: jax.block_until_ready(program.call(gradients, program.state)))
 
 
 def copy_bytes_per_second(layout: Layout) -> float:

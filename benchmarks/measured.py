@@ -57,6 +57,11 @@ class Measured:
         low, high = np.quantile(self.values, [0.25, 0.75])
         return float(low), float(high)
 
+    @property
+    def verdict(self) -> str:
+        """ "met" or "missed"; "" without a target."""
+        return "" if self.target is None else "met" if self.target.met(self.median) else "missed"
+
     def moved(self, before: "Measured") -> bool:
         """Returns whether each median lies outside of the other measurement's quartiles.
 
@@ -74,7 +79,7 @@ def in_words(one: Measured) -> str:
     'adasum over mean: 1.2 x (quartiles 1.1 to 1.4, 3 rounds); target <= 1.3: met'
     """
     low, high = one.quartiles
-    held = f"; target {one.target}: {'met' if one.target.met(one.median) else 'missed'}" if one.target else ""
+    held = f"; target {one.target}: {one.verdict}" if one.target else ""
     spread = f"(quartiles {low:.3g} to {high:.3g}, {len(one.values)} rounds)"
     return f"{one.name}: {one.median:.3g} {one.unit} {spread}{held}"
 

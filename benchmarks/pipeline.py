@@ -5,7 +5,8 @@
 
 Writes JPEG images like those of ImageNet, smooth noise at quality 90 to 95, into a temporary folder, and gathers
 batches of them with one thread and with processes in turns. "reading", "decoding" and "rest" are fractions of the time
-of one thread: reading the record, decoding the JPEG, and cropping. Ctrl-C ends with the results so far.
+of one thread: reading the records, decoding the JPEG at full size, and what remains, which may be below 0 where crops
+are decoded at a reduced size. Ctrl-C ends with the results so far.
 """
 
 import dataclasses
@@ -15,12 +16,13 @@ import pathlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from absl import flags
 
+from benchmarks import command
 from data.decoding.pool import Job, resolve_processes
 from data.streams import Images
 from runs import environment, files
@@ -53,8 +55,8 @@ class Row:
       mode: "training" for random-resized crops, "evaluation" for centre crops.
       processes: the number of decoding processes; 0 is one thread of this process.
       seconds: the seconds of each round over all images.
-      reading: the seconds of each round that one thread spends reading records; empty for processes.
-      decoding: the seconds of each round that one thread spends decoding JPEG; empty for processes.
+      reading: the seconds that one thread takes in each round to read all records; empty for processes.
+      decoding: the seconds that one thread takes in each round to decode all images at full size; empty for processes.
     """
 
     mode: Mode
@@ -120,7 +122,7 @@ def measure(
     processes: Sequence[int],
     repeats: int,
     rows: list[Row],
-    log: Callable[[str], Any] = lambda line: None,
+    log: command.Log,
 ) -> None:
     """Gathers all images once a round with each number of processes; the first round starts them and is not counted.
 
@@ -174,9 +176,9 @@ def table(rows: Sequence[Row], *, count: int) -> str:
     """
     lines: list[Sequence[str]] = [HEADER]
     for row in rows:
-        way = str(row.processes or "one thread")
+        threads = str(row.processes or "one thread")
         if not row.seconds:
-            lines.append((row.mode, way, "not measured", *[""] * 5))
+            lines.append((row.mode, threads, "not measured", *[""] * 5))
             continue
         low, median, high = (f"{rate:.0f}" for rate in np.quantile(count / np.array(row.seconds), [0.25, 0.5, 0.75]))
         share = ["", "", ""]
@@ -185,7 +187,7 @@ def table(rows: Sequence[Row], *, count: int) -> str:
             reading, decoding = np.median([(r / seconds, d / seconds) for r, d, seconds in parts_of], axis=0)
             share = [f"{100 * part:.0f} %" for part in (reading, decoding, 1 - reading - decoding)]
         each = f"{float(median) / max(1, row.processes):.0f}"
-        lines.append((row.mode, way, median, f"{low}-{high}", each, *share))
+        lines.append((row.mode, threads, median, f"{low}-{high}", each, *share))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -199,15 +201,11 @@ def main(argv: Sequence[str]) -> int:
         print(f"{__doc__}\n{given.get_help()}")
         return 0
     try:
-        rest = given(argv)[1:]
-        if rest:
-            raise ValueError(f"{rest[0]!r}: not a flag")
+        command.parse(argv, values=given)
         counts = [0, *(_count(text) for text in given.processes)]
-        target = None if given.json is None else pathlib.Path(given.json).expanduser()
-        if target is not None and (target.is_dir() or not target.parent.is_dir()):
-            raise ValueError(f"json={given.json!r}: must be a file in a folder that exists")
-    except (ValueError, flags.Error) as error:
-        print("benchmarks.pipeline:", str(error).partition("\n")[0], file=sys.stderr)
+        target = command.writable("json", given.json)
+    except ValueError as error:
+        print(f"benchmarks.pipeline: {error}", file=sys.stderr)
         return 2
     log = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
     rows: list[Row] = []

@@ -13,7 +13,7 @@ import contextlib
 import sys
 
 from benchmarks import command, loops, rounds
-from benchmarks.groups import Group
+from benchmarks.groups import group
 from benchmarks.measured import Measured, Target
 from benchmarks.scaling import slopes
 
@@ -36,16 +36,16 @@ def benchmark(
       counts: the numbers of processes that train; the last of these groups also reduces.
     """
     with contextlib.ExitStack() as stack:
-        groups = {n: stack.enter_context(Group(num_processes=n, num_devices=n)) for n in counts}
+        groups = {n: stack.enter_context(group(num_processes=n, num_devices=n)) for n in counts}
         most = groups[counts[-1]]
         reduce = {
-            f"{layout} {label}": most.turn(f"reduce {layout}:{num_floats} {label}")
+            f"{layout} {label}": most(f"reduce {layout}:{num_floats} {label}")
             for layout in LEAVES
             for label in ("mean", *_adasums())
         }
         steps = {
-            str(n): group.turn(f"step mnist {_UPDATES} num_workers={n} batch_size_per_worker=32")
-            for n, group in groups.items()
+            str(n): turn_of(f"step mnist {_UPDATES} num_workers={n} batch_size_per_worker=32")
+            for n, turn_of in groups.items()
         }
         seconds = rounds.in_turns({**reduce, **steps}, repeats=repeats, log=log)
     found = []

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from benchmarks import candidates, leaves
+from benchmarks import candidates, command, leaves
 from benchmarks.measure import Row, copy_bytes_per_second, measure
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
 from runs import environment, files
@@ -85,15 +85,10 @@ def plan(argv: Sequence[str]) -> Plan:
       ValueError: one line, before anything is compiled or written.
     """
     given = make_flags()
-    try:
-        rest = given(argv)[1:]
-    except flags.Error as error:
-        raise ValueError(str(error).partition("\n")[0]) from None
-    if rest:
-        raise ValueError(f"{rest[0]!r}: not a flag")
+    command.parse(argv, values=given)
     sizes = [_size(text) for text in given.sizes]
     labels = None if given.reducers is None else candidates.split(given.reducers)
-    image = _file("figure", given.figure)
+    image = command.writable("figure", given.figure)
     if image is not None:
         if image.suffix not in FORMATS:
             raise ValueError(f"figure={given.figure!r}: must end in {', '.join(FORMATS)}")
@@ -107,7 +102,7 @@ def plan(argv: Sequence[str]) -> Plan:
         layout=Layout.of(given.workers, num_devices=given.devices),
         repeats=given.repeats,
         max_seconds=given.max_seconds,
-        json=_file("json", given.json),
+        json=command.writable("json", given.json),
         figure=image,
     )
 
@@ -120,15 +115,6 @@ def _size(text: str) -> int:
     if not (value >= 1 and value.is_integer()):
         raise ValueError(f"sizes={text!r}: must be whole numbers of floats, such as 1e6")
     return int(value)
-
-
-def _file(flag: str, text: str | None) -> pathlib.Path | None:
-    if text is None:
-        return None
-    path = pathlib.Path(text).expanduser()
-    if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"{flag}={text!r}: must be a file in a folder that exists")
-    return path
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------

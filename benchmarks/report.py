@@ -1,7 +1,6 @@
 """Results of benchmarks as Markdown, and their changes since they were published."""
 
 import ast
-import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,10 +42,7 @@ def section(name: str, environment: Mapping[str, Any], found: Sequence[Measured]
 
 def title(name: str) -> str:
     """Returns the first line of a benchmark's docstring, without importing it."""
-    spec = importlib.util.find_spec(f"benchmarks.{name}")
-    assert spec is not None and spec.origin is not None
-    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
-    return docstring.partition("\n")[0]
+    return (ast.get_docstring(ast.parse((HERE / f"{name}.py").read_text())) or "").partition("\n")[0]
 
 
 def moved(names: Iterable[str], *, new: Path, old: Path = PUBLISHED) -> list[str]:
@@ -67,11 +63,9 @@ def _there(name: str, folder: Path) -> bool:
 
 def _cells(one: Measured, *, notes: str) -> tuple[str, ...]:
     low, high = one.quartiles
-    verdict = ""
-    if one.target:
-        verdict = "met" if one.target.met(one.median) else "missed"
-        if f"### {one.name}\n" in notes:
-            verdict = f"[{verdict}](#{_anchor(one.name)})"
+    verdict = one.verdict
+    if verdict and f"### {one.name}\n" in notes:
+        verdict = f"[{verdict}](#{_anchor(one.name)})"
     spread = f"{_number(low)} to {_number(high)}"
     target = str(one.target or "")
     return (one.name, f"{_number(one.median)} {one.unit}", spread, str(len(one.values)), target, verdict)

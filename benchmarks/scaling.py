@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks import command, loops, rounds
-from benchmarks.groups import Group
+from benchmarks.groups import group
 from benchmarks.measured import Measured
 
 LANES = (1, 4, 16, 64)
@@ -55,15 +55,15 @@ def benchmark(
       devices: the numbers of devices with one lane each.
     """
     with contextlib.ExitStack() as stack:
-        alone = stack.enter_context(Group())
+        alone = stack.enter_context(group())
         contenders = {}
         for reducer in REDUCERS:
             for n in lanes:
                 contender = f"step mnist {max(1, _GRADIENTS // n)} {' '.join(_overrides(n, reducer))}"
-                contenders[_lanes(n, reducer)] = alone.turn(contender)
+                contenders[_lanes(n, reducer)] = alone(contender)
         for n in devices:
-            group = stack.enter_context(Group(num_devices=n))
-            contenders[_devices(n)] = group.turn(f"step digits {_UPDATES} num_workers={n}")
+            turn_of = stack.enter_context(group(num_devices=n))
+            contenders[_devices(n)] = turn_of(f"step digits {_UPDATES} num_workers={n}")
         seconds = rounds.in_turns(contenders, repeats=repeats, log=log)
     found = [Measured(name, values, "s") for name, values in seconds.items()]
     for reducer in REDUCERS:

@@ -16,7 +16,7 @@ import jax
 
 import asynchronous
 from benchmarks import command, loops, rounds
-from benchmarks.groups import Group
+from benchmarks.groups import group
 from benchmarks.measured import Measured, Target
 from reducers import arrivals
 
@@ -51,10 +51,10 @@ def benchmark(
     key = jax.random.key(0)
     tasks = 1000 + 2 * num_events // NUM_WORKERS  # per worker; the fastest worker has somewhat more than the mean
     durations = asynchronous.from_table(arrivals.sample(model, key, num_workers=NUM_WORKERS, num_steps=tasks))
-    with Group() as alone:
+    with group() as alone:
         contenders = {
-            "served": alone.turn(f"step mnist_async_53 {num_updates} {' '.join(_SERVED)}"),
-            "plain": alone.turn(f"step mnist_async_53 {num_updates} {' '.join(_PLAIN)}"),
+            "served": alone(f"step mnist_async_53 {num_updates} {' '.join(_SERVED)}"),
+            "plain": alone(f"step mnist_async_53 {num_updates} {' '.join(_PLAIN)}"),
             "order": lambda: rounds.timed(
                 lambda: list(asynchronous.order(durations, num_workers=NUM_WORKERS, num_events=num_events))
             ),

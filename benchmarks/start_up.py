@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks import command, loops, rounds
 from benchmarks.measured import Measured, Target
-from launch.children import last_line
+from launch.children import ROOT, last_line
 
 _POLL_SECONDS = 0.005
 _RUN = ("train.py", "--config=configs/digits.py", "--config.train_steps=1")
@@ -39,7 +39,7 @@ def until_record(line: Sequence[str], metrics: Path, *, environment: Mapping[str
     with tempfile.TemporaryFile() as output:
         began = time.perf_counter()
         with subprocess.Popen(
-            line, cwd=loops.ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            line, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         ) as process:
             while not _is_not_empty(metrics) and process.poll() is None:
                 time.sleep(_POLL_SECONDS)
@@ -74,7 +74,7 @@ def _cold() -> float:
 
 def _import() -> float:
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import train"], cwd=loops.ROOT, check=True)
+    subprocess.run([sys.executable, "-c", "import train"], cwd=ROOT, check=True)
     return time.perf_counter() - began
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from benchmarks import command, rounds, torch_twins
 from benchmarks.command import Found, Log
-from benchmarks.groups import Group
+from benchmarks.groups import group
 from benchmarks.measured import Measured, Target
 from parallel.backend import malloc_environment
 
@@ -153,8 +153,8 @@ def compare(comparison: Comparison, *, repeats: int, log: Log) -> list[Measured]
     """Starts the contenders of one comparison, times them in turns, and ends them."""
     log(comparison.name)
     with contextlib.ExitStack() as stack:
-        group = stack.enter_context(Group(num_devices=comparison.devices))
-        contenders = {name: group.turn(line) for name, line in comparison.ours().items()}
+        turn_of = stack.enter_context(group(num_devices=comparison.devices))
+        contenders = {name: turn_of(line) for name, line in comparison.ours().items()}
         for peer, arguments in comparison.peers().items():
             environment = {**os.environ, **(malloc_environment() if peer in TUNED.values() else {})}
             contenders[peer] = stack.enter_context(rounds.Child.module(*arguments, environment=environment))

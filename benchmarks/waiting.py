@@ -22,6 +22,7 @@ from benchmarks import command, loops
 from benchmarks.measured import Measured, Target
 from configs import flags
 from data import sources
+from launch.children import ROOT
 
 
 class Run(NamedTuple):
@@ -79,7 +80,7 @@ def train(run: Run) -> float:
         steps |= {"eval_every": run.num_steps, "checkpoint_every": run.num_steps}
         line = [sys.executable, "train.py", f"--config=configs/{run.config}.py", f"--workdir={workdir}"]
         line += [f"--config.{key}_steps={count}" for key, count in steps.items()]
-        done = subprocess.run(line, cwd=loops.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        done = subprocess.run(line, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
             last = done.stderr.strip().rpartition("\n")[2]
             raise RuntimeError(f"{' '.join(line)}: ended with code {done.returncode}, and said: {last}")
@@ -90,7 +91,7 @@ def at_hand(candidates: Sequence[Run], *, log: command.Log) -> list[Run]:
     """Returns the runs whose data are available, and logs the others."""
     found = []
     for run in candidates:
-        config = flags.load(str(loops.ROOT / "configs" / f"{run.config}.py"))
+        config = flags.load(f"{ROOT}/configs/{run.config}.py")
         try:
             sources.make(**config.data)
         except ValueError as error:

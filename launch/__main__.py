@@ -14,7 +14,7 @@ from launch import local
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Starts the processes that the command line asks for, and returns the exit code of the run."""
-    parser = argparse.ArgumentParser(prog="python -m launch", usage=f"{__doc__}", allow_abbrev=False, add_help=False)
+    parser = argparse.ArgumentParser(prog="python -m launch", usage=__doc__, allow_abbrev=False, add_help=False)
     parser.add_argument("--processes", default="2")
     arguments, rest = parser.parse_known_args(argv)
     if "--help" in rest or "-h" in rest:

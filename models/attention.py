@@ -7,10 +7,9 @@ import jax
 from flax import linen as nn
 from jax import numpy as jnp
 
-PAD = 0  # the token of padding in all text data
+from models.fields import Dtype, Remat
 
-Float = Literal["float32", "bfloat16", "float16"]
-Remat = Literal["none", "blocks"]
+PAD = 0  # the token of padding in all text data
 
 
 class SelfAttention(nn.Module):
@@ -32,7 +31,7 @@ class SelfAttention(nn.Module):
 
     num_heads: int
     dropout_rate: float
-    dtype: Float
+    dtype: Dtype
     kernel_init: Callable
     output_init: Callable
 
@@ -66,7 +65,7 @@ class FeedForward(nn.Module):
     """
 
     gelu: Literal["exact", "tanh"]
-    dtype: Float
+    dtype: Dtype
     kernel_init: Callable
     output_init: Callable
 
@@ -79,12 +78,14 @@ class FeedForward(nn.Module):
         return nn.Dense(width, dtype=self.dtype, kernel_init=self.output_init, name="output")(inner)
 
 
-def layer_norm(*, epsilon: float, dtype: Float, name: str) -> nn.LayerNorm:
+def layer_norm(*, epsilon: float, dtype: Dtype, name: str) -> nn.LayerNorm:
     """Returns a layer norm with float32 statistics; the variance is the mean squared deviation, which cannot cancel."""
     return nn.LayerNorm(epsilon=epsilon, dtype=dtype, use_fast_variance=False, name=name)
 
 
-def embed_positions(owner: nn.Module, time: int, *, max_length: int, width: int, init: Callable) -> jax.Array:
+def embed_positions(
+    owner: nn.Module, time: int, *, max_length: int, width: int, init: Callable, dtype: Dtype
+) -> jax.Array:
     """Returns the learned embedding of positions 0 to T - 1, [1, T, D], as a parameter of ``owner``.
 
     Raises:
@@ -92,7 +93,7 @@ def embed_positions(owner: nn.Module, time: int, *, max_length: int, width: int,
     """
     if time > max_length:
         raise ValueError(f"max_length={max_length}: must be at least the data's {time} tokens")
-    return owner.param("positions", init, (max_length, width))[None, :time]
+    return owner.param("positions", init, (max_length, width))[None, :time].astype(dtype)
 
 
 def unembed(x: jax.Array, embedding: nn.Embed) -> jax.Array:

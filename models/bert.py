@@ -7,6 +7,7 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 from models import attention
+from models.fields import Dtype, Remat
 
 EPSILON = 1e-12  # added to the variance in every layer norm
 
@@ -18,7 +19,7 @@ class BertBlock(nn.Module):
     dropout_rate: float
     attention_dropout_rate: float
     gelu: Literal["exact", "tanh"]
-    dtype: attention.Float
+    dtype: Dtype
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array, *, deterministic: bool) -> jax.Array:
@@ -64,8 +65,8 @@ class BertBase(nn.Module):
     attention_dropout_rate: Annotated[float, "[0, 1)"] = 0.1
     max_length: Annotated[int, "[1, inf)"] = 512
     gelu: Literal["exact", "tanh"] = "exact"
-    remat: Literal["none", "blocks"] = "none"
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    remat: Remat = "none"
+    dtype: Dtype = "float32"
 
     @nn.compact
     def __call__(
@@ -86,8 +87,8 @@ class BertBase(nn.Module):
         embedding = nn.Embed(self.vocab_size, self.width, dtype=self.dtype, embedding_init=init, name="tokens")
         kind = nn.Embed(2, self.width, dtype=self.dtype, embedding_init=init, name="segments")
         place = attention.embed_positions(
-            self, tokens.shape[1], max_length=self.max_length, width=self.width, init=init
-        ).astype(self.dtype)
+            self, tokens.shape[1], max_length=self.max_length, width=self.width, init=init, dtype=self.dtype
+        )
         x = embedding(tokens) + kind(segments.astype(jnp.int32)) + place  # (B, T, D)
         x = attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name="embedding_norm")(x)
         x = nn.Dropout(self.dropout_rate, deterministic=deterministic)(x)

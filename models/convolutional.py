@@ -1,25 +1,12 @@
 """Small convolutional networks of the two papers."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import jax
 from flax import linen as nn
 
-
-def max_pool_2x2(x: jax.Array) -> jax.Array:
-    """Maximum over 2 x 2 windows with stride 2; an odd last row or column is dropped.
-
-    Equal to ``nn.max_pool``, except that equal maxima share the gradient. On CPU the gradient of
-    ``nn.max_pool`` takes most of LeNet's time; with the maximum of strided slices the whole step is 1.3 to 1.7 times
-    faster, and with this one, over two axes of a view, 1.18 times faster again.
-
-    >>> max_pool_2x2(jax.numpy.arange(16.0).reshape(1, 4, 4, 1)).reshape(2, 2)
-    Array([[ 5.,  7.],
-           [13., 15.]], dtype=float32)
-    """
-    batch, height, width, channels = x.shape
-    x = x[:, : height // 2 * 2, : width // 2 * 2]
-    return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
+from models.fields import Dtype
+from models.pooling import max_pool_2x2
 
 
 class LeNet5(nn.Module):
@@ -38,7 +25,7 @@ class LeNet5(nn.Module):
 
     num_classes: int
     dropout_rate: Annotated[float, "[0, 1)"] = 0.5
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Dtype = "float32"
 
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:
@@ -64,7 +51,7 @@ class MnistCNN(nn.Module):
     """
 
     num_classes: int
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Dtype = "float32"
 
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:

@@ -1,9 +1,11 @@
 """Models without convolutions."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import jax
 from flax import linen as nn
+
+from models.fields import Dtype
 
 
 class Softmax(nn.Module):
@@ -17,7 +19,7 @@ class Softmax(nn.Module):
     """
 
     num_classes: int
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Dtype = "float32"
 
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:
@@ -40,7 +42,7 @@ class MLP(nn.Module):
     num_classes: int
     hidden_sizes: tuple[Annotated[int, "[1, inf)"], ...] = (128,)
     dropout_rate: Annotated[float, "[0, 1)"] = 0.0
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Dtype = "float32"
 
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:

@@ -8,6 +8,7 @@ import jax
 from flax import linen as nn
 from jax import numpy as jnp
 
+from models.fields import Dtype, Remat
 from models.normalisation import Norm, normalise
 from models.pooling import max_pool_3x3
 
@@ -94,7 +95,7 @@ class Layers(NamedTuple):
     """Settings that all convolutions of a network share."""
 
     norm: Callable[..., jax.Array]
-    dtype: Literal["float32", "bfloat16", "float16"]
+    dtype: Dtype
     width: float
 
     def scaled(self, features: int) -> int:
@@ -207,8 +208,8 @@ class InceptionV3(nn.Module):
     width: Annotated[float, "(0, inf)"] = 1.0
     norm: Norm = "batch"
     norm_momentum: Annotated[float, "[0, 1)"] = 0.9
-    remat: Literal["none", "blocks"] = "none"
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    remat: Remat = "none"
+    dtype: Dtype = "float32"
 
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array | tuple[jax.Array, jax.Array]:

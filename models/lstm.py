@@ -8,6 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from models import attention
+from models.fields import Dtype
 
 
 class LSTMLayer(nn.Module):
@@ -25,7 +26,7 @@ class LSTMLayer(nn.Module):
     """
 
     width: int
-    dtype: attention.Float
+    dtype: Dtype
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -82,7 +83,7 @@ class LSTM(nn.Module):
     width: Annotated[int, "[1, inf)"] = 256
     dropout_rate: Annotated[float, "[0, 1)"] = 0.1
     output: Literal["tied", "own"] = "tied"
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Dtype = "float32"
 
     @nn.compact
     def __call__(self, tokens: jax.Array, *, deterministic: bool = True) -> jax.Array:

@@ -37,8 +37,9 @@ def normalise(
 
     Args:
       x: [B, H, W, D].
-      norm: what mean and variance are over: ``"batch"``, a channel of this worker's batch in training, and in
-        evaluation of the running statistics, collection "batch_stats"; ``"group"``, a group of channels of one image.
+      norm: ``"batch"`` takes mean and variance of each channel over this worker's batch in training, and from the
+        running statistics, collection "batch_stats", in evaluation; ``"group"`` takes those of groups of channels of
+        one image.
       deterministic: True in evaluation.
       dtype: Data type of the result; parameters, statistics and their sums stay float32.
       name: Name of the layer in the module.

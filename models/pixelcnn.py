@@ -8,8 +8,8 @@ import numpy as np
 from flax import linen as nn
 from jax import numpy as jnp
 
+from models.fields import Dtype, Remat
 from models.likelihoods import LIKELIHOODS, to_unit
-from models.tasks.base import apply
 
 
 def order_mask(kind: Literal["A", "B"], kernel_shape: tuple[int, ...], inputs: np.ndarray, outputs: np.ndarray):
@@ -151,8 +151,8 @@ class PixelCNN(nn.Module):
     num_head_filters: Annotated[int, "[3, inf)"] = 1024
     num_mixtures: Annotated[int, "[1, inf)"] = 10
     dropout_rate: Annotated[float, "[0, 1)"] = 0.0
-    remat: Literal["none", "blocks"] = "none"
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    remat: Remat = "none"
+    dtype: Dtype = "float32"
 
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:
@@ -208,8 +208,8 @@ def sample(model: PixelCNN, variables: Any, key: jax.Array, *, shape: tuple[int,
     def draw(step: jax.Array, image: jax.Array) -> jax.Array:
         pixel, channel = step // passes, step % passes
         at = (slice(None), pixel // width, pixel % width)
-        outputs = apply(model, variables, image)[at]
-        drawn = likelihood.draw(jax.random.fold_in(key, step), outputs, channels=channels)  # (B, C)
+        outputs: Any = model.apply(variables, image)
+        drawn = likelihood.draw(jax.random.fold_in(key, step), outputs[at], channels=channels)  # (B, C)
         # Channels after this one are drawn too early, and drawn again in their own pass.
         return image.at[at].set(jnp.where((jnp.arange(channels) >= channel)[None], drawn, image[at]))
 

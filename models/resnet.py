@@ -8,17 +8,17 @@ import jax
 from flax import linen as nn
 from jax import numpy as jnp
 
+from models.fields import Dtype, Remat
 from models.normalisation import Norm, normalise
 from models.pooling import max_pool_3x3
 
-Dtype = Literal["float32", "bfloat16", "float16"]
 Shortcut = Literal["padding", "projection"]
 
 HE_NORMAL = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
 
 
 def convolution(features: int, size: int, *, stride: int = 1, dtype: Dtype, name: str) -> nn.Conv:
-    """A convolution without bias and with equal padding on both sides, where SAME with a stride pads one side more."""
+    """Returns a convolution without bias, padded equally on both sides; "SAME" with a stride pads one side more."""
     return nn.Conv(
         features,
         (size, size),
@@ -116,7 +116,7 @@ class ResNet(nn.Module):
     shortcut: Shortcut = "projection"
     norm: Norm = "batch"
     zero_init_residual: Literal["on", "off"] = "off"
-    remat: Literal["none", "blocks"] = "none"
+    remat: Remat = "none"
     dtype: Dtype = "float32"
 
     stages: ClassVar[tuple[int, ...]] = ()  # blocks of each stage

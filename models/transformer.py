@@ -1,12 +1,13 @@
 """A causal transformer with GPT-2's architecture."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import jax
 from flax import linen as nn
 from jax import numpy as jnp
 
 from models import attention
+from models.fields import Dtype, Remat
 
 EPSILON = 1e-5  # added to the variance in every layer norm
 
@@ -16,7 +17,7 @@ class CausalBlock(nn.Module):
 
     num_heads: int
     dropout_rate: float
-    dtype: attention.Float
+    dtype: Dtype
     output_std: float
 
     @nn.compact
@@ -64,8 +65,8 @@ class Transformer(nn.Module):
     width: Annotated[int, "[1, inf)"] = 256
     dropout_rate: Annotated[float, "[0, 1)"] = 0.1
     max_length: Annotated[int, "[1, inf)"] = 256
-    remat: Literal["none", "blocks"] = "none"
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    remat: Remat = "none"
+    dtype: Dtype = "float32"
 
     @nn.compact
     def __call__(self, tokens: jax.Array, *, deterministic: bool = True) -> jax.Array:
@@ -73,8 +74,8 @@ class Transformer(nn.Module):
         init, time = nn.initializers.normal(0.02), tokens.shape[1]
         embedding = nn.Embed(self.vocab_size, self.width, dtype=self.dtype, embedding_init=init, name="tokens")
         place = attention.embed_positions(
-            self, time, max_length=self.max_length, width=self.width, init=nn.initializers.normal(0.02)
-        ).astype(self.dtype)
+            self, time, max_length=self.max_length, width=self.width, init=init, dtype=self.dtype
+        )
         x = nn.Dropout(self.dropout_rate, deterministic=deterministic)(embedding(tokens) + place)  # (B, T, D)
         mask = jnp.tril(jnp.ones((time, time), bool))[None, None]
         # The residual sum has 2 terms a block; smaller outputs keep its variance from growing with depth.

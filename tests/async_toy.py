@@ -1,4 +1,4 @@
-"""Asynchronous training of a small linear model, on devices, and one gradient at a time in plain Python."""
+"""Asynchronous training of a small model, on devices, and one gradient at a time in plain Python."""
 
 import functools
 from typing import Any, NamedTuple
@@ -10,6 +10,8 @@ from jax import numpy as jnp
 
 import asynchronous
 from parallel import AXES, StepsInFlight, dispatch_lanes, map_workers
+from tests.stepper import largest_difference as largest_difference
+from tests.stepper import same_bits as same_bits
 
 NUM_FEATURES = 6
 NOBODY = np.uint32(2**32 - 1)  # the batch_index of a worker that has no gradient
@@ -38,7 +40,7 @@ def initial_params():
 
 
 def make_update(optimizer):
-    """One update of the server, as the program has it: optimizer, and a count of updates."""
+    """Returns one update of the server, as the trainer makes it: the optimizer, and a count of updates."""
 
     def update(shared, gradient, rate):
         updates, opt_state = optimizer.update(gradient, shared.opt_state, shared.params)
@@ -119,7 +121,7 @@ gradient_of = jax.jit(jax.value_and_grad(loss))
 
 
 def simulate(events, reads, *, num_workers, optimizer=SGD, rule=PLAIN, gradients_per_update=1):
-    """The same, one gradient at a time: a server, and a list of what each worker has read."""
+    """Returns the same as ``run_waves``, one gradient at a time: a server, and a list of what each worker has read."""
     params = initial_params()
     opt_state, rule_state = optimizer.init(params), rule.init(params)
     snapshots, losses, group, num_updates = [params] * num_workers, [], [], 0
@@ -154,11 +156,3 @@ def simulate(events, reads, *, num_workers, optimizer=SGD, rule=PLAIN, gradients
             snapshots[reader] = params
     stacked = jax.tree.map(lambda *rows: np.stack(rows), *snapshots)
     return jax.tree.map(np.asarray, params), num_updates, stacked, np.array(losses)
-
-
-def largest_difference(one, other):
-    return max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
-
-
-def same_bits(one, other):
-    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))

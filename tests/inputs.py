@@ -1,4 +1,4 @@
-"""What tasks are told of the data that they are made for."""
+"""The description of a data set that ``tasks.make`` takes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A setup on a layout, stepped by hand: what tests of the step share."""
+"""Steps a setup on a layout by hand, for tests of the step."""
 
 import functools
 import itertools
@@ -16,11 +16,11 @@ from data import sources
 from data.example_order import ExampleOrder
 from data.feeds import Feeds
 from parallel import Layout, StepsInFlight
-from training.async_train_step import make_async_train_step
+from training.async_train_step import make_step_of_mode
 from training.evaluate import make_evaluation
 from training.setup import make_setup
 from training.train_state import shared_part, to_host
-from training.train_step import make_train_step, worker_mapping
+from training.train_step import worker_mapping
 
 SMALL = ("--config.num_workers=8", "--config.batch_size_per_worker=4", "--config.optimizer.learning_rate=0.02")
 DATASET = sources.make("digits").load(0)
@@ -45,7 +45,7 @@ class Normalised(nn.Module):
 class Stepper:
     """A setup's state on the devices, and the step.
 
-    ``lanes`` overrides the config's; ``wrap`` maps ``compute`` to another one, for faults that a test injects.
+    ``lanes`` overrides the config's; ``wrap`` changes ``compute``, for faults that a test injects.
     """
 
     def __init__(self, setup, *, num_devices=8, lanes=None, steps_per_call=1, wrap=lambda compute: compute):
@@ -119,8 +119,7 @@ def make_step(setup, layout, *, lanes=None, steps_per_call=1, wrap=lambda comput
         mapping = functools.partial(
             parallel.map_workers, mapping=setup.config.lift, lanes=lanes, steps_per_call=steps_per_call
         )
-    make = make_train_step if setup.async_mode is None else make_async_train_step
-    return make(setup, layout, map_workers=wrapping(mapping, wrap))
+    return make_step_of_mode(setup, layout, map_workers=wrapping(mapping, wrap))
 
 
 def wrapping(mapping, wrap):

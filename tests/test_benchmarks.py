@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import reducers
-from benchmarks import candidates, leaves, measure
+from benchmarks import candidates, leaves, measure, rounds
 from benchmarks import reducers as command
 from benchmarks.measure import Row
 from parallel import Layout
@@ -204,15 +204,15 @@ def test_a_whole_run(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("calls_before", [0, 9])
 def test_an_interrupted_run_keeps_what_it_has(calls_before, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(measure, "_COPY_FLOATS", 1000)
-    calls, seconds = [], measure._seconds
+    calls, timed = [], rounds.timed
 
     def interrupted(*arguments):
         calls.append(1)
         if len(calls) > calls_before:
             raise KeyboardInterrupt
-        return seconds(*arguments)
+        return timed(*arguments)
 
-    monkeypatch.setattr(measure, "_seconds", interrupted)
+    monkeypatch.setattr(rounds, "timed", interrupted)
     assert run(*QUICK, "--repeats=3", f"--json={tmp_path}/costs.json", f"--figure={tmp_path}/costs.png") == 130
     captured = capsys.readouterr()
     assert "interrupted" in captured.err and captured.out.count("not measured") == (0 if calls_before else 2)

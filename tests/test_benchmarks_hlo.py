@@ -107,7 +107,7 @@ def leaves(num_floats=4096):
     return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in [(num_floats,), (40, 8), (5,), ()]]
 
 
-NEEDED = {  # by those that have no default for an option
+NEEDED = {  # options without a default
     "backup_workers": "num_required=6",
     "deadline": "deadline_seconds=4.5",
     "k_batch": "num_batches=6",
@@ -116,7 +116,7 @@ NEEDED = {  # by those that have no default for an option
 LABELS = [f"{c.label}:{NEEDED[c.label]}" if c.label in NEEDED else c.label for c in defaults()]
 
 
-# Of Adasum's algorithms that which is chosen, and the one that sends messages between pairs.
+# Quick: the Adasum algorithm that "auto" chooses, and the one that sends messages between pairs.
 QUICK = {label for label in LABELS if not re.search("algorithm=(gram|gather)", label)}
 
 
@@ -147,7 +147,7 @@ def test_lanes_send_nothing(num_devices):
 
 
 def test_groups_of_a_mesh_axis():
-    """What this version of JAX writes for a group that is not all devices."""
+    """This version of JAX writes groups of fewer than all devices in a way that can be read."""
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     spec = jax.sharding.PartitionSpec("x", "y")
     for axis, n in (("x", 2), ("y", 4)):

@@ -1,5 +1,6 @@
 """Benchmarks of runs, steps and processes: the arithmetic, what they start, and a smallest whole run of each."""
 
+import contextlib
 import itertools
 import os
 import sys
@@ -67,21 +68,17 @@ def test_lines_name_contenders():
         groups.make("sleep 3", num_devices=2)
 
 
-def test_a_turn_of_a_group_is_the_slowest_childs():
-    asked = []
+def test_a_turn_of_a_group_is_the_slowest_childs(monkeypatch):
+    asked, seconds = [], iter([1.0, 3.0, 2.0])
 
-    class Made:
-        def __init__(self, seconds):
-            self.seconds = seconds
+    @contextlib.contextmanager
+    def module(*arguments, environment):
+        taken = next(seconds)
+        yield lambda line: asked.append(line) or taken
 
-        def __call__(self, line):
-            asked.append(line)
-            return self.seconds
-
-    group = groups.Group.__new__(groups.Group)
-    with groups.concurrent.futures.ThreadPoolExecutor(3) as threads:
-        group._threads, group._children = threads, [Made(1.0), Made(3.0), Made(2.0)]
-        assert group.turn("step x")() == 3.0 and asked == ["step x"] * 3
+    monkeypatch.setattr(groups.Child, "module", module)
+    with groups.group(num_processes=3) as turn_of:
+        assert turn_of("step x")() == 3.0 and asked == ["step x"] * 3
 
 
 def test_a_reducer_that_is_not_compiled_reduces_the_same():
@@ -94,12 +91,12 @@ def test_a_reducer_that_is_not_compiled_reduces_the_same():
 
 @pytest.mark.slow
 def test_a_group_of_two_processes():
-    with groups.Group(num_processes=2, num_devices=2) as group:
-        mean, adasum = (group.turn(f"reduce plain:1000 {name}") for name in ("mean", "adasum"))
-        step = group.turn("step digits 3 num_workers=2 model.hidden_sizes=(8,)")
+    with groups.group(num_processes=2, num_devices=2) as turn_of:
+        mean, adasum = (turn_of(f"reduce plain:1000 {name}") for name in ("mean", "adasum"))
+        step = turn_of("step digits 3 num_workers=2 model.hidden_sizes=(8,)")
         assert all(turn() > 0 for turn in (mean, adasum, step, adasum, mean, step))
         with pytest.raises(RuntimeError, match=r"benchmarks\.groups .*: ended with code"):
-            group.turn("sleep 3")()
+            turn_of("sleep 3")()
 
 
 # ---- starting up -------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from data.decoding import crops
 from data.decoding.pool import resolve_processes
 from data.example_order import ExampleOrder
 from data.streams import open_images
-from tests.image_folders import random_images, shard, write_images, write_shard
+from tests.data_folders import shard
+from tests.image_folders import random_images, write_images, write_shard
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SIZE, SEED, WORKERS, BATCH = 16, 3, 3, 4

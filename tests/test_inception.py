@@ -1,4 +1,4 @@
-"""Inception-v3: sizes, its two heads, and its options; of 1/32 of its width where it is run."""
+"""Inception-v3: sizes, its two heads, and its options; it runs at 1/32 of its width."""
 
 import functools
 
@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 from models import inception, tasks
 from models.inception import InceptionV3
+from tests import inputs
 from tests.vision_variables import variables_of
 
 
@@ -60,7 +61,7 @@ def test_statistics_change_in_training_alone(mode):
         )
         return changed["batch_stats"]
 
-    # What is not changed is the same variable of the program; evaluation without a key also draws nothing.
+    # An unchanged statistic is the same variable of the program. Evaluation has no key, so it draws nothing.
     program = jax.make_jaxpr(statistics)(variables["batch_stats"], variables["params"], image_of(299)).jaxpr
     statistics_in = program.invars[: len(program.outvars)]
     kept = [before is after for before, after in zip(statistics_in, program.outvars, strict=True)]
@@ -111,8 +112,7 @@ def tiny(**kwargs):
 
 
 def small_task(**kwargs):
-    example = {"image": jax.ShapeDtypeStruct((75, 75, 3), jnp.float32), "label": jax.ShapeDtypeStruct((), jnp.int32)}
-    return tasks.make("classification", model=tiny(), example=example, sizes={"num_classes": 3}, **kwargs)
+    return tasks.make("classification", model=tiny(), **inputs.images((75, 75, 3), num_classes=3), **kwargs)
 
 
 def small_batch():
@@ -134,7 +134,7 @@ def test_initial_deviations():
         return {name: functools.reduce(dict.__getitem__, name.split("/"), params)["kernel"] for name in kernels}
 
     for name, kernel in some(jax.random.key(0)).items():
-        # Of a normal distribution cut off at two standard deviations, 0.88 of the deviation is left.
+        # A normal distribution that is cut off at two standard deviations keeps 0.88 of its deviation.
         np.testing.assert_allclose(np.std(kernel), 0.88 * kernels[name], rtol=0.2)
 
 

@@ -13,15 +13,19 @@ from models.tasks.masked_lm import masked_lm
 
 MASK, NUM_SPECIAL, VOCAB, TIME = 4, 5, 1000, 64
 SIZES = {"vocab_size": VOCAB, "mask_id": MASK, "num_special": NUM_SPECIAL}
-OPTIONS = ("rate", "max_predictions", "unit")
-mask = jax.jit(functools.partial(masking.mask, **SIZES), static_argnames=OPTIONS)
+OPTIONS = {"rate": 0.15, "max_predictions": 20, "unit": "token"}
 
-NUM_LANES, NUM_ROWS = 30, 100  # of nearly every test, so that few programs are compiled
+NUM_LANES, NUM_ROWS = 30, 100  # the same in nearly every test, so that few programs are compiled
+
+
+@functools.partial(jax.jit, static_argnames=tuple(OPTIONS))
+def mask(key, batch, **options):
+    return masking.mask(jax.random.split(key, len(batch["tokens"])), batch, **SIZES, **{**OPTIONS, **options})
 
 
 @functools.partial(jax.jit, static_argnames="unit")
 def mask_lanes(keys, batches, unit):
-    return jax.vmap(functools.partial(masking.mask, **SIZES, unit=unit))(keys, batches)
+    return jax.vmap(functools.partial(mask, unit=unit))(keys, batches)
 
 
 def text(num_rows: int, *, seed: int = 0, longest_word: int = 4):
@@ -107,7 +111,7 @@ def test_every_place_is_chosen_as_often(unit):
 
 
 def word_by_word(words: np.ndarray, order: np.ndarray, left: int) -> set[int]:
-    """What the authors' code does: words in order, each that does not exceed what is left."""
+    """Chooses as the authors' code does: words in order, each that does not exceed what is left."""
     chosen: set[int] = set()
     for word in order:
         places = np.flatnonzero(words == word)
@@ -236,8 +240,8 @@ def test_metrics_are_of_all_masked_tokens_and_of_all_examples(params):
 def test_loss_agrees_with_numpy(params, evaluate):
     batch, model = text(4), small_bert()
     sums = evaluate(params, {}, batch, jnp.array([1.0, 0, 1, 0]))
-    mask_each = jax.jit(lambda batch: masking.mask_each(masking.example_keys(batch["tokens"]), batch, **SIZES))
-    masked = jax.device_get(mask_each(batch))
+    mask_all = jax.jit(lambda batch: masking.mask(masking.example_keys(batch["tokens"]), batch, **SIZES, **OPTIONS))
+    masked = jax.device_get(mask_all(batch))
     outputs = jax.jit(model.apply)({"params": params}, masked.inputs, batch["segments"], masked.positions)
     log_p, log_q = (np.asarray(x, np.float64) for x in map(jax.nn.log_softmax, outputs))
     expected = {name: 0.0 for name in sums}

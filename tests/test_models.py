@@ -12,12 +12,7 @@ import models
 from models import tasks
 from tests import inputs
 
-COUNTS = {  # (28, 28, 1) images, 10 classes
-    "lenet5": 1_663_370,
-    "mnist_cnn": 120_394,
-    "mlp": 784 * 128 + 128 + 128 * 10 + 10,
-    "softmax": 7_850,
-}
+COUNTS = {"lenet5": 1_663_370, "mnist_cnn": 120_394, "mlp": 9_610, "softmax": 7_850}  # 10 classes
 
 
 @pytest.mark.parametrize("name", models.MODELS)
@@ -27,32 +22,24 @@ def test_every_model_says_its_count(name):
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_parameter_count(name):
-    model = models.make(name, sizes={"num_classes": 10})
-    variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 28, 28, 1)))
+    model, size = models.make(name, sizes={"num_classes": 10}), 8 if name == "mlp" else 28  # of digits, or of MNIST
+    variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, size, size, 1)))
     assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == COUNTS[name]
-    assert f"{COUNTS[name]:,}" in models.MODELS.find(name).__doc__ or name == "mlp"
-
-
-def test_mlp_count_on_digits():
-    variables = jax.eval_shape(
-        models.make("mlp", sizes={"num_classes": 10}).init, jax.random.key(0), jnp.zeros((1, 8, 8, 1))
-    )
-    assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == 9_610
-    assert "9,610" in models.MODELS.find("mlp").__doc__
+    assert f"{COUNTS[name]:,}" in models.MODELS.find(name).__doc__
 
 
 @pytest.mark.parametrize("size", [28, 7])
 def test_max_pool_equals_flax(size):
     image = jax.random.normal(jax.random.key(0), (2, size, size, 3))
-    ours, theirs = models.convolutional.max_pool_2x2, lambda x: nn.max_pool(x, (2, 2), (2, 2))
+    ours, theirs = models.pooling.max_pool_2x2, lambda x: nn.max_pool(x, (2, 2), (2, 2))
     np.testing.assert_array_equal(ours(image), theirs(image))
     gradient = lambda pool: jax.grad(lambda x: (pool(x) ** 2).sum())(image)  # noqa: E731
     np.testing.assert_allclose(gradient(ours), gradient(theirs), rtol=1e-6)
 
 
 def task_on(images, **kwargs):
-    told = inputs.images(images.shape[1:], num_classes=3)
-    return tasks.make("classification", model=models.make("softmax", sizes=told["sizes"]), **told, **kwargs)
+    data = inputs.images(images.shape[1:], num_classes=3)
+    return tasks.make("classification", model=models.make("softmax", sizes=data["sizes"]), **data, **kwargs)
 
 
 def test_sums_are_exact_for_any_split_and_padding():

@@ -13,6 +13,7 @@ import parallel
 import reducers
 from parallel import AXES, Layout, StepsInFlight, resolve_lanes
 from tests.grid import grid
+from tests.stepper import largest_difference
 
 LAYOUTS = [8, 4, 2, 1]  # devices for 8 workers
 
@@ -71,10 +72,6 @@ def run(layout, *, num_steps=5, **options):
         in_flight.push(number, metrics)
     in_flight.drain()
     return layout.get(state, STATE_AXES)
-
-
-def largest_difference(one, other):
-    return max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
 
 
 QUICK = {("pmap", "vmap"), ("shard_map", "unrolled"), ("pmap", "dispatched")}

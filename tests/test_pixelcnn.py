@@ -58,7 +58,7 @@ def seen_by(model, shape):
     size = jax.eval_shape(model.apply, variables, image).shape  # (1, H, W, ...), the last being of one value or pixel
     images = np.repeat(image, int(np.prod(size[:-1])), axis=0)  # an image for each output: one backward pass for all
 
-    def outputs(images):  # a random mean of what a likelihood is told of one value
+    def outputs(images):  # a random mean of the outputs for one value
         found = model.apply(variables, images) @ jax.random.normal(jax.random.key(2), size[-1:])
         return jnp.trace(found.reshape(len(images), -1))
 
@@ -84,14 +84,6 @@ def test_receptive_field_is_a_rectangle_without_a_blind_spot():
     down, right = np.indices((height, width)) - np.array([height - 1, width // 2])[:, None, None]
     above = (-1 - reach <= down) & (down <= -1) & (abs(right) <= reach)
     np.testing.assert_array_equal(seen, above | (down == 0) & (-reach <= right) & (right <= -1))
-
-
-def test_channel_order_of_the_mixture_is_in_its_means():
-    outputs = jax.random.normal(jax.random.key(0), (1, 1, 1, *likelihoods.logistic_mixture_shape(3, 2)))
-    _, means, _, coefficients = likelihoods._mixture(outputs, 3)
-    centre = lambda unit: likelihoods._centre(means, coefficients, unit[None, None, None])[0, 0, 0]  # noqa: E731
-    seen = (np.asarray(jax.jacobian(centre)(jnp.array([0.1, -0.2, 0.3]))) != 0).all(0)  # (C, C) of centre, given
-    np.testing.assert_array_equal(seen, np.tril(np.ones((3, 3), bool), -1))
 
 
 def test_remat_changes_nothing():

@@ -13,6 +13,9 @@ from jax import numpy as jnp
 
 from models import pooling, resnet, tasks
 from parallel import AXES, Layout, dispatch_lanes, map_workers
+from tests import inputs
+from tests.grid import grid
+from tests.stepper import largest_difference
 from tests.vision_variables import variables_of
 
 COUNTS = {  # with 1,000 classes of ImageNet, 10 of CIFAR
@@ -42,10 +45,6 @@ class TinyBottleneck(resnet.ResNet50):
 
 def images(count=4, *, size=8, seed=1):
     return np.random.default_rng(seed).standard_normal((count, size, size, 3)).astype(np.float32)
-
-
-def largest_difference(one, other):
-    return max(jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), one, other)))
 
 
 @pytest.mark.parametrize("model", COUNTS, ids=lambda model: model.__name__)
@@ -193,16 +192,13 @@ AXES_OF_STATE = (None, 0)  # parameters, and what each worker has
 
 
 class OnLanes:
-    """Sixteen workers on one device, their step SGD; each keeps its statistics, and its gradient where asked to."""
+    """The SGD step of sixteen workers on one device; each keeps its statistics, and its gradient where asked to."""
 
     num_workers = 16
 
-    def __init__(self, model, *, lanes, keep, size):
-        example = {
-            "image": jax.ShapeDtypeStruct((size, size, 3), jnp.float32),
-            "label": jax.ShapeDtypeStruct((), jnp.int32),
-        }
-        self.task = tasks.make("classification", model=model, example=example, sizes={"num_classes": model.num_classes})
+    def __init__(self, model, size, *, lanes, keep):
+        data = inputs.images((size, size, 3), num_classes=model.num_classes)
+        self.task = tasks.make("classification", model=model, **data)
         self.layout = Layout.of(self.num_workers, num_devices=1)
         variables = variables_of(model, size=size)
         self.params, self.statistics = variables["params"], {"batch_stats": variables["batch_stats"]}
@@ -226,12 +222,10 @@ class OnLanes:
             return (params, {name: mine[name] for name in own}), {}
 
         options = {"layout": self.layout, "state_axes": AXES_OF_STATE}
-        dispatched = lanes == "dispatched"
-        self.step = (
-            dispatch_lanes(compute, update, **options)
-            if dispatched
-            else map_workers(compute, update, **options, lanes=lanes)
-        )
+        if lanes == "dispatched":
+            self.step = dispatch_lanes(compute, update, **options)
+        else:
+            self.step = map_workers(compute, update, **options, lanes=lanes)
 
     def gradient(self, params, statistics, batch):
         gradient, (_, changed) = jax.grad(self.task.loss, has_aux=True)(params, statistics, batch, jax.random.key(0))
@@ -243,59 +237,38 @@ class OnLanes:
         return self.layout.put((self.params, self.local), AXES_OF_STATE), batch, {}, {}
 
 
-def check_that_lanes_are_separate_calls(model, *, lanes, size):
-    on = OnLanes(model, lanes=lanes, keep="gradient", size=size)
+BUILT = {"tiny": (Tiny(num_classes=3), 8), "resnet20": (resnet.ResNet20(num_classes=10), 32)}  # model, size of images
+LANES = ("vmap", "dispatched")
+
+
+@pytest.mark.parametrize(("model", "lanes"), grid(BUILT, LANES, quick={("tiny", "vmap")}))
+def test_sixteen_lanes_are_sixteen_calls(model, lanes):
+    on = OnLanes(*BUILT[model], lanes=lanes, keep="gradient")
     (_, own), _ = on.step(*on.placed())
     got, alone = on.layout.get_per_worker(own), jax.jit(on.gradient)
-    seen = []
     for worker in range(on.num_workers):
         expected = alone(on.params, on.statistics, {name: x[worker] for name, x in on.feed.items()})
         largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(expected["gradient"]))
         for name, tolerance in (("gradient", 1e-5 * largest), ("statistics", 1e-5)):
             mine = jax.tree.map(lambda x: x[worker], got[name])  # noqa: B023
             assert largest_difference(mine, expected[name]) < tolerance
-        seen.append(float(jax.tree.leaves(expected["statistics"])[0][0]))
-    assert len(set(seen)) == on.num_workers
-    return on, got["statistics"]
-
-
-@pytest.mark.parametrize("lanes", ["vmap", pytest.param("dispatched", marks=pytest.mark.slow)])
-def test_sixteen_lanes_are_sixteen_calls(lanes):
-    on, statistics = check_that_lanes_are_separate_calls(Tiny(num_classes=3), lanes=lanes, size=8)
-    # Evaluation is at the mean of the lanes' statistics, of which none is like another.
-    batch = {name: x[0] for name, x in on.feed.items()}
-    evaluate = jax.jit(on.task.evaluate)
+    assert len(np.unique(jax.tree.leaves(got["statistics"])[0][:, 0])) == on.num_workers
+    # Evaluation is at the mean of the lanes' statistics; it differs from those at the statistics of single lanes.
+    batch, evaluate = {name: x[0] for name, x in on.feed.items()}, jax.jit(on.task.evaluate)
     evaluated = [
-        float(evaluate(on.params, jax.tree.map(pick, statistics), batch, np.ones(2, np.float32))["loss"])
+        float(evaluate(on.params, jax.tree.map(pick, got["statistics"]), batch, np.ones(2, np.float32))["loss"])
         for pick in (lambda x: x.mean(0), lambda x: x[0], lambda x: x[1])
     ]
     assert np.isfinite(evaluated).all() and len(set(evaluated)) == 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lanes", ["vmap", "dispatched"])
-def test_sixteen_lanes_of_resnet_20_are_sixteen_calls(lanes):
-    check_that_lanes_are_separate_calls(resnet.ResNet20(num_classes=10), lanes=lanes, size=32)
-
-
-def check_that_parameters_are_there_once(model, *, lanes, size):
-    on = OnLanes(model, lanes=lanes, keep="nothing", size=size)
+@pytest.mark.parametrize(("model", "lanes"), grid(BUILT, LANES, quick={("tiny", "dispatched")}))
+def test_sixteen_lanes_hold_one_copy_of_the_parameters(model, lanes):
+    on = OnLanes(*BUILT[model], lanes=lanes, keep="nothing")
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), on.placed())
     program, calls = on.step.lower(*shapes)["compute" if lanes == "dispatched" else "step"]
     given = program.compile().memory_analysis().argument_size_in_bytes
     nbytes = lambda tree: sum(leaf.nbytes for leaf in jax.tree.leaves(tree))  # noqa: E731
     once = nbytes(on.params) + nbytes(on.local) + nbytes(on.feed) // calls
-    print(f"{type(model).__name__}, {lanes}: {given:,} bytes of arguments, {nbytes(on.params):,} of one copy")
     assert nbytes(on.local) == on.num_workers * nbytes(on.statistics)
     assert once <= given <= once + 64  # the number of the lane, where dispatched
-
-
-@pytest.mark.parametrize("lanes", ["dispatched", pytest.param("vmap", marks=pytest.mark.slow)])
-def test_sixteen_lanes_hold_one_copy_of_the_parameters(lanes):
-    check_that_parameters_are_there_once(Tiny(num_classes=3), lanes=lanes, size=8)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lanes", ["vmap", "dispatched"])
-def test_sixteen_lanes_of_resnet_20_hold_one_copy_of_the_parameters(lanes):
-    check_that_parameters_are_there_once(resnet.ResNet20(num_classes=10), lanes=lanes, size=32)

@@ -113,7 +113,7 @@ def compare(name, dtype):
 
 
 def is_rounding(found, dtype):
-    """Whether images are told apart, and models are not."""
+    """Returns whether images differ clearly and the models by rounding alone."""
     return all(
         1e-2 * largest < between_images and difference < TOLERANCE[dtype] * between_images
         for difference, between_images, largest in found.values()

@@ -22,7 +22,7 @@ _LARGEST_FRAME = 1 << 16
 
 
 def why_not():
-    """What is missing for two hosts here; "" if nothing is."""
+    """Returns what this machine lacks for two hosts, or ""."""
     if shutil.which("ip") is None:
         return "needs the program ip"
     if os.geteuid() != 0:
@@ -53,7 +53,7 @@ class TwoHosts:
             for namespace, address in zip(self._namespaces, self.addresses, strict=True):
                 subprocess.run(["ip", "netns", "add", namespace], check=True)
                 undo.callback(subprocess.run, ["ip", "netns", "del", namespace], check=False)
-                # What `ip netns exec` puts in the place of /etc/hosts: a host's name is its address on the link.
+                # `ip netns exec` puts this file in the place of /etc/hosts: a host's name is its address on the link.
                 etc = pathlib.Path("/etc/netns") / namespace
                 etc.mkdir(parents=True)
                 undo.callback(shutil.rmtree, etc, ignore_errors=True)

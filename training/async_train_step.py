@@ -18,7 +18,14 @@ from reducers import all_finite, num_workers
 from training import nonfinite
 from training.setup import TrainSetup
 from training.train_state import STATE_AXES, TrainState, shared_part
-from training.train_step import Metrics, WorkerGradient, apply_gradients, compute_gradients, make_gradient_function
+from training.train_step import (
+    Metrics,
+    WorkerGradient,
+    apply_gradients,
+    compute_gradients,
+    make_gradient_function,
+    make_train_step,
+)
 
 # Metrics of each update, in order.
 UPDATE_METRICS = ("learning_rate", "reduced_norm", "update_norm", "rate")
@@ -119,6 +126,12 @@ def make_async_train_step(
     return map_workers(
         compute, update, layout=layout, state_axes=STATE_AXES, is_idle=lambda inputs: inputs["position"] < 0
     )
+
+
+def make_step_of_mode(setup: TrainSetup, layout: Layout, *, map_workers: Callable[..., parallel.Step]) -> parallel.Step:
+    """Returns the synchronous or the asynchronous step, whichever the setup is of; both take the same arguments."""
+    make = make_train_step if setup.async_mode is None else make_async_train_step
+    return make(setup, layout, map_workers=map_workers)
 
 
 def _begin(state: TrainState) -> Served:

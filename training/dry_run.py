@@ -11,12 +11,12 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from parallel import DEVICE_AXIS, LANE_AXIS, Layout, Step
-from training.async_train_step import make_async_train_step
+from parallel import DEVICE_AXIS, LANE_AXIS, Layout
+from training.async_train_step import make_step_of_mode
 from training.setup import TrainSetup
 from training.step_plan import ASYNC_INPUTS
 from training.train_state import map_per_worker
-from training.train_step import make_train_step, worker_mapping
+from training.train_step import worker_mapping
 
 
 def describe(
@@ -39,7 +39,7 @@ def describe(
     available = jax.devices() if devices is None else devices
     assumed = available if num_devices is None else range(num_devices)
     layout = Layout.of(setup.config.num_workers, num_devices=num_devices, devices=assumed)
-    inputs = _inputs(setup, layout)
+    inputs = step_inputs(setup, layout)
     _trace(setup, layout, inputs)
     is_present = layout.num_devices <= len(available)
     sections = [
@@ -59,12 +59,7 @@ def describe(
     return "\n\n".join(sections)
 
 
-def _make_step(setup: TrainSetup, layout: Layout, *, map_workers: Any) -> Any:
-    make = make_train_step if setup.async_mode is None else make_async_train_step
-    return make(setup, layout, map_workers=map_workers)
-
-
-def _inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
+def step_inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
     """Returns one device's share of the step's arguments, as shapes: per-worker parts have a leading lane axis."""
     state = setup.worker_shapes
     info, lanes, batch_size = setup.source.info, layout.lanes, setup.config.batch_size_per_worker
@@ -111,7 +106,7 @@ def _trace(setup: TrainSetup, layout: Layout, inputs: dict[str, Any]) -> None:
 
         return over(over(worker, LANE_AXIS), DEVICE_AXIS)
 
-    all_workers = _make_step(setup, layout, map_workers=trace_workers)
+    all_workers: Any = make_step_of_mode(setup, layout, map_workers=trace_workers)
 
     def of_devices(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((layout.num_devices, *x.shape), x.dtype)
@@ -184,7 +179,7 @@ def _bytes(tree: Any) -> int:
 
 def _compiled(setup: TrainSetup, layout: Layout, inputs: dict[str, Any], *, steps_per_call: int) -> str:
     mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
-    step: Step = _make_step(setup, layout, map_workers=mapping)
+    step = make_step_of_mode(setup, layout, map_workers=mapping)
     steps = () if steps_per_call == 1 else (steps_per_call,)
     counts = {"state": (), "batch": steps, "resident": (), "inputs": steps}
     shapes = [_stack(tree, layout.num_devices, *counts[name]) for name, tree in inputs.items()]

@@ -46,14 +46,9 @@ def begin(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> tuple[Any, An
 def train(model: nn.Module, params: Any, model_state: Any, key: jax.Array, *inputs: jax.Array) -> tuple[Any, Any]:
     """Returns a model's outputs in training, with dropout by the key, and its changed other collections."""
     variables = {"params": params, **model_state}
-    return apply(model, variables, *inputs, deterministic=False, rngs={"dropout": key}, mutable=list(model_state))
+    return model.apply(variables, *inputs, deterministic=False, rngs={"dropout": key}, mutable=list(model_state))
 
 
 def predict(model: nn.Module, params: Any, model_state: Any, *inputs: jax.Array) -> Any:
     """Returns a model's outputs in evaluation."""
-    return apply(model, {"params": params, **model_state}, *inputs, deterministic=True)
-
-
-def apply(model: nn.Module, *args, **kwargs) -> Any:
-    """Returns ``model.apply(...)``, whose type depends on ``mutable``."""
-    return model.apply(*args, **kwargs)
+    return model.apply({"params": params, **model_state}, *inputs, deterministic=True)

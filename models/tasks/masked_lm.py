@@ -76,7 +76,7 @@ def masked_lm(
 
     def loss(params, model_state, batch: Batch, key: jax.Array):
         mask_key, dropout_key = jax.random.split(key)
-        masked = masking.mask(mask_key, batch, **options)
+        masked = masking.mask(jax.random.split(mask_key, len(batch["tokens"])), batch, **options)
         inputs = masked.inputs, batch["segments"], masked.positions
         outputs, changed = train(model, params, model_state, dropout_key, *inputs)
         sums = sums_of(outputs, masked, batch, jnp.ones(len(batch["tokens"]), jnp.float32))
@@ -86,7 +86,7 @@ def masked_lm(
         return mean, (sums, changed)
 
     def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
-        masked = masking.mask_each(masking.example_keys(batch["tokens"]), batch, **options)
+        masked = masking.mask(masking.example_keys(batch["tokens"]), batch, **options)
         outputs = predict(model, params, model_state, masked.inputs, batch["segments"], masked.positions)
         return sums_of(outputs, masked, batch, weight)
 

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 
 from models.tasks.base import Batch
 
-MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1  # of the chosen tokens; the rest stay unchanged
+MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1  # shares of the chosen tokens; the rest stay unchanged
 
 Unit = Literal["token", "word"]
 
@@ -30,33 +30,16 @@ class Masked(NamedTuple):
     weights: jax.Array
 
 
-def mask(key: jax.Array, batch: Batch, **options) -> Masked:
-    """Masks each sequence of a batch; splits one key for them.
-
-    >>> tokens, words = jnp.array([[2, 7, 8, 9, 3, 0]]), jnp.array([[-1, 0, 1, 1, -1, -1]])
-    >>> batch, sizes = {"tokens": tokens, "words": words}, {"mask_id": 4, "vocab_size": 10, "num_special": 5}
-    >>> masked = jax.jit(lambda key: mask(key, batch, **sizes, rate=0.5, max_predictions=3))(jax.random.key(0))
-    >>> masked.weights.tolist(), bool((masked.positions > 0)[0, :2].all())
-    ([[1.0, 1.0, 0.0]], True)
-
-    Args:
-      key: Random key.
-      batch: As for ``mask_each``.
-      **options: As for ``mask_each``.
-    """
-    return mask_each(jax.random.split(key, len(batch["tokens"])), batch, **options)
-
-
-def mask_each(
+def mask(
     keys: jax.Array,
     batch: Batch,
     *,
     mask_id: int,
     vocab_size: int,
     num_special: int,
-    rate: float = 0.15,
-    max_predictions: int = 20,
-    unit: Unit = "token",
+    rate: float,
+    max_predictions: int,
+    unit: Unit,
 ) -> Masked:
     r"""Masks each sequence of a batch with its own key.
 
@@ -79,12 +62,18 @@ def mask_each(
       max_predictions: Maximal number P, at most T.
       unit: Choose a single "token", or all tokens of a "word".
 
+    >>> batch = {"tokens": jnp.array([[2, 7, 8, 9, 3, 0]]), "words": jnp.array([[-1, 0, 1, 1, -1, -1]])}
+    >>> options = {"mask_id": 4, "vocab_size": 10, "num_special": 5, "rate": 0.5, "max_predictions": 3, "unit": "token"}
+    >>> masked = mask(jax.random.split(jax.random.key(0), 1), batch, **options)
+    >>> masked.weights.tolist(), bool((masked.positions > 0)[0, :2].all())
+    ([[1.0, 1.0, 0.0]], True)
+
     Reference: Devlin et al., arXiv 1810.04805, section 3.1; google-research/bert, create_pretraining_data.py.
     Differs from the authors' code in: masks are drawn anew each time, not once for all passes; [CLS] and [SEP] do not
     count towards n; a random token is never a special one.
     """
     time = batch["tokens"].shape[1]
-    numbers = [0, *(min(max_predictions, max(1, round(rate * n))) for n in range(1, time + 1))]  # by Python's rounding
+    numbers = [0, *(min(max_predictions, max(1, round(rate * n))) for n in range(1, time + 1))]  # Python's rounding
     places = min(max_predictions, time)
 
     def one(key: jax.Array, tokens: jax.Array, words: jax.Array) -> Masked:
