@@ -1,13 +1,6 @@
 """How the peak learning rate grows with the number of workers: rules by name."""
 
 import math
-from collections.abc import Callable
-
-SCALINGS: dict[str, Callable[[int], float]] = {
-    "none": lambda num_workers: 1.0,
-    "linear": lambda num_workers: float(num_workers),
-    "sqrt": lambda num_workers: math.sqrt(num_workers),
-}
 
 
 def factor(name: str, *, num_workers: int) -> float:
@@ -33,6 +26,7 @@ def factor(name: str, *, num_workers: int) -> float:
     """
     if num_workers < 1:
         raise ValueError(f"num_workers={num_workers}: must be at least 1")
-    if name not in SCALINGS:
-        raise ValueError(f"learning_rate_scaling={name!r}: must be one of {', '.join(map(repr, SCALINGS))}")
-    return SCALINGS[name](num_workers)
+    factors = {"none": 1.0, "linear": float(num_workers), "sqrt": math.sqrt(num_workers)}
+    if name not in factors:
+        raise ValueError(f"learning_rate_scaling={name!r}: must be one of {', '.join(map(repr, factors))}")
+    return factors[name]
