@@ -95,7 +95,7 @@ def _read(spec: str) -> ConfigDict:
 
 def _parse(override: str) -> tuple[str, str]:
     match = _OVERRIDE.fullmatch(override)
-    if not match or match["text"] is None:
+    if not match or match["text"] is None or match[1]:  # "--noconfig.key=value" has no meaning
         raise ConfigError(f"{override}: must be --config.key=value")
     return match["path"], match["text"]
 
