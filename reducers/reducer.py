@@ -55,11 +55,11 @@ class Reducer(optax.GradientTransformationExtraArgs):
         return self
 
     def like(self, init: Callable[..., Any], update: Callable[..., Any], **changes: Any) -> "Reducer":
-        """Returns a reducer of other functions with the facts of this one: what a wrapper returns.
+        """Returns a reducer with other functions and the facts of this one, as a wrapper does.
 
         Args:
-          init: of the wrapper.
-          update: of the wrapper.
+          init: the wrapper's.
+          update: the wrapper's.
           **changes: facts in which the wrapper differs.
         """
         return type(self)(init, update, **{**vars(self), **changes})
@@ -139,13 +139,12 @@ class ReducerRegistry(Registry):
         return super().build({**options, "name": name}, where=where, **given)
 
     def _inner(self, name: Any) -> set[str]:
-        """The parameters of a constructor that are reducers themselves; none of an unknown name."""
-        constructor = self.get(name) if isinstance(name, str) else None
-        return (
-            set() if constructor is None else {k for k, p in parameters(constructor).items() if p.annotation == Combine}
-        )
+        """Returns the parameters of a constructor that are reducers themselves; none for an unknown name."""
+        if not isinstance(name, str) or name not in self:
+            return set()
+        return {key for key, p in parameters(self[name]).items() if p.annotation == Combine}
 
 
 def _is_built(value: Any) -> bool:
-    """Whether a reducer inside a block is an object already; None is the mean."""
+    """Returns whether a reducer inside a block is an object already; None is the mean."""
     return value is None or isinstance(value, optax.GradientTransformation)

@@ -154,11 +154,3 @@ def simulate(events, reads, *, num_workers, optimizer=SGD, rule=PLAIN, gradients
             snapshots[reader] = params
     stacked = jax.tree.map(lambda *rows: np.stack(rows), *snapshots)
     return jax.tree.map(np.asarray, params), num_updates, stacked, np.array(losses)
-
-
-def largest_difference(one, other):
-    return max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
-
-
-def same_bits(one, other):
-    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
