@@ -311,5 +311,8 @@ def test_adaptive_compensation_by_hand():
 def test_refused_rules(name, options, message):
     with pytest.raises(ValueError, match=message):
         asynchronous.make(name, **options)
+
+
+def test_a_refused_count():
     with pytest.raises(ValueError, match="gradients_per_update=0"):
         asynchronous.init_server({}, rule=toy.PLAIN, gradients_per_update=0)

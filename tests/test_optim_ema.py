@@ -52,12 +52,3 @@ def test_scaling_rules():
     assert [scaling.factor("none", num_workers=w) for w in (1, 8, 32)] == [1, 1, 1]
     assert [scaling.factor("linear", num_workers=w) for w in (1, 8, 32)] == [1, 8, 32]
     assert [scaling.factor("sqrt", num_workers=w) for w in (1, 4, 64)] == [1, 2, 8]
-
-
-@pytest.mark.parametrize(
-    ("name", "num_workers", "message"),
-    [("cubic", 8, "learning_rate_scaling='cubic': must be one of 'none', 'linear', 'sqrt'"), ("sqrt", 0, "num_work")],
-)
-def test_scaling_refuses(name, num_workers, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        scaling.factor(name, num_workers=num_workers)
