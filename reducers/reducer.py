@@ -26,7 +26,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
       homogeneous: whether R(c g) = c R(g), also where c changes from one update to the next.
       num_counted: how many workers' batches each update counts, where the rule fixes that; None for all workers.
 
-    >>> reducer = Reducer(lambda params: optax.EmptyState(), lambda g, s, p=None, **extra: (g, s), homogeneous=True)
+    >>> reducer = Reducer(optax.init_empty_state, lambda g, s, p=None, **extra: (g, s), homogeneous=True)
     >>> reducer.homogeneous, reducer.needs_arrivals, isinstance(reducer, optax.GradientTransformationExtraArgs)
     (True, False, True)
     """
@@ -109,6 +109,11 @@ class ReducerRegistry(Registry):
     """A registry of reducers, in which a block may hold another reducer: a name, a block, or a transformation.
 
     A constructor's parameter with the annotation ``Combine`` is such a reducer; "mean" is its default in a block.
+
+    >>> from reducers import REDUCERS
+    >>> REDUCERS.check({"name": "deadline", "deadline_seconds": 2.0, "combine": {"name": "adasm"}})
+    Traceback (most recent call last):
+    ValueError: combine.name='adasm': unknown name; did you mean 'adasum'?
     """
 
     def parameters(self, name: str) -> Parameters:

@@ -67,7 +67,7 @@ def _pair(a, b):
     return (1 - (dot / (2 * aa) if aa else 0)) * a + (1 - (dot / (2 * bb) if bb else 0)) * b
 
 
-# Of 8 workers, no two the same: a tie goes by index, and then the order of the workers matters.
+# No two of the 8 workers take the same time: ties go by index, and then the order of the workers matters.
 SECONDS = np.array([2.0, 1.0, 4.0, 3.0, 5.0, 9.0, 6.0, 1.5], np.float32)
 TIMES = {"arrival_seconds": SECONDS}
 

@@ -163,7 +163,7 @@ def test_horovod_trees(golden, algorithm):
         join = lambda leaves: np.concatenate([leaf.ravel() for leaf in leaves])  # noqa: E731
         errors.append(error(join(model), whole, rows))
         assert max(errors) <= TOLERANCE[dtype], (n, name, dtype, errors)
-        # Where layers end matters: one for the other is refused.
+        # The ends of layers matter: one result for the other is refused.
         assert error(join(model), join(outputs), rows) > 2 * TOLERANCE["float16"]
         assert error(join(layers), whole, rows) > 2 * TOLERANCE["float16"]
 
@@ -245,7 +245,7 @@ def test_any_number_of_workers(num_workers):
     masks = np.stack([~nobody, random, nobody, last])
     tolerance = 1e-6 * max(1, num_workers / 16)  # of one worker's norm, and many add up to several times that
     column = lambda x, g: x.reshape(-1, *[1] * (g.ndim - 1))  # noqa: E731 - to broadcast [W] against a leaf
-    # What an absent worker holds is poison.
+    # An absent worker holds poison.
     held = [np.stack([np.where(column(m, g), g, column(poison, g)) for m in masks]) for g in grads]
 
     def one(held, mask, algorithm):

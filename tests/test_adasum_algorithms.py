@@ -113,7 +113,7 @@ def test_lanes_come_after_devices():
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_scaling_by_a_power_of_two_changes_no_bit(algorithm):
-    # Beyond 2^40 vectors are divided by their scales before they are multiplied, and nobody can tell.
+    # Beyond 2^40 vectors are divided by their scales before they are multiplied, which must not show.
     grads, reduce = [g + g[:1] for g in leaves_of(4)], compiled(adasum(algorithm=algorithm))
     one = reduce(grads)
     for exponent in (-90, -60, 60, 90):

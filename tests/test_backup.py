@@ -341,11 +341,13 @@ def test_refused(name, options, message):
 
 
 def test_what_is_nested_is_checked_without_an_axis():
-    reducers.check({"name": "stale", "delay_steps": 1, "combine": {"name": "backup_workers", "num_required": 2}})
+    reducers.REDUCERS.check(
+        {"name": "stale", "delay_steps": 1, "combine": {"name": "backup_workers", "num_required": 2}}
+    )
     with pytest.raises(ValueError, match=r"^combine.nmae: unknown"):
-        reducers.check({"name": "stale", "delay_steps": 1, "combine": {"name": "trimmed_mean", "nmae": 2}})
+        reducers.REDUCERS.check({"name": "stale", "delay_steps": 1, "combine": {"name": "trimmed_mean", "nmae": 2}})
     with pytest.raises(ValueError, match=r"^name: missing; allowed: adacons, "):
-        reducers.check({"delay_steps": 1})
+        reducers.REDUCERS.check({"delay_steps": 1})
 
 
 def test_reducers_compose_as_objects_as_they_do_by_name():

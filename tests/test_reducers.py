@@ -61,7 +61,7 @@ def traced(make, grads, *, extra=()):
 
 
 def extras(case: Case, num_workers: int = 8, *, order=None):
-    """What a row's update needs, for each worker [W, ...]; workers may be put into another order."""
+    """The keyword arguments that a row's update needs, for each worker [W, ...], in a given order of workers."""
     order = np.arange(num_workers) if order is None else order
     return {k: np.stack([v[:num_workers][order]] * num_workers) for k, v in case.shared.items()}
 
@@ -107,7 +107,7 @@ def check_oracle(case: Case, make, num_workers: int, *, scale: float = 1.0):
 
 
 def vectors_of(case: Case, stacked_tree) -> list[np.ndarray]:
-    """What the oracle is given, in float64: each leaf as [W, size], or all as one."""
+    """The oracle's arguments, in float64: each leaf as [W, size], or all as one."""
     rows = [np.asarray(x, np.float64).reshape(len(x), -1) for x in jax.tree.leaves(stacked_tree)]
     return rows if case.granularity == "layer" else [np.concatenate(rows, axis=1)]
 

@@ -41,7 +41,7 @@ class Spanned(NamedTuple):
 
 
 def too_small(num_elements: int, *, num_nodes: int) -> bool:
-    """Returns whether a layer is too small for a Gram matrix, which loses digits there: 7e-6 for 8 workers in 2 D."""
+    """Returns whether a layer is too small for a Gram matrix, which then loses digits: 7e-6 for 8 workers in 2 D."""
     return num_elements < max(_MIN_ELEMENTS, _MIN_ELEMENTS_PER_NODE * num_nodes)
 
 
