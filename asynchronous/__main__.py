@@ -2,12 +2,6 @@
 
 import sys
 
-
-def main() -> int:
-    """Prints the new spelling, and returns the exit code of bad input."""
-    print("python -m asynchronous: renamed; use python -m experiments.staleness with the same flags", file=sys.stderr)
-    return 2
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print("python -m asynchronous: renamed; use python -m experiments.staleness with the same flags", file=sys.stderr)
+    sys.exit(2)

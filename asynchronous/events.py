@@ -78,7 +78,10 @@ def _of_worker(durations: Durations, worker: int) -> Iterator[float]:
 
 
 class Reads(NamedTuple):
-    """Reads of the parameters, in order. The number of a read is the batch_index of the task that begins with it."""
+    """Reads of the parameters after second 0, in order.
+
+    The number of a read, counted from those at second 0, is the batch_index of the task that begins with it.
+    """
 
     worker: np.ndarray  # [R] int32
     event: np.ndarray  # [R] int64, number of gradients that had arrived before

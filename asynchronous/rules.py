@@ -2,7 +2,8 @@
 
 A rule returns the gradient to apply and a rate, a factor of the optimizer's step. A rate of 0 drops the gradient: the
 parameters and the optimizer's state do not change, but it counts as an update. The rate multiplies the step and not the
-gradient, because optimizers such as Adam and LAMB would divide it out again; for SGD the two are the same.
+gradient, because optimizers such as Adam and LAMB would divide it out again; for SGD the two are the same. ``make``
+builds a rule by its name, and checks its options.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ def _rate_by(rate: Callable[[jax.Array], jax.Array]) -> Rule:
         del others
         return gradient, rate(staleness.astype(jnp.float32)), state
 
-    return Rule(lambda params: optax.EmptyState(), apply)
+    return Rule(optax.init_empty_state, apply)
 
 
 def none() -> Rule:
@@ -51,7 +52,7 @@ def none() -> Rule:
         del others
         return gradient, None, state
 
-    return Rule(lambda params: optax.EmptyState(), apply)
+    return Rule(optax.init_empty_state, apply)
 
 
 def inverse() -> Rule:
@@ -86,8 +87,6 @@ def threshold(*, max_staleness: Annotated[int, "[0, inf)"]) -> Rule:
 
     Reference: allowed by Koloskova, Stich, Jaggi, arXiv 2206.08307, eq. 11, for a threshold of the concurrency or more.
     """
-    if max_staleness < 0:
-        raise ValueError(f"max_staleness={max_staleness}: must be in [0, inf)")
     return _rate_by(lambda staleness: (staleness <= max_staleness).astype(jnp.float32))
 
 
@@ -106,15 +105,13 @@ def delay_adaptive(*, bound: Annotated[float, "[0, inf)"] = 1.0) -> Rule:
     Mishchenko, Bach, Even, Woodworth, "Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays", arXiv 2206.07638.
     Differs from the paper in: the concurrency is n at all times, even if a bound on staleness makes workers wait.
     """
-    if bound < 0:
-        raise ValueError(f"bound={bound}: must be in [0, inf)")
 
     def apply(gradient, state, *, staleness, num_workers, **others):
         del others
         bounded = jnp.minimum(1.0, bound / jnp.maximum(staleness, 1))
         return gradient, jnp.where(staleness <= num_workers, 1.0, bounded), state
 
-    return Rule(lambda params: optax.EmptyState(), apply)
+    return Rule(optax.init_empty_state, apply)
 
 
 def delay_compensation(*, strength: Annotated[float, "[0, inf)"] = 0.04) -> Rule:
@@ -133,14 +130,12 @@ def delay_compensation(*, strength: Annotated[float, "[0, inf)"] = 0.04) -> Rule
     Reference: Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML 2017,
     arXiv 1609.08326, DC-ASGD-c.
     """
-    if strength < 0:
-        raise ValueError(f"strength={strength}: must be in [0, inf)")
 
     def apply(gradient, state, *, params, read, **others):
         del others
         return jax.tree.map(lambda g, w, r: g + strength * g * g * (w - r), gradient, params, read()), None, state
 
-    return Rule(lambda params: optax.EmptyState(), apply)
+    return Rule(optax.init_empty_state, apply)
 
 
 def adaptive_delay_compensation(
@@ -162,10 +157,6 @@ def adaptive_delay_compensation(
     Reference: Zheng et al., arXiv 1609.08326, DC-ASGD-a. Differs from a published implementation in: one mean square
     for the gradients of all workers instead of one for each worker.
     """
-    if strength < 0 or not 0 <= decay < 1 or epsilon <= 0:
-        raise ValueError(
-            f"strength={strength}, decay={decay}, epsilon={epsilon}: must be in [0, inf), in [0, 1) and above 0"
-        )
 
     def apply(gradient, state, *, params, read, **others):
         del others

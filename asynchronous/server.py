@@ -8,7 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from asynchronous.rules import Rate, Rule
-from reducers.collectives import AxisName, gather_workers, lanes_of
+from reducers.collectives import AxisName, devices_and_lanes, gather_workers, num_workers
 from reducers.traffic import Traffic
 
 
@@ -95,13 +95,12 @@ def apply_in_order(
     Reference: Chen et al., arXiv 1604.00981, algorithm 2; soft synchronisation: Zhang, Gupta, Lian, Liu,
     arXiv 1511.05950. Differs from the papers in: one server, so that no read is torn.
     """
-    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    rows = _Rows(axes)
-    position, staleness, reads_after = gather_workers(jnp.stack([position, staleness, reads_after]), axes).T  # (W,)
-    num_workers = len(position)
-    in_order = jnp.argsort(jnp.where(position < 0, num_workers, position))  # workers; those without a position last
+    rows, n = _Rows(axis_name), num_workers(axis_name)
+    slots = gather_workers(jnp.stack([position, staleness, reads_after]), axis_name)  # (W, 3)
+    position, staleness, reads_after = slots.T
+    in_order = jnp.argsort(jnp.where(position < 0, n, position))  # workers; those without a position last
     readers = jnp.argsort(reads_after)  # workers; those that do not read come first
-    num_read = jnp.searchsorted(reads_after[readers], jnp.arange(num_workers + 1), side="right")
+    num_read = jnp.searchsorted(reads_after[readers], jnp.arange(n + 1), side="right")
     gradients = rows.stack(gradient)
 
     def apply_one(number, carry):
@@ -116,7 +115,7 @@ def apply_in_order(
             params=shared.params,
             read=lambda: rows.get(snapshots, worker),
             staleness=staleness[worker],
-            num_workers=num_workers,
+            num_workers=n,
         )
         if state.pending is None:
             shared, pending = update(shared, gradient, rate), None
@@ -173,8 +172,7 @@ def values_in_order(values: jax.Array, position: jax.Array, axis_name: AxisName)
     ...     jnp.array([5.0, 6.0, 7.0]), jnp.array([1, -1, 0]))[0]
     Array([7., 5., 0.], dtype=float32)
     """
-    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    gathered, position = gather_workers(values, axes), gather_workers(position, axes)
+    gathered, position = gather_workers(values, axis_name), gather_workers(position, axis_name)
     place = jnp.where(position < 0, len(position), position)  # an index out of range is dropped
     return jnp.zeros_like(gathered).at[place].set(gathered, mode="drop")
 
@@ -201,26 +199,22 @@ class _Rows:
     Gathering over lanes is free, because it gives the batched array itself; so these rows are not batched over lanes.
     """
 
-    def __init__(self, axes: tuple[str, ...]):
-        self._lanes = lanes_of(axes)
-        self._devices = tuple(axis for axis in axes if axis not in self._lanes)
-        self._num_lanes = lax.axis_size(self._lanes) if self._lanes else 1
+    def __init__(self, axis_name: AxisName):
+        self._devices, self._lanes = devices_and_lanes(axis_name)
+        self._num_lanes = num_workers(self._lanes)
 
     def stack(self, tree: Any) -> Any:
         """Returns the rows of this device from one worker's tree."""
-        return jax.tree.map(lambda x: gather_workers(x, self._lanes) if self._lanes else x[None], tree)
+        return jax.tree.map(lambda x: gather_workers(x, self._lanes), tree)
 
     def own(self, stacked: Any) -> Any:
         """Returns this worker's row."""
-        lane = lax.axis_index(self._lanes) if self._lanes else 0
+        lane = lax.axis_index(self._lanes)
         return jax.tree.map(lambda x: x[lane], stacked)
 
     def get(self, stacked: Any, worker: jax.Array) -> Any:
         """Returns the row of any worker, on all devices."""
-        row = jax.tree.map(lambda x: x[worker % self._num_lanes], stacked)
-        if not self._devices:
-            return row
-        mine = self._holds(worker)
+        row, mine = jax.tree.map(lambda x: x[worker % self._num_lanes], stacked), self._holds(worker)
         return lax.psum(jax.tree.map(lambda x: jnp.where(mine, x, 0), row), self._devices)
 
     def put(self, stacked: Any, worker: jax.Array, tree: Any) -> Any:
@@ -228,5 +222,5 @@ class _Rows:
         lane, mine = worker % self._num_lanes, self._holds(worker)
         return jax.tree.map(lambda rows, x: rows.at[lane].set(jnp.where(mine, x, rows[lane])), stacked, tree)
 
-    def _holds(self, worker: jax.Array) -> Any:
-        return worker // self._num_lanes == lax.axis_index(self._devices) if self._devices else True
+    def _holds(self, worker: jax.Array) -> jax.Array:
+        return worker // self._num_lanes == lax.axis_index(self._devices)

@@ -74,8 +74,8 @@ def get_config(variant: str = "") -> ConfigDict:
     return recipe(variant, optimizer={**LAMB, "learning_rate": 6e-3}, schedule=warmup, sizes=SIZES)
 
 
-def recipe(variant: str, *, sizes: Mapping[str, Sizes], **how: Any) -> ConfigDict:
-    """The experiment with an optimizer and its schedule; ``how`` are blocks and keys of the config."""
+def recipe(variant: str, *, sizes: Mapping[str, Sizes], **overrides: Any) -> ConfigDict:
+    """Returns the experiment; ``overrides`` are blocks and keys of the config, in the place of the common ones."""
     common: dict[str, Any] = {
         "model": {"name": "bert_large", "remat": "blocks", "dtype": "bfloat16"},
         "task": {"name": "masked_lm"},
@@ -96,4 +96,4 @@ def recipe(variant: str, *, sizes: Mapping[str, Sizes], **how: Any) -> ConfigDic
         "eval_every_steps": 500,
         "checkpoint_every_steps": 200,
     }
-    return sized(experiment(**{**common, **how}), variant, sizes=sizes)
+    return sized(experiment(**{**common, **overrides}), variant, sizes=sizes)

@@ -87,7 +87,7 @@ def _read(spec: str) -> ConfigDict:
     except ConfigError as error:
         raise ConfigError(f"config={spec!r}: {str(error).removeprefix(f'config={spec!r}: ')}") from None
     except (Exception, SystemExit) as error:  # a config is Python: anything may go wrong in it
-        raise ConfigError(f"config={spec!r}: {type(error).__name__}: {_one_line(error)}") from None
+        raise ConfigError(f"config={spec!r}: {type(error).__name__}: {error}") from None
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"config={spec!r}: get_config returned {type(config).__name__}, not a ConfigDict")
     return config
@@ -95,7 +95,7 @@ def _read(spec: str) -> ConfigDict:
 
 def _parse(override: str) -> tuple[str, str]:
     match = _OVERRIDE.fullmatch(override)
-    if not match or match["text"] is None:
+    if not match or match["text"] is None or match[1]:  # "--noconfig.key=value" has no meaning
         raise ConfigError(f"{override}: must be --config.key=value")
     return match["path"], match["text"]
 
@@ -158,10 +158,6 @@ def _value(text: str, annotation: Any) -> Any:
     return text if kind is str else registry.literal(text)
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
-
-
 def parse(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) -> tuple[ConfigDict, list[str]]:
     """Parses a command line whose ``known`` flags include a string flag ``config``.
 
@@ -175,7 +171,7 @@ def parse(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) -> tupl
     try:
         positional = known(others)[1:]
     except flags.Error as error:
-        raise ConfigError(_one_line(error)) from None
+        raise ConfigError(str(error)) from None
     if positional:
         raise ConfigError(f"{positional[0]!r}: is not a flag; write --flag=value")
     notes: list[str] = []

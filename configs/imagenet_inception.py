@@ -49,8 +49,8 @@ def get_config(variant: str = "") -> ConfigDict:
     return recipe(variant, sizes=SIZES, reducer={"name": "backup_workers", "num_required": 50})
 
 
-def recipe(variant: str, *, sizes: Mapping[str, Sizes], **ways: Any) -> ConfigDict:
-    """The experiment, with a way to share the model; ``ways`` are blocks and keys of the config."""
+def recipe(variant: str, *, sizes: Mapping[str, Sizes], **overrides: Any) -> ConfigDict:
+    """Returns the experiment; ``overrides`` are blocks and keys of the config, in the place of the common ones."""
     common: dict[str, Any] = {
         "model": {"name": "inception_v3", "norm_momentum": 0.9997, "dtype": "bfloat16"},
         "task": {"name": "classification", "label_smoothing": 0.1, "auxiliary_weight": 0.4},
@@ -74,4 +74,4 @@ def recipe(variant: str, *, sizes: Mapping[str, Sizes], **ways: Any) -> ConfigDi
         "checkpoint_every_epochs": 1,
         "ema_decay": 0.9999,
     }
-    return sized(experiment(**{**common, **ways}), variant, sizes=sizes)
+    return sized(experiment(**{**common, **overrides}), variant, sizes=sizes)

@@ -44,7 +44,7 @@ SIZES: dict[str, Sizes] = {
     },
     "smoke": TINY_RESNET,
 }
-# "64k" of those whose reducer acts on gradients.
+# The variant "64k" of the configs whose reducer acts on gradients.
 ACCUMULATED: Sizes = {"batch_size_per_worker": 1024, "accumulation": {"name": "micro_batches", "count": 4}}
 
 
@@ -61,7 +61,7 @@ def recipe(
     reducer_on: Literal["gradients", "updates"] = "updates",
     sizes: Mapping[str, Sizes] = SIZES,
 ) -> ConfigDict:
-    """The experiment with an optimizer and a reducer."""
+    """Returns the experiment with an optimizer and a reducer."""
     momentum_sgd = {
         "name": "chain",
         "transforms": (

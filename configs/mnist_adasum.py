@@ -28,7 +28,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def recipe(variant: str, *, optimizer: dict[str, Any]) -> ConfigDict:
-    """The experiment with an optimizer: one peak learning rate, the authors' schedule, deltas combined by Adasum."""
+    """Returns the experiment with an optimizer, whose deltas Adasum combines, on the authors' schedule."""
     config = experiment(
         model={"name": "lenet5"},
         data={"name": "mnist"},

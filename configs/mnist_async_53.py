@@ -29,7 +29,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def recipe(variant: str, *, num_workers: int, learning_rate: float) -> ConfigDict:
-    """The experiment with so many workers; the rate falls with their number, as the staleness grows with it."""
+    """Returns the experiment; the more workers, the staler the gradients, and the lower the rate should be."""
     config = experiment(
         model={"name": "mnist_cnn"},
         data={"name": "mnist"},

@@ -30,7 +30,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def recipe(variant: str, *, num_required: int, num_backups: int) -> ConfigDict:
-    """The experiment with N + b workers; an epoch is of the examples of the N."""
+    """Returns the experiment with N + b workers; an epoch counts the examples of the N."""
     config = experiment(
         model={"name": "mnist_cnn"},
         data={"name": "mnist"},

@@ -7,7 +7,7 @@ parameter without a default is a key that must be given.
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from ml_collections import ConfigDict, config_dict
@@ -127,25 +127,16 @@ def experiment(
     return ConfigDict({k: dict(v) if isinstance(v, Mapping) else v for k, v in locals().items()})
 
 
-def constructor(block: str, name: Any) -> Callable:
-    """Returns the constructor with this name in a block; raises ConfigError if there is none."""
-    if name is None:
-        raise ConfigError(f"config.{block}.name: missing")
-    if not isinstance(name, str):
-        raise ConfigError(f"config.{block}.name={name!r}: must be the name of a {block}")
-    with in_block(block):
-        return BLOCKS[block].find(name)
-
-
 def block_parameters(block: str, name: Any) -> Parameters:
-    """Returns the keys of a block except ``name``: the parameters of the constructor with this name."""
-    constructor(block, name)
-    return BLOCKS[block].parameters(name)
+    """Returns the keys of a block except ``name``; raises ConfigError if no constructor has this name."""
+    with in_block(block):
+        return BLOCKS[block].parameters(name)
 
 
 def same_keys(block: str, old: Any, new: Any) -> bool:
     """Returns whether two names of a block have the same constructor, as those of image sets do."""
-    return old == new or (old is not None and constructor(block, old) is constructor(block, new))
+    with in_block(block):
+        return old == new or (old is not None and BLOCKS[block].find(old) is BLOCKS[block].find(new))
 
 
 def parameter(config: ConfigDict, path: str) -> inspect.Parameter:
@@ -181,7 +172,7 @@ def with_blocks(config: ConfigDict) -> ConfigDict:
       ConfigError: if a key is unknown, a block without a default is missing, or a value is not a block.
     """
     keys = registry.parameters(experiment)
-    values = _checked({key: config[key] for key in config if key in BLOCKS or key not in keys}, keys, where="config")
+    values = _checked({key: config[key] for key in config if key in BLOCKS or key not in keys}, keys)
     return ConfigDict({**config, **{block: dict(values[block]) for block in BLOCKS}})
 
 
@@ -193,15 +184,12 @@ def complete(config: ConfigDict) -> ConfigDict:
         not given in exactly one form.
     """
     keys = registry.parameters(experiment)
-    filled = _with_placeholders(_checked(config, keys, where="config"), keys)
-    for block in BLOCKS:
-        name = dict(filled[block]).get("name")
-        keys_of_block = block_parameters(block, name)
-        try:
-            values = BLOCKS[block].check(filled[block], where=f"config.{block}")
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-        filled[block] = {**_with_placeholders(values, keys_of_block), "name": name}
+    filled = _with_placeholders(_checked(config, keys), keys)
+    for block, registry_of_block in BLOCKS.items():
+        with in_block(block):
+            values = registry_of_block.check(filled[block])
+        name = filled[block]["name"]
+        filled[block] = {**_with_placeholders(values, registry_of_block.parameters(name)), "name": name}
     completed = ConfigDict(filled)
     for steps in (key for key in keys if key.endswith("_steps")):
         forms = [steps, twin(steps)]
@@ -211,11 +199,11 @@ def complete(config: ConfigDict) -> ConfigDict:
     return completed
 
 
-def _checked(options: Mapping, keys: Parameters, *, where: str) -> dict[str, Any]:
+def _checked(options: Mapping, keys: Parameters) -> dict[str, Any]:
     try:
         return registry.check(options, parameters=keys)
     except ValueError as error:
-        raise ConfigError(f"{where}.{error}") from None
+        raise ConfigError(f"config.{error}") from None
 
 
 def _with_placeholders(values: dict[str, Any], keys: Parameters) -> dict[str, Any]:

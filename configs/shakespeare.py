@@ -27,7 +27,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def recipe(variant: str, *, model: dict[str, Any], sizes: Mapping[str, Sizes]) -> ConfigDict:
-    """The experiment with a model of the next token."""
+    """Returns the experiment with a model of the next token."""
     config = experiment(
         model=model,
         task={"name": "causal_lm"},

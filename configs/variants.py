@@ -33,13 +33,13 @@ def sized(config: ConfigDict, variant: str, *, sizes: Mapping[str, Sizes] | None
     if variant and variant not in allowed:
         raise ConfigError(f"variant={variant!r}: allowed: {', '.join(allowed)}")
     if variant == "smoke":
-        _to_seconds(config)
+        _shrink(config)
     for path, value in sizes.get(variant, {}).items():
         _set(config, path, value)
     return config
 
 
-def _to_seconds(config: ConfigDict) -> None:
+def _shrink(config: ConfigDict) -> None:
     with config.ignore_type():
         config.data.update(_BUILT_IN["text" if config.data.name == "text" else "images"])
         config.update(num_workers=min(config.num_workers, 8), batch_size_per_worker=4)

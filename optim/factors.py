@@ -55,12 +55,12 @@ def in_epochs(key: str) -> str:
 
 
 def constant(*, value: Annotated[float, "[0, inf)"] = 1.0) -> optax.Schedule:
-    """factor(t) = value."""
+    """Returns factor(t) = value."""
     return lambda step: jnp.full_like(step, value, dtype=jnp.float32)
 
 
 def one_cycle(*, total_steps: int, warmup_fraction: Share = 0.3) -> optax.Schedule:
-    """Linear 0 -> 1 -> 0 over the run, as PyTorch's OneCycleLR(anneal_strategy="linear", div_factor=inf).
+    """Rises linearly from 0 to 1 and falls to 0, as PyTorch's OneCycleLR(anneal_strategy="linear", div_factor=inf).
 
     factor(t) = t / (w T - 1) up to t = w T - 1, then (T - 1 - t) / (T - w T)
 
@@ -89,7 +89,7 @@ def warmup_cosine(
     warmup_epochs: WarmupEpochs = None,
     end_factor: Share = 0.0,
 ) -> optax.Schedule:
-    """Linear warm-up, t / w, then half a cosine from 1 at t = w to `end_factor` at t = T, one past the last update."""
+    """Warms up by t / w, then follows half a cosine from 1 at t = w to `end_factor` at t = T, after the last update."""
     warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
 
     def decay(left: jax.Array) -> jax.Array:  # sin^2 is (1 + cos) / 2 of what has passed, without its cancellation
@@ -106,13 +106,13 @@ def warmup_linear(
     warmup_epochs: WarmupEpochs = None,
     end_factor: Share = 0.0,
 ) -> optax.Schedule:
-    """Linear warm-up, t / w, then a line from 1 at t = w to `end_factor` at t = T, one past the last update."""
+    """Warms up by t / w, then follows a line from 1 at t = w to `end_factor` at t = T, after the last update."""
     warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
     return _warmup_then(lambda left: end_factor + (1 - end_factor) * left, warmup=warmup, total_steps=total_steps)
 
 
 def polynomial_warmup(*, total_steps: int, warmup_fraction: Share = 0.0, degree: Factor = 1.0) -> optax.Schedule:
-    """BERT's: p / w while the progress p = (t + 1) / T is below w, then (1 - p)^degree.
+    """Returns BERT's factor: p / w while the progress p = (t + 1) / T is below w, then (1 - p)^degree.
 
     The decay counts from the start of the run, so the factor jumps from 1 down to (1 - w)^degree after the warm-up; and
     the progress counts the update being made, so the last update has factor 0. Both are as in the reference.
@@ -138,7 +138,7 @@ def staircase(
     every_steps: Annotated[int, "(0, inf)"] | None = None,
     every_epochs: Factor | None = None,
 ) -> optax.Schedule:
-    """factor(t) = decay_factor^k, k = how often `every_epochs` (or `every_steps`) have passed; 2 epochs if not given.
+    """Returns decay_factor^k after k times `every_epochs` or `every_steps`; the default is 2 epochs.
 
     The k-th drop is at the first step at or after k * every_epochs, so a length that is no whole number of steps does
     not drift.
@@ -164,7 +164,7 @@ def steps(
     warmup_epochs: WarmupEpochs = None,
     init_factor: Annotated[float, "[0, inf)"] = 0.0,
 ) -> optax.Schedule:
-    """Multiplied by `decay_factor` at each of the given epochs (or steps), after a linear warm-up from `init_factor`.
+    """Multiplies the factor by `decay_factor` at each of the epochs or steps, after a warm-up from `init_factor`.
 
     Reference: Goyal et al. (2017) for ResNet-50: at_epochs = (30, 60, 80), 5 warm-up epochs from 1 / num_workers.
     """

@@ -35,7 +35,7 @@ Rate = Annotated[float, "(0, inf)"]
 def tf_rmsprop(
     learning_rate: optax.ScalarOrSchedule, *, decay: float = 0.9, momentum: float = 0.0, eps: float = 1e-10
 ) -> optax.GradientTransformationExtraArgs:
-    """TensorFlow's RMSProp: epsilon inside the root, mean square starting at one, learning rate inside the momentum.
+    """Returns TensorFlow's RMSProp: epsilon inside the root, mean square from one, learning rate in the momentum.
 
     ms <- decay * ms + (1 - decay) * g^2,    mom <- momentum * mom + lr * g / sqrt(ms + eps),    theta <- theta - mom
 
@@ -57,7 +57,7 @@ def tf_rmsprop(
 
 
 def sm3(learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9) -> optax.GradientTransformationExtraArgs:
-    """optax.sm3, which takes a fixed rate alone, with a schedule."""
+    """Returns optax.sm3 with a schedule; optax's own function takes a fixed rate alone."""
     return optax.chain(optax.scale_by_sm3(momentum), optax.scale_by_learning_rate(learning_rate))
 
 

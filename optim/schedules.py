@@ -78,10 +78,10 @@ def at_step(opt_state: Any, step: jax.Array) -> Any:
     def is_schedule(node: Any) -> bool:
         return isinstance(node, optax.ScaleByScheduleState)
 
-    def stand(node: Any) -> Any:
+    def set_count(node: Any) -> Any:
         return node._replace(count=jnp.asarray(step, jnp.int32)) if is_schedule(node) else node
 
-    return jax.tree.map(stand, opt_state, is_leaf=is_schedule)
+    return jax.tree.map(set_count, opt_state, is_leaf=is_schedule)
 
 
 def _is_length(name: str) -> bool:

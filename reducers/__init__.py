@@ -23,7 +23,6 @@ This package imports jax, optax and numpy alone. The distribution ``syncsum`` (`
 installs this package, ``reducers``, and nothing else.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from reducers.adacons import adacons
@@ -62,7 +61,6 @@ __all__ = [
     "as_reducer",
     "backup_workers",
     "chain",
-    "check",
     "coordinate_median",
     "deadline",
     "dynamic_backup_workers",
@@ -124,19 +122,3 @@ def make(name: str, *, axis_name: AxisName, **options: Any) -> Reducer:
     ValueError: combine.num_trimed: unknown key; did you mean 'num_trimmed'?
     """
     return as_reducer(REDUCERS.make(name, axis_name=axis_name, **options))
-
-
-def check(block: Mapping | str) -> None:
-    """Checks the name and the options of a reducer, and of all reducers inside it, without building one.
-
-    Args:
-      block: a name, or {"name": ..., option: value, ...}.
-
-    Raises:
-      ValueError: one line with the option's path, the value and what is allowed.
-
-    >>> check({"name": "deadline", "deadline_seconds": 2.0, "combine": {"name": "adasm"}})
-    Traceback (most recent call last):
-    ValueError: combine.name='adasm': unknown name; did you mean 'adasum'?
-    """
-    REDUCERS.check(block)

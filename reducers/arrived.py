@@ -1,4 +1,4 @@
-"""What reducers that leave late workers out have in common: the choice, and the record of whom they waited for."""
+"""The common part of reducers that leave late workers out: the choice of workers, and the record of it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

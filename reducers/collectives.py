@@ -1,4 +1,4 @@
-"""Collectives over the worker axes: whose names are given outer first, such as ("device", "lane").
+"""Collectives over the worker axes, whose names are given outer first, such as ("device", "lane").
 
 Axes of devices send; axes of lanes (vmapped ones) send nothing, since all their workers are on one device. Small arrays
 share a collective, a *bucket*, and large ones have one each.
@@ -48,10 +48,10 @@ def num_workers(axis_name: AxisName) -> int:
     return lax.axis_size(axes_of(axis_name))
 
 
-def lanes_of(axis_name: AxisName) -> tuple[str, ...]:
-    """Returns the axes that are vmapped, not devices of a mesh: gathering along them sends nothing."""
-    devices = jax.sharding.get_abstract_mesh().manual_axes
-    return tuple(axis for axis in axes_of(axis_name) if axis not in devices)
+def devices_and_lanes(axis_name: AxisName) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the axes of a mesh's devices, and those that are vmapped, along which gathering sends nothing."""
+    axes, of_mesh = axes_of(axis_name), jax.sharding.get_abstract_mesh().manual_axes
+    return tuple(axis for axis in axes if axis in of_mesh), tuple(axis for axis in axes if axis not in of_mesh)
 
 
 # ---- one array -----------------------------------------------------------------------------------------------------
@@ -70,29 +70,34 @@ def gather_workers(x: jax.Array, axis_name: AxisName) -> jax.Array:
 
 
 def same_on_all(x: jax.Array, axis_name: AxisName) -> jax.Array:
-    """Returns x, which is the same on all workers, in a way that shows JAX so for lanes too; sends nothing.
+    """Returns x, which is the same on all workers, in a form that JAX knows to be the same on all lanes; sends nothing.
 
     >>> jax.vmap(lambda x: same_on_all(x, "worker"), axis_name="worker", out_axes=None)(jnp.ones(3))
     Array(1., dtype=float32)
     """
-    lanes = lanes_of(axis_name)
+    _, lanes = devices_and_lanes(axis_name)
     return gather_workers(x, lanes)[0] if lanes else x
 
 
 # ---- many arrays ---------------------------------------------------------------------------------------------------
 
 
-def sum_workers(tree: Any, axis_name: AxisName) -> Any:
+def sum_workers(tree: Any, axis_name: AxisName, *, where: jax.Array | None = None) -> Any:
     """Sums every array of a tree over all workers: lanes on their device, then ``lax.psum`` over devices.
 
     Sums over lanes accumulate in float32 at least, those of integers in their own type.
 
+    Args:
+      tree: of this worker's arrays.
+      axis_name: the worker axis, or a tuple of axes, outer first.
+      where: a bool of each worker, whether its arrays are added; None adds those of all.
+
     >>> jax.vmap(lambda x: sum_workers({"w": x}, "worker"), axis_name="worker")(jnp.arange(3.0))
     {'w': Array([3., 3., 3.], dtype=float32)}
     """
-    axes = axes_of(axis_name)
-    lanes = lanes_of(axes)
-    devices = tuple(axis for axis in axes if axis not in lanes)
+    devices, lanes = devices_and_lanes(axis_name)
+    if where is not None:
+        tree = jax.tree.map(lambda x: jnp.where(where, x, 0), tree)
     if lanes:
         tree = jax.tree.map(lambda x: backend.sum_rows(gather_workers(x, lanes)), tree)
     return map_together(functools.partial(lax.psum, axis_name=devices), tree, axis_name=devices) if devices else tree
@@ -110,7 +115,8 @@ def map_together(reduce: Callable[[jax.Array], jax.Array], tree: Any, *, axis_na
     >>> jax.vmap(lambda x: map_together(double, {"w": x}, axis_name="worker"), axis_name="worker")(jnp.ones(2))
     {'w': Array([2., 2.], dtype=float32)}
     """
-    if lanes_of(axis_name) == axes_of(axis_name):  # nothing is sent
+    devices, _ = devices_and_lanes(axis_name)
+    if not devices:  # nothing is sent
         return jax.tree.map(reduce, tree)
     leaves, treedef = jax.tree.flatten(tree)
     arrays = [jnp.asarray(leaf) for leaf in leaves]

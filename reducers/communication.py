@@ -42,14 +42,13 @@ def in_half_precision(
 
     .. math:: R_{1/2}(g_1, \dots, g_n) = R(\mathrm{half}(s g_1), \dots, \mathrm{half}(s g_n)) / s
 
-    Where the reduced values are not all finite the result is zero, the reducer's own state stays as it was (but for
-    whom it waited for), and the scale s shrinks by the rule of ``DynamicScale``. All workers see the same values and so
-    decide alike. An optimizer after this sees a zero then: put it under a guard that reads ``overflowed(state)``, as
-    the train step here does.
+    Where the reduced values are not all finite, the result is zero, the reducer's own state stays as it was (except for
+    the record of whom it waited for), and the scale s shrinks by the rule of ``DynamicScale``. All workers see the same
+    values and so decide alike. An optimizer after this then sees a zero: put it under a guard that reads
+    ``overflowed(state)``, as the train step of this project does.
 
-    Half the bytes are sent, where the reducer exchanges the dtype that it is given (Adasum's exchange is of float32),
-    and one scalar: s, whose maximum over the workers makes known to JAX that it is the same on all of them, though
-    states are local.
+    Half the bytes are sent if the reducer exchanges the dtype that it is given, and one scalar: s, whose maximum over
+    the workers shows JAX that it is the same on all of them, though states are local.
 
     Args:
       reducer: along ``axis_name``; it must be homogeneous, R(s g) = s R(g), and say so (``Reducer.homogeneous``).

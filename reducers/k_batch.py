@@ -24,8 +24,9 @@ def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> 
 
     where :math:`c_w` is how many batches of worker w arrive among the first K, and :math:`g_w` the mean gradient over
     its first :math:`c_w` batches. A step of the program computes C batches on every worker, in micro-batches, and this
-    is the reduction after them; whoever accumulates a worker's batches leaves those from the :math:`c_w`-th on out,
-    with ``k_batch_arrivals`` of the same seconds. With one batch a worker, C = 1, it is ``backup_workers``.
+    is the reduction after them; the program that accumulates a worker's batches finds :math:`c_w` by
+    ``k_batch_arrivals`` of the same seconds, and leaves the later ones out. With one batch a worker, C = 1, as in this
+    project's trainer, it is ``backup_workers``.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first.
@@ -63,8 +64,8 @@ def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> 
         waited = waited_for(k_batch_arrivals(seconds, num_batches), axis_name=axes)
         count = waited.contributes
 
-        weighed = jax.tree.map(lambda g: jnp.where(count > 0, g * count.astype(g.dtype), 0), updates)
-        totals = sum_workers(weighed, axes)
+        weighed = jax.tree.map(lambda g: g * count.astype(g.dtype), updates)
+        totals = sum_workers(weighed, axes, where=count > 0)
         return jax.tree.map(lambda total: (total / num_batches).astype(total.dtype), totals), KBatchState(waited)
 
     return Reducer(init_fn, update_fn, needs_arrivals=True, homogeneous=True, num_counted=num_batches)

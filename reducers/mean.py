@@ -32,11 +32,10 @@ def mean(axis_name: AxisName) -> Reducer:
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
+        totals = sum_workers(updates, axes, where=contributes)
         if contributes is None:
-            totals = sum_workers(updates, axes)
             return jax.tree.map(lambda total: (total / num_workers(axes)).astype(total.dtype), totals), state
         count = sum_workers(jnp.asarray(contributes, jnp.float32), axes)
-        totals = sum_workers(jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates), axes)
 
         def average(total):
             wide = total.astype(jnp.promote_types(total.dtype, jnp.float32))
@@ -44,4 +43,4 @@ def mean(axis_name: AxisName) -> Reducer:
 
         return jax.tree.map(average, totals), state
 
-    return Reducer(lambda params: optax.EmptyState(), update_fn, takes_mask=True, homogeneous=True)
+    return Reducer(optax.init_empty_state, update_fn, takes_mask=True, homogeneous=True)

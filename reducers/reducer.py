@@ -26,7 +26,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
       homogeneous: whether R(c g) = c R(g), also where c changes from one update to the next.
       num_counted: how many workers' batches each update counts, where the rule fixes that; None for all workers.
 
-    >>> reducer = Reducer(lambda params: optax.EmptyState(), lambda g, s, p=None, **extra: (g, s), homogeneous=True)
+    >>> reducer = Reducer(optax.init_empty_state, lambda g, s, p=None, **extra: (g, s), homogeneous=True)
     >>> reducer.homogeneous, reducer.needs_arrivals, isinstance(reducer, optax.GradientTransformationExtraArgs)
     (True, False, True)
     """
@@ -55,11 +55,11 @@ class Reducer(optax.GradientTransformationExtraArgs):
         return self
 
     def like(self, init: Callable[..., Any], update: Callable[..., Any], **changes: Any) -> "Reducer":
-        """Returns a reducer of other functions with the facts of this one: what a wrapper returns.
+        """Returns a reducer with other functions and the facts of this one, as a wrapper does.
 
         Args:
-          init: of the wrapper.
-          update: of the wrapper.
+          init: the wrapper's.
+          update: the wrapper's.
           **changes: facts in which the wrapper differs.
         """
         return type(self)(init, update, **{**vars(self), **changes})
@@ -109,6 +109,11 @@ class ReducerRegistry(Registry):
     """A registry of reducers, in which a block may hold another reducer: a name, a block, or a transformation.
 
     A constructor's parameter with the annotation ``Combine`` is such a reducer; "mean" is its default in a block.
+
+    >>> from reducers import REDUCERS
+    >>> REDUCERS.check({"name": "deadline", "deadline_seconds": 2.0, "combine": {"name": "adasm"}})
+    Traceback (most recent call last):
+    ValueError: combine.name='adasm': unknown name; did you mean 'adasum'?
     """
 
     def parameters(self, name: str) -> Parameters:
@@ -139,13 +144,12 @@ class ReducerRegistry(Registry):
         return super().build({**options, "name": name}, where=where, **given)
 
     def _inner(self, name: Any) -> set[str]:
-        """The parameters of a constructor that are reducers themselves; none of an unknown name."""
-        constructor = self.get(name) if isinstance(name, str) else None
-        return (
-            set() if constructor is None else {k for k, p in parameters(constructor).items() if p.annotation == Combine}
-        )
+        """Returns the parameters of a constructor that are reducers themselves; none for an unknown name."""
+        if not isinstance(name, str) or name not in self:
+            return set()
+        return {key for key, p in parameters(self[name]).items() if p.annotation == Combine}
 
 
 def _is_built(value: Any) -> bool:
-    """Whether a reducer inside a block is an object already; None is the mean."""
+    """Returns whether a reducer inside a block is an object already; None is the mean."""
     return value is None or isinstance(value, optax.GradientTransformation)

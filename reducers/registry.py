@@ -51,13 +51,14 @@ class Registry(dict[str, Callable]):
         self.given = frozenset(given)
         self.refused = refused
 
-    def find(self, name: str) -> Callable:
+    def find(self, name: Any) -> Callable:
         """Returns the constructor with this name; raises ValueError with the names that exist."""
+        if name is None:
+            raise ValueError(f"name: missing; {suggest('', self)}")
         if isinstance(name, str) and name in self:
             return self[name]
-        if isinstance(name, str) and name in self.refused:
-            raise ValueError(f"name={name!r}: {self.refused[name]}")
-        raise ValueError(f"name={name!r}: unknown name; {suggest(name, self)}")
+        reason = self.refused.get(name) if isinstance(name, str) else None
+        raise ValueError(f"name={name!r}: {reason or f'unknown name; {suggest(name, self)}'}")
 
     def parameters(self, name: str) -> Parameters:
         """Returns the options of a name: the parameters of its constructor that the program does not supply."""
@@ -74,10 +75,8 @@ class Registry(dict[str, Callable]):
           ValueError: one line, if the name or an option is unknown, missing, or of a wrong type or range.
         """
         try:
-            options = {"name": block} if isinstance(block, str) else {key: block[key] for key in block}
-            if "name" not in options:
-                raise ValueError(f"name: missing; {suggest('', self)}")
-            return check(options, parameters=self.parameters(options.pop("name")))
+            options: dict[str, Any] = {"name": block} if isinstance(block, str) else {key: block[key] for key in block}
+            return check(options, parameters=self.parameters(options.pop("name", None)))
         except ValueError as error:
             raise ValueError(_below(where, error)) from None
 
@@ -171,7 +170,7 @@ def matches(annotation: Any, value: Any) -> bool:
         return type(value) is int and fits(value)
     if annotation in (bool, str):
         return type(value) is annotation
-    if annotation in (None, types.NoneType):
+    if annotation is types.NoneType:
         return value is None
     if Mapping in (annotation, origin):
         return isinstance(value, Mapping) or hasattr(value, "keys")  # a ConfigDict is not a Mapping
@@ -197,7 +196,7 @@ def describe(annotation: Any) -> str:
         return f"a tuple of {', '.join(describe(a) for a in arguments if a is not ...)}"
     if Mapping in (annotation, origin):
         return "a block, such as {'name': ...}"
-    names = {float: "a finite float32", None: "None", types.NoneType: "None", inspect.Parameter.empty: "given"}
+    names = {float: "a finite float32", types.NoneType: "None", inspect.Parameter.empty: "given"}
     return names[annotation] if annotation in names else getattr(annotation, "__name__", str(annotation))
 
 

@@ -42,9 +42,7 @@ def sign_majority(axis_name: AxisName) -> Reducer:
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
-        if contributes is not None:
-            updates = jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates)
-        counts = sum_workers(jax.tree.map(vote, updates), axes)
+        counts = sum_workers(jax.tree.map(vote, updates), axes, where=contributes)
         return jax.tree.map(lambda count, g: jnp.sign(count).astype(g.dtype), counts, updates), state
 
-    return Reducer(lambda params: optax.EmptyState(), update_fn, takes_mask=True)
+    return Reducer(optax.init_empty_state, update_fn, takes_mask=True)

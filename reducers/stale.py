@@ -1,5 +1,6 @@
 """Gradients that are stale on purpose: applied a number of updates after they were computed."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -96,7 +97,7 @@ def stale(
 
     def delay_at(count):
         key = jax.random.fold_in(jax.random.key(seed), count)
-        ramp = jnp.minimum(count / max(ramp_up_steps, 1), 1) if ramp_up_steps else 1
+        ramp = jnp.minimum(count / ramp_up_steps, 1) if ramp_up_steps else 1
         delay = _DRAW[law](key, delay_steps) * ramp
         return jnp.clip(jnp.floor(delay + 1e-4), 0, largest).astype(jnp.int32)  # 6.9999995 is 7
 
@@ -116,18 +117,11 @@ def stale(
     return combiner.like(init_fn, update_fn, homogeneous=False)
 
 
-def _fixed(key, mean_delay):
-    del key
-    return jnp.float32(mean_delay)
-
-
-def _uniform(key, mean_delay):
-    return jax.random.randint(key, (), 0, 2 * mean_delay + 1).astype(jnp.float32)
-
-
-def _geometric(key, mean_delay):
-    """The whole part of an exponential variable is geometric; P(d >= k) = (mean / (1 + mean))^k."""
-    return jnp.floor(jax.random.exponential(key) / jnp.log1p(1 / jnp.float32(mean_delay)))
-
-
-_DRAW = {"fixed": _fixed, "uniform": _uniform, "geometric": _geometric}
+_DRAW: dict[str, Callable[[jax.Array, int], jax.Array]] = {
+    "fixed": lambda key, mean_delay: jnp.float32(mean_delay),
+    "uniform": lambda key, mean_delay: jax.random.randint(key, (), 0, 2 * mean_delay + 1).astype(jnp.float32),
+    # The whole part of an exponential variable is geometric: P(d >= k) = (mean / (1 + mean))^k.
+    "geometric": lambda key, mean_delay: jnp.floor(
+        jax.random.exponential(key) / jnp.log1p(1 / jnp.float32(mean_delay))
+    ),
+}

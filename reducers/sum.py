@@ -1,8 +1,6 @@
 """The sum over workers: what Adasum's authors compare with."""
 
-import jax
 import optax
-from jax import numpy as jnp
 
 from reducers.collectives import AxisName, axes_of, sum_workers
 from reducers.reducer import Reducer
@@ -20,6 +18,7 @@ def sum(axis_name: AxisName) -> Reducer:  # noqa: A001 - the field's name for it
       A stateless reducer; dtypes are kept, and sums over devices are accumulated in them. Its update takes
       ``contributes``, optional: a bool of each worker, whether it is counted; the sum over fewer workers is smaller.
 
+    >>> import jax, jax.numpy as jnp
     >>> reducer = sum("worker")
     >>> jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name="worker")(jnp.array([1.0, 3.0]))
     Array([4., 4.], dtype=float32)
@@ -32,8 +31,6 @@ def sum(axis_name: AxisName) -> Reducer:  # noqa: A001 - the field's name for it
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
-        if contributes is not None:
-            updates = jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates)
-        return sum_workers(updates, axes), state
+        return sum_workers(updates, axes, where=contributes), state
 
-    return Reducer(lambda params: optax.EmptyState(), update_fn, takes_mask=True, homogeneous=True)
+    return Reducer(optax.init_empty_state, update_fn, takes_mask=True, homogeneous=True)

@@ -40,7 +40,7 @@ def traffic(reducer: optax.GradientTransformationExtraArgs, updates: Any, *, axi
 
     An all-reduce of s bytes over n workers counts as :math:`2 s (n - 1) / n`, an all-gather of parts of s bytes as
     :math:`s (n - 1)`, a reduce-scatter or all-to-all of s bytes as :math:`s (n - 1) / n`, a permutation as s. Among the
-    branches of a condition, the one that sends most counts.
+    branches of a condition, the one that sends most counts; the body of a while loop counts once.
 
     Args:
       reducer: the transformation, built for the axes named in ``axis_sizes``.

@@ -68,4 +68,4 @@ def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"]
         count = lax.psum(jnp.asarray(contributes, jnp.int32), axes)
         return map_together(lambda g: average_of(g, contributes, count), updates, axis_name=axes), state
 
-    return Reducer(lambda params: optax.EmptyState(), update_fn, takes_mask=True, homogeneous=True)
+    return Reducer(optax.init_empty_state, update_fn, takes_mask=True, homogeneous=True)

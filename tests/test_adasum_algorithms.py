@@ -11,13 +11,13 @@ from jax import numpy as jnp
 import reducers
 from benchmarks.leaves import lenet5, resnet50
 from parallel import AXES, Layout, map_devices
-from reducers.adasum import lanes as lane_plans
 from reducers.adasum.gram import can_multiply, fold_coefficients
+from reducers.adasum.lanes import plan_lanes
 from reducers.adasum.pairs import Tree
 from tests.cases import adasum as oracle
 from tests.grid import grid
 from tests.test_adasum import combine, compiled, error, leaves_of
-from tests.test_reducers import WORKER
+from tests.test_reducers import WORKER, absent
 
 ALGORITHMS = ["auto", "gram", "gather", "halving"]
 adasum = functools.partial(reducers.adasum, WORKER)
@@ -35,11 +35,6 @@ def on_layout(grads, num_devices, *, contributes=None, **options):
 
     contributes = np.ones(num_workers, bool) if contributes is None else contributes
     return jax.device_get(map_devices(device, layout=layout)(*layout.put_per_worker((grads, contributes))))
-
-
-def absent(grads, mask, value):
-    """Gradients with a value for those of the workers that the mask leaves out."""
-    return [np.where(mask.reshape(-1, *[1] * (g.ndim - 1)), g, np.float32(value)) for g in grads]
 
 
 def wide(grads):
@@ -86,10 +81,8 @@ def test_all_algorithms_agree_on_the_lanes_of_one_device(algorithm):
 
 
 @pytest.mark.parametrize("lanes", [24, pytest.param(64, marks=pytest.mark.slow)])
-def test_many_lanes_of_one_device_are_folded_eight_at_a_time(lanes, monkeypatch):
-    folded = []
-    fold_rows = lane_plans.fold_rows
-    monkeypatch.setattr(lane_plans, "fold_rows", lambda rows, **rest: folded.append(rows) or fold_rows(rows, **rest))
+def test_many_lanes_of_one_device_are_folded_eight_at_a_time(lanes):
+    assert plan_lanes(lanes, Tree(lanes)).folded[0] == 8
     grads = leaves_of(lanes, seed=lanes)
     mask = np.random.default_rng(lanes).random(lanes) < 0.6
     poisoned, present = absent(grads, mask, np.nan), absent(grads, mask, 0)
@@ -97,7 +90,6 @@ def test_many_lanes_of_one_device_are_folded_eight_at_a_time(lanes, monkeypatch)
         results = on_layout(held, 1, contributes=contributes)
         for replicas, g in zip(results, wide(expected), strict=True):
             assert error(replicas[0], oracle(g), g) <= 1e-6
-    assert folded and {row.shape[1] for rows in folded for row in rows} == {8}
 
 
 def test_halving_needs_a_power_of_two():
@@ -121,7 +113,7 @@ def test_lanes_come_after_devices():
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_scaling_by_a_power_of_two_changes_no_bit(algorithm):
-    # Beyond 2^40 vectors are divided by their scales before they are multiplied, and nobody can tell.
+    # Beyond 2^40 vectors are divided by their scales before they are multiplied, which must not show.
     grads, reduce = [g + g[:1] for g in leaves_of(4)], compiled(adasum(algorithm=algorithm))
     one = reduce(grads)
     for exponent in (-90, -60, 60, 90):
@@ -229,9 +221,9 @@ def test_bytes_of_each_algorithm(network):
     sent = {
         a: reducers.traffic(adasum(algorithm=a), leaves, axis_sizes={WORKER: n}).bytes_per_worker for a in ALGORITHMS
     }
-    assert sent["halving"] == pytest.approx(2 * (n - 1) / n * size, rel=0.01)
     assert sent["gather"] == pytest.approx((n - 1) * size, rel=1e-6)
-    assert sent["auto"] == pytest.approx(2 * (n - 1) / n * size, rel=0.01)
+    for algorithm in ("auto", "gram", "halving"):  # as an all-reduce
+        assert sent[algorithm] == pytest.approx(2 * (n - 1) / n * size, rel=0.01)
 
 
 @pytest.mark.parametrize("algorithm", ["gram", "gather"])
@@ -252,7 +244,7 @@ def test_half_precision_is_sent_as_such(algorithm):
 # ---- telemetry -------------------------------------------------------------------------------------------------------
 
 
-def told_by_hand(g):
+def telemetry_by_hand(g):
     rows = g.reshape(len(g), -1)
     rows = rows[np.linalg.norm(rows, axis=1) > 0]
     length, norms = np.linalg.norm(oracle(g)), np.linalg.norm(rows, axis=1)
@@ -286,11 +278,11 @@ def metrics_of(grads, *, num_devices, contributes=None, **options):
     return {name: replicas[0] for name, replicas in metrics.items()}
 
 
-QUICK_TOLD = {((4, 2), "auto"), ((1, 5), "gram"), ((1, 5), "gather")}
+QUICK_TELEMETRY = {((4, 2), "auto"), ((1, 5), "gram"), ((1, 5), "gather")}
 
 
 @pytest.mark.parametrize(
-    ("layout", "algorithm"), grid([(4, 2), (1, 5)], ["auto", "gram", "gather"], quick=QUICK_TOLD), ids=str
+    ("layout", "algorithm"), grid([(4, 2), (1, 5)], ["auto", "gram", "gather"], quick=QUICK_TELEMETRY), ids=str
 )
 def test_telemetry(layout, algorithm):
     num_devices, lanes = layout
@@ -300,9 +292,9 @@ def test_telemetry(layout, algorithm):
     held = {"a": a, "b": b + b[:1], "c": 1e-20 * (c + c[1:2])}
     for contributes in (None, mask):
         metrics = metrics_of(held, num_devices=num_devices, algorithm=algorithm, contributes=contributes)
-        counted = absent(held.values(), np.ones(n, bool) if contributes is None else mask, 0)
-        by_hand = {layer: told_by_hand(g) for layer, g in zip(held, wide(counted), strict=True)}
-        expected = {f"{key}/{layer}": value for layer, told in by_hand.items() for key, value in told.items()}
+        counted = absent(list(held.values()), np.ones(n, bool) if contributes is None else mask, 0)
+        by_hand = {layer: telemetry_by_hand(g) for layer, g in zip(held, wide(counted), strict=True)}
+        expected = {f"{key}/{layer}": value for layer, scalars in by_hand.items() for key, value in scalars.items()}
         assert metrics.keys() == expected.keys()
         for name, value in expected.items():
             assert metrics[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name
@@ -320,8 +312,8 @@ def test_telemetry_of_what_has_no_angle():
 
 def test_telemetry_changes_no_result_and_is_off_by_default():
     grads = leaves_of(8)
-    quiet, telling = (combine(adasum(algorithm="gram", telemetry=t), grads) for t in ("off", "on"))
-    jax.tree.map(np.testing.assert_array_equal, quiet, telling)
+    off, on = (combine(adasum(algorithm="gram", telemetry=t), grads) for t in ("off", "on"))
+    jax.tree.map(np.testing.assert_array_equal, off, on)
     assert not reducers.metrics(adasum().init(grads))
     with pytest.raises(ValueError, match="algorithm='halving': must be one of 'auto', 'gram', 'gather' with telemetry"):
         adasum(algorithm="halving", telemetry="on")

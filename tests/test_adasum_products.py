@@ -14,7 +14,7 @@ def gaussian(*shape, seed=0):
 
 
 def lowered(function, *args):
-    """Of a function of its own: JAX keeps what it has traced, whatever the length of a slice was then."""
+    """Lowers a new function: JAX keeps the trace of an old one, whatever the length of a slice was then."""
     return jax.jit(lambda *args: function(*args)).lower(*args)
 
 

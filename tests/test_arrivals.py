@@ -55,7 +55,7 @@ def test_every_model_has_a_row():
 
 
 def seen_by_all(models, *, num_devices: int, lift: str):
-    """What each of 8 workers sees inside a lifted step, name -> [W, STEPS, W]; all models in one program."""
+    """The times that each of 8 workers sees inside a step, name -> [W, STEPS, W]; all models in one program."""
     layout = Layout.of(8, num_devices=num_devices)
 
     def one(step):
@@ -110,7 +110,7 @@ def test_the_law_rejects(wrong):
 
 
 def _lane():
-    """Where a worker sits, which an arrival model must not ask; 0 outside of a step."""
+    """A worker's lane, which an arrival model must not use; 0 outside of a step."""
     try:
         return lax.axis_index(AXES[1])
     except NameError:

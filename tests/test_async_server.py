@@ -12,6 +12,7 @@ import asynchronous
 import reducers
 from parallel import AXES, Layout, map_workers
 from tests import async_toy as toy
+from tests.stepper import largest_difference, same_bits
 
 NUM_EVENTS = 60
 MOMENTUM = toy.MOMENTUM
@@ -65,7 +66,7 @@ def test_waves_equal_one_at_a_time_on_every_layout(num_devices, lanes, mapping):
     expected = toy.simulate(events, reads, num_workers=8, optimizer=MOMENTUM)
     layout = Layout.of(8, num_devices=num_devices)
     found = toy.run_waves(waves, layout=layout, optimizer=MOMENTUM, mapping=mapping, lanes=lanes)
-    assert toy.largest_difference(found, expected) < 1e-6
+    assert largest_difference(found, expected) < 1e-6
     assert found[1] == NUM_EVENTS
 
 
@@ -77,7 +78,7 @@ def test_waves_equal_one_at_a_time_bit_for_bit_where_both_run_the_same_program(n
     for width in (None, 3):
         waves, _ = ordered(width=width)
         assert len(waves) < len(single)
-        assert toy.same_bits(toy.run_waves(waves, layout=layout, optimizer=MOMENTUM), expected)
+        assert same_bits(toy.run_waves(waves, layout=layout, optimizer=MOMENTUM), expected)
 
 
 @pytest.mark.parametrize("wrong", ["order", "snapshot", "read late"])
@@ -96,7 +97,7 @@ def test_one_at_a_time_rejects(wrong):
 
     waves = [wave._replace(slots=spoil(wave.slots)) for wave in waves]
     found = toy.run_waves(waves, layout=Layout.of(8, num_devices=2), optimizer=MOMENTUM)
-    assert toy.largest_difference(found[0], expected[0]) > 1e-5
+    assert largest_difference(found[0], expected[0]) > 1e-5
 
 
 # ---- limits that are plain SGD -----------------------------------------------------------------------------------
@@ -133,8 +134,8 @@ def test_one_worker_is_plain_sgd_bit_for_bit(optimizer):
     waves, _ = ordered(num_workers=1, num_events=40)
     found = toy.run_waves(waves, layout=Layout.of(1), optimizer=optimizer)
     plain = functools.partial(run_synchronous, 1, reducer="mean", optimizer=optimizer)
-    assert toy.same_bits(found[0], plain(num_steps=40))
-    assert not toy.same_bits(found[0], plain(num_steps=39))
+    assert same_bits(found[0], plain(num_steps=40))
+    assert not same_bits(found[0], plain(num_steps=39))
 
 
 def test_bound_0_makes_a_round_one_step_of_the_sum():
@@ -143,21 +144,21 @@ def test_bound_0_makes_a_round_one_step_of_the_sum():
     assert len(waves) == num_rounds
     expected = run_synchronous(8, num_steps=num_rounds, reducer="sum", optimizer=optimizer)
     found = toy.run_waves(waves, layout=Layout.of(8, num_devices=2), optimizer=optimizer)
-    assert toy.largest_difference(found[0], expected) < 1e-6
+    assert largest_difference(found[0], expected) < 1e-6
     # Everyone has read the same, and what the server has.
     assert all((rows == rows[0]).all() for rows in jax.tree.leaves(found[2]))
-    assert toy.same_bits(jax.tree.map(lambda rows: rows[0], found[2]), found[0])
+    assert same_bits(jax.tree.map(lambda rows: rows[0], found[2]), found[0])
     bounded_by_1, _ = ordered(num_events=8 * num_rounds, staleness_bound=1)
     other = toy.run_waves(bounded_by_1, layout=Layout.of(8, num_devices=2), optimizer=optimizer)
-    assert toy.largest_difference(other[0], expected) > 1e-4
+    assert largest_difference(other[0], expected) > 1e-4
 
 
 def test_soft_synchronisation_of_a_round_is_one_step_of_the_mean():
     waves, _ = ordered(num_events=48, staleness_bound=0, gradients_per_update=8)
     found = toy.run_waves(waves, layout=Layout.of(8, num_devices=2), optimizer=MOMENTUM, gradients_per_update=8)
     expected = run_synchronous(8, num_steps=6, reducer="mean", optimizer=MOMENTUM)
-    assert found[1] == 6 and toy.largest_difference(found[0], expected) < 1e-6
-    assert toy.largest_difference(found[0], toy.initial_params()) > 1e-2
+    assert found[1] == 6 and largest_difference(found[0], expected) < 1e-6
+    assert largest_difference(found[0], toy.initial_params()) > 1e-2
 
 
 # ---- options and rules -------------------------------------------------------------------------------------------
@@ -166,8 +167,8 @@ def test_soft_synchronisation_of_a_round_is_one_step_of_the_mean():
 @pytest.mark.parametrize("options", [{"staleness_bound": 2}, {"gradients_per_update": 3}], ids=str)
 def test_options_equal_one_at_a_time(options):
     found, expected = both(optimizer=MOMENTUM, **options)
-    assert toy.largest_difference(found, expected) < 1e-6
-    assert toy.largest_difference(found[0], plain()[0][0]) > 1e-3
+    assert largest_difference(found, expected) < 1e-6
+    assert largest_difference(found[0], plain()[0][0]) > 1e-3
 
 
 RULES = {
@@ -193,8 +194,8 @@ def rule_of(name):
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_rules_equal_one_at_a_time(name):
     found, expected = both(rule=rule_of(name), optimizer=MOMENTUM)
-    assert toy.largest_difference(found, expected) < 1e-6
-    assert name == "none" or toy.largest_difference(found[0], plain()[0][0]) > 1e-5
+    assert largest_difference(found, expected) < 1e-6
+    assert name == "none" or largest_difference(found[0], plain()[0][0]) > 1e-5
 
 
 @pytest.mark.parametrize(
@@ -202,9 +203,9 @@ def test_rules_equal_one_at_a_time(name):
 )
 def test_rules_of_a_group_equal_one_at_a_time(name):
     found, expected = both(rule=rule_of(name), optimizer=MOMENTUM, gradients_per_update=3)
-    assert toy.largest_difference(found, expected) < 1e-6 and found[1] == NUM_EVENTS // 3
+    assert largest_difference(found, expected) < 1e-6 and found[1] == NUM_EVENTS // 3
     single, _ = both(rule=rule_of(name), optimizer=MOMENTUM)
-    assert toy.largest_difference(found[0], single[0]) > 1e-5
+    assert largest_difference(found[0], single[0]) > 1e-5
 
 
 @pytest.mark.parametrize(
@@ -213,8 +214,8 @@ def test_rules_of_a_group_equal_one_at_a_time(name):
 def test_compensation_of_strength_0_is_plain(name):
     found, _ = both(rule=asynchronous.make(name, strength=0.0), optimizer=MOMENTUM)
     some, _ = both(rule=rule_of(name), optimizer=MOMENTUM)
-    assert toy.same_bits(found, plain()[0])
-    assert not toy.same_bits(some, plain()[0])
+    assert same_bits(found, plain()[0])
+    assert not same_bits(some, plain()[0])
 
 
 @pytest.mark.parametrize("optimizer", [MOMENTUM, optax.adam(0.01)], ids=["momentum", "adam"])
@@ -230,8 +231,8 @@ def test_a_rate_is_of_the_step_and_a_dropped_gradient_leaves_no_trace(optimizer)
     np.testing.assert_allclose(half["w"], whole["w"] / 2, atol=1e-6)
     nan = {"w": jnp.full(2, jnp.nan)}
     dropped = at_rate(jnp.array(0.0), nan)
-    assert toy.same_bits(dropped, ({"w": jnp.zeros(2)}, state))
-    assert not toy.same_bits(at_rate(jnp.array(0.1))[1], state)
+    assert same_bits(dropped, ({"w": jnp.zeros(2)}, state))
+    assert not same_bits(at_rate(jnp.array(0.1))[1], state)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -256,14 +257,14 @@ def test_nan_of_a_dropped_gradient_does_not_reach_the_server(count):
             gradients_per_update=count,
         )
 
-    mappinged = jax.jit(jax.vmap(one, axis_name="worker", out_axes=(None, None, 0)))
+    one_wave = jax.jit(jax.vmap(one, axis_name="worker", out_axes=(None, None, 0)))
 
     def after(stale_gradient, *, staleness):
         gradients = jnp.stack([jnp.ones(3), jnp.full(3, stale_gradient)])
-        return mappinged(gradients, jnp.arange(2), jnp.array([0, staleness]))[0]
+        return one_wave(gradients, jnp.arange(2), jnp.array([0, staleness]))[0]
 
     dropped = after(jnp.nan, staleness=2)
-    assert toy.same_bits(dropped, after(7.0, staleness=2)) and int(dropped.num_updates) == 2 // count
+    assert same_bits(dropped, after(7.0, staleness=2)) and int(dropped.num_updates) == 2 // count
     assert bool(jnp.isfinite(dropped.params).all()) and not bool(jnp.isfinite(after(jnp.nan, staleness=1).params).all())
 
 
@@ -310,5 +311,8 @@ def test_adaptive_compensation_by_hand():
 def test_refused_rules(name, options, message):
     with pytest.raises(ValueError, match=message):
         asynchronous.make(name, **options)
+
+
+def test_a_refused_count():
     with pytest.raises(ValueError, match="gradients_per_update=0"):
         asynchronous.init_server({}, rule=toy.PLAIN, gradients_per_update=0)

@@ -65,7 +65,7 @@ def test_a_layer_of_the_whole_task_is_as_stale_as_the_whole_gradient(law):
 
 @pytest.mark.parametrize("law", ["exponential", "lognormal"])
 def test_mean_staleness_of_a_layer_is_its_part_of_the_task_times_the_others(law):
-    """Where the workers' tasks have drifted apart; those that begin together stay together under narrow laws."""
+    """This holds once the workers' tasks have drifted apart; under narrow laws they stay together."""
     events, _ = run(durations_of(law, num_workers=40), num_workers=40, num_events=20_000)
     times = asynchronous.layer_times([1, 2, 1, 4, 1])
     found = [s.mean() for s in asynchronous.layer_staleness(events, times, num_workers=40)]

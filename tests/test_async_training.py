@@ -239,7 +239,7 @@ def test_dry_run_says_what_moves():
 
 
 def test_a_worker_without_a_gradient_keeps_its_statistics(monkeypatch):
-    """Those of a worker whose gradient is in the wave are of its own batch."""
+    """A worker whose gradient is in the wave takes the statistics of its own batch."""
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     setup = setup_of("--config.model.name=normalised", *ASYNC, *EXPONENTIAL)
     stepper, seen = Stepper(setup, num_devices=4, lanes="vmap"), set()

@@ -14,7 +14,7 @@ import reducers
 from reducers import arrivals
 from reducers.arrivals import deadline_arrivals, first_arrivals, k_batch_arrivals
 from tests.cases import CASES, SECONDS, TIMES, adasum, first
-from tests.test_reducers import WORKER, reduce, stateless, tree_of, twenty_steps
+from tests.test_reducers import WORKER, absent, reduce, stateless, tree_of, twenty_steps
 
 COMBINERS = ("adasum", "coordinate_median", "mean", "sign_majority", "sum", "trimmed_mean")
 DROPPED = ~np.isin(np.arange(8), np.argsort(SECONDS)[:5])  # with 5 of 8 required, or until 4 s
@@ -159,13 +159,9 @@ def test_first_n_and_drop_the_rest_by_hand():
 # ---- nothing leaks -------------------------------------------------------------------------------------------------
 
 OVER_FIVE = [
-    *[("backup_workers", {"num_required": 5, "combine": name}) for name in COMBINERS],
-    ("deadline", {"deadline_seconds": 4.5, "combine": "mean"}),
-    *[
-        pytest.param("deadline", {"deadline_seconds": 4.5, "combine": name}, marks=pytest.mark.slow)
-        for name in COMBINERS
-        if name != "mean"
-    ],
+    ("backup_workers", {"num_required": 5}),
+    ("backup_workers", {"num_required": 5, "combine": "adasum"}),
+    ("deadline", {"deadline_seconds": 4.5}),
     ("k_batch", {"num_batches": 5}),
     ("stale", {"delay_steps": 0, "combine": {"name": "backup_workers", "num_required": 5}}),
 ]
@@ -175,17 +171,11 @@ def test_the_combiners_are_those_that_take_a_mask():
     assert set(COMBINERS) == {case.name for case in CASES if case.takes_mask} - {"stale"}
 
 
-def filled(value):
-    """Gradients of 8 workers, those that are dropped all of one value."""
-    fill = lambda g: np.where(DROPPED.reshape(8, *[1] * (g.ndim - 1)), np.float32(value), g)  # noqa: E731
-    return jax.tree.map(fill, tree_of(8))
-
-
 def check_no_leak(run):
-    clean = run(filled(0.0))
+    clean = run(absent(tree_of(8), ~DROPPED, 0))
     assert all(np.isfinite(leaf).all() and (np.any(leaf) or not leaf.size) for leaf in jax.tree.leaves(clean))
     for value in (np.nan, np.inf, -np.inf, 1e30):
-        assert_same_bits(run(filled(value)), clean)
+        assert_same_bits(run(absent(tree_of(8), ~DROPPED, value)), clean)
 
 
 @pytest.mark.parametrize(("name", "options"), OVER_FIVE, ids=str)
@@ -201,7 +191,7 @@ def test_the_check_of_leaks_rejects_a_product():
 
 
 ORACLES = {
-    "adasum": lambda g, kept: adasum(np.where(kept.reshape(8, *[1] * (g.ndim - 1)), g, 0)),  # a zero is neutral
+    "adasum": lambda g, kept: adasum(absent(g, kept, 0)),  # a zero is neutral
     "coordinate_median": lambda g, kept: np.median(g[kept], axis=0),
     "mean": lambda g, kept: g[kept].mean(0),
     "sign_majority": lambda g, kept: np.sign(np.sign(g[kept]).sum(0)),
@@ -351,18 +341,13 @@ def test_refused(name, options, message):
 
 
 def test_what_is_nested_is_checked_without_an_axis():
-    for block, message in [
-        ({"name": "stale", "delay_steps": 1, "combine": {"name": "trimmed_mean", "nmae": 2}}, "combine.nmae: unknown"),
-        (
-            {"name": "stale", "delay_steps": 1, "combine": {"name": "adasm"}},
-            "combine.name='adasm': unknown name; did you mean",
-        ),
-        ({"name": "deadline", "deadline_seconds": 1.0, "combine": "k_batch"}, "combine.num_batches: missing"),
-        ({"delay_steps": 1}, "name: missing"),
-    ]:
-        with pytest.raises(ValueError, match=f"^{message}"):
-            reducers.check(block)
-    reducers.check({"name": "stale", "delay_steps": 1, "combine": {"name": "backup_workers", "num_required": 2}})
+    reducers.REDUCERS.check(
+        {"name": "stale", "delay_steps": 1, "combine": {"name": "backup_workers", "num_required": 2}}
+    )
+    with pytest.raises(ValueError, match=r"^combine.nmae: unknown"):
+        reducers.REDUCERS.check({"name": "stale", "delay_steps": 1, "combine": {"name": "trimmed_mean", "nmae": 2}})
+    with pytest.raises(ValueError, match=r"^name: missing; allowed: adacons, "):
+        reducers.REDUCERS.check({"delay_steps": 1})
 
 
 def test_reducers_compose_as_objects_as_they_do_by_name():

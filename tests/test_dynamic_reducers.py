@@ -65,7 +65,7 @@ def test_estimates_are_what_they_are_called():
 
 
 def test_curvature_times_rate():
-    """Of |w|^2 / 2 it is the rate itself."""
+    """For |w|^2 / 2 it is the rate itself."""
     model = arrivals.make("lognormal", sigma=0.3)
     for rate in (0.05, 0.4):
         _, state, *_ = descend(model, noise=0.01, rate=rate, num_steps=6, warmup_steps=6)
@@ -81,7 +81,7 @@ def test_fewer_are_waited_for_where_waiting_is_dear_and_noise_small():
 
 
 def test_all_are_waited_for_near_the_optimum():
-    """Where the signal is lost in the noise, no k gains, and more workers are the only help."""
+    """No k gains if the signal is lost in the noise, and more workers are the only help."""
     model = arrivals.make("slow_workers", base="constant", num_slow=2, factor=10.0)
     *_, metrics, _ = descend(model, noise=3.0, rate=0.9, num_steps=120, decay=0.9)
     assert metrics["contributors"][-60:].mean() > 7
@@ -92,7 +92,7 @@ def test_a_dropped_worker_spoils_neither_update_nor_estimates():
     spoiled_steps = range(6, 12)  # after the warm-up
 
     def run(*values):
-        """What is dropped is one value or the other, in turns."""
+        """The dropped gradients have one value or the other, in turns."""
 
         def spoil(g, slowest, step, even, odd):
             return jnp.where(slowest & (step >= 6) & (step < 12), jnp.where(step % 2 == 0, even, odd), g)

@@ -34,6 +34,12 @@ def tree_of(num_workers: int, *, dtype=np.float32, scale: float = 1.0, seed: int
     }
 
 
+def absent(grads, mask, value):
+    """Gradients with a value in the place of those of the workers that the mask leaves out."""
+    keep = lambda g: np.where(mask.reshape(-1, *[1] * (g.ndim - 1)), g, np.float32(value))  # noqa: E731
+    return jax.tree.map(keep, grads)
+
+
 def over_workers(make):
     """One update of all workers, (grads, extra) -> results, [W, ...] each, under one vmapped axis."""
     reducer = make(axis_name=WORKER)
@@ -55,7 +61,7 @@ def traced(make, grads, *, extra=()):
 
 
 def extras(case: Case, num_workers: int = 8, *, order=None):
-    """What a row's update needs, for each worker [W, ...]; workers may be put into another order."""
+    """The keyword arguments that a row's update needs, for each worker [W, ...], in a given order of workers."""
     order = np.arange(num_workers) if order is None else order
     return {k: np.stack([v[:num_workers][order]] * num_workers) for k, v in case.shared.items()}
 
@@ -101,7 +107,7 @@ def check_oracle(case: Case, make, num_workers: int, *, scale: float = 1.0):
 
 
 def vectors_of(case: Case, stacked_tree) -> list[np.ndarray]:
-    """What the oracle is given, in float64: each leaf as [W, size], or all as one."""
+    """The oracle's arguments, in float64: each leaf as [W, size], or all as one."""
     rows = [np.asarray(x, np.float64).reshape(len(x), -1) for x in jax.tree.leaves(stacked_tree)]
     return rows if case.granularity == "layer" else [np.concatenate(rows, axis=1)]
 
@@ -316,16 +322,13 @@ def test_mask(case):
 def check_mask(case, make):
     """Workers left out by a mask change nothing; a reducer that takes no mask ignores it."""
     kept, grads, five = np.arange(8) % 3 > 0, tree_of(8), np.ones(5)
-    fill = lambda value: jax.tree.map(  # noqa: E731
-        lambda g: np.where(kept.reshape(8, *[1] * (g.ndim - 1)), g, np.float32(value)), grads
-    )
     everyone, masked = (updates_of(make, extra={**extras(case), **mask}) for mask in ({}, {"contributes": kept}))
     if not case.takes_mask:
         return jax.tree.map(np.testing.assert_array_equal, masked(grads, five), everyone(grads, five))
-    clean = masked(fill(0), five)
+    clean = masked(absent(grads, kept, 0), five)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(clean))
-    for value in (np.nan, -np.inf, 1e30):
-        jax.tree.map(np.testing.assert_array_equal, masked(fill(value), five), clean)
+    for value in (np.nan, np.inf, -np.inf, 1e30):
+        jax.tree.map(np.testing.assert_array_equal, masked(absent(grads, kept, value), five), clean)
     assert not np.array_equal(clean["large"], everyone(grads, five)["large"])
 
 

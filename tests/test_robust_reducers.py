@@ -1,4 +1,4 @@
-"""What the median, the trimmed mean and the vote promise beyond the laws: a minority cannot move them far."""
+"""The median, the trimmed mean and the vote, beyond the laws: a minority of workers cannot move them far."""
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ INF, NAN = np.inf, np.nan
 
 
 def reduced(name: str, *values: float, dtype=np.float32, **kwargs):
-    """What all workers hold of one coordinate."""
+    """One coordinate of the result, which all workers hold."""
     result = reduce(lambda axis_name: reducers.make(name, axis_name=axis_name, **kwargs), jnp.array(values, dtype))
     assert all(np.array_equal(r, result[0], equal_nan=True) for r in result)
     return float(result[0])

@@ -31,7 +31,7 @@ def gather_and_fold(
       For every layer the result, [m], and a function that returns its telemetry.
     """
     block = join(vectors, axis=1)  # (k, M)
-    block = wide(gather_workers(block, tuple(axes)).reshape(-1, block.shape[1]) if axes else block)  # (n, M)
+    block = wide(gather_workers(block, axes).reshape(-1, block.shape[1]))  # (n, M)
     if tree.within == "sum":
         block = sum_neighbours(block, tree.group_size)
         tree = tree.after_groups()

@@ -41,7 +41,7 @@ class Spanned(NamedTuple):
 
 
 def too_small(num_elements: int, *, num_nodes: int) -> bool:
-    """Whether a layer is not worth a Gram matrix, which in few dimensions loses digits: 7e-6 of 8 workers in 2."""
+    """Returns whether a layer is too small for a Gram matrix, which then loses digits: 7e-6 for 8 workers in 2 D."""
     return num_elements < max(_MIN_ELEMENTS, _MIN_ELEMENTS_PER_NODE * num_nodes)
 
 
@@ -80,7 +80,7 @@ def fold_slices(
 def fold_rows(
     rows: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...] = (), present: jax.Array | None = None
 ) -> tuple[list[jax.Array], Spanned]:
-    """Folds layers whose nodes are all there, or this device's slices of them.
+    """Folds layers of which this device has all nodes, or a slice of each node.
 
     Args:
       rows: [layers, n, m] each.
@@ -104,11 +104,11 @@ def fold_rows(
 
 
 def fold_coefficients(scales: jax.Array, gram: jax.Array, *, tree: Tree) -> Spanned:
-    """Folds the trees of layers, of whose leaves only the dot products are known.
+    """Folds the trees of layers, given the dot products of their leaves alone.
 
     A node is a scale times a unit, whose dot products with those of other nodes make the Gram matrix of each level.
-    Scales apart, because those of dot products would leave the range of float32, and the direction of a tiny gradient
-    still matters: it takes away the projection of a huge one.
+    Scales are kept apart, because dot products with them would leave the range of float32, and the direction of a tiny
+    gradient still matters: it takes away the projection of a huge one.
 
     Args:
       scales: [layers, n], of the leaves.
@@ -153,7 +153,7 @@ def _telemetry(spanned: Spanned, layer: int) -> Telemetry:
 
 
 def _normalised(rows: list[jax.Array], gram: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Scales and dot products over them, [layers, n] and [layers, n, n], of vectors multiplied as they are."""
+    """Returns scales [layers, n] and dot products over them [layers, n, n], from those of the vectors as they are."""
     del rows
     scales = power_of_two(jnp.sqrt(jnp.diagonal(gram, axis1=1, axis2=2)))
     inverse = 1 / nonzero(scales)
@@ -161,7 +161,7 @@ def _normalised(rows: list[jax.Array], gram: jax.Array) -> tuple[jax.Array, jax.
 
 
 def _rescaled(rows: list[jax.Array], axes: tuple[str, ...]) -> tuple[jax.Array, jax.Array]:
-    """The same of vectors of any scale: their largest elements are divided out first."""
+    """Returns the same for vectors of any scale, whose largest elements are divided out first."""
     largest = jnp.concatenate([jnp.max(jnp.abs(r), axis=2) for r in rows])
     scales = power_of_two(lax.pmax(largest, axes))
     return scales, lax.psum(_gram(_over(rows, scales)), axes)
@@ -186,7 +186,7 @@ def _per(rows: list[jax.Array], of_layers: jax.Array) -> list[jax.Array]:
 
 
 def can_multiply(gram: jax.Array, present: jax.Array | None) -> jax.Array:
-    """Whether dot products of vectors as they are lost nothing; the same on all devices.
+    """Returns whether the dot products of vectors as they are lost nothing; the same on all devices.
 
     Args:
       gram: [layers, n, n].
@@ -199,7 +199,7 @@ def can_multiply(gram: jax.Array, present: jax.Array | None) -> jax.Array:
 
 
 def _alike(block: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
-    """Cuts [n, M] into layers, those of one width that follow each other together: [layers, n, width]."""
+    """Cuts [n, M] into layers, consecutive ones of one width together: [layers, n, width]."""
     runs = [(width, len(list(run))) for width, run in itertools.groupby(widths)]
     parts = cut(block, [count * width for width, count in runs])
     alike = [part.reshape(len(block), count, width) for part, (width, count) in zip(parts, runs, strict=True)]

@@ -26,6 +26,9 @@ def check(granularity: str) -> None:
 def members(tree: Any, granularity: str) -> dict[str, list[int]]:
     """Returns name of each layer -> indices of its leaves; empty leaves belong to none.
 
+    Raises:
+      ValueError: for a pattern that matches no leaf.
+
     >>> members({"a": {"w": jnp.ones(2), "b": jnp.ones(1)}, "c": jnp.ones(3)}, "layer")
     {'a/b': [0], 'a/w': [1], 'c': [2]}
     >>> members({"a": {"w": jnp.ones(2), "b": jnp.ones(1)}, "c": jnp.ones(3)}, "^a")
@@ -33,7 +36,11 @@ def members(tree: Any, granularity: str) -> dict[str, list[int]]:
     """
     layers: dict[str, list[int]] = {}
     of_match: set[str] = set()
-    for i, (name, leaf) in enumerate(zip(_paths(tree), jax.tree.leaves(tree), strict=True)):
+    leaves = [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for path, leaf in jax.tree.flatten_with_path(tree)[0]
+    ]
+    for i, (name, leaf) in enumerate(leaves):
         found = None if granularity in _NOT_PATTERNS else re.search(granularity, name)
         if granularity == "model":
             name = "model"
@@ -44,11 +51,10 @@ def members(tree: Any, granularity: str) -> dict[str, list[int]]:
             name = f"{name} (leaf)"
         if np.size(leaf):
             layers.setdefault(name, []).append(i)
+    if leaves and not of_match and granularity not in _NOT_PATTERNS:
+        some = ", ".join([*(repr(name) for name, _ in leaves[:3]), *["..."] * (len(leaves) > 3)])
+        raise ValueError(f"granularity={granularity!r}: matches no leaf; the leaves are {some}")
     return layers
-
-
-def _paths(tree: Any) -> list[str]:
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.flatten_with_path(tree)[0]]
 
 
 def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[dict[str, jax.Array]], Any]]:
@@ -61,10 +67,6 @@ def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[
     Raises:
       ValueError: for a pattern that matches no leaf.
     """
-    paths = _paths(tree)
-    if granularity not in _NOT_PATTERNS and paths and not any(re.search(granularity, path) for path in paths):
-        some = ", ".join([*map(repr, paths[:3]), *["..."] * (len(paths) > 3)])
-        raise ValueError(f"granularity={granularity!r}: matches no leaf; the leaves are {some}")
     flat, treedef = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in flat]
     layers = members(tree, granularity)

@@ -37,19 +37,19 @@ def pair(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def coefficients(s_a: jax.Array, s_b: jax.Array, *, uv: jax.Array, uu: jax.Array, vv: jax.Array) -> tuple[Any, Any]:
-    """What ``pair`` of a = s_a u and b = s_b v takes of u and of v, given the dot products of those."""
+    """Returns alpha and beta of alpha u + beta v, the Adasum of s_a u and s_b v, from the dot products of u and v."""
     # s_a u - (a.b / 2 |a|^2) a  =  (s_a - s_b (u.v) / (2 u.u)) u
     return s_a - s_b * half_ratio(uv, uu), s_b - s_a * half_ratio(uv, vv)
 
 
 def unit(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Scale and unit: x = scale * unit, the largest element of unit being about 1; (0, x) for zero."""
+    """Returns scale and unit, x = scale * unit, the largest element of unit being about 1; (0, x) for zero."""
     scale = power_of_two(jnp.max(jnp.abs(x), initial=0.0))
     return scale, x / nonzero(scale)
 
 
 def power_of_two(x: jax.Array) -> jax.Array:
-    """The power of two next to x >= 0, a scale that rounds nothing; 0 for 0.
+    """Returns the power of two nearest to x >= 0, a scale that rounds nothing; 0 for 0.
 
     At most an eighth of the largest number: XLA multiplies by the inverse of a scale, and takes that of a larger one,
     which is subnormal, for 0.
@@ -62,12 +62,12 @@ def power_of_two(x: jax.Array) -> jax.Array:
 
 
 def nonzero(x: jax.Array) -> jax.Array:
-    """x, or 1 for 0: to divide by."""
+    """Returns x, or 1 where x is 0, as a divisor."""
     return jnp.where(x == 0, 1, x)
 
 
 def half_ratio(dot: jax.Array, square: jax.Array) -> jax.Array:
-    """dot / (2 square), and 0 for a square of 0: what vanishes has no projection."""
+    """Returns dot / (2 square), or 0 where the square is 0: nothing is projected onto a zero vector."""
     return jnp.where(square == 0, 0, 0.5 * dot / nonzero(square))
 
 
@@ -86,7 +86,7 @@ class Tree(NamedTuple):
 
     @classmethod
     def of(cls, num_workers: int, *, group_size: int, within: str) -> "Tree":
-        """The tree over workers; what a group is combined by, its mean, is a sum of shares.
+        """Returns the tree over workers, in which the mean of a group is the sum of the workers' shares.
 
         Raises:
           ValueError: if the groups do not divide the workers.
@@ -96,11 +96,11 @@ class Tree(NamedTuple):
         return cls(num_workers, group_size, "adasum" if within == "adasum" else "sum")
 
     def after_groups(self) -> "Tree":
-        """The tree over the groups."""
+        """Returns the tree over the groups."""
         return Tree(self.num_nodes // self.group_size)
 
     def places(self) -> np.ndarray:
-        """The same tree as a perfect one: which node is at each of its 2^k leaves, or num_nodes where a zero is.
+        """Returns the same tree as a perfect one: the node at each of its 2^k leaves, or num_nodes where a zero is.
 
         >>> Tree(3).places().tolist()  # ((0, 1), 2)
         [0, 1, 2, 3]

@@ -18,7 +18,7 @@ from reducers.adasum.halving import halving
 from reducers.adasum.lanes import TOGETHER, LanePlan, fold_lanes, plan_lanes
 from reducers.adasum.pairs import Tree
 from reducers.adasum.telemetry import Telemetry, as_metrics
-from reducers.collectives import AxisName, axes_of, gather_workers, in_buckets, lanes_of, num_workers
+from reducers.collectives import AxisName, axes_of, devices_and_lanes, gather_workers, in_buckets, num_workers
 from reducers.reducer import Reducer
 
 Algorithm = Literal["auto", "gram", "halving", "gather"]
@@ -201,25 +201,22 @@ def _reduce(
     has_telemetry: bool,
 ) -> tuple[dict[str, jax.Array], dict[str, Telemetry]]:
     """Returns the result of every layer, [m], and its telemetry if asked for."""
-    lanes = lanes_of(axes)
-    devices = tuple(axis for axis in axes if axis not in lanes)
+    devices, lanes = devices_and_lanes(axes)
     if (*devices, *lanes) != axes:
         raise ValueError(f"axis_name={axes!r}: vmapped axes ({', '.join(lanes)}) must come after those of devices")
     if not devices and algorithm == "halving":
         devices, lanes = axes, ()  # as if the lanes were devices
-    num_devices = num_workers(devices) if devices else 1
+    num_devices, num_lanes = num_workers(devices), num_workers(lanes)
     if num_devices == 1:
         devices = ()
-    num_lanes = num_workers(lanes) if lanes else 1
     plan = _plan(num_lanes, tree, num_devices=num_devices, algorithm=algorithm, has_telemetry=has_telemetry)
-    nodes = {name: gather_workers(vector, lanes) if lanes else vector[None] for name, vector in vectors.items()}
+    rest = plan.rest
     own = None
     if present is not None:
-        device = lax.axis_index(devices) if devices else 0
-        own = present.reshape(num_devices, num_lanes)[device]
-        present = present.reshape(plan.rest.num_nodes, -1).any(1)
-    nodes = dict(zip(nodes, fold_lanes(list(nodes.values()), plan, present=own), strict=True))  # (k, m) each
-    rest = plan.rest
+        own = present.reshape(num_devices, num_lanes)[lax.axis_index(devices)]
+        present = present.reshape(rest.num_nodes, -1).any(1)
+    folded = fold_lanes([gather_workers(vector, lanes) for vector in vectors.values()], plan, present=own)
+    nodes = dict(zip(vectors, folded, strict=True))  # (k, m) each
     if plan.folded and rest.num_nodes == 1:
         return {name: vector[0] for name, vector in nodes.items()}, {}
 

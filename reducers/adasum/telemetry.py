@@ -49,7 +49,7 @@ def telemetry_of(scales: jax.Array, gram: jax.Array, length: jax.Array) -> Telem
 
 
 def _over(length: jax.Array, other: jax.Array) -> jax.Array:
-    """The authors' convention: a denominator of 0 is replaced by 1."""
+    """Returns the ratio; as the authors do, replaces a denominator of 0 by 1."""
     return length / nonzero(other)
 
 

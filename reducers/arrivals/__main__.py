@@ -2,14 +2,8 @@
 
 import sys
 
-
-def main() -> int:
-    """Prints the new spelling, and returns the exit code of bad input."""
+if __name__ == "__main__":
     print(
         "python -m reducers.arrivals: renamed; use python -m experiments.arrivals with the same flags", file=sys.stderr
     )
-    return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(2)

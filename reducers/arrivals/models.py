@@ -28,7 +28,7 @@ _BASE, _OUTLIER, _CHOICE = 0, 1, 2
 
 
 def none():
-    """No time passes: all gradients arrive at once. This is the model of a config that does not simulate time.
+    """All gradients arrive at once, and no time passes. This is the model of a config that does not simulate time.
 
     Returns:
       An arrival model.
