@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from reducers import arrivals
-from reducers.registry import parse_options
+from reducers.registry import literal
 
 
 class Parser(argparse.ArgumentParser):
@@ -60,3 +60,18 @@ class ModelParser(Parser):
             print(f"{self.prog.rpartition('.')[2]}: {error}", file=sys.stderr)
             return 2
         return 0
+
+
+def parse_options(arguments: Sequence[str]) -> dict[str, Any]:
+    """Reads ``--key=value`` arguments as options.
+
+    >>> parse_options(["--sigma=0.5", "--base={'name': 'constant'}", "--path=a.csv"])
+    {'sigma': 0.5, 'base': {'name': 'constant'}, 'path': 'a.csv'}
+    """
+    options = {}
+    for argument in arguments:
+        key, equals, text = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not equals or not key.isidentifier():
+            raise ValueError(f"{argument!r}: must be --key=value")
+        options[key] = literal(text)
+    return options

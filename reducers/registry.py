@@ -11,7 +11,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 Block = Mapping[str, Any] | str
@@ -249,21 +249,6 @@ def suggest(word: Any, words: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(word, words, n=1) if isinstance(word, str) else []
     return f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(sorted(words)) or 'none'}"
-
-
-def parse_options(arguments: Sequence[str]) -> dict[str, Any]:
-    """Reads ``--key=value`` arguments as options.
-
-    >>> parse_options(["--sigma=0.5", "--base={'name': 'constant'}", "--path=a.csv"])
-    {'sigma': 0.5, 'base': {'name': 'constant'}, 'path': 'a.csv'}
-    """
-    options = {}
-    for argument in arguments:
-        key, equals, text = argument.removeprefix("--").partition("=")
-        if not argument.startswith("--") or not equals or not key.isidentifier():
-            raise ValueError(f"{argument!r}: must be --key=value")
-        options[key] = literal(text)
-    return options
 
 
 def literal(text: str) -> Any:
