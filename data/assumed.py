@@ -25,11 +25,12 @@ def make_or_assume(name: str, **kwargs) -> Source:
     """Finds the data of a config block; if they are missing, returns a source of assumed sizes that cannot be loaded.
 
     Raises:
-      ValueError: As ``sources.make``, if the data are missing and of unknown size, or a value is not allowed.
+      ValueError: As ``sources.make``, if a value is not allowed, or the data are missing and of unknown size.
 
     >>> make_or_assume("imagenet2012", image_size=224, dir="").info.num_train
     1281167
     """
+    sources.SOURCES.check({**kwargs, "name": name})
     try:
         return sources.make(name, **kwargs)
     except ValueError as error:

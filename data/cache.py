@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-Columns = dict[str, np.ndarray]
+from data.examples import Columns
+
 Shapes = Mapping[str, Mapping[str, tuple[tuple[int, ...], np.dtype]]]
 """split -> column -> shape [N, ...] and type."""
 
@@ -29,10 +30,8 @@ class Stored(NamedTuple):
     notes: dict[str, Any]
 
 
-def root(folder: str = "") -> Path:
-    """Returns the folder of all caches: ``folder``, or else syncsum/data in XDG_CACHE_HOME or ~/.cache."""
-    if folder:
-        return Path(folder).expanduser()
+def root() -> Path:
+    """Returns the folder of all caches: syncsum/data in XDG_CACHE_HOME or ~/.cache."""
     home = os.environ.get("XDG_CACHE_HOME", "")  # relative paths are to be ignored, by its specification
     return Path(home if os.path.isabs(home) else os.path.expanduser("~/.cache")) / "syncsum" / "data"
 

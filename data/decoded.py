@@ -50,7 +50,7 @@ def check(name: str, *, directory: str = "") -> Info:
     return _info(tfds_sets.open_set(name, directory=directory))
 
 
-def load(name: str, *, directory: str = "", cache: str = "") -> Dataset:
+def load(name: str, *, directory: str = "") -> Dataset:
     """Returns a decoded set. TFDS sets are decoded once, then mapped from a cache on disk.
 
     The constants are "mean" and "std" [C] float32 of each channel over the pixels of the training images, in units of
@@ -59,7 +59,6 @@ def load(name: str, *, directory: str = "", cache: str = "") -> Dataset:
     Args:
       name: As for ``check``.
       directory: As for ``check``.
-      cache: Folder of decoded sets; "" means syncsum/data in XDG_CACHE_HOME or ~/.cache.
 
     Raises:
       ValueError: As for ``check``; or the set's files are damaged.
@@ -72,7 +71,7 @@ def load(name: str, *, directory: str = "", cache: str = "") -> Dataset:
         splits = _digits()
         histogram = count_pixels(splits["train"]["images"])
     else:
-        found = _load_prepared(tfds_sets.open_set(name, directory=directory), cache)
+        found = _load_prepared(tfds_sets.open_set(name, directory=directory))
         splits, histogram = found.splits, np.array(found.notes["histogram"], np.int64)
     mean, std = statistics(histogram)
     train, test = (
@@ -81,10 +80,10 @@ def load(name: str, *, directory: str = "", cache: str = "") -> Dataset:
     return Dataset(name, train, test, {"mean": mean, "std": std})
 
 
-def _load_prepared(prepared: tfds_sets.Prepared, cache: str) -> caches.Stored:
+def _load_prepared(prepared: tfds_sets.Prepared) -> caches.Stored:
     label = re.sub(r"[^\w.-]+", "-", prepared.builder.info.full_name)
     fingerprint = tfds_sets.fingerprint(prepared.builder, prepared.splits.values())
-    folder = caches.root(cache) / f"{label}-{fingerprint}"
+    folder = caches.root() / f"{label}-{fingerprint}"
     histogram = np.zeros((prepared.image_shape[-1], 256), np.int64)  # of the training images
 
     def chunks(split: str) -> Iterator[Columns]:

@@ -223,12 +223,13 @@ def _command(name: str, directory: str) -> str:
     return f"`python -m data.prepare {name}{f' --dir={shlex.quote(directory)}' if directory else ''}`"
 
 
-def files(prepared: Prepared, split: str) -> list[tuple[str, int]]:
-    """Returns path and number of records of each file of "train" or "test", in order."""
-    return _files(prepared.builder.info, prepared.splits[split])
+def files(info: Any, split: str) -> list[tuple[str, int]]:
+    """Returns path and number of records of each file of a split, in order.
 
-
-def _files(info: Any, split: str) -> list[tuple[str, int]]:
+    Args:
+      info: TFDS's description of the set.
+      split: The split's name in TFDS.
+    """
     return [(str(part.filename), part.take) for part in info.splits[split].file_instructions]
 
 
@@ -240,7 +241,7 @@ def _has_labels(info: Any, split: str) -> bool:
     if split not in info.splits or "validation" not in info.splits:
         return split in info.splits
     try:
-        return records.unpack(records.Shards(_files(info, split)).read(0))[1] >= 0
+        return records.unpack(records.Shards(files(info, split)).read(0))[1] >= 0
     except (records.Damaged, records.Unreadable):  # missing files are reported later
         return True
 

@@ -8,12 +8,14 @@ import sys
 import zlib
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
-from data import assumed, cache, decoded, tfds_sets
+from data import assumed, cache, decoded, sources, tfds_sets
 from data.assumed import make_or_assume
 from data.decoded import check, load
+from data.examples import Info
 from tests.data_folders import random_examples, write_set, write_shard
 
 
@@ -139,12 +141,30 @@ def test_same_bits_as_tfds_itself(fashion):
         assert theirs[i]["label"] == ours["label"][i]
 
 
-def test_directory_and_cache_by_argument(fashion, tmp_path, monkeypatch):
+def test_a_directory_by_argument(fashion, tmp_path, monkeypatch):
     folder = os.environ["TFDS_DATA_DIR"]
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "nowhere"))
-    dataset = load("fashion_mnist", directory=folder, cache=str(tmp_path / "mine"))
-    assert_holds(dataset, fashion)
-    assert (tmp_path / "mine").exists() and not (tmp_path / "cache").exists()
+    assert_holds(load("fashion_mnist", directory=folder), fashion)
+
+
+@pytest.mark.parametrize(("excess", "placement"), [(0, "device"), (1, "stream")])
+def test_a_small_training_set_is_kept_on_the_devices(excess, placement):
+    example = {"x": jax.ShapeDtypeStruct((), np.uint8)}
+    info = Info(example, {}, num_train=sources.MAX_RESIDENT_BYTES + excess, num_test=1, constants={})
+
+    def load(seed):
+        raise AssertionError("read")
+
+    assert sources.source_of(info, load).placement == placement
+    other = {"device": "stream", "stream": "device"}[placement]
+    assert sources.source_of(info, load, placement=other).placement == other
+
+
+@pytest.mark.parametrize("options", [{"placement": "gpu"}, {"processes": 1025}, {"processes": -1}, {"proceses": 2}])
+def test_a_value_that_is_not_allowed_is_not_assumed(options, tmp_path):
+    for find in (sources.make, make_or_assume):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            find("fashion_mnist", **options, dir=str(tmp_path / "none"))
 
 
 def test_colour_a_set_that_only_files_know_and_validation_for_test(tmp_path):

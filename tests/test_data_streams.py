@@ -13,7 +13,7 @@ import pytest
 
 from data import tfds_sets
 from data.decoding import crops
-from data.decoding.pool import resolve_processes
+from data.decoding.pool import default_processes
 from data.example_order import ExampleOrder
 from data.streams import open_images
 from tests.image_folders import random_images, shard, write_images, write_shard
@@ -372,16 +372,7 @@ def test_no_process_outlives_the_program(sent, folder):
                 os.kill(pid, signal.SIGKILL)
 
 
-# ---- what is refused ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("processes", ["all", -1, True, 1025])
-def test_a_count_of_processes_that_is_refused(processes):
-    with pytest.raises(ValueError, match=f"data.processes={processes!r}: must be auto, or a count"):
-        resolve_processes(processes)
-
-
-def test_auto_leaves_a_core(monkeypatch):
+def test_one_core_is_left_to_the_program(monkeypatch):
     for usable, count in ((1, 1), (2, 1), (8, 7)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, n=usable: set(range(n)), raising=False)
-        assert resolve_processes("auto") == count
+        assert default_processes() == count

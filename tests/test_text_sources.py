@@ -279,11 +279,6 @@ def test_cache_that_cannot_be_written(book, tmp_path, warnings_said):
     assert all("cannot be written" in said for said in warnings_said)
 
 
-def test_another_cache(book, tmp_path):
-    load_text(book, cache=str(tmp_path / "mine"), **SMALL)
-    assert list((tmp_path / "mine").iterdir()) and not (tmp_path / "cache").exists()
-
-
 # ---- what is refused ----
 
 
