@@ -87,8 +87,9 @@ def _files(source: str, directory: str) -> Corpus:
     folder = tfds_sets.data_directory(directory) if directory else ""
     pattern = os.path.join(folder, os.path.expanduser(source))
     try:
-        found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
-        paths = [Path(path) for path in found if glob.has_magic(pattern) is False or os.path.isfile(path)]
+        paths = [Path(pattern)]
+        if glob.has_magic(pattern):
+            paths = [Path(path) for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
         status = [path.stat() for path in paths]
         for path in paths:
             path.open("rb").close()

@@ -47,7 +47,8 @@ def check(name: str, *, directory: str = "") -> Info:
         if directory:  # digits needs none, but a folder that was named must exist
             tfds_sets.data_directory(directory)
         return DIGITS
-    return _info(tfds_sets.open_set(name, directory=directory))
+    prepared = tfds_sets.open_set(name, directory=directory)
+    return describe(prepared.image_shape, prepared.num_classes, *prepared.counts)
 
 
 def load(name: str, *, directory: str = "") -> Dataset:
@@ -95,8 +96,7 @@ def _load_prepared(prepared: tfds_sets.Prepared) -> caches.Stored:
             yield {"images": images, "labels": labels}
 
     shapes: dict[str, dict[str, tuple[tuple[int, ...], np.dtype]]] = {}
-    for split in ("train", "test"):
-        count = prepared.num_examples(split)
+    for split, count in zip(("train", "test"), prepared.counts, strict=True):
         images = (count, *prepared.image_shape), np.dtype(np.uint8)
         shapes[split] = {"images": images, "labels": ((count,), np.dtype(np.int32))}
     made = caches.stored(folder)
@@ -151,11 +151,6 @@ def decode(prepared: tfds_sets.Prepared, split: str) -> Iterator[tuple[np.ndarra
     except Exception as error:  # which exception a damaged file causes depends on where it is damaged
         reason = tfds_sets.reason(error)
         raise ValueError(f"data.name={prepared.name!r}: split {split!r} cannot be decoded: {reason}") from error
-
-
-def _info(prepared: tfds_sets.Prepared) -> Info:
-    counts = prepared.num_examples("train"), prepared.num_examples("test")
-    return describe(prepared.image_shape, prepared.num_classes, *counts)
 
 
 def _digits() -> dict[str, Columns]:

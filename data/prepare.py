@@ -87,7 +87,7 @@ def _describe(name: str, folder: str) -> str:
         return " + ".join(str(builder.info.splits[split].num_examples) for split in splits.values()) + " texts"
     prepared = tfds_sets.open_set(name, directory=folder, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
     size = "many sizes" if None in prepared.image_shape else prepared.image_shape
-    return f"{prepared.num_examples('train')} + {prepared.num_examples('test')} images of {size}"
+    return f"{prepared.counts[0]} + {prepared.counts[1]} images of {size}"
 
 
 def _needs_tensorflow(builder) -> bool:

@@ -100,7 +100,7 @@ def hold_out(source: Source) -> Source:
 
 
 def _no_crops(image_size: int, *, of: str) -> ValueError:
-    return ValueError(f"image_size={image_size}: crops are made as images are read, which {of} are not")
+    return ValueError(f"image_size={image_size}: crops are made as images are read, which {of} does not allow")
 
 
 def images(
@@ -151,8 +151,7 @@ def images(
         if name == "digits":
             raise _no_crops(image_size, of="name='digits'")
         prepared = tfds_sets.open_set(name, directory=dir, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
-        counts = prepared.num_examples("train"), prepared.num_examples("test")
-        info = decoded.describe((image_size, image_size, 3), prepared.num_classes, *counts)
+        info = decoded.describe((image_size, image_size, 3), prepared.num_classes, *prepared.counts)
         options: dict[str, Any] = {"image_size": image_size, "on_damage": on_damage, "processes": processes}
 
         def load(seed: int) -> Dataset:
@@ -160,8 +159,15 @@ def images(
             test = streams.open_images(prepared, "test", mode="evaluation", **options)
             return Dataset(name, train, test, constants_of(normalise))
 
-    crops: dict[str, Any] = {"image_size": image_size, "augment": augment, "normalise": normalise}
-    return source_of(info, load, placement=placement, evaluate_on=evaluate_on, **crops)
+    return source_of(
+        info,
+        load,
+        placement=placement,
+        image_size=image_size,
+        augment=augment,
+        normalise=normalise,
+        evaluate_on=evaluate_on,
+    )
 
 
 def constants_of(normalise: Normalise, *, measured: Columns | None = None) -> Columns:

@@ -53,9 +53,11 @@ class Prepared(NamedTuple):
     num_classes: int
     splits: dict[str, str]
 
-    def num_examples(self, split: str) -> int:
-        """Returns the number of examples of "train" or "test"."""
-        return self.builder.info.splits[self.splits[split]].num_examples
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The numbers of training and of test examples."""
+        train, test = (self.builder.info.splits[self.splits[key]].num_examples for key in ("train", "test"))
+        return train, test
 
 
 def data_directory(directory: str) -> str:
@@ -80,21 +82,16 @@ def _unfit_images(features: Any, *, sizes: Literal["one", "any"]) -> str:
     """Returns why features are not an image, of one size or of any, and a label; "" if they are."""
     names = list(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
     if "image" not in names or "label" not in names:
-        return f"its examples have {', '.join(names)}; needed are image and label"
+        return f"its examples have {', '.join(names)}; image and label are needed"
     image, label = features["image"], features["label"]
     kinds = type(image).__name__, type(label).__name__
     if kinds != ("Image", "ClassLabel"):
-        return f"image and label are {' and '.join(kinds)}; needed are Image and ClassLabel"
+        return f"image and label are {' and '.join(kinds)}; Image and ClassLabel are needed"
     if sizes == "one" and (len(image.shape) != 3 or None in image.shape):
-        return f"its images differ in size {image.shape}; needed is one size"
+        return f"its images differ in size {image.shape}; one size is needed"
     if image.np_dtype != np.uint8:
-        return f"its images are {np.dtype(image.np_dtype).name}; needed are uint8"
+        return f"its images are {np.dtype(image.np_dtype).name}; uint8 is needed"
     return "" if label.num_classes else "its number of classes is not known"
-
-
-def _images(sizes: Literal["one", "any"]) -> Kind:
-    suggestions = ("digits", "mnist", "fashion_mnist", "cifar10")
-    return Kind("data.name", "an image classification set", functools.partial(_unfit_images, sizes=sizes), suggestions)
 
 
 def text_feature(features: Any) -> str:
@@ -109,11 +106,17 @@ def text_feature(features: Any) -> str:
 
 def _unfit_texts(features: Any) -> str:
     names = sorted(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
-    needed = "needed is one of type Text, or one of that type called text"
+    needed = "one of type Text is needed, or one of that type called text"
     return "" if text_feature(features) else f"its examples have {', '.join(names)}; {needed}"
 
 
-IMAGES, IMAGES_OF_ANY_SIZE = _images("one"), _images("any")
+IMAGES = Kind(
+    "data.name",
+    "an image classification set",
+    functools.partial(_unfit_images, sizes="one"),
+    ("digits", "mnist", "fashion_mnist", "cifar10"),
+)
+IMAGES_OF_ANY_SIZE = IMAGES._replace(unfit=functools.partial(_unfit_images, sizes="any"))
 TEXTS = Kind("data.source", "a set of texts", _unfit_texts, ("pydoc", "tiny_shakespeare", "imdb_reviews"))
 
 
@@ -201,9 +204,8 @@ def open_builder(name: str, *, directory: str, kind: Kind) -> Builder:
     info = builder.info
     if info.file_format is None or info.file_format.value != "array_record":
         found = info.file_format.value if info.file_format else "an unknown format"
-        raise ValueError(
-            f"{key}: prepared in {path} as {found}; needed is array_record: use another folder and {prepare}"
-        )
+        needed = f"array_record is needed: use another folder and {prepare}"
+        raise ValueError(f"{key}: prepared in {path} as {found}; {needed}")
     return builder
 
 

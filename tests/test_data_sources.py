@@ -349,10 +349,10 @@ REFUSED = {
     "config": (None, "emnist/none", "data.name='emnist/none': cannot be opened in "),
     "not prepared": (None, "fashion_mnist", "sets; run `python -m data.prepare fashion_mnist`"),
     "not images": (None, "imdb_reviews", "data.name='imdb_reviews': not an image classification set: "),
-    "texts": (texts, "texts", "its examples have text; needed are image and label"),
-    "sizes": (None, "cats_vs_dogs", "its images differ in size (None, None, 3); needed is one size"),
+    "texts": (texts, "texts", "its examples have text; image and label are needed"),
+    "sizes": (None, "cats_vs_dogs", "its images differ in size (None, None, 3); one size is needed"),
     "sizes in files": (sized, "sized", "its images differ in size"),
-    "tfrecord": (write("mnist", file_format="tfrecord"), "mnist", " as tfrecord; needed is array_record"),
+    "tfrecord": (write("mnist", file_format="tfrecord"), "mnist", " as tfrecord; array_record is needed"),
     "no train": (
         write("mnist", splits=["test"]),
         "mnist",

@@ -319,7 +319,7 @@ REFUSED = {
     "no text": (
         texts(features=["x", "y"]),
         {"source": "my_texts"},
-        "not a set of texts: its examples have x, y; needed",
+        "not a set of texts: its examples have x, y; one of type Text is needed",
     ),
     "no train": (texts(splits={"test": ["a"]}), {"source": "my_texts"}, "has no split 'train' with examples; has test"),
     "missing shard": (lose_shard, {"source": "my_texts"}, "my_texts-test.array_record-00000-of-00001 is missing; run "),
