@@ -47,19 +47,6 @@ class Folder:
     process: int = 0
 
     @property
-    def log(self) -> Path:
-        """The file that has what a process other than the first one prints."""
-        return self.path / f"process-{self.process}.log"
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def env(self) -> Path:
-        return self.path / "env.json"
-
-    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
@@ -84,7 +71,7 @@ class Folder:
                 files.write_atomically(self.path / name, text.encode())
 
     def follow(self) -> None:
-        """Redirects what this process prints to its log, unless it is the first one.
+        """Redirects what this process prints to `process-<n>.log`, unless it is the first one.
 
         Raises:
             ValueError: in one line, if the first process opened a folder that this one does not see.
@@ -92,7 +79,7 @@ class Folder:
         if self.process == 0:
             return
         try:
-            log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            log = os.open(self.path / f"process-{self.process}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             reason = "must be on a file system that all processes share"
             raise ValueError(f"workdir={str(self.path)!r}: {reason} ({error.strerror})") from None

@@ -22,15 +22,6 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(config, allow_nan=False))
 
 
-def read_config(workdir: str) -> dict[str, Any] | None:
-    """Returns the config of the run in a folder, or None if no run was started in it.
-
-    Raises:
-        ValueError: in one line, if config.json is damaged.
-    """
-    return read_object(workdir, expand(workdir) / "config.json", way_out=_WAY_OUT)
-
-
 def expand(workdir: str) -> Path:
     """Returns the path of a folder, with ~ and ~user expanded.
 
@@ -47,11 +38,12 @@ def check_same(workdir: str, config: Mapping[str, Any]) -> None:
     """Refuses a folder that has another experiment.
 
     Raises:
-        ValueError: in one line that lists the first few differing keys with both values.
+        ValueError: in one line that lists the first few differing keys with both values, or says that config.json is
+            damaged or missing.
     """
-    saved = read_config(workdir)
+    path = expand(workdir)
+    saved = read_object(workdir, path / "config.json", way_out=_WAY_OUT)
     if saved is None:
-        path = expand(workdir)
         if left := [name for name in ("metrics.jsonl", "checkpoints") if (path / name).exists()]:
             named = " and ".join(left)
             raise ValueError(f"workdir={workdir!r}: holds {named} of a run but no config.json; {_WAY_OUT}")

@@ -11,7 +11,7 @@ import pytest
 
 from runs import environment
 from runs.folder import check_workdir, open_run
-from runs.identity import differences, read_config
+from runs.identity import differences
 
 CONFIG = {"seed": 0, "reducer": {"name": "mean"}, "data": {"name": "digits", "dir": "/a"}, "sizes": (3, 4)}
 
@@ -38,12 +38,12 @@ def test_new_folder_then_resumed(tmp_path):
     workdir = tmp_path / "a" / "b"
     with open_run(str(workdir), CONFIG, devices=["cpu:0", "cpu:1"]) as folder:
         assert folder.state == "new" and folder.path == workdir and folder.changes == ()
-        assert json.loads(folder.config.read_text()) == {**CONFIG, "sizes": [3, 4]}
-        assert folder.config.read_text().startswith('{\n  "data"'), "sorted and indented, for people"
+        assert json.loads((workdir / "config.json").read_text()) == {**CONFIG, "sizes": [3, 4]}
+        assert (workdir / "config.json").read_text().startswith('{\n  "data"'), "sorted and indented, for people"
     with open_run(str(workdir), CONFIG, devices=["cpu:0"]) as folder:
         assert folder.state == "resumed"
         assert folder.changes == ("devices was ['cpu:0', 'cpu:1'], is ['cpu:0']",)
-        starts = json.loads(folder.env.read_text())["starts"]
+        starts = json.loads((workdir / "env.json").read_text())["starts"]
         assert {p.parent for p in (folder.metrics, folder.checkpoints, folder.tensorboard)} == {workdir}
     assert [start["devices"] for start in starts] == [["cpu:0", "cpu:1"], ["cpu:0"]]
     assert starts[0]["packages"].keys() == set(environment.PACKAGES) and all(starts[0]["packages"].values())
@@ -112,7 +112,7 @@ def test_data_folder_is_not_identity(tmp_path):
     open_run(str(tmp_path), CONFIG).close()
     with open_run(str(tmp_path), {**CONFIG, "data": {"name": "digits", "dir": "/elsewhere"}}) as folder:
         assert folder.state == "resumed"
-    assert read_config(str(tmp_path))["data"]["dir"] == "/a"
+    assert json.loads((tmp_path / "config.json").read_text())["data"]["dir"] == "/a"
 
 
 def test_fresh_takes_the_first_free_subfolder(tmp_path):
