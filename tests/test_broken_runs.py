@@ -15,7 +15,7 @@ import pytest
 
 import runs
 from runs import folder
-from tests.image_folders import shard, write_images
+from tests.data_folders import shard, write_images
 from tests.test_streamed_training import arguments, random_images
 from tests.test_train import ROOT, assert_same_run, command, digits, final_state, uninterrupted, without_clock
 

@@ -1,4 +1,3 @@
-import json
 import os
 import pathlib
 import resource
@@ -15,16 +14,24 @@ import pytest
 from data import assumed, cache, decoded, sources, tfds_sets
 from data.assumed import make_or_assume
 from data.decoded import check, load
+from data.decoding import records
 from data.examples import Info
-from tests.data_folders import random_examples, write_set, write_shard
+from tests.data_folders import (
+    REAL,
+    encoded,
+    flip,
+    own_folders,
+    random_examples,
+    real,
+    shard,
+    warnings_said,
+    write_set,
+    write_shard,
+    write_texts,
+)
 
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path, monkeypatch):
-    """No test reads or writes the user's folders."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+__all__ = ["own_folders", "warnings_said"]  # fixtures
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 @pytest.fixture
@@ -44,13 +51,6 @@ def no_decoding(monkeypatch):
         raise AssertionError("decoded again")
 
     return lambda: monkeypatch.setattr(decoded, "decode", forbid)
-
-
-@pytest.fixture
-def warnings_said(monkeypatch):
-    said = []
-    monkeypatch.setattr(cache.logging, "warning", lambda text, *values: said.append(text % values))
-    return said
 
 
 def assert_holds(dataset, splits):
@@ -195,12 +195,6 @@ def test_default_folders(monkeypatch, tmp_path):
 # ---- the cache ----
 
 
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(content)
-
-
 DAMAGES = {
     "truncated": lambda folder: os.truncate(folder / "train.images.npy", 5000),
     "empty": lambda folder: os.truncate(folder / "test.labels.npy", 0),
@@ -308,15 +302,7 @@ def test_a_set_that_is_assumed_is_what_it_would_be_but_for_the_data(options, fas
 
 
 def texts(tmp_path):
-    """A set of texts."""
-    folder = write_set(tmp_path / "sets", "texts", {"train": random_examples(2), "test": random_examples(2)})
-    package = "tensorflow_datasets.core.features"
-    text = {"pythonClassName": f"{package}.text_feature.Text", "text": {}}
-    features = {
-        "pythonClassName": f"{package}.features_dict.FeaturesDict",
-        "featuresDict": {"features": {"text": text}},
-    }
-    (folder / "features.json").write_text(json.dumps(features))
+    write_texts(tmp_path / "sets", "texts", {"train": ["a"], "test": ["b"]})
 
 
 def sized(tmp_path):
@@ -416,11 +402,17 @@ def test_command_names_the_folder_that_was_asked_for(tmp_path):
         check("mnist", directory=str(folder))
 
 
-SHARD = "fashion_mnist-train.array_record-00000-of-00002"
+def write_spoilt(path, images, labels):
+    write_shard(path, (records.pack(*example) for example in encoded(images, labels)))
+
+
 SPOILED = {
-    "size": (lambda path: write_shard(path, *random_examples(550, shape=(28, 27, 1))), "an image of shape (28, 27, 1)"),
-    "label": (lambda path: write_shard(path, random_examples(550)[0], np.full(550, 10)), "label 10 is not in [0, 10)"),
-    "no label": (lambda path: write_shard(path, random_examples(550)[0], np.full(550, -1)), "label -1 is not in"),
+    "size": (
+        lambda path: write_spoilt(path, *random_examples(550, shape=(28, 27, 1))),
+        "an image of shape (28, 27, 1)",
+    ),
+    "label": (lambda path: write_spoilt(path, random_examples(550)[0], np.full(550, 10)), "label 10 is not in [0, 10)"),
+    "no label": (lambda path: write_spoilt(path, random_examples(550)[0], np.full(550, -1)), "label -1 is not in"),
     "garbage": (lambda path: path.write_bytes(b"garbage" * 10_000), "cannot be decoded"),
 }
 
@@ -428,7 +420,7 @@ SPOILED = {
 @pytest.mark.parametrize("case", SPOILED)
 def test_spoiled_examples(case, fashion, tmp_path, warnings_said):
     spoil, told = SPOILED[case]
-    spoil(pathlib.Path(os.environ["TFDS_DATA_DIR"]) / "fashion_mnist" / "3.0.1" / SHARD)
+    spoil(shard(pathlib.Path(os.environ["TFDS_DATA_DIR"]) / "fashion_mnist" / "3.0.1", "train", 0))
     with pytest.raises(ValueError) as refusal:
         load("fashion_mnist")
     text = str(refusal.value)
@@ -437,13 +429,6 @@ def test_spoiled_examples(case, fashion, tmp_path, warnings_said):
 
 
 # ---- real sets ----
-
-REAL = os.environ.get("TFDS_DATA_DIR", "")
-
-
-def real(name):
-    there = os.path.isdir(os.path.join(REAL, name)) if REAL else False
-    return pytest.mark.skipif(not there, reason=f"needs {name} prepared under TFDS_DATA_DIR")
 
 
 @pytest.mark.data

@@ -11,8 +11,7 @@ from data.decoding import crops
 from data.example_order import ExampleOrder
 from data.examples import Arrays
 from parallel import Layout
-from tests.data_folders import random_examples, write_set
-from tests.image_folders import random_images, write_images
+from tests.data_folders import own_folders, random_examples, random_images, write_images, write_set
 from tests.test_train import ROOT, command
 from training.evaluate import make_evaluation
 from training.setup import make_setup
@@ -21,12 +20,8 @@ SMOKE = f"{ROOT}/configs/digits.py:smoke"
 KEY = "--config.data.evaluate_on=validation"
 SIZE, NUM_TRAIN, KEPT = 8, 47, 43  # 47 - 47 // 10
 
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path, monkeypatch):
-    """No test reads or writes the user's folders."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+__all__ = ["own_folders"]  # a fixture
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 def digits(tmp_path):

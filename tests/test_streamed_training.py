@@ -5,7 +5,7 @@ import pytest
 
 import runs
 from data import streams
-from tests.image_folders import random_images, write_images
+from tests.data_folders import random_images, write_images
 from tests.test_train import command, digits, without_clock
 
 SHORT = ("--config.train_steps=6", "--config.log_every_steps=1", "--config.eval_every_steps=3")
