@@ -202,15 +202,6 @@ def test_a_cut_file_of_records_is_mended_on_resume(cut, run, uninterrupted, caps
     assert_same_run(run, uninterrupted)
 
 
-def test_every_cut_of_the_last_line_is_read(run):
-    content = (run / "metrics.jsonl").read_bytes()
-    *whole, last = content.splitlines(keepends=True)
-    path = run / "cut.jsonl"
-    for size in range(len(last)):
-        path.write_bytes(b"".join(whole) + last[:size])
-        assert len(runs.read(path)) == len(whole) + (size == len(last) - 1)  # without its newline it is whole
-
-
 @pytest.mark.parametrize(
     "harm", [b"{", b"\x00" * 40 + b"\n", b"[" * 5000 + b"\n", b'{"step": NaN}\n', b'{"step": 1}\n']
 )
