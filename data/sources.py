@@ -12,7 +12,7 @@ from data.examples import Columns, Dataset, Info
 from data.text import Texts
 from reducers.registry import Registry
 
-# Of ImageNet's training images; streamed sets are normalised by these, since nobody computes their own statistics.
+# Statistics of ImageNet's training images. Streamed sets are normalised by these, since their own would take a pass.
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 MAX_RESIDENT_BYTES = 256 * 2**20  # "auto" keeps a training set of up to this size on each device
@@ -84,7 +84,7 @@ def source_of(
 def hold_out(source: Source) -> Source:
     r"""Returns the source with the last tenth of its training examples in place of the test examples.
 
-    Of :math:`N` training examples, training keeps the first :math:`N - \lfloor N / 10 \rfloor`. Statistics stay those
+    Training keeps the first :math:`N - \lfloor N / 10 \rfloor` of :math:`N` training examples. Statistics stay those
     of all N.
 
     Raises:

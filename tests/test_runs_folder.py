@@ -133,16 +133,6 @@ def test_fresh_works_beside_a_running_run(tmp_path):
         assert folder.path.name == "fresh-1"
 
 
-@pytest.mark.parametrize("content", [b"", b'{"seed": 0', b"[1]", b"\xff\xfe"])
-@pytest.mark.parametrize("name", ["config.json", "env.json"])
-def test_damaged_file_is_refused(tmp_path, entrance, name, content):
-    open_run(str(tmp_path), CONFIG).close()
-    (tmp_path / name).write_bytes(content)
-    before = _tree(tmp_path)
-    assert f"{name} is damaged" in _refused(entrance, str(tmp_path), CONFIG)
-    assert _tree(tmp_path) == before
-
-
 @pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints"])
 def test_run_without_config_is_refused(tmp_path, entrance, name):
     (tmp_path / name).mkdir()
