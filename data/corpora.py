@@ -59,7 +59,7 @@ def open_corpus(source: str, *, directory: str = "") -> Corpus:
             tfds_sets.data_directory(directory)
         topics = _topics()
         return Corpus(BUILT_IN, _digest(*topics), lambda: _hold_out(topics))
-    builder, splits = tfds_sets.open_texts(source, directory=directory)
+    builder, splits = tfds_sets.open_builder(source, directory=directory, kind=tfds_sets.TEXTS)
     label = re.sub(r"[^\w.-]+", "-", builder.info.full_name)
 
     def read() -> dict[str, list[str]]:

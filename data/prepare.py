@@ -71,9 +71,10 @@ def prepare(name: str, *, directory: str = "") -> str:
 
 def _folder(directory: str) -> str:
     """Returns the folder to prepare into; it may be made later, if its nearest existing parent is a readable folder."""
-    folder = os.path.abspath(os.path.expanduser(directory or os.environ.get("TFDS_DATA_DIR", "")))
-    if not directory and not os.environ.get("TFDS_DATA_DIR"):
+    named = directory or os.environ.get("TFDS_DATA_DIR", "")
+    if not named:
         return tfds_sets.data_directory("")
+    folder = os.path.abspath(os.path.expanduser(named))
     holder = folder
     while not os.path.lexists(holder):
         holder = os.path.dirname(holder)
@@ -83,7 +84,7 @@ def _folder(directory: str) -> str:
 
 def _describe(name: str, folder: str) -> str:
     if tfds_sets.text_feature(tfds_sets.find(name, directory=folder, kind=IMAGES_OR_TEXTS).info.features):
-        builder, splits = tfds_sets.open_texts(name, directory=folder)
+        builder, splits = tfds_sets.open_builder(name, directory=folder, kind=tfds_sets.TEXTS)
         return " + ".join(str(builder.info.splits[split].num_examples) for split in splits.values()) + " texts"
     prepared = tfds_sets.open_set(name, directory=folder, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
     size = "many sizes" if None in prepared.image_shape else prepared.image_shape

@@ -1,5 +1,6 @@
 """Data sets that TFDS has prepared on disk, read without TensorFlow: images with one label each, or texts."""
 
+import contextlib
 import difflib
 import functools
 import hashlib
@@ -27,12 +28,14 @@ class Kind(NamedTuple):
       key: The config key that names the set.
       noun: Name of the kind.
       unfit: features -> why a set with these features is not of the kind; "" if it is.
+      splits: TFDS's description of the set -> "train" and, if there is one, "test" -> the split's name in TFDS.
       suggestions: Names to suggest; the first is no TFDS set.
     """
 
     key: str
     noun: str
     unfit: Callable[[Any], str]
+    splits: Callable[[Any], dict[str, str]]
     suggestions: tuple[str, ...]
 
 
@@ -110,14 +113,44 @@ def _unfit_texts(features: Any) -> str:
     return "" if text_feature(features) else f"its examples have {', '.join(names)}; {needed}"
 
 
+def files(info: Any, split: str) -> list[tuple[str, int]]:
+    """Returns path and number of records of each file of a split, in order.
+
+    Args:
+      info: TFDS's description of the set.
+      split: The split's name in TFDS.
+    """
+    return [(str(part.filename), part.take) for part in info.splits[split].file_instructions]
+
+
+def _image_splits(info: Any) -> dict[str, str]:
+    """Returns "train", and "test" or, if there is no "test" or it has no labels (ImageNet), "validation".
+
+    If both exist, the first label of "test" decides: TFDS writes -1 where labels are not published.
+    """
+    test = "test" if "test" in info.splits else "validation"
+    if {"test", "validation"} <= info.splits.keys():
+        with contextlib.suppress(records.Damaged, records.Unreadable):  # missing files are reported later
+            label = records.unpack(records.Shards(files(info, "test")).read(0))[1]
+            test = "test" if label >= 0 else "validation"
+    return {"train": "train", "test": test}
+
+
+def _text_splits(info: Any) -> dict[str, str]:
+    """Returns "train", and "test" or "validation" if there is one of them."""
+    for_test = [split for split in ("test", "validation") if split in info.splits]
+    return {"train": "train"} | ({"test": for_test[0]} if for_test else {})
+
+
 IMAGES = Kind(
     "data.name",
     "an image classification set",
     functools.partial(_unfit_images, sizes="one"),
+    _image_splits,
     ("digits", "mnist", "fashion_mnist", "cifar10"),
 )
 IMAGES_OF_ANY_SIZE = IMAGES._replace(unfit=functools.partial(_unfit_images, sizes="any"))
-TEXTS = Kind("data.source", "a set of texts", _unfit_texts, ("pydoc", "tiny_shakespeare", "imdb_reviews"))
+TEXTS = Kind("data.source", "a set of texts", _unfit_texts, _text_splits, ("pydoc", "tiny_shakespeare", "imdb_reviews"))
 
 
 def find(name: str, *, directory: str, kind: Kind = IMAGES, **builder_options) -> Builder:
@@ -152,8 +185,6 @@ def find(name: str, *, directory: str, kind: Kind = IMAGES, **builder_options) -
 def open_set(name: str, *, directory: str = "", kind: Kind = IMAGES) -> Prepared:
     """Opens a prepared set of images and checks all that can be checked without decoding one.
 
-    The test examples are the split "test", or "validation" if there is no "test" or it has no labels (ImageNet).
-
     Args:
       name: "set", "set/config" or "set:version".
       directory: Folder of prepared sets; "" as for ``data_directory``.
@@ -162,39 +193,24 @@ def open_set(name: str, *, directory: str = "", kind: Kind = IMAGES) -> Prepared
     Raises:
       ValueError: One line; the folder, the name, or the prepared files are not as needed.
     """
-    builder = open_builder(name, directory=directory, kind=kind)
-    splits = {"train": "train", "test": "test" if _has_labels(builder.info, "test") else "validation"}
-    require_splits(builder, name, splits.values(), directory=directory, kind=kind)
+    builder, splits = open_builder(name, directory=directory, kind=kind)
     image, label = (builder.info.features[feature] for feature in ("image", "label"))
     return Prepared(name, builder, tuple(image.shape), label.num_classes, splits)
 
 
-def open_texts(name: str, *, directory: str = "") -> tuple[Builder, dict[str, str]]:
-    """Opens a prepared set of texts and checks all that can be checked without reading them.
+def open_builder(name: str, *, directory: str = "", kind: Kind) -> tuple[Builder, dict[str, str]]:
+    """Opens a set that is prepared in full, in a format that can be read without TensorFlow; reads no example.
 
     Args:
-      name: "set", "set/config" or "set:version".
-      directory: Folder of prepared sets; "" as for ``data_directory``.
+      name: As for ``open_set``.
+      directory: As for ``open_set``.
+      kind: What the set must be.
 
     Returns:
-      The builder, and "train" and "test" -> the split's name in TFDS: "validation" if there is no "test", and no entry
-      for "test" if there is neither.
+      TFDS's builder, and "train" and "test" -> the split's name in TFDS, as ``kind.splits`` chooses them.
 
     Raises:
-      ValueError: One line; the folder, the name, or the prepared files are not as needed.
-    """
-    builder = open_builder(name, directory=directory, kind=TEXTS)
-    for_test = [split for split in ("test", "validation") if split in builder.info.splits]
-    splits = {"train": "train"} | ({"test": for_test[0]} if for_test else {})
-    require_splits(builder, name, splits.values(), directory=directory, kind=TEXTS)
-    return builder, splits
-
-
-def open_builder(name: str, *, directory: str, kind: Kind) -> Builder:
-    """Returns the builder of a set that is prepared in a format that can be read without TensorFlow.
-
-    Raises:
-      ValueError: One line, as ``open_set``.
+      ValueError: As for ``open_set``.
     """
     path = data_directory(directory)
     builder = find(name, directory=path, kind=kind)
@@ -206,46 +222,18 @@ def open_builder(name: str, *, directory: str, kind: Kind) -> Builder:
         found = info.file_format.value if info.file_format else "an unknown format"
         needed = f"array_record is needed: use another folder and {prepare}"
         raise ValueError(f"{key}: prepared in {path} as {found}; {needed}")
-    return builder
-
-
-def require_splits(builder: Builder, name: str, splits: Iterable[str], *, directory: str, kind: Kind) -> None:
-    """Raises a ValueError if a split has no examples or one of its files is missing."""
-    key, info = f"{kind.key}={name!r}", builder.info
-    for split in splits:
+    splits = kind.splits(info)
+    for split in splits.values():
         if split not in info.splits or not info.splits[split].num_examples:
             raise ValueError(f"{key}: has no split {split!r} with examples; has {', '.join(info.splits) or 'none'}")
         missing = [os.path.basename(file) for file in info.splits[split].filepaths if not os.path.isfile(file)]
         if missing:
-            path, prepare = data_directory(directory), _command(name, directory)
             raise ValueError(f"{key}: not prepared in full in {path}: {missing[0]} is missing; run {prepare}")
+    return builder, splits
 
 
 def _command(name: str, directory: str) -> str:
     return f"`python -m data.prepare {name}{f' --dir={shlex.quote(directory)}' if directory else ''}`"
-
-
-def files(info: Any, split: str) -> list[tuple[str, int]]:
-    """Returns path and number of records of each file of a split, in order.
-
-    Args:
-      info: TFDS's description of the set.
-      split: The split's name in TFDS.
-    """
-    return [(str(part.filename), part.take) for part in info.splits[split].file_instructions]
-
-
-def _has_labels(info: Any, split: str) -> bool:
-    """Returns whether a split can be used for testing. If "validation" could be used instead, its first label decides.
-
-    TFDS writes the label -1 where labels are not published.
-    """
-    if split not in info.splits or "validation" not in info.splits:
-        return split in info.splits
-    try:
-        return records.unpack(records.Shards(files(info, split)).read(0))[1] >= 0
-    except (records.Damaged, records.Unreadable):  # missing files are reported later
-        return True
 
 
 def is_prepared(builder: Builder) -> bool:

@@ -336,7 +336,7 @@ def test_tiny_shakespeare():
     texts = Texts("tiny_shakespeare", tokenizer="bytes", sequence_length=128, directory=REAL)
     train, test = (split.columns["tokens"] for split in (texts.load().train, texts.load().test))
     assert train.shape == (7842, 129) and test.shape == (436, 129)
-    builder, _ = tfds_sets.open_texts("tiny_shakespeare", directory=REAL)
+    builder, _ = tfds_sets.open_builder("tiny_shakespeare", directory=REAL, kind=tfds_sets.TEXTS)
     assert "".join(tfds_sets.read_texts(builder, "test")) == texts.tokenizer().decode(test[:, 1:].ravel())
     assert bigram_perplexity(train, test, vocab_size=261, smoothing=0.02) == pytest.approx(12.18, abs=0.01)
 
