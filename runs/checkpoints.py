@@ -28,11 +28,7 @@ _MAX_SHOWN = 3  # leaves that do not fit
 
 
 class Checkpoints:
-    """The checkpoints of one run: the last few and the best.
-
-    Attributes:
-        directory: the folder that has one folder per checkpoint.
-    """
+    """The checkpoints of one run: the last few and the best."""
 
     def __init__(
         self,
@@ -59,9 +55,8 @@ class Checkpoints:
         """
         if keep_last < 1:
             raise ValueError(f"keep_last={keep_last}: must be at least 1")
-        self.directory = Path(os.path.abspath(directory))  # Orbax accepts no relative paths
         self._directory = CheckpointDirectory(
-            path=self.directory,
+            path=Path(os.path.abspath(directory)),  # Orbax accepts no relative paths
             keep_last=keep_last,
             best_metric=best_metric,
             best_mode=best_mode,
@@ -102,7 +97,7 @@ class Checkpoints:
             SaveError: in one line, if the save before failed.
         """
         if self._directory.access == "read":
-            raise ValueError(f"checkpoints in {str(self.directory)!r} were opened for reading")
+            raise ValueError(f"checkpoints in {str(self._directory.path)!r} were opened for reading")
         self.wait()
         if processes.from_first(lambda: step in self.steps()):
             return
@@ -207,7 +202,7 @@ class Checkpoints:
             full, restore_args=ocp.checkpoint_utils.construct_restore_args(full), partial_restore=True
         )
         try:
-            return {**example, **self._open().restore(self.directory / str(step), args=arguments)}
+            return {**example, **self._open().restore(self._directory.path / str(step), args=arguments)}
         except Exception as error:  # its files are as they were written, but another release of Orbax wrote them
             raise ValueError(f"{self._name(step)} cannot be read: {files.reason(error)}") from error
 
@@ -232,7 +227,7 @@ class Checkpoints:
         return self._checkpointer
 
     def _name(self, step: int) -> str:
-        return f"checkpoint {step} in {str(self.directory)!r}"
+        return f"checkpoint {step} in {str(self._directory.path)!r}"
 
 
 def flatten(tree: Any) -> dict[str, Any]:

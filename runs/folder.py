@@ -51,10 +51,6 @@ class Folder:
         return self.path / "metrics.jsonl"
 
     @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
     def tensorboard(self) -> Path:
         return self.path / "tensorboard"
 

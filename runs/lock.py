@@ -26,7 +26,7 @@ def take(workdir: str, path: Path) -> int:
 
 
 def check(workdir: str, path: Path) -> None:
-    """Raises ValueError as ``take`` does, without locking anything."""
+    """Raises ValueError as ``take`` does; keeps no lock."""
     try:
         lock = os.open(path / "lock", os.O_RDWR)
     except FileNotFoundError:

@@ -44,7 +44,7 @@ def test_new_folder_then_resumed(tmp_path):
         assert folder.state == "resumed"
         assert folder.changes == ("devices was ['cpu:0', 'cpu:1'], is ['cpu:0']",)
         starts = json.loads((workdir / "env.json").read_text())["starts"]
-        assert {p.parent for p in (folder.metrics, folder.checkpoints, folder.tensorboard)} == {workdir}
+        assert {p.parent for p in (folder.metrics, folder.tensorboard)} == {workdir}
     assert [start["devices"] for start in starts] == [["cpu:0", "cpu:1"], ["cpu:0"]]
     assert starts[0]["packages"].keys() == set(environment.PACKAGES) and all(starts[0]["packages"].values())
     assert {"started", "command", "python", "platform", "commit", "tree"} <= starts[0].keys()
