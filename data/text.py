@@ -106,8 +106,9 @@ class Texts:
                 split: {name: (column.shape, column.dtype) for name, column in columns.items()}
                 for split, columns in made.splits.items()
             }
-            chunks = lambda split: iter([made.splits[split]])  # noqa: E731
-            content = caches.store(self._folder, shapes, chunks=chunks, notes=lambda: made.notes)
+            content = caches.store(
+                self._folder, shapes, chunks=lambda split: iter([made.splits[split]]), notes=lambda: made.notes
+            )
         return Dataset(self._source, Arrays(content.splits["train"]), Arrays(content.splits["test"]), {})
 
     def tokenizer(self) -> tokenizers.Tokenizer:

@@ -101,7 +101,7 @@ def test_clock_goes_on_where_the_kept_records_end(tmp_path):
         assert records.wall_seconds == 0.0
 
 
-@pytest.mark.parametrize("bad", [b"{]\n", b"[1]\n", b"\n", b'{"kind": "train"}\n', b"\x00\xff\n"])
+@pytest.mark.parametrize("bad", [b"{", b"[1]\n", b"\n", b'{"kind": "train"}\n', b'{"step": 1}\n', b"\x00\xff\n"])
 def test_damage_before_the_last_line_is_refused_and_left_alone(tmp_path, bad):
     path = tmp_path / "metrics.jsonl"
     _write(path, [1])
