@@ -195,9 +195,6 @@ def edit(path, old, new):
 
 DAMAGES = {
     "flipped bit": lambda folder, _: flip(folder / "train.tokens.npy"),
-    "truncated": lambda folder, _: os.truncate(folder / "test.tokens.npy", 200),
-    "missing": lambda folder, _: (folder / "test.tokens.npy").unlink(),
-    "no JSON": lambda folder, _: (folder / "manifest.json").write_text("{"),
     "sizes": lambda folder, _: edit(folder / "manifest.json", '"mask_id": 4', '"mask_id": 5'),
     "tokenizer": lambda folder, tokenizer: (flip(tokenizer / "tokenizer.json"), (folder / "test.tokens.npy").unlink()),
 }

@@ -170,12 +170,6 @@ def test_the_file_is_the_same_for_ever(file):
     assert zlib.crc32(json.dumps(json.loads(file)["model"]["vocab"]).encode()) == 4289332771
 
 
-def test_nothing_is_imported_before_it_is_needed():
-    code = "import sys, data.text; print({'tokenizers', 'huggingface_hub', 'tensorflow_datasets'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
-
-
 def test_library_that_is_not_there(monkeypatch):
     def missing(name):
         raise tokenizers.metadata.PackageNotFoundError(name)
