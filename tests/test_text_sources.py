@@ -84,7 +84,7 @@ def test_short_files_are_cut_at_an_end_of_line(content, tmp_path):
 
 
 def test_many_files_are_documents_in_the_order_of_their_names(tmp_path):
-    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "99.txt").mkdir(parents=True)  # a folder is no document
     for i in range(23):
         (tmp_path / "texts" / f"{22 - i:02d}.txt").write_text(
             f"\ufeffé {22 - i}\r\n" if i % 2 else f"é {22 - i}\n", "utf-8"
