@@ -65,7 +65,7 @@ def open_corpus(source: str, *, directory: str = "") -> Corpus:
     def read() -> dict[str, list[str]]:
         found = {}
         for name, split in splits.items():
-            texts = list(tfds_sets.read_texts(builder, split))
+            texts = list(tfds_sets.read_texts(builder, split, source=source))
             if builder.info.disable_shuffling and not any("\n\n" in text for text in texts):
                 texts = ["".join(text if text.endswith("\n") else text + "\n" for text in texts)]
             found[name] = texts

@@ -141,16 +141,11 @@ def decode(prepared: tfds_sets.Prepared, split: str) -> Iterator[tuple[np.ndarra
             raise ValueError(f"label {label} is not in [0, {prepared.num_classes})")
         return image, label
 
-    progress = {"description": f"decoding {prepared.name} {split}", "unit": "images"}
-    try:
-        for chunk in tfds_sets.read(
-            prepared.builder, prepared.splits[split], parse=example, size=EXAMPLES_PER_CHUNK, **progress
-        ):
-            images, labels = zip(*chunk, strict=True)
-            yield np.stack(images), np.array(labels, np.int32)
-    except Exception as error:  # which exception a damaged file causes depends on where it is damaged
-        reason = tfds_sets.reason(error)
-        raise ValueError(f"data.name={prepared.name!r}: split {split!r} cannot be decoded: {reason}") from error
+    key, name = f"data.name={prepared.name!r}", prepared.splits[split]
+    chunks = tfds_sets.read(prepared.builder, name, key=key, parse=example, size=EXAMPLES_PER_CHUNK, unit="images")
+    for chunk in chunks:
+        images, labels = zip(*chunk, strict=True)
+        yield np.stack(images), np.array(labels, np.int32)
 
 
 def _digits() -> dict[str, Columns]:

@@ -255,49 +255,59 @@ def fingerprint(builder: Builder, splits: Iterable[str]) -> str:
 
 
 def read(
-    builder: Builder, split: str, *, parse: Callable[[Any], T], size: int, description: str, unit: str
+    builder: Builder, split: str, *, key: str, parse: Callable[[Any], T], size: int, unit: str
 ) -> Iterator[list[T]]:
     """Yields the examples of a split in the order of its files, in lists; shows a progress bar.
 
     Args:
       builder: The builder of a prepared set.
       split: The split's name in TFDS.
+      key: The config key and its value, for errors.
       parse: Makes an example from the features of a record, as TFDS wrote them.
       size: Examples in a list; the last list may have fewer.
-      description: Text of the progress bar.
       unit: Noun that the progress bar shows after a count.
+
+    Raises:
+      ValueError: One line; an example cannot be read, or ``parse`` refuses it.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.proto import tf_example_pb2
     from tqdm import tqdm
 
-    count = builder.info.splits[split].num_examples
+    info = builder.info
+    count = info.splits[split].num_examples
     unpack = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
-    source = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
-    with tqdm(total=count, desc=description, unit=f" {unit}", leave=False, disable=None) as bar:
-        for start in range(0, count, size):
-            records = source.__getitems__(range(start, min(start + size, count)))
-            yield [parse(unpack(record).features.feature) for record in records]
-            bar.update(len(records))
+    progress = {"desc": f"reading {info.full_name} {split}", "unit": f" {unit}", "leave": False, "disable": None}
+    try:
+        source = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
+        with tqdm(total=count, **progress) as bar:
+            for start in range(0, count, size):
+                records = source.__getitems__(range(start, min(start + size, count)))
+                yield [parse(unpack(record).features.feature) for record in records]
+                bar.update(len(records))
+    except Exception as error:  # which exception a damaged file causes depends on where it is damaged
+        raise ValueError(f"{key}: split {split!r} cannot be read: {reason(error)}") from error
 
 
-def read_texts(builder: Builder, split: str) -> Iterator[str]:
+def read_texts(builder: Builder, split: str, *, source: str) -> Iterator[str]:
     """Yields a split's texts in the order of its files.
+
+    Args:
+      builder: The builder of a prepared set of texts.
+      split: The split's name in TFDS.
+      source: The set's name in the config, for errors.
 
     Raises:
       ValueError: One line; a text cannot be read, or is not UTF-8.
     """
-    name, text = builder.info.full_name, text_feature(builder.info.features)
+    text = text_feature(builder.info.features)
 
     def example(feature: Any) -> str:
         return feature[text].bytes_list.value[0].decode()
 
-    progress = {"description": f"reading {name} {split}", "unit": "texts"}
-    try:
-        for chunk in read(builder, split, parse=example, size=TEXTS_PER_READ, **progress):
-            yield from chunk
-    except Exception as error:  # which exception a damaged file causes depends on where it is damaged
-        raise ValueError(f"data.source={name!r}: split {split!r} cannot be read: {reason(error)}") from error
+    key = f"data.source={source!r}"
+    for chunk in read(builder, split, key=key, parse=example, size=TEXTS_PER_READ, unit="texts"):
+        yield from chunk
 
 
 def reason(error: BaseException) -> str:

@@ -413,7 +413,7 @@ SPOILED = {
     ),
     "label": (lambda path: write_spoilt(path, random_examples(550)[0], np.full(550, 10)), "label 10 is not in [0, 10)"),
     "no label": (lambda path: write_spoilt(path, random_examples(550)[0], np.full(550, -1)), "label -1 is not in"),
-    "garbage": (lambda path: path.write_bytes(b"garbage" * 10_000), "cannot be decoded"),
+    "garbage": (lambda path: path.write_bytes(b"garbage" * 10_000), "cannot be read"),
 }
 
 
@@ -424,7 +424,7 @@ def test_spoiled_examples(case, fashion, tmp_path, warnings_said):
     with pytest.raises(ValueError) as refusal:
         load("fashion_mnist")
     text = str(refusal.value)
-    assert text.startswith("data.name='fashion_mnist': split 'train' cannot be decoded") and told in text
+    assert text.startswith("data.name='fashion_mnist': split 'train' cannot be read") and told in text
     assert "\n" not in text and not warnings_said and not list(cached(tmp_path).glob("*.npy"))
 
 

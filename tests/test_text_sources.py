@@ -269,7 +269,7 @@ REFUSED = {
     "not UTF-8": (
         texts(splits={"train": [b"\xff"], "test": ["b"]}),
         {"source": "my_texts"},
-        "'train' cannot be read: ",
+        "data.source='my_texts': split 'train' cannot be read: ",
     ),
     "no file": (
         None,
@@ -334,7 +334,9 @@ def test_tiny_shakespeare():
     train, test = (split.columns["tokens"] for split in (texts.load().train, texts.load().test))
     assert train.shape == (7842, 129) and test.shape == (436, 129)
     builder, _ = tfds_sets.open_builder("tiny_shakespeare", directory=REAL, kind=tfds_sets.TEXTS)
-    assert "".join(tfds_sets.read_texts(builder, "test")) == texts.tokenizer().decode(test[:, 1:].ravel())
+    assert "".join(tfds_sets.read_texts(builder, "test", source="tiny_shakespeare")) == texts.tokenizer().decode(
+        test[:, 1:].ravel()
+    )
     assert bigram_perplexity(train, test, vocab_size=261, smoothing=0.02) == pytest.approx(12.18, abs=0.01)
 
 
