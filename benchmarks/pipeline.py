@@ -16,16 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from absl import flags
 
 from data.decoding.pool import Job
+from data.examples import Mode
 from data.streams import Images
 from runs import environment, files
-
-Mode = Literal["training", "evaluation"]
 
 MODES: tuple[Mode, ...] = ("training", "evaluation")
 NUM_CLASSES = 1000

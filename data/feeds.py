@@ -84,7 +84,7 @@ class Feeds:
         if min(layout) < 1 or depth < 1:
             raise ValueError(f"layout={layout}, depth={depth}: must be at least 1")
         if order.num_examples != examples.num_examples:
-            raise ValueError(f"num_examples={order.num_examples}: there are {examples.num_examples}")
+            raise ValueError(f"num_examples={order.num_examples}: the data set has {examples.num_examples}")
         self.resident: Columns = {}
         if placement == "device":
             if not isinstance(examples, Arrays):

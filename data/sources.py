@@ -93,7 +93,7 @@ def hold_out(source: Source) -> Source:
     count = source.info.num_train
     kept = count - count // VALIDATION_SHARE
     if kept == count:
-        needed = f"needs {VALIDATION_SHARE} training examples, to keep one of them; there are {count}"
+        needed = f"needs {VALIDATION_SHARE} training examples, to keep one of them; the data set has {count}"
         raise ValueError(f"data.evaluate_on='validation': {needed}")
     info = source.info._replace(num_train=kept, num_test=count - kept)
     return source._replace(info=info, load=lambda seed: source.load(seed).divided(kept))

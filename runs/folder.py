@@ -33,11 +33,11 @@ class Folder:
     """A run's folder, which this process has until `close` or until the process ends.
 
     Attributes:
-        path: the workdir, or a subfolder of it if the run was started with `start="fresh"`.
-        state: "resumed" if a run was started in it before.
-        process: index of this process among those of the run; the first, 0, writes the files.
-        changes: one line for each difference of software and machine from the last start.
-        lock: descriptor of the locked file; None once closed, and in all processes but the first.
+      path: the workdir, or a subfolder of it if the run was started with `start="fresh"`.
+      state: "resumed" if a run was started in it before.
+      process: index of this process among those of the run; the first, 0, writes the files.
+      changes: one line for each difference of software and machine from the last start.
+      lock: descriptor of the locked file; None once closed, and in all processes but the first.
     """
 
     path: Path
@@ -70,7 +70,7 @@ class Folder:
         """Redirects what this process prints to `process-<n>.log`, unless it is the first one.
 
         Raises:
-            ValueError: in one line, if the first process opened a folder that this one does not see.
+          ValueError: in one line, if the first process opened a folder that this one does not see.
         """
         if self.process == 0:
             return
@@ -108,16 +108,16 @@ def open_run(
     In a run of several processes, the first one does this for all.
 
     Args:
-        workdir: the folder; it and its parents are created if they are missing.
-        config: the whole experiment, as nested dicts of JSON values.
-        start: "resume" opens the workdir itself. "fresh" creates the first free `workdir/fresh-<n>`.
-        devices: names of the devices, for env.json.
+      workdir: the folder; it and its parents are created if they are missing.
+      config: the whole experiment, as nested dicts of JSON values.
+      start: "resume" opens the workdir itself. "fresh" creates the first free `workdir/fresh-<n>`.
+      devices: names of the devices, for env.json.
 
     Returns:
-        The folder, which no other run can open until this process closes it or ends.
+      The folder, which no other run can open until this process closes it or ends.
 
     Raises:
-        ValueError: in one line, in the cases of `check_workdir`; then nothing has been written.
+      ValueError: in one line, in the cases of `check_workdir`; then nothing has been written.
     """
     opened: list[Folder] = []
 
@@ -155,8 +155,8 @@ def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "re
     """Raises what `open_run` would raise, and leaves no file behind.
 
     Raises:
-        ValueError: in one line, if the folder cannot be created or written, another process has it, it has another
-            config, or its files are damaged. Writing is tried, because permissions do not bind root.
+      ValueError: in one line, if the folder cannot be created or written, another process has it, it has another
+        config, or its files are damaged. Writing is tried, because permissions do not bind root.
     """
     if not workdir:
         raise ValueError("workdir='': must name a folder")

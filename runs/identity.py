@@ -26,7 +26,7 @@ def expand(workdir: str) -> Path:
     """Returns the path of a folder, with ~ and ~user expanded.
 
     Raises:
-        ValueError: if the user does not exist.
+      ValueError: if the user does not exist.
     """
     try:
         return Path(workdir).expanduser()
@@ -38,8 +38,8 @@ def check_same(workdir: str, config: Mapping[str, Any]) -> None:
     """Refuses a folder that has another experiment.
 
     Raises:
-        ValueError: in one line that lists the first few differing keys with both values, or says that config.json is
-            damaged or missing.
+      ValueError: in one line that lists the first few differing keys with both values, or says that config.json is
+        damaged or missing.
     """
     path = expand(workdir)
     saved = read_object(workdir, path / "config.json", way_out=_WAY_OUT)

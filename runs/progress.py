@@ -45,10 +45,10 @@ class Progress:
         """Opens the bar if the stream is a terminal.
 
         Args:
-            num_steps: the last step of the run.
-            start_step: the step from which the run goes on.
-            stream: the output; None is stderr.
-            clock: returns seconds that only grow; tests replace it.
+          num_steps: the last step of the run.
+          start_step: the step from which the run goes on.
+          stream: the output; None is stderr.
+          clock: returns seconds that only grow; tests replace it.
         """
         self._num_steps = num_steps
         self._stream = sys.stderr if stream is None else stream

@@ -203,7 +203,7 @@ def test_waiting_is_measured(placement, monkeypatch):
     [
         ({"layout": (0, 2)}, r"layout=\(0, 2\)"),
         ({"depth": 0}, "depth=0"),
-        ({"order": order(num_examples=7)}, "num_examples=7: there are 100"),
+        ({"order": order(num_examples=7)}, "num_examples=7: the data set has 100"),
     ],
 )
 def test_refused(change, told):

@@ -162,7 +162,7 @@ def test_too_few_examples(tmp_path):
     for count in (9, 10):
         splits = {"train": random_examples(count), "test": random_examples(2)}
         write_set(tmp_path / f"{count}", "my_own", splits)
-    with pytest.raises(ValueError, match=r"^data\.evaluate_on='validation': needs 10 training .* there are 9$"):
+    with pytest.raises(ValueError, match=r"^data\.evaluate_on='validation': needs 10 training .* the data set has 9$"):
         sources.make("my_own", dir=str(tmp_path / "9"), evaluate_on="validation")
     assert sources.make("my_own", dir=str(tmp_path / "10"), evaluate_on="validation").info[2:4] == (9, 1)
 
