@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import environment
+from runs import environment, lock
 from runs.folder import check_workdir, open_run
 from runs.identity import differences
 
@@ -196,16 +196,14 @@ def test_lock_ends_with_a_killed_process(tmp_path, entrance):
 
 def test_config_written_between_look_and_lock_is_seen(tmp_path, monkeypatch):
     """Two runs start at once in a new folder; the slower one looks again once it has the lock."""
-    from runs import folder
+    take = lock.take
 
-    make = folder._make
+    def take_late(workdir, path):
+        monkeypatch.setattr(lock, "take", take)
+        open_run(workdir, {"seed": 1}).close()
+        return take(workdir, path)
 
-    def make_late(path, start):
-        monkeypatch.setattr(folder, "_make", make)
-        open_run(str(tmp_path / "w"), {"seed": 1}).close()
-        return make(path, start)
-
-    monkeypatch.setattr(folder, "_make", make_late)
+    monkeypatch.setattr(lock, "take", take_late)
     assert "seed=1 in the folder, 0 now" in _refused(open_run, str(tmp_path / "w"), {"seed": 0})
     open_run(str(tmp_path / "w"), {"seed": 1}).close()  # the refused one let go of the lock
 
