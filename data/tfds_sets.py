@@ -153,7 +153,7 @@ IMAGES_OF_ANY_SIZE = IMAGES._replace(unfit=functools.partial(_unfit_images, size
 TEXTS = Kind("data.source", "a set of texts", _unfit_texts, _text_splits, ("pydoc", "tiny_shakespeare", "imdb_reviews"))
 
 
-def find(name: str, *, directory: str, kind: Kind = IMAGES, **builder_options) -> Builder:
+def find(name: str, *, directory: str, kind: Kind, **builder_options) -> Builder:
     """Returns TFDS's builder of a set, whether or not the set is prepared.
 
     Raises:
