@@ -17,17 +17,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from absl import flags
 
 from benchmarks import command
-from data.decoding.pool import Job, resolve_processes
+from data.decoding.pool import Job
+from data.examples import Mode
 from data.streams import Images
 from runs import environment, files
-
-Mode = Literal["training", "evaluation"]
 
 MODES: tuple[Mode, ...] = ("training", "evaluation")
 NUM_CLASSES = 1000
@@ -234,9 +232,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ValueError(f"processes={text!r}: must be counts of at least 1")
-    return resolve_processes(int(text))
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise ValueError(f"processes={text!r}: must be counts in [1, 1024]")
+    return int(text)
 
 
 if __name__ == "__main__":

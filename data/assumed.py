@@ -25,15 +25,16 @@ def make_or_assume(name: str, **kwargs) -> Source:
     """Finds the data of a config block; if they are missing, returns a source of assumed sizes that cannot be loaded.
 
     Raises:
-      ValueError: As ``sources.make``, if the data are missing and of unknown size, or a value is not allowed.
+      ValueError: As ``sources.make``, if a value is not allowed, or the data are missing and of unknown size.
 
     >>> make_or_assume("imagenet2012", image_size=224, dir="").info.num_train
     1281167
     """
+    options = sources.SOURCES.check({**kwargs, "name": name})
     try:
         return sources.make(name, **kwargs)
     except ValueError as error:
-        info, note = _info(name, kwargs)
+        info, note = _info(name, options)
         if info is None:
             raise
         message = f"data not at hand ({error}); {note}"
@@ -41,21 +42,23 @@ def make_or_assume(name: str, **kwargs) -> Source:
     def load(seed: int) -> Dataset:
         raise ValueError(message)
 
-    return sources.source_of(info, load, note=message, **kwargs)
+    return sources.source_of(info, load, note=message, **options)
 
 
-def _info(name: str, kwargs: dict[str, Any]) -> tuple[Info | None, str]:
+def _info(name: str, options: dict[str, Any]) -> tuple[Info | None, str]:
     if name == "text":
-        return _text(**kwargs), f"{NUM_SEQUENCES:,} sequences are assumed"
+        return _text(**options), f"{NUM_SEQUENCES:,} sequences are assumed"
     shape, *rest = IMAGE_SETS.get(name, (None, 0, 0, 0))
-    size = kwargs.get("image_size")
+    size = options["image_size"]
     shape = (size, size, 3) if size else shape
     if shape is None or not rest[0]:
         return None, ""
     return decoded.describe(shape, *rest), "its sizes are known"
 
 
-def _text(*, sequence_length: int = 128, form: str = "causal", tokenizer: str = "wordpiece", **kwargs) -> Info:
+def _text(*, sequence_length: int, form: str, tokenizer: str, vocab_size: int, **found_by: Any) -> Info:
+    del found_by
+
     def column(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype)
 
@@ -63,5 +66,5 @@ def _text(*, sequence_length: int = 128, form: str = "causal", tokenizer: str = 
     if form == "masked":
         example |= {"segments": column(np.int8, sequence_length), "words": column(np.int16, sequence_length)}
         example |= {"is_next": column(np.int32)}
-    vocab_size = tokenizers.Bytes.vocab_size if tokenizer == "bytes" else kwargs.get("vocab_size", 8192)
+    vocab_size = tokenizers.Bytes.vocab_size if tokenizer == "bytes" else vocab_size
     return Info(example, tokenizers.sizes_of(vocab_size), NUM_SEQUENCES, NUM_SEQUENCES // 100, constants={})

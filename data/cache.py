@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-Columns = dict[str, np.ndarray]
-Shapes = Mapping[str, Mapping[str, tuple[tuple[int, ...], np.dtype]]]
-"""split -> column -> shape [N, ...] and type."""
+from data.examples import Columns
+
+ColumnShapes = Mapping[str, tuple[tuple[int, ...], np.dtype]]
+"""column -> shape [N, ...] and type."""
 
 MANIFEST = "manifest.json"  # written last: if it exists, all files are complete
 MAX_CHECKED_BYTES = 2**30  # contents are checked by CRC up to this size, which takes a second; sizes always
@@ -29,10 +30,8 @@ class Stored(NamedTuple):
     notes: dict[str, Any]
 
 
-def root(folder: str = "") -> Path:
-    """Returns the folder of all caches: ``folder``, or else syncsum/data in XDG_CACHE_HOME or ~/.cache."""
-    if folder:
-        return Path(folder).expanduser()
+def root() -> Path:
+    """Returns the folder of all caches: syncsum/data in XDG_CACHE_HOME or ~/.cache."""
     home = os.environ.get("XDG_CACHE_HOME", "")  # relative paths are to be ignored, by its specification
     return Path(home if os.path.isabs(home) else os.path.expanduser("~/.cache")) / "syncsum" / "data"
 
@@ -60,7 +59,11 @@ def stored(folder: Path) -> Stored | None:
 
 
 def store(
-    folder: Path, shapes: Shapes, *, chunks: Callable[[str], Iterator[Columns]], notes: Callable[[], dict[str, Any]]
+    folder: Path,
+    shapes: Mapping[str, ColumnShapes],
+    *,
+    chunks: Callable[[str], Iterator[Columns]],
+    notes: Callable[[], dict[str, Any]],
 ) -> Stored:
     """Writes splits chunk by chunk and returns them memory-mapped.
 
@@ -79,17 +82,9 @@ def store(
         _prepare(folder)
         arrays = {}
         for split, columns in shapes.items():
-            with contextlib.ExitStack() as stack:
-                paths = {name: folder / f"{split}.{name}.npy" for name in columns}
-                files = {name: stack.enter_context(_array_file(paths[name], *columns[name])) for name in columns}
-                count = 0
-                for chunk in chunks(split):
-                    for name, file in files.items():
-                        file.append(chunk[name])
-                    count += len(next(iter(chunk.values())))
-                _check_count(split, count, columns)
+            checksums = _write_split(folder, split, columns, chunks(split))
             for name, (shape, dtype) in columns.items():
-                arrays[paths[name].name] = (split, name, shape, np.dtype(dtype).str, files[name].crc)
+                arrays[f"{split}.{name}.npy"] = (split, name, shape, np.dtype(dtype).str, checksums[name])
         made = notes()
         manifest = {"arrays": arrays, "notes": made, "notes_crc": zlib.crc32(json.dumps(made).encode())}
         with _whole_file(folder / MANIFEST) as file:
@@ -106,7 +101,25 @@ def store(
     return Stored(splits, notes())
 
 
-def _check_count(split: str, count: int, columns: Mapping[str, tuple[tuple[int, ...], Any]]) -> None:
+def _write_split(folder: Path, split: str, columns: ColumnShapes, chunks: Iterator[Columns]) -> dict[str, int]:
+    """Writes a split's .npy files; returns the checksum of each column, without the header of its file."""
+    checksums, count = dict.fromkeys(columns, 0), 0
+    with contextlib.ExitStack() as stack:
+        files = {name: stack.enter_context(_whole_file(folder / f"{split}.{name}.npy")) for name in columns}
+        for name, (shape, dtype) in columns.items():
+            header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(files[name], header)
+        for chunk in chunks:
+            for name, file in files.items():
+                content = np.ascontiguousarray(chunk[name]).data
+                file.write(content)
+                checksums[name] = zlib.crc32(content, checksums[name])
+            count += len(next(iter(chunk.values())))
+        _check_count(split, count, columns)
+    return checksums
+
+
+def _check_count(split: str, count: int, columns: ColumnShapes) -> None:
     shape, _ = next(iter(columns.values()))
     if count != shape[0]:
         raise ValueError(f"split {split!r}: {count} examples instead of {shape[0]}")
@@ -135,26 +148,6 @@ def store_text(folder: Path, name: str, content: str) -> None:
                 handle.write(text.encode())
     except OSError as error:
         logging.warning("%s cannot be written (%s); made at every start", folder, error)
-
-
-class _ArrayFile:
-    """Appends chunks to a .npy file, and keeps the checksum of what follows the header."""
-
-    def __init__(self, file):
-        self._file, self.crc = file, 0
-
-    def append(self, chunk: np.ndarray) -> None:
-        chunk = np.ascontiguousarray(chunk)
-        self._file.write(chunk.data)
-        self.crc = zlib.crc32(chunk.data, self.crc)
-
-
-@contextlib.contextmanager
-def _array_file(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[_ArrayFile]:
-    with _whole_file(path) as file:
-        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": tuple(shape)}
-        np.lib.format.write_array_header_1_0(file, header)
-        yield _ArrayFile(file)
 
 
 @contextlib.contextmanager

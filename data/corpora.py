@@ -59,13 +59,13 @@ def open_corpus(source: str, *, directory: str = "") -> Corpus:
             tfds_sets.data_directory(directory)
         topics = _topics()
         return Corpus(BUILT_IN, _digest(*topics), lambda: _hold_out(topics))
-    builder, splits = tfds_sets.open_texts(source, directory=directory)
+    builder, splits = tfds_sets.open_builder(source, directory=directory, kind=tfds_sets.TEXTS)
     label = re.sub(r"[^\w.-]+", "-", builder.info.full_name)
 
     def read() -> dict[str, list[str]]:
         found = {}
         for name, split in splits.items():
-            texts = list(tfds_sets.read_texts(builder, split))
+            texts = list(tfds_sets.read_texts(builder, split, source=source))
             if builder.info.disable_shuffling and not any("\n\n" in text for text in texts):
                 texts = ["".join(text if text.endswith("\n") else text + "\n" for text in texts)]
             found[name] = texts
@@ -87,8 +87,9 @@ def _files(source: str, directory: str) -> Corpus:
     folder = tfds_sets.data_directory(directory) if directory else ""
     pattern = os.path.join(folder, os.path.expanduser(source))
     try:
-        found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
-        paths = [Path(path) for path in found if glob.has_magic(pattern) is False or os.path.isfile(path)]
+        paths = [Path(pattern)]
+        if glob.has_magic(pattern):
+            paths = [Path(path) for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
         status = [path.stat() for path in paths]
         for path in paths:
             path.open("rb").close()

@@ -47,10 +47,11 @@ def check(name: str, *, directory: str = "") -> Info:
         if directory:  # digits needs none, but a folder that was named must exist
             tfds_sets.data_directory(directory)
         return DIGITS
-    return _info(tfds_sets.open_set(name, directory=directory))
+    prepared = tfds_sets.open_set(name, directory=directory)
+    return describe(prepared.image_shape, prepared.num_classes, *prepared.counts)
 
 
-def load(name: str, *, directory: str = "", cache: str = "") -> Dataset:
+def load(name: str, *, directory: str = "") -> Dataset:
     """Returns a decoded set. TFDS sets are decoded once, then mapped from a cache on disk.
 
     The constants are "mean" and "std" [C] float32 of each channel over the pixels of the training images, in units of
@@ -59,7 +60,6 @@ def load(name: str, *, directory: str = "", cache: str = "") -> Dataset:
     Args:
       name: As for ``check``.
       directory: As for ``check``.
-      cache: Folder of decoded sets; "" means syncsum/data in XDG_CACHE_HOME or ~/.cache.
 
     Raises:
       ValueError: As for ``check``; or the set's files are damaged.
@@ -72,7 +72,7 @@ def load(name: str, *, directory: str = "", cache: str = "") -> Dataset:
         splits = _digits()
         histogram = count_pixels(splits["train"]["images"])
     else:
-        found = _load_prepared(tfds_sets.open_set(name, directory=directory), cache)
+        found = _load_prepared(tfds_sets.open_set(name, directory=directory))
         splits, histogram = found.splits, np.array(found.notes["histogram"], np.int64)
     mean, std = statistics(histogram)
     train, test = (
@@ -81,10 +81,10 @@ def load(name: str, *, directory: str = "", cache: str = "") -> Dataset:
     return Dataset(name, train, test, {"mean": mean, "std": std})
 
 
-def _load_prepared(prepared: tfds_sets.Prepared, cache: str) -> caches.Stored:
+def _load_prepared(prepared: tfds_sets.Prepared) -> caches.Stored:
     label = re.sub(r"[^\w.-]+", "-", prepared.builder.info.full_name)
     fingerprint = tfds_sets.fingerprint(prepared.builder, prepared.splits.values())
-    folder = caches.root(cache) / f"{label}-{fingerprint}"
+    folder = caches.root() / f"{label}-{fingerprint}"
     histogram = np.zeros((prepared.image_shape[-1], 256), np.int64)  # of the training images
 
     def chunks(split: str) -> Iterator[Columns]:
@@ -96,8 +96,7 @@ def _load_prepared(prepared: tfds_sets.Prepared, cache: str) -> caches.Stored:
             yield {"images": images, "labels": labels}
 
     shapes: dict[str, dict[str, tuple[tuple[int, ...], np.dtype]]] = {}
-    for split in ("train", "test"):
-        count = prepared.num_examples(split)
+    for split, count in zip(("train", "test"), prepared.counts, strict=True):
         images = (count, *prepared.image_shape), np.dtype(np.uint8)
         shapes[split] = {"images": images, "labels": ((count,), np.dtype(np.int32))}
     made = caches.stored(folder)
@@ -142,21 +141,11 @@ def decode(prepared: tfds_sets.Prepared, split: str) -> Iterator[tuple[np.ndarra
             raise ValueError(f"label {label} is not in [0, {prepared.num_classes})")
         return image, label
 
-    progress = {"description": f"decoding {prepared.name} {split}", "unit": "images"}
-    try:
-        for chunk in tfds_sets.read(
-            prepared.builder, prepared.splits[split], parse=example, size=EXAMPLES_PER_CHUNK, **progress
-        ):
-            images, labels = zip(*chunk, strict=True)
-            yield np.stack(images), np.array(labels, np.int32)
-    except Exception as error:  # which exception a damaged file causes depends on where it is damaged
-        reason = tfds_sets.reason(error)
-        raise ValueError(f"data.name={prepared.name!r}: split {split!r} cannot be decoded: {reason}") from error
-
-
-def _info(prepared: tfds_sets.Prepared) -> Info:
-    counts = prepared.num_examples("train"), prepared.num_examples("test")
-    return describe(prepared.image_shape, prepared.num_classes, *counts)
+    key, name = f"data.name={prepared.name!r}", prepared.splits[split]
+    chunks = tfds_sets.read(prepared.builder, name, key=key, parse=example, size=EXAMPLES_PER_CHUNK, unit="images")
+    for chunk in chunks:
+        images, labels = zip(*chunk, strict=True)
+        yield np.stack(images), np.array(labels, np.int32)
 
 
 def _digits() -> dict[str, Columns]:

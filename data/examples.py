@@ -8,10 +8,7 @@ import numpy as np
 
 Columns = dict[str, np.ndarray]
 Shapes = dict[str, jax.ShapeDtypeStruct]
-Placement = Literal["auto", "device", "stream"]
 Mode = Literal["training", "evaluation"]
-
-MAX_RESIDENT_BYTES = 256 * 2**20  # "auto" keeps a training set of up to this size on each device
 
 
 class Examples(Protocol):
@@ -126,16 +123,3 @@ class Dataset(NamedTuple):
         """Ends the processes that read the examples, if there are any."""
         for split in (self.train, self.test):
             getattr(split, "close", lambda: None)()
-
-
-def resolve_placement(placement: Placement, *, num_bytes: int) -> Literal["device", "stream"]:
-    """Returns where a training set of ``num_bytes`` is kept: "auto" keeps up to 256 MiB on each device.
-
-    Raises:
-      ValueError: If ``placement`` is unknown.
-    """
-    if placement not in ("auto", "device", "stream"):
-        raise ValueError(f"data.placement={placement!r}: must be one of auto, device, stream")
-    if placement == "auto":
-        return "device" if num_bytes <= MAX_RESIDENT_BYTES else "stream"
-    return placement

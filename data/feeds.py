@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import functools
 import itertools
 import time
 from collections.abc import Generator, Iterable, Mapping
@@ -85,17 +84,16 @@ class Feeds:
         if min(layout) < 1 or depth < 1:
             raise ValueError(f"layout={layout}, depth={depth}: must be at least 1")
         if order.num_examples != examples.num_examples:
-            raise ValueError(f"num_examples={order.num_examples}: there are {examples.num_examples}")
-        if placement == "device" and not isinstance(examples, Arrays):
-            raise ValueError(
-                f"data.placement={placement!r}: these examples are read as they are needed; allowed: stream"
-            )
-        self.resident: Columns = examples.columns if placement == "device" else {}  # type: ignore[attr-defined]
+            raise ValueError(f"num_examples={order.num_examples}: the data set has {examples.num_examples}")
+        self.resident: Columns = {}
+        if placement == "device":
+            if not isinstance(examples, Arrays):
+                raise ValueError("data.placement='device': these examples are read as they are needed; allowed: stream")
+            self.resident = examples.columns
         self.waited_seconds = 0.0
-        self._depth, self._workers = max(1, depth // steps_per_call), workers
-        streamed = examples if placement == "stream" else None
-        self._make = functools.partial(_make_feed, order=order, layout=layout, streamed=streamed)
-        self._streams = placement == "stream"
+        self._order, self._layout, self._workers = order, layout, workers
+        self._streamed = examples if placement == "stream" else None
+        self._depth = max(1, depth // steps_per_call)
         self._executor: futures.ThreadPoolExecutor | None = None
 
     def at(self, batch_index: np.ndarray) -> Feed:
@@ -109,7 +107,20 @@ class Feeds:
           {"batch_index": [D, L] uint32, "batch": {name: [D, L, B, ...]}} for streamed data.
           With k steps the axes are [D, k, L, ...].
         """
-        return self._make(batch_index[..., self._workers])
+        batch_index = batch_index[..., self._workers]
+        split = batch_index.reshape(*batch_index.shape[:-1], *self._layout)
+        batch_index = np.moveaxis(split, -2, 0)  # [D, L] or [D, k, L]
+        shape, batch_index = batch_index.shape, batch_index.reshape(-1)
+        index = np.zeros((len(batch_index), self._order.batch_size), np.int32)
+        needed = np.flatnonzero(batch_index >= 0)
+        breaks = np.flatnonzero(np.diff(batch_index[needed]) != 1) + 1
+        for run in np.split(needed, breaks):  # one lookup for each run of consecutive batches
+            index[run] = self._order.indices(int(batch_index[run[0]]), num_batches=len(run))
+        feed = {"batch_index": (batch_index % BATCH_INDEX_MODULUS).astype(np.uint32).reshape(shape)}
+        if self._streamed is None:
+            return {**feed, "index": index.reshape(*shape, -1)}
+        batch = gather(self._streamed, index, batch_index)
+        return {**feed, "batch": {name: part.reshape(*shape, *part.shape[1:]) for name, part in batch.items()}}
 
     def follow(self, plans: Iterable[Plan]) -> Generator[tuple[Plan, Feed], None, None]:
         """Yields each plan with its feed, in order.
@@ -118,7 +129,8 @@ class Feeds:
         again. Exceptions of the thread are raised here.
         """
         self.close()
-        fed = self._prefetched(plans) if self._streams else ((plan, self.at(plan.batch_index)) for plan in plans)
+        made = ((plan, self.at(plan.batch_index)) for plan in plans)
+        fed = made if self._streamed is None else self._prefetched(plans)
         with contextlib.closing(fed):
             while True:
                 start = time.perf_counter()
@@ -156,22 +168,3 @@ class Feeds:
 
     def __exit__(self, *exception: Any) -> None:
         self.close()
-
-
-def _make_feed(
-    batch_index: np.ndarray, *, order: ExampleOrder, layout: tuple[int, int], streamed: Examples | None
-) -> Feed:
-    """Returns the feed of batches [W] or [k, W]: the batches themselves if ``streamed`` is given, else indices."""
-    split = batch_index.reshape(*batch_index.shape[:-1], *layout)
-    batch_index = np.moveaxis(split, -2, 0)  # [D, L] or [D, k, L]
-    shape, batch_index = batch_index.shape, batch_index.reshape(-1)
-    index = np.zeros((len(batch_index), order.batch_size), np.int32)
-    needed = np.flatnonzero(batch_index >= 0)
-    breaks = np.flatnonzero(np.diff(batch_index[needed]) != 1) + 1
-    for run in np.split(needed, breaks):  # one lookup for each run of consecutive batches
-        index[run] = order.indices(int(batch_index[run[0]]), num_batches=len(run))
-    feed = {"batch_index": (batch_index % BATCH_INDEX_MODULUS).astype(np.uint32).reshape(shape)}
-    if streamed is None:
-        return {**feed, "index": index.reshape(*shape, -1)}
-    batch = gather(streamed, index, batch_index)
-    return {**feed, "batch": {name: part.reshape(*shape, *part.shape[1:]) for name, part in batch.items()}}

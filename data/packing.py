@@ -1,13 +1,12 @@
 """Packs the tokens of documents into sequences of one length."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
+from data.examples import Columns
 from data.tokenizers import CLS, PAD, SEP, Encoded
-
-Columns = dict[str, np.ndarray]
 
 
 def causal(encoded: Encoded, *, sequence_length: int, split: str) -> Columns:
@@ -29,7 +28,7 @@ def causal(encoded: Encoded, *, sequence_length: int, split: str) -> Columns:
     >>> causal(encoded, sequence_length=2, split="test")["tokens"].tolist()
     [[3, 7, 8], [8, 3, 9], [9, 3, 0]]
     """
-    stream = np.concatenate([[SEP], *(part for d in _each(encoded) for part in (d, [SEP]))]).astype(np.int32)
+    stream = np.insert(encoded.ids, encoded.bounds, SEP)
     num_predictions = len(stream) - 1
     num_rows = num_predictions // sequence_length if split == "train" else -(-num_predictions // sequence_length)
     stream = np.pad(stream, (0, max(0, num_rows * sequence_length + 1 - len(stream))), constant_values=PAD)
@@ -135,10 +134,6 @@ def segment_pairs(
                 is_next.append(int(follows))
             position = end if follows else middle
     return _assemble(encoded.ids, encoded.starts, rows, is_next, sequence_length)
-
-
-def _each(encoded: Encoded) -> Iterator[np.ndarray]:
-    return (encoded.ids[a:b] for a, b in itertools.pairwise(encoded.bounds))
 
 
 def _floor(starts: np.ndarray) -> np.ndarray:

@@ -56,7 +56,7 @@ def prepare(name: str, *, directory: str = "") -> str:
     folder = _folder(directory)
     builder = tfds_sets.find(name, directory=folder, kind=IMAGES_OR_TEXTS, file_format="array_record")
     if tfds_sets.is_prepared(builder):
-        return f"{name}: already prepared in {builder.data_dir} ({_describe(name, folder)})"
+        return f"{name}: already prepared in {builder.data_dir} ({_describe(builder, name, folder)})"
     if _needs_tensorflow(builder):
         raise ValueError(_without_tensorflow(name, folder))
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # a warning for each of many retries says nothing new
@@ -66,14 +66,15 @@ def prepare(name: str, *, directory: str = "") -> str:
         if isinstance(error, ImportError) and "tensorflow" in str(error):
             raise ValueError(_without_tensorflow(name, folder)) from error
         raise ValueError(f"{name}: cannot be prepared in {folder}: {tfds_sets.reason(error)}") from error
-    return f"{name}: prepared in {builder.data_dir} ({_describe(name, folder)})"
+    return f"{name}: prepared in {builder.data_dir} ({_describe(builder, name, folder)})"
 
 
 def _folder(directory: str) -> str:
     """Returns the folder to prepare into; it may be made later, if its nearest existing parent is a readable folder."""
-    folder = os.path.abspath(os.path.expanduser(directory or os.environ.get("TFDS_DATA_DIR", "")))
-    if not directory and not os.environ.get("TFDS_DATA_DIR"):
+    named = directory or os.environ.get("TFDS_DATA_DIR", "")
+    if not named:
         return tfds_sets.data_directory("")
+    folder = os.path.abspath(os.path.expanduser(named))
     holder = folder
     while not os.path.lexists(holder):
         holder = os.path.dirname(holder)
@@ -81,16 +82,16 @@ def _folder(directory: str) -> str:
     return folder
 
 
-def _describe(name: str, folder: str) -> str:
-    if tfds_sets.text_feature(tfds_sets.find(name, directory=folder, kind=IMAGES_OR_TEXTS).info.features):
-        builder, splits = tfds_sets.open_texts(name, directory=folder)
+def _describe(builder: tfds_sets.Builder, name: str, folder: str) -> str:
+    if tfds_sets.text_feature(builder.info.features):
+        builder, splits = tfds_sets.open_builder(name, directory=folder, kind=tfds_sets.TEXTS)
         return " + ".join(str(builder.info.splits[split].num_examples) for split in splits.values()) + " texts"
     prepared = tfds_sets.open_set(name, directory=folder, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
     size = "many sizes" if None in prepared.image_shape else prepared.image_shape
-    return f"{prepared.num_examples('train')} + {prepared.num_examples('test')} images of {size}"
+    return f"{prepared.counts[0]} + {prepared.counts[1]} images of {size}"
 
 
-def _needs_tensorflow(builder) -> bool:
+def _needs_tensorflow(builder: tfds_sets.Builder) -> bool:
     """Returns whether the set's own code will import TensorFlow, which is not installed; downloads nothing."""
     return importlib.util.find_spec("tensorflow") is None and hasattr(sys.modules[type(builder).__module__], "tf")
 

@@ -6,15 +6,18 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 
 from data import augment as augmentations
-from data import decoded, examples, streams, tfds_sets
+from data import decoded, streams, tfds_sets
 from data.augment import Augmentation
-from data.examples import Columns, Dataset, Info, Placement
+from data.examples import Columns, Dataset, Info
 from data.text import Texts
 from reducers.registry import Registry
 
-# Of ImageNet's training images; streamed sets are normalised by these, since nobody computes their own statistics.
+# Statistics of ImageNet's training images. Streamed sets are normalised by these, since their own would take a pass.
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
+MAX_RESIDENT_BYTES = 256 * 2**20  # "auto" keeps a training set of up to this size on each device
+
+Placement = Literal["auto", "device", "stream"]
 Normalise = Literal["channels", "symmetric", "none"]
 EvaluateOn = Literal["test", "validation"]
 VALIDATION_SHARE = 10  # one in this many training examples is held out for validation
@@ -67,20 +70,21 @@ def source_of(
       ValueError: One line; the values do not fit each other.
     """
     del found_by
-    place = examples.resolve_placement(placement, num_bytes=info.num_train * info.example_bytes)
     if image_size is not None:
         if placement == "device":
             raise _no_crops(image_size, of="placement='device'")
-        place = "stream"
+        placement = "stream"
+    elif placement == "auto":
+        placement = "device" if info.num_train * info.example_bytes <= MAX_RESIDENT_BYTES else "stream"
     info = info._replace(constants=info.constants if normalise != "none" else {})
-    source = Source(info, load, place, augmentations.AUGMENTATIONS[augment], note)
+    source = Source(info, load, placement, augmentations.AUGMENTATIONS[augment], note)
     return hold_out(source) if evaluate_on == "validation" else source
 
 
 def hold_out(source: Source) -> Source:
     r"""Returns the source with the last tenth of its training examples in place of the test examples.
 
-    Of :math:`N` training examples, training keeps the first :math:`N - \lfloor N / 10 \rfloor`. Statistics stay those
+    Training keeps the first :math:`N - \lfloor N / 10 \rfloor` of :math:`N` training examples. Statistics stay those
     of all N.
 
     Raises:
@@ -89,14 +93,14 @@ def hold_out(source: Source) -> Source:
     count = source.info.num_train
     kept = count - count // VALIDATION_SHARE
     if kept == count:
-        needed = f"needs {VALIDATION_SHARE} training examples, to keep one of them; there are {count}"
+        needed = f"needs {VALIDATION_SHARE} training examples, to keep one of them; the data set has {count}"
         raise ValueError(f"data.evaluate_on='validation': {needed}")
     info = source.info._replace(num_train=kept, num_test=count - kept)
     return source._replace(info=info, load=lambda seed: source.load(seed).divided(kept))
 
 
 def _no_crops(image_size: int, *, of: str) -> ValueError:
-    return ValueError(f"image_size={image_size}: crops are made as images are read, which {of} are not")
+    return ValueError(f"image_size={image_size}: crops are made as images are read, which {of} does not allow")
 
 
 def images(
@@ -124,7 +128,8 @@ def images(
       augment: Augmentation of training images, on the device.
       normalise: "channels" subtracts the mean of each channel and divides by its standard deviation over all training
         images (with an image_size: over ImageNet's); "symmetric" maps bytes to [-1, 1]; "none" leaves bytes.
-      placement: "device" keeps the training set on every device, "stream" sends batch by batch.
+      placement: "device" keeps the training set on every device, "stream" sends batch by batch, "auto" keeps whole
+        images and texts of up to 256 MiB on every device.
       processes: Number of decoding processes, with an image_size. Default: the usable cores less one; 0 is a thread.
       on_damage: "skip" logs an image that cannot be decoded and takes the next one in its place.
       evaluate_on: "validation" holds out the last tenth of the training images and evaluates on that instead of the
@@ -146,18 +151,23 @@ def images(
         if name == "digits":
             raise _no_crops(image_size, of="name='digits'")
         prepared = tfds_sets.open_set(name, directory=dir, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
-        counts = prepared.num_examples("train"), prepared.num_examples("test")
-        info = decoded.describe((image_size, image_size, 3), prepared.num_classes, *counts)
-        options: dict[str, Any] = {"image_size": image_size, "on_damage": on_damage}
-        options["processes"] = "auto" if processes is None else processes
+        info = decoded.describe((image_size, image_size, 3), prepared.num_classes, *prepared.counts)
+        options: dict[str, Any] = {"image_size": image_size, "on_damage": on_damage, "processes": processes}
 
         def load(seed: int) -> Dataset:
             train = streams.open_images(prepared, "train", mode="training", seed=seed, **options)
             test = streams.open_images(prepared, "test", mode="evaluation", **options)
             return Dataset(name, train, test, constants_of(normalise))
 
-    crops: dict[str, Any] = {"image_size": image_size, "augment": augment, "normalise": normalise}
-    return source_of(info, load, placement=placement, evaluate_on=evaluate_on, **crops)
+    return source_of(
+        info,
+        load,
+        placement=placement,
+        image_size=image_size,
+        augment=augment,
+        normalise=normalise,
+        evaluate_on=evaluate_on,
+    )
 
 
 def constants_of(normalise: Normalise, *, measured: Columns | None = None) -> Columns:

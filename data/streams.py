@@ -17,7 +17,7 @@ import numpy as np
 from absl import logging
 
 from data import tfds_sets
-from data.decoding.pool import Answer, Job, Pool, Request, resolve_processes
+from data.decoding.pool import Answer, Job, Pool, Request, default_processes
 from data.examples import Mode
 
 MAX_REQUEST = 8  # crops
@@ -33,7 +33,7 @@ class Images:
       damaged: Record of the split -> why it cannot be decoded, for the damaged records that were skipped so far.
     """
 
-    def __init__(self, job: Job, *, name: str, split: str, processes: int | Literal["auto"] = "auto"):
+    def __init__(self, job: Job, *, name: str, split: str, processes: int | None = None):
         """Opens no file and starts no process.
 
         Args:
@@ -41,16 +41,13 @@ class Images:
             damaged one counts twice.
           name: Name of the set, for messages.
           split: Name of the split in TFDS, for messages.
-          processes: Number of decoding processes. "auto": the usable cores less one, at least 1. 0: the calling
+          processes: Number of decoding processes. Default: the usable cores less one, at least 1. 0: the calling
             thread decodes.
-
-        Raises:
-          ValueError: If ``processes`` is not allowed.
         """
         self.num_examples = job.records[1] - job.records[0]
         self.damaged: dict[int, str] = {}
         self._job, self._name, self._split = job, name, split
-        self._num_processes = resolve_processes(processes)
+        self._num_processes = default_processes() if processes is None else processes
         self._pool = Pool(job, count=self._num_processes)
         self._decoder: Any = None  # the calling thread's, where there are no processes
 
@@ -136,11 +133,13 @@ def open_images(
     image_size: int,
     mode: Mode,
     seed: int = 0,
-    processes: int | Literal["auto"] = "auto",
+    processes: int | None = None,
     on_damage: Literal["stop", "skip"] = "stop",
 ) -> Images:
     """Returns the examples of a split of a prepared set; the arguments are those of ``Job`` and ``Images``."""
-    files = [(os.path.abspath(path), count) for path, count in tfds_sets.files(prepared, split)]
+    files = [
+        (os.path.abspath(path), count) for path, count in tfds_sets.files(prepared.builder.info, prepared.splits[split])
+    ]
     job = Job(
         files=files,
         image_size=image_size,

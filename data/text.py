@@ -9,7 +9,7 @@ import jax
 from data import cache as caches
 from data import corpora, packing, tokenizers
 from data.cache import Stored
-from data.examples import Arrays, Dataset, Info
+from data.examples import Arrays, Columns, Dataset, Info
 
 VERSION = 1  # of the packing code; caches of other versions are ignored
 TOKENIZER_FILE = "tokenizer.json"  # in the format of the library `tokenizers`
@@ -37,7 +37,6 @@ class Texts:
         form: Literal["causal", "masked"] = "causal",
         pairs: Literal["on", "off"] = "on",
         directory: str = "",
-        cache: str = "",
     ):
         """Finds the texts; reads none of them.
 
@@ -49,7 +48,6 @@ class Texts:
           form: "causal" for sequences of T + 1 tokens, each predicted from those before it; "masked" for BERT's.
           pairs: Masked sequences have two segments, the second of which follows the first or not ("on"), or one.
           directory: Folder of prepared TFDS sets, and the folder in which relative paths begin.
-          cache: Folder of caches; "" means syncsum/data in XDG_CACHE_HOME or ~/.cache.
 
         Raises:
           ValueError: One line; there are no such texts, or the tokenizer's library is missing.
@@ -66,7 +64,7 @@ class Texts:
 
         def folder(name: str) -> Path:
             key = hashlib.sha256(f"{version} {self._corpus.fingerprint} {name}".encode()).hexdigest()[:12]
-            return caches.root(cache) / f"{self._corpus.label}-{name}-{key}"
+            return caches.root() / f"{self._corpus.label}-{name}-{key}"
 
         suffix = "-pairs" if self._pairs == "on" else ""
         self._folder = folder(f"{tokenizer}-{vocab_size}-{form}-{sequence_length}{suffix}")
@@ -108,8 +106,9 @@ class Texts:
                 split: {name: (column.shape, column.dtype) for name, column in columns.items()}
                 for split, columns in made.splits.items()
             }
-            chunks = lambda split: iter([made.splits[split]])  # noqa: E731
-            content = caches.store(self._folder, shapes, chunks=chunks, notes=lambda: made.notes)
+            content = caches.store(
+                self._folder, shapes, chunks=lambda split: iter([made.splits[split]]), notes=lambda: made.notes
+            )
         return Dataset(self._source, Arrays(content.splits["train"]), Arrays(content.splits["test"]), {})
 
     def tokenizer(self) -> tokenizers.Tokenizer:
@@ -125,7 +124,7 @@ class Texts:
             self._made = Stored(splits, tokenizers.sizes_of(tokenizer.vocab_size)), file
         return self._made
 
-    def _pack(self, encoded: tokenizers.Encoded, split: str) -> caches.Columns:
+    def _pack(self, encoded: tokenizers.Encoded, split: str) -> Columns:
         if self._form == "causal":
             packed = packing.causal(encoded, sequence_length=self._length, split=split)
         elif self._pairs == "on":

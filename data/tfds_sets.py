@@ -1,5 +1,6 @@
 """Data sets that TFDS has prepared on disk, read without TensorFlow: images with one label each, or texts."""
 
+import contextlib
 import difflib
 import functools
 import hashlib
@@ -27,12 +28,14 @@ class Kind(NamedTuple):
       key: The config key that names the set.
       noun: Name of the kind.
       unfit: features -> why a set with these features is not of the kind; "" if it is.
+      splits: TFDS's description of the set -> "train" and, if there is one, "test" -> the split's name in TFDS.
       suggestions: Names to suggest; the first is no TFDS set.
     """
 
     key: str
     noun: str
     unfit: Callable[[Any], str]
+    splits: Callable[[Any], dict[str, str]]
     suggestions: tuple[str, ...]
 
 
@@ -53,9 +56,11 @@ class Prepared(NamedTuple):
     num_classes: int
     splits: dict[str, str]
 
-    def num_examples(self, split: str) -> int:
-        """Returns the number of examples of "train" or "test"."""
-        return self.builder.info.splits[self.splits[split]].num_examples
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The numbers of training and of test examples."""
+        train, test = (self.builder.info.splits[self.splits[key]].num_examples for key in ("train", "test"))
+        return train, test
 
 
 def data_directory(directory: str) -> str:
@@ -80,21 +85,16 @@ def _unfit_images(features: Any, *, sizes: Literal["one", "any"]) -> str:
     """Returns why features are not an image, of one size or of any, and a label; "" if they are."""
     names = list(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
     if "image" not in names or "label" not in names:
-        return f"its examples have {', '.join(names)}; needed are image and label"
+        return f"its examples have {', '.join(names)}; image and label are needed"
     image, label = features["image"], features["label"]
     kinds = type(image).__name__, type(label).__name__
     if kinds != ("Image", "ClassLabel"):
-        return f"image and label are {' and '.join(kinds)}; needed are Image and ClassLabel"
+        return f"image and label are {' and '.join(kinds)}; Image and ClassLabel are needed"
     if sizes == "one" and (len(image.shape) != 3 or None in image.shape):
-        return f"its images differ in size {image.shape}; needed is one size"
+        return f"its images differ in size {image.shape}; one size is needed"
     if image.np_dtype != np.uint8:
-        return f"its images are {np.dtype(image.np_dtype).name}; needed are uint8"
+        return f"its images are {np.dtype(image.np_dtype).name}; uint8 is needed"
     return "" if label.num_classes else "its number of classes is not known"
-
-
-def _images(sizes: Literal["one", "any"]) -> Kind:
-    suggestions = ("digits", "mnist", "fashion_mnist", "cifar10")
-    return Kind("data.name", "an image classification set", functools.partial(_unfit_images, sizes=sizes), suggestions)
 
 
 def text_feature(features: Any) -> str:
@@ -109,15 +109,51 @@ def text_feature(features: Any) -> str:
 
 def _unfit_texts(features: Any) -> str:
     names = sorted(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
-    needed = "needed is one of type Text, or one of that type called text"
+    needed = "one of type Text is needed, or one of that type called text"
     return "" if text_feature(features) else f"its examples have {', '.join(names)}; {needed}"
 
 
-IMAGES, IMAGES_OF_ANY_SIZE = _images("one"), _images("any")
-TEXTS = Kind("data.source", "a set of texts", _unfit_texts, ("pydoc", "tiny_shakespeare", "imdb_reviews"))
+def files(info: Any, split: str) -> list[tuple[str, int]]:
+    """Returns path and number of records of each file of a split, in order.
+
+    Args:
+      info: TFDS's description of the set.
+      split: The split's name in TFDS.
+    """
+    return [(str(part.filename), part.take) for part in info.splits[split].file_instructions]
 
 
-def find(name: str, *, directory: str, kind: Kind = IMAGES, **builder_options) -> Builder:
+def _image_splits(info: Any) -> dict[str, str]:
+    """Returns "train", and "test" or, if there is no "test" or it has no labels (ImageNet), "validation".
+
+    If both exist, the first label of "test" decides: TFDS writes -1 where labels are not published.
+    """
+    test = "test" if "test" in info.splits else "validation"
+    if {"test", "validation"} <= info.splits.keys():
+        with contextlib.suppress(records.Damaged, records.Unreadable):  # missing files are reported later
+            label = records.unpack(records.Shards(files(info, "test")).read(0))[1]
+            test = "test" if label >= 0 else "validation"
+    return {"train": "train", "test": test}
+
+
+def _text_splits(info: Any) -> dict[str, str]:
+    """Returns "train", and "test" or "validation" if there is one of them."""
+    for_test = [split for split in ("test", "validation") if split in info.splits]
+    return {"train": "train"} | ({"test": for_test[0]} if for_test else {})
+
+
+IMAGES = Kind(
+    "data.name",
+    "an image classification set",
+    functools.partial(_unfit_images, sizes="one"),
+    _image_splits,
+    ("digits", "mnist", "fashion_mnist", "cifar10"),
+)
+IMAGES_OF_ANY_SIZE = IMAGES._replace(unfit=functools.partial(_unfit_images, sizes="any"))
+TEXTS = Kind("data.source", "a set of texts", _unfit_texts, _text_splits, ("pydoc", "tiny_shakespeare", "imdb_reviews"))
+
+
+def find(name: str, *, directory: str, kind: Kind, **builder_options) -> Builder:
     """Returns TFDS's builder of a set, whether or not the set is prepared.
 
     Raises:
@@ -149,8 +185,6 @@ def find(name: str, *, directory: str, kind: Kind = IMAGES, **builder_options) -
 def open_set(name: str, *, directory: str = "", kind: Kind = IMAGES) -> Prepared:
     """Opens a prepared set of images and checks all that can be checked without decoding one.
 
-    The test examples are the split "test", or "validation" if there is no "test" or it has no labels (ImageNet).
-
     Args:
       name: "set", "set/config" or "set:version".
       directory: Folder of prepared sets; "" as for ``data_directory``.
@@ -159,39 +193,24 @@ def open_set(name: str, *, directory: str = "", kind: Kind = IMAGES) -> Prepared
     Raises:
       ValueError: One line; the folder, the name, or the prepared files are not as needed.
     """
-    builder = open_builder(name, directory=directory, kind=kind)
-    splits = {"train": "train", "test": "test" if _has_labels(builder.info, "test") else "validation"}
-    require_splits(builder, name, splits.values(), directory=directory, kind=kind)
+    builder, splits = open_builder(name, directory=directory, kind=kind)
     image, label = (builder.info.features[feature] for feature in ("image", "label"))
     return Prepared(name, builder, tuple(image.shape), label.num_classes, splits)
 
 
-def open_texts(name: str, *, directory: str = "") -> tuple[Builder, dict[str, str]]:
-    """Opens a prepared set of texts and checks all that can be checked without reading them.
+def open_builder(name: str, *, directory: str = "", kind: Kind) -> tuple[Builder, dict[str, str]]:
+    """Opens a set that is prepared in full, in a format that can be read without TensorFlow; reads no example.
 
     Args:
-      name: "set", "set/config" or "set:version".
-      directory: Folder of prepared sets; "" as for ``data_directory``.
+      name: As for ``open_set``.
+      directory: As for ``open_set``.
+      kind: What the set must be.
 
     Returns:
-      The builder, and "train" and "test" -> the split's name in TFDS: "validation" if there is no "test", and no entry
-      for "test" if there is neither.
+      TFDS's builder, and "train" and "test" -> the split's name in TFDS, as ``kind.splits`` chooses them.
 
     Raises:
-      ValueError: One line; the folder, the name, or the prepared files are not as needed.
-    """
-    builder = open_builder(name, directory=directory, kind=TEXTS)
-    for_test = [split for split in ("test", "validation") if split in builder.info.splits]
-    splits = {"train": "train"} | ({"test": for_test[0]} if for_test else {})
-    require_splits(builder, name, splits.values(), directory=directory, kind=TEXTS)
-    return builder, splits
-
-
-def open_builder(name: str, *, directory: str, kind: Kind) -> Builder:
-    """Returns the builder of a set that is prepared in a format that can be read without TensorFlow.
-
-    Raises:
-      ValueError: One line, as ``open_set``.
+      ValueError: As for ``open_set``.
     """
     path = data_directory(directory)
     builder = find(name, directory=path, kind=kind)
@@ -201,48 +220,20 @@ def open_builder(name: str, *, directory: str, kind: Kind) -> Builder:
     info = builder.info
     if info.file_format is None or info.file_format.value != "array_record":
         found = info.file_format.value if info.file_format else "an unknown format"
-        raise ValueError(
-            f"{key}: prepared in {path} as {found}; needed is array_record: use another folder and {prepare}"
-        )
-    return builder
-
-
-def require_splits(builder: Builder, name: str, splits: Iterable[str], *, directory: str, kind: Kind) -> None:
-    """Raises a ValueError if a split has no examples or one of its files is missing."""
-    key, info = f"{kind.key}={name!r}", builder.info
-    for split in splits:
+        needed = f"array_record is needed: use another folder and {prepare}"
+        raise ValueError(f"{key}: prepared in {path} as {found}; {needed}")
+    splits = kind.splits(info)
+    for split in splits.values():
         if split not in info.splits or not info.splits[split].num_examples:
             raise ValueError(f"{key}: has no split {split!r} with examples; has {', '.join(info.splits) or 'none'}")
         missing = [os.path.basename(file) for file in info.splits[split].filepaths if not os.path.isfile(file)]
         if missing:
-            path, prepare = data_directory(directory), _command(name, directory)
             raise ValueError(f"{key}: not prepared in full in {path}: {missing[0]} is missing; run {prepare}")
+    return builder, splits
 
 
 def _command(name: str, directory: str) -> str:
     return f"`python -m data.prepare {name}{f' --dir={shlex.quote(directory)}' if directory else ''}`"
-
-
-def files(prepared: Prepared, split: str) -> list[tuple[str, int]]:
-    """Returns path and number of records of each file of "train" or "test", in order."""
-    return _files(prepared.builder.info, prepared.splits[split])
-
-
-def _files(info: Any, split: str) -> list[tuple[str, int]]:
-    return [(str(part.filename), part.take) for part in info.splits[split].file_instructions]
-
-
-def _has_labels(info: Any, split: str) -> bool:
-    """Returns whether a split can be used for testing. If "validation" could be used instead, its first label decides.
-
-    TFDS writes the label -1 where labels are not published.
-    """
-    if split not in info.splits or "validation" not in info.splits:
-        return split in info.splits
-    try:
-        return records.unpack(records.Shards(_files(info, split)).read(0))[1] >= 0
-    except (records.Damaged, records.Unreadable):  # missing files are reported later
-        return True
 
 
 def is_prepared(builder: Builder) -> bool:
@@ -264,49 +255,59 @@ def fingerprint(builder: Builder, splits: Iterable[str]) -> str:
 
 
 def read(
-    builder: Builder, split: str, *, parse: Callable[[Any], T], size: int, description: str, unit: str
+    builder: Builder, split: str, *, key: str, parse: Callable[[Any], T], size: int, unit: str
 ) -> Iterator[list[T]]:
     """Yields the examples of a split in the order of its files, in lists; shows a progress bar.
 
     Args:
       builder: The builder of a prepared set.
       split: The split's name in TFDS.
+      key: The config key and its value, for errors.
       parse: Makes an example from the features of a record, as TFDS wrote them.
       size: Examples in a list; the last list may have fewer.
-      description: Text of the progress bar.
       unit: Noun that the progress bar shows after a count.
+
+    Raises:
+      ValueError: One line; an example cannot be read, or ``parse`` refuses it.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.proto import tf_example_pb2
     from tqdm import tqdm
 
-    count = builder.info.splits[split].num_examples
+    info = builder.info
+    count = info.splits[split].num_examples
     unpack = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
-    source = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
-    with tqdm(total=count, desc=description, unit=f" {unit}", leave=False, disable=None) as bar:
-        for start in range(0, count, size):
-            records = source.__getitems__(range(start, min(start + size, count)))
-            yield [parse(unpack(record).features.feature) for record in records]
-            bar.update(len(records))
+    progress = {"desc": f"reading {info.full_name} {split}", "unit": f" {unit}", "leave": False, "disable": None}
+    try:
+        source = builder.as_data_source(split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES)
+        with tqdm(total=count, **progress) as bar:
+            for start in range(0, count, size):
+                records = source.__getitems__(range(start, min(start + size, count)))
+                yield [parse(unpack(record).features.feature) for record in records]
+                bar.update(len(records))
+    except Exception as error:  # which exception a damaged file causes depends on where it is damaged
+        raise ValueError(f"{key}: split {split!r} cannot be read: {reason(error)}") from error
 
 
-def read_texts(builder: Builder, split: str) -> Iterator[str]:
+def read_texts(builder: Builder, split: str, *, source: str) -> Iterator[str]:
     """Yields a split's texts in the order of its files.
+
+    Args:
+      builder: The builder of a prepared set of texts.
+      split: The split's name in TFDS.
+      source: The set's name in the config, for errors.
 
     Raises:
       ValueError: One line; a text cannot be read, or is not UTF-8.
     """
-    name, text = builder.info.full_name, text_feature(builder.info.features)
+    text = text_feature(builder.info.features)
 
     def example(feature: Any) -> str:
         return feature[text].bytes_list.value[0].decode()
 
-    progress = {"description": f"reading {name} {split}", "unit": "texts"}
-    try:
-        for chunk in read(builder, split, parse=example, size=TEXTS_PER_READ, **progress):
-            yield from chunk
-    except Exception as error:  # which exception a damaged file causes depends on where it is damaged
-        raise ValueError(f"data.source={name!r}: split {split!r} cannot be read: {reason(error)}") from error
+    key = f"data.source={source!r}"
+    for chunk in read(builder, split, key=key, parse=example, size=TEXTS_PER_READ, unit="texts"):
+        yield from chunk
 
 
 def reason(error: BaseException) -> str:

@@ -11,7 +11,7 @@ thick one with markers; a cross marks where the numbers stop being finite. Each 
 import difflib
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ import runs as run_folders
 from experiments import gantt
 from experiments.drawing import FORMATS, REFERENCE, Figure, look, new_figure
 from experiments.parsing import Parser
+from runs import identity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -210,27 +211,18 @@ def labels(configs: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
     folders = {run: Path(run).resolve().name for run in configs}
     if len(set(folders.values())) < len(folders):
         folders = {run: str(run) for run in configs}
-    flat = {run: dict(_flatten(config)) for run, config in configs.items() if config is not None}
+    flat = {run: dict(identity.flatten(config)) for run, config in configs.items() if config is not None}
     if len(flat) < len(configs):
         return folders
     keys = dict.fromkeys(key for config in flat.values() for key in config)
     differing = [key for key in keys if len({repr(config.get(key)) for config in flat.values()}) > 1]
-    blocks = [key.removesuffix("name") for key in differing if key.endswith(".name")]
-    shown = [key for key in differing if key.endswith(".name") or not key.startswith(tuple(blocks))]
+    shown = identity.without_renamed(differing)
     named = {
         run: ", ".join(f"{key.removesuffix('.name')}={config[key]}" for key in shown if key in config)
         for run, config in flat.items()
     }
     are_unique = len(set(named.values())) == len(named) and all(0 < len(label) <= MAX_LABEL for label in named.values())
     return named if are_unique else folders
-
-
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,43 +1,35 @@
-"""Runs: their folders, records, checkpoints, progress, stop signals and exit codes."""
+"""Runs: their folders, records, checkpoints, progress and stop signals."""
 
 from runs.checkpoints import Checkpoints, flatten
 from runs.clock import Clock
 from runs.compiled import keep_compiled
 from runs.counters import RunCounters
-from runs.errors import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, ConfigError, exit_code_after
 from runs.files import SaveError, decode_numbers, encode_numbers, from_json, write_atomically
-from runs.folder import Folder, check_workdir, is_held, open_run
+from runs.folder import Folder, is_held, open_run
 from runs.identity import check_same, expand, fingerprint
 from runs.profile import Profile
 from runs.progress import Progress, in_words
 from runs.records import HOST_CLOCK_FIELDS, Records, read
-from runs.signals import Stop, catch_stop
+from runs.signals import catch_stop
 from runs.summary import default_workdir, summarise
 from runs.traces import TraceRecorder, slowest_process
 
 __all__ = [
-    "EXIT_FAILED",
-    "EXIT_OK",
-    "EXIT_REFUSED",
     "HOST_CLOCK_FIELDS",
     "Checkpoints",
     "Clock",
-    "ConfigError",
     "Folder",
     "Profile",
     "Progress",
     "Records",
     "RunCounters",
     "SaveError",
-    "Stop",
     "TraceRecorder",
     "catch_stop",
     "check_same",
-    "check_workdir",
     "decode_numbers",
     "default_workdir",
     "encode_numbers",
-    "exit_code_after",
     "expand",
     "fingerprint",
     "flatten",

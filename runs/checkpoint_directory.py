@@ -33,12 +33,12 @@ class CheckpointDirectory:
     """A folder of checkpoints, to which one is added, and from which one is taken, by a single rename.
 
     Attributes:
-        path: the folder, absolute.
-        keep_last: number of newest checkpoints that stay, beside the best one.
-        best_metric: name of the metric by which a checkpoint is the best.
-        best_mode: whether the best checkpoint has the highest or the lowest metric.
-        access: "read" if nothing on disk may change.
-        report: called with one line per damaged checkpoint.
+      path: the folder, absolute.
+      keep_last: number of newest checkpoints that stay, beside the best one.
+      best_metric: name of the metric by which a checkpoint is the best.
+      best_mode: whether the best checkpoint has the highest or the lowest metric.
+      access: "read" if nothing on disk may change.
+      report: called with one line per damaged checkpoint.
     """
 
     path: Path
@@ -77,9 +77,9 @@ class CheckpointDirectory:
         """Completes the checkpoint that Orbax wrote to the scratch folder, then removes those that need not stay.
 
         Args:
-            step: names the checkpoint.
-            leaves: shape and dtype of every leaf of the saved state, as JSON values.
-            metrics: the state's quality; values that are not finite are left out.
+          step: names the checkpoint.
+          leaves: shape and dtype of every leaf of the saved state, as JSON values.
+          metrics: the state's quality; values that are not finite are left out.
         """
         folder = self.scratch / str(step)
         hashes = {}
@@ -99,7 +99,7 @@ class CheckpointDirectory:
         """Returns the content of a checkpoint's manifest.
 
         Raises:
-            ValueError: in a few words, if it is missing or damaged.
+          ValueError: in a few words, if it is missing or damaged.
         """
         try:
             body = files.from_json((self.path / str(step) / MANIFEST).read_bytes())

@@ -28,11 +28,7 @@ _MAX_SHOWN = 3  # leaves that do not fit
 
 
 class Checkpoints:
-    """The checkpoints of one run: the last few and the best.
-
-    Attributes:
-        directory: the folder that has one folder per checkpoint.
-    """
+    """The checkpoints of one run: the last few and the best."""
 
     def __init__(
         self,
@@ -47,21 +43,20 @@ class Checkpoints:
         """Opens a folder of checkpoints.
 
         Args:
-            directory: the folder; created if it is missing and access is "write".
-            keep_last: number of newest checkpoints that stay, at least 1. The best one stays too.
-            best_metric: key into the metrics given to ``save``; a checkpoint without it is never the best.
-            best_mode: whether the best checkpoint has the highest or the lowest metric; of equals, the earlier one.
-            access: "read" changes nothing on disk, so that a run may be read while it goes on.
-            report: called with one line per damaged checkpoint.
+          directory: the folder; created if it is missing and access is "write".
+          keep_last: number of newest checkpoints that stay, at least 1. The best one stays too.
+          best_metric: key into the metrics given to ``save``; a checkpoint without it is never the best.
+          best_mode: whether the best checkpoint has the highest or the lowest metric; of equals, the earlier one.
+          access: "read" changes nothing on disk, so that a run may be read while it goes on.
+          report: called with one line per damaged checkpoint.
 
         Raises:
-            SaveError: in one line, if the folder cannot be created.
+          SaveError: in one line, if the folder cannot be created.
         """
         if keep_last < 1:
             raise ValueError(f"keep_last={keep_last}: must be at least 1")
-        self.directory = Path(os.path.abspath(directory))  # Orbax accepts no relative paths
         self._directory = CheckpointDirectory(
-            path=self.directory,
+            path=Path(os.path.abspath(directory)),  # Orbax accepts no relative paths
             keep_last=keep_last,
             best_metric=best_metric,
             best_mode=best_mode,
@@ -93,16 +88,16 @@ class Checkpoints:
         """Saves a state in the background, after waiting for the save before and for a copy of the state.
 
         Args:
-            step: the number of steps done. If it has a checkpoint already, that one stays as it is.
-            tree: a pytree of numpy arrays, JAX arrays and numbers. It is copied before this function returns, so that
-                its buffers may be donated.
-            metrics: the state's quality; values that are not finite do not count.
+          step: the number of steps done. If it has a checkpoint already, that one stays as it is.
+          tree: a pytree of numpy arrays, JAX arrays and numbers. It is copied before this function returns, so that
+            its buffers may be donated.
+          metrics: the state's quality; values that are not finite do not count.
 
         Raises:
-            SaveError: in one line, if the save before failed.
+          SaveError: in one line, if the save before failed.
         """
         if self._directory.access == "read":
-            raise ValueError(f"checkpoints in {str(self.directory)!r} were opened for reading")
+            raise ValueError(f"checkpoints in {str(self._directory.path)!r} were opened for reading")
         self.wait()
         if processes.from_first(lambda: step in self.steps()):
             return
@@ -122,7 +117,7 @@ class Checkpoints:
         """Waits for the save that is going on.
 
         Raises:
-            SaveError: in one line, if it failed.
+          SaveError: in one line, if it failed.
         """
         saving, self._saving = self._saving, None
         if saving is not None:
@@ -152,18 +147,18 @@ class Checkpoints:
         """Reads a checkpoint and verifies every bit of it.
 
         Args:
-            abstract_tree: a pytree like the saved one, with leaves that have a shape and a dtype, or are numbers. A
-                leaf with a sharding is restored as a JAX array of which each process reads its own part.
-            which: "latest" and "best" skip damaged checkpoints, which are reported and, with access "write", moved
-                aside. A step means that checkpoint alone.
-            part: the place of `abstract_tree` in the saved tree, such as "state/params"; "" is the whole tree.
+          abstract_tree: a pytree like the saved one, with leaves that have a shape and a dtype, or are numbers. A
+            leaf with a sharding is restored as a JAX array of which each process reads its own part.
+          which: "latest" and "best" skip damaged checkpoints, which are reported and, with access "write", moved
+            aside. A step means that checkpoint alone.
+          part: the place of `abstract_tree` in the saved tree, such as "state/params"; "" is the whole tree.
 
         Returns:
-            The step, and the tree with numpy arrays as leaves; None if there is no undamaged checkpoint.
+          The step, and the tree with numpy arrays as leaves; None if there is no undamaged checkpoint.
 
         Raises:
-            ValueError: in one line, if the checkpoint does not fit `abstract_tree` or was written by an earlier
-                version of the program, or if the step that was asked for is missing or damaged.
+          ValueError: in one line, if the checkpoint does not fit `abstract_tree` or was written by an earlier
+            version of the program, or if the step that was asked for is missing or damaged.
         """
         self.wait()
         prefix = part and f"{part}/"
@@ -207,7 +202,7 @@ class Checkpoints:
             full, restore_args=ocp.checkpoint_utils.construct_restore_args(full), partial_restore=True
         )
         try:
-            return {**example, **self._open().restore(self.directory / str(step), args=arguments)}
+            return {**example, **self._open().restore(self._directory.path / str(step), args=arguments)}
         except Exception as error:  # its files are as they were written, but another release of Orbax wrote them
             raise ValueError(f"{self._name(step)} cannot be read: {files.reason(error)}") from error
 
@@ -232,7 +227,7 @@ class Checkpoints:
         return self._checkpointer
 
     def _name(self, step: int) -> str:
-        return f"checkpoint {step} in {str(self.directory)!r}"
+        return f"checkpoint {step} in {str(self._directory.path)!r}"
 
 
 def flatten(tree: Any) -> dict[str, Any]:

@@ -21,9 +21,7 @@ def keep_compiled(folder: str | None) -> None:
       folder: the folder of the cache; "" for no cache; None for the folder that the environment
         (JAX_COMPILATION_CACHE_DIR) or the calling program has set, or else ``DEFAULT``.
     """
-    if folder is None and getattr(
-        jax.config, "jax_compilation_cache_dir", None
-    ):  # a setting that type checkers do not know
+    if folder is None and jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         return
     folder = DEFAULT if folder is None else folder
     jax.config.update("jax_compilation_cache_dir", folder or None)

@@ -17,7 +17,7 @@ def describe(*, devices: Sequence[str] = ()) -> dict[str, Any]:
     """Returns one entry of env.json's list of starts.
 
     Args:
-        devices: names of the devices; the caller gives them, because a question to JAX would start its backend.
+      devices: names of the devices; the caller gives them, because a question to JAX would start its backend.
     """
     commit, tree = _git()
     return {

@@ -1,19 +1,8 @@
-"""Errors that a user can cause, one line each, and the exit codes of commands.
-
-A command ends with one of four exit codes:
-
-* ``EXIT_OK``, 0: it did what was asked.
-* ``EXIT_FAILED``, 1: a run ended early, because data could not be read, a file could not be saved, or a number was not
-  finite. Everything that was saved before is complete, and the same command goes on from there.
-* ``EXIT_REFUSED``, 2: a flag, a config or a folder was refused, and nothing was written.
-* ``exit_code_after(signal)``, 128 + its number: a signal asked the run to stop. Its state is saved.
-"""
+"""Errors that a user can cause, one line each."""
 
 import contextlib
-import signal
 from collections.abc import Iterator
 
-EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 MAX_MESSAGE = 400  # characters
 
 
@@ -22,15 +11,6 @@ class ConfigError(ValueError):
 
     def __init__(self, message: str):
         super().__init__(_one_line(message))
-
-
-def exit_code_after(signal_name: str) -> int:
-    """Returns the exit code of a run that a signal asked to stop, as shells have it.
-
-    >>> exit_code_after("SIGTERM")
-    143
-    """
-    return 128 + signal.Signals[signal_name]
 
 
 @contextlib.contextmanager

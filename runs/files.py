@@ -64,7 +64,7 @@ def from_json(content: bytes | str) -> Any:
     """Reads strict JSON: without NaN and infinity, integers of more than 64 bits, and deep nesting.
 
     Raises:
-        ValueError: in one line, for anything else, and for text in another encoding.
+      ValueError: in one line, for anything else, and for text in another encoding.
 
     >>> from_json('{"step": NaN}')
     Traceback (most recent call last):

@@ -33,11 +33,11 @@ class Folder:
     """A run's folder, which this process has until `close` or until the process ends.
 
     Attributes:
-        path: the workdir, or a subfolder of it if the run was started with `start="fresh"`.
-        state: "resumed" if a run was started in it before.
-        process: index of this process among those of the run; the first, 0, writes the files.
-        changes: one line for each difference of software and machine from the last start.
-        lock: descriptor of the locked file; None once closed, and in all processes but the first.
+      path: the workdir, or a subfolder of it if the run was started with `start="fresh"`.
+      state: "resumed" if a run was started in it before.
+      process: index of this process among those of the run; the first, 0, writes the files.
+      changes: one line for each difference of software and machine from the last start.
+      lock: descriptor of the locked file; None once closed, and in all processes but the first.
     """
 
     path: Path
@@ -47,25 +47,8 @@ class Folder:
     process: int = 0
 
     @property
-    def log(self) -> Path:
-        """The file that has what a process other than the first one prints."""
-        return self.path / f"process-{self.process}.log"
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def env(self) -> Path:
-        return self.path / "env.json"
-
-    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
 
     @property
     def tensorboard(self) -> Path:
@@ -84,15 +67,15 @@ class Folder:
                 files.write_atomically(self.path / name, text.encode())
 
     def follow(self) -> None:
-        """Redirects what this process prints to its log, unless it is the first one.
+        """Redirects what this process prints to `process-<n>.log`, unless it is the first one.
 
         Raises:
-            ValueError: in one line, if the first process opened a folder that this one does not see.
+          ValueError: in one line, if the first process opened a folder that this one does not see.
         """
         if self.process == 0:
             return
         try:
-            log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            log = os.open(self.path / f"process-{self.process}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             reason = "must be on a file system that all processes share"
             raise ValueError(f"workdir={str(self.path)!r}: {reason} ({error.strerror})") from None
@@ -125,16 +108,16 @@ def open_run(
     In a run of several processes, the first one does this for all.
 
     Args:
-        workdir: the folder; it and its parents are created if they are missing.
-        config: the whole experiment, as nested dicts of JSON values.
-        start: "resume" opens the workdir itself. "fresh" creates the first free `workdir/fresh-<n>`.
-        devices: names of the devices, for env.json.
+      workdir: the folder; it and its parents are created if they are missing.
+      config: the whole experiment, as nested dicts of JSON values.
+      start: "resume" opens the workdir itself. "fresh" creates the first free `workdir/fresh-<n>`.
+      devices: names of the devices, for env.json.
 
     Returns:
-        The folder, which no other run can open until this process closes it or ends.
+      The folder, which no other run can open until this process closes it or ends.
 
     Raises:
-        ValueError: in one line, in the cases of `check_workdir`; then nothing has been written.
+      ValueError: in one line, in the cases of `check_workdir`; then nothing has been written.
     """
     opened: list[Folder] = []
 
@@ -172,8 +155,8 @@ def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "re
     """Raises what `open_run` would raise, and leaves no file behind.
 
     Raises:
-        ValueError: in one line, if the folder cannot be created or written, another process has it, it has another
-            config, or its files are damaged. Writing is tried, because permissions do not bind root.
+      ValueError: in one line, if the folder cannot be created or written, another process has it, it has another
+        config, or its files are damaged. Writing is tried, because permissions do not bind root.
     """
     if not workdir:
         raise ValueError("workdir='': must name a folder")

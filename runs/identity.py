@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,11 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(config, allow_nan=False))
 
 
-def read_config(workdir: str) -> dict[str, Any] | None:
-    """Returns the config of the run in a folder, or None if no run was started in it.
-
-    Raises:
-        ValueError: in one line, if config.json is damaged.
-    """
-    return read_object(workdir, expand(workdir) / "config.json", way_out=_WAY_OUT)
-
-
 def expand(workdir: str) -> Path:
     """Returns the path of a folder, with ~ and ~user expanded.
 
     Raises:
-        ValueError: if the user does not exist.
+      ValueError: if the user does not exist.
     """
     try:
         return Path(workdir).expanduser()
@@ -47,11 +38,12 @@ def check_same(workdir: str, config: Mapping[str, Any]) -> None:
     """Refuses a folder that has another experiment.
 
     Raises:
-        ValueError: in one line that lists the first few differing keys with both values.
+      ValueError: in one line that lists the first few differing keys with both values, or says that config.json is
+        damaged or missing.
     """
-    saved = read_config(workdir)
+    path = expand(workdir)
+    saved = read_object(workdir, path / "config.json", way_out=_WAY_OUT)
     if saved is None:
-        path = expand(workdir)
         if left := [name for name in ("metrics.jsonl", "checkpoints") if (path / name).exists()]:
             named = " and ".join(left)
             raise ValueError(f"workdir={workdir!r}: holds {named} of a run but no config.json; {_WAY_OUT}")
@@ -69,14 +61,36 @@ def differences(saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str
     >>> differences({"a": {"name": "x", "k": 1}, "b": 2}, {"a": {"name": "y"}, "b": 3})
     ["a.name='x' in the folder, 'y' now", 'b=2 in the folder, 3 now']
     """
-    old, new = dict(_flatten(plain(saved))), dict(_flatten(plain(config)))
+    old, new = dict(flatten(plain(saved))), dict(flatten(plain(config)))
     keys = sorted(key for key in old.keys() | new.keys() if not _same(old.get(key, _ABSENT), new.get(key, _ABSENT)))
-    renamed = tuple(key.removesuffix("name") for key in keys if key.endswith(".name"))
     return [
         f"{key}={_shown(old.get(key, _ABSENT))} in the folder, {_shown(new.get(key, _ABSENT))} now"
-        for key in keys
-        if key not in NOT_IDENTITY and (key.endswith(".name") or not key.startswith(renamed))
+        for key in without_renamed(keys)
+        if key not in NOT_IDENTITY
     ]
+
+
+def without_renamed(keys: Sequence[str]) -> list[str]:
+    """Returns the keys that differ, without those that differ because the name of their block does.
+
+    >>> without_renamed(["a.k", "a.name", "b"])
+    ['a.name', 'b']
+    """
+    renamed = tuple(key.removesuffix("name") for key in keys if key.endswith(".name"))
+    return [key for key in keys if key.endswith(".name") or not key.startswith(renamed)]
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the keys of nested dicts, joined by dots, with their values.
+
+    >>> dict(flatten({"a": {"name": "x", "k": 1}, "b": {}}))
+    {'a.name': 'x', 'a.k': 1, 'b': {}}
+    """
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
@@ -85,7 +99,7 @@ def fingerprint(config: Mapping[str, Any]) -> str:
     >>> fingerprint({"seed": 0, "data": {"dir": "x"}}) == fingerprint({"data": {"dir": "y"}, "seed": 0})
     True
     """
-    identity = sorted((key, value) for key, value in _flatten(plain(config)) if key not in NOT_IDENTITY)
+    identity = sorted((key, value) for key, value in flatten(plain(config)) if key not in NOT_IDENTITY)
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
@@ -111,11 +125,3 @@ def _same(old: Any, new: Any) -> bool:
 
 def _shown(value: Any) -> str:
     return "absent" if value is _ABSENT else repr(value)
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -12,7 +12,7 @@ def take(workdir: str, path: Path) -> int:
     The lock belongs to the open file, so that it ends with the process. The file has the process id, for people.
 
     Raises:
-        ValueError: in one line, if another process has it.
+      ValueError: in one line, if another process has it.
     """
     lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -26,7 +26,7 @@ def take(workdir: str, path: Path) -> int:
 
 
 def check(workdir: str, path: Path) -> None:
-    """Raises ValueError as ``take`` does, without locking anything."""
+    """Raises ValueError as ``take`` does; keeps no lock."""
     try:
         lock = os.open(path / "lock", os.O_RDWR)
     except FileNotFoundError:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
+EVERY_SECONDS = 5.0  # least time between two plain lines
 _SHOWN = ("loss", "accuracy", "masked_lm_accuracy", "bits_per_dim", "perplexity")
 
 
@@ -38,21 +39,18 @@ class Progress:
         num_steps: int,
         *,
         start_step: int = 0,
-        every_seconds: float = 5.0,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         """Opens the bar if the stream is a terminal.
 
         Args:
-            num_steps: the last step of the run.
-            start_step: the step from which the run goes on.
-            every_seconds: least time between two plain lines.
-            stream: the output; None is stderr.
-            clock: returns seconds that only grow; tests replace it.
+          num_steps: the last step of the run.
+          start_step: the step from which the run goes on.
+          stream: the output; None is stderr.
+          clock: returns seconds that only grow; tests replace it.
         """
         self._num_steps = num_steps
-        self._every_seconds = every_seconds
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._shown_seconds: float | None = None  # the time of the last plain line
@@ -73,7 +71,7 @@ class Progress:
             return
         now = self._clock()
         self._waiting = f"step {step}/{self._num_steps}  {_describe(record)}".rstrip()
-        if self._shown_seconds is None or now - self._shown_seconds >= self._every_seconds or step == self._num_steps:
+        if self._shown_seconds is None or now - self._shown_seconds >= EVERY_SECONDS or step == self._num_steps:
             self._shown_seconds = now
             self._show_waiting()
 

@@ -36,14 +36,14 @@ class Records:
         """Opens the file, and removes records that the run will write again.
 
         Args:
-            path: metrics.jsonl.
-            tensorboard: folder for event files, created if it is missing; None writes none.
-            resume_step: the step of the checkpoint from which the run goes on. Records of later steps and a
-                half-written last line are removed; the rest stays byte for byte. None removes every record.
+          path: metrics.jsonl.
+          tensorboard: folder for event files, created if it is missing; None writes none.
+          resume_step: the step of the checkpoint from which the run goes on. Records of later steps and a
+            half-written last line are removed; the rest stays byte for byte. None removes every record.
 
         Raises:
-            ValueError: in one line, if a line before the last one is damaged.
-            SaveError: in one line, if the file cannot be written.
+          ValueError: in one line, if a line before the last one is damaged.
+          SaveError: in one line, if the file cannot be written.
         """
         kept = _lines_until(path, resume_step)
         content = b"".join(line for line, _ in kept)
@@ -60,7 +60,7 @@ class Records:
         """Writes a record, which has a "kind", an integer "step", and further numbers, strings or None.
 
         Raises:
-            SaveError: in one line, for example if the disk is full. The next start removes a half-written line.
+          SaveError: in one line, for example if the disk is full. The next start removes a half-written line.
         """
         plain = {key: _plain(value) for key, value in record.items()}
         if not _is_record(plain):
@@ -100,8 +100,8 @@ def read(path: Path | str) -> list[dict[str, Any]]:
     """Returns the records of a run, without a last line that is still being written.
 
     Raises:
-        FileNotFoundError: if the file does not exist.
-        ValueError: in one line, if a line before the last one is damaged.
+      FileNotFoundError: if the file does not exist.
+      ValueError: in one line, if a line before the last one is damaged.
     """
     path = Path(path)
     return [files.decode_numbers(record) for _, record in _lines(path, path.read_bytes())]

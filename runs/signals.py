@@ -15,7 +15,7 @@ class Stop:
     """The signal that asked the process to stop, if any.
 
     Attributes:
-        requested: the name of the first signal, such as "SIGTERM", or None.
+      requested: the name of the first signal, such as "SIGTERM", or None.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Stop:
         """Returns the name of the signal, or None; every process of a run gets the same answer at the same call.
 
         Args:
-            call: number of this call, one more each time, and equal in all processes.
+          call: number of this call, one more each time, and equal in all processes.
         """
         if processes.several() and self.requested is None and processes.are_to_stop(call):
             self.requested = "SIGTERM"

@@ -1,23 +1,16 @@
 """Measured seconds per step and worker, in a file that the arrival model ``trace`` replays."""
 
-import contextlib
 import io
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from runs.files import saving, write_atomically
 
-FORMATS = (".csv", ".npz")
-
 
 class TraceRecorder:
     """Collects seconds[step, worker] of a run, and writes them to a file.
-
-    Use ``add`` for a step that was measured elsewhere. To measure a step, put ``timing(worker)`` around each worker's
-    part, wait inside for what it starts, and call ``end_step`` after the last worker.
 
     >>> recorder = TraceRecorder(num_workers=2)
     >>> recorder.add([0.5, 0.25])
@@ -26,15 +19,11 @@ class TraceRecorder:
 
     Args:
       num_workers: W.
-      clock: returns seconds that only grow.
     """
 
-    def __init__(self, *, num_workers: int, clock: Callable[[], float] = time.perf_counter):
-        if num_workers < 1:
-            raise ValueError(f"num_workers={num_workers}: must be at least 1")
-        self._num_workers, self._clock = num_workers, clock
+    def __init__(self, *, num_workers: int):
+        self._num_workers = num_workers
         self._rows: list[np.ndarray] = []
-        self._open = np.zeros(num_workers)
 
     @property
     def num_steps(self) -> int:
@@ -60,37 +49,16 @@ class TraceRecorder:
             raise ValueError(f"seconds={seconds!r}: must be {self._num_workers} finite numbers above 0")
         self._rows.append(row)
 
-    @contextlib.contextmanager
-    def timing(self, worker: int) -> Iterator[None]:
-        """Adds the time spent inside to the worker's seconds of the current step."""
-        start = self._clock()
-        yield
-        self._open[worker] += self._clock() - start
-
-    def end_step(self) -> None:
-        """Ends the current step.
+    def write(self, path: Path) -> None:
+        """Writes all steps so far to an .npz file, atomically.
 
         Raises:
-          ValueError: if a worker was not timed in it.
-        """
-        measured, self._open = self._open, np.zeros(self._num_workers)
-        self.add(measured)
-
-    def write(self, path: str | Path) -> Path:
-        """Writes all steps so far, atomically: .csv for people, .npz for long runs.
-
-        Raises:
-          ValueError: if the suffix is another one, or no step was added.
           SaveError: in one line, for example if the disk is full.
         """
-        path = Path(path)
-        if path.suffix not in FORMATS:
-            raise ValueError(f"path={str(path)!r}: must end in {' or '.join(FORMATS)}")
-        if not self._rows:
-            raise ValueError(f"path={str(path)!r}: no step has been added yet")
+        content = io.BytesIO()
+        np.savez_compressed(content, seconds=self.seconds)
         with saving(path):
-            write_atomically(path, _npz(self.seconds) if path.suffix == ".npz" else _csv(self.seconds))
-        return path
+            write_atomically(path, content.getvalue())
 
 
 def slowest_process(seconds: np.ndarray, *, num_processes: int) -> str:
@@ -107,15 +75,3 @@ def slowest_process(seconds: np.ndarray, *, num_processes: int) -> str:
     slowest, fastest = int(of_process.argmax()), of_process.min()
     slow = f"slowest process: {slowest} of {num_processes}; its last worker takes {of_process[slowest]:.4g} s a step"
     return f"{slow}, that of the fastest process {fastest:.4g} s"
-
-
-def _npz(seconds: np.ndarray) -> bytes:
-    content = io.BytesIO()
-    np.savez_compressed(content, seconds=seconds)
-    return content.getvalue()
-
-
-def _csv(seconds: np.ndarray) -> bytes:
-    content = io.StringIO()
-    np.savetxt(content, seconds, fmt="%.9g", delimiter=",", header="seconds: a line per step, a column per worker")
-    return content.getvalue().encode()  # nine digits keep every bit of a float32

@@ -1,56 +1,172 @@
-"""Writes small image sets in TFDS's format without TensorFlow, so that reading them is tested without a download."""
+"""Writes small data sets in TFDS's format without TensorFlow, so that reading them is tested without a download."""
 
 import io
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
+from PIL import Image
 
-Examples = tuple[np.ndarray, np.ndarray]
+from data import cache
+from data.decoding import records
+
+Arrays = tuple[np.ndarray, np.ndarray]  # images [N, H, W, C] and labels [N]
+Files = list[tuple[bytes, int]]  # content of an image file, and its label
+FEATURES = "tensorflow_datasets.core.features"
+REAL = os.environ.get("TFDS_DATA_DIR", "")
 
 
-def random_examples(num_examples: int, *, shape=(28, 28, 1), num_classes=10, seed=0) -> Examples:
+@pytest.fixture
+def own_folders(tmp_path, monkeypatch):
+    """No test reads or writes the user's folders."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+
+
+@pytest.fixture
+def warnings_said(monkeypatch):
+    said = []
+    monkeypatch.setattr(cache.logging, "warning", lambda text, *values: said.append(text % values))
+    return said
+
+
+def real(name: str):
+    """Skips a test unless the real set is prepared."""
+    is_prepared = bool(REAL) and os.path.isdir(os.path.join(REAL, name))
+    return pytest.mark.skipif(not is_prepared, reason=f"needs {name} prepared under TFDS_DATA_DIR")
+
+
+def flip(path: Path) -> None:
+    """Flips a bit near the end of a file."""
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+# ---- images and labels -------------------------------------------------------------------------------------------
+
+
+def random_examples(num_examples: int, *, shape=(28, 28, 1), num_classes=10, seed=0) -> Arrays:
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (num_examples, *shape), dtype=np.uint8)
     return images, rng.integers(0, num_classes, num_examples).astype(np.int32)
 
 
-def write_set(
+def encoded(images: np.ndarray, labels: np.ndarray) -> Files:
+    """Returns PNG files of images with 1 or 3 channels."""
+    pictures = (Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image) for image in images)
+    return [(file_of(picture, "PNG"), int(label)) for picture, label in zip(pictures, labels, strict=True)]
+
+
+def picture(number: int, *, width: int, height: int) -> Image.Image:
+    """A smooth picture that no other number has."""
+    rng = np.random.default_rng(number)
+    coarse = Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8))
+    return coarse.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def file_of(image: Image.Image, format: str = "JPEG", **options) -> bytes:
+    content = io.BytesIO()
+    image.save(content, format=format, **options)
+    return content.getvalue()
+
+
+def random_images(num_examples: int, *, num_classes: int = 10, seed: int = 0) -> Files:
+    """JPEG files of sizes from 20 to 70 pixels, with labels."""
+    rng = np.random.default_rng(seed)
+    examples = []
+    for number in range(num_examples):
+        width, height = (int(side) for side in rng.integers(20, 71, 2))
+        image = picture(1000 * seed + number, width=width, height=height)
+        examples.append((file_of(image, quality=90), int(rng.integers(num_classes))))
+    return examples
+
+
+# ---- sets as TFDS prepares them ----------------------------------------------------------------------------------
+
+
+def write_set(root: Path, name: str, splits: dict[str, Arrays], *, version: str = "3.0.1", **options) -> Path:
+    """Writes a set of images of one size; returns its folder."""
+    shape = next(iter(splits.values()))[0].shape[1:]
+    files = {split: encoded(*arrays) for split, arrays in splits.items()}
+    return write_images(root, name, files, image_shape=shape, version=version, **options)
+
+
+def write_images(
     root: Path,
     name: str,
-    splits: dict[str, Examples],
+    splits: dict[str, Files],
     *,
-    version: str = "3.0.1",
     num_classes: int = 10,
-    image_shape: tuple[int, ...] | None = None,
+    image_shape: tuple[int, ...] = (-1, -1, 3),
+    version: str = "5.1.0",
+    **options,
+) -> Path:
+    """Writes a set of image files; returns its folder."""
+    packed = {split: [records.pack(*file) for file in files] for split, files in splits.items()}
+    features = {
+        "image": {
+            "pythonClassName": f"{FEATURES}.image_feature.Image",
+            "image": {"dtype": "uint8", "shape": {"dimensions": [str(n) for n in image_shape]}},
+        },
+        "label": {
+            "pythonClassName": f"{FEATURES}.class_label_feature.ClassLabel",
+            "classLabel": {"numClasses": str(num_classes)},
+        },
+    }
+    return write_records(root, name, packed, features=features, version=version, **options)
+
+
+def write_texts(
+    root: Path, name: str, splits: dict[str, list[str | bytes]], *, features: tuple[str, ...] = ("text",), **options
+) -> Path:
+    """Writes a set of texts, each under the names of all features; returns its folder."""
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    def packed(text: str | bytes) -> bytes:
+        example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
+        for feature in features:
+            content = text if isinstance(text, bytes) else text.encode()
+            example.features.feature[feature].bytes_list.value.append(content)
+        return example.SerializeToString()
+
+    kind = {"pythonClassName": f"{FEATURES}.text_feature.Text", "text": {}}
+    made = {split: [packed(text) for text in texts] for split, texts in splits.items()}
+    kinds = dict.fromkeys(features, kind)
+    return write_records(root, name, made, features=kinds, version="1.0.0", num_shards=1, **options)
+
+
+def write_records(
+    root: Path,
+    name: str,
+    splits: dict[str, list[bytes]],
+    *,
+    features: dict[str, Any],
+    version: str,
     num_shards: int = 2,
     file_format: str = "array_record",
+    ordered: bool = False,
 ) -> Path:
-    """Writes the set as TFDS would have prepared it under ``root``; returns its folder."""
-    shape = image_shape or next(iter(splits.values()))[0].shape[1:]
-    contents = {split: [record(image, label) for image, label in zip(*s, strict=True)] for split, s in splits.items()}
-    return write_folder(
-        root / name / version, contents, content=features(shape, num_classes), num_shards=num_shards, format=file_format
-    )
-
-
-def write_folder(
-    folder: Path, splits: dict[str, list[bytes]], *, content: dict, num_shards: int, format: str = "array_record"
-) -> Path:
-    """Writes a set's folder, ``NAME/VERSION``, from the records of each split and the content of features.json."""
+    """Writes a set as TFDS would have prepared it under ``root``; returns its folder."""
+    folder = root / name / version
     folder.mkdir(parents=True)
     infos = []
-    for split, found in splits.items():
-        parts = [[found[i] for i in part] for part in np.array_split(np.arange(len(found)), num_shards)]
+    for split, examples in splits.items():
+        parts = np.array_split(np.arange(len(examples)), num_shards)
         for number, part in enumerate(parts):
-            write_records(shard(folder, split, number, num_shards=num_shards), part)
+            write_shard(shard(folder, split, number, num_shards=num_shards), (examples[i] for i in part))
         template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
         lengths = [str(len(part)) for part in parts]
         infos.append({"name": split, "shardLengths": lengths, "numBytes": "1", "filepathTemplate": template})
-    info = {"name": folder.parent.name, "version": folder.name, "fileFormat": format, "splits": infos}
+    info = {"name": name, "version": version, "fileFormat": file_format, "splits": infos, "disableShuffling": ordered}
     (folder / "dataset_info.json").write_text(json.dumps(info))
-    (folder / "features.json").write_text(json.dumps(content))
+    whole = {"pythonClassName": f"{FEATURES}.features_dict.FeaturesDict", "featuresDict": {"features": features}}
+    (folder / "features.json").write_text(json.dumps(whole))
     return folder
 
 
@@ -59,45 +175,11 @@ def shard(folder: Path, split: str, number: int, *, num_shards: int = 2) -> Path
     return folder / f"{folder.parent.name}-{split}.array_record-{number:05d}-of-{num_shards:05d}"
 
 
-def write_records(path: Path, contents: Iterable[bytes]) -> None:
+def write_shard(path: Path, contents: Iterable[bytes]) -> None:
+    """Writes one file of records."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     writer = ArrayRecordWriter(str(path), "group_size:1")
     for content in contents:
         writer.write(content)
     writer.close()
-
-
-def write_shard(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
-    write_records(path, map(record, images, labels))
-
-
-def record(image: np.ndarray, label: int) -> bytes:
-    """A ``tf.train.Example`` of a PNG file and a label."""
-    from PIL import Image
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    png = io.BytesIO()
-    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(png, format="PNG")
-    example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
-    example.features.feature["image"].bytes_list.value.append(png.getvalue())
-    example.features.feature["label"].int64_list.value.append(int(label))
-    return example.SerializeToString()
-
-
-def features(shape: tuple[int, ...], num_classes: int) -> dict:
-    """The content of features.json: an image and a label."""
-    package = "tensorflow_datasets.core.features"
-    image = {"dtype": "uint8", "shape": {"dimensions": [str(n) for n in shape]}}
-    return {
-        "pythonClassName": f"{package}.features_dict.FeaturesDict",
-        "featuresDict": {
-            "features": {
-                "image": {"pythonClassName": f"{package}.image_feature.Image", "image": image},
-                "label": {
-                    "pythonClassName": f"{package}.class_label_feature.ClassLabel",
-                    "classLabel": {"numClasses": str(num_classes)},
-                },
-            }
-        },
-    }

@@ -52,9 +52,9 @@ def test_the_pictures_are_like_photographs(tmp_path):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--processes=0", "processes='0': must be counts of at least 1"),
+        ("--processes=0", "processes='0': must be counts in [1, 1024]"),
         ("--processes=many", "processes='many'"),
-        ("--processes=1025", "data.processes=1025"),
+        ("--processes=1025", "processes='1025': must be counts"),
         ("--repeats=0", "repeats"),
         ("--json=/no/such/folder/x", "must be a file in a folder that exists"),
         ("--speed=1", "speed"),

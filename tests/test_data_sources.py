@@ -1,4 +1,3 @@
-import json
 import os
 import pathlib
 import resource
@@ -8,21 +7,31 @@ import sys
 import zlib
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
-from data import assumed, cache, decoded, tfds_sets
+from data import assumed, cache, decoded, sources, tfds_sets
 from data.assumed import make_or_assume
 from data.decoded import check, load
-from tests.data_folders import random_examples, write_set, write_shard
+from data.decoding import records
+from data.examples import Info
+from tests.data_folders import (
+    REAL,
+    encoded,
+    flip,
+    own_folders,
+    random_examples,
+    real,
+    shard,
+    warnings_said,
+    write_set,
+    write_shard,
+    write_texts,
+)
 
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path, monkeypatch):
-    """No test reads or writes the user's folders."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+__all__ = ["own_folders", "warnings_said"]  # fixtures
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 @pytest.fixture
@@ -42,13 +51,6 @@ def no_decoding(monkeypatch):
         raise AssertionError("decoded again")
 
     return lambda: monkeypatch.setattr(decoded, "decode", forbid)
-
-
-@pytest.fixture
-def warnings_said(monkeypatch):
-    said = []
-    monkeypatch.setattr(cache.logging, "warning", lambda text, *values: said.append(text % values))
-    return said
 
 
 def assert_holds(dataset, splits):
@@ -93,7 +95,7 @@ def test_digits():
 
 
 def test_what_is_heavy_is_imported_late():
-    heavy = "{'sklearn', 'tensorflow_datasets'}"
+    heavy = "{'sklearn', 'tensorflow_datasets', 'tokenizers', 'huggingface_hub'}"
     code = f"import sys; from data import sources; sources.make('digits'); print({heavy} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=pathlib.Path(__file__).parents[1]
@@ -139,12 +141,30 @@ def test_same_bits_as_tfds_itself(fashion):
         assert theirs[i]["label"] == ours["label"][i]
 
 
-def test_directory_and_cache_by_argument(fashion, tmp_path, monkeypatch):
+def test_a_directory_by_argument(fashion, tmp_path, monkeypatch):
     folder = os.environ["TFDS_DATA_DIR"]
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "nowhere"))
-    dataset = load("fashion_mnist", directory=folder, cache=str(tmp_path / "mine"))
-    assert_holds(dataset, fashion)
-    assert (tmp_path / "mine").exists() and not (tmp_path / "cache").exists()
+    assert_holds(load("fashion_mnist", directory=folder), fashion)
+
+
+@pytest.mark.parametrize(("excess", "placement"), [(0, "device"), (1, "stream")])
+def test_a_small_training_set_is_kept_on_the_devices(excess, placement):
+    example = {"x": jax.ShapeDtypeStruct((), np.uint8)}
+    info = Info(example, {}, num_train=sources.MAX_RESIDENT_BYTES + excess, num_test=1, constants={})
+
+    def load(seed):
+        raise AssertionError("read")
+
+    assert sources.source_of(info, load).placement == placement
+    other = {"device": "stream", "stream": "device"}[placement]
+    assert sources.source_of(info, load, placement=other).placement == other
+
+
+@pytest.mark.parametrize("options", [{"placement": "gpu"}, {"processes": 1025}, {"processes": -1}, {"proceses": 2}])
+def test_a_value_that_is_not_allowed_is_not_assumed(options, tmp_path):
+    for find in (sources.make, make_or_assume):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            find("fashion_mnist", **options, dir=str(tmp_path / "none"))
 
 
 def test_colour_a_set_that_only_files_know_and_validation_for_test(tmp_path):
@@ -173,12 +193,6 @@ def test_default_folders(monkeypatch, tmp_path):
 
 
 # ---- the cache ----
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(content)
 
 
 DAMAGES = {
@@ -288,15 +302,7 @@ def test_a_set_that_is_assumed_is_what_it_would_be_but_for_the_data(options, fas
 
 
 def texts(tmp_path):
-    """A set of texts."""
-    folder = write_set(tmp_path / "sets", "texts", {"train": random_examples(2), "test": random_examples(2)})
-    package = "tensorflow_datasets.core.features"
-    text = {"pythonClassName": f"{package}.text_feature.Text", "text": {}}
-    features = {
-        "pythonClassName": f"{package}.features_dict.FeaturesDict",
-        "featuresDict": {"features": {"text": text}},
-    }
-    (folder / "features.json").write_text(json.dumps(features))
+    write_texts(tmp_path / "sets", "texts", {"train": ["a"], "test": ["b"]})
 
 
 def sized(tmp_path):
@@ -329,10 +335,10 @@ REFUSED = {
     "config": (None, "emnist/none", "data.name='emnist/none': cannot be opened in "),
     "not prepared": (None, "fashion_mnist", "sets; run `python -m data.prepare fashion_mnist`"),
     "not images": (None, "imdb_reviews", "data.name='imdb_reviews': not an image classification set: "),
-    "texts": (texts, "texts", "its examples have text; needed are image and label"),
-    "sizes": (None, "cats_vs_dogs", "its images differ in size (None, None, 3); needed is one size"),
+    "texts": (texts, "texts", "its examples have text; image and label are needed"),
+    "sizes": (None, "cats_vs_dogs", "its images differ in size (None, None, 3); one size is needed"),
     "sizes in files": (sized, "sized", "its images differ in size"),
-    "tfrecord": (write("mnist", file_format="tfrecord"), "mnist", " as tfrecord; needed is array_record"),
+    "tfrecord": (write("mnist", file_format="tfrecord"), "mnist", " as tfrecord; array_record is needed"),
     "no train": (
         write("mnist", splits=["test"]),
         "mnist",
@@ -396,34 +402,33 @@ def test_command_names_the_folder_that_was_asked_for(tmp_path):
         check("mnist", directory=str(folder))
 
 
-SHARD = "fashion_mnist-train.array_record-00000-of-00002"
+def write_spoilt(path, images, labels):
+    write_shard(path, (records.pack(*example) for example in encoded(images, labels)))
+
+
 SPOILED = {
-    "size": (lambda path: write_shard(path, *random_examples(550, shape=(28, 27, 1))), "an image of shape (28, 27, 1)"),
-    "label": (lambda path: write_shard(path, random_examples(550)[0], np.full(550, 10)), "label 10 is not in [0, 10)"),
-    "no label": (lambda path: write_shard(path, random_examples(550)[0], np.full(550, -1)), "label -1 is not in"),
-    "garbage": (lambda path: path.write_bytes(b"garbage" * 10_000), "cannot be decoded"),
+    "size": (
+        lambda path: write_spoilt(path, *random_examples(550, shape=(28, 27, 1))),
+        "an image of shape (28, 27, 1)",
+    ),
+    "label": (lambda path: write_spoilt(path, random_examples(550)[0], np.full(550, 10)), "label 10 is not in [0, 10)"),
+    "no label": (lambda path: write_spoilt(path, random_examples(550)[0], np.full(550, -1)), "label -1 is not in"),
+    "garbage": (lambda path: path.write_bytes(b"garbage" * 10_000), "cannot be read"),
 }
 
 
 @pytest.mark.parametrize("case", SPOILED)
 def test_spoiled_examples(case, fashion, tmp_path, warnings_said):
     spoil, told = SPOILED[case]
-    spoil(pathlib.Path(os.environ["TFDS_DATA_DIR"]) / "fashion_mnist" / "3.0.1" / SHARD)
+    spoil(shard(pathlib.Path(os.environ["TFDS_DATA_DIR"]) / "fashion_mnist" / "3.0.1", "train", 0))
     with pytest.raises(ValueError) as refusal:
         load("fashion_mnist")
     text = str(refusal.value)
-    assert text.startswith("data.name='fashion_mnist': split 'train' cannot be decoded") and told in text
+    assert text.startswith("data.name='fashion_mnist': split 'train' cannot be read") and told in text
     assert "\n" not in text and not warnings_said and not list(cached(tmp_path).glob("*.npy"))
 
 
 # ---- real sets ----
-
-REAL = os.environ.get("TFDS_DATA_DIR", "")
-
-
-def real(name):
-    there = os.path.isdir(os.path.join(REAL, name)) if REAL else False
-    return pytest.mark.skipif(not there, reason=f"needs {name} prepared under TFDS_DATA_DIR")
 
 
 @pytest.mark.data

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from data import tfds_sets
-from data.decoding import crops
-from data.decoding.pool import resolve_processes
+from data.decoding import crops, records
+from data.decoding.pool import default_processes
 from data.example_order import ExampleOrder
 from data.streams import open_images
-from tests.data_folders import shard
-from tests.image_folders import random_images, write_images, write_shard
+from tests.data_folders import random_examples, random_images, shard, write_images, write_set, write_shard
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SIZE, SEED, WORKERS, BATCH = 16, 3, 3, 4
@@ -131,8 +130,6 @@ def test_evaluation_is_complete_and_the_same_whatever_the_batch_index(folder):
 
 
 def test_files_of_one_size_are_welcome_too(tmp_path):
-    from tests.data_folders import random_examples, write_set
-
     splits = {"train": random_examples(5, shape=(9, 9, 1)), "test": random_examples(4, shape=(9, 9, 1))}
     with images(write_set(tmp_path, "mnist", splits), "test", image_size=9, processes=0) as examples:
         got = examples.gather(np.arange(4)[None], np.array([-1]))
@@ -212,7 +209,10 @@ FILES = {
     "empty": (lambda path: path.write_bytes(b""), "at least 64KB"),
     "garbage": (lambda path: path.write_bytes(os.urandom(200_000)), ""),
     "gone": (lambda path: path.unlink(), "no such file"),
-    "another": (lambda path: write_shard(path, TRAIN[:14]), "holds 14 records instead of 15"),
+    "another": (
+        lambda path: write_shard(path, (records.pack(*example) for example in TRAIN[:14])),
+        "holds 14 records instead of 15",
+    ),
 }
 
 
@@ -373,16 +373,7 @@ def test_no_process_outlives_the_program(sent, folder):
                 os.kill(pid, signal.SIGKILL)
 
 
-# ---- what is refused ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("processes", ["all", -1, True, 1025])
-def test_a_count_of_processes_that_is_refused(processes):
-    with pytest.raises(ValueError, match=f"data.processes={processes!r}: must be auto, or a count"):
-        resolve_processes(processes)
-
-
-def test_auto_leaves_a_core(monkeypatch):
+def test_one_core_is_left_to_the_program(monkeypatch):
     for usable, count in ((1, 1), (2, 1), (8, 7)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, n=usable: set(range(n)), raising=False)
-        assert resolve_processes("auto") == count
+        assert default_processes() == count

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, JpegImagePlugin
 
 from data.decoding import crops
-from tests.image_folders import file_of, picture
+from tests.data_folders import file_of, picture
 
 WHOLE = [0.9] + [0.999999, 0.5, 0.0, 0.0] * crops.ATTEMPTS  # not mirrored; nearly the whole area, square
 

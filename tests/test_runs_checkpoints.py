@@ -1,5 +1,6 @@
 """Checkpoints: bit for bit what was saved, or reported and passed over; the last few and the best stay."""
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -54,9 +55,16 @@ def _assert_bits(tree, expected):
         assert np.asarray(got).tobytes() == np.asarray(want).tobytes()
 
 
-def _opened(directory, **kwargs):
-    lines = []
-    return Checkpoints(directory, report=lines.append, **kwargs), lines
+@pytest.fixture
+def opened():
+    """Opens checkpoints and returns them with the lines that they report; closes them at the end of the test."""
+    with contextlib.ExitStack() as stack:
+
+        def open_one(directory, **options):
+            lines = []
+            return stack.enter_context(Checkpoints(directory, report=lines.append, **options)), lines
+
+        yield open_one
 
 
 @pytest.fixture
@@ -73,8 +81,8 @@ def _contents(directory):
     return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
 
 
-def test_bits_come_back_in_the_callers_classes(saved):
-    checkpoints, lines = _opened(saved)
+def test_bits_come_back_in_the_callers_classes(saved, opened):
+    checkpoints, lines = opened(saved)
     step, tree = checkpoints.restore(_abstract())
     assert step == 30 and lines == []
     _assert_bits(tree, _state(30))
@@ -82,19 +90,17 @@ def test_bits_come_back_in_the_callers_classes(saved):
     assert all(type(leaf) is np.ndarray and leaf.flags.writeable for leaf in jax.tree.leaves(tree))
     assert checkpoints.restore(_abstract(), which="best")[0] == 10
     assert checkpoints.restore(_abstract(), which=20)[0] == 20
-    checkpoints.close()
 
 
-def test_empty_folder_has_no_checkpoint(tmp_path):
-    checkpoints, _ = _opened(tmp_path / "a" / "b")
+def test_empty_folder_has_no_checkpoint(tmp_path, opened):
+    checkpoints, _ = opened(tmp_path / "a" / "b")
     assert checkpoints.restore(_abstract()) is None and checkpoints.restore(_abstract(), which="best") is None
     assert checkpoints.steps() == [] and checkpoints.latest_step() is None
     checkpoints.close()
-    checkpoints.close()
 
 
-def test_state_may_be_donated_or_overwritten_once_save_returns(tmp_path):
-    checkpoints, _ = _opened(tmp_path)
+def test_state_may_be_donated_or_overwritten_once_save_returns(tmp_path, opened):
+    checkpoints, _ = opened(tmp_path)
     change = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 0 - 1, tree), donate_argnums=0)
     state = {"on_device": jnp.arange(1e6), "on_host": np.arange(1e6)}
     expected = jax.tree.map(np.array, state)
@@ -105,7 +111,6 @@ def test_state_may_be_donated_or_overwritten_once_save_returns(tmp_path):
         state["on_device"] = change(state["on_device"])
     _, tree = checkpoints.restore(expected)
     _assert_bits(tree, expected)
-    checkpoints.close()
 
 
 class Metrics(dict):
@@ -120,15 +125,14 @@ class Metrics(dict):
         return super().items()
 
 
-def test_save_does_not_wait_for_the_disk(tmp_path):
+def test_save_does_not_wait_for_the_disk(tmp_path, opened):
     go_on = threading.Event()
-    checkpoints, _ = _opened(tmp_path)
+    checkpoints, _ = opened(tmp_path)
     checkpoints.save(1, _state(1), metrics=Metrics(lambda: go_on.wait(60)))
     assert checkpoints.steps() == [], "save has returned, and the checkpoint is not in its place yet"
     go_on.set()
     checkpoints.wait()
     assert checkpoints.steps() == [1]
-    checkpoints.close()
 
 
 @pytest.mark.parametrize(
@@ -143,19 +147,18 @@ def test_save_does_not_wait_for_the_disk(tmp_path):
         ([0.9, 0.1, 0.2, 0.3, 0.4], {"best_metric": "loss"}, [3, 4, 5], None),
     ],
 )
-def test_last_and_best_stay(tmp_path, accuracies, options, kept, best):
-    checkpoints, _ = _opened(tmp_path, **options)
+def test_last_and_best_stay(tmp_path, accuracies, options, kept, best, opened):
+    checkpoints, _ = opened(tmp_path, **options)
     for step, accuracy in enumerate(accuracies, start=1):
         checkpoints.save(step, {"x": np.ones(2)}, metrics=None if accuracy is None else {"accuracy": accuracy})
     checkpoints.close()
     assert checkpoints.steps() == kept
     assert sorted(p.name for p in tmp_path.iterdir()) == [".scratch", *map(str, kept)]
     assert list((tmp_path / ".scratch").iterdir()) == []
-    reopened, _ = _opened(tmp_path, **options)  # what was best is known after a restart
+    reopened, _ = opened(tmp_path, **options)  # what was best is known after a restart
     assert reopened.steps() == kept
     found = reopened.restore({"x": np.ones(2)}, which="best")
     assert best is None if found is None else found[0] == best
-    reopened.close()
 
 
 def test_senseless_retention_is_refused(tmp_path):
@@ -205,11 +208,11 @@ def test_damage_to_any_file_is_noticed(saved, damage):
         shutil.rmtree(saved / "40")
 
 
-def test_damaged_newest_is_reported_moved_aside_and_passed_over(saved):
+def test_damaged_newest_is_reported_moved_aside_and_passed_over(saved, opened):
     victim = _largest(saved / "30")
     _flip(victim)
     damaged = _contents(saved / "30")
-    checkpoints, lines = _opened(saved)
+    checkpoints, lines = opened(saved)
     step, tree = checkpoints.restore(_abstract())
     assert step == 20
     _assert_bits(tree, _state(20))
@@ -222,7 +225,6 @@ def test_damaged_newest_is_reported_moved_aside_and_passed_over(saved):
     _flip(saved / "30" / MANIFEST)
     assert checkpoints.restore(_abstract())[0] == 20
     assert (saved / "30.damaged").is_dir() and (saved / "30.damaged-2").is_dir()
-    checkpoints.close()
 
 
 def test_changed_metrics_are_noticed(saved):
@@ -233,11 +235,11 @@ def test_changed_metrics_are_noticed(saved):
     assert _damage(saved, 10).endswith("checkpoints' is damaged: manifest.json was changed")
 
 
-def test_orbax_alone_does_not_notice(tmp_path):
+def test_orbax_alone_does_not_notice(tmp_path, opened):
     """The reason for the manifest: once this fails, Orbax verifies what it reads, and the hashes may go."""
     from orbax import checkpoint as ocp
 
-    checkpoints, _ = _opened(tmp_path)
+    checkpoints, _ = opened(tmp_path)
     noise = np.random.default_rng(0).integers(256, size=100_000).astype(np.uint8)  # which no compression changes
     checkpoints.save(1, {"x": noise})
     checkpoints.close()
@@ -249,37 +251,34 @@ def test_orbax_alone_does_not_notice(tmp_path):
         reader.restore({"x": noise}, which=1)
 
 
-def test_what_a_checkpoint_holds_is_known_from_its_manifest(saved):
-    checkpoints, _ = _opened(saved, access="read")
+def test_what_a_checkpoint_holds_is_known_from_its_manifest(saved, opened):
+    checkpoints, _ = opened(saved, access="read")
     _flip(_largest(saved / "30"))
     found = [checkpoints.holds(part, step=30) for part in ("params", "params/Dense_0", "ema", "par")]
     assert found == [True, True, False, False]
     _flip(saved / "30" / MANIFEST)
     assert not checkpoints.holds("params", step=30) and not checkpoints.holds("params", step=40)
-    checkpoints.close()
 
 
-def test_all_damaged(saved):
+def test_all_damaged(saved, opened):
     for step in (10, 20, 30):
         (saved / str(step) / "_METADATA").unlink()
-    checkpoints, lines = _opened(saved)
+    checkpoints, lines = opened(saved)
     assert checkpoints.restore(_abstract()) is None
     assert [line.split()[1] for line in lines] == ["30", "20", "10"] and checkpoints.steps() == []
-    checkpoints.close()
 
 
-def test_damaged_best_gives_way_to_the_next_best(saved):
+def test_damaged_best_gives_way_to_the_next_best(saved, opened):
     _flip(saved / "10" / "_METADATA")
-    checkpoints, lines = _opened(saved)
+    checkpoints, lines = opened(saved)
     assert checkpoints.restore(_abstract(), which="best")[0] == 20 and len(lines) == 1
-    checkpoints.close()
 
 
-def test_reading_changes_nothing(saved):
+def test_reading_changes_nothing(saved, opened):
     _flip(saved / "30" / "_METADATA")
     (saved / ".scratch" / "40").mkdir()  # a run is writing just now
     before = _contents(saved), sorted(saved.rglob("*"))
-    checkpoints, lines = _opened(saved, access="read")
+    checkpoints, lines = opened(saved, access="read")
     assert checkpoints.restore(_abstract())[0] == 20 and len(lines) == 1
     assert checkpoints.restore(_abstract(), which="best")[0] == 10
     with pytest.raises(ValueError, match="opened for reading"):
@@ -292,16 +291,16 @@ def test_reading_changes_nothing(saved):
             checkpoints.restore(_abstract(), which=step)
     checkpoints.close()
     assert (_contents(saved), sorted(saved.rglob("*"))) == before
-    reader, _ = _opened(saved / "nowhere", access="read")
+    reader, _ = opened(saved / "nowhere", access="read")
     assert reader.restore(_abstract()) is None and not (saved / "nowhere").exists()
 
 
-def test_kill_while_writing_leaves_no_checkpoint(saved):
+def test_kill_while_writing_leaves_no_checkpoint(saved, opened):
     """What a kill can leave: Orbax's half-written folder, its finished one without manifest, half a deleted one."""
     for name in ("40.orbax-checkpoint-tmp", "40", "deleted-5"):
         shutil.copytree(saved / "30", saved / ".scratch" / name)
         (saved / ".scratch" / name / MANIFEST).unlink()
-    checkpoints, lines = _opened(saved)
+    checkpoints, lines = opened(saved)
     assert checkpoints.steps() == [10, 20, 30] and lines == []
     assert list((saved / ".scratch").iterdir()) == []
     checkpoints.save(40, _state(40))
@@ -309,18 +308,17 @@ def test_kill_while_writing_leaves_no_checkpoint(saved):
     assert checkpoints.steps() == [10, 20, 30, 40]
 
 
-def test_no_manifest_no_checkpoint(saved):
+def test_no_manifest_no_checkpoint(saved, opened):
     (saved / "30" / MANIFEST).unlink()
-    checkpoints, lines = _opened(saved)
+    checkpoints, lines = opened(saved)
     assert checkpoints.restore(_abstract())[0] == 20 and "manifest.json is missing" in lines[0]
-    checkpoints.close()
 
 
-def test_no_checkpoint_is_in_place_before_its_manifest(tmp_path):
+def test_no_checkpoint_is_in_place_before_its_manifest(tmp_path, opened):
     def fail():
         raise OSError("No space left on device")
 
-    checkpoints, _ = _opened(tmp_path)
+    checkpoints, _ = opened(tmp_path)
     checkpoints.save(1, _state(1), metrics=Metrics(fail))
     with pytest.raises(SaveError, match="checkpoint 1 could not be saved: No space left on device"):
         checkpoints.wait()
@@ -330,8 +328,8 @@ def test_no_checkpoint_is_in_place_before_its_manifest(tmp_path):
     assert checkpoints.steps() == [1]
 
 
-def test_save_into_a_folder_that_went_away(tmp_path):
-    checkpoints, _ = _opened(tmp_path / "c")
+def test_save_into_a_folder_that_went_away(tmp_path, opened):
+    checkpoints, _ = opened(tmp_path / "c")
     checkpoints.save(1, _state(1))
     checkpoints.wait()
     shutil.rmtree(tmp_path / "c")
@@ -340,19 +338,18 @@ def test_save_into_a_folder_that_went_away(tmp_path):
         checkpoints.save(2, _state(2))
         checkpoints.wait()
     assert "\n" not in str(caught.value)
-    checkpoints.close()
 
 
-def test_a_step_that_has_a_checkpoint_keeps_it(saved):
-    checkpoints, _ = _opened(saved)
+def test_a_step_that_has_a_checkpoint_keeps_it(saved, opened):
+    checkpoints, _ = opened(saved)
     before = _contents(saved)
     checkpoints.save(30, _state(99), metrics={"accuracy": 0.0})
     checkpoints.close()
     assert _contents(saved) == before
 
 
-def test_checkpoint_of_other_code_is_refused(saved):
-    checkpoints, _ = _opened(saved)
+def test_checkpoint_of_other_code_is_refused(saved, opened):
+    checkpoints, _ = opened(saved)
     tree = _abstract()
     tree["params"]["Dense_0"]["kernel"] = jax.ShapeDtypeStruct((5, 3), jnp.float32)
     tree["params"]["Dense_1"] = tree["params"]["Dense_0"].pop("bias")
@@ -369,10 +366,9 @@ def test_checkpoint_of_other_code_is_refused(saved):
     tree["local"] = Pair(tree["local"].first, (jax.ShapeDtypeStruct((4, 0), jnp.float32), None))
     with pytest.raises(ValueError, match=r"local/second/0 is float32 \(8, 0\) in the checkpoint"):
         checkpoints.restore(tree)
-    checkpoints.close()
 
 
-def test_checkpoint_of_an_earlier_version_is_refused(saved):
+def test_checkpoint_of_an_earlier_version_is_refused(saved, opened):
     """Earlier versions wrote no "format", and named the leaves of a state differently."""
     path = saved / "30" / MANIFEST
     body = json.loads(path.read_text())
@@ -381,14 +377,13 @@ def test_checkpoint_of_an_earlier_version_is_refused(saved):
     path.write_text(
         json.dumps({**body, "sha256": hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()})
     )
-    checkpoints, lines = _opened(saved)
+    checkpoints, lines = opened(saved)
     for options in ({}, {"which": 30}, {"part": "params"}):
         tree = _abstract()["params"] if options.get("part") else _abstract()
         with pytest.raises(ValueError, match=r"^checkpoint 30 in .* earlier version of this program") as caught:
             checkpoints.restore(tree, **options)
         assert "--fresh" in str(caught.value) and "--workdir" in str(caught.value) and "\n" not in str(caught.value)
     assert lines == [] and checkpoints.steps() == [10, 20, 30], "it is not damaged"
-    checkpoints.close()
 
 
 def test_a_part_is_restored_by_itself(saved):
@@ -400,34 +395,32 @@ def test_a_part_is_restored_by_itself(saved):
             checkpoints.restore({"params": {"Dense_0": {"bias": np.zeros(3)}}}, part="other")
 
 
-def test_states_that_cannot_be_saved_are_refused(tmp_path):
-    checkpoints, _ = _opened(tmp_path)
+def test_states_that_cannot_be_saved_are_refused(tmp_path, opened):
+    checkpoints, _ = opened(tmp_path)
     for tree, reason in [
         ({"a/b": np.ones(1), "a": {"b": np.ones(1)}}, "two leaves of one name"),
         ({"key": jax.random.key(0)}, "'key': is a typed PRNG key"),
     ]:
         with pytest.raises(ValueError, match=reason):
             checkpoints.save(1, tree)
-    checkpoints.close()
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8", "uint16", "complex64", "int64", "bool"])
-def test_dtypes(tmp_path, dtype):
-    checkpoints, _ = _opened(tmp_path)
+def test_dtypes(tmp_path, dtype, opened):
+    checkpoints, _ = opened(tmp_path)
     state = {"x": np.arange(6).reshape(2, 3).astype(jnp.dtype(dtype)), "number": 3, "real": 0.1}
     checkpoints.save(1, state)
     _, tree = checkpoints.restore(state)
     _assert_bits(tree, jax.tree.map(np.asarray, state))
-    checkpoints.close()
 
 
-def test_orbax_is_quiet_and_the_process_is_left_as_it_was(tmp_path, capfd, caplog):
+def test_orbax_is_quiet_and_the_process_is_left_as_it_was(tmp_path, capfd, caplog, opened):
     """A failed save too; Orbax logs a page of it."""
     absl = logging.getLogger("absl")
     absl.addHandler(caplog.handler)
     before = sys.unraisablehook, list(absl.filters)
     try:
-        checkpoints, _ = _opened(tmp_path / "c")
+        checkpoints, _ = opened(tmp_path / "c")
         with caplog.at_level(logging.WARNING, logger="absl"):
             checkpoints.save(1, _state(1))
             assert checkpoints.restore(_abstract())[0] == 1
@@ -453,8 +446,6 @@ import sys
 import numpy as np
 from pathlib import Path
 from runs.checkpoints import Checkpoints
-
-MANIFEST = "manifest.json"
 from runs.records import Records
 
 folder = Path(sys.argv[1])
@@ -473,7 +464,7 @@ for step in range(start + 1, 1_000_000):
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment(tmp_path):
+def test_killed_at_any_moment(tmp_path, opened):
     """Killed again and again at random moments, a run loses at most the save under way and one that waited for it."""
     rng = np.random.default_rng(0)
     before = 0
@@ -494,7 +485,7 @@ def test_killed_at_any_moment(tmp_path):
             assert process.stderr.read() == "", "no damage reported, no chatter"
         assert start >= before
         before = int(after[-1] if after else last) - 2
-        checkpoints, damaged = _opened(tmp_path / "checkpoints", access="read")
+        checkpoints, damaged = opened(tmp_path / "checkpoints", access="read")
         step, state = checkpoints.restore({"x": np.zeros(300_000), "step": np.int32(0)})
         checkpoints.close()
         assert damaged == [] and step >= before

@@ -19,7 +19,7 @@ def _lines(stream):
 
 def test_plain_lines_are_few_and_the_last_is_shown():
     stream, seconds = io.StringIO(), iter([0.0, 1.0, 4.9, 5.0, 6.0, 7.0])
-    with Progress(100, every_seconds=5.0, stream=stream, clock=lambda: next(seconds)) as progress:
+    with Progress(100, stream=stream, clock=lambda: next(seconds)) as progress:
         for step in range(1, 7):
             progress.update(step, {"loss": 0.5, "accuracy": 0.9712, "examples_per_second": 12345.6})
     assert [line.split("  ")[0] for line in _lines(stream)] == ["step 1/100", "step 4/100", "step 6/100"]

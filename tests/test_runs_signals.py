@@ -5,17 +5,16 @@ import threading
 
 import pytest
 
-from runs import exit_code_after
 from runs.signals import catch_stop
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_signal_becomes_a_flag(name, code):
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_signal_becomes_a_flag(name):
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     with catch_stop() as stop:
         assert stop.requested is None
         signal.raise_signal(signal.Signals[name])
-        assert stop.requested == name and exit_code_after(name) == code
+        assert stop.requested == name
         signal.raise_signal(signal.SIGTERM)  # a second signal does not change the reason
         assert stop.requested == name
     assert {number: signal.getsignal(number) for number in before} == before

@@ -116,7 +116,7 @@ def test_an_unknown_variant_is_told_what_there_is():
 def test_data_that_nobody_knows_are_refused_in_a_dry_run_too(tmp_path):
     with pytest.raises(ValueError, match="not a known data set"):
         make_or_assume("imaginary", dir=str(tmp_path))
-    with pytest.raises(ValueError, match="which placement='device' are not"):
+    with pytest.raises(ValueError, match="which placement='device' does not allow"):
         make_or_assume("imagenet2012", dir=str(tmp_path), image_size=64, placement="device")
     source = make_or_assume("imagenet2012", dir=str(tmp_path), image_size=64)
     with pytest.raises(ValueError, match="data not at hand"):

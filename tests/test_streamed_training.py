@@ -5,7 +5,7 @@ import pytest
 
 import runs
 from data import streams
-from tests.image_folders import random_images, write_images
+from tests.data_folders import random_images, write_images
 from tests.test_train import command, digits, without_clock
 
 SHORT = ("--config.train_steps=6", "--config.log_every_steps=1", "--config.eval_every_steps=3")
@@ -54,9 +54,9 @@ def test_a_run_and_the_same_run_in_two_parts(evaluate_on, folder, tmp_path, monk
     [
         (
             ("--config.data.placement=device",),
-            "config.data.image_size=12: crops are made as images are read, which placement=",
+            "config.data.image_size=12: crops are made as images are read, which placement='device' does not allow",
         ),
-        (("--config.data.name=digits", "--config.data.dir="), "which name='digits' are not"),
+        (("--config.data.name=digits", "--config.data.dir="), "which name='digits' does not allow"),
         (("--config.data.image_size=0",), "config.data.image_size=0: must be int in [1, 4096] or None"),
     ],
 )

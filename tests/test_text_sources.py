@@ -1,28 +1,32 @@
 """Texts by name: which documents there are, what the cache holds, and what is refused in one line."""
 
-import json
 import os
 import pathlib
 
 import numpy as np
 import pytest
 
-from data import cache as caches
-from data import corpora, packing, prepare, tfds_sets
+from data import corpora, packing, tfds_sets
 from data.text import Texts
 from data.tokenizers import PAD
+from tests.data_folders import (
+    REAL,
+    flip,
+    own_folders,
+    random_examples,
+    real,
+    warnings_said,
+    write_set,
+    write_texts,
+)
 
-REAL = os.environ.get("TFDS_DATA_DIR", "")
+__all__ = ["own_folders", "warnings_said"]  # fixtures
 SMALL = {"tokenizer": "bytes", "sequence_length": 16}
 LINES = "".join(f"Line {i} says: it was a dark and stormy night.\n" for i in range(200))
 
 
 @pytest.fixture(autouse=True)
-def own_folders(tmp_path, monkeypatch):
-    """No test reads or writes the user's folders."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+def in_own_folder(own_folders, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -31,13 +35,6 @@ def book(tmp_path):
     path = tmp_path / "book.txt"
     path.write_text(LINES)
     return str(path)
-
-
-@pytest.fixture
-def warnings_said(monkeypatch):
-    said = []
-    monkeypatch.setattr(caches.logging, "warning", lambda message, *values: said.append(message % values))
-    return said
 
 
 @pytest.fixture
@@ -50,40 +47,6 @@ def no_making(monkeypatch):
     return lambda: [
         monkeypatch.setattr(packing, name, forbid) for name in ("causal", "segment_pairs", "full_sequences")
     ]
-
-
-def write_texts(root, name, splits, *, features=None, ordered=False):
-    """Writes a set of texts as TFDS would have prepared it."""
-    from array_record.python.array_record_module import ArrayRecordWriter
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    folder = root / name / "1.0.0"
-    folder.mkdir(parents=True)
-    infos, features = [], features or ["text"]
-    for split, texts in splits.items():
-        writer = ArrayRecordWriter(str(folder / f"{name}-{split}.array_record-00000-of-00001"), "group_size:1")
-        for content in texts:
-            example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
-            for feature in features:
-                value = content if isinstance(content, bytes) else content.encode()
-                example.features.feature[feature].bytes_list.value.append(value)
-            writer.write(example.SerializeToString())
-        writer.close()
-        template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-        infos.append({"name": split, "shardLengths": [str(len(texts))], "numBytes": "1", "filepathTemplate": template})
-    info = {
-        "name": name,
-        "version": "1.0.0",
-        "fileFormat": "array_record",
-        "splits": infos,
-        "disableShuffling": ordered,
-    }
-    (folder / "dataset_info.json").write_text(json.dumps(info))
-    package = "tensorflow_datasets.core.features"
-    kinds = {feature: {"pythonClassName": f"{package}.text_feature.Text", "text": {}} for feature in features}
-    whole = {"pythonClassName": f"{package}.features_dict.FeaturesDict", "featuresDict": {"features": kinds}}
-    (folder / "features.json").write_text(json.dumps(whole))
-    return str(root)
 
 
 def load_text(source, **options):
@@ -121,7 +84,7 @@ def test_short_files_are_cut_at_an_end_of_line(content, tmp_path):
 
 
 def test_many_files_are_documents_in_the_order_of_their_names(tmp_path):
-    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "99.txt").mkdir(parents=True)  # a folder is no document
     for i in range(23):
         (tmp_path / "texts" / f"{22 - i:02d}.txt").write_text(
             f"\ufeffé {22 - i}\r\n" if i % 2 else f"é {22 - i}\n", "utf-8"
@@ -150,17 +113,8 @@ SETS = {
 @pytest.mark.parametrize("case", SETS)
 def test_sets_of_tfds(case, tmp_path):
     splits, options, expected = SETS[case]
-    folder = write_texts(tmp_path / "sets", "my_texts", splits, **options)
-    assert corpora.open_corpus("my_texts", directory=folder).read() == expected
-
-
-def test_the_command_that_prepares_sets_knows_texts(tmp_path, capsys, monkeypatch):
-    folder = write_texts(tmp_path / "sets", "my_texts", {"train": ["a", "b"], "validation": ["v"]})
-    assert prepare.main(["my_texts", f"--dir={folder}"]) == 0
-    assert capsys.readouterr().out.endswith("(2 + 1 texts)\n")
-    monkeypatch.setattr(prepare, "_needs_tensorflow", lambda builder: True)
-    assert prepare.main(["imdb_reviews", f"--dir={folder}"]) == 2
-    assert "imdb_reviews: preparing it needs TensorFlow" in capsys.readouterr().err
+    write_texts(tmp_path / "sets", "my_texts", splits, **options)
+    assert corpora.open_corpus("my_texts", directory=str(tmp_path / "sets")).read() == expected
 
 
 # ---- sequences ----
@@ -234,12 +188,6 @@ def test_changed_texts_are_made_again(book, tmp_path):
     assert len(list((tmp_path / "cache" / "syncsum" / "data").iterdir())) == 2
 
 
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(content)
-
-
 def edit(path, old, new):
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
@@ -247,9 +195,6 @@ def edit(path, old, new):
 
 DAMAGES = {
     "flipped bit": lambda folder, _: flip(folder / "train.tokens.npy"),
-    "truncated": lambda folder, _: os.truncate(folder / "test.tokens.npy", 200),
-    "missing": lambda folder, _: (folder / "test.tokens.npy").unlink(),
-    "no JSON": lambda folder, _: (folder / "manifest.json").write_text("{"),
     "sizes": lambda folder, _: edit(folder / "manifest.json", '"mask_id": 4', '"mask_id": 5'),
     "tokenizer": lambda folder, tokenizer: (flip(tokenizer / "tokenizer.json"), (folder / "test.tokens.npy").unlink()),
 }
@@ -279,17 +224,10 @@ def test_cache_that_cannot_be_written(book, tmp_path, warnings_said):
     assert all("cannot be written" in said for said in warnings_said)
 
 
-def test_another_cache(book, tmp_path):
-    load_text(book, cache=str(tmp_path / "mine"), **SMALL)
-    assert list((tmp_path / "mine").iterdir()) and not (tmp_path / "cache").exists()
-
-
 # ---- what is refused ----
 
 
 def image_set(tmp_path):
-    from tests.data_folders import random_examples, write_set
-
     write_set(tmp_path / "sets", "mnist", {"train": random_examples(2), "test": random_examples(2)})
 
 
@@ -324,14 +262,14 @@ REFUSED = {
     "no text": (
         texts(features=["x", "y"]),
         {"source": "my_texts"},
-        "not a set of texts: its examples have x, y; needed",
+        "not a set of texts: its examples have x, y; one of type Text is needed",
     ),
     "no train": (texts(splits={"test": ["a"]}), {"source": "my_texts"}, "has no split 'train' with examples; has test"),
     "missing shard": (lose_shard, {"source": "my_texts"}, "my_texts-test.array_record-00000-of-00001 is missing; run "),
     "not UTF-8": (
         texts(splits={"train": [b"\xff"], "test": ["b"]}),
         {"source": "my_texts"},
-        "'train' cannot be read: ",
+        "data.source='my_texts': split 'train' cannot be read: ",
     ),
     "no file": (
         None,
@@ -389,19 +327,16 @@ def test_folder_that_is_none(source, tmp_path):
 # ---- real sets ----
 
 
-def real(name):
-    there = os.path.isdir(os.path.join(REAL, name)) if REAL else False
-    return pytest.mark.skipif(not there, reason=f"needs {name} prepared under TFDS_DATA_DIR")
-
-
 @pytest.mark.data
 @real("tiny_shakespeare")
 def test_tiny_shakespeare():
     texts = Texts("tiny_shakespeare", tokenizer="bytes", sequence_length=128, directory=REAL)
     train, test = (split.columns["tokens"] for split in (texts.load().train, texts.load().test))
     assert train.shape == (7842, 129) and test.shape == (436, 129)
-    builder, _ = tfds_sets.open_texts("tiny_shakespeare", directory=REAL)
-    assert "".join(tfds_sets.read_texts(builder, "test")) == texts.tokenizer().decode(test[:, 1:].ravel())
+    builder, _ = tfds_sets.open_builder("tiny_shakespeare", directory=REAL, kind=tfds_sets.TEXTS)
+    assert "".join(tfds_sets.read_texts(builder, "test", source="tiny_shakespeare")) == texts.tokenizer().decode(
+        test[:, 1:].ravel()
+    )
     assert bigram_perplexity(train, test, vocab_size=261, smoothing=0.02) == pytest.approx(12.18, abs=0.01)
 
 

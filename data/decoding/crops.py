@@ -10,6 +10,8 @@ from PIL import Image
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels of the image as stored
 
 ATTEMPTS = 10  # random boxes to try before taking the centre
+SCALE = (0.08, 1.0)  # range of a box's share of the image's area
+RATIO = (3 / 4, 4 / 3)  # range of width / height of a box
 NUM_UNIFORMS = 1 + 4 * ATTEMPTS  # mirror; area, shape and position of each attempt
 STREAM = 1  # a word of the counter; separates these numbers from example orders, which share the key
 EVALUATION_MARGIN = 256 / 224  # shorter side after resizing / side of the centre crop
@@ -37,22 +39,15 @@ def uniforms(seed: int, batch_index: int, position: int) -> list[float]:
     return ((words >> np.uint64(11)) * 2.0**-53).tolist()
 
 
-def random_box(
-    width: int,
-    height: int,
-    numbers: Sequence[float],
-    *,
-    scale: tuple[float, float] = (0.08, 1.0),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
-) -> Box:
+def random_box(width: int, height: int, numbers: Sequence[float]) -> Box:
     """Returns a box of random area, shape and position; after 10 misses the largest allowed box at the centre.
+
+    The box's share of the area and the logarithm of its width / height are uniform in ``SCALE`` and ``log(RATIO)``.
 
     Args:
       width: Width of the image in pixels.
       height: Height of the image in pixels.
       numbers: Four numbers in [0, 1) for each attempt.
-      scale: Range of the box's share of the image's area, which is uniform.
-      ratio: Range of width / height, whose logarithm is uniform.
 
     >>> random_box(400, 300, [0.5] * 40)
     (73, 23, 328, 278)
@@ -60,16 +55,16 @@ def random_box(
     Reference: Szegedy et al. 2015, Going Deeper with Convolutions, section 6, with the bounds of torchvision's
     RandomResizedCrop, whose order of attempts this follows.
     """
-    low, high = math.log(ratio[0]), math.log(ratio[1])
+    low, high = math.log(RATIO[0]), math.log(RATIO[1])
     for attempt in range(ATTEMPTS):
         of_area, of_ratio, of_left, of_top = numbers[4 * attempt : 4 * attempt + 4]
-        area = width * height * (scale[0] + of_area * (scale[1] - scale[0]))
+        area = width * height * (SCALE[0] + of_area * (SCALE[1] - SCALE[0]))
         shape = math.exp(low + of_ratio * (high - low))
         w, h = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
         if 0 < w <= width and 0 < h <= height:
             left, top = int(of_left * (width - w + 1)), int(of_top * (height - h + 1))
             return left, top, left + w, top + h
-    shape = min(max(width / height, ratio[0]), ratio[1])
+    shape = min(max(width / height, RATIO[0]), RATIO[1])
     w, h = max(1, min(width, round(height * shape))), max(1, min(height, round(width / shape)))
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h

@@ -213,18 +213,7 @@ def receive_into(descriptor: int, place: memoryview) -> None:
         place = place[count:]
 
 
-def resolve_processes(processes: int | Literal["auto"]) -> int:
-    """Returns the number of decoding processes: "auto" leaves one of the usable cores to the program.
-
-    Raises:
-      ValueError: If it is neither "auto" nor a count.
-
-    >>> resolve_processes(2), resolve_processes("auto") >= 1
-    (2, True)
-    """
-    if processes == "auto":
-        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, usable - 1)
-    if not isinstance(processes, int) or isinstance(processes, bool) or not 0 <= processes <= 1024:
-        raise ValueError(f"data.processes={processes!r}: must be auto, or a count in [0, 1024]")
-    return processes
+def default_processes() -> int:
+    """Returns the default number of decoding processes, which leaves one of the usable cores to the program."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable - 1)
