@@ -193,11 +193,7 @@ def read(run: str) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any] | Non
     found = [r for r in run_folders.read(folder / "metrics.jsonl") if r.get("kind") in ("train", "eval")]
     if not found:
         raise ValueError(f"run={run!r}: its metrics.jsonl holds no records yet")
-    config = folder / "config.json"
-    try:
-        return found, run_folders.from_json(config.read_bytes()) if config.is_file() else None
-    except ValueError as error:
-        raise ValueError(f"run={run!r}: config.json is damaged ({error})") from None
+    return found, identity.read_object(run, folder / "config.json", way_out="move it away")
 
 
 def labels(configs: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:

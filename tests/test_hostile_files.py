@@ -312,21 +312,14 @@ def test_hostile_records_and_rows(content, tmp_path):
     with pytest.raises(ValueError, match="line 2"):
         plot.read(str(tmp_path))
     path.write_bytes(b'{"kind": "train", "step": 1}\n')
-    if content != b'{"step": 1e400}' and not isinstance(_value(content), list | int | None):
+    if content != b'{"step": 1e400}':
         with pytest.raises(ValueError, match=r"config.json is damaged"):
             plot.read(str(tmp_path))
     rows = tmp_path / "rows.jsonl"
     rows.write_bytes(b'{"loss": 1.0}\n' + content + b"\n")
     if content != b'{"step": 1e400}':
-        with pytest.raises(ValueError, match=r"line 2 is (damaged|no row)"):
+        with pytest.raises(ValueError, match="line 2 is "):
             results.read_rows(rows)
-
-
-def _value(content):
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        return "no JSON"
 
 
 # ---- paths -------------------------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ REFUSED = [
     (["{tmp}"], "run='{tmp}': holds no metrics.jsonl"),
     (["{tmp}/empty"], "run='{tmp}/empty': its metrics.jsonl holds no records yet"),
     (["{tmp}/broken"], "'{tmp}/broken/metrics.jsonl': line 1 is damaged"),
-    (["{tmp}/bad_config"], "run='{tmp}/bad_config': config.json is damaged"),
+    (["{tmp}/bad_config"], "workdir='{tmp}/bad_config': config.json is damaged"),
     (["{tmp}/good", "--y=los"], "y='los': not in the records; did you mean 'loss'?"),
     (["{tmp}/good", "--y=perplexity"], "y='perplexity': not in the records; they hold accuracy, epoch, examples, loss"),
     (["{tmp}/good", "--y=note"], "y='note': not in the records"),
