@@ -7,9 +7,7 @@ A config is the whole experiment; flags say where it runs, on how many devices, 
 
 import functools
 import pathlib
-import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -153,37 +151,17 @@ def train(
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs a command line and returns its exit code; in multi-process runs a process that fails ends here.
+# Errors that end a run early, each with its last line; what was saved before is whole.
+FAILURES: dict[type[Exception], str] = {
+    ReadError: "config.{}; the same command goes on from the last checkpoint",
+    NonfiniteError: "{}",
+    runs.SaveError: "{}; the same command goes on from the checkpoint before",  # a full disk, say
+}
 
-    Returns:
-      0 after a finished run; 2 for input that is refused; 128 + n where signal n stopped the run; 1 if data could not
-      be read, the state could not be saved, or a number was not finite.
-    """
-    try:
-        return run(argv)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except ReadError as error:
-        print(f"config.{error}; the same command goes on from the last checkpoint", file=sys.stderr)
-    except NonfiniteError as error:
-        print(error, file=sys.stderr)
-    except runs.SaveError as error:  # a full disk, say; what was saved before is whole
-        print(f"{error}; the same command goes on from the checkpoint before", file=sys.stderr)
-    except jax.errors.JaxRuntimeError as error:
-        if not processes.several():
-            raise
-        reason = str(error).split("\n")[0]
-        where = f"process {processes.index()} of {processes.count()}"
-        print(f"{where} lost the others ({reason}); the same command goes on from the last checkpoint", file=sys.stderr)
-    except Exception:
-        if not processes.several():
-            raise
-        traceback.print_exc()
-    if processes.several():
-        processes.abandon(1)
-    return 1
+
+def main(argv: Sequence[str]) -> int:
+    """Does what a command line asks for; returns the exit code, which ``runs.exit_codes`` explains."""
+    return runs.exit_code(lambda: run(argv), failures=FAILURES)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -253,7 +231,7 @@ def run(argv: Sequence[str]) -> int:
             )
             if summary["stopped_by"]:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
-                return 128 + signal.Signals[summary["stopped_by"]]
+                return runs.exit_code_after(summary["stopped_by"])
             folder.finish(summary)
         overrides = config_flags.split(argv)[1]
         command = {"config": config, "spec": FLAGS.config, "overrides": overrides}

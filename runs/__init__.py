@@ -1,9 +1,10 @@
-"""Runs: their folders, records, checkpoints, progress and stop signals."""
+"""Runs: their folders, records, checkpoints, progress, stop signals and exit codes."""
 
 from runs.checkpoints import Checkpoints, flatten
 from runs.clock import Clock
 from runs.compiled import keep_compiled
 from runs.counters import RunCounters
+from runs.exit_codes import exit_code, exit_code_after
 from runs.files import SaveError, decode_numbers, encode_numbers, from_json, write_atomically
 from runs.folder import Folder, is_held, open_run
 from runs.identity import check_same, expand, fingerprint
@@ -30,6 +31,8 @@ __all__ = [
     "decode_numbers",
     "default_workdir",
     "encode_numbers",
+    "exit_code",
+    "exit_code_after",
     "expand",
     "fingerprint",
     "flatten",

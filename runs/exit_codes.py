@@ -1,0 +1,59 @@
+"""The exit codes of a command, and the line with which an error ends it.
+
+0 is success. 1 means that a run ended early; the same command goes on where it was saved. 2 means that input was
+refused, and nothing was written. 128 + n means that signal n stopped the run, whose state is saved.
+"""
+
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+
+import jax
+
+from parallel import processes
+from runs.errors import ConfigError
+
+
+def exit_code(command: Callable[[], int], *, failures: Mapping[type[Exception], str]) -> int:
+    """Calls a command and returns its exit code; in multi-process runs a process that fails ends here.
+
+    Any other exception of a run in one process is raised.
+
+    Args:
+      command: returns 0, or ``exit_code_after`` a signal.
+      failures: errors that end a run early, with the line to print, in which ``{}`` is the error's message.
+
+    Returns:
+      The command's code; 2 after a ConfigError; 1 after one of the failures.
+    """
+    try:
+        return command()
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except tuple(failures) as error:
+        line = next(line for kind, line in failures.items() if isinstance(error, kind))
+        print(line.format(error), file=sys.stderr)
+    except jax.errors.JaxRuntimeError as error:
+        if not processes.several():
+            raise
+        reason = str(error).split("\n")[0]
+        where = f"process {processes.index()} of {processes.count()}"
+        print(f"{where} lost the others ({reason}); the same command goes on from the last checkpoint", file=sys.stderr)
+    except Exception:
+        if not processes.several():
+            raise
+        traceback.print_exc()
+    if processes.several():
+        processes.abandon(1)
+    return 1
+
+
+def exit_code_after(signal_name: str) -> int:
+    """Returns the exit code of a run that a signal stopped, as shells have it.
+
+    >>> exit_code_after("SIGTERM")
+    143
+    """
+    return 128 + signal.Signals[signal_name]
