@@ -3,6 +3,7 @@
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -21,7 +22,8 @@ def keep_compiled(folder: str | None) -> None:
       folder: the folder of the cache; "" for no cache; None for the folder that the environment
         (JAX_COMPILATION_CACHE_DIR) or the calling program has set, or else ``DEFAULT``.
     """
-    if folder is None and jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
+    config: Any = jax.config  # type checkers do not know its settings
+    if folder is None and config.jax_compilation_cache_dir:
         return
     folder = DEFAULT if folder is None else folder
     jax.config.update("jax_compilation_cache_dir", folder or None)
