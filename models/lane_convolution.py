@@ -2,7 +2,7 @@ r"""Convolutions for lanes: under ``vmap`` a shared kernel's gradient is no grou
 
 The lanes of a device share the parameters and not the images. JAX's ``vmap`` turns a convolution's weight gradient into
 one convolution with a group for each lane, which is slow on every backend: a step of ResNet-50 with 8 lanes on an H100
-takes 3.5 times as long, one of LeNet-5 on 2 CPU cores 3 times. ``Conv`` is flax's ``nn.Conv``, with the same parameters
+took 3.5 times as long, one of LeNet-5 on 2 CPU cores 3 times. ``Conv`` is flax's ``nn.Conv``, with the same parameters
 and, to rounding, the same results; only the weight gradients of lanes are computed in another way.
 
 A convolution y = x * w is linear in x and in w. With a cotangent z of y, the number
@@ -93,8 +93,6 @@ Conv = functools.partial(nn.Conv, conv_general_dilated_cls=lambda: conv_general_
 
 # ---- the primitive -----------------------------------------------------------------------------------------------
 
-convolution_p = Primitive("lane_convolution")
-
 
 def _bind(result: str, a: Any, b: Any, *, shape: Sequence[int], window: Window) -> jax.Array:
     return convolution_p.bind(a, b, result=result, shape=tuple(shape), window=window)
@@ -152,11 +150,18 @@ def _abstract(a: Any, b: Any, *, result: Result, shape: tuple[int, ...], window:
     return a.update(shape=shape)
 
 
-convolution_p.def_impl(jax.jit(_compute, static_argnames=("result", "shape", "window")))
-convolution_p.def_abstract_eval(_abstract)
-ad.defbilinear(convolution_p, functools.partial(_transpose, 0), functools.partial(_transpose, 1))
-batching.primitive_batchers[convolution_p] = _batch
-mlir.register_lowering(convolution_p, mlir.lower_fun(_compute, multiple_results=False))
+def _make_primitive() -> Primitive:
+    """Returns the primitive with its rules for evaluation, differentiation, batching and lowering."""
+    primitive = Primitive("lane_convolution")
+    primitive.def_impl(jax.jit(_compute, static_argnames=("result", "shape", "window")))
+    primitive.def_abstract_eval(_abstract)
+    ad.defbilinear(primitive, functools.partial(_transpose, 0), functools.partial(_transpose, 1))
+    batching.primitive_batchers[primitive] = _batch
+    mlir.register_lowering(primitive, mlir.lower_fun(_compute, multiple_results=False))
+    return primitive
+
+
+convolution_p = _make_primitive()
 
 
 # ---- lanes -------------------------------------------------------------------------------------------------------
