@@ -5,6 +5,7 @@ from typing import Annotated
 import jax
 from flax import linen as nn
 
+from models import lane_convolution
 from models.fields import Dtype
 from models.pooling import max_pool_2x2
 
@@ -29,8 +30,8 @@ class LeNet5(nn.Module):
 
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:
-        x = max_pool_2x2(nn.relu(nn.Conv(32, (5, 5), dtype=self.dtype)(image)))  # (B, H/2, W/2, 32)
-        x = max_pool_2x2(nn.relu(nn.Conv(64, (5, 5), dtype=self.dtype)(x)))  # (B, H/4, W/4, 64)
+        x = max_pool_2x2(nn.relu(lane_convolution.Conv(32, (5, 5), dtype=self.dtype)(image)))  # (B, H/2, W/2, 32)
+        x = max_pool_2x2(nn.relu(lane_convolution.Conv(64, (5, 5), dtype=self.dtype)(x)))  # (B, H/4, W/4, 64)
         x = nn.relu(nn.Dense(512, dtype=self.dtype)(x.reshape(x.shape[0], -1)))  # (B, 512)
         x = nn.Dropout(self.dropout_rate, deterministic=deterministic)(x)
         return nn.Dense(self.num_classes, dtype=self.dtype)(x)  # (B, C)
@@ -56,7 +57,7 @@ class MnistCNN(nn.Module):
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:
         del deterministic
-        x = max_pool_2x2(nn.relu(nn.Conv(32, (5, 5), dtype=self.dtype)(image)))  # (B, H/2, W/2, 32)
-        x = max_pool_2x2(nn.relu(nn.Conv(64, (5, 5), dtype=self.dtype)(x)))  # (B, H/4, W/4, 64)
-        x = nn.relu(nn.Conv(64, (3, 3), dtype=self.dtype)(x))  # (B, H/4, W/4, 64)
+        x = max_pool_2x2(nn.relu(lane_convolution.Conv(32, (5, 5), dtype=self.dtype)(image)))  # (B, H/2, W/2, 32)
+        x = max_pool_2x2(nn.relu(lane_convolution.Conv(64, (5, 5), dtype=self.dtype)(x)))  # (B, H/4, W/4, 64)
+        x = nn.relu(lane_convolution.Conv(64, (3, 3), dtype=self.dtype)(x))  # (B, H/4, W/4, 64)
         return nn.Dense(self.num_classes, dtype=self.dtype)(x.reshape(x.shape[0], -1))  # (B, C)

@@ -8,6 +8,7 @@ import jax
 from flax import linen as nn
 from jax import numpy as jnp
 
+from models import lane_convolution
 from models.fields import Dtype, Remat
 from models.normalisation import Norm, normalise
 from models.pooling import max_pool_3x3
@@ -113,7 +114,7 @@ class ConvNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = nn.Conv(
+        x = lane_convolution.Conv(
             self.layers.scaled(self.conv.features),
             (self.conv.height, self.conv.width),
             strides=self.conv.stride,

@@ -8,6 +8,7 @@ import numpy as np
 from flax import linen as nn
 from jax import numpy as jnp
 
+from models import lane_convolution
 from models.fields import Dtype, Remat
 from models.likelihoods import LIKELIHOODS, to_unit
 
@@ -100,7 +101,7 @@ class GatedLayer(nn.Module):
         both = np.concatenate([inner, inner])  # tanh's half, then the sigmoid's
 
         def conv(kernel: tuple[int, int], name: str, padding: tuple[tuple[int, int], ...], mask=None) -> nn.Conv:
-            return nn.Conv(2 * size, kernel, padding=padding, mask=mask, dtype=self.dtype, name=name)
+            return lane_convolution.Conv(2 * size, kernel, padding=padding, mask=mask, dtype=self.dtype, name=name)
 
         def gate(x: jax.Array) -> jax.Array:
             signal, open_ = jnp.split(x, 2, axis=-1)

@@ -8,6 +8,7 @@ import jax
 from flax import linen as nn
 from jax import numpy as jnp
 
+from models import lane_convolution
 from models.fields import Dtype, Remat
 from models.normalisation import Norm, normalise
 from models.pooling import max_pool_3x3
@@ -19,7 +20,7 @@ HE_NORMAL = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
 
 def convolution(features: int, size: int, *, stride: int = 1, dtype: Dtype, name: str) -> nn.Conv:
     """Returns a convolution without bias, padded equally on both sides; "SAME" with a stride pads one side more."""
-    return nn.Conv(
+    return lane_convolution.Conv(
         features,
         (size, size),
         strides=stride,

@@ -1,6 +1,6 @@
 """Lanes as separate calls: one compiled program computes each lane, another one updates all of them.
 
-On CPU one program with many lanes of a large model falls out of cache, and its compile time grows with the lanes.
+It times workers one by one, and skips the idle workers of an asynchronous wave.
 """
 
 import functools

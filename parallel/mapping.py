@@ -84,14 +84,13 @@ def map_workers(
     layout: Layout,
     state_axes: Any,
     mapping: DeviceMapping = "pmap",
-    lanes: Literal["vmap", "unrolled"] = "vmap",
     steps_per_call: int = 1,
     is_idle: Callable[[Any], np.ndarray] | None = None,
 ) -> Step:
-    """Maps one worker's step to all workers: devices by ``mapping``, the lanes of a device by ``lanes``.
+    """Maps one worker's step to all workers: devices by ``mapping``, the lanes of a device by ``jax.vmap``.
 
     Shared state is not batched over lanes, so 32 lanes hold one copy of the parameters. The result depends on neither
-    the layout nor the mapping nor the lanes, up to the rounding of sums.
+    the layout nor the mapping, up to the rounding of sums.
 
     Args:
       compute: one worker's own work, ``(state, batch, resident) -> mine``, without collectives.
@@ -100,7 +99,6 @@ def map_workers(
       layout: W workers as D devices x L lanes.
       state_axes: prefix of the state's tree: None where state is shared, 0 where each worker has its own.
       mapping: how the devices are mapped.
-      lanes: ``compute`` runs over the lanes as one batched program ("vmap"), or lane after lane ("unrolled").
       steps_per_call: k; ``lax.scan`` takes k steps in one call of the devices.
       is_idle: unused here: every lane is part of the one program. See ``dispatch_lanes``.
     """
@@ -108,10 +106,9 @@ def map_workers(
     update_lanes = over_lanes(update, layout=layout, state_axes=state_axes)
 
     def compute_lanes(state, batch, resident):
-        if lanes == "vmap":
-            return jax.vmap(compute, in_axes=(state_axes, 0, None))(state, batch, resident)
-        each = (take_lane(state, batch, lane, state_axes=state_axes) for lane in range(layout.lanes))
-        return stack_lanes([compute(*arguments, resident) for arguments in each])
+        if layout.lanes == 1:  # a batch of one would make other, slower products of matrices
+            return stack_lanes([compute(*take_lane(state, batch, 0, state_axes=state_axes), resident)])
+        return jax.vmap(compute, in_axes=(state_axes, 0, None))(state, batch, resident)
 
     def step(state, batch, resident, inputs):
         return update_lanes(state, compute_lanes(state, batch, resident), inputs)

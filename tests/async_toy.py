@@ -95,7 +95,7 @@ def compiled(layout, optimizer, rule, gradients_per_update, mapping, lanes):
     options = {"layout": layout, "state_axes": STATE_AXES, "mapping": mapping}
     if lanes == "dispatched":
         return dispatch_lanes(compute, update, **options, is_idle=lambda slots: slots["position"] < 0)
-    return map_workers(compute, update, **options, lanes=lanes)
+    return map_workers(compute, update, **options)
 
 
 def run_waves(waves, *, layout, optimizer=SGD, rule=PLAIN, gradients_per_update=1, mapping="pmap", lanes="vmap"):

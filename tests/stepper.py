@@ -116,9 +116,7 @@ def make_step(setup, layout, *, lanes=None, steps_per_call=1, wrap=lambda comput
     if lanes == "dispatched":
         mapping = functools.partial(parallel.dispatch_lanes, mapping=setup.config.lift)
     elif lanes is not None:
-        mapping = functools.partial(
-            parallel.map_workers, mapping=setup.config.lift, lanes=lanes, steps_per_call=steps_per_call
-        )
+        mapping = functools.partial(parallel.map_workers, mapping=setup.config.lift, steps_per_call=steps_per_call)
     return make_step_of_mode(setup, layout, map_workers=wrapping(mapping, wrap))
 
 

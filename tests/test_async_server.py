@@ -54,7 +54,7 @@ def plain():
 @pytest.mark.parametrize(
     ("num_devices", "lanes", "mapping"),
     [
-        (4, "unrolled", "pmap"),
+        (4, "vmap", "pmap"),
         (1, "dispatched", "shard_map"),
         pytest.param(8, "vmap", "pmap", marks=pytest.mark.slow),
         pytest.param(4, "vmap", "shard_map", marks=pytest.mark.slow),

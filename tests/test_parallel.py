@@ -1,7 +1,5 @@
 """Layouts, pmap and shard_map, the ways over lanes, and the bounded pipeline."""
 
-import functools
-
 import jax
 import numpy as np
 import optax
@@ -47,14 +45,14 @@ def toy_step(*, reducer="mean", num_features=6):
     return compute, update, (params, tx.init(params))
 
 
-def map_toy(layout, *, mapping="pmap", lanes="unrolled", reducer="mean"):
+def map_toy(layout, *, mapping="pmap", lanes="vmap", reducer="mean"):
     """Returns the mapped step, and its state on the devices."""
     compute, update, shared = toy_step(reducer=reducer)
     options = {"layout": layout, "state_axes": STATE_AXES, "mapping": mapping}
     if lanes == "dispatched":
         step = parallel.dispatch_lanes(compute, update, **options)
     else:
-        step = parallel.map_workers(compute, update, **options, lanes=lanes)
+        step = parallel.map_workers(compute, update, **options)
     return step, layout.put((shared, {"seen": np.zeros(layout.num_workers, np.int32)}), STATE_AXES)
 
 
@@ -74,12 +72,10 @@ def run(layout, *, num_steps=5, **options):
     return layout.get(state, STATE_AXES)
 
 
-QUICK = {("pmap", "vmap"), ("shard_map", "unrolled"), ("pmap", "dispatched")}
+QUICK = {("pmap", "vmap"), ("shard_map", "vmap"), ("pmap", "dispatched")}
 
 
-@pytest.mark.parametrize(
-    ("mapping", "lanes"), grid(["pmap", "shard_map"], ["vmap", "unrolled", "dispatched"], quick=QUICK)
-)
+@pytest.mark.parametrize(("mapping", "lanes"), grid(["pmap", "shard_map"], ["vmap", "dispatched"], quick=QUICK))
 def test_result_depends_on_neither_layout_nor_mapping(mapping, lanes):
     reference = run(Layout.of(8, num_devices=8))
     for num_devices in LAYOUTS:
@@ -93,11 +89,11 @@ def test_layout_independence_rejects_randomness_of_the_device(monkeypatch):
     reference = run(Layout.of(8, num_devices=8))
     fold_in = jax.random.fold_in
     monkeypatch.setattr(jax.random, "fold_in", lambda key, batch_index: fold_in(key, lax.axis_index(AXES[0])))
-    shared, _ = run(Layout.of(8, num_devices=4), lanes="unrolled")
+    shared, _ = run(Layout.of(8, num_devices=4), lanes="vmap")
     assert largest_difference(shared, reference[0]) > 1e-6
 
 
-@pytest.mark.parametrize("lanes", ["unrolled", "dispatched"])
+@pytest.mark.parametrize("lanes", ["vmap", "dispatched"])
 def test_state_is_donated(lanes):
     layout = Layout.of(8, num_devices=2)
     step, state = map_toy(layout, lanes=lanes)
@@ -160,13 +156,12 @@ def test_canonical_form_is_worker_order():
 
 
 def test_resolve_lanes_on_cpu():
-    resolve = functools.partial(resolve_lanes, "auto")
-    assert resolve(layout=Layout.of(8)) == "unrolled"
-    assert resolve(layout=Layout.of(64, num_devices=1)) == "dispatched"
-    assert resolve(layout=Layout.of(16, num_devices=8), num_bytes=10**6) == "unrolled"
-    assert resolve(layout=Layout.of(16, num_devices=8), num_bytes=10**7) == "dispatched"
-    assert resolve(layout=Layout.of(8, num_devices=1), num_bytes=10**7) == "unrolled"
-    assert resolve_lanes("vmap", layout=Layout.of(64, num_devices=1)) == "vmap"
+    many = Layout.of(64, num_devices=1)
+    assert resolve_lanes("auto", layout=many) == "vmap"
+    assert resolve_lanes("auto", layout=many, work="some") == "dispatched"
+    assert resolve_lanes("auto", layout=many, work="some", steps_per_call=2) == "vmap"
+    assert resolve_lanes("auto", layout=Layout.of(8), work="some") == "vmap"
+    assert resolve_lanes("dispatched", layout=Layout.of(8)) == "dispatched"
 
 
 def test_many_dispatched_lanes_on_several_devices():

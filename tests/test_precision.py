@@ -292,7 +292,7 @@ GROWING = ("--config.loss_scaling.growth_interval=3", "--config.communication.gr
 
 @pytest.fixture(scope="module")
 def ten_steps():
-    return Stepper(setup_of(*BOTH, *GROWING), num_devices=4, lanes="unrolled").steps(0, 10)
+    return Stepper(setup_of(*BOTH, *GROWING), num_devices=4, lanes="vmap").steps(0, 10)
 
 
 @pytest.mark.parametrize(
@@ -309,11 +309,11 @@ def test_ways_over_lanes_agree_and_replicas_are_bit_equal(lanes, lift, ten_steps
 
 def test_resume_restores_the_scales(ten_steps, tmp_path):
     setup = setup_of(*BOTH, *GROWING)
-    run = Stepper(setup, num_devices=4, lanes="unrolled").steps(0, 5)
+    run = Stepper(setup, num_devices=4, lanes="vmap").steps(0, 5)
     with runs.Checkpoints(tmp_path) as checkpoints:
         save(checkpoints, run.state, runs.RunCounters(), step=5, layout=run.layout)
         checkpoints.wait()
-    gone_on = Stepper(setup, num_devices=4, lanes="unrolled")
+    gone_on = Stepper(setup, num_devices=4, lanes="vmap")
     with runs.Checkpoints(tmp_path) as checkpoints:
         gone_on.state = restore(setup, gone_on.layout, checkpoints).state
     assert same_bits(gone_on.steps(5, 10).host(), ten_steps.host())

@@ -225,7 +225,7 @@ class OnLanes:
         if lanes == "dispatched":
             self.step = dispatch_lanes(compute, update, **options)
         else:
-            self.step = map_workers(compute, update, **options, lanes=lanes)
+            self.step = map_workers(compute, update, **options)
 
     def gradient(self, params, statistics, batch):
         gradient, (_, changed) = jax.grad(self.task.loss, has_aux=True)(params, statistics, batch, jax.random.key(0))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import runs
-from parallel import Layout, resolve_lanes, resolve_steps_per_call
+from parallel import resolve_steps_per_call
 from tests.grid import grid
 from tests.stepper import Stepper, after_each_call, same_bits, setup_of
 from tests.test_async_training import RULED
@@ -70,9 +70,6 @@ def test_how_many_where_it_is_left_open():
     assert resolve("cpu", asked=3) == resolve("gpu", asked=3, placement="stream") == 3
     with pytest.raises(ValueError, match="steps_per_dispatch=3: must be 1"):
         resolve("gpu", asked=3, lanes="dispatched")
-    many = Layout.of(64, num_devices=1)
-    assert resolve_lanes("auto", layout=many) == "dispatched"
-    assert resolve_lanes("auto", layout=many, steps_per_call=2) == "unrolled"
 
 
 # ---- the step ----------------------------------------------------------------------------------------------------

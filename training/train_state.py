@@ -78,8 +78,3 @@ def to_host(state: TrainState, layout: Layout) -> TrainState:
     """
     state = layout.get(state, STATE_AXES)
     return state._replace(step=np.maximum(state.step, ~state.step))
-
-
-def shared_bytes(state: TrainState) -> int:
-    """Returns the bytes of the shared fields of a state, or of its shapes."""
-    return sum(x.size * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(shared_part(state)))

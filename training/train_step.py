@@ -36,7 +36,7 @@ from training.gradient_wrappers import (
     through_worker_optimizer,
 )
 from training.setup import TrainSetup
-from training.train_state import STATE_AXES, TrainState, WorkerState, gradient_params, shared_bytes
+from training.train_state import STATE_AXES, TrainState, WorkerState, gradient_params
 
 Metrics = dict[str, Any]
 
@@ -104,13 +104,12 @@ def worker_mapping(
         setup.config.lanes if worker_times is None else "dispatched",
         layout=layout,
         work="all" if setup.async_mode is None else "some",
-        num_bytes=shared_bytes(setup.abstract_state()),
         steps_per_call=steps_per_call,
     )
     options = {"mapping": setup.config.lift, "steps_per_call": steps_per_call}
     if lanes == "dispatched":
         return functools.partial(parallel.dispatch_lanes, **options, worker_times=worker_times)
-    return functools.partial(parallel.map_workers, **options, lanes=lanes)
+    return functools.partial(parallel.map_workers, **options)
 
 
 # ---- 1. One worker: forward, backward, and its own optimizer -----------------------------------------------------

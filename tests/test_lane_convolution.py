@@ -1,0 +1,186 @@
+"""Convolutions of lanes: equal to JAX's own in every mode of differentiation, and without grouped convolutions."""
+
+import functools
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+import models
+from models.lane_convolution import conv_general_dilated
+
+LANES, BATCH = 3, 2
+# name -> (size of the input, kernel, strides, padding, channels)
+SHAPES = {
+    "1 x 1": ((6, 6), (1, 1), (1, 1), "SAME", (9, 4)),
+    "1 x 1, strided": ((6, 6), (1, 1), (2, 2), "VALID", (9, 4)),
+    "3 x 3": ((6, 6), (3, 3), (1, 1), [(1, 1), (1, 1)], (9, 4)),
+    "3 x 3, strided, uneven": ((6, 7), (3, 3), (2, 2), "SAME", (8, 5)),
+    "7 x 7 of colours": ((9, 9), (7, 7), (2, 2), [(3, 3), (3, 3)], (3, 4)),
+    "1 x 7": ((6, 8), (1, 7), (1, 1), "SAME", (8, 4)),
+    "padded on one side": ((6, 6), (2, 3), (1, 1), [(1, 0), (2, 0)], (8, 4)),
+    "cropped": ((8, 8), (3, 3), (1, 1), [(-1, 0), (0, -1)], (8, 4)),
+    "one axis": ((12,), (5,), (2,), "SAME", (8, 4)),
+    "three axes": ((4, 4, 4), (2, 2, 2), (1, 1, 1), "SAME", (8, 3)),
+}
+LETTERS = {1: "W", 2: "HW", 3: "DHW"}
+
+
+def arguments(name, dtype=np.float32):
+    """Returns images of lanes [L, B, ..., C], kernels [L, ..., C, K], and the arguments of a convolution."""
+    size, kernel, strides, padding, (inputs, outputs) = SHAPES[name]
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((LANES, BATCH, *size, inputs)), dtype)
+    w = jnp.asarray(rng.standard_normal((LANES, *kernel, inputs, outputs)), dtype)
+    letters = LETTERS[len(size)]
+    return x, w, (strides, padding), {"dimension_numbers": (f"N{letters}C", f"{letters}IO", f"N{letters}C")}
+
+
+def loss_by(convolve, name):
+    _, _, given, options = arguments(name)
+
+    def loss(w, x):
+        return jnp.sum(jnp.sin(convolve(x, w, *given, **options).astype(jnp.float32)))
+
+    return loss
+
+
+# name -> (loss of one worker, kernels of lanes, images of lanes) -> arrays to compare
+MODES = {
+    "value": lambda loss, w, x: jax.vmap(loss, (None, 0))(w[0], x),
+    "gradient": lambda loss, w, x: jax.vmap(jax.grad(loss, (0, 1)), (None, 0))(w[0], x),
+    "own kernels": lambda loss, w, x: jax.vmap(jax.grad(loss, (0, 1)))(w, x),
+    "shared images": lambda loss, w, x: jax.vmap(jax.grad(loss, (0, 1)), (0, None))(w, x[0]),
+    "nested": lambda loss, w, x: jax.vmap(jax.vmap(jax.grad(loss), (None, 0)), (None, 0))(w[0], jnp.stack([x, x + 1])),
+    "nested, own kernels": lambda loss, w, x: jax.vmap(jax.vmap(jax.grad(loss), (0, None)), (None, 0))(w, x),
+    "recomputed": lambda loss, w, x: jax.vmap(jax.grad(jax.checkpoint(loss)), (None, 0))(w[0], x),
+    "forward over reverse": lambda loss, w, x: jax.jvp(lambda w: jax.grad(loss)(w, x[0]), (w[0],), (w[1],)),
+    "forward over reverse, lanes": lambda loss, w, x: jax.vmap(
+        lambda x: jax.jvp(lambda w: jax.grad(loss)(w, x), (w[0],), (w[1],))
+    )(x),
+    "reverse over reverse": lambda loss, w, x: jax.vmap(
+        jax.grad(lambda w, x: jnp.sum(jax.grad(loss, 1)(w, x) ** 2), (0, 1)), (None, 0)
+    )(w[0], x),
+}
+
+
+def largest_error(found, expected):
+    """Relative to the largest element."""
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    return max(float(jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(b))) for a, b in pairs)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SHAPES)
+def test_equals_jax(name, mode):
+    x, w, _, _ = arguments(name)
+    found, expected = (jax.jit(lambda w, x, c=c: MODES[mode](loss_by(c, name), w, x))(w, x) for c in CONVOLUTIONS)
+    assert largest_error(found, expected) < 5e-6
+
+
+CONVOLUTIONS = (conv_general_dilated, lax.conv_general_dilated)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_to_its_rounding(dtype):
+    x, w, _, _ = arguments("3 x 3", dtype)
+    gradient = lambda c: MODES["gradient"](loss_by(c, "3 x 3"), w, x)  # noqa: E731
+    found, expected = gradient(conv_general_dilated), gradient(lax.conv_general_dilated)
+    assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(dtype)}
+    assert largest_error(found, expected) < 2 * float(jnp.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        ((3, 3, 4, 6), {"feature_group_count": 2}),
+        ((3, 3, 8, 6), {"rhs_dilation": (2, 2)}),
+        ((3, 3, 8, 6), {"lhs_dilation": (2, 2)}),
+        ((6, 8, 3, 3), {"dimension_numbers": ("NHWC", "OIHW", "NHWC")}),
+    ],
+)
+def test_other_convolutions_are_left_as_they_are(kernel, options):
+    options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), **options}
+    x, w = jnp.ones((2, 9, 9, 8)), jnp.ones(kernel)
+    programs = [
+        str(jax.make_jaxpr(lambda x, w, c=c: c(x, w, (1, 1), [(1, 1), (1, 1)], **options))(x, w)) for c in CONVOLUTIONS
+    ]
+    assert programs[0] == programs[1] and "lane_convolution" not in programs[0]
+
+
+def test_gradients_of_replicated_kernels_under_shard_map():
+    """With ``check_vma`` JAX sums the gradients by a replicated kernel over the devices, and so must this one."""
+    x, w, _, _ = arguments("3 x 3")
+    mesh, spec = Mesh(np.array(jax.devices()[:LANES]), ("device",)), PartitionSpec("device")
+
+    def gradient(convolve):
+        of_device = jax.grad(lambda w, x: loss_by(convolve, "3 x 3")(w, x[0]))
+        mapped = jax.shard_map(of_device, mesh=mesh, in_specs=(PartitionSpec(), spec), out_specs=PartitionSpec())
+        return jax.jit(mapped)(w[0], x)
+
+    assert largest_error(gradient(conv_general_dilated), gradient(lax.conv_general_dilated)) < 2e-6
+
+
+# ---- models ------------------------------------------------------------------------------------------------------
+
+# name -> (options, shape of an image)
+MODELS = {
+    "lenet5": ({}, (28, 28, 1)),
+    "mnist_cnn": ({}, (28, 28, 1)),
+    "resnet20": ({"num_filters": 8, "norm": "group"}, (8, 8, 3)),
+    "resnet50": ({"num_filters": 8, "norm": "group"}, (32, 32, 3)),
+    "inception_v3": ({"width": 0.125}, (75, 75, 3)),
+    "pixelcnn": ({}, (6, 6, 3)),
+}
+
+
+def gradient_of_lanes(name):
+    """Returns a function that computes lanes' gradients, its parameters, and images [L, B, H, W, C]."""
+    options, shape = MODELS[name]
+    model = models.make(name, **options, sizes={"num_classes": 10})
+    images = jnp.asarray(np.random.default_rng(0).standard_normal((LANES, BATCH, *shape)), jnp.float32)
+    variables = jax.eval_shape(lambda x: model.init(jax.random.key(0), x), images[0])
+    rng = np.random.default_rng(1)
+    variables = jax.tree.map(lambda x: np.asarray(0.1 * rng.standard_normal(x.shape), x.dtype), variables)
+    rest = {key: value for key, value in variables.items() if key != "params"}
+
+    def loss(params, x):
+        outputs = model.apply({"params": params, **rest}, x, deterministic=True)
+        return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(outputs))
+
+    return jax.grad(loss), variables["params"], images
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_program_for_an_accelerator_has_no_grouped_convolution(name):
+    gradient, params, images = gradient_of_lanes(name)
+    lanes = jax.jit(jax.vmap(gradient, (None, 0)))
+    for platform in ("cuda", "tpu"):
+        text = lanes.trace(params, images).lower(lowering_platforms=(platform,)).as_text()
+        groups = re.findall(r"(?:feature|batch)_group_count = (\d+)", text)
+        assert groups and set(groups) == {"1"}, platform
+
+
+def test_that_check_finds_a_grouped_convolution():
+    x, w, _, _ = arguments("3 x 3")
+    gradient = functools.partial(MODES["gradient"], loss_by(lax.conv_general_dilated, "3 x 3"))
+    text = jax.jit(gradient).trace(w, x).lower(lowering_platforms=("cuda",)).as_text()
+    assert set(re.findall(r"(?:feature|batch)_group_count = (\d+)", text)) > {"1"}
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("lenet5", "resnet20") else pytest.param(n, marks=pytest.mark.slow) for n in MODELS]
+)
+def test_gradients_of_lanes_are_those_of_workers_alone(name):
+    gradient, params, images = gradient_of_lanes(name)
+    lanes = jax.jit(jax.vmap(gradient, (None, 0)))(params, images)
+    alone = [jax.jit(gradient)(params, x) for x in images]
+    alone = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone)
+    assert all(
+        np.allclose(a, b, rtol=1e-5, atol=1e-5 * float(np.abs(b).max()))
+        for a, b in zip(jax.tree.leaves(lanes), jax.tree.leaves(alone), strict=True)
+    )
