@@ -204,7 +204,7 @@ def open_builder(name: str, *, directory: str = "", kind: Kind) -> tuple[Builder
     Args:
       name: As for ``open_set``.
       directory: As for ``open_set``.
-      kind: What the set must be.
+      kind: The kind of set that is needed.
 
     Returns:
       TFDS's builder, and "train" and "test" -> the split's name in TFDS, as ``kind.splits`` chooses them.

@@ -27,7 +27,7 @@ from jax import numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-# Which of the two operands stand for which of x, w and z, for each result.
+# result of the primitive -> the two operands that it takes, in order; "output" is z, or the convolution itself
 OPERANDS = {"output": ("input", "kernel"), "input": ("output", "kernel"), "kernel": ("input", "output")}
 
 _HANDLED = ("dimension_numbers", "precision")  # options of lax.conv_general_dilated; the others must be the default
@@ -111,9 +111,9 @@ def _convolve(x: jax.Array, w: jax.Array, *, window: Window) -> jax.Array:
 
 def _compute(a: jax.Array, b: jax.Array, *, result: Result, shape: tuple[int, ...], window: Window) -> jax.Array:
     """Returns the result as JAX's own convolution has it."""
-    unknown = jax.typeof(a).update(shape=shape)  # varies over the axes of a mesh that the operands vary over
     if result == "output":
         return _convolve(a, b, window=window)
+    unknown = jax.typeof(a).update(shape=shape)  # varies over the axes of a mesh that the operands vary over
     if result == "input":
         return jax.linear_transpose(lambda x: _convolve(x, b, window=window), unknown)(a)[0]
     return jax.linear_transpose(lambda w: _convolve(a, w, window=window), unknown)(b)[0]

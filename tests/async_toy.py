@@ -10,8 +10,6 @@ from jax import numpy as jnp
 
 import asynchronous
 from parallel import AXES, StepsInFlight, dispatch_lanes, map_workers
-from tests.stepper import largest_difference as largest_difference
-from tests.stepper import same_bits as same_bits
 
 NUM_FEATURES = 6
 NOBODY = np.uint32(2**32 - 1)  # the batch_index of a worker that has no gradient

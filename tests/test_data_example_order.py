@@ -86,7 +86,7 @@ def test_golden():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"num_examples": 0}, r"num_examples=0: must be in \[1, "),
         ({"num_examples": 2**31}, "num_examples=2147483648"),
@@ -95,8 +95,8 @@ def test_golden():
         ({"seed": 2**64}, "seed=18446744073709551616"),
     ],
 )
-def test_refused(change, told):
-    with pytest.raises(ValueError, match=told):
+def test_refused(change, message):
+    with pytest.raises(ValueError, match=message):
         ExampleOrder(**{"num_examples": 5, "batch_size": 2, "seed": 0, **change})
 
 

@@ -122,7 +122,7 @@ def test_batch_indices_wrap():
 
 
 class Counted(ExampleOrder):
-    """Says how many feeds were made, and fails where it is told to."""
+    """Says how many feeds were made, and fails where it is asked to."""
 
     def __init__(self, *, fail_at=None):
         super().__init__(num_examples=NUM_EXAMPLES, batch_size=BATCH_SIZE, seed=5)
@@ -199,15 +199,15 @@ def test_waiting_is_measured(placement, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"layout": (0, 2)}, r"layout=\(0, 2\)"),
         ({"depth": 0}, "depth=0"),
         ({"order": order(num_examples=7)}, "num_examples=7: the data set has 100"),
     ],
 )
-def test_refused(change, told):
-    with pytest.raises(ValueError, match=told):
+def test_refused(change, message):
+    with pytest.raises(ValueError, match=message):
         make(**{"placement": "device", **change})
 
 

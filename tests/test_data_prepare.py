@@ -104,7 +104,7 @@ def test_prepared_now(own_folder, tmp_path, tensorflow, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "the following arguments are required: name"),
         (["mnist", "--dri=x"], "unrecognized arguments: --dri=x"),
@@ -116,9 +116,9 @@ def test_prepared_now(own_folder, tmp_path, tensorflow, capsys, monkeypatch):
         (["cifar100"], "cifar100: cannot be prepared in "),
     ],
 )
-def test_refused(arguments, told, tensorflow, capfd, monkeypatch):
+def test_refused(arguments, message, tensorflow, capfd, monkeypatch):
     tensorflow("here")
     download(monkeypatch, fails(ConnectionError("no\nnetwork")))
     assert prepare.main(arguments) == 2
     out, err = capfd.readouterr()
-    assert out == "" and err.startswith("data.prepare: ") and told in err and err.count("\n") == 1
+    assert out == "" and err.startswith("data.prepare: ") and message in err and err.count("\n") == 1

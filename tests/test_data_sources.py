@@ -67,11 +67,11 @@ def assert_holds(dataset, splits):
 
 def assert_agrees(dataset, info):
     for examples, count in ((dataset.train, info.num_train), (dataset.test, info.num_test)):
-        told = {name: ((count, *part.shape), part.dtype) for name, part in info.example.items()}
-        assert {name: (column.shape, column.dtype) for name, column in examples.columns.items()} == told
+        described = {name: ((count, *part.shape), part.dtype) for name, part in info.example.items()}
+        assert {name: (column.shape, column.dtype) for name, column in examples.columns.items()} == described
         assert examples.num_examples == count and examples.columns["label"].max() < info.sizes["num_classes"]
-    told = {name: (part.shape, part.dtype) for name, part in info.constants.items()}
-    assert {name: (value.shape, value.dtype) for name, value in dataset.constants.items()} == told
+    described = {name: (part.shape, part.dtype) for name, part in info.constants.items()}
+    assert {name: (value.shape, value.dtype) for name, value in dataset.constants.items()} == described
 
 
 def cached(tmp_path):
@@ -353,7 +353,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 @pytest.mark.parametrize("call", [check, load])
 def test_refused(case, call, tmp_path, monkeypatch, no_decoding, capfd):
-    make, name, told = REFUSED[case]
+    make, name, message = REFUSED[case]
     (tmp_path / "sets").mkdir()
     if make:
         make(tmp_path)
@@ -362,7 +362,7 @@ def test_refused(case, call, tmp_path, monkeypatch, no_decoding, capfd):
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ValueError) as refusal:
         call(name)
-    assert told in str(refusal.value) and "\n" not in str(refusal.value) and len(str(refusal.value)) < 500
+    assert message in str(refusal.value) and "\n" not in str(refusal.value) and len(str(refusal.value)) < 500
     assert str(refusal.value).startswith("data.")
     assert sorted(tmp_path.rglob("*")) == before  # nothing is written
     assert capfd.readouterr() == ("", "")  # and TFDS prints nothing of its own
@@ -419,12 +419,12 @@ SPOILED = {
 
 @pytest.mark.parametrize("case", SPOILED)
 def test_spoiled_examples(case, fashion, tmp_path, warnings_said):
-    spoil, told = SPOILED[case]
+    spoil, message = SPOILED[case]
     spoil(shard(pathlib.Path(os.environ["TFDS_DATA_DIR"]) / "fashion_mnist" / "3.0.1", "train", 0))
     with pytest.raises(ValueError) as refusal:
         load("fashion_mnist")
     text = str(refusal.value)
-    assert text.startswith("data.name='fashion_mnist': split 'train' cannot be read") and told in text
+    assert text.startswith("data.name='fashion_mnist': split 'train' cannot be read") and message in text
     assert "\n" not in text and not warnings_said and not list(cached(tmp_path).glob("*.npy"))
 
 

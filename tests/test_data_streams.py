@@ -165,14 +165,14 @@ def with_damage(tmp_path, *damaged):
 @pytest.mark.parametrize("case", DAMAGE)
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_damaged_record_stops_the_run(case, processes, tmp_path):
-    example, told = DAMAGE[case]
+    example, message = DAMAGE[case]
     own = with_damage(tmp_path, (7, example))
     with images(own, processes=processes) as examples:
         with pytest.raises(ValueError) as stopped:
             examples.gather(np.arange(30)[None], np.array([0]))
         text = str(stopped.value)
         assert text.startswith("data.name='imagenet2012': record 7 of split 'train' cannot be decoded: ")
-        assert told in text and "\n" not in text
+        assert message in text and "\n" not in text
         good = examples.gather(np.arange(7)[None], np.array([0]))  # what went wrong leaves nothing behind
         assert good["label"][0].tolist() == [label for _, label in TRAIN[:7]]
 
@@ -219,7 +219,7 @@ FILES = {
 @pytest.mark.parametrize("case", FILES)
 @pytest.mark.parametrize("on_damage", ["stop", "skip"])
 def test_a_spoilt_file_is_named(case, on_damage, tmp_path):
-    spoil, told = FILES[case]
+    spoil, message = FILES[case]
     own = with_damage(tmp_path)
     with images(own, processes=0, on_damage=on_damage) as examples:
         spoil(shard(own, "train", 1))
@@ -228,7 +228,7 @@ def test_a_spoilt_file_is_named(case, on_damage, tmp_path):
             examples.gather(np.array([[20]]), np.array([0]))
     text = str(stopped.value)
     assert text.startswith("data.name='imagenet2012': split 'train' cannot be read: ") and "\n" not in text
-    assert str(shard(own, "train", 1)) in text and told in text
+    assert str(shard(own, "train", 1)) in text and message in text
 
 
 def test_a_bad_block_is_a_damaged_record_of_a_named_file(tmp_path):

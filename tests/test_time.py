@@ -191,7 +191,7 @@ def test_without_backups_a_run_is_plain_sgd():
 
 
 def test_time_passes_in_a_step_that_is_skipped():
-    """What half precision overflows is dropped; the record still says whom the step waited for."""
+    """An update that overflows in half precision is dropped; the record still says whom the step waited for."""
     half = reducers.in_half_precision(reducers.backup_workers(WORKER, num_required=1), axis_name=WORKER)
     seconds = jnp.array([3.0, 2.0])
     reduce = lambda g: half.update(g, half.init(g), arrival_seconds=seconds)  # noqa: E731
