@@ -31,7 +31,20 @@ def pytest_configure(config):
     jax.config.update("jax_compilation_cache_dir", str(compiled))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    assert jax.local_device_count() == 8, "tests need eight devices"
+    assert jax.local_device_count() == 8 or _on_gpu(), "tests need eight devices"
+
+
+def _on_gpu() -> bool:
+    """Returns whether the suite was started for the tests that need a GPU: JAX_PLATFORMS=cuda pytest -m gpu."""
+    return jax.default_backend() == "gpu"
+
+
+def pytest_collection_modifyitems(items):
+    """Skips the tests that need a GPU where there is none, and the others on a GPU: they need eight CPU devices."""
+    for item in items:
+        if (item.get_closest_marker("gpu") is not None) != _on_gpu():
+            needs = "eight CPU devices" if _on_gpu() else "a GPU: JAX_PLATFORMS=cuda python -m pytest -m gpu"
+            item.add_marker(pytest.mark.skip(reason=f"needs {needs}"))
 
 
 def pytest_runtest_teardown(item, nextitem):

@@ -1,13 +1,15 @@
 """Building blocks of BERT and the causal transformer."""
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, cast
 
 import jax
 from flax import linen as nn
+from jax import lax
 from jax import numpy as jnp
 
-from models.fields import Dtype, Remat
+from models.dropout import Dropout
+from models.fields import AttentionKernel, Dtype, Remat, ScanBlocks
 
 PAD = 0  # the token of padding in all text data
 
@@ -22,6 +24,7 @@ class SelfAttention(nn.Module):
     Args:
       num_heads: Number of heads H, which must divide D.
       dropout_rate: Share of attention weights dropped in training.
+      kernel: "xla", or "cudnn" for cuDNN's, which keeps no weights [B, H, T, T] and has no dropout.
       dtype: Data type of activations; the softmax is in float32.
       kernel_init: Initializer of the query, key and value kernels.
       output_init: Initializer of the output kernel.
@@ -31,6 +34,7 @@ class SelfAttention(nn.Module):
 
     num_heads: int
     dropout_rate: float
+    kernel: AttentionKernel
     dtype: Dtype
     kernel_init: Callable
     output_init: Callable
@@ -46,12 +50,31 @@ class SelfAttention(nn.Module):
             nn.Dense(width, dtype=self.dtype, kernel_init=self.kernel_init, name=name)(x).reshape(heads)
             for name in ("query", "key", "value")
         )
-        scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32) * heads[-1] ** -0.5
-        # A finite minimum, so that a row without any key (an example of padding only) is uniform instead of NaN.
-        scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
-        weights = nn.Dropout(self.dropout_rate, deterministic=deterministic)(jax.nn.softmax(scores))  # (B, H, T, T)
-        y = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value).reshape(x.shape)
+        check_kernel(self.kernel, dtype=self.dtype, dropout_rate=self.dropout_rate)
+        drop = Dropout(self.dropout_rate, deterministic=deterministic)
+        if drop.drops_nothing:
+            y = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=self.kernel)
+        else:
+            scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
+            # A finite minimum, so that a row without any key (an example of padding only) is uniform instead of NaN.
+            scores = jnp.where(mask, scores * heads[-1] ** -0.5, jnp.finfo(jnp.float32).min)
+            weights = drop(jax.nn.softmax(scores).astype(value.dtype))  # (B, H, T, T)
+            y = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+        y = y.reshape(x.shape)
         return nn.Dense(width, dtype=self.dtype, kernel_init=self.output_init, name="output")(y)  # (B, T, D)
+
+
+def check_kernel(kernel: AttentionKernel, *, dtype: Dtype, dropout_rate: float) -> None:
+    """Raises ValueError, one line, if cuDNN's kernel is asked for and cannot compute the attention."""
+    if kernel == "xla":
+        return
+    if dtype == "float32":
+        raise ValueError(f"attention_kernel={kernel!r}: needs dtype='bfloat16' or 'float16', not {dtype!r}")
+    if dropout_rate:
+        raise ValueError(f"attention_kernel={kernel!r}: has no dropout of attention weights; its rate must be 0")
+    device = jax.devices()[0]
+    if not device.device_kind.startswith("NVIDIA"):
+        raise ValueError(f"attention_kernel={kernel!r}: needs an NVIDIA GPU, this machine has {device.device_kind}")
 
 
 class FeedForward(nn.Module):
@@ -102,10 +125,46 @@ def unembed(x: jax.Array, embedding: nn.Embed) -> jax.Array:
     return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
 
 
-def run(block: nn.Module, x: jax.Array, mask: jax.Array, *, deterministic: bool, remat: Remat) -> jax.Array:
-    """Applies a block; with remat "blocks", the backward pass recomputes its activations instead of keeping them."""
+def run_blocks(
+    blocks: Sequence[nn.Module],
+    x: jax.Array,
+    mask: jax.Array,
+    *,
+    owner: nn.Module,
+    deterministic: bool,
+    remat: Remat,
+    scan_blocks: ScanBlocks,
+) -> jax.Array:
+    """Applies equal blocks one after another, by a loop whose body is one block, or written out.
 
-    def apply(block: nn.Module, x: jax.Array, mask: jax.Array) -> jax.Array:
-        return block(x, mask, deterministic=deterministic)
+    A loop compiles one block, however many there are. Each block keeps parameters of its own, which rules for single
+    layers see, as the trust ratios of LAMB and per-layer reducers do; the loop stacks them.
 
-    return (nn.remat(apply) if remat == "blocks" else apply)(block, x, mask)
+    Args:
+      blocks: Submodules of ``owner`` with equal fields, in order.
+      x: [B, T, D], the input of the first one.
+      mask: As for ``SelfAttention``.
+      owner: The module that is called.
+      deterministic: False applies dropout, with a key of its own for each block.
+      remat: "blocks" keeps only the blocks' inputs for the backward pass and recomputes the rest.
+      scan_blocks: Whether there is a loop. With "auto" there is none on a CPU, unless blocks are recomputed: what the
+        backward pass needs is copied out of a loop and back, which takes a quarter of a step there.
+    """
+    if owner.is_initializing():
+        for block in blocks:
+            x = block(x, mask, deterministic=True)
+        return x
+    params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(block.variables["params"] for block in blocks))
+    keys = None if deterministic else jax.random.split(owner.make_rng("dropout"), len(blocks))
+    block = blocks[0].clone(parent=None)
+
+    def apply(x: jax.Array, layer: tuple[Any, Any]) -> tuple[jax.Array, None]:
+        params, key = layer
+        rngs = {} if key is None else {"dropout": key}
+        x = cast(jax.Array, block.apply({"params": params}, x, mask, deterministic=deterministic, rngs=rngs))
+        return x, None
+
+    is_loop = remat == "blocks" or jax.default_backend() != "cpu" if scan_blocks == "auto" else scan_blocks == "on"
+    # In a loop XLA cannot merge the two forward passes, so nothing needs to prevent it.
+    body = jax.checkpoint(apply, prevent_cse=not is_loop) if remat == "blocks" else apply
+    return lax.scan(body, x, (params, keys), unroll=not is_loop)[0]

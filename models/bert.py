@@ -7,7 +7,8 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 from models import attention
-from models.fields import Dtype, Remat
+from models.dropout import Dropout
+from models.fields import AttentionKernel, Dtype, Remat, ScanBlocks
 
 EPSILON = 1e-12  # added to the variance in every layer norm
 
@@ -18,6 +19,7 @@ class BertBlock(nn.Module):
     num_heads: int
     dropout_rate: float
     attention_dropout_rate: float
+    attention_kernel: AttentionKernel
     gelu: Literal["exact", "tanh"]
     dtype: Dtype
 
@@ -27,10 +29,12 @@ class BertBlock(nn.Module):
         layers: dict[str, Any] = {"dtype": self.dtype, "kernel_init": init, "output_init": init}
 
         def joined(x: jax.Array, change: jax.Array, name: str) -> jax.Array:
-            change = nn.Dropout(self.dropout_rate, deterministic=deterministic)(change)
+            change = Dropout(self.dropout_rate, deterministic=deterministic)(change)
             return attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name=name)(x + change)  # (B, T, D)
 
-        attend = attention.SelfAttention(self.num_heads, self.attention_dropout_rate, name="attention", **layers)
+        attend = attention.SelfAttention(
+            self.num_heads, self.attention_dropout_rate, self.attention_kernel, name="attention", **layers
+        )
         x = joined(x, attend(x, mask, deterministic=deterministic), "attention_norm")
         return joined(x, attention.FeedForward(self.gelu, name="feed_forward", **layers)(x), "feed_forward_norm")
 
@@ -51,6 +55,9 @@ class BertBase(nn.Module):
       max_length: Maximal number of tokens in a sequence.
       gelu: "exact" uses the error function, "tanh" its approximation, as the authors' code does.
       remat: "blocks" keeps only the blocks' inputs for the backward pass and recomputes the rest.
+      scan_blocks: "on" loops over the blocks, so that one is compiled, "off" writes them out; "auto" loops on
+        accelerators, and where blocks are recomputed.
+      attention_kernel: "cudnn" uses cuDNN's kernel on an NVIDIA GPU: in 16 bits, without dropout of attention weights.
       dtype: Data type of activations; parameters, softmax, layer norms and logits are float32.
 
     Reference: Devlin et al., arXiv 1810.04805, sections 3 and 3.1; google-research/bert, modeling.py.
@@ -66,6 +73,8 @@ class BertBase(nn.Module):
     max_length: Annotated[int, "[1, inf)"] = 512
     gelu: Literal["exact", "tanh"] = "exact"
     remat: Remat = "none"
+    scan_blocks: ScanBlocks = "auto"
+    attention_kernel: AttentionKernel = "xla"
     dtype: Dtype = "float32"
 
     @nn.compact
@@ -91,19 +100,30 @@ class BertBase(nn.Module):
         )
         x = embedding(tokens) + kind(segments.astype(jnp.int32)) + place  # (B, T, D)
         x = attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name="embedding_norm")(x)
-        x = nn.Dropout(self.dropout_rate, deterministic=deterministic)(x)
+        x = Dropout(self.dropout_rate, deterministic=deterministic)(x)
 
         mask = (tokens != attention.PAD)[:, None, None]  # (B, 1, 1, T)
-        for i in range(self.num_layers):
-            block = BertBlock(
+        blocks = [
+            BertBlock(
                 self.num_heads,
                 self.dropout_rate,
                 self.attention_dropout_rate,
+                self.attention_kernel,
                 self.gelu,
                 self.dtype,
                 name=f"block_{i}",
             )
-            x = attention.run(block, x, mask, deterministic=deterministic, remat=self.remat)
+            for i in range(self.num_layers)
+        ]
+        x = attention.run_blocks(
+            blocks,
+            x,
+            mask,
+            owner=self,
+            deterministic=deterministic,
+            remat=self.remat,
+            scan_blocks=self.scan_blocks,
+        )
 
         def dense(features: int, name: str) -> nn.Dense:
             return nn.Dense(features, dtype=self.dtype, kernel_init=init, name=name)

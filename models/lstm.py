@@ -8,6 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from models import attention
+from models.dropout import Dropout
 from models.fields import Dtype
 
 
@@ -88,7 +89,7 @@ class LSTM(nn.Module):
     @nn.compact
     def __call__(self, tokens: jax.Array, *, deterministic: bool = True) -> jax.Array:
         """Returns logits [B, T, V] float32 of the tokens that follow each of tokens [B, T]."""
-        drop = nn.Dropout(self.dropout_rate, deterministic=deterministic)
+        drop = Dropout(self.dropout_rate, deterministic=deterministic)
         embedding = nn.Embed(self.vocab_size, self.width, dtype=self.dtype, name="tokens")
         x = embedding(tokens)  # (B, T, D)
         for i in range(self.num_layers):

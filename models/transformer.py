@@ -7,7 +7,8 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 from models import attention
-from models.fields import Dtype, Remat
+from models.dropout import Dropout
+from models.fields import AttentionKernel, Dtype, Remat, ScanBlocks
 
 EPSILON = 1e-5  # added to the variance in every layer norm
 
@@ -17,6 +18,7 @@ class CausalBlock(nn.Module):
 
     num_heads: int
     dropout_rate: float
+    attention_kernel: AttentionKernel
     dtype: Dtype
     output_std: float
 
@@ -31,8 +33,10 @@ class CausalBlock(nn.Module):
         def norm(name: str) -> nn.LayerNorm:
             return attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name=name)
 
-        drop = nn.Dropout(self.dropout_rate, deterministic=deterministic)
-        attend = attention.SelfAttention(self.num_heads, self.dropout_rate, name="attention", **layers)
+        drop = Dropout(self.dropout_rate, deterministic=deterministic)
+        attend = attention.SelfAttention(
+            self.num_heads, self.dropout_rate, self.attention_kernel, name="attention", **layers
+        )
         x += drop(attend(norm("attention_norm")(x), mask, deterministic=deterministic))
         feed_forward = attention.FeedForward("tanh", name="feed_forward", **layers)
         return x + drop(feed_forward(norm("feed_forward_norm")(x)))  # (B, T, D)
@@ -53,6 +57,9 @@ class Transformer(nn.Module):
       dropout_rate: Dropout of embeddings, attention weights and each layer's output.
       max_length: Maximal number of tokens in a sequence.
       remat: "blocks" keeps only the blocks' inputs for the backward pass and recomputes the rest.
+      scan_blocks: "on" loops over the blocks, so that one is compiled, "off" writes them out; "auto" loops on
+        accelerators, and where blocks are recomputed.
+      attention_kernel: "cudnn" uses cuDNN's kernel on an NVIDIA GPU: in 16 bits, without dropout.
       dtype: Data type of activations; parameters, softmax, layer norms and logits are float32.
 
     Reference: Radford et al., "Language models are unsupervised multitask learners", 2019; openai/gpt-2, model.py.
@@ -66,6 +73,8 @@ class Transformer(nn.Module):
     dropout_rate: Annotated[float, "[0, 1)"] = 0.1
     max_length: Annotated[int, "[1, inf)"] = 256
     remat: Remat = "none"
+    scan_blocks: ScanBlocks = "auto"
+    attention_kernel: AttentionKernel = "xla"
     dtype: Dtype = "float32"
 
     @nn.compact
@@ -76,11 +85,23 @@ class Transformer(nn.Module):
         place = attention.embed_positions(
             self, time, max_length=self.max_length, width=self.width, init=init, dtype=self.dtype
         )
-        x = nn.Dropout(self.dropout_rate, deterministic=deterministic)(embedding(tokens) + place)  # (B, T, D)
+        x = Dropout(self.dropout_rate, deterministic=deterministic)(embedding(tokens) + place)  # (B, T, D)
         mask = jnp.tril(jnp.ones((time, time), bool))[None, None]
         # The residual sum has 2 terms a block; smaller outputs keep its variance from growing with depth.
         output_std = 0.02 * (2 * self.num_layers) ** -0.5
-        for i in range(self.num_layers):
-            block = CausalBlock(self.num_heads, self.dropout_rate, self.dtype, output_std, name=f"block_{i}")
-            x = attention.run(block, x, mask, deterministic=deterministic, remat=self.remat)
+        blocks = [
+            CausalBlock(
+                self.num_heads, self.dropout_rate, self.attention_kernel, self.dtype, output_std, name=f"block_{i}"
+            )
+            for i in range(self.num_layers)
+        ]
+        x = attention.run_blocks(
+            blocks,
+            x,
+            mask,
+            owner=self,
+            deterministic=deterministic,
+            remat=self.remat,
+            scan_blocks=self.scan_blocks,
+        )
         return attention.unembed(attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name="norm")(x), embedding)

@@ -1,6 +1,7 @@
 """Language models: counts, causality, padding, precision, rematerialisation; and the task of the next token."""
 
 import functools
+import re
 
 import jax
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from flax import linen as nn
 from jax import numpy as jnp
 
-from models import bert, lstm, tasks, transformer
+from models import attention, bert, lstm, tasks, transformer
+from models.dropout import Dropout
 from models.tasks.causal_lm import causal_lm
 
 TINY = {"vocab_size": 30, "num_layers": 1, "width": 16}
@@ -32,7 +34,11 @@ def apply(model: nn.Module, params, *inputs):
 
 def random_params(model: nn.Module, *inputs):
     """Random parameters; from NumPy, so that nothing is compiled."""
-    shapes, rng = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"], np.random.default_rng(0)
+    return random_like(jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"])
+
+
+def random_like(shapes):
+    rng = np.random.default_rng(0)
     return jax.tree.map(lambda x: 0.2 * rng.normal(size=x.shape).astype(np.float32), shapes)
 
 
@@ -181,6 +187,172 @@ def gradient_of(model: nn.Module, params, *inputs):
     return jax.jit(jax.grad(total))(params)
 
 
+def assert_near(one, other, *, tolerance=1e-5):
+    """Leaf by leaf, within a share of the largest number of all: a bias of keys has a gradient of zero and rounding."""
+    largest = max(np.abs(x).max() for x in jax.tree.leaves(one))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * largest), one, other)
+
+
+def with_blocks(name: str, **kwargs):
+    """A model of three blocks with dropout, its inputs and parameters."""
+    tiny, inputs = {
+        "bert": (tiny_bert(), bert_inputs()),
+        "transformer": (CAUSAL["transformer"], (some_tokens(3, 12),)),
+    }[name]
+    model = tiny.clone(**{"num_layers": 3, "dropout_rate": 0.2, **kwargs})
+    return model, inputs, random_params(model, *inputs)
+
+
+@pytest.mark.parametrize("name", ["bert", "transformer"])
+@pytest.mark.parametrize("remat", ["none", pytest.param("blocks", marks=pytest.mark.slow)])
+def test_a_loop_over_blocks_changes_nothing(name, remat):
+    written_out, inputs, params = with_blocks(name, scan_blocks="off", remat=remat)
+    loop = written_out.clone(scan_blocks="on")
+    assert_near(apply(written_out, params, *inputs), apply(loop, params, *inputs))
+    assert_near(gradient_of(written_out, params, *inputs), gradient_of(loop, params, *inputs))
+    for model in (written_out, loop):  # each layer keeps leaves of its own, which begin alike
+        init = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+        assert {"block_0", "block_1", "block_2"} <= init.keys()
+        assert jax.tree.map(jnp.shape, init) == jax.tree.map(jnp.shape, params)
+
+
+def written_out(program: str, operation: str) -> int:
+    """How often an operation stands in a program whose functions are written out wherever they are called."""
+    functions = {}
+    for text in program.split("func.func ")[1:]:
+        functions[re.search(r"@([\w.]+)", text)[1]] = text
+
+    @functools.cache
+    def count(name: str) -> int:
+        text = functions[name]
+        return text.count(operation) + sum(map(count, re.findall(r"\bcall @([\w.]+)", text)))
+
+    return count("main")
+
+
+@pytest.mark.parametrize("name", ["bert", "transformer"])
+def test_a_loop_over_blocks_compiles_one(name):
+    def products(num_layers: int, scan_blocks: str) -> int:
+        model, inputs, params = with_blocks(name, num_layers=num_layers, scan_blocks=scan_blocks)
+
+        def gradients_of_lanes(params, keys):
+            def total(params, key):
+                outputs = model.apply({"params": params}, *inputs, deterministic=False, rngs={"dropout": key})
+                return sum(x.sum() for x in jax.tree.leaves(outputs))
+
+            return jax.vmap(jax.grad(total), (None, 0))(params, keys)
+
+        traced = jax.jit(gradients_of_lanes).trace(params, jax.random.split(jax.random.key(0), 8))
+        return written_out(traced.lower(lowering_platforms=("cuda",)).as_text(), "stablehlo.dot_general")
+
+    assert products(2, "on") == products(4, "on") == products(1, "on")
+    assert products(2, "off") < products(4, "off")
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.4])
+def test_dropout_keeps_the_mean_and_its_share(rate):
+    x = jnp.full((64, 1001), 2.0)
+    drop = jax.jit(lambda key: Dropout(rate, deterministic=False).apply({}, x, rngs={"dropout": key}))
+    y = np.asarray(drop(jax.random.key(5)))
+    kept = y > 0
+    np.testing.assert_allclose(y[kept], 2 / (1 - rate), rtol=1e-4)
+    deviation = np.sqrt(rate * (1 - rate) / x.size)
+    assert abs(kept.mean() - (1 - rate)) < 4 * deviation
+    for near in (kept[:, 1:] & kept[:, :-1], kept[1:] & kept[:-1], kept[:, 4:] & kept[:, :-4]):  # independent
+        assert abs(near.mean() - (1 - rate) ** 2) < 0.01
+
+
+def test_dropout_of_lanes_is_that_of_each_alone():
+    keys, x = jax.random.split(jax.random.key(1), 3), jnp.ones((5, 7))
+    drop = lambda key: Dropout(0.5, deterministic=False).apply({}, x, rngs={"dropout": key})  # noqa: E731
+    np.testing.assert_array_equal(jax.vmap(drop)(keys), [drop(key) for key in keys])
+
+
+def test_dropout_of_nothing_needs_no_key():
+    x = jnp.ones(3)
+    for drop in (Dropout(0.0, deterministic=False), Dropout(0.5, deterministic=True)):
+        np.testing.assert_array_equal(drop.apply({}, x), x)
+
+
+# ---- attention ---------------------------------------------------------------------------------------------------
+
+
+def attention_of(**kwargs) -> attention.SelfAttention:
+    init = nn.initializers.normal(0.3)
+    fields = {"num_heads": 2, "dropout_rate": 0.0, "kernel": "xla", "dtype": "float32"}
+    return attention.SelfAttention(**{**fields, **kwargs}, kernel_init=init, output_init=init)
+
+
+def attend(params, x, mask):
+    return attention_of().apply({"params": params}, x, mask, deterministic=True)
+
+
+def attention_params(x, mask, **fields):
+    shapes = jax.eval_shape(
+        functools.partial(attention_of(**fields).init, deterministic=True), jax.random.key(0), x, mask
+    )
+    return random_like(shapes["params"])
+
+
+def attention_inputs():
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)[:, None, None]
+    return np.random.default_rng(1).normal(size=(2, 5, 8)).astype(np.float32), mask
+
+
+def test_attention_agrees_with_numpy():
+    x, mask = attention_inputs()
+    params = attention_params(x, mask)
+
+    def project(name, x=x):
+        return x @ params[name]["kernel"] + params[name]["bias"]
+
+    query, key, value = (project(name).reshape(2, 5, 2, 4) for name in ("query", "key", "value"))
+    scores = np.where(mask, np.einsum("bqhd,bkhd->bhqk", query, key) / 2, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    expected = project("output", np.einsum("bhqk,bkhd->bqhd", weights, value).reshape(x.shape))
+    np.testing.assert_allclose(attend(params, x, mask), expected, atol=1e-5)
+
+
+def test_attention_with_dropout_is_on_average_that_without():
+    x, mask = attention_inputs()
+    params, keys = attention_params(x, mask), jax.random.split(jax.random.key(0), 10_000)
+
+    def drop(key):
+        model = attention_of(dropout_rate=0.3)
+        return model.apply({"params": params}, x, mask, deterministic=False, rngs={"dropout": key})
+
+    each = np.asarray(jax.jit(jax.vmap(drop))(keys))
+    assert (each.std(0) > 1e-3).all()
+    error = each.mean(0) - attend(params, x, mask)
+    assert np.abs(error / each.std(0)).max() < 5 / np.sqrt(len(keys))
+
+
+@pytest.mark.parametrize(
+    ("fields", "needs"),
+    [
+        ({"dtype": "float32"}, "needs dtype='bfloat16' or 'float16', not 'float32'"),
+        ({"dtype": "bfloat16", "dropout_rate": 0.1}, "has no dropout of attention weights"),
+        ({"dtype": "bfloat16"}, "needs an NVIDIA GPU, this machine has cpu"),
+    ],
+)
+def test_cudnn_is_refused_where_it_cannot_work(fields, needs):
+    with pytest.raises(ValueError, match=f"attention_kernel='cudnn': {needs}"):
+        attention_params(*attention_inputs(), kernel="cudnn", **fields)
+
+
+@pytest.mark.gpu
+def test_cudnn_agrees_with_xla():
+    (tokens, segments, _), positions = bert_inputs(time=64), np.tile(np.arange(4), (3, 1))
+    tokens[1, 40:] = 0
+    fields = {"max_length": 64, "num_layers": 3, "width": 128, "dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+    models = [tiny_bert(**fields, dtype="bfloat16", attention_kernel=kernel) for kernel in ("xla", "cudnn")]
+    params = random_params(models[0], tokens, segments, positions)
+    for compute in (apply, gradient_of):
+        one, other = (compute(model, params, tokens, segments, positions) for model in models)
+        assert_near(one, other, tolerance=0.03)
+
+
 @pytest.mark.parametrize("name", ["bert", "transformer"])
 def test_rematerialisation_is_of_blocks(name):
     kept, inputs = (tiny_bert(), bert_inputs()) if name == "bert" else (CAUSAL[name], (some_tokens(3, 12),))
@@ -197,7 +369,7 @@ def test_rematerialisation_changes_no_gradient():
     inputs = bert_inputs()
     params = random_params(tiny_bert(), *inputs)  # with dropout: the same units are dropped again
     kept, again = (gradient_of(tiny_bert(remat=remat), params, *inputs) for remat in ("none", "blocks"))
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4 * np.abs(x).max()), kept, again)
+    assert_near(kept, again)
 
 
 def test_bert_begins_as_its_authors_say():
