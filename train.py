@@ -5,7 +5,6 @@
 A config is the whole experiment; flags say where it runs, on how many devices, and from which checkpoint.
 """
 
-import functools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -44,8 +43,8 @@ flags.DEFINE_integer(
     None,
     lower_bound=1,
     upper_bound=1024,
-    help="Steps (or asynchronous waves) that one call of the devices takes, by lax.scan. Default: 8 on accelerators "
-    "with device-resident data, else 1.",
+    help="The most steps (or asynchronous waves) that one call of the devices takes. Default: 8 on accelerators with "
+    "device-resident data, else 1.",
 )
 flags.DEFINE_bool("latency_hiding", False, "Enables XLA's latency-hiding scheduler (multi-GPU).")
 flags.DEFINE_bool(
@@ -120,9 +119,9 @@ def train(
     with processes.together(ConfigError), in_block("data"):
         dataset = setup.source.load(setup.config.seed)
     steps_per_call = min(steps_per_call, setup.eval_every, setup.checkpoint_every)
+    mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call, worker_times=worker_times)
     make_step = make_train_step if setup.async_mode is None else make_async_train_step
-    mapping = functools.partial(worker_mapping, setup, layout, worker_times=worker_times)
-    steps = {k: make_step(setup, layout, map_workers=mapping(steps_per_call=k)) for k in {1, steps_per_call}}
+    step = make_step(setup, layout, map_workers=mapping)
 
     with Run(
         setup,
@@ -136,7 +135,7 @@ def train(
         state = run.restore() or setup.init_state(layout, params=initial_params(setup))
         for plan, batch, inputs in run.plans():
             with run.profile(plan, state):
-                state, metrics = steps[len(plan.waves)](state, batch, run.resident, inputs)
+                state, metrics = step(state, batch, run.resident, inputs)
             stop = run.stop_requested(plan)
             save = plan.checkpoint or stop is not None
             run.log(plan, metrics, state, drain=plan.evaluate or save)
@@ -241,7 +240,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def steps_per_call(setup: TrainSetup) -> int:
-    """Returns how many steps one call of the devices takes, from --steps_per_dispatch or its default."""
+    """Returns the most steps that one call of the devices takes, from --steps_per_dispatch or its default."""
     return parallel.resolve_steps_per_call(
         FLAGS.steps_per_dispatch,
         platform=jax.devices()[0].platform,

@@ -33,7 +33,7 @@ def resolve_lanes(
 def resolve_steps_per_call(
     asked: int | None, *, platform: str, lanes: Lanes, placement: Literal["device", "stream"]
 ) -> int:
-    """Returns how many steps one call of the devices takes: by default 8 on an accelerator and 1 on a CPU.
+    """Returns the most steps that one call of the devices takes: by default 8 on an accelerator and 1 on a CPU.
 
     A small step takes a GPU less time than the host needs to dispatch it. On CPU the weight gradient of a convolution
     is 18 times slower inside of a loop. Streamed batches are sent one by one.

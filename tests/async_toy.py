@@ -82,7 +82,7 @@ def make_step(optimizer, *, rule, gradients_per_update=1):
 
 def inputs_of(wave, layout):
     """A wave's batch and inputs, as the step takes them."""
-    slots = {name: layout.split(column) for name, column in wave.slots._asdict().items()}
+    slots = {name: layout.split_steps(column[None]) for name, column in wave.slots._asdict().items()}
     return {"batch_index": slots.pop("batch_index").astype(np.uint32)}, slots
 
 
@@ -109,7 +109,7 @@ def run_waves(waves, *, layout, optimizer=SGD, rule=PLAIN, gradients_per_update=
         batch, slots = inputs_of(wave, layout)
         state, metrics = train_step(state, batch, {}, slots)
         in_flight.push(None, metrics)
-        losses.append(layout.get_shared(metrics)["loss"][: len(wave.events.worker)])
+        losses.append(layout.get_shared(metrics)["loss"][0, : len(wave.events.worker)])
     in_flight.drain()
     shared, snapshot = layout.get(state, STATE_AXES)
     return shared.params, int(shared.num_updates), snapshot, np.concatenate(losses)

@@ -122,7 +122,7 @@ def run_synchronous(num_workers, *, num_steps, reducer, optimizer):
     params = toy.initial_params()
     state = layout.put_shared((params, tx.init(params)))
     for number in range(num_steps):
-        batch_index = layout.split(np.arange(num_workers, dtype=np.uint32) + number * num_workers)
+        batch_index = layout.split_steps(np.arange(num_workers, dtype=np.uint32)[None] + number * num_workers)
         state, _ = jax.block_until_ready(step(state, {"batch_index": batch_index}, {}, {}))
     return layout.get_shared(state)[0]
 

@@ -31,7 +31,7 @@ def describe(
       setup: what would be trained.
       num_devices: D; None for the most of this machine's devices that divide the workers.
       devices: this machine's; None for all.
-      steps_per_call: that one call of the devices takes.
+      steps_per_call: the most steps that one call of the devices takes.
 
     Raises:
       ValueError: if the devices do not divide the workers, or the step does not reduce.
@@ -81,6 +81,12 @@ def step_inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
         "resident": {"train": resident, "constants": info.constants},
         "inputs": {name: shape((lanes,), dtype) for name, dtype in names.items()},
     }
+
+
+def call_shapes(inputs: dict[str, Any], *, num_devices: int, steps_per_call: int = 1) -> list[Any]:
+    """Returns the shapes of the arguments of one call of all devices, from ``step_inputs``."""
+    steps = {"batch": (steps_per_call,), "inputs": (steps_per_call,)}
+    return [_stack(tree, num_devices, *steps.get(name, ())) for name, tree in inputs.items()]
 
 
 def _stack(tree: Any, *counts: int) -> Any:
@@ -180,10 +186,8 @@ def _bytes(tree: Any) -> int:
 def _compiled(setup: TrainSetup, layout: Layout, inputs: dict[str, Any], *, steps_per_call: int) -> str:
     mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
     step = make_step_of_mode(setup, layout, map_workers=mapping)
-    steps = () if steps_per_call == 1 else (steps_per_call,)
-    counts = {"state": (), "batch": steps, "resident": (), "inputs": steps}
-    shapes = [_stack(tree, layout.num_devices, *counts[name]) for name, tree in inputs.items()]
-    what = "step" if steps_per_call == 1 else f"call of {steps_per_call} steps"
+    shapes = call_shapes(inputs, num_devices=layout.num_devices, steps_per_call=steps_per_call)
+    what = "step" if steps_per_call == 1 else f"call of up to {steps_per_call} steps"
     lines = [f"compiled for {layout.num_devices} x {layout.devices[0].device_kind}, per device and {what}"]
     for name, (lowered, calls) in step.lower(*shapes).items():
         compiled = lowered.compile()

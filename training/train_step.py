@@ -97,7 +97,7 @@ def worker_mapping(
     Args:
       setup: of the run.
       layout: where the workers are.
-      steps_per_call: that one call of the devices takes.
+      steps_per_call: the most steps that one call of the devices takes.
       worker_times: if given, lanes are dispatched one by one, and it receives each worker's seconds.
     """
     lanes = parallel.resolve_lanes(
