@@ -23,6 +23,7 @@ from runs.errors import ConfigError, in_block, refusing
 from training import dry_run
 from training.async_train_step import make_async_train_step
 from training.checkpoints import check_init_from, initial_params
+from training.device_memory import resolve_lanes_at_once
 from training.evaluate import evaluate_checkpoint
 from training.nonfinite import NonfiniteError
 from training.run import Run
@@ -95,6 +96,7 @@ def train(
     folder: runs.Folder,
     *,
     steps_per_call: int = 1,
+    lanes_at_once: int | None = None,
     worker_times: WorkerTimes | None = None,
     profile: pathlib.Path | None = None,
 ) -> dict[str, Any]:
@@ -105,6 +107,7 @@ def train(
       layout: where the workers are.
       folder: of the run.
       steps_per_call: the most steps that one call of the devices takes; no call crosses an evaluation or checkpoint.
+      lanes_at_once: the most lanes of a device whose gradients are computed at once; None resolves it.
       worker_times: if given, workers run one by one and their seconds are written to the folder.
       profile: folder for a trace of ten steps, or None.
 
@@ -119,7 +122,9 @@ def train(
     with processes.together(ConfigError), in_block("data"):
         dataset = setup.source.load(setup.config.seed)
     steps_per_call = min(steps_per_call, setup.eval_every, setup.checkpoint_every)
-    mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call, worker_times=worker_times)
+    mapping = worker_mapping(
+        setup, layout, steps_per_call=steps_per_call, lanes_at_once=lanes_at_once, worker_times=worker_times
+    )
     make_step = make_train_step if setup.async_mode is None else make_async_train_step
     step = make_step(setup, layout, map_workers=mapping)
 
@@ -208,7 +213,15 @@ def run(argv: Sequence[str]) -> int:
     check_init_from(setup, path, start="fresh" if FLAGS.fresh else "resume")
     with refusing():
         devices = [f"{device} {device.device_kind}" for device in layout.devices]
-        folder = runs.open_run(workdir, config.to_dict(), start="fresh" if FLAGS.fresh else "resume", devices=devices)
+        folder = runs.open_run(
+            workdir,
+            config.to_dict(),
+            start="fresh" if FLAGS.fresh else "resume",
+            devices=devices,
+            resolve=lambda: {
+                "lanes_at_once": resolve_lanes_at_once(setup, lanes=layout.lanes, device=layout.devices[0])
+            },
+        )
     with processes.together(ConfigError), refusing():
         folder.follow()
     for note in (*notes, *folder.changes):
@@ -225,6 +238,7 @@ def run(argv: Sequence[str]) -> int:
                 layout,
                 folder,
                 steps_per_call=count,
+                lanes_at_once=config.lanes_at_once or folder.resolved.get("lanes_at_once"),
                 worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
                 profile=folder.path / "profile" if FLAGS.profile else None,
             )

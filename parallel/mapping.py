@@ -11,6 +11,7 @@ from jax import numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from parallel import processes
+from parallel.lane_groups import in_groups
 from parallel.layout import DEVICE_AXIS, LANE_AXIS, Layout, split_by_axes
 
 DeviceMapping = Literal["pmap", "shard_map"]
@@ -87,7 +88,8 @@ def map_workers(
     state_axes: Any,
     mapping: DeviceMapping = "pmap",
     steps_per_call: int = 1,
-    is_idle: Callable[[Any], np.ndarray] | None = None,
+    lanes_at_once: int | None = None,
+    is_idle: Callable[[Any], Any] | None = None,
 ) -> Step:
     """Maps one worker's step to all workers: devices by ``mapping``, the lanes of a device by ``jax.vmap``.
 
@@ -103,18 +105,28 @@ def map_workers(
       mapping: how the devices are mapped.
       steps_per_call: K, the most steps of one call. With K > 1 one program takes any number of them, which is an
         argument of its loop; with K = 1 it has no loop, in which a CPU is slow.
-      is_idle: unused here: every lane is part of the one program. See ``dispatch_lanes``.
+      lanes_at_once: the most lanes of a device that ``compute`` at once; None for all. Groups of lanes go one after
+        another, so that only one group's activations are in memory.
+      is_idle: ``inputs -> [L]`` bool: workers whose work ``update`` ignores. A group whose workers are all idle is not
+        computed.
     """
-    del is_idle
     update_lanes = over_lanes(update, layout=layout, state_axes=state_axes)
 
-    def compute_lanes(state, batch, resident):
-        if layout.lanes == 1:  # a batch of one would make other, slower products of matrices
+    def compute_at_once(state, batch, resident):
+        if jax.tree.leaves(batch)[0].shape[0] == 1:  # a batch of one would make other, slower products of matrices
             return stack_lanes([compute(*take_lane(state, batch, 0, state_axes=state_axes), resident)])
         return jax.vmap(compute, in_axes=(state_axes, 0, None))(state, batch, resident)
 
+    compute_lanes = in_groups(
+        compute_at_once,
+        lanes=layout.lanes,
+        lanes_at_once=lanes_at_once or layout.lanes,
+        state_axes=state_axes,
+        is_idle=is_idle,
+    )
+
     def step(state, batch, resident, inputs):
-        return update_lanes(state, compute_lanes(state, batch, resident), inputs)
+        return update_lanes(state, compute_lanes(state, batch, resident, inputs), inputs)
 
     if steps_per_call == 1:
         compiled = map_devices(only_step(step), layout=layout, mapping=mapping, donate_argnums=(0,))

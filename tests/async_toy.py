@@ -91,13 +91,17 @@ def compiled(layout, optimizer, rule, gradients_per_update, mapping, lanes):
     """A step, made once for all tests of the same one."""
     compute, update = make_step(optimizer, rule=rule, gradients_per_update=gradients_per_update)
     options = {"layout": layout, "state_axes": STATE_AXES, "mapping": mapping}
+    options["is_idle"] = lambda slots: slots["position"] < 0
     if lanes == "dispatched":
-        return dispatch_lanes(compute, update, **options, is_idle=lambda slots: slots["position"] < 0)
-    return map_workers(compute, update, **options)
+        return dispatch_lanes(compute, update, **options)
+    return map_workers(compute, update, **options, lanes_at_once=None if lanes == "vmap" else lanes)
 
 
 def run_waves(waves, *, layout, optimizer=SGD, rule=PLAIN, gradients_per_update=1, mapping="pmap", lanes="vmap"):
-    """Returns the parameters, number of updates, the workers' snapshots and the losses in order."""
+    """Returns the parameters, number of updates, the workers' snapshots and the losses in order.
+
+    ``lanes`` is "vmap", "dispatched", or the number of lanes at once.
+    """
     train_step = compiled(layout, optimizer, rule, gradients_per_update, mapping, lanes)
     params = initial_params()
     server = asynchronous.init_server(params, rule=rule, gradients_per_update=gradients_per_update)

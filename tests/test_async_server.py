@@ -56,12 +56,15 @@ def plain():
     [
         (4, "vmap", "pmap"),
         (1, "dispatched", "shard_map"),
+        (2, 1, "shard_map"),
+        (2, 3, "pmap"),
         pytest.param(8, "vmap", "pmap", marks=pytest.mark.slow),
         pytest.param(4, "vmap", "shard_map", marks=pytest.mark.slow),
         pytest.param(1, "vmap", "pmap", marks=pytest.mark.slow),
     ],
 )
 def test_waves_equal_one_at_a_time_on_every_layout(num_devices, lanes, mapping):
+    """Also lane after lane, and in groups of three: idle workers have a gradient of NaN, which reaches nothing."""
     waves, (events, reads) = ordered()
     expected = toy.simulate(events, reads, num_workers=8, optimizer=MOMENTUM)
     layout = Layout.of(8, num_devices=num_devices)
