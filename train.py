@@ -5,7 +5,6 @@
 A config is the whole experiment; flags say where it runs, on how many devices, and from which checkpoint.
 """
 
-import functools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from runs.errors import ConfigError, in_block, refusing
 from training import dry_run
 from training.async_train_step import make_async_train_step
 from training.checkpoints import check_init_from, initial_params
+from training.device_memory import resolve_lanes_at_once
 from training.evaluate import evaluate_checkpoint
 from training.nonfinite import NonfiniteError
 from training.run import Run
@@ -44,8 +44,8 @@ flags.DEFINE_integer(
     None,
     lower_bound=1,
     upper_bound=1024,
-    help="Steps (or asynchronous waves) that one call of the devices takes, by lax.scan. Default: 8 on accelerators "
-    "with device-resident data, else 1.",
+    help="The most steps (or asynchronous waves) that one call of the devices takes. Default: 8 on accelerators with "
+    "device-resident data, else 1.",
 )
 flags.DEFINE_bool("latency_hiding", False, "Enables XLA's latency-hiding scheduler (multi-GPU).")
 flags.DEFINE_bool(
@@ -96,6 +96,7 @@ def train(
     folder: runs.Folder,
     *,
     steps_per_call: int = 1,
+    lanes_at_once: int | None = None,
     worker_times: WorkerTimes | None = None,
     profile: pathlib.Path | None = None,
 ) -> dict[str, Any]:
@@ -106,6 +107,7 @@ def train(
       layout: where the workers are.
       folder: of the run.
       steps_per_call: the most steps that one call of the devices takes; no call crosses an evaluation or checkpoint.
+      lanes_at_once: the most lanes of a device whose gradients are computed at once; None resolves it.
       worker_times: if given, workers run one by one and their seconds are written to the folder.
       profile: folder for a trace of ten steps, or None.
 
@@ -120,9 +122,11 @@ def train(
     with processes.together(ConfigError), in_block("data"):
         dataset = setup.source.load(setup.config.seed)
     steps_per_call = min(steps_per_call, setup.eval_every, setup.checkpoint_every)
+    mapping = worker_mapping(
+        setup, layout, steps_per_call=steps_per_call, lanes_at_once=lanes_at_once, worker_times=worker_times
+    )
     make_step = make_train_step if setup.async_mode is None else make_async_train_step
-    mapping = functools.partial(worker_mapping, setup, layout, worker_times=worker_times)
-    steps = {k: make_step(setup, layout, map_workers=mapping(steps_per_call=k)) for k in {1, steps_per_call}}
+    step = make_step(setup, layout, map_workers=mapping)
 
     with Run(
         setup,
@@ -136,7 +140,7 @@ def train(
         state = run.restore() or setup.init_state(layout, params=initial_params(setup))
         for plan, batch, inputs in run.plans():
             with run.profile(plan, state):
-                state, metrics = steps[len(plan.waves)](state, batch, run.resident, inputs)
+                state, metrics = step(state, batch, run.resident, inputs)
             stop = run.stop_requested(plan)
             save = plan.checkpoint or stop is not None
             run.log(plan, metrics, state, drain=plan.evaluate or save)
@@ -209,7 +213,15 @@ def run(argv: Sequence[str]) -> int:
     check_init_from(setup, path, start="fresh" if FLAGS.fresh else "resume")
     with refusing():
         devices = [f"{device} {device.device_kind}" for device in layout.devices]
-        folder = runs.open_run(workdir, config.to_dict(), start="fresh" if FLAGS.fresh else "resume", devices=devices)
+        folder = runs.open_run(
+            workdir,
+            config.to_dict(),
+            start="fresh" if FLAGS.fresh else "resume",
+            devices=devices,
+            resolve=lambda: {
+                "lanes_at_once": resolve_lanes_at_once(setup, lanes=layout.lanes, device=layout.devices[0])
+            },
+        )
     with processes.together(ConfigError), refusing():
         folder.follow()
     for note in (*notes, *folder.changes):
@@ -226,6 +238,7 @@ def run(argv: Sequence[str]) -> int:
                 layout,
                 folder,
                 steps_per_call=count,
+                lanes_at_once=config.lanes_at_once or folder.resolved.get("lanes_at_once"),
                 worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
                 profile=folder.path / "profile" if FLAGS.profile else None,
             )
@@ -241,7 +254,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def steps_per_call(setup: TrainSetup) -> int:
-    """Returns how many steps one call of the devices takes, from --steps_per_dispatch or its default."""
+    """Returns the most steps that one call of the devices takes, from --steps_per_dispatch or its default."""
     return parallel.resolve_steps_per_call(
         FLAGS.steps_per_dispatch,
         platform=jax.devices()[0].platform,

@@ -1,4 +1,4 @@
-"""Several steps in one device call, by ``lax.scan``, against one step per call: the effect of --steps_per_dispatch.
+"""Several steps in one device call, by a loop on the device, against one step per call: effect of --steps_per_dispatch.
 
     python -m benchmarks.dispatch
     python -m benchmarks.dispatch --repeats=3 --json=out/dispatch.json

@@ -104,7 +104,7 @@ def step_bytes(setup: TrainSetup, layout: Layout) -> int:
     inputs = dry_run.step_inputs(setup, layout)
     columns = inputs["resident"]["train"]
     inputs["resident"]["train"] = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), columns)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), tuple(inputs.values()))
+    shapes = dry_run.call_shapes(inputs, num_devices=1)
     needed = []
     for lowered, calls in loops.make_step(setup, layout).lower(*shapes).values():
         memory = lowered.compile().memory_analysis()

@@ -84,7 +84,7 @@ class Loop:
       layout: the layout of the workers on the devices.
       num_updates: the least number of updates in a turn.
       part: the part of the step that is timed.
-      steps_per_call: steps that one call of the devices takes.
+      steps_per_call: the most steps that one call of the devices takes.
     """
 
     def __init__(

@@ -79,6 +79,7 @@ def experiment(
     init_from: str = "",
     lift: DeviceMapping = "pmap",
     lanes: Lanes = "auto",
+    lanes_at_once: Count | None = None,
     keep_checkpoints: Count = 2,
     eval_batch_size: Count = 1000,
 ) -> ConfigDict:
@@ -118,6 +119,8 @@ def experiment(
       init_from: folder of a run whose parameters this one starts with; everything else starts anew.
       lift: how devices are mapped: pmap or shard_map.
       lanes: how the workers of one device compute their gradients.
+      lanes_at_once: the most workers of one device that compute their gradients at once; groups of that size follow
+        each other. None: as many as the device's memory allows.
       keep_checkpoints: number of latest checkpoints to keep, besides the best one.
       eval_batch_size: number of examples in one evaluation call, over all devices.
 

@@ -24,7 +24,7 @@ class HasBatchIndex(Protocol):
 
     @property
     def batch_index(self) -> np.ndarray:
-        """Each worker's batch: [W] int64, or [k, W] for k steps of one call; -1 where a worker needs no batch."""
+        """[k, W] int64, each worker's batch in each step of the call; -1 where a worker needs no batch."""
 
 
 Plan = TypeVar("Plan", bound=HasBatchIndex)
@@ -35,7 +35,7 @@ def fetch(resident: Mapping[str, jax.Array], feed: Mapping[str, Any]) -> dict[st
 
     Args:
       resident: ``Feeds.resident`` on this worker's device, or {} if batches are streamed.
-      feed: One worker's part of a feed, without the axes [D, L].
+      feed: One worker's part of a feed, without the axes [D, k, L].
 
     Returns:
       name -> [B, ...], as the examples are stored.
@@ -100,16 +100,15 @@ class Feeds:
         """Returns the feed of these batches, a pure function of their indices.
 
         Args:
-          batch_index: int64 for every worker of the run, [W] or [k, W]; -1 where a worker needs no batch.
+          batch_index: [k, W] int64, for each step of a call and every worker of the run; -1 where a worker needs no
+            batch.
 
         Returns:
-          {"batch_index": [D, L] uint32, "index": [D, L, B] int32} for resident data, or
-          {"batch_index": [D, L] uint32, "batch": {name: [D, L, B, ...]}} for streamed data.
-          With k steps the axes are [D, k, L, ...].
+          {"batch_index": [D, k, L] uint32, "index": [D, k, L, B] int32} for resident data, or
+          {"batch_index": [D, k, L] uint32, "batch": {name: [D, k, L, B, ...]}} for streamed data.
         """
-        batch_index = batch_index[..., self._workers]
-        split = batch_index.reshape(*batch_index.shape[:-1], *self._layout)
-        batch_index = np.moveaxis(split, -2, 0)  # [D, L] or [D, k, L]
+        own = batch_index[:, self._workers]
+        batch_index = np.moveaxis(own.reshape(len(own), *self._layout), 1, 0)  # [D, k, L]
         shape, batch_index = batch_index.shape, batch_index.reshape(-1)
         index = np.zeros((len(batch_index), self._order.batch_size), np.int32)
         needed = np.flatnonzero(batch_index >= 0)

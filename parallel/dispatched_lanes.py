@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+from jax import numpy as jnp
 
 from parallel.layout import Layout
 from parallel.mapping import Compute, DeviceMapping, Step, Update, map_devices, over_lanes, stack_lanes, take_lane
@@ -52,7 +53,8 @@ def dispatch_lanes(
         return compute(own, batch, resident)
 
     def update_list(state, work, inputs):
-        return update_lanes(state, stack_lanes(work), inputs)
+        state, metrics = update_lanes(state, stack_lanes(work), inputs)
+        return state, jax.tree.map(lambda x: jnp.expand_dims(x, 0), metrics)
 
     # A process may skip lanes that others compute; compute has no collective.
     one_lane = map_devices(compute_lane, layout=layout, mapping=mapping, run_by="this")
@@ -66,6 +68,7 @@ def dispatch_lanes(
         return call() if worker_times is None else worker_times.measure(lane, call, after=state)
 
     def step(state, batch, resident, inputs):
+        batch, inputs = jax.tree.map(lambda x: x[:, 0], (batch, inputs))
         idle = np.zeros(layout.lanes, bool) if is_idle is None else np.all(is_idle(inputs), axis=0)  # (L,)
         # Calls of several devices are limited as steps are: 16 lanes on 2 devices deadlocked.
         in_flight = StepsInFlight(limit=layout.lanes if layout.num_devices == 1 else MAX_IN_FLIGHT)
@@ -82,7 +85,8 @@ def dispatch_lanes(
 
     def lower(state, batch, resident, inputs):
         lane = jax.ShapeDtypeStruct((num_devices,), np.int32)
-        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batch)
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[3:]), x.dtype), batch)
+        inputs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), inputs)
         work = [jax.eval_shape(one_lane, state, batch, resident, lane)] * layout.lanes
         return {
             "compute": (one_lane.lower(state, batch, resident, lane), layout.lanes),

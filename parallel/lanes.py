@@ -11,7 +11,12 @@ _STEPS_PER_CALL = 8
 
 
 def resolve_lanes(
-    lanes: Lanes, *, layout: Layout, work: Literal["all", "some"] = "all", steps_per_call: int = 1
+    lanes: Lanes,
+    *,
+    layout: Layout,
+    work: Literal["all", "some"] = "all",
+    steps_per_call: int = 1,
+    lanes_at_once: int | None = None,
 ) -> Literal["vmap", "dispatched"]:
     """Returns how a device goes over its lanes; "auto" becomes what measured fastest on this kind of device.
 
@@ -23,17 +28,18 @@ def resolve_lanes(
       layout: W workers as D devices x L lanes.
       work: whether "all" workers compute in every step, or only "some".
       steps_per_call: several steps are one program, whose lanes cannot be dispatched.
+      lanes_at_once: the config's value; a group of lanes is part of one program, too.
     """
     if lanes != "auto":
         return lanes
     is_skipping = work == "some" and layout.lanes > 1 and layout.devices[0].platform == "cpu"
-    return "dispatched" if is_skipping and steps_per_call == 1 else "vmap"
+    return "dispatched" if is_skipping and steps_per_call == 1 and lanes_at_once is None else "vmap"
 
 
 def resolve_steps_per_call(
     asked: int | None, *, platform: str, lanes: Lanes, placement: Literal["device", "stream"]
 ) -> int:
-    """Returns how many steps one call of the devices takes: by default 8 on an accelerator and 1 on a CPU.
+    """Returns the most steps that one call of the devices takes: by default 8 on an accelerator and 1 on a CPU.
 
     A small step takes a GPU less time than the host needs to dispatch it. On CPU the weight gradient of a convolution
     is 18 times slower inside of a loop. Streamed batches are sent one by one.

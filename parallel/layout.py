@@ -152,8 +152,8 @@ class Layout:
         return x[self.own_workers].reshape(len(self.own_devices), self.lanes, *x.shape[1:])
 
     def split_steps(self, x: np.ndarray) -> np.ndarray:
-        """Views [W] on the host as [D, L]; or [k, W], of k steps in one call, as [D, k, L]."""
-        return np.moveaxis(self.split(x.T), 2, 1) if x.ndim == 2 else self.split(x)
+        """Views this process's part of [k, W] of k steps, on the host, as [D, k, L]."""
+        return np.moveaxis(self.split(np.moveaxis(x, 1, 0)), 2, 1)
 
     def get_shared(self, tree: Any) -> Any:
         """Reads the first device's copy as NumPy arrays of their own memory: [D, ...] -> [...]."""

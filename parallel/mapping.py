@@ -1,6 +1,7 @@
 """From one worker to all: ``jax.pmap`` or ``jax.shard_map`` over the devices, ``jax.vmap`` over the lanes of each."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -10,6 +11,7 @@ from jax import numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from parallel import processes
+from parallel.lane_groups import in_groups
 from parallel.layout import DEVICE_AXIS, LANE_AXIS, Layout, split_by_axes
 
 DeviceMapping = Literal["pmap", "shard_map"]
@@ -24,13 +26,14 @@ Update = Callable[[Any, Any, Any], tuple[Any, Any]]
 class Step:
     """All workers' step: ``step(state, batch, resident, inputs) -> (state, metrics)``.
 
-    Arrays have a leading device axis: shared state, resident data and metrics are [D, ...]; per-worker state, batches
-    and inputs are [D, L, ...]. With k steps per call, batches and inputs are [D, k, L, ...] and metrics are [D, k].
-    The buffers of ``state`` are donated: use the returned ones.
+    One call takes k steps, up to the K for which it was built. Arrays have a leading device axis: shared state and
+    resident data are [D, ...], per-worker state is [D, L, ...], batches and inputs are [D, k, L, ...]. Metrics are
+    [D, K, ...], of which the first k count. The buffers of ``state`` are donated: use the returned ones.
 
     Attributes:
-      lower: takes the arguments' shapes; returns each program lowered for compilation, by name, with the number of
-        times that one step calls it. One program, mapped by shard_map, can be lowered for other ``platforms`` too.
+      lower: takes the arguments' shapes, with k = K; returns each program lowered for compilation, by name, with the
+        number of times that one call runs it. One program, mapped by shard_map, can be lowered for other
+        ``platforms`` too.
     """
 
     def __init__(self, call: Callable[..., Any], *, lower: Callable[..., dict[str, tuple[Any, int]]]):
@@ -85,7 +88,8 @@ def map_workers(
     state_axes: Any,
     mapping: DeviceMapping = "pmap",
     steps_per_call: int = 1,
-    is_idle: Callable[[Any], np.ndarray] | None = None,
+    lanes_at_once: int | None = None,
+    is_idle: Callable[[Any], Any] | None = None,
 ) -> Step:
     """Maps one worker's step to all workers: devices by ``mapping``, the lanes of a device by ``jax.vmap``.
 
@@ -99,31 +103,93 @@ def map_workers(
       layout: W workers as D devices x L lanes.
       state_axes: prefix of the state's tree: None where state is shared, 0 where each worker has its own.
       mapping: how the devices are mapped.
-      steps_per_call: k; ``lax.scan`` takes k steps in one call of the devices.
-      is_idle: unused here: every lane is part of the one program. See ``dispatch_lanes``.
+      steps_per_call: K, the most steps of one call. With K > 1 one program takes any number of them, which is an
+        argument of its loop; with K = 1 it has no loop, in which a CPU is slow.
+      lanes_at_once: the most lanes of a device that ``compute`` at once; None for all. Groups of lanes go one after
+        another, so that only one group's activations are in memory.
+      is_idle: ``inputs -> [L]`` bool: workers whose work ``update`` ignores. A group whose workers are all idle is not
+        computed.
     """
-    del is_idle
     update_lanes = over_lanes(update, layout=layout, state_axes=state_axes)
 
-    def compute_lanes(state, batch, resident):
-        if layout.lanes == 1:  # a batch of one would make other, slower products of matrices
+    def compute_at_once(state, batch, resident):
+        if jax.tree.leaves(batch)[0].shape[0] == 1:  # a batch of one would make other, slower products of matrices
             return stack_lanes([compute(*take_lane(state, batch, 0, state_axes=state_axes), resident)])
         return jax.vmap(compute, in_axes=(state_axes, 0, None))(state, batch, resident)
 
+    compute_lanes = in_groups(
+        compute_at_once,
+        lanes=layout.lanes,
+        lanes_at_once=lanes_at_once or layout.lanes,
+        state_axes=state_axes,
+        is_idle=is_idle,
+    )
+
     def step(state, batch, resident, inputs):
-        return update_lanes(state, compute_lanes(state, batch, resident), inputs)
+        return update_lanes(state, compute_lanes(state, batch, resident, inputs), inputs)
 
-    def steps(state, batches, resident, inputs):
-        return lax.scan(lambda state, now: step(state, now[0], resident, now[1]), state, (batches, inputs))
+    if steps_per_call == 1:
+        compiled = map_devices(only_step(step), layout=layout, mapping=mapping, donate_argnums=(0,))
+        return Step(compiled, lower=functools.partial(_lower, compiled))
 
-    function = step if steps_per_call == 1 else steps
-    compiled = map_devices(function, layout=layout, mapping=mapping, donate_argnums=(0,))
+    compiled = map_devices(step_loop(step, length=steps_per_call), layout=layout, mapping=mapping, donate_argnums=(0,))
+    num_devices = len(layout.own_devices)
+
+    def call(state, batch, resident, inputs):
+        count = jax.tree.leaves(batch)[0].shape[1]
+        batch, inputs = jax.tree.map(functools.partial(_pad, length=steps_per_call), (batch, inputs))
+        return compiled(state, batch, resident, inputs, np.full(num_devices, count, np.int32))
 
     def lower(*shapes, platforms=None):
-        lowered = compiled.trace(*shapes).lower(lowering_platforms=platforms) if platforms else compiled.lower(*shapes)
-        return {"step": (lowered, 1)}
+        return _lower(compiled, *shapes, jax.ShapeDtypeStruct((num_devices,), np.int32), platforms=platforms)
 
-    return Step(compiled, lower=lower)
+    return Step(call, lower=lower)
+
+
+def only_step(step: Callable) -> Callable:
+    """Returns ``step`` of one device as a function of a call of one step, whose arrays are [1, ...]."""
+
+    def call(state, batch, resident, inputs):
+        batch, inputs = jax.tree.map(lambda x: jnp.squeeze(x, 0), (batch, inputs))
+        state, metrics = step(state, batch, resident, inputs)
+        return state, jax.tree.map(lambda x: jnp.expand_dims(x, 0), metrics)
+
+    return call
+
+
+def step_loop(step: Callable, *, length: int) -> Callable:
+    """Returns ``step`` of one device as a loop over the first ``count`` of a call's arrays, [length, ...] each.
+
+    ``count`` is an argument of the program, which therefore serves every number of steps up to ``length``.
+    """
+
+    step = jax.jit(step)  # traced once, for the shapes of its metrics and for the loop
+
+    def call(state, batch, resident, inputs, count):
+        def take(i, carry):
+            state, metrics = carry
+            state, measured = step(state, at(batch, i), resident, at(inputs, i))
+            return state, jax.tree.map(lambda k, one: lax.dynamic_update_index_in_dim(k, one, i, 0), metrics, measured)
+
+        shapes = jax.eval_shape(step, state, at(batch, 0), resident, at(inputs, 0))[1]
+        metrics = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), shapes)
+        return lax.fori_loop(0, count, take, (state, metrics))
+
+    def at(tree, i):
+        return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, i, keepdims=False), tree)
+
+    return call
+
+
+def _pad(x: np.ndarray, *, length: int) -> np.ndarray:
+    """Fills [D, k, ...] up to [D, length, ...] with zeros, which the loop does not read."""
+    missing = length - x.shape[1]
+    return np.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2)) if missing else x
+
+
+def _lower(compiled: Any, *shapes: Any, platforms: Sequence[str] | None = None) -> dict[str, tuple[Any, int]]:
+    lowered = compiled.trace(*shapes).lower(lowering_platforms=platforms) if platforms else compiled.lower(*shapes)
+    return {"step": (lowered, 1)}
 
 
 def over_lanes(update: Update, *, layout: Layout, state_axes: Any) -> Update:

@@ -18,7 +18,7 @@ import dataclasses
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +37,7 @@ class Folder:
       state: "resumed" if a run was started in it before.
       process: index of this process among those of the run; the first, 0, writes the files.
       changes: one line for each difference of software and machine from the last start.
+      resolved: values that follow from the devices of the run's first start.
       lock: descriptor of the locked file; None once closed, and in all processes but the first.
     """
 
@@ -44,6 +45,7 @@ class Folder:
     state: Literal["new", "resumed"]
     changes: tuple[str, ...]
     lock: int | None
+    resolved: Mapping[str, int | None]
     process: int = 0
 
     @property
@@ -101,7 +103,12 @@ class Folder:
 
 
 def open_run(
-    workdir: str, config: Mapping[str, Any], *, start: Start = "resume", devices: Sequence[str] = ()
+    workdir: str,
+    config: Mapping[str, Any],
+    *,
+    start: Start = "resume",
+    devices: Sequence[str] = (),
+    resolve: Callable[[], Mapping[str, int | None]] = dict,
 ) -> Folder:
     """Creates or reopens a run's folder, locks it and writes config.json and env.json.
 
@@ -112,6 +119,8 @@ def open_run(
       config: the whole experiment, as nested dicts of JSON values.
       start: "resume" opens the workdir itself. "fresh" creates the first free `workdir/fresh-<n>`.
       devices: names of the devices, for env.json.
+      resolve: returns values that the config leaves to the devices, for env.json. A run keeps those of its first start,
+        also on other devices.
 
     Returns:
       The folder, which no other run can open until this process closes it or ends.
@@ -122,15 +131,31 @@ def open_run(
     opened: list[Folder] = []
 
     def describe() -> dict[str, Any]:
-        opened.append(_open(workdir, config, start=start, devices=devices))
-        return {"path": str(opened[0].path.absolute()), "state": opened[0].state}
+        opened.append(_open(workdir, config, start=start, devices=devices, resolve=resolve))
+        first = opened[0]
+        return {"path": str(first.path.absolute()), "state": first.state, "resolved": dict(first.resolved)}
 
     found = processes.from_first(describe)
-    elsewhere = Folder(path=Path(found["path"]), state=found["state"], changes=(), lock=None, process=processes.index())
-    return opened[0] if opened else elsewhere
+    if opened:
+        return opened[0]
+    return Folder(
+        path=Path(found["path"]),
+        state=found["state"],
+        changes=(),
+        lock=None,
+        resolved=found["resolved"],
+        process=processes.index(),
+    )
 
 
-def _open(workdir: str, config: Mapping[str, Any], *, start: Start, devices: Sequence[str]) -> Folder:
+def _open(
+    workdir: str,
+    config: Mapping[str, Any],
+    *,
+    start: Start,
+    devices: Sequence[str],
+    resolve: Callable[[], Mapping[str, int | None]],
+) -> Folder:
     check_workdir(workdir, config, start=start)
     with _one_line(workdir):
         path = _make(identity.expand(workdir), start)
@@ -142,13 +167,14 @@ def _open(workdir: str, config: Mapping[str, Any], *, start: Start, devices: Seq
             state: Literal["new", "resumed"] = "resumed" if (path / "config.json").exists() else "new"
             if state == "new":
                 files.write_atomically(path / "config.json", files.to_json(identity.plain(config)))
-            now = environment.describe(devices=devices)
+            resolved = next((start["resolved"] for start in starts if "resolved" in start), None) or resolve()
+            now = {**environment.describe(devices=devices), "resolved": resolved}
             files.write_atomically(path / "env.json", files.to_json({"starts": [*starts, now]}))
         except BaseException:
             os.close(held)
             raise
     changes = environment.changes(starts[-1], now) if starts else ()
-    return Folder(path=path, state=state, changes=changes, lock=held)
+    return Folder(path=path, state=state, changes=changes, lock=held, resolved=resolved)
 
 
 def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "resume") -> None:
@@ -230,4 +256,9 @@ def _read_starts(workdir: str, path: Path) -> list[dict[str, Any]]:
     starts = [] if env is None else env.get("starts")
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
         raise ValueError(f"workdir={workdir!r}: env.json is damaged (no list of starts); mend it, or {way_out}")
+    for resolved in (start["resolved"] for start in starts if "resolved" in start):
+        if not isinstance(resolved, dict) or not all(
+            x is None or (type(x) is int and x > 0) for x in resolved.values()
+        ):
+            raise ValueError(f"workdir={workdir!r}: env.json is damaged (resolved={resolved!r}); mend it, or {way_out}")
     return starts

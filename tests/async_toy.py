@@ -82,7 +82,7 @@ def make_step(optimizer, *, rule, gradients_per_update=1):
 
 def inputs_of(wave, layout):
     """A wave's batch and inputs, as the step takes them."""
-    slots = {name: layout.split(column) for name, column in wave.slots._asdict().items()}
+    slots = {name: layout.split_steps(column[None]) for name, column in wave.slots._asdict().items()}
     return {"batch_index": slots.pop("batch_index").astype(np.uint32)}, slots
 
 
@@ -91,13 +91,17 @@ def compiled(layout, optimizer, rule, gradients_per_update, mapping, lanes):
     """A step, made once for all tests of the same one."""
     compute, update = make_step(optimizer, rule=rule, gradients_per_update=gradients_per_update)
     options = {"layout": layout, "state_axes": STATE_AXES, "mapping": mapping}
+    options["is_idle"] = lambda slots: slots["position"] < 0
     if lanes == "dispatched":
-        return dispatch_lanes(compute, update, **options, is_idle=lambda slots: slots["position"] < 0)
-    return map_workers(compute, update, **options)
+        return dispatch_lanes(compute, update, **options)
+    return map_workers(compute, update, **options, lanes_at_once=None if lanes == "vmap" else lanes)
 
 
 def run_waves(waves, *, layout, optimizer=SGD, rule=PLAIN, gradients_per_update=1, mapping="pmap", lanes="vmap"):
-    """Returns the parameters, number of updates, the workers' snapshots and the losses in order."""
+    """Returns the parameters, number of updates, the workers' snapshots and the losses in order.
+
+    ``lanes`` is "vmap", "dispatched", or the number of lanes at once.
+    """
     train_step = compiled(layout, optimizer, rule, gradients_per_update, mapping, lanes)
     params = initial_params()
     server = asynchronous.init_server(params, rule=rule, gradients_per_update=gradients_per_update)
@@ -109,7 +113,7 @@ def run_waves(waves, *, layout, optimizer=SGD, rule=PLAIN, gradients_per_update=
         batch, slots = inputs_of(wave, layout)
         state, metrics = train_step(state, batch, {}, slots)
         in_flight.push(None, metrics)
-        losses.append(layout.get_shared(metrics)["loss"][: len(wave.events.worker)])
+        losses.append(layout.get_shared(metrics)["loss"][0, : len(wave.events.worker)])
     in_flight.drain()
     shared, snapshot = layout.get(state, STATE_AXES)
     return shared.params, int(shared.num_updates), snapshot, np.concatenate(losses)

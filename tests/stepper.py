@@ -69,22 +69,23 @@ class Stepper:
             self.state, metrics = self.step(self.state, self.batch(number), self.resident, {})
             in_flight.push(number, metrics)
         in_flight.drain()
-        arrays = {key: value for key, value in metrics.items() if isinstance(value, jax.Array)}
-        self.report = metrics.get("nonfinite")
-        self.metrics = {key: float(value) for key, value in self.layout.get_shared(arrays).items()}
+        metrics = jax.tree.map(lambda x: x[0], self.layout.get_shared(metrics))
+        self.report = metrics.pop("nonfinite", None)
+        self.metrics = {key: float(value) for key, value in metrics.items()}
         return self
 
     def calls(self, count):
         """Takes the next calls of the setup's plan; returns each wave's metrics, on the host."""
-        measured = []
-        for plan in itertools.islice(self._plans, count):
-            inputs = {name: self.layout.split_steps(column) for name, column in plan.inputs.items()}
-            self.state, metrics = self.step(self.state, self.feeds.at(plan.batch_index), self.resident, inputs)
-            measured += [part for _, part in plan.split(self.layout.get_shared(metrics))]
-        return measured
+        return [part for plan in itertools.islice(self._plans, count) for part in self.call(plan)]
+
+    def call(self, plan):
+        """Takes one call; returns each wave's metrics, on the host."""
+        inputs = {name: self.layout.split_steps(column) for name, column in plan.inputs.items()}
+        self.state, metrics = self.step(self.state, self.feeds.at(plan.batch_index), self.resident, inputs)
+        return [part for _, part in plan.split(self.layout.get_shared(metrics))]
 
     def batch_index(self, step):
-        return step * self.layout.num_workers + np.arange(self.layout.num_workers)
+        return step * self.layout.num_workers + np.arange(self.layout.num_workers)[None]
 
     def batch(self, step):
         return self.feeds.at(self.batch_index(step))
@@ -126,18 +127,18 @@ def wrapping(mapping, wrap):
 
 
 def after_each_call(monkeypatch, act):
-    """Has train.py call ``act(state, steps_per_call)`` after each call of the devices."""
+    """Has train.py call ``act(state, num_steps)`` after each call of the devices."""
     worker_mapping = train.worker_mapping
 
-    def hooked(*arguments, steps_per_call=1, **options):
-        mapping = worker_mapping(*arguments, steps_per_call=steps_per_call, **options)
+    def hooked(*arguments, **options):
+        mapping = worker_mapping(*arguments, **options)
 
         def map_workers(compute, update, **how):
             step = mapping(compute, update, **how)
 
-            def step_and_act(*given):
-                state, metrics = step(*given)
-                act(state, steps_per_call)
+            def step_and_act(state, batch, *given):
+                state, metrics = step(state, batch, *given)
+                act(state, batch["batch_index"].shape[1])
                 return state, metrics
 
             return step_and_act

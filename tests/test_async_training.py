@@ -247,6 +247,6 @@ def test_a_worker_without_a_gradient_keeps_its_statistics(monkeypatch):
     for plan in itertools.islice(setup.plans(0, steps_per_call=1), 8):
         before, _ = means(), stepper.calls(1)
         moved = (means() != before).any(axis=1)
-        np.testing.assert_array_equal(moved, plan.inputs["position"] >= 0)
+        np.testing.assert_array_equal(moved, plan.inputs["position"][0] >= 0)
         seen |= set(moved.tolist())
     assert seen == {True, False}

@@ -30,18 +30,18 @@ def make(placement, layout=(4, 2), **options) -> Feeds:
 
 
 class Step(NamedTuple):
-    """A plan for 8 workers, or as many as the layout has."""
+    """A plan of one step for 8 workers, or as many as the layout has."""
 
     batch_index: np.ndarray
 
 
 def at(feeds, step, num_workers=8):
-    return feeds.at(step * num_workers + np.arange(num_workers))
+    return feeds.at(step * num_workers + np.arange(num_workers)[None])
 
 
 def iterate(feeds, first=0):
     """The feeds of all steps from the first on, without end."""
-    plans = (Step(step * 8 + np.arange(8)) for step in itertools.count(first))
+    plans = (Step(step * 8 + np.arange(8)[None]) for step in itertools.count(first))
     return (feed for _, feed in feeds.follow(plans))
 
 
@@ -55,7 +55,7 @@ def no_thread_is_left():
     assert not feeding_threads()
 
 
-fetch_all = jax.jit(jax.vmap(jax.vmap(fetch, (None, 0)), (None, 0)))
+fetch_all = jax.jit(jax.vmap(jax.vmap(jax.vmap(fetch, (None, 0)), (None, 0)), (None, 0)))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -65,7 +65,7 @@ def test_placements_give_the_same_bits_in_the_right_order(layout):
         for step, on_device, streamed in zip(range(20), iterate(device), iterate(stream), strict=False):
             batch, other = fetch_all(device.resident, on_device), fetch_all({}, streamed)
             assert batch["image"].dtype == np.uint8 and batch["label"].dtype == np.int32
-            assert batch["image"].shape == (*layout, BATCH_SIZE, 4, 5, 2)
+            assert batch["image"].shape == (layout[0], 1, layout[1], BATCH_SIZE, 4, 5, 2)
             expected = order().indices(
                 step * 8, num_batches=8
             )  # worker w = device * lanes + lane has batch step * 8 + w
@@ -79,7 +79,7 @@ def test_placements_give_the_same_bits_in_the_right_order(layout):
 def test_fetch_under_pmap():
     with make("device", (8, 1)) as feeds:
         feed = at(feeds, 3)
-        batch = jax.pmap(jax.vmap(fetch, (None, 0)), in_axes=(None, 0))(feeds.resident, feed)
+        batch = jax.pmap(jax.vmap(jax.vmap(fetch, (None, 0)), (None, 0)), in_axes=(None, 0))(feeds.resident, feed)
         np.testing.assert_array_equal(batch["label"], feeds.resident["label"][feed["index"]])
         np.testing.assert_array_equal(batch["image"], feeds.resident["image"][feed["index"]])
 
@@ -96,8 +96,8 @@ def test_form_of_a_feed(layout):
     for placement, form in forms.items():
         with make(placement, layout) as feeds:
             feed = at(feeds, 2)
-            assert jax.tree.map(lambda x: (x.dtype, x.shape[2:]), feed) == form
-            assert all(x.shape[:2] == layout for x in jax.tree.leaves(feed))
+            assert jax.tree.map(lambda x: (x.dtype, x.shape[3:]), feed) == form
+            assert all(x.shape[:3] == (layout[0], 1, layout[1]) for x in jax.tree.leaves(feed))
             np.testing.assert_array_equal(feed["batch_index"].ravel(), 2 * 8 + np.arange(8))
 
 
@@ -224,6 +224,6 @@ def test_what_is_made_on_the_way_is_streamed_with_its_batch_index():
     with pytest.raises(ValueError, match=r"data\.placement='device': these examples are read as they are needed"):
         Feeds(Made(), order(), layout=(2, 2), placement="device")
     with Feeds(Made(), order(), layout=(2, 2), placement="stream") as feeds:
-        batch = feeds.at(np.array([5, 0, 2, 1]))["batch"]["number"]
+        batch = feeds.at(np.array([[5, 0, 2, 1]]))["batch"]["number"]
     expected = [order().indices(i, num_batches=1)[0] * 10 + i for i in (5, 0, 2, 1)]
     np.testing.assert_array_equal(batch.reshape(4, BATCH_SIZE), expected)

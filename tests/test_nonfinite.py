@@ -257,9 +257,8 @@ def test_a_sum_that_overflows_is_of_no_worker():
         return huge
 
     run = Stepper(setup_of(*PLAIN, "--config.reducer.name=sum"), num_devices=4, wrap=wrap).steps(0, 1)
-    report = run.layout.get_shared(run.report)
     layers = ["Dense_0/bias", "Dense_0/kernel", "Dense_1/bias", "Dense_1/kernel"]
-    said = nonfinite.describe(report, workers=range(8), layers=layers)
+    said = nonfinite.describe(run.report, workers=range(8), layers=layers)
     assert said.startswith("the reduced gradient has norm inf in layer Dense_1/bias, though")
 
 

@@ -65,7 +65,7 @@ def run(layout, *, num_steps=5, **options):
     for number in range(num_steps):
         batch_index = np.arange(layout.num_workers, dtype=np.uint32) + number * layout.num_workers
         index = rng.integers(0, 64, (layout.num_workers, 4)).astype(np.int32)
-        batch = {"batch_index": layout.split(batch_index), "index": layout.split(index)}
+        batch = {"batch_index": layout.split_steps(batch_index[None]), "index": layout.split_steps(index[None])}
         state, metrics = step(state, batch, resident, {})
         in_flight.push(number, metrics)
     in_flight.drain()
@@ -99,8 +99,8 @@ def test_state_is_donated(lanes):
     step, state = map_toy(layout, lanes=lanes)
     resident = layout.put_shared({"rows": np.ones((64, 6), np.float32)})
     batch = {
-        "batch_index": layout.split(np.arange(8, dtype=np.uint32)),
-        "index": layout.split(np.zeros((8, 4), np.int32)),
+        "batch_index": layout.split_steps(np.arange(8, dtype=np.uint32)[None]),
+        "index": layout.split_steps(np.zeros((1, 8, 4), np.int32)),
     }
     step(state, batch, resident, {})
     assert all(x.is_deleted() for x in jax.tree.leaves(state[0]))

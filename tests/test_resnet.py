@@ -233,7 +233,7 @@ class OnLanes:
 
     def placed(self):
         """The step's arguments."""
-        batch = jax.tree.map(self.layout.split, self.feed)
+        batch = jax.tree.map(lambda x: self.layout.split_steps(x[None]), self.feed)
         return self.layout.put((self.params, self.local), AXES_OF_STATE), batch, {}, {}
 
 

@@ -1,6 +1,7 @@
 """Several steps of one call: which steps a call takes, and that nothing else depends on it."""
 
 import functools
+import itertools
 import json
 import signal
 
@@ -17,7 +18,7 @@ from tests.test_async_training import run as run_asynchronously
 from tests.test_nonfinite import BAD_BATCH, KERNEL, command, error_line, poison, records, state_at
 from tests.test_train import assert_same_run, digits, final_state, uninterrupted
 from tests.test_train import command as train_digits
-from training.step_plan import plan_calls, synchronous_waves
+from training.step_plan import StepPlan, plan_calls, synchronous_waves
 
 assert poison and uninterrupted  # fixtures
 
@@ -38,13 +39,12 @@ def sizes(first, last, *, size, stops=(100, 100)):
 
 @pytest.mark.parametrize("size", [1, 2, 4, 7])
 @pytest.mark.parametrize("stops", [(10, 10), (6, 10), (4, 100), (100, 100)])
-def test_no_call_crosses_a_stop_and_there_are_two_sizes(size, stops):
+def test_no_call_crosses_a_stop_and_all_others_are_full(size, stops):
     found = sizes(0, 50, size=size, stops=stops)
-    ends = set(np.cumsum(found))
-    assert {end for stop in stops for end in range(stop, 51, stop)} <= ends
-    assert set(found) <= {1, size}
-    alone = sizes(0, 50, size=1, stops=stops)
-    assert len(found) < len(alone) or size == 1 or size > min(stops)
+    ends = np.cumsum(found)
+    stopped = {end for stop in stops for end in range(stop, 51, stop)} | {50}
+    assert stopped <= set(ends)
+    assert {count for count, end in zip(found, ends, strict=True) if end not in stopped} <= {size}
 
 
 def test_evaluations_and_checkpoints_follow_their_steps():
@@ -107,12 +107,30 @@ def test_a_call_of_several_steps_is_those_steps(name, lift, num_devices, compila
     assert other.step >= 4 * K
 
 
+@pytest.mark.parametrize("name", ["mean", "waves"])
+def test_one_program_takes_any_number_of_steps_with_the_same_bits(name, compilations):
+    """Eight waves as calls of 3, 3, 2 and of 1, 2, 3, 2: a call that is not full has the program of one that is."""
+    setup = setup_of(*PROGRAMS[name], "--config.model.hidden_sizes=(16,)", train_steps=100)
+    waves = [wave for plan in itertools.islice(setup.plans(0, steps_per_call=1), 8) for wave in plan.waves]
+    runs = []
+    for counts in ((3, 3, 2), (1, 2, 3, 2)):
+        run, measured, rest = Stepper(setup, num_devices=2, steps_per_call=K), [], iter(waves)
+        measured += run.call(StepPlan(tuple(itertools.islice(rest, counts[0]))))
+        before = len(compilations)
+        for count in counts[1:]:
+            measured += run.call(StepPlan(tuple(itertools.islice(rest, count))))
+        assert len(compilations) == before
+        runs.append((measured, run.host()))
+    assert len(runs[0][0]) == 8 and same_bits(*runs)
+
+
 def test_a_feed_of_several_steps_is_theirs():
     run = Stepper(setup_of(), num_devices=4)
     indices = [run.batch_index(step) for step in (3, 4, 9)]
-    together = run.feeds.at(np.stack(indices))
+    together = run.feeds.at(np.concatenate(indices))
     for i, batch_index in enumerate(indices):
-        jax.tree.map(lambda x, y, i=i: np.testing.assert_array_equal(x, y[:, i]), run.feeds.at(batch_index), together)
+        alone = run.feeds.at(batch_index)
+        jax.tree.map(lambda x, y, i=i: np.testing.assert_array_equal(x[:, 0], y[:, i]), alone, together)
 
 
 # ---- whole runs --------------------------------------------------------------------------------------------------
@@ -121,8 +139,8 @@ def test_a_feed_of_several_steps_is_theirs():
 def test_a_run_is_the_same_and_goes_on_from_a_signal(uninterrupted, tmp_path, monkeypatch, capsys):
     asked = []
 
-    def count_and_signal(state, steps_per_call):
-        asked.append(steps_per_call)
+    def count_and_signal(state, num_steps):
+        asked.append(num_steps)
         if sum(asked) == 24:
             signal.raise_signal(signal.SIGTERM)
 
@@ -132,9 +150,19 @@ def test_a_run_is_the_same_and_goes_on_from_a_signal(uninterrupted, tmp_path, mo
     assert final_state(tmp_path)[0] == 24
     assert train_digits(*several) == 0
     assert "going on at step 24" in capsys.readouterr().err
-    # Evaluations at multiples of 25, checkpoints of 20: 24 | 25 | 37 38 39 40 | 44 48 49 50 | ...
-    assert asked[:8] == [4, 4, 4, 4, 4, 4, 1, 4] and sum(asked) == 120
+    # Evaluations at multiples of 25, checkpoints of 20: 20 | 24 25 | 29 33 37 40 | 44 48 50 | ...
+    assert asked[:13] == [4, 4, 4, 4, 4, 4, 1, 4, 4, 4, 3, 4, 4] and sum(asked) == 120
     assert_same_run(tmp_path, uninterrupted)
+
+
+def test_a_run_with_a_remainder_compiles_no_more(tmp_path, compilations):
+    counts = []
+    for number, num_steps in enumerate((8, 8, 11)):  # the first run also compiles what later ones find in memory
+        before = len(compilations)
+        short = (f"--config.train_steps={num_steps}", "--config.eval_every_steps=100", "--steps_per_dispatch=4")
+        assert train_digits(*digits(tmp_path / str(number), "--config.checkpoint_every_steps=100", *short)) == 0
+        counts.append(len(compilations) - before)
+    assert counts[1] == counts[2] > 0
 
 
 def test_a_number_that_is_not_finite_stops_within_a_call(poison, tmp_path, capsys):

@@ -263,7 +263,7 @@ DYNAMIC = ("--config.reducer.name=dynamic_backup_workers", *LOGNORMAL)
 
 @pytest.mark.parametrize("flags", [slow(BACKUP), DYNAMIC], ids=["backup", "dynamic"])
 def test_a_stopped_run_goes_on_with_its_clock(flags, finished, tmp_path, monkeypatch):
-    def stop(state, steps_per_call):
+    def stop(state, num_steps):
         if int(np.asarray(state.step)[0]) == STOP_AT:
             signal.raise_signal(signal.SIGTERM)
 
@@ -308,6 +308,6 @@ def test_each_worker_is_timed_by_itself():
         times = WorkerTimes(layout)
         step = dispatch_lanes(compute, update, layout=layout, state_axes=axes, worker_times=times)
         for _ in range(2):
-            batch = {"batch_index": layout.split(np.arange(8, dtype=np.uint32))}
+            batch = {"batch_index": layout.split_steps(np.arange(8, dtype=np.uint32)[None])}
             step(layout.put((np.float32(0), np.zeros(8)), axes), batch, {}, {})
         assert times.seconds.argmax() == 5 and (times.seconds > 0).all()

@@ -142,8 +142,8 @@ def test_stopped_by_a_signal_and_gone_on(steps, uninterrupted, tmp_path, monkeyp
     assert_same_run(tmp_path, uninterrupted)
 
 
-def signal_at(state, steps_per_call, *, number, name):
-    del steps_per_call
+def signal_at(state, num_steps, *, number, name):
+    del num_steps
     if int(np.asarray(state.step)[0]) == number:
         signal.raise_signal(signal.Signals[name])
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import numpy as np
 from jax import numpy as jnp
 
 from parallel import DEVICE_AXIS, LANE_AXIS, Layout
 from training.async_train_step import make_step_of_mode
+from training.device_memory import resolve_lanes_at_once, step_bytes
 from training.setup import TrainSetup
 from training.step_plan import ASYNC_INPUTS
 from training.train_state import map_per_worker
@@ -31,7 +31,7 @@ def describe(
       setup: what would be trained.
       num_devices: D; None for the most of this machine's devices that divide the workers.
       devices: this machine's; None for all.
-      steps_per_call: that one call of the devices takes.
+      steps_per_call: the most steps that one call of the devices takes.
 
     Raises:
       ValueError: if the devices do not divide the workers, or the step does not reduce.
@@ -45,8 +45,8 @@ def describe(
     sections = [
         _config(setup),
         _parameters(inputs["state"].params),
-        _workers(setup, layout, steps_per_call=steps_per_call),
-        _memory(setup, inputs, layout),
+        _workers(setup, layout, device=available[0], steps_per_call=steps_per_call),
+        _memory(setup, lanes=layout.lanes),
         _compiled(
             setup,
             Layout(layout.num_workers, tuple(available[: layout.num_devices])),
@@ -81,6 +81,12 @@ def step_inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
         "resident": {"train": resident, "constants": info.constants},
         "inputs": {name: shape((lanes,), dtype) for name, dtype in names.items()},
     }
+
+
+def call_shapes(inputs: dict[str, Any], *, num_devices: int, steps_per_call: int = 1) -> list[Any]:
+    """Returns the shapes of the arguments of one call of all devices, from ``step_inputs``."""
+    steps = {"batch": (steps_per_call,), "inputs": (steps_per_call,)}
+    return [_stack(tree, num_devices, *steps.get(name, ())) for name, tree in inputs.items()]
 
 
 def _stack(tree: Any, *counts: int) -> Any:
@@ -141,13 +147,15 @@ def _parameters(params: Any) -> str:
     return "\n".join(["parameters", *lines, f"  {'in all':<24}{groups.total():>16,}"])
 
 
-def _workers(setup: TrainSetup, layout: Layout, *, steps_per_call: int) -> str:
+def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: int) -> str:
     moved = setup.traffic
+    at_once = resolve_lanes_at_once(setup, lanes=layout.lanes, device=device)
     kinds = ", ".join(f"{count} {kind}" for kind, count in moved.collectives.items())
     return "\n".join(
         [
             *([setup.source.note] if setup.source.note else []),
             f"{layout.num_workers} workers = {layout.num_devices} devices x {layout.lanes} lanes",
+            *([f"  {'lanes at once, at most':<24}{at_once:>16,}"] if at_once else []),
             f"  {'steps':<24}{setup.num_steps:>16,}",
             *([f"  {'steps per call':<24}{steps_per_call:>16,}"] if steps_per_call > 1 else []),
             f"  {'examples per step':<24}{setup.examples_per_step:>16,}",
@@ -156,34 +164,18 @@ def _workers(setup: TrainSetup, layout: Layout, *, steps_per_call: int) -> str:
     )
 
 
-def _memory(setup: TrainSetup, inputs: dict[str, Any], layout: Layout) -> str:
-    state = inputs["state"]
-    examples = layout.lanes * setup.config.batch_size_per_worker
-    rows = {
-        "parameters": _bytes(state.params),
-        "moving average": _bytes(state.ema),
-        "shared optimizer state": _bytes(state.opt_state),
-        "state of the workers": _bytes((state.worker, state.reducer_state, state.snapshot)),
-        "gradients": layout.lanes * _bytes(state.params),
-        "batch": examples * setup.source.info.example_bytes,  # as it is stored
-        "resident data": _bytes(inputs["resident"]),
-    }
+def _memory(setup: TrainSetup, *, lanes: int) -> str:
+    rows = step_bytes(setup, lanes=lanes)
     lines = [f"  {name:<24}{count:>16,}" for name, count in rows.items()]
     total = f"  {'in all':<24}{sum(rows.values()):>16,}  without activations"
     return "\n".join(["bytes per device", *lines, total])
 
 
-def _bytes(tree: Any) -> int:
-    return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
-
-
 def _compiled(setup: TrainSetup, layout: Layout, inputs: dict[str, Any], *, steps_per_call: int) -> str:
     mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
     step = make_step_of_mode(setup, layout, map_workers=mapping)
-    steps = () if steps_per_call == 1 else (steps_per_call,)
-    counts = {"state": (), "batch": steps, "resident": (), "inputs": steps}
-    shapes = [_stack(tree, layout.num_devices, *counts[name]) for name, tree in inputs.items()]
-    what = "step" if steps_per_call == 1 else f"call of {steps_per_call} steps"
+    shapes = call_shapes(inputs, num_devices=layout.num_devices, steps_per_call=steps_per_call)
+    what = "step" if steps_per_call == 1 else f"call of up to {steps_per_call} steps"
     lines = [f"compiled for {layout.num_devices} x {layout.devices[0].device_kind}, per device and {what}"]
     for name, (lowered, calls) in step.lower(*shapes).items():
         compiled = lowered.compile()

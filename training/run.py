@@ -34,7 +34,7 @@ class Run:
       layout: where the workers are.
       folder: of the run.
       dataset: the examples.
-      steps_per_call: that one call of the devices takes.
+      steps_per_call: the most steps that one call of the devices takes.
       worker_times: if given, each worker's seconds are written to the folder.
       profile: folder for a trace of ten steps, or None.
     """

@@ -193,6 +193,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
     reducer = make_reducer(config)
     mode = make_mode(config)
     check_arrivals(config, reducer=reducer, mode=mode)
+    check_lanes(config)
     counted = num_counted(config, reducer=reducer)
     batches_per_step = counted if mode is None else mode.gradients_per_update
     steps_per_epoch = source.info.num_train / (batches_per_step * config.batch_size_per_worker)
@@ -241,6 +242,15 @@ def duration(config: ConfigDict, key: str, *, steps_per_epoch: float) -> int:
         length = f"{epochs * steps_per_epoch:.3g} steps of which {steps_per_epoch:.3g} are an epoch"
         raise ConfigError(f"config.{key}_epochs={epochs}: is {length}, must be 1 to {optim.factors.MAX_STEPS}")
     return count
+
+
+def check_lanes(config: ConfigDict) -> None:
+    """Raises ConfigError if ``config.lanes_at_once`` exceeds the workers, or stands beside dispatched lanes."""
+    at_once = config.lanes_at_once
+    if at_once is not None and at_once > config.num_workers:
+        raise ConfigError(f"config.lanes_at_once={at_once}: must be at most config.num_workers={config.num_workers}")
+    if at_once is not None and config.lanes == "dispatched":
+        raise ConfigError(f"config.lanes_at_once={at_once}: must be None where config.lanes='dispatched'")
 
 
 # ---- who is late, and who waits ----------------------------------------------------------------------------------

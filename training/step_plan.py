@@ -81,22 +81,18 @@ class StepPlan(NamedTuple):
 
     @property
     def batch_index(self) -> np.ndarray:
-        """[W] for one wave, [k, W] for several."""
-        return _stack([wave.batch_index for wave in self.waves])
+        """[k, W], of each wave."""
+        return np.stack([wave.batch_index for wave in self.waves])
 
     @property
     def inputs(self) -> dict[str, np.ndarray]:
-        """[W] each for one wave, [k, W] each for several."""
-        return {name: _stack([wave.inputs[name] for wave in self.waves]) for name in self.waves[0].inputs}
+        """[k, W] each, of each wave."""
+        return {name: np.stack([wave.inputs[name] for wave in self.waves]) for name in self.waves[0].inputs}
 
     def split(self, metrics: Any) -> Iterator[tuple[PlannedWave, Any]]:
-        """Yields each wave with its metrics, from leaves [...] of one wave or [k, ...] of several."""
+        """Yields each wave with its metrics, from leaves [K, ...] of which the first k count."""
         for i, wave in enumerate(self.waves):
-            yield wave, metrics if len(self.waves) == 1 else jax.tree.map(operator.itemgetter(i), metrics)
-
-
-def _stack(columns: Sequence[np.ndarray]) -> np.ndarray:
-    return columns[0] if len(columns) == 1 else np.stack(columns)
+            yield wave, jax.tree.map(operator.itemgetter(i), metrics)
 
 
 def synchronous_waves(first_step: int, num_steps: int, *, num_workers: int) -> Iterator[PlannedWave]:
@@ -164,30 +160,21 @@ def event_order(
 def plan_calls(
     waves: Iterable[PlannedWave], *, steps_per_call: int, num_steps: int, eval_every: int, checkpoint_every: int
 ) -> Iterator[StepPlan]:
-    """Groups waves into calls of ``steps_per_call``, none across an evaluation or checkpoint.
+    """Groups waves into calls of at most ``steps_per_call``, none across an evaluation or checkpoint.
 
-    Too few waves before one of those are called one by one, so that two programs suffice for a run of any length. A run
-    that stops after a call and is resumed there has the same calls as one that never stopped.
+    A run that stops after a call and is resumed there has the same calls as one that never stopped.
 
     >>> waves = synchronous_waves(5, 17, num_workers=2)
     >>> plans = plan_calls(waves, steps_per_call=3, num_steps=17, eval_every=10, checkpoint_every=20)
     >>> [(len(plan.waves), plan.evaluate) for plan in plans]
-    [(3, False), (1, False), (1, True), (3, False), (3, False), (1, True)]
+    [(3, False), (2, True), (3, False), (3, False), (1, True)]
     """
-
-    def call(*waves: PlannedWave) -> StepPlan:
-        last = waves[-1]
-        is_last = last.reaches(num_steps)
-        evaluate, checkpoint = is_last or last.reaches(eval_every), is_last or last.reaches(checkpoint_every)
-        return StepPlan(waves, evaluate, checkpoint, is_last)
 
     waiting: list[PlannedWave] = []
     for wave in waves:
         waiting.append(wave)
-        if len(waiting) == steps_per_call:
-            yield call(*waiting)
+        is_last = wave.reaches(num_steps)
+        evaluate, checkpoint = is_last or wave.reaches(eval_every), is_last or wave.reaches(checkpoint_every)
+        if evaluate or checkpoint or len(waiting) == steps_per_call:
+            yield StepPlan(tuple(waiting), evaluate, checkpoint, is_last)
             waiting = []
-        elif wave.reaches(eval_every) or wave.reaches(checkpoint_every):
-            yield from map(call, waiting)
-            waiting = []
-    yield from map(call, waiting)

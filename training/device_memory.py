@@ -1,0 +1,105 @@
+"""The memory that a step needs on one device, estimated from shapes without compiling, and the lanes that fit."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax.extend.core import Var
+
+from models import lane_convolution
+from training.setup import TrainSetup, example_inputs
+
+# The rest of a device's memory is for what XLA needs besides, such as the results of single operations.
+_SHARE = 0.9
+
+
+class Device(Protocol):
+    """What is asked of a ``jax.Device``."""
+
+    platform: str
+
+    def memory_stats(self) -> dict[str, int] | None:
+        """Returns its "bytes_limit" among others; None or {} if it does not say, as a CPU."""
+
+
+def resolve_lanes_at_once(setup: TrainSetup, *, lanes: int, device: Device) -> int | None:
+    """Returns the most lanes of a device whose gradients are computed at once; None for all of them.
+
+    ``config.lanes_at_once`` says it. Where that is None, and ``config.lanes`` is "auto", an asynchronous run goes lane
+    after lane on an accelerator, so that lanes without work cost nothing. Otherwise the memory of the device says it,
+    if the device reports how much it has.
+
+    Args:
+      setup: of the run.
+      lanes: of a device.
+      device: the first one of the run.
+    """
+    if setup.config.lanes_at_once is not None or lanes == 1:
+        return setup.config.lanes_at_once
+    if setup.async_mode is not None and setup.config.lanes == "auto" and device.platform != "cpu":
+        return 1
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    return None if limit is None else fitting_lanes(setup, lanes=lanes, limit=limit)
+
+
+def fitting_lanes(setup: TrainSetup, *, lanes: int, limit: int) -> int:
+    """Returns the most lanes whose gradients can be computed at once in ``limit`` bytes; at least 1.
+
+    ``jax.vjp`` names more bytes than XLA keeps, which computes elementwise operations anew inside of the operations
+    that need them. The result of each product and convolution stays, and so does the operand of the next: together
+    about twice the results. A model that recomputes whole blocks may have fewer residuals than that.
+    """
+    left = _SHARE * limit - sum(step_bytes(setup, lanes=lanes).values())
+    most = left // residual_bytes(setup)
+    if most < lanes:
+        most = max(most, left // (2 * residual_bytes(setup, save=_is_product)))
+    return int(np.clip(most, 1, setup.config.num_workers))
+
+
+def step_bytes(setup: TrainSetup, *, lanes: int) -> dict[str, int]:
+    """Returns the bytes that a step holds on one device by name, without activations."""
+    state, info = setup.worker_shapes, setup.source.info
+    resident = info.num_train * info.example_bytes if setup.source.placement == "device" else 0
+    return {
+        "parameters": _bytes(state.params),
+        "moving average": _bytes(state.ema),
+        "shared optimizer state": _bytes(state.opt_state),
+        "state of the workers": lanes * _bytes((state.worker, state.reducer_state, state.snapshot)),
+        "gradients": lanes * _bytes(state.params),
+        "batch": lanes * setup.config.batch_size_per_worker * info.example_bytes,  # as it is stored
+        "resident data": resident + _bytes(info.constants),
+    }
+
+
+def residual_bytes(setup: TrainSetup, *, save: Callable[..., bool] | None = None) -> int:
+    """Returns the bytes of what one lane's ``jax.vjp`` keeps of its forward pass, without the parameters themselves.
+
+    Args:
+      setup: of the run.
+      save: policy of ``jax.checkpoint``, or None to keep every residual.
+    """
+    batch_size = setup.config.batch_size_per_worker // setup.micro_batches["count"]
+    example = example_inputs(setup.source.info)
+    batch = {name: jax.ShapeDtypeStruct((batch_size, *part.shape), part.dtype) for name, part in example.items()}
+
+    def backward(params, model_state, batch, key):
+        def loss(params):
+            return setup.task.loss(params, model_state, batch, key)[0]
+
+        return jax.vjp(loss if save is None else jax.checkpoint(loss, policy=save), params)[1]
+
+    shapes = setup.worker_shapes
+    key = jax.eval_shape(jax.random.key, 0)
+    program = jax.make_jaxpr(backward)(shapes.params, shapes.worker.model_state, batch, key).jaxpr
+    residuals = {x for x in program.outvars if isinstance(x, Var)}.difference(program.invars)
+    return _bytes([x.aval for x in residuals])
+
+
+def _is_product(primitive: Any, *operands: Any, **parameters: Any) -> bool:
+    is_dot_or_convolution = jax.checkpoint_policies.dots_saveable(primitive, *operands, **parameters)
+    return is_dot_or_convolution or primitive is lane_convolution.convolution_p
+
+
+def _bytes(tree: Any) -> int:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
