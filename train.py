@@ -74,6 +74,7 @@ flags.DEFINE_integer(
     upper_bound=65536,
     help="Device count to assume in a dry run; may exceed those present.",
 )
+flags.DEFINE_bool("dry_run_compile", True, "Whether a dry run compiles the step, which takes minutes for large models.")
 flags.DEFINE_string("coordinator", None, "Multi-process: host:port of process 0, or auto to let JAX find it.")
 flags.DEFINE_integer(
     "num_processes",
@@ -181,7 +182,10 @@ def run(argv: Sequence[str]) -> int:
         parallel.keep_freed_memory()
     if FLAGS.record_times and config.server.name != "synchronous":
         raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
-    if FLAGS.dry_run or FLAGS.dry_run_devices is not None:
+    is_dry_run = FLAGS.dry_run or FLAGS.dry_run_devices is not None
+    if FLAGS["dry_run_compile"].present and not is_dry_run:
+        raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True or dry_run_devices")
+    if is_dry_run:
         parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
         setup = make_setup(config, open_data=data.assumed.make_or_assume)
         with refusing():
@@ -190,6 +194,7 @@ def run(argv: Sequence[str]) -> int:
                     setup,
                     num_devices=FLAGS.dry_run_devices or FLAGS.num_devices,
                     steps_per_call=steps_per_call(setup),
+                    compiled="if present" if FLAGS.dry_run_compile else "never",
                 )
             )
         return 0

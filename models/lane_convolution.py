@@ -98,6 +98,11 @@ def _bind(result: str, a: Any, b: Any, *, shape: Sequence[int], window: Window) 
     return convolution_p.bind(a, b, result=result, shape=tuple(shape), window=window)
 
 
+def _has_lanes(shape: tuple[int, ...], window: Window) -> bool:
+    """Whether the result, and then both operands, have a leading axis of lanes."""
+    return len(shape) > len(window.strides) + 2
+
+
 def _layout(ndim: int) -> tuple[str, str, str]:
     spatial = "".join(chr(ord("a") + axis) for axis in range(ndim - 2))
     return f"N{spatial}C", f"{spatial}IO", f"N{spatial}C"
@@ -110,7 +115,7 @@ def _convolve(x: jax.Array, w: jax.Array, *, window: Window) -> jax.Array:
 
 
 def _compute(a: jax.Array, b: jax.Array, *, result: Result, shape: tuple[int, ...], window: Window) -> jax.Array:
-    """Returns the result as JAX's own convolution has it."""
+    """Returns the result without lanes, as JAX's own convolution has it."""
     if result == "output":
         return _convolve(a, b, window=window)
     unknown = jax.typeof(a).update(shape=shape)  # varies over the axes of a mesh that the operands vary over
@@ -129,20 +134,30 @@ def _transpose(which: Literal[0, 1], cotangent: Any, *operands: Any, result: Res
 
 
 def _batch(operands: Any, axes: Any, *, result: Result, shape: tuple[int, ...], window: Window) -> tuple[Any, int]:
-    """Computes all lanes: as one batch where they share the kernel, by ``kernel_gradients``, or lane after lane.
+    """Adds the axis of a ``vmap``: to the images of a batch if the kernel is shared, to the lanes otherwise.
 
-    Lanes with kernels of their own would need a grouped convolution in the forward pass too.
+    Only the number of lanes grows with a nested ``vmap``, so that tracing costs the same for any number of them.
     """
-    a, b = (x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes, strict=True))
-    has_lanes = tuple(axis is not None for axis in axes)
-    if result != "kernel" and has_lanes == (True, False):
-        whole = _bind(result, a.reshape(-1, *a.shape[2:]), b, shape=(len(a) * shape[0], *shape[1:]), window=window)
-        return whole.reshape(len(a), *shape), 0
-    if has_lanes == (True, True):
-        of_lanes = kernel_gradients if result == "kernel" else functools.partial(_lane_by_lane, result=result)
-        return of_lanes(a, b, shape=shape, window=window), 0
+    has_lanes, is_batched = _has_lanes(shape, window), tuple(axis is not None for axis in axes)
+    size = next(x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None)
+    a, b = operands
+
+    def merge(axis: int, *arrays: Any) -> list[Any]:
+        return [x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :]) for x in arrays]
+
+    if result != "kernel" and is_batched == (True, False):
+        at = int(has_lanes)
+        (images,) = merge(at, jnp.moveaxis(a, axes[0], at))
+        whole = _bind(result, images, b, shape=(*shape[:at], size * shape[at], *shape[at + 1 :]), window=window)
+        return whole.reshape(*shape[:at], size, *shape[at:]), at
+    if is_batched == (True, True) or has_lanes:
+        a, b = (batching.bdim_at_front(x, axis, size) for x, axis in zip(operands, axes, strict=True))
+        if not has_lanes:
+            return _bind(result, a, b, shape=(size, *shape), window=window), 0
+        whole = _bind(result, *merge(0, a, b), shape=(size * shape[0], *shape[1:]), window=window)
+        return whole.reshape(size, *shape), 0
     compute = functools.partial(_compute, result=result, shape=shape, window=window)
-    return jax.vmap(compute, [0 if has else None for has in has_lanes])(a, b), 0
+    return jax.vmap(compute, axes)(a, b), 0
 
 
 def _abstract(a: Any, b: Any, *, result: Result, shape: tuple[int, ...], window: Window) -> Any:
@@ -150,50 +165,50 @@ def _abstract(a: Any, b: Any, *, result: Result, shape: tuple[int, ...], window:
     return a.update(shape=shape)
 
 
-def _make_primitive() -> Primitive:
-    """Returns the primitive with its rules for evaluation, differentiation, batching and lowering."""
-    primitive = Primitive("lane_convolution")
-    primitive.def_impl(jax.jit(_compute, static_argnames=("result", "shape", "window")))
-    primitive.def_abstract_eval(_abstract)
-    ad.defbilinear(primitive, functools.partial(_transpose, 0), functools.partial(_transpose, 1))
-    batching.primitive_batchers[primitive] = _batch
-    mlir.register_lowering(primitive, mlir.lower_fun(_compute, multiple_results=False))
-    return primitive
-
-
-convolution_p = _make_primitive()
-
-
 # ---- lanes -------------------------------------------------------------------------------------------------------
 
 # Below so many input channels a product of matrices leaves most of an accelerator's matrix unit idle.
 _MIN_CHANNELS = 8
 
+# An accelerator computes more lanes than these in a loop, since a program grows with every convolution in it.
+_MAX_UNROLLED = 32
 
-def kernel_gradients(x: jax.Array, z: jax.Array, *, shape: tuple[int, ...], window: Window) -> jax.Array:
-    """Returns each lane's gradient of the shared kernel, [L, ..., C, K].
 
-    Accelerators multiply matrices, one product for each place of the kernel. A CPU goes lane after lane: the products
-    take LeNet-5's step 1.2 times as long, and a grouped convolution 3 times.
+def _on_cpu(a: jax.Array, b: jax.Array, *, result: Result, shape: tuple[int, ...], window: Window) -> jax.Array:
+    """Goes lane after lane: LeNet-5's step takes 1.2 times as long by products, and 3 times by grouped convolutions."""
+    compute = _lane_by_lane if _has_lanes(shape, window) else _compute
+    return compute(a, b, result=result, shape=shape, window=window)
+
+
+def _on_accelerator(a: jax.Array, b: jax.Array, *, result: Result, shape: tuple[int, ...], window: Window) -> jax.Array:
+    """Multiplies matrices for the gradients of kernels; else goes lane after lane.
+
+    Lanes with kernels of their own would need a grouped convolution in the forward pass too.
+    """
+    if not _has_lanes(shape, window):
+        return _compute(a, b, result=result, shape=shape, window=window)
+    if result == "kernel" and shape[-2] >= _MIN_CHANNELS:
+        return _place_by_place(a, b, shape=shape, window=window)
+    if len(a) <= _MAX_UNROLLED:
+        return _lane_by_lane(a, b, result=result, shape=shape, window=window)
+    return lax.map(lambda lane: _bind(result, *lane, shape=shape[1:], window=window), (a, b))
+
+
+def _lane_by_lane(a: jax.Array, b: jax.Array, *, result: Result, shape: tuple[int, ...], window: Window) -> jax.Array:
+    return jnp.stack([_bind(result, *lane, shape=shape[1:], window=window) for lane in zip(a, b, strict=True)])
+
+
+def _place_by_place(x: jax.Array, z: jax.Array, *, shape: tuple[int, ...], window: Window) -> jax.Array:
+    """Returns each lane's gradient of the kernel, [L, ..., C, K], by one product of matrices for each of its places.
+
+    The product is of the cotangents and of what that place of the kernel saw of the inputs. It accumulates in float32.
 
     Args:
       x: [L, B, ..., C], the inputs of the lanes.
       z: [L, B, ..., K], the cotangents of their outputs.
-      shape: [..., C, K], of the kernel.
+      shape: [L, ..., C, K], of the result.
       window: how the kernel moves.
     """
-    by_lane, by_place = (functools.partial(f, shape=shape, window=window) for f in (_lane_by_lane, _place_by_place))
-    return by_lane(x, z) if shape[-2] < _MIN_CHANNELS else lax.platform_dependent(x, z, cpu=by_lane, default=by_place)
-
-
-def _lane_by_lane(
-    a: jax.Array, b: jax.Array, *, shape: tuple[int, ...], window: Window, result: Result = "kernel"
-) -> jax.Array:
-    return jnp.stack([_bind(result, *lane, shape=shape, window=window) for lane in zip(a, b, strict=True)])
-
-
-def _place_by_place(x: jax.Array, z: jax.Array, *, shape: tuple[int, ...], window: Window) -> jax.Array:
-    """Multiplies the cotangents with what each place of the kernel saw of the inputs; accumulates in float32."""
     sizes = z.shape[2:-1]
     padding = [(0, 0, 0), (0, 0, 0), *((low, high, 0) for low, high in window.padding), (0, 0, 0)]
     x = lax.pad(x, jnp.zeros((), x.dtype), padding)
@@ -205,4 +220,19 @@ def _place_by_place(x: jax.Array, z: jax.Array, *, shape: tuple[int, ...], windo
         seen = x[(slice(None), slice(None), *cut)].reshape(*z.shape[:3], -1)  # (L, B, pixels, C)
         return jnp.einsum("lbpc,lbpk->lck", seen, z, preferred_element_type=jnp.float32, precision=window.precision)
 
-    return jnp.stack([gradient(place) for place in np.ndindex(*shape[:-2])], 1).reshape(len(x), *shape).astype(x.dtype)
+    return jnp.stack([gradient(place) for place in np.ndindex(*shape[1:-2])], 1).reshape(shape).astype(x.dtype)
+
+
+def _make_primitive() -> Primitive:
+    """Returns the primitive with its rules for evaluation, differentiation, batching and lowering."""
+    primitive = Primitive("lane_convolution")
+    primitive.def_impl(jax.jit(primitive.bind, static_argnames=("result", "shape", "window")))
+    primitive.def_abstract_eval(_abstract)
+    ad.defbilinear(primitive, functools.partial(_transpose, 0), functools.partial(_transpose, 1))
+    batching.primitive_batchers[primitive] = _batch
+    mlir.register_lowering(primitive, mlir.lower_fun(_on_accelerator, multiple_results=False))
+    mlir.register_lowering(primitive, mlir.lower_fun(_on_cpu, multiple_results=False), platform="cpu")
+    return primitive
+
+
+convolution_p = _make_primitive()

@@ -240,7 +240,11 @@ def test_flag_in_the_prose(code, in_root):
     for flag in code.split():
         name, _, value = flag.removeprefix("--").partition("=")
         if not name.startswith("config"):
-            assert name in train.FLAGS or name == "help" or f"--{name}" in options_of_experiments()
+            assert (
+                {name, name.removeprefix("no")} & set(train.FLAGS)
+                or name == "help"
+                or f"--{name}" in options_of_experiments()
+            )
         elif value and value == value.lower():
             check_flags([flag])
         else:  # the value is left out, or a placeholder such as FILE

@@ -45,7 +45,7 @@ BASES = {
 OWN = tuple(BASES)[1:]
 FLAGS_OF_THE_RUN = (
     *("workdir", "num_devices", "fresh", "evaluate_only", "checkpoint", "record_times", "dry_run", "dry_run_devices"),
-    "config",
+    *("dry_run_compile", "config"),
 )
 NAMES = {
     "accumulation": ("micro_batches", "local_steps"),
@@ -132,7 +132,7 @@ class TooSlow(BaseException):
 def attempt(arguments, capsys, monkeypatch, *, folder: pathlib.Path) -> tuple[int, str]:
     """Runs a command up to where it would compile; returns its exit code and what it said, and checks its promises."""
 
-    def describe(setup, *, num_devices=None, steps_per_call=1):
+    def describe(setup, *, num_devices=None, **_):
         Layout.of(setup.config.num_workers, num_devices=num_devices, devices=range(num_devices or 8))
         return "it would run"
 

@@ -6,7 +6,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 from jax import numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
@@ -83,6 +83,32 @@ def test_equals_jax(name, mode):
 
 
 CONVOLUTIONS = (conv_general_dilated, lax.conv_general_dilated)
+
+
+def for_an_accelerator(function, *arguments):
+    """Returns the program that is lowered for a GPU; a CPU computes the same with it."""
+    checks = [export.DisabledSafetyCheck.platform()]
+    return export.export(jax.jit(function), platforms=("cuda",), disabled_checks=checks)(*arguments)
+
+
+@pytest.mark.parametrize(("name", "mode"), [*((name, "gradient") for name in SHAPES), ("3 x 3", "own kernels")])
+def test_the_program_for_an_accelerator_equals_jax(name, mode):
+    x, w, _, _ = arguments(name)
+    ours, theirs = (functools.partial(MODES[mode], loss_by(c, name)) for c in CONVOLUTIONS)
+    program = for_an_accelerator(ours, w, x)
+    assert ("dot_general" in program.mlir_module()) == (name != "7 x 7 of colours")  # too few channels
+    assert largest_error(program.call(w, x), jax.jit(theirs)(w, x)) < 5e-6
+
+
+def test_an_accelerator_computes_many_lanes_in_a_loop():
+    """The program for 40 lanes with kernels of their own is no larger than that for 33."""
+    x, w, _, _ = arguments("7 x 7 of colours")
+    x, w = (jnp.concatenate([part + i / 40 for i in range(14)]) for part in (x, w))
+    ours, theirs = (functools.partial(MODES["own kernels"], loss_by(c, "7 x 7 of colours")) for c in CONVOLUTIONS)
+    programs = [for_an_accelerator(ours, w[:lanes], x[:lanes]) for lanes in (33, 40)]
+    sizes = [program.mlir_module().count("\n") for program in programs]
+    assert sizes[0] == sizes[1]
+    assert largest_error(programs[1].call(w[:40], x[:40]), jax.jit(theirs)(w[:40], x[:40])) < 5e-6
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -198,9 +198,22 @@ def test_evaluate_only(which, step, uninterrupted, capsys):
 def test_dry_run_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command(f"--config={ROOT}/configs/digits.py:smoke", "--dry_run") == 0
-    said = capsys.readouterr().out
+    said, progress = capsys.readouterr()
     assert '"num_workers": 8' in said and "8 workers = 8 devices x 1 lanes" in said and "FLOP" in said
+    assert "tracing" in progress and "compiling" in progress and "dry run" not in said
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("devices", [(), ("--dry_run_devices=8",)])
+def test_dry_run_without_compiling(devices, compilations, capsys):
+    arguments = (f"--config={ROOT}/configs/digits.py:smoke", "--dry_run", *devices)
+    assert command(*arguments, "--nodry_run_compile") == 0
+    compilations.clear()
+    assert command(*arguments, "--nodry_run_compile") == 0
+    said, progress = capsys.readouterr()
+    assert not compilations
+    assert said.count("not compiled: --nodry_run_compile") == 2 and "FLOP" not in said
+    assert "tracing" in progress and "compiling" not in progress
 
 
 @pytest.mark.slow

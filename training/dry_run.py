@@ -3,9 +3,10 @@
 import contextlib
 import gc
 import json
+import sys
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import jax
 from jax import numpy as jnp
@@ -20,7 +21,13 @@ from training.train_step import worker_mapping
 
 
 def describe(
-    setup: TrainSetup, *, num_devices: int | None = None, devices: list[Any] | None = None, steps_per_call: int = 1
+    setup: TrainSetup,
+    *,
+    num_devices: int | None = None,
+    devices: list[Any] | None = None,
+    steps_per_call: int = 1,
+    compiled: Literal["if present", "never"] = "if present",
+    report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> str:
     """Describes a setup as text: config, parameters, workers, traffic, memory; and the compiled step where possible.
 
@@ -32,6 +39,8 @@ def describe(
       num_devices: D; None for the most of this machine's devices that divide the workers.
       devices: this machine's; None for all.
       steps_per_call: the most steps that one call of the devices takes.
+      compiled: whether the step is compiled if the devices are present, which takes minutes for a large model.
+      report: receives one line before each part that may take long; none of them is part of the text.
 
     Raises:
       ValueError: if the devices do not divide the workers, or the step does not reduce.
@@ -40,22 +49,22 @@ def describe(
     assumed = available if num_devices is None else range(num_devices)
     layout = Layout.of(setup.config.num_workers, num_devices=num_devices, devices=assumed)
     inputs = step_inputs(setup, layout)
+    size = f"{layout.num_workers} workers on {layout.num_devices} x {layout.lanes} lanes"
+    report(f"dry run: tracing the step of {size} ...")
     _trace(setup, layout, inputs)
-    is_present = layout.num_devices <= len(available)
     sections = [
         _config(setup),
         _parameters(inputs["state"].params),
         _workers(setup, layout, device=available[0], steps_per_call=steps_per_call),
         _memory(setup, lanes=layout.lanes),
-        _compiled(
-            setup,
-            Layout(layout.num_workers, tuple(available[: layout.num_devices])),
-            inputs,
-            steps_per_call=steps_per_call,
-        )
-        if is_present
-        else f"not compiled: this machine has {len(available)} devices",
     ]
+    if compiled == "never":
+        sections.append("not compiled: --nodry_run_compile")
+    elif layout.num_devices > len(available):
+        sections.append(f"not compiled: this machine has {len(available)} devices")
+    else:
+        present = Layout(layout.num_workers, tuple(available[: layout.num_devices]))
+        sections.append(_compiled(setup, present, inputs, steps_per_call=steps_per_call, report=report))
     return "\n\n".join(sections)
 
 
@@ -171,13 +180,25 @@ def _memory(setup: TrainSetup, *, lanes: int) -> str:
     return "\n".join(["bytes per device", *lines, total])
 
 
-def _compiled(setup: TrainSetup, layout: Layout, inputs: dict[str, Any], *, steps_per_call: int) -> str:
+def _compiled(
+    setup: TrainSetup,
+    layout: Layout,
+    inputs: dict[str, Any],
+    *,
+    steps_per_call: int,
+    report: Callable[[str], None],
+) -> str:
     mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
     step = make_step_of_mode(setup, layout, map_workers=mapping)
     shapes = call_shapes(inputs, num_devices=layout.num_devices, steps_per_call=steps_per_call)
     what = "step" if steps_per_call == 1 else f"call of up to {steps_per_call} steps"
-    lines = [f"compiled for {layout.num_devices} x {layout.devices[0].device_kind}, per device and {what}"]
-    for name, (lowered, calls) in step.lower(*shapes).items():
+    target = f"{layout.num_devices} x {layout.devices[0].device_kind}"
+    lines = [f"compiled for {target}, per device and {what}"]
+    report(f"dry run: tracing it once more for {target} ...")
+    with _without_garbage_collection():
+        programs = step.lower(*shapes)
+    for name, (lowered, calls) in programs.items():
+        report(f"dry run: compiling the program {name!r} for {target}; --nodry_run_compile leaves it out ...")
         compiled = lowered.compile()
         memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
         cost = cost[0] if isinstance(cost, list) else cost
