@@ -6,12 +6,16 @@ import pathlib
 import subprocess
 import sys
 
+import jax
 import pytest
 from absl.testing import flagsaver
 
 import train
-from parallel.backend import set_xla_default
-from tests.stepper import Stepper, setup_of
+from configs import flags
+from data.assumed import make_or_assume
+from parallel.backend import compile_quickly, set_xla_default
+from tests.stepper import Stepper, same_bits, setup_of
+from training.setup import make_setup
 
 LATENCY_HIDING = "xla_gpu_enable_latency_hiding_scheduler"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -95,6 +99,16 @@ def test_a_default_leaves_what_the_user_says(monkeypatch):
     monkeypatch.delenv("XLA_FLAGS")
     set_xla_default("xla_one", "1")
     assert os.environ["XLA_FLAGS"] == "--xla_one=1"
+
+
+@pytest.mark.parametrize("config", ["digits", "mnist_adasum"])
+def test_a_quick_compile_gives_the_same_parameters(config, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")
+    assert not compile_quickly()
+    monkeypatch.delenv("XLA_FLAGS")
+    init = jax.jit(make_setup(flags.load(f"{ROOT}/configs/{config}.py"), open_data=make_or_assume).init_worker).lower()
+    quick, slow = (init.compile(options)() for options in (compile_quickly(), {"xla_backend_optimization_level": 3}))
+    assert same_bits(quick, slow)
 
 
 def test_the_switch_sets_it(monkeypatch, capsys):

@@ -21,7 +21,7 @@ from data.augment import as_inputs
 from data.examples import Info
 from data.sources import Source
 from models import tasks
-from parallel import AXES, Layout, processes
+from parallel import AXES, Layout, compile_quickly, processes
 from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
 from runs.errors import ConfigError, in_block
@@ -132,7 +132,8 @@ class TrainSetup:
 
     def init_state(self, layout: Layout, *, params: Any = None) -> TrainState:
         """Returns the initial state of all workers, on the devices."""
-        state = jax.device_get(jax.jit(lambda params: self.init_worker(params=params))(params))
+        init = jax.jit(lambda params: self.init_worker(params=params), compiler_options=compile_quickly())
+        state = jax.device_get(init(params))
         state = processes.same_on_all(state)
         of_all = map_per_worker(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), state)
         return layout.put(of_all, STATE_AXES)
