@@ -24,7 +24,8 @@ def found(**values):
 
 def write(folder, *, devices=("cpu:0 cpu",), **values):
     path = folder / "reduction.json"
-    measured.write("reduction", found(**values), devices=devices, packages={"torch": "2"}, path=path)
+    environment = measured.environment_of(devices=devices, packages={"torch": "2"})
+    measured.write("reduction", found(**values), environment=environment, path=path)
     return path
 
 

@@ -32,7 +32,7 @@ def test_every_twin_is_of_a_model_of_ours():
 def test_twins_have_as_many_parameters(model):
     network, shape = OURS[model]
     params = jax.eval_shape(network.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, np.float32))["params"]
-    build, image, _ = torch_networks.MODELS[model]
+    build, image = torch_networks.MODELS[model].build, torch_networks.MODELS[model].shape
     theirs = list(build().parameters())
     assert sorted(leaf.size for leaf in jax.tree.leaves(params)) == sorted(leaf.numel() for leaf in theirs)
     assert image == (shape[-1], *shape[1:-1])
@@ -57,7 +57,7 @@ def test_recipes_are_the_same(model):
     found = dict(config.optimizer)
     for transform in found.pop("transforms", ()):
         found |= {key: value for key, value in transform.items() if key not in ("name", "mask")}
-    _, _, options = torch_networks.MODELS[model]
+    options = torch_networks.MODELS[model].options
     expected = {"lr" if key == "learning_rate" else key: value for key, value in found.items() if key != "name"}
     assert options == {key: value for key, value in expected.items() if key in options}
     assert not expected.get("nesterov") or options["nesterov"]
