@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import gpu, report
+from benchmarks import report
 
 ON_CPU = ("step", "lanes", "dispatch", "reduction", "processes", "scaling", "start_up", "waiting", "simulation")
 BENCHMARKS = (*ON_CPU, "gpu")
@@ -73,6 +73,8 @@ def main(argv: Sequence[str]) -> int:
     commands.add_parser("publish", help="publish the measured results")
     given, rest = parser.parse_known_args(argv[1:])
     if given.command == "gpu":
+        from benchmarks import gpu  # imports JAX, which the other commands leave to their processes
+
         return gpu.main(rest)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")

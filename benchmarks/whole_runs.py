@@ -1,4 +1,4 @@
-"""Whole runs of train.py as commands, and a made-up MNIST where none is prepared."""
+"""Whole runs of train.py as commands, from the start to the end, on a made-up MNIST where none is prepared."""
 
 import io
 import json
@@ -7,12 +7,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import command
+from benchmarks.clock import Clock
+from benchmarks.measured import Measured, Target
+from benchmarks.targets import Size
 from data import decoded
 from launch.children import ROOT, last_line
 
@@ -30,6 +34,53 @@ class Seconds(NamedTuple):
 
     process: float
     loop: float
+
+
+class WholeRuns:
+    """Times runs of LeNet-5 with Adasum, with several steps a call and with one, and of the digits.
+
+    Args:
+      size: "full", or "tiny" for the smallest variants of the configs.
+      folder: an empty folder for made-up data.
+    """
+
+    def __init__(self, size: Size, *, folder: Path):
+        self._variant, self._folder = "" if size == "full" else ":smoke", folder
+        self._environment: dict[str, str] = {}
+        self._error: RuntimeError | None = None
+
+    def prepare(self) -> None:
+        """Makes the data ahead; what fails is the reason that ``measure`` gives."""
+        try:
+            self._environment = {} if self._variant else with_mnist(self._folder)
+        except RuntimeError as error:
+            self._error = error
+
+    def measure(self, *, repeats: int, clock: Clock, log: command.Log) -> list[Measured]:
+        """Returns the rows of the rounds that the clock allows; each run is a process, the only one of its time."""
+        lenet5, digits = f"mnist_adasum{self._variant}", f"digits{self._variant}"
+        lines: list[tuple[str, tuple[str, ...]]] = [(lenet5, ()), (lenet5, ("--steps_per_dispatch=1",)), (digits, ())]
+        done: list[list[Seconds]] = []
+        environment, error = {**os.environ, **self._environment}, self._error
+        try:
+            while error is None and len(done) < repeats:
+                log(f"whole runs: round {len(done) + 1} of {repeats}")
+                done.append([run(*line, environment=environment, timeout=max(0.0, clock.left)) for line in lines])
+        except RuntimeError as failure:
+            error = failure
+        reason = "" if done else clock.reason(error)
+
+        def row(name: str, value: Callable[..., float], target: Target | None = None, unit: str = "s") -> Measured:
+            return Measured(name, [value(*seconds) for seconds in done], unit, target, missing=reason)
+
+        over = f"configs/{lenet5}, default steps a call over 1, seconds in the loop"
+        return [
+            row(f"configs/{lenet5}, seconds in the loop", lambda a, b, c: a.loop, Target("<=", 6)),
+            row(f"configs/{lenet5}, start to end", lambda a, b, c: a.process),
+            row(over, lambda a, b, c: a.loop / b.loop, Target("<=", 1), "x"),
+            row(f"configs/{digits}, start to end", lambda a, b, c: c.process, Target("<=", 12)),
+            row(f"configs/{digits}, seconds in the loop", lambda a, b, c: c.loop),
+        ]
 
 
 def run(
@@ -76,15 +127,23 @@ def with_mnist(folder: Path, *, num_train: int = NUM_TRAIN, num_test: int = NUM_
       folder: an empty folder for made-up and for decoded images.
       num_train: the number of made-up training images.
       num_test: the number of made-up test images.
+
+    Raises:
+      RuntimeError: one line, if they cannot be written or decoded.
     """
     environment = {"XDG_CACHE_HOME": str(folder / "cache")}
     try:
         decoded.check("mnist")
     except ValueError:
-        write_mnist(folder / "tfds", num_train=num_train, num_test=num_test)
         environment["TFDS_DATA_DIR"] = str(folder / "tfds")
+        try:
+            write_mnist(folder / "tfds", num_train=num_train, num_test=num_test)
+        except (ImportError, OSError) as error:
+            raise RuntimeError(f"MNIST is not prepared, and cannot be made up: {error}") from None
     program = "from data import decoded; decoded.load('mnist')"
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, **environment}, check=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, **environment})
+    if done.returncode:
+        raise RuntimeError("MNIST cannot be decoded")
     return environment
 
 
