@@ -34,7 +34,7 @@ class Bench:
         self._repeats, self._clock, self._log, self._profile = repeats, clock, log, profile
         self._compile_seconds: dict[str, float] = {}  # by line
         self._not_compiled: dict[str, str] = {}  # by name: why
-        others = {key: value for key, value in os.environ.items() if key != "XLA_CLIENT_MEM_FRACTION"}
+        others = {key: value for key, value in os.environ.items() if key != "XLA_PYTHON_CLIENT_MEM_FRACTION"}
         self._environment = {
             **others,
             "PYTHONPATH": str(ROOT),
@@ -53,7 +53,7 @@ class Bench:
             module, arguments = "benchmarks.torch_twins", contender.line.split()
         else:
             module, arguments = "benchmarks.groups", ["localhost:1", "1", "0", "1"]  # one process, one device
-            environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = str(contender.share)
+            environment["XLA_CLIENT_MEM_FRACTION"] = str(contender.share)
             environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "true" if memory == "share" else "false"
         with self._clock.watch(rounds.Child.module(module, *arguments, environment=environment)) as child:
             yield child

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+import benchmarks.__main__ as program
 from benchmarks import gpu, loops, measured, parts, targets, torch_twins, whole_runs
 from benchmarks.measured import Measured, Target
 from benchmarks.parts import Contender, Part, Row, Taken, faster
@@ -46,7 +47,7 @@ def test_rows_are_of_contenders_of_their_part(chosen):
 def test_targets_are_those_of_the_issue():
     found = [str(row.target) for part in FULL.values() for row in part.rows if row.target]
     ratios = [">= 0.9", ">= 0.87", ">= 1", ">= 0.9", ">= 1", ">= 0.9", ">= 0.9", ">= 1"]
-    assert sorted(found) == sorted([*ratios, "<= 60", "<= 60", "< 40", "<= 0.03", "<= 59.3", "<= 59.3"])
+    assert sorted(found) == sorted([*ratios, "<= 60", "<= 60", "<= 60", "< 40", "<= 0.03", "<= 59.3", "<= 59.3"])
 
 
 def loaded(contender):
@@ -212,14 +213,12 @@ def test_refused_in_one_line(flags, message, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chosen", ["lenet5", "resnet20,async"])
-def test_a_whole_command(chosen, tmp_path, capsys):
+def test_a_whole_command(tmp_path, capsys):
     path = tmp_path / "gpu.json"
-    assert gpu.main(["--size=tiny", f"--only={chosen}", "--repeats=1", f"--json={path}"]) == 0
+    assert program.main(["benchmarks", "gpu", "--size=tiny", "--only=lenet5", "--repeats=1", f"--json={path}"]) == 0
     environment, found = measured.read(path)
-    rows = [row.name for name in chosen.split(",") for row in TINY[name].rows]
-    assert [one.name for one in found if one.name in rows] == rows
+    assert found[0].name == TINY["lenet5"].rows[0].name and len(found) > 3
     assert environment["devices"] == [jax.devices()[0].device_kind]
     has_peer = importlib.util.find_spec("torch") is not None
     assert all(one.values for one in found if has_peer or "PyTorch" not in one.name)
-    assert all(measured.in_words(one) in capsys.readouterr().out for one in found[:1])
+    assert capsys.readouterr().out.splitlines() == [measured.in_words(one) for one in found]
