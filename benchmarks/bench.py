@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -34,10 +34,10 @@ class Bench:
         self._repeats, self._clock, self._log, self._profile = repeats, clock, log, profile
         self._compile_seconds: dict[str, float] = {}  # by line
         self._not_compiled: dict[str, str] = {}  # by name: why
-        others = {key: value for key, value in os.environ.items() if key != "XLA_PYTHON_CLIENT_MEM_FRACTION"}
         self._environment = {
-            **others,
+            **os.environ,
             "PYTHONPATH": str(ROOT),
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # processes share the memory, which they never give back
             "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -46,17 +46,12 @@ class Bench:
 
     # ---- processes ----
 
-    @contextlib.contextmanager
-    def _started(self, contender: Contender, *, memory: Literal["share", "as needed"]) -> Iterator[rounds.Child]:
-        environment = dict(self._environment)
+    def _started(self, contender: Contender) -> contextlib.AbstractContextManager[rounds.Child]:
         if contender.packages:
             module, arguments = "benchmarks.torch_twins", contender.line.split()
         else:
             module, arguments = "benchmarks.groups", ["localhost:1", "1", "0", "1"]  # one process, one device
-            environment["XLA_CLIENT_MEM_FRACTION"] = str(contender.share)
-            environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "true" if memory == "share" else "false"
-        with self._clock.watch(rounds.Child.module(module, *arguments, environment=environment)) as child:
-            yield child
+        return self._clock.watch(rounds.Child.module(module, *arguments, environment=self._environment))
 
     def _ask(self, child: rounds.Child, contender: Contender, verb: str = "") -> float:
         """Asks a contender's process for a turn, or for what a verb names."""
@@ -79,7 +74,7 @@ class Bench:
 
         def compile_one(contender: Contender) -> None:
             try:
-                with self._started(contender, memory="as needed") as child:
+                with self._started(contender) as child:
                     seconds = self._ask(child, contender, "compile")
             except RuntimeError as error:
                 self._not_compiled[contender.name] = self._clock.reason(error)
@@ -110,6 +105,9 @@ class Bench:
     def turns(self, parts: Mapping[str, Part]) -> Iterator[list[Measured]]:
         """Starts the contenders of some parts side by side, and yields the rows of each part, timed alone.
 
+        Programs are loaded side by side. First steps, for which JAX takes memory in powers of two as long as there is
+        enough, are taken one after another.
+
         Args:
           parts: parts whose contenders fit into the memory together.
         """
@@ -121,18 +119,21 @@ class Bench:
                 if reason := missing(contender):
                     reasons[key] = reason
                 else:
-                    children[key] = stack.enter_context(self._started(contender, memory="share"))
+                    children[key] = stack.enter_context(self._started(contender))
 
-            def begin(key: tuple[str, str]) -> None:
+            def begin(key: tuple[str, str], verb: str) -> None:
                 try:
-                    self._ask(children[key], keyed[key])
+                    if key not in reasons:
+                        self._ask(children[key], keyed[key], verb)
                 except RuntimeError as error:
                     reasons[key] = self._clock.reason(error)
                     self._log(f"not started: {', '.join(key)}: {reasons[key]}")
 
             self._log(f"starting {len(children)} contenders of {', '.join(parts)}")
             with concurrent.futures.ThreadPoolExecutor(max(1, len(children))) as threads:
-                list(threads.map(begin, children))
+                list(threads.map(functools.partial(begin, verb="compile"), children))
+            for key in sorted(children, key=lambda key: -keyed[key].share):  # the largest take their memory first
+                begin(key, "")
             for name, part in parts.items():
                 ready = {c.name: children[name, c.name] for c in part.contenders if (name, c.name) not in reasons}
                 of_part = {c.name: reasons[name, c.name] for c in part.contenders if (name, c.name) in reasons}

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from benchmarks.measured import Measured, Target
 
 GIB = 2**30
-_ALL_SHARES = 0.96  # of the memory, for the processes that are alive together; the driver takes the rest
+_ALL_SHARES = 0.96  # of the memory, for the processes that are alive together
 
 
 class Contender(NamedTuple):
@@ -18,7 +18,7 @@ class Contender(NamedTuple):
       name: a description, unique within its part.
       line: the line by which ``benchmarks.groups`` makes it, or the arguments of ``benchmarks.torch_twins``.
       examples: the number of examples in a step, or in an asynchronous update.
-      share: the share of the device's memory that it may take; that of PyTorch is an estimate.
+      share: an estimate of the share of an H100's memory that it takes.
       packages: the packages of PyTorch that it needs; none for one of ours.
     """
 

@@ -1,12 +1,14 @@
 """The parts of ``benchmarks.gpu`` with their targets, at full size and with small models of the same kinds."""
 
 import math
+import typing
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from benchmarks import loops
 from benchmarks.measured import Target
 from benchmarks.parts import GIB, Contender, Part, compiling, faster, peak, reduction_share
+from parallel import Lanes
 
 Size = Literal["full", "tiny"]
 SIZES: tuple[Size, ...] = ("full", "tiny")
@@ -50,7 +52,7 @@ class Makers(NamedTuple):
           workers: W, all of them lanes of one device.
           batch: the examples of a worker.
           updates: the updates of a turn.
-          share: the share of the device's memory that it may take.
+          share: an estimate of the share of the device's memory that it takes.
           part: the part of the step.
           steps_per_call: steps of one call.
           examples: the examples of an update; None for those of all workers.
@@ -184,9 +186,9 @@ def _small_parts(make: Makers, n: Counts) -> dict[str, Part]:
     adasum = make.ours(adasum_name, "mnist_adasum", *UPDATES, **by_lanes, **often)
     peer = make.pytorch(peer_name, "lenet5", batch=images, updates=300, share=0.05)
     waves: dict[str, Any] = {"workers": n.asynchronous, "batch": n.batch, "updates": 106, "share": 0.06}
-    batched, dispatched = (
+    of_auto, *others = (
         make.ours(f"lanes={lanes}", "mnist_async_53", f"lanes={lanes}", examples=n.batch, **waves)
-        for lanes in ("vmap", "dispatched")
+        for lanes in typing.get_args(Lanes)
     )
     title = f"MNIST CNN, asynchronous, {n.asynchronous} workers"
     return {
@@ -199,8 +201,8 @@ def _small_parts(make: Makers, n: Counts) -> dict[str, Part]:
             (faster(f"LeNet-5, {adasum_name} over {peer_name} at {images}", adasum_name, peer_name, Target(">=", 1)),),
         ),
         "async": Part(
-            (batched, dispatched),
-            (faster(f"{title}, {batched.name} over {dispatched.name}", batched.name, dispatched.name),),
+            (of_auto, *others),
+            tuple(faster(f"{title}, {of_auto.name} over {c.name}", of_auto.name, c.name) for c in others),
         ),
     }
 
