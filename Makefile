@@ -7,7 +7,7 @@ N ?= 2
 PYTEST := $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help train train-local test test-all bench lint clean FORCE
+.PHONY: help train train-local test test-all bench bench-gpu lint clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## print this list
@@ -32,6 +32,9 @@ test-all: lint  ## run lint, then every test and doctest
 
 bench: $(VENV)/bench-ready  ## run the published benchmarks, and compare with their results (less than 20 minutes on 2 cores)
 	$(VENV)/bin/python -m benchmarks run
+
+bench-gpu: $(VENV)/bench-ready  ## measure one GPU (less than 9 minutes on an H100): make bench-gpu ARGS="--only=bert"
+	$(VENV)/bin/python -m benchmarks gpu $(ARGS)
 
 lint: $(VENV)/dev-ready  ## check formatting, style and types (to fix: .venv/bin/ruff format; .venv/bin/ruff check --fix)
 	$(VENV)/bin/python -m ruff format --check .

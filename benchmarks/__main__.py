@@ -1,7 +1,8 @@
-"""Runs the benchmarks whose results are published, one after another: ``make bench``.
+"""Runs the benchmarks whose results are published, one after another: ``make bench`` and ``make bench-gpu``.
 
-    python -m benchmarks run                    # all, into out/bench; then prints changes since the published results
+    python -m benchmarks run                    # all of a CPU, into out/bench; then prints changes since published
     python -m benchmarks run step lanes         # some of them
+    python -m benchmarks gpu                    # that of a GPU, into out/bench; --help lists its flags
     python -m benchmarks publish                # publishes the results in out/bench
 
 Each benchmark is a process and a command of its own: python -m benchmarks.NAME. python -m benchmarks.reducers measures
@@ -17,7 +18,8 @@ from pathlib import Path
 
 from benchmarks import report
 
-BENCHMARKS = ("step", "lanes", "dispatch", "reduction", "processes", "scaling", "start_up", "waiting", "simulation")
+ON_CPU = ("step", "lanes", "dispatch", "reduction", "processes", "scaling", "start_up", "waiting", "simulation")
+BENCHMARKS = (*ON_CPU, "gpu")
 MEASURED = Path("out/bench")
 
 
@@ -65,10 +67,17 @@ def main(argv: Sequence[str]) -> int:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    names = f"some of {', '.join(BENCHMARKS)} (default: all)"
+    names = f"some of {', '.join(BENCHMARKS)} (default: all but gpu)"
     commands.add_parser("run", help="measure").add_argument("names", nargs="*", metavar="NAME", help=names)
+    commands.add_parser("gpu", help="measure a GPU", add_help=False)
     commands.add_parser("publish", help="publish the measured results")
-    given = parser.parse_args(argv[1:])
+    given, rest = parser.parse_known_args(argv[1:])
+    if given.command == "gpu":
+        from benchmarks import gpu  # imports JAX, which the other commands leave to their processes
+
+        return gpu.main(rest)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if given.command == "publish":
         publish()
         return 0
@@ -76,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"names={sorted(unknown)[0]!r}: must be of {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     try:
-        return run(given.names or BENCHMARKS)
+        return run(given.names or ON_CPU)
     except KeyboardInterrupt:
         return 130
 

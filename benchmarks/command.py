@@ -86,5 +86,6 @@ def run(benchmark: Callable[..., Found], *, name: str, doc: str, argv: Sequence[
     for one in found.measured:
         print(measured.in_words(one))
     if path is not None:
-        measured.write(name, found.measured, devices=found.devices, packages=found.packages, path=path)
+        environment = measured.environment_of(devices=found.devices, packages=found.packages)
+        measured.write(name, found.measured, environment=environment, path=path)
     return 0

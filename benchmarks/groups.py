@@ -4,14 +4,21 @@
 
 Each line of a process's standard input asks for one turn of a contender, which is made at its first turn:
 
-    step CONFIG UPDATES [KEY=VALUE ...]      # see loops.Loop
-    local CONFIG UPDATES [KEY=VALUE ...]     # the same with part="local"
-    reduce LAYOUT:FLOATS REDUCER             # see leaves and candidates
+    step CONFIG UPDATES[/K] [KEY=VALUE ...]      # see loops.Loop; K steps a call, 1 by default
+    local CONFIG UPDATES[/K] [KEY=VALUE ...]     # the same with part="local"
+    reduce LAYOUT:FLOATS REDUCER                 # see leaves and candidates
+
+or for something else of a contender of the first two kinds:
+
+    compile CONTENDER                            # the seconds of tracing and compiling its step, which is not taken
+    trace FOLDER CONTENDER                       # a turn of ten updates, which the profiler traces into a folder
+    peak                                         # the most bytes that the first device has held; NaN if it is unknown
 """
 
 import concurrent.futures
 import contextlib
 import functools
+import math
 import os
 import sys
 import time
@@ -27,6 +34,7 @@ from launch.local import free_port
 from parallel import Layout, configure_cpu_devices, keep_freed_memory, processes
 
 _CALLS = 3  # calls of a reducer in a turn
+_TRACED = 10  # updates of a trace
 
 
 @contextlib.contextmanager
@@ -62,15 +70,41 @@ def make(contender: str, *, num_devices: int) -> Turn:
     kind, *rest = contender.split()
     if kind == "step" or kind == "local":
         name, num_updates, *overrides = rest
+        num_updates, _, size = num_updates.partition("/")
         setup = load(name, overrides)
         layout = Layout.of(setup.config.num_workers, num_devices=num_devices)
         part: Part = "step" if kind == "step" else "local"
-        return Loop(setup, layout, num_updates=int(num_updates), part=part)
+        return Loop(setup, layout, num_updates=int(num_updates), part=part, steps_per_call=int(size or 1))
     if kind == "reduce":
         (shapes, num_floats), reducer = rest[0].split(":"), rest[1]
         layout = Layout.of(num_devices, num_devices=num_devices)
         return Reduction(leaves.SIZED[shapes](int(num_floats)), reducer, layout=layout)
     raise ValueError(f"{contender!r}: must be step, local or reduce")
+
+
+def answer(line: str, *, made: Callable[[str], Turn]) -> float:
+    """Returns the number that a line asks for.
+
+    Args:
+      line: as the module's docstring lists them.
+      made: returns the contender that a line names, always the same one.
+    """
+    verb, _, contender = line.partition(" ")
+    if verb == "peak":
+        return float((jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", math.nan))
+    if verb == "compile":
+        return _loop(made(contender)).compile()
+    if verb == "trace":
+        folder, _, contender = contender.partition(" ")
+        loop = _loop(made(contender))
+        with jax.profiler.trace(folder, create_perfetto_trace=True):
+            return loop(_TRACED)
+    return made(line)()
+
+
+def _loop(contender: Turn) -> Loop:
+    assert isinstance(contender, Loop), "only steps are compiled or traced alone"
+    return contender
 
 
 class Reduction:
@@ -107,7 +141,7 @@ def main(coordinator: str, num_processes: str, index: str, num_devices: str) -> 
     configure_cpu_devices(devices, num_devices=devices, num_processes=count)
     made = functools.cache(functools.partial(make, num_devices=devices))
     with contextlib.suppress(KeyboardInterrupt):  # the process that started this one gets it, too
-        serve(lambda line: made(line)())
+        serve(functools.partial(answer, made=made))
     processes.abandon(0)  # the other processes end when their own input ends, which is not at the same time
 
 

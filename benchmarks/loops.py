@@ -8,52 +8,80 @@ import jax
 import numpy as np
 
 from configs import flags
+from data import tokenizers
 from data.assumed import make_or_assume
 from data.example_order import ExampleOrder
-from data.examples import Arrays, Dataset, Info
+from data.examples import Arrays, Columns, Dataset, Info
 from data.feeds import Feeds
 from launch.children import ROOT
 from parallel import AXES, Layout, Step, StepsInFlight
 from training.async_train_step import make_step_of_mode
 from training.metric_logger import StepNumbers
 from training.setup import TrainSetup, make_setup
+from training.step_plan import StepPlan
 from training.train_step import worker_mapping
 
 Part = Literal["step", "local"]
 
-NUM_EXAMPLES = 4096
+NUM_EXAMPLES, MAX_BYTES = 4096, 2**28  # of a made-up set, unless a step takes more
 _ENDLESS = 1_000_000  # steps
 
 
 def load(name: str, overrides: Sequence[str]) -> TrainSetup:
-    """Returns the setup of a config of this repository, whether or not its data are present.
+    """Returns the setup of a config of this repository, such as "digits:smoke", whether or not its data are present.
 
     >>> load("digits", ["num_workers=2"]).config.num_workers
     2
     """
+    name, *variant = name.split(":")
     endless = [f"{key}_steps={_ENDLESS}" for key in ("train", "eval_every", "checkpoint_every")]
     given = [f"--config.{text}" for text in (*overrides, *endless)]
-    return make_setup(flags.load(f"{ROOT}/configs/{name}.py", given), open_data=make_or_assume)
+    return make_setup(flags.load(":".join([f"{ROOT}/configs/{name}.py", *variant]), given), open_data=make_or_assume)
 
 
-def made_up(info: Info) -> Dataset:
-    """Returns random images with random labels, with the shapes of a data set.
+def made_up(info: Info, *, num_examples: int = NUM_EXAMPLES) -> Dataset:
+    """Returns random examples with the shapes of a data set: images with labels, or sequences of tokens.
 
     Raises:
-      ValueError: if the data set does not hold images.
+      ValueError: if the data set holds neither.
     """
-    if set(info.example) != {"image", "label"} or info.example["image"].dtype != np.uint8:
-        raise ValueError(f"data of {', '.join(info.example)}: must be images of bytes, with labels")
     rng = np.random.default_rng(0)
-    image = info.example["image"]
-    examples = Arrays(
-        {
-            "image": rng.integers(256, size=(NUM_EXAMPLES, *image.shape), dtype=np.uint8),
-            "label": rng.integers(info.sizes["num_classes"], size=NUM_EXAMPLES, dtype=np.int32),
-        }
-    )
+    if "tokens" in info.example:
+        examples = Arrays(_sequences(info, num_examples, rng))
+    elif set(info.example) == {"image", "label"} and info.example["image"].dtype == np.uint8:
+        image = info.example["image"]
+        examples = Arrays(
+            {
+                "image": rng.integers(256, size=(num_examples, *image.shape), dtype=np.uint8),
+                "label": rng.integers(info.sizes["num_classes"], size=num_examples, dtype=np.int32),
+            }
+        )
+    else:
+        raise ValueError(f"data of {', '.join(info.example)}: must be images of bytes, with labels, or tokens")
     constants = {name: np.full(part.shape, 100, part.dtype) for name, part in info.constants.items()}
     return Dataset("made up", examples, examples, constants)
+
+
+def _sequences(info: Info, count: int, rng: np.random.Generator) -> Columns:
+    """Returns sequences as ``data.packing`` makes them, of words of one token and without padding."""
+    (length,) = info.example["tokens"].shape
+    tokens = rng.integers(
+        info.sizes["num_special"], info.sizes["vocab_size"], size=(count, length), dtype=np.int32
+    )  # (N, T)
+    if "words" not in info.example:
+        return {"tokens": tokens}
+    place, middle = np.arange(length), rng.integers(2, length - 2, size=(count, 1))
+    is_separator = (place == middle) | (place == length - 1)
+    is_special = is_separator | (place == 0)
+    tokens[:, 0] = tokenizers.CLS
+    tokens[is_separator] = tokenizers.SEP
+    columns = {
+        "tokens": tokens,
+        "segments": place > middle,
+        "words": np.where(is_special, -1, np.cumsum(~is_special, axis=1) - 1),
+        "is_next": rng.integers(2, size=count),
+    }
+    return {name: columns[name].astype(part.dtype) for name, part in info.example.items()}
 
 
 def make_step(setup: TrainSetup, layout: Layout, *, part: Part = "step", steps_per_call: int = 1) -> Step:
@@ -80,7 +108,7 @@ class Loop:
     """A contender that trains: from the feed to the numbers on the host. The first turn compiles.
 
     Args:
-      setup: a setup of image classification.
+      setup: a setup whose data can be made up.
       layout: the layout of the workers on the devices.
       num_updates: the least number of updates in a turn.
       part: the part of the step that is timed.
@@ -90,28 +118,51 @@ class Loop:
     def __init__(
         self, setup: TrainSetup, layout: Layout, *, num_updates: int, part: Part = "step", steps_per_call: int = 1
     ):
-        dataset = made_up(setup.source.info)
-        order = ExampleOrder(num_examples=NUM_EXAMPLES, batch_size=setup.config.batch_size_per_worker, seed=0)
+        info = setup.source.info
+        num_examples = min(NUM_EXAMPLES, max(setup.examples_per_step, MAX_BYTES // info.example_bytes))
+        dataset = made_up(info, num_examples=num_examples)
+        order = ExampleOrder(num_examples=num_examples, batch_size=setup.config.batch_size_per_worker, seed=0)
         own = (len(layout.own_devices), layout.lanes)
         feeds = Feeds(dataset.train, order, layout=own, workers=layout.own_workers)
         self._layout, self._num_updates, self._part, self._size = layout, num_updates, part, steps_per_call
         self._step = make_step(setup, layout, part=part, steps_per_call=steps_per_call)
         self._state = setup.init_state(layout)
         self._resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
-        self._fed = feeds.follow(setup.plans(0, steps_per_call=steps_per_call))
+        self._make_feeds = lambda: feeds.follow(setup.plans(0, steps_per_call=steps_per_call))
+        self._fed = self._make_feeds()
         self._numbers = StepNumbers(setup)
 
-    def __call__(self) -> float:
+    def _inputs(self, plan: StepPlan) -> dict[str, np.ndarray]:
+        return {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
+
+    def compile(self) -> float:
+        """Compiles the step without taking it, and returns the seconds from its trace to its programs.
+
+        With JAX's compilation cache a later turn, of another process too, finds them.
+        """
+        self._fed = self._make_feeds()
+        plan, batch = next(self._fed)
+        began = time.perf_counter()
+        for lowered, _ in self._step.lower(self._state, batch, self._resident, self._inputs(plan)).values():
+            lowered.compile()
+        seconds = time.perf_counter() - began
+        self._fed = self._make_feeds()
+        return seconds
+
+    def __call__(self, num_updates: int | None = None) -> float:
         """Returns the mean seconds of an update in this turn.
+
+        Args:
+          num_updates: the least number of updates in this turn; None for the usual one.
 
         Raises:
           FloatingPointError: if the loss or an update was not finite; nothing is trained from there on.
         """
         in_flight = StepsInFlight(steps_per_call=self._size)
         began, done = time.perf_counter(), 0
-        while done < self._num_updates:
+        while done < (num_updates or self._num_updates):
             plan, batch = next(self._fed)
-            inputs = {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
+            inputs = self._inputs(plan)
             self._state, metrics = self._step(self._state, batch, self._resident, inputs)
             self._read(in_flight.push(plan, metrics))
             done += sum(len(wave.steps) for wave in plan.waves)

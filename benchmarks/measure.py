@@ -18,7 +18,10 @@ from benchmarks.leaves import Leaves
 from parallel import AXES, Layout, map_devices
 from reducers.traffic import Traffic
 
-_COPY_FLOATS = 1 << 24  # floats of each device, far more than its caches hold
+# Copies must be far larger than any cache, and take far longer than it takes to launch them.
+_COPY_BYTES = 4 * 10**9  # of one accelerator
+_COPY_BYTES_ON_HOST = 2**29  # of all virtual CPU devices together
+_COPY_SHARE = 8  # one in this many free bytes, at most
 _COPIES = 10
 
 
@@ -164,10 +167,28 @@ def _seconds(program: Program, gradients: list[jax.Array]) -> float:
     return rounds.timed(lambda: jax.block_until_ready(program.call(gradients, program.state)))
 
 
+def copy_bytes(free: int | None, *, platform: str, num_devices: int) -> int:
+    """Returns the bytes of the array that each device copies to measure its bandwidth.
+
+    Args:
+      free: the free memory of all devices together, or None if it is not known.
+      platform: the devices' platform; those of "cpu" share the host's memory.
+      num_devices: D.
+
+    >>> copy_bytes(70 * 10**9, platform="gpu", num_devices=1), copy_bytes(None, platform="cpu", num_devices=8)
+    (4000000000, 67108864)
+    """
+    wanted = _COPY_BYTES_ON_HOST // num_devices if platform == "cpu" else _COPY_BYTES
+    return wanted if free is None else min(wanted, max(4, free // num_devices // _COPY_SHARE))
+
+
 def copy_bytes_per_second(layout: Layout) -> float:
     """Measures the memory bandwidth of all devices together, as bytes read and written by a negation in place."""
+    platform = layout.devices[0].platform
+    num_floats = copy_bytes(free_bytes(layout), platform=platform, num_devices=layout.num_devices) // 4
+    ones = map_devices(lambda one: jax.numpy.broadcast_to(one, num_floats), layout=layout)
     negate = map_devices(lambda x: -x, layout=layout, donate_argnums=(0,))
-    x = jax.block_until_ready(negate(layout.put_shared(np.ones(_COPY_FLOATS, np.float32))))
+    x = jax.block_until_ready(negate(ones(layout.put_shared(np.float32(1)))))
     seconds = []
     for _ in range(_COPIES):
         start = time.perf_counter()

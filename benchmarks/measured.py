@@ -41,12 +41,14 @@ class Measured:
       values: the value of each round; both parts of a ratio are timed in the same round.
       unit: "x" for a ratio, else "s", "images/s", "bytes", ...
       target: the bound for the median, if there is one.
+      missing: why there are no values; "" if there are.
     """
 
     name: str
     values: Sequence[float]
     unit: str = "x"
     target: Target | None = None
+    missing: str = ""
 
     @property
     def median(self) -> float:
@@ -59,8 +61,10 @@ class Measured:
 
     @property
     def verdict(self) -> str:
-        """ "met" or "missed"; "" without a target."""
-        return "" if self.target is None else "met" if self.target.met(self.median) else "missed"
+        """ "met" or "missed"; "" without a target or without values."""
+        if self.target is None or self.missing:
+            return ""
+        return "met" if self.target.met(self.median) else "missed"
 
     def moved(self, before: "Measured") -> bool:
         """Returns whether each median lies outside of the other measurement's quartiles.
@@ -68,6 +72,8 @@ class Measured:
         >>> Measured("a", [1.0, 1.1, 1.2]).moved(Measured("a", [1.0, 1.1, 1.3]))
         False
         """
+        if self.missing or before.missing:
+            return False
         (low, high), (low_before, high_before) = self.quartiles, before.quartiles
         return not (low_before <= self.median <= high_before) and not (low <= before.median <= high)
 
@@ -77,28 +83,34 @@ def in_words(one: Measured) -> str:
 
     >>> in_words(Measured("adasum over mean", [1.0, 1.2, 1.6], target=Target("<=", 1.3)))
     'adasum over mean: 1.2 x (quartiles 1.1 to 1.4, 3 rounds); target <= 1.3: met'
+    >>> in_words(Measured("adasum over PyTorch", [], missing="torch is not installed"))
+    'adasum over PyTorch: not measured: torch is not installed'
     """
+    if one.missing:
+        return f"{one.name}: not measured: {one.missing}"
     low, high = one.quartiles
     held = f"; target {one.target}: {one.verdict}" if one.target else ""
     spread = f"(quartiles {low:.3g} to {high:.3g}, {len(one.values)} rounds)"
     return f"{one.name}: {one.median:.3g} {one.unit} {spread}{held}"
 
 
-def write(name: str, found: Sequence[Measured], *, devices: Sequence[str], packages: Mapping[str, str], path: Path):
-    """Writes the results of a benchmark and their environment.
+def environment_of(*, devices: Sequence[str], packages: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the environment of results.
 
     Args:
-      name: the benchmark's name.
-      found: its results.
-      devices: the devices that it used.
-      packages: other libraries that it measured, with their versions.
-      path: the path of the JSON file.
+      devices: the devices that were used.
+      packages: other libraries that were measured, with their versions.
     """
     where = environment.describe(devices=devices)
     where = {key: where[key] for key in ("started", "python", "packages", "commit", "tree", "platform", "devices")}
     where["packages"] |= packages
-    measured = [dataclasses.asdict(m) | {"target": m.target and m.target._asdict()} for m in found]
-    content = {"benchmark": name, "environment": {**where, "cpu_count": os.cpu_count()}, "measured": measured}
+    return {**where, "cpu_count": os.cpu_count()}
+
+
+def write(name: str, found: Sequence[Measured], *, environment: Mapping[str, Any], path: Path) -> None:
+    """Writes the results of a benchmark to a JSON file, with their environment."""
+    rows = [dataclasses.asdict(m) | {"target": m.target and m.target._asdict()} for m in found]
+    content = {"benchmark": name, "environment": dict(environment), "measured": rows}
     files.write_atomically(path, files.to_json(content))
 
 

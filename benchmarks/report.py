@@ -62,12 +62,14 @@ def _there(name: str, folder: Path) -> bool:
 
 
 def _cells(one: Measured, *, notes: str) -> tuple[str, ...]:
+    target = str(one.target or "")
+    if one.missing:
+        return (one.name, "", "", "0", target, f"not measured: {one.missing}")
     low, high = one.quartiles
     verdict = one.verdict
     if verdict and f"### {one.name}\n" in notes:
         verdict = f"[{verdict}](#{_anchor(one.name)})"
     spread = f"{_number(low)} to {_number(high)}"
-    target = str(one.target or "")
     return (one.name, f"{_number(one.median)} {one.unit}", spread, str(len(one.values)), target, verdict)
 
 
@@ -91,7 +93,7 @@ def _anchor(heading: str) -> str:
 
 def _machine(environment: Mapping[str, Any]) -> str:
     versions = {"python": environment["python"], **{k: v for k, v in environment["packages"].items() if v}}
-    named = ("python", "jax", "jaxlib", "flax", "optax", "torch")
+    named = ("python", "jax", "jaxlib", "flax", "optax", "torch", "torchvision", "transformers")
     packages = ", ".join(f"{name} {versions[name]}" for name in named if name in versions)
     devices = f"{len(environment['devices'])} x {environment['devices'][0]}"
     commit = f"commit {(environment['commit'] or 'unknown')[:10]}, {environment['tree']}"

@@ -79,10 +79,17 @@ class Child:
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             print(contender, file=self._process.stdin, flush=True)
+        said = ""
         for line in self._process.stdout:
             if line.startswith("seconds "):  # libraries may print other lines
                 return float(line.split()[1])
-        raise RuntimeError(f"{self._command}: ended with code {self._process.wait()}")
+            if line.startswith("failed "):
+                said = f", and said: {line.removeprefix('failed ').strip()}"
+        raise RuntimeError(f"{self._command}: ended with code {self._process.wait()}{said}")
+
+    def kill(self) -> None:
+        """Ends the process at once; a turn that another thread waits for then raises RuntimeError."""
+        self._process.kill()
 
     def __enter__(self) -> "Child":
         return self
@@ -100,6 +107,14 @@ class Child:
 
 
 def serve(turn: Callable[[str], float]) -> None:
-    """Takes a turn for each line of standard input, which may name a contender, until the input ends."""
+    """Takes a turn for each line of standard input, which may name a contender, until the input ends.
+
+    A turn that fails ends the process; the process that waits for it is given the reason.
+    """
     for line in sys.stdin:
-        print(f"seconds {turn(line.strip())}", flush=True)
+        try:
+            seconds = turn(line.strip())
+        except Exception as error:
+            print(f"failed {type(error).__name__}: {str(error).partition(chr(10))[0]}", flush=True)
+            raise
+        print(f"seconds {seconds}", flush=True)

@@ -1,10 +1,12 @@
 """Our networks and recipes in PyTorch, with the same numbers of parameters, and their training."""
 
+import contextlib
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 NUM_CLASSES, NUM_BATCHES = 10, 8  # training cycles through these batches
+VOCAB_SIZE, NUM_PREDICTIONS = 30_528, 20  # of configs/bert_lamb.py
 
 
 def lenet5() -> Any:
@@ -45,10 +47,61 @@ def resnet20() -> Any:
     return nn.Sequential(convolution(3, 16), nn.ReLU(inplace=True), *blocks, *head)
 
 
-# Network, shape of an image, and the recipe's optimizer: configs/mnist_adasum.py and configs/cifar10.py.
-MODELS: dict[str, tuple[Callable[[], Any], tuple[int, int, int], dict[str, Any]]] = {
-    "lenet5": (lenet5, (1, 28, 28), {"lr": 0.03278, "momentum": 0.9}),
-    "resnet20": (resnet20, (3, 32, 32), {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4}),
+def resnet50(num_blocks: tuple[int, ...] = (3, 4, 6, 3)) -> Any:
+    """Returns torchvision's ResNet-50, the network of ``models.resnet.ResNet50``; or one with fewer blocks."""
+    from torchvision.models import resnet
+
+    return resnet.ResNet(resnet.Bottleneck, list(num_blocks), zero_init_residual=True)
+
+
+def bert(**sizes: int) -> Any:
+    """Returns the BERT of transformers, with both heads: the network of ``models.bert``, with its dropout rates."""
+    import transformers
+
+    return transformers.BertForPreTraining(transformers.BertConfig(attn_implementation="sdpa", **sizes))
+
+
+def bert_large() -> Any:
+    """Returns the network of ``models.bert.BertLarge``."""
+    large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    return bert(vocab_size=VOCAB_SIZE, **large)
+
+
+def tiny_bert() -> Any:
+    """Returns a BERT of one layer, to try the command."""
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    return bert(vocab_size=VOCAB_SIZE, **small)
+
+
+class Network(NamedTuple):
+    """A network and its recipe.
+
+    Attributes:
+      build: makes the network.
+      shape: the shape of an image, or (T,) for sequences of T tokens.
+      options: the optimizer's: those of momentum SGD, for sequences those of AdamW.
+      num_classes: the number of classes of the images.
+    """
+
+    build: Callable[[], Any]
+    shape: tuple[int, ...]
+    options: Mapping[str, Any]
+    num_classes: int = NUM_CLASSES
+
+
+# The recipes are those of configs/mnist_adasum.py and configs/cifar10.py.
+MODELS = {
+    "lenet5": Network(lenet5, (1, 28, 28), {"lr": 0.03278, "momentum": 0.9}),
+    "resnet20": Network(resnet20, (3, 32, 32), {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4}),
+}
+# For an accelerator, from other libraries: configs/imagenet_resnet50.py, and configs/bert_lamb.py with AdamW; and small
+# ones of the same kinds.
+_SGD, _ADAMW = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}, {"lr": 1e-4, "eps": 1e-6, "weight_decay": 0.01}
+LARGE = {
+    "resnet50": Network(resnet50, (3, 224, 224), _SGD, num_classes=1000),
+    "tiny_resnet": Network(lambda: resnet50((1, 1, 1, 1)), (3, 32, 32), _SGD, num_classes=1000),
+    "bert_large": Network(bert_large, (128,), _ADAMW),
+    "tiny_bert": Network(tiny_bert, (32,), _ADAMW),
 }
 
 
@@ -61,37 +114,88 @@ def parameter_groups(network: Any, *, weight_decay: float = 0.0) -> list[dict[st
 
 
 def make_step(
-    model: str, *, batch: int, memory: str, update: str, wrap: Callable[[Any], Any] = lambda network: network
+    model: str,
+    *,
+    batch: int,
+    memory: str,
+    update: str,
+    wrap: Callable[[Any], Any] = lambda network: network,
+    device: str = "cpu",
+    precision: str = "float32",
 ) -> Callable[[int], float]:
     """Returns a function that trains for a number of steps, each on the next batch, and returns the last loss.
 
     Args:
-      model: a name in ``MODELS``.
+      model: a name in ``MODELS`` or ``LARGE``.
       batch: the number of examples in a step.
       memory: the memory layout of images and kernels, "contiguous_format" or "channels_last".
       update: "fused" or "plain".
       wrap: a function of the network that returns the network to train.
+      device: the device of the network and the data.
+      precision: "bfloat16" computes by autocast.
     """
     import torch
-    from torch.nn import functional
 
-    build, shape, options = MODELS[model]
+    network_of = {**MODELS, **LARGE}[model]
     torch.manual_seed(0)
-    layout = getattr(torch, memory)
-    network = wrap(build().to(memory_format=layout).train())
-    groups = parameter_groups(network, weight_decay=options.get("weight_decay", 0.0))
-    rest = {name: value for name, value in options.items() if name != "weight_decay"}
-    optimizer = torch.optim.SGD(groups, **rest, fused=True if update == "fused" else None)
-    images = torch.randn(NUM_BATCHES * batch, *shape).contiguous(memory_format=layout)
-    labels = torch.randint(NUM_CLASSES, (NUM_BATCHES * batch,))
-    batches = itertools.cycle(list(zip(images.split(batch), labels.split(batch), strict=True)))
+    with torch.device(device):
+        network = network_of.build().train()
+    layout, is_text = getattr(torch, memory), len(network_of.shape) == 1
+    network = wrap(network.to(memory_format=layout))
+    groups = parameter_groups(network, weight_decay=network_of.options.get("weight_decay", 0.0))
+    rest = {name: value for name, value in network_of.options.items() if name != "weight_decay"}
+    fused = True if update == "fused" else None
+    optimizer: Any = (torch.optim.AdamW if is_text else torch.optim.SGD)(groups, **rest, fused=fused)
+    make_batches, loss_of = (_texts, _text_loss) if is_text else (_images, _image_loss)
+    with torch.device(device):
+        batches = itertools.cycle(make_batches(network_of, batch, layout))
+    cast = torch.autocast(device, torch.bfloat16) if precision == "bfloat16" else contextlib.nullcontext()
 
     def train(steps: int) -> float:
-        for image, label in itertools.islice(batches, steps):
+        for inputs in itertools.islice(batches, steps):
             optimizer.zero_grad()
-            loss = functional.cross_entropy(network(image), label)
+            with cast:
+                loss = loss_of(network, inputs)
             loss.backward()
             optimizer.step()
         return float(loss.detach())
 
     return train
+
+
+def _images(network: Network, batch: int, layout: Any) -> list[Any]:
+    import torch
+
+    images = torch.randn(NUM_BATCHES * batch, *network.shape).contiguous(memory_format=layout)
+    labels = torch.randint(network.num_classes, (NUM_BATCHES * batch,))
+    return list(zip(images.split(batch), labels.split(batch), strict=True))
+
+
+def _image_loss(network: Any, inputs: Any) -> Any:
+    from torch.nn import functional
+
+    images, labels = inputs
+    return functional.cross_entropy(network(images), labels)
+
+
+def _texts(network: Network, batch: int, layout: Any) -> list[Any]:
+    import torch
+
+    del layout
+    (length,), batches = network.shape, []
+    for _ in range(NUM_BATCHES):
+        tokens = torch.randint(5, VOCAB_SIZE, (batch, length))
+        chosen = torch.rand(batch, length).argsort(dim=1) < min(NUM_PREDICTIONS, round(0.15 * length))
+        batches.append(
+            {
+                "input_ids": tokens,
+                "token_type_ids": (torch.arange(length) > length // 2).long().expand(batch, length).contiguous(),
+                "labels": torch.where(chosen, tokens, -100),
+                "next_sentence_label": torch.randint(2, (batch,)),
+            }
+        )
+    return batches
+
+
+def _text_loss(network: Any, inputs: Any) -> Any:
+    return network(**inputs).loss

@@ -1,13 +1,19 @@
-"""The PyTorch contender of ``benchmarks.step``, in a process that ``rounds.Child`` starts.
+"""The PyTorch contender of ``benchmarks.step`` and ``benchmarks.gpu``, in a process that ``rounds.Child`` starts.
 
     python -m benchmarks.torch_twins --model=lenet5 --batch=256 --steps=10 --processes=1
+    python -m benchmarks.torch_twins --model=resnet50 --batch=256 --device=cuda --precision=bfloat16 --compile
 
 It has the same network, batch, loss and optimizer as our step, in float32, on artificial images that lie in memory as
 floats. So it does not read, gather, crop or normalize them, which our step does. By default PyTorch chooses the memory
 layout, the update and the number of threads. With ``--tuned`` the first turn tries both memory layouts of images and
 kernels, the fused and the plain update, and all threads and one. It keeps the fastest, and prints it to standard error.
 Several processes use ``DistributedDataParallel`` over gloo on the loopback, each with its part of the batch and of the
-cores. ``torch.compile`` and reduced precision are not used.
+cores.
+
+With ``--device`` it is the contender of an accelerator: one process, the fused update, images and kernels in the layout
+"channels_last" where the precision is bfloat16, which autocast computes in, and ``torch.compile`` with ``--compile``.
+The line "compile" of its input asks for the seconds of the first step, which compiles, and "peak" for the most bytes
+that were allocated on the device.
 """
 
 import argparse
@@ -15,6 +21,7 @@ import contextlib
 import datetime
 import functools
 import importlib.util
+import math
 import os
 import socket
 import subprocess
@@ -24,7 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import rounds
-from benchmarks.torch_networks import MODELS, make_step
+from benchmarks.torch_networks import LARGE, MODELS, make_step
 
 Train = Callable[[int], Any]  # trains for a number of steps
 TRIALS = 3  # steps of each variant in the first turn; the first one of them is ignored
@@ -139,6 +146,45 @@ class Together:
         self._broadcast(0)
 
 
+class OnDevice:
+    """The contender of an accelerator; "cpu" serves to try it.
+
+    Args:
+      given: the command line.
+
+    Raises:
+      RuntimeError: one line, if PyTorch has no such device.
+    """
+
+    def __init__(self, given: argparse.Namespace):
+        import torch
+
+        if given.device == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError(f"torch {torch.__version__} finds no CUDA device")
+        self._steps, self._device = given.steps, given.device
+        in_half = given.precision == "bfloat16" and len({**MODELS, **LARGE}[given.model].shape) == 3
+        self._train = make_step(
+            given.model,
+            batch=given.batch,
+            memory="channels_last" if in_half else "contiguous_format",
+            update="fused",
+            wrap=torch.compile if given.compile else lambda network: network,
+            device=given.device,
+            precision=given.precision,
+        )
+        self._first_seconds = rounds.timed(lambda: self._train(1))
+
+    def answer(self, line: str) -> float:
+        """Returns the number that a line asks for."""
+        import torch
+
+        if line == "compile":
+            return self._first_seconds
+        if line == "peak":
+            return float(torch.cuda.max_memory_allocated()) if self._device == "cuda" else math.nan
+        return rounds.timed(lambda: self._train(self._steps)) / self._steps
+
+
 def _loopback() -> str:
     return next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
 
@@ -161,16 +207,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parses a command line; exits with code 2 and a message if it is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.torch_twins", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--model", choices=list(MODELS), required=True)
+    parser.add_argument("--model", choices=[*MODELS, *LARGE], required=True)
     parser.add_argument("--batch", type=int, required=True, help="examples per step, of all processes together")
     parser.add_argument("--steps", type=int, default=10, help="steps per turn (default: 10)")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--tuned", action="store_true", help="use the fastest options, found in the first turn")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="an accelerator's contender, on this device")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="with --device")
+    parser.add_argument("--compile", action="store_true", help="use torch.compile; with --device")
     parser.add_argument("--rank", type=int, default=0, help="set by the first process for those that it starts")
     parser.add_argument("--meeting", default="", help="set by the first process, too")
     given = parser.parse_args(argv)
     if min(given.batch, given.steps, given.processes) < 1 or given.batch % given.processes:
         parser.error("batch, steps and processes must be 1 or more, and processes divide the batch")
+    if given.device is None and (given.model in LARGE or given.precision != "float32" or given.compile):
+        parser.error(f"{', '.join(LARGE)}, precision and compile need device")
     return given
 
 
@@ -182,6 +233,10 @@ def main(argv: Sequence[str]) -> int:
         return 2
     if given.rank:
         Together(given, rank=given.rank, meeting=given.meeting).follow()
+        return 0
+    if given.device is not None:
+        made = functools.cache(lambda: OnDevice(given))
+        rounds.serve(lambda line: made().answer(line))
         return 0
     with contextlib.ExitStack() as stack:
         begun = functools.cache(lambda: alone(given) if given.processes == 1 else several(given, stack))

@@ -136,6 +136,29 @@ def test_free_memory_is_known_on_linux():
     assert free is None or 1e6 < free < 1e15
 
 
+@pytest.mark.parametrize(
+    ("free", "platform", "num_devices", "expected"),
+    [
+        (70 * 10**9, "gpu", 1, 4 * 10**9),  # far beyond the cache of any device
+        (8 * 70 * 10**9, "gpu", 8, 4 * 10**9),
+        (8 * 10**9, "gpu", 1, 10**9),  # of a device that is nearly full
+        (8 * 8 * 10**9, "tpu", 8, 10**9),
+        (None, "gpu", 2, 4 * 10**9),
+        (20 * 10**9, "cpu", 1, 2**29),
+        (20 * 10**9, "cpu", 8, 2**26),  # they share the host
+        (4 * 10**9, "cpu", 8, 4 * 10**9 // 64),
+        (0, "cpu", 8, 4),
+    ],
+)
+def test_copies_leave_caches_and_fit_into_memory(free, platform, num_devices, expected):
+    assert measure.copy_bytes(free, platform=platform, num_devices=num_devices) == expected
+
+
+def test_a_bandwidth_is_of_all_devices_together(monkeypatch):
+    monkeypatch.setattr(measure, "free_bytes", lambda layout: 10_000_000)
+    assert 1e6 < measure.copy_bytes_per_second(Layout.of(8)) < 1e14
+
+
 # ---- table and figure --------------------------------------------------------------------------------------------
 
 SENT = Traffic(1_750_000.0, {"all-reduce": 2, "all-gather": 1})
@@ -187,7 +210,7 @@ def run(*arguments):
 
 
 def test_a_whole_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(measure, "_COPY_FLOATS", 1000)
+    monkeypatch.setattr(measure, "free_bytes", lambda layout: 10_000_000)
     assert run(*QUICK, f"--json={tmp_path}/costs.json", f"--figure={tmp_path}/costs.png") == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("8 workers = 8 devices x 1 lanes, cpu")
@@ -203,7 +226,7 @@ def test_a_whole_run(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("calls_before", [0, 9])
 def test_an_interrupted_run_keeps_what_it_has(calls_before, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(measure, "_COPY_FLOATS", 1000)
+    monkeypatch.setattr(measure, "free_bytes", lambda layout: 10_000_000)
     calls, timed = [], rounds.timed
 
     def interrupted(*arguments):

@@ -24,7 +24,8 @@ def found(**values):
 
 def write(folder, *, devices=("cpu:0 cpu",), **values):
     path = folder / "reduction.json"
-    measured.write("reduction", found(**values), devices=devices, packages={"torch": "2"}, path=path)
+    environment = measured.environment_of(devices=devices, packages={"torch": "2"})
+    measured.write("reduction", found(**values), environment=environment, path=path)
     return path
 
 
@@ -51,6 +52,18 @@ def test_a_child_takes_turns_until_it_is_closed():
             child()
 
 
+def test_a_child_says_why_it_failed_and_can_be_killed():
+    fails = "from benchmarks import rounds\nrounds.serve(lambda line: float(line))"
+    with rounds.Child([sys.executable, "-c", fails]) as child:
+        assert child("2") == 2.0
+        with pytest.raises(RuntimeError, match=r"ended with code 1, and said: ValueError: could not .*'two'"):
+            child("two")
+    with rounds.Child([sys.executable, "-c", "import sys; sys.stdin.read()"]) as child:
+        child.kill()
+        with pytest.raises(RuntimeError, match="ended with code -9"):
+            child()
+
+
 # ---- files and the page ------------------------------------------------------------------------------------------
 
 
@@ -70,6 +83,24 @@ def test_the_page_says_what_is_missed_and_links_its_paragraph(tmp_path, monkeypa
     assert "| <= 1.3 | [missed](#ratio) |" in page and "Bound by memory." in page and "1 x cpu:0 cpu" in page
 
 
+def test_what_was_not_measured_is_said(tmp_path):
+    one = Measured("ratio", [], target=Target(">=", 1), missing="torch is not installed")
+    measured.write(
+        "reduction",
+        [one],
+        environment=measured.environment_of(devices=["H100"], packages={}),
+        path=tmp_path / "reduction.json",
+    )
+    assert measured.read(tmp_path / "reduction.json")[1] == [one] and one.verdict == ""
+    assert "| ratio |  |  | 0 | >= 1 | not measured: torch is not installed |" in report.page(
+        ["reduction"], folder=tmp_path
+    )
+    assert measured.in_words(one) == "ratio: not measured: torch is not installed"
+    (tmp_path / "old").mkdir()
+    write(tmp_path / "old", ratio=[1.0])
+    assert report.moved(["reduction"], new=tmp_path, old=tmp_path / "old") == []
+
+
 def test_what_has_moved(tmp_path):
     for folder, middle in (("old", 1.0), ("new", 2.0)):
         (tmp_path / folder).mkdir()
@@ -87,7 +118,7 @@ def test_the_published_page_is_that_of_the_published_files():
 
 def unexplained(found, *, notes):
     """The quantities that miss their target and have no section of their own in the notes."""
-    missed = [one.name for one in found if one.target and not one.target.met(one.median)]
+    missed = [one.name for one in found if one.verdict == "missed"]
     return [name for name in missed if f"### {name}\n" not in notes]
 
 

@@ -1,16 +1,20 @@
 """Benchmarks of runs, steps and processes: the arithmetic, what they start, and a smallest whole run of each."""
 
 import contextlib
+import functools
 import itertools
+import math
 import os
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 from benchmarks import dispatch, groups, loops, measure, processes, scaling, simulation, start_up, waiting
 from benchmarks.candidates import parse
 from benchmarks.leaves import plain
+from data.tokenizers import CLS, SEP
 from parallel import Layout
 
 
@@ -56,6 +60,28 @@ def test_made_up_images_are_of_a_sets_shape():
     assert {name: part.shape for name, part in dataset.constants.items()} == {"mean": (1,), "std": (1,)}
 
 
+@pytest.mark.parametrize("form", ["masked", "causal"])
+def test_made_up_sequences_are_of_a_sets_shape(form):
+    text = ("data.name=text", "data.source=none/*.txt", f"data.form={form}", "data.sequence_length=16")
+    task = ("task.name=masked_lm", "model.name=bert_mini") if form == "masked" else ("task.name=causal_lm",)
+    model = () if form == "masked" else ("model.name=transformer",)
+    info = loops.load("digits", [*text, *task, *model]).source.info
+    columns = loops.made_up(info, num_examples=50).train.columns
+    assert {name: (part.shape[1:], part.dtype) for name, part in columns.items()} == {
+        name: (part.shape, part.dtype) for name, part in info.example.items()
+    }
+    tokens = columns["tokens"]
+    assert tokens.max() < info.sizes["vocab_size"] and len(np.unique(tokens)) > 400
+    if form == "causal":
+        assert tokens.min() >= info.sizes["num_special"]
+        return
+    is_special = tokens < info.sizes["num_special"]
+    assert (is_special.sum(axis=1) == 3).all() and (tokens[:, 0] == CLS).all() and (tokens[:, -1] == SEP).all()
+    assert ((columns["words"] == -1) == is_special).all() and (columns["words"].max(axis=1) == 12).all()
+    ends = [np.flatnonzero(row == SEP)[0] for row in tokens]  # of the first segments
+    assert (columns["segments"].sum(axis=1) == 15 - np.array(ends)).all() and set(columns["is_next"]) == {0, 1}
+
+
 # ---- processes that take turns -----------------------------------------------------------------------------------
 
 
@@ -64,8 +90,33 @@ def test_lines_name_contenders():
     assert reduction() > 0
     loop = groups.make("step digits 2 num_workers=2 model.hidden_sizes=(8,)", num_devices=2)
     assert loop() > 0 and int(loop._state.step[0]) == 2
+    several = groups.make("step digits 4/2 num_workers=2 model.hidden_sizes=(8,)", num_devices=2)
+    assert several() > 0 and int(several._state.step[0]) == 4
     with pytest.raises(ValueError, match="'sleep 3': must be step, local or reduce"):
         groups.make("sleep 3", num_devices=2)
+
+
+def test_lines_ask_for_more_than_turns(tmp_path):
+    made = functools.cache(functools.partial(groups.make, num_devices=1))
+    line = "step digits 2 num_workers=2 model.hidden_sizes=(8,)"
+    assert groups.answer(f"compile {line}", made=made) > 0 and int(made(line)._state.step[0]) == 0
+    assert groups.answer(line, made=made) > 0 and int(made(line)._state.step[0]) == 2
+    assert groups.answer(f"trace {tmp_path} {line}", made=made) > 0 and int(made(line)._state.step[0]) == 12
+    assert list(tmp_path.glob("**/*.gz"))
+    known = jax.local_devices()[0].memory_stats()
+    assert math.isnan(groups.answer("peak", made=made)) == (not known)
+
+
+def test_another_process_finds_the_programs_that_were_compiled_ahead(tmp_path):
+    always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(tmp_path), **always}
+    line, kept = "step digits 4/2 num_workers=2 model.hidden_sizes=(8,)", []
+    for asked in (f"compile {line}", line):
+        arguments = ("benchmarks.groups", "localhost:1", "1", "0", "1")
+        with groups.Child.module(*arguments, environment=environment) as child:
+            assert child(asked) > 0
+        kept.append({path.name for path in tmp_path.glob("*-cache")})
+    assert kept[0] and kept[0] == kept[1]
 
 
 def test_a_turn_of_a_group_is_the_slowest_childs(monkeypatch):

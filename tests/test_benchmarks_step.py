@@ -11,12 +11,17 @@ import pytest
 from benchmarks import lanes, loops, measured, rounds, step, torch_networks, torch_twins
 from benchmarks.measured import Target
 from data.examples import Info
-from models import convolutional, resnet
+from models import bert, convolutional, resnet
 from parallel import Layout
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="benchmarks only: pip install -r requirements-bench.txt"
 )
+
+
+def needs(package):
+    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"needs {package}")
+
 
 # ---- the twins ---------------------------------------------------------------------------------------------------
 
@@ -32,7 +37,7 @@ def test_every_twin_is_of_a_model_of_ours():
 def test_twins_have_as_many_parameters(model):
     network, shape = OURS[model]
     params = jax.eval_shape(network.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, np.float32))["params"]
-    build, image, _ = torch_networks.MODELS[model]
+    build, image = torch_networks.MODELS[model].build, torch_networks.MODELS[model].shape
     theirs = list(build().parameters())
     assert sorted(leaf.size for leaf in jax.tree.leaves(params)) == sorted(leaf.numel() for leaf in theirs)
     assert image == (shape[-1], *shape[1:-1])
@@ -57,7 +62,7 @@ def test_recipes_are_the_same(model):
     found = dict(config.optimizer)
     for transform in found.pop("transforms", ()):
         found |= {key: value for key, value in transform.items() if key not in ("name", "mask")}
-    _, _, options = torch_networks.MODELS[model]
+    options = torch_networks.MODELS[model].options
     expected = {"lr" if key == "learning_rate" else key: value for key, value in found.items() if key != "name"}
     assert options == {key: value for key, value in expected.items() if key in options}
     assert not expected.get("nesterov") or options["nesterov"]
@@ -111,10 +116,50 @@ def test_a_turn_without_training_is_no_measurement():
             training()
 
 
-def test_only_images_are_made_up():
-    tokens = Info({"tokens": jax.ShapeDtypeStruct((8,), np.int32)}, {}, 5, 5, constants={})
-    with pytest.raises(ValueError, match="must be images of bytes"):
-        loops.made_up(tokens)
+def test_only_images_and_tokens_are_made_up():
+    sound = Info({"sound": jax.ShapeDtypeStruct((8,), np.float32)}, {}, 5, 5, constants={})
+    with pytest.raises(ValueError, match="data of sound: must be images of bytes, with labels, or tokens"):
+        loops.made_up(sound)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("model", "flags"),
+    [
+        ("lenet5", ()),
+        pytest.param("tiny_resnet", ("--precision=bfloat16",), marks=needs("torchvision")),
+        pytest.param("tiny_bert", ("--precision=bfloat16",), marks=needs("transformers")),
+    ],
+)
+def test_a_contender_of_an_accelerator(model, flags):
+    given = torch_twins.parse([f"--model={model}", "--batch=4", "--steps=2", "--device=cpu", *flags])
+    contender = torch_twins.OnDevice(given)
+    assert contender.answer("compile") > 0 and contender.answer("go") > 0 and math.isnan(contender.answer("peak"))
+
+
+LARGE = {
+    "resnet50": (lambda: resnet.ResNet50(1000), [((1, 224, 224, 3), np.float32)]),
+    "bert_large": (lambda: bert.BertLarge(torch_networks.VOCAB_SIZE), 3 * [((1, 8), np.int32)]),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param("resnet50", marks=needs("torchvision")),
+        pytest.param("bert_large", marks=needs("transformers")),
+    ],
+)
+def test_large_networks_have_as_many_parameters(model):
+    import torch
+
+    make, inputs = LARGE[model]
+    shapes = [jax.ShapeDtypeStruct(*each) for each in inputs]
+    params = jax.eval_shape(make().init, jax.random.key(0), *shapes)["params"]
+    with torch.device("meta"):
+        theirs = sum(leaf.numel() for leaf in torch_networks.LARGE[model].build().parameters())
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == theirs
 
 
 @needs_torch
@@ -195,6 +240,13 @@ def test_a_batch_that_processes_do_not_divide_is_refused(capsys):
     with pytest.raises(SystemExit, match="2"):
         torch_twins.parse(["--model=lenet5", "--batch=3", "--processes=2"])
     assert "processes divide the batch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--model=resnet50", "--precision=bfloat16", "--compile"])
+def test_what_is_of_accelerators_needs_a_device(flag, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        torch_twins.parse(["--model=lenet5", "--batch=4", flag])
+    assert "need device" in capsys.readouterr().err
 
 
 # ---- lanes -------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from absl.testing import flagsaver
 
 import reducers
 import train
+from benchmarks import gpu
 from configs import flags as config_flags
 from configs import schema
 from data.assumed import make_or_assume
@@ -128,6 +129,8 @@ def check_command(line: str) -> None:
             arguments = shlex.split(given.get("ARGS", ""))
             if target in ("test", "test-all"):
                 assert arguments in ([], ["-k", EXAMPLE]), line
+            elif target == "bench-gpu":
+                gpu.parse(arguments)
             else:
                 assert target in ("train", "train-local") or not arguments, line
                 check_flags(arguments)
@@ -138,6 +141,8 @@ def check_command(line: str) -> None:
         case [".venv/bin/python", "-m", "experiments", *arguments]:
             given = experiments_parser().parse_args(arguments)
             assert given.command not in ("run", "reproduce", "publish") or claims.load(given.name), line
+        case [".venv/bin/python", "-m", "benchmarks", "gpu", *arguments]:
+            gpu.parse(arguments)
         case [".venv/bin/python", "-m", module, *arguments]:
             options = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
             assert options <= options_of(module), line

@@ -1,0 +1,59 @@
+"""The limit of a benchmark's whole time."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+from benchmarks import rounds
+
+
+class Clock:
+    """Ends a run at its limit: the processes that it watches are killed, and nothing more is started.
+
+    Args:
+      limit_seconds: of the run.
+    """
+
+    def __init__(self, limit_seconds: float):
+        self._end = time.monotonic() + limit_seconds
+        self._lock = threading.Lock()
+        self._children: set[rounds.Child] = set()
+        self._timer = threading.Timer(limit_seconds, self._kill)
+        self._timer.daemon = True
+        self._reason = f"the limit of {limit_seconds:g} s was reached"
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left; not above 0 when the run has to end."""
+        return self._end - time.monotonic()
+
+    def reason(self, error: Exception | None = None) -> str:
+        """Returns why something was not measured: the limit, or else what a process said when it ended."""
+        return self._reason if error is None or self.left <= 0 else str(error).rpartition("and said: ")[2]
+
+    @contextlib.contextmanager
+    def watch(self, child: rounds.Child) -> Iterator[rounds.Child]:
+        """Kills a process at the limit, if it has not ended before."""
+        with self._lock:
+            self._children.add(child)
+        if self.left <= 0:
+            child.kill()
+        try:
+            with child:
+                yield child
+        finally:
+            with self._lock:
+                self._children.discard(child)
+
+    def _kill(self) -> None:
+        with self._lock:
+            for child in self._children:
+                child.kill()
+
+    def __enter__(self) -> "Clock":
+        self._timer.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._timer.cancel()

@@ -1,0 +1,157 @@
+"""Parts of a benchmark: contenders that take turns on one device, and the quantities that compare them."""
+
+import importlib.util
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from benchmarks.measured import Measured, Target
+
+GIB = 2**30
+_ALL_SHARES = 0.96  # of the memory, for the processes that are alive together
+
+
+class Contender(NamedTuple):
+    """A program that takes turns.
+
+    Attributes:
+      name: a description, unique within its part.
+      line: the line by which ``benchmarks.groups`` makes it, or the arguments of ``benchmarks.torch_twins``.
+      examples: the number of examples in a step, or in an asynchronous update.
+      share: an estimate of the share of an H100's memory that it takes.
+      packages: the packages of PyTorch that it needs; none for one of ours.
+    """
+
+    name: str
+    line: str
+    examples: int
+    share: float
+    packages: tuple[str, ...] = ()
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether its programs are compiled ahead: PyTorch's only with ``torch.compile``."""
+        return not self.packages or "--compile" in self.line.split()
+
+
+class Taken(NamedTuple):
+    """The measurements of a contender.
+
+    Attributes:
+      contender: what was measured.
+      seconds: the seconds of a step in each round; none if it was compiled alone.
+      peak_bytes: the most bytes that it held; NaN if the device does not say.
+      compile_seconds: the seconds from the trace of its step to its programs; PyTorch's are those of the first step.
+    """
+
+    contender: Contender
+    seconds: Sequence[float]
+    peak_bytes: float
+    compile_seconds: float
+
+    @property
+    def rates(self) -> list[float]:
+        """Examples per second, round by round."""
+        return [self.contender.examples / seconds for seconds in self.seconds]
+
+
+class Row(NamedTuple):
+    """A quantity of one or more contenders.
+
+    Attributes:
+      name: a description.
+      contenders: their names; a missed target is explained by a profile of the first.
+      values: what each of them took, in order -> the values of all rounds.
+      target: the bound for the median, if there is one.
+      unit: of the values.
+    """
+
+    name: str
+    contenders: tuple[str, ...]
+    values: Callable[..., Sequence[float]]
+    target: Target | None = None
+    unit: str = "x"
+
+
+class Part(NamedTuple):
+    """Contenders that take turns, and what is asked of them.
+
+    Attributes:
+      contenders: in the order of their first turn.
+      rows: the quantities that compare them.
+      examples: what the examples are.
+      measure: "turns" times them; "compiling" only compiles them, while nothing else runs; "runs" has none: it times
+        whole runs of train.py.
+    """
+
+    contenders: tuple[Contender, ...] = ()
+    rows: tuple[Row, ...] = ()
+    examples: str = "images"
+    measure: Literal["turns", "compiling", "runs"] = "turns"
+
+
+def faster(name: str, above: str, below: str, target: Target | None = None) -> Row:
+    """Returns the row of a ratio of examples per second."""
+
+    def values(a: Taken, b: Taken) -> list[float]:
+        return [x / y for x, y in zip(a.rates, b.rates, strict=True)]
+
+    return Row(name, (above, below), values, target)
+
+
+def reduction_share(name: str, whole: str, without: str, target: Target) -> Row:
+    """Returns the row of the share of a step that is not in the same step without reduction and update."""
+
+    def values(a: Taken, b: Taken) -> list[float]:
+        return [(x - y) / x for x, y in zip(a.seconds, b.seconds, strict=True)]
+
+    return Row(name, (whole, without), values, target, unit="of the step")
+
+
+def peak(name: str, contender: str, target: Target | None) -> Row:
+    """Returns the row of a contender's peak memory."""
+    return Row(name, (contender,), lambda a: [a.peak_bytes / GIB], target, unit="GiB")
+
+
+def compiling(name: str, contender: str, target: Target) -> Row:
+    """Returns the row of a contender's seconds of compiling."""
+    return Row(name, (contender,), lambda a: [a.compile_seconds], target, unit="s")
+
+
+def missing(contender: Contender) -> str:
+    """Returns which package a contender lacks, in words; "" if it has all."""
+    absent = [name for name in contender.packages if importlib.util.find_spec(name) is None]
+    return f"{', '.join(absent)} is not installed" if absent else ""
+
+
+def details(part: str, taken: Taken, *, examples: str) -> list[Measured]:
+    """Returns milliseconds, examples per second, peak memory and compile seconds of a contender, as far as known."""
+    name, rows = f"{part}: {taken.contender.name}", []
+    rows.append(Measured(f"{name}, step", [1e3 * seconds for seconds in taken.seconds], "ms"))
+    rows.append(Measured(f"{name}, speed", taken.rates, f"{examples}/s"))
+    if math.isfinite(taken.peak_bytes):
+        rows.append(Measured(f"{name}, peak memory", [taken.peak_bytes / GIB], "GiB"))
+    if math.isfinite(taken.compile_seconds):
+        rows.append(Measured(f"{name}, trace to programs", [taken.compile_seconds], "s"))
+    return rows
+
+
+def together(parts: Mapping[str, Part]) -> Iterator[dict[str, Part]]:
+    """Yields consecutive parts whose contenders fit into the memory at the same time.
+
+    >>> def part(share):
+    ...     return Part((Contender("a", "step a", 1, share),))
+    >>> [list(batch) for batch in together({"x": part(0.5), "y": part(0.4), "z": part(0.3)})]
+    [['x', 'y'], ['z']]
+    """
+    batch: dict[str, Part] = {}
+    used = 0.0
+    for name, part in parts.items():
+        share = sum(contender.share for contender in part.contenders)
+        if batch and used + share > _ALL_SHARES:
+            yield batch
+            batch, used = {}, 0.0
+        batch[name] = part
+        used += share
+    if batch:
+        yield batch

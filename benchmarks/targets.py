@@ -1,0 +1,215 @@
+"""The parts of ``benchmarks.gpu`` with their targets, at full size and with small models of the same kinds."""
+
+import math
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from benchmarks import loops
+from benchmarks.measured import Target
+from benchmarks.parts import GIB, Contender, Part, compiling, faster, peak, reduction_share
+from parallel import Lanes
+
+Size = Literal["full", "tiny"]
+SIZES: tuple[Size, ...] = ("full", "tiny")
+MEAN = ("reducer.name=mean", "reducer_on=gradients")
+UPDATES = ("reducer.name=adasum", "reducer_on=updates")
+SEVERAL = 8  # steps a call: the default of train.py on a GPU that holds the training data
+PEERS = {"resnet50": ("torch", "torchvision"), "bert_large": ("torch", "transformers"), "lenet5": ("torch",)}
+SMALL_PEERS = {"resnet50": "tiny_resnet", "bert_large": "tiny_bert", "lenet5": "lenet5"}
+
+
+class Makers(NamedTuple):
+    """Makes contenders of a size.
+
+    Attributes:
+      size: "tiny" takes the smallest variants of our configs, small models of PyTorch, and two calls a turn.
+      platform: of the device.
+    """
+
+    size: Size
+    platform: str
+
+    def ours(
+        self,
+        name: str,
+        config: str,
+        *overrides: str,
+        workers: int,
+        batch: int,
+        updates: int,
+        share: float,
+        part: loops.Part = "step",
+        steps_per_call: int = 1,
+        examples: int | None = None,
+    ) -> Contender:
+        """Returns a contender of ours.
+
+        Args:
+          name: a description.
+          config: the config's name.
+          *overrides: further keys of the config, "key=value" each.
+          workers: W, all of them lanes of one device.
+          batch: the examples of a worker.
+          updates: the updates of a turn.
+          share: an estimate of the share of the device's memory that it takes.
+          part: the part of the step.
+          steps_per_call: steps of one call.
+          examples: the examples of an update; None for those of all workers.
+        """
+        variant, count = ("", updates) if self.size == "full" else (":smoke", 2 * steps_per_call)
+        sizes = (f"num_workers={workers}", f"batch_size_per_worker={batch}")
+        line = " ".join((part, config + variant, f"{count}/{steps_per_call}", *sizes, *overrides))
+        return Contender(name, line, examples or workers * batch, share)
+
+    def pytorch(self, name: str, model: str, *flags: str, batch: int, updates: int, share: float) -> Contender:
+        """Returns a contender of PyTorch: a model of ``torch_networks``, and further flags of ``torch_twins``."""
+        chosen, count = (model, updates) if self.size == "full" else (SMALL_PEERS[model], 2)
+        device = "cuda" if self.platform == "gpu" else "cpu"
+        line = " ".join((f"--model={chosen} --batch={batch} --steps={count} --device={device}", *flags))
+        return Contender(name, line, batch, share, PEERS[model])
+
+
+class Counts(NamedTuple):
+    """The workers and batches of a size."""
+
+    lanes: int
+    many: int
+    batch: int
+    small_batch: int
+    bert_lanes: int
+    asynchronous: int
+    most: int
+
+
+COUNTS: Mapping[Size, Counts] = {
+    "full": Counts(lanes=8, many=32, batch=32, small_batch=16, bert_lanes=4, asynchronous=53, most=212),
+    "tiny": Counts(lanes=2, many=4, batch=4, small_batch=2, bert_lanes=2, asynchronous=3, most=6),
+}
+
+
+def make_parts(size: Size, *, platform: str, memory: float = math.nan) -> dict[str, Part]:
+    """Returns all parts by name, the most important ones first.
+
+    Args:
+      size: of the contenders: "full", or "tiny" for small ones of the same kinds.
+      platform: of the device.
+      memory: the bytes that a process takes of the device's memory by default; NaN if they are not known.
+    """
+    make, n = Makers(size, platform), COUNTS[size]
+    resnet = _resnet_parts(make, n)
+    bert = _bert_parts(make, n)
+    large = [("ResNet-50", resnet["resnet50"].contenders[1])]
+    large += [("BERT-Large", contender) for contender in reversed(bert["bert-adasum"].contenders)]
+    alone = tuple(contender._replace(name=f"{model}, {contender.name}") for model, contender in large)
+    rows = tuple(compiling(f"{c.name}, trace to programs", c.name, Target("<=", 60)) for c in alone)
+    fits = None if math.isnan(memory) else Target("<=", round(memory / GIB, 1))
+    return {
+        "compile": Part(alone, rows, measure="compiling"),
+        **resnet,
+        **bert,
+        **_small_parts(make, n),
+        "fit": _fit(make, n, target=fits),
+        "start_up": Part(measure="runs"),
+    }
+
+
+def _resnet_parts(make: Makers, n: Counts) -> dict[str, Part]:
+    whole, config = n.lanes * n.batch, "imagenet_resnet50"
+    one_name, lanes_name, many_name = f"1 x {whole} mean", f"{n.lanes} x {n.batch} mean", f"{n.many} x {n.batch} mean"
+    adasum_name, local_name = f"{n.lanes} x {n.batch} Adasum of updates", "the same without reduction and update"
+    by_lanes: dict[str, Any] = {"workers": n.lanes, "batch": n.batch, "updates": 20}
+    one = make.ours(one_name, config, *MEAN, workers=1, batch=whole, updates=20, share=0.18)
+    lanes = make.ours(lanes_name, config, *MEAN, share=0.18, **by_lanes)
+    adasum = make.ours(adasum_name, config, *UPDATES, share=0.18, **by_lanes)
+    local = make.ours(local_name, config, *UPDATES, share=0.18, part="local", **by_lanes)
+    many = make.ours(many_name, config, *MEAN, workers=n.many, batch=n.batch, updates=5, share=0.72)
+    flags = ("--precision=bfloat16", "--compile")
+    peer = make.pytorch("PyTorch compiled", "resnet50", *flags, batch=whole, updates=20, share=0.36)
+    return {
+        "resnet50": Part(
+            (one, lanes, adasum, peer),
+            (
+                faster(f"ResNet-50, {lanes_name} over {one_name}", lanes_name, one_name, Target(">=", 0.9)),
+                faster(f"ResNet-50, {adasum_name} over {one_name}", adasum_name, one_name, Target(">=", 0.87)),
+                faster(f"ResNet-50, {one_name} over PyTorch compiled", one_name, peer.name, Target(">=", 1)),
+            ),
+        ),
+        "resnet50-1024": Part(
+            (one, many),
+            (
+                faster(f"ResNet-50, {many_name} over {one_name}", many_name, one_name, Target(">=", 0.9)),
+                peak(f"ResNet-50, {many_name}, peak memory", many_name, Target("<", 40)),
+            ),
+        ),
+        "reduction": Part(
+            (adasum, local),
+            (
+                reduction_share(
+                    f"ResNet-50, {adasum_name}, reduction and update", adasum_name, local_name, Target("<=", 0.03)
+                ),
+            ),
+        ),
+    }
+
+
+def _bert_parts(make: Makers, n: Counts) -> dict[str, Part]:
+    whole, config, plain = 4 * n.batch, "bert_lamb", ("accumulation.count=1", "model.remat=none")
+    one_name, lanes_name = f"1 x {whole} LAMB", f"{n.bert_lanes} x {whole // n.bert_lanes} Adasum of LAMB's deltas"
+    one = make.ours(one_name, config, *MEAN, *plain, workers=1, batch=whole, updates=10, share=0.4)
+    by_lanes: dict[str, Any] = {"workers": n.bert_lanes, "batch": whole // n.bert_lanes, "updates": 10, "share": 0.53}
+    lanes = make.ours(lanes_name, config, *UPDATES, *plain, **by_lanes)
+    peer_name, flags = "PyTorch eager AdamW", ("--precision=bfloat16",)
+    peer = make.pytorch(peer_name, "bert_large", *flags, batch=whole, updates=10, share=0.5)
+    return {
+        "bert": Part(
+            (one, peer),
+            (faster(f"BERT-Large, {one_name} over {peer_name}", one_name, peer_name, Target(">=", 1)),),
+            "sequences",
+        ),
+        "bert-adasum": Part(
+            (lanes, one),
+            (faster(f"BERT-Large, {lanes_name} over {one_name}", lanes_name, one_name, Target(">=", 0.9)),),
+            "sequences",
+        ),
+    }
+
+
+def _small_parts(make: Makers, n: Counts) -> dict[str, Part]:
+    whole = n.many * n.small_batch
+    one_name, many_name = f"1 x {whole} mean", f"{n.many} x {n.small_batch} mean"
+    often: dict[str, Any] = {"share": 0.06, "steps_per_call": SEVERAL}
+    one = make.ours(one_name, "cifar10", *MEAN, workers=1, batch=whole, updates=80, **often)
+    many = make.ours(many_name, "cifar10", *MEAN, workers=n.many, batch=n.small_batch, updates=80, **often)
+    adasum_name, peer_name, images = f"{n.many} x {n.batch} Adasum of updates", "PyTorch eager", n.many * n.batch
+    by_lanes: dict[str, Any] = {"workers": n.many, "batch": n.batch, "updates": 320}
+    adasum = make.ours(adasum_name, "mnist_adasum", *UPDATES, **by_lanes, **often)
+    peer = make.pytorch(peer_name, "lenet5", batch=images, updates=300, share=0.05)
+    waves: dict[str, Any] = {"workers": n.asynchronous, "batch": n.batch, "updates": 106, "share": 0.06}
+    of_auto, *others = (
+        make.ours(f"lanes={lanes}", "mnist_async_53", f"lanes={lanes}", examples=n.batch, **waves)
+        for lanes in typing.get_args(Lanes)
+    )
+    title = f"MNIST CNN, asynchronous, {n.asynchronous} workers"
+    return {
+        "resnet20": Part(
+            (one, many),
+            (faster(f"ResNet-20, {many_name} over {one_name}", many_name, one_name, Target(">=", 0.9)),),
+        ),
+        "lenet5": Part(
+            (adasum, peer),
+            (faster(f"LeNet-5, {adasum_name} over {peer_name} at {images}", adasum_name, peer_name, Target(">=", 1)),),
+        ),
+        "async": Part(
+            (of_auto, *others),
+            tuple(faster(f"{title}, {of_auto.name} over {c.name}", of_auto.name, c.name) for c in others),
+        ),
+    }
+
+
+def _fit(make: Makers, n: Counts, *, target: Target | None) -> Part:
+    every: dict[str, Any] = {"workers": n.most, "batch": 1, "updates": 3}
+    late = f"reducer.num_required={n.most - n.most // 17}"
+    cnn = make.ours(f"MNIST CNN, {n.most} x 1", "mnist_backup_106", late, share=0.15, **every)
+    inception = make.ours(f"Inception-v3, {n.most} x 1", "imagenet_inception", late, share=0.75, **every)
+    return Part((cnn, inception), tuple(peak(f"{c.name}, peak memory", c.name, target) for c in (cnn, inception)))

@@ -1,0 +1,224 @@
+"""The benchmark of a GPU: its table, its rows, what it refuses, and small whole runs; no test looks at a time."""
+
+import contextlib
+import importlib.util
+import itertools
+import math
+
+import jax
+import numpy as np
+import pytest
+
+import benchmarks.__main__ as program
+from benchmarks import gpu, loops, measured, parts, targets, torch_twins, whole_runs
+from benchmarks.measured import Measured, Target
+from benchmarks.parts import Contender, Part, Row, Taken, faster
+from data import decoded
+
+FULL = targets.make_parts("full", platform="gpu", memory=59.3 * parts.GIB)
+TINY = targets.make_parts("tiny", platform="cpu")
+
+
+def of_all(chosen, *, kind):
+    found = {c.line: c for part in chosen.values() for c in part.contenders if bool(c.packages) == (kind == "pytorch")}
+    return list(found.values())
+
+
+# ---- the table ---------------------------------------------------------------------------------------------------
+
+
+def test_both_sizes_have_the_same_parts():
+    assert list(FULL) == list(TINY)
+    for full, tiny in zip(FULL.values(), TINY.values(), strict=True):
+        assert len(full.contenders) == len(tiny.contenders) and len(full.rows) == len(tiny.rows)
+        assert full.measure == tiny.measure
+
+
+@pytest.mark.parametrize("chosen", [FULL, TINY], ids=["full", "tiny"])
+def test_rows_are_of_contenders_of_their_part(chosen):
+    names = [row.name for part in chosen.values() for row in part.rows]
+    assert len(set(names)) == len(names)
+    for part in chosen.values():
+        own = [c.name for c in part.contenders]
+        assert len(set(own)) == len(own)
+        assert {name for row in part.rows for name in row.contenders} == set(own)
+
+
+def test_targets_are_those_of_the_issue():
+    found = [str(row.target) for part in FULL.values() for row in part.rows if row.target]
+    ratios = [">= 0.9", ">= 0.87", ">= 1", ">= 0.9", ">= 1", ">= 0.9", ">= 0.9", ">= 1"]
+    assert sorted(found) == sorted([*ratios, "<= 60", "<= 60", "<= 60", "< 40", "<= 0.03", "<= 59.3", "<= 59.3"])
+
+
+def loaded(contender):
+    kind, config, updates, *overrides = contender.line.split()
+    assert kind in ("step", "local") and int(updates.partition("/")[0]) >= 2
+    return loops.load(config, overrides)
+
+
+@pytest.mark.parametrize(
+    "contender",
+    [
+        *(pytest.param(c, marks=pytest.mark.slow, id=f"full {c.name}") for c in of_all(FULL, kind="ours")),
+        *(pytest.param(c, id=f"tiny {c.name}") for c in of_all(TINY, kind="ours")),
+    ],
+)
+def test_our_contenders_exist(contender):
+    setup = loaded(contender)
+    assert contender.examples == setup.examples_per_step
+    assert loops.made_up(setup.source.info, num_examples=4).train.num_examples == 4
+
+
+@pytest.mark.parametrize("chosen", [FULL, TINY], ids=["full", "tiny"])
+def test_contenders_of_pytorch_have_the_batch_of_ours(chosen):
+    for part in chosen.values():
+        for peer in (c for c in part.contenders if c.packages):
+            given = torch_twins.parse(peer.line.split())
+            assert given.batch == peer.examples == part.contenders[0].examples
+            assert given.device == ("cuda" if chosen is FULL else "cpu")
+
+
+def test_what_is_alive_together_fits_into_the_memory():
+    timed = {name: part for name, part in FULL.items() if part.measure == "turns"}
+    batches = list(parts.together(timed))
+    assert list(itertools.chain(*batches)) == list(timed)
+    for batch in batches:
+        assert sum(c.share for part in batch.values() for c in part.contenders) <= 0.97
+    assert len(batches) < len(timed)
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------
+
+
+def taken(seconds, *, examples=8, peak_bytes=math.nan, compile_seconds=math.nan):
+    return Taken(Contender("a", "step a 2", examples, 0.1), seconds, peak_bytes, compile_seconds)
+
+
+def test_values_of_rows():
+    a, b = taken([1.0, 2.0], examples=8, peak_bytes=3 * 2**30, compile_seconds=7.0), taken([0.5, 4.0], examples=2)
+    assert parts.faster("", "a", "b").values(a, b) == [2.0, 8.0]
+    assert parts.reduction_share("", "a", "b", Target("<=", 0.03)).values(a, b) == [0.5, -1.0]
+    assert parts.peak("", "a", None).values(a) == [3.0]
+    assert parts.compiling("", "a", Target("<=", 60)).values(a) == [7.0]
+
+
+def test_details_leave_out_what_is_not_known():
+    known = parts.details("x", taken([0.5], peak_bytes=2**29, compile_seconds=7.0), examples="images")
+    assert [(one.values, one.unit) for one in known] == [
+        ([500.0], "ms"),
+        ([16.0], "images/s"),
+        ([0.5], "GiB"),
+        ([7.0], "s"),
+    ]
+    assert [one.unit for one in parts.details("x", taken([0.5]), examples="sequences")] == ["ms", "sequences/s"]
+
+
+def test_rows_of_other_parts_are_kept(tmp_path):
+    path, here = tmp_path / "gpu.json", {"commit": "a", "tree": "clean", "devices": ["H100"]}
+    old = [Measured("kept", [1.0]), Measured("again", [1.0])]
+    measured.write("gpu", old, environment=here, path=path)
+    new = [Measured("again", [2.0]), Measured("new", [], missing="no torch")]
+    found = gpu.merged(new, path, environment=here)
+    assert [(one.name, one.values) for one in found] == [("kept", [1.0]), ("again", [2.0]), ("new", [])]
+    assert gpu.merged(new, path, environment={**here, "devices": ["H200"]}) == new
+    assert gpu.merged(new, tmp_path / "none.json", environment=here) == new
+
+
+# ---- measuring ---------------------------------------------------------------------------------------------------
+
+SMALL = "step digits:smoke 2/1 num_workers=2 batch_size_per_worker=4 model.hidden_sizes=(8,)"
+
+
+def measure(chosen, **options):
+    options = {"repeats": 2, "limit_seconds": 200.0, "size": "tiny", "log": print, **options}
+    with contextlib.closing(gpu.benchmark(parts=chosen, **options)) as results:
+        return {one.name: one for rows in results for one in rows}
+
+
+def test_contenders_are_compiled_and_take_turns_and_failures_are_said(tmp_path):
+    one, broken = Contender("one", SMALL, 8, 0.4), Contender("broken", "step digits:smoke 2 num_workers=0", 8, 0.1)
+    peer = Contender("peer", "--model=lenet5 --batch=8 --device=cpu", 8, 0.1, packages=("no_such_package",))
+    slow = Row("too slow", ("one",), lambda a: a.seconds, Target("<=", 0), unit="s")
+    rows = (
+        slow,
+        parts.peak("peak", "one", Target("<", 40)),
+        faster("over broken", "one", "broken"),
+        faster("over peer", "one", "peer"),
+    )
+    found = measure({"few": Part((one, broken, peer), rows)}, profile=tmp_path)
+    assert len(found["too slow"].values) == 2 and found["too slow"].verdict == "missed"
+    assert list(tmp_path.glob("few-one/**/*.gz")) and len(list(tmp_path.iterdir())) == 1  # so it is traced
+    assert "num_workers" in found["over broken"].missing and "\n" not in found["over broken"].missing
+    assert found["over peer"].missing == "peer: no_such_package is not installed"
+    is_known = bool(jax.devices()[0].memory_stats())
+    assert len(found["peak"].values) == is_known and bool(found["peak"].missing) != is_known
+    assert len(found["few: one, step"].values) == 2 and len(found["few: one, trace to programs"].values) == 1
+    assert not any(name.startswith(("few: broken", "few: peer")) for name in found)
+
+
+def test_nothing_is_measured_beyond_the_limit():
+    one = (Contender("one", SMALL, 8, 0.5),)
+    compiled = Part(one, (parts.compiling("compile", "one", Target("<=", 60)),), measure="compiling")
+    timed = Part(one, (faster("over itself", "one", "one"),))
+    found = measure({"compile": compiled, "turns": timed, "start_up": TINY["start_up"]}, limit_seconds=0.01)
+    assert len(found) == 7 and not any(one.values for one in found.values())
+    assert all("the limit of 0.01 s was reached" in one.missing for one in found.values())
+
+
+# ---- whole runs --------------------------------------------------------------------------------------------------
+
+
+def test_a_made_up_mnist_is_found(tmp_path, monkeypatch):
+    (tmp_path / "nothing").mkdir()
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "nothing"))
+    for name, value in whole_runs.with_mnist(tmp_path, num_train=20, num_test=10).items():
+        monkeypatch.setenv(name, value)
+    dataset = decoded.load("mnist")
+    assert (dataset.train.num_examples, dataset.test.num_examples) == (20, 10)
+    assert dataset.train.columns["image"].shape == (20, 28, 28, 1) and np.ptp(dataset.train.columns["image"]) > 200
+
+
+@pytest.mark.slow
+def test_whole_runs():
+    found = measure({"start_up": TINY["start_up"]}, repeats=1)
+    assert [len(one.values) for one in found.values()] == [1] * 5
+    seconds = [one.median for one in found.values() if one.unit == "s"]
+    assert seconds[0] < seconds[1] and seconds[3] < seconds[2]  # the loop is a part of the whole
+    with pytest.raises(RuntimeError, match=r"ended with code 2, and said: .*no_such_key"):
+        whole_runs.run("digits", ["--config.model.no_such_key=1"], environment={})
+    with pytest.raises(RuntimeError, match="reached the limit of 0 s"):
+        whole_runs.run("digits", environment={}, timeout=0.0)
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--only=resnet18"], "only='resnet18': must be of compile, resnet50"),
+        (["--repeats=0"], "repeats=0: must be 1 or more"),
+        (["--limit_seconds=0"], "limit_seconds=0: must be above 0"),
+        (["--profile=a b"], "profile='a b': must be a path without spaces"),
+        (["--json=/no/such/folder/x.json"], "json='/no/such/folder"),
+        (["--json=/tmp/x.json"], "size='full': needs a GPU, JAX finds cpu; --size=tiny runs on any device"),
+    ],
+)
+def test_refused_in_one_line(flags, message, capsys):
+    if flags == ["--json=/tmp/x.json"] and jax.default_backend() != "cpu":
+        pytest.skip("this machine has a GPU")
+    assert gpu.main(flags) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and len(captured.err.splitlines()) == 1 and message in captured.err
+
+
+@pytest.mark.slow
+def test_a_whole_command(tmp_path, capsys):
+    path = tmp_path / "gpu.json"
+    assert program.main(["benchmarks", "gpu", "--size=tiny", "--only=lenet5", "--repeats=1", f"--json={path}"]) == 0
+    environment, found = measured.read(path)
+    assert found[0].name == TINY["lenet5"].rows[0].name and len(found) > 3
+    assert environment["devices"] == [jax.devices()[0].device_kind]
+    has_peer = importlib.util.find_spec("torch") is not None
+    assert all(one.values for one in found if has_peer or "PyTorch" not in one.name)
+    assert capsys.readouterr().out.splitlines() == [measured.in_words(one) for one in found]
