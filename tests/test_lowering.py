@@ -36,8 +36,7 @@ def whole_steps(setup):
     layout = Layout.of(8, num_devices=2)
     mapping = functools.partial(map_workers, mapping="shard_map")
     step = make_step_of_mode(setup, layout, map_workers=mapping)
-    of_device = dry_run.step_inputs(setup, layout).values()
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((layout.num_devices, *x.shape), x.dtype), list(of_device))
+    shapes = dry_run.call_shapes(dry_run.step_inputs(setup, layout), num_devices=layout.num_devices)
     return [step.lower(*shapes, platforms=(platform,))["step"][0].as_text() for platform in PLATFORMS]
 
 
@@ -60,7 +59,7 @@ def test_every_reducer_s_step(case):
 
 STEPS = {
     "LeNet-5": ("mnist_adasum.py",),
-    "BERT": ("bert_lamb.py:smoke",),
+    "BERT": ("bert_lamb.py:smoke", "--config.model.scan_blocks=on"),
     "asynchronous": ("digits.py", "--config.server.name=asynchronous", "--config.arrivals.name=lognormal"),
 }
 
