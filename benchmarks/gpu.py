@@ -37,7 +37,7 @@ from benchmarks.parts import Part, together
 from benchmarks.targets import SIZES, Size, make_parts
 from benchmarks.whole_runs import WholeRuns
 
-JSON = Path("out/bench/gpu.json")
+JSON: Mapping[Size, Path] = {"full": Path("out/bench/gpu.json"), "tiny": Path("out/bench/gpu-tiny.json")}
 LIMIT_SECONDS = 540.0
 REPEATS = 5
 _PEERS = ("torch", "torchvision", "transformers")
@@ -104,7 +104,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--limit_seconds", type=float, default=LIMIT_SECONDS, help="of the whole run (default: %(default)g)"
     )
     parser.add_argument("--profile", help="folder for a trace of each contender of ours that misses its target")
-    parser.add_argument("--json", help=f"file for all values (default: {JSON})")
+    parser.add_argument("--json", help=f"file for all values (default: {JSON['full']})")
     given = parser.parse_args(argv)
     given.only = names if given.only is None else given.only.split(",")
     if unknown := [name for name in given.only if name not in names]:
@@ -151,9 +151,8 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    if given.json is None:
-        JSON.parent.mkdir(parents=True, exist_ok=True)
-    path, began = given.json or JSON, time.monotonic()
+    path, began = given.json or JSON[given.size], time.monotonic()
+    path.parent.mkdir(parents=True, exist_ok=True)
 
     def log(line: str) -> None:
         print(f"{time.monotonic() - began:4.0f} s  {line}", file=sys.stderr, flush=True)
