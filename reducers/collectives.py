@@ -104,7 +104,7 @@ def sum_workers(tree: Any, axis_name: AxisName, *, where: jax.Array | None = Non
 
 
 def map_together(reduce: Callable[[jax.Array], jax.Array], tree: Any, *, axis_name: AxisName) -> Any:
-    """Applies an elementwise reduction to every array of a tree, bucket by bucket; on lanes array by array.
+    """Applies an elementwise reduction to every array of a tree, bucket by bucket; on one device array by array.
 
     Args:
       reduce: along ``axis_name``; an element of its result depends on the workers' values of that element alone.
@@ -116,7 +116,8 @@ def map_together(reduce: Callable[[jax.Array], jax.Array], tree: Any, *, axis_na
     {'w': Array([2., 2.], dtype=float32)}
     """
     devices, _ = devices_and_lanes(axis_name)
-    if not devices:  # nothing is sent
+    # Where nothing is sent, XLA would join the arrays of a bucket anew in every operation that reads one of them.
+    if not devices or num_workers(devices) == 1:
         return jax.tree.map(reduce, tree)
     leaves, treedef = jax.tree.flatten(tree)
     arrays = [jnp.asarray(leaf) for leaf in leaves]

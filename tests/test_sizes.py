@@ -64,7 +64,7 @@ def test_a_paper_scale_config_is_traced_whole(spec, monkeypatch, tmp_path):
     num_devices, num_parameters, num_examples = PAPER[spec]
     setup = make_setup(load(spec), open_data=make_or_assume)
     assert counted(setup) * setup.config.batch_size_per_worker == num_examples
-    said = dry_run.describe(setup, num_devices=num_devices, devices=[])  # traced, not compiled
+    said = dry_run.describe(setup, num_devices=num_devices, compiled="never")
     assert f"{num_parameters:,}" in said and "without activations" in said
     assert "data not at hand" in said and f"{setup.examples_per_step:,}" in said
 

@@ -24,7 +24,6 @@ def describe(
     setup: TrainSetup,
     *,
     num_devices: int | None = None,
-    devices: list[Any] | None = None,
     steps_per_call: int = 1,
     compiled: Literal["if present", "never"] = "if present",
     report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
@@ -37,7 +36,6 @@ def describe(
     Args:
       setup: what would be trained.
       num_devices: D; None for the most of this machine's devices that divide the workers.
-      devices: this machine's; None for all.
       steps_per_call: the most steps that one call of the devices takes.
       compiled: whether the step is compiled if the devices are present, which takes minutes for a large model.
       report: receives one line before each part that may take long; none of them is part of the text.
@@ -45,7 +43,7 @@ def describe(
     Raises:
       ValueError: if the devices do not divide the workers, or the step does not reduce.
     """
-    available = jax.devices() if devices is None else devices
+    available = jax.devices()
     assumed = available if num_devices is None else range(num_devices)
     layout = Layout.of(setup.config.num_workers, num_devices=num_devices, devices=assumed)
     inputs = step_inputs(setup, layout)
