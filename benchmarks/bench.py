@@ -165,7 +165,7 @@ class Bench:
             absent = [f"{key}: {reasons[key]}" for key in row.contenders if key not in taken]
             values = [] if absent else [float(x) for x in row.values(*(taken[key] for key in row.contenders))]
             if not absent and not np.isfinite(values).all():
-                absent, values = ["the device does not tell"], []
+                absent, values = ["the device does not say"], []
             found.append(Measured(row.name, values, row.unit, row.target, missing="; ".join(absent)))
         return found
 

@@ -13,7 +13,7 @@ import models
 import reducers
 from configs import flags
 from data.assumed import make_or_assume
-from parallel import Layout, map_workers
+from parallel import AXES, Layout, map_devices, map_workers
 from tests.cases import CASES
 from training import dry_run
 from training.async_train_step import make_step_of_mode
@@ -67,6 +67,19 @@ STEPS = {
 @pytest.mark.parametrize("name", STEPS)
 def test_the_step_of(name):
     assert_lowered(setup_of(*STEPS[name]))
+
+
+@pytest.mark.parametrize(("num_devices", "joins"), [(1, False), (2, True)])
+def test_arrays_are_joined_only_where_something_is_sent(num_devices, joins):
+    layout, reducer = Layout.of(8, num_devices=num_devices), reducers.mean(AXES)
+
+    def update(gradients):
+        return reducer.update(gradients, reducer.init(gradients))[0]
+
+    lanes = jax.vmap(update, out_axes=None, axis_name=AXES[1], axis_size=layout.lanes)
+    shape = jax.ShapeDtypeStruct((num_devices, layout.lanes, 3), jnp.float32)
+    lowered = map_devices(lanes, layout=layout, mapping="shard_map").lower(dict.fromkeys("abc", shape))
+    assert ("stablehlo.concatenate" in lowered.as_text()) == joins
 
 
 def eigenvalues(axis_name):
