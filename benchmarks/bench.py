@@ -38,9 +38,7 @@ class Bench:
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # processes share the memory, which they never give back
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            **rounds.keeping_programs(folder / "jax"),
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         }
 

@@ -1,8 +1,9 @@
 """The loop of train.py on artificial data, without records and checkpoints, to time a step."""
 
+import itertools
 import time
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -128,8 +129,7 @@ class Loop:
         self._step = make_step(setup, layout, part=part, steps_per_call=steps_per_call)
         self._state = setup.init_state(layout)
         self._resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
-        self._make_feeds = lambda: feeds.follow(setup.plans(0, steps_per_call=steps_per_call))
-        self._fed = self._make_feeds()
+        self._fed: Iterator[tuple[StepPlan, Any]] = feeds.follow(setup.plans(0, steps_per_call=steps_per_call))
         self._numbers = StepNumbers(setup)
 
     def _inputs(self, plan: StepPlan) -> dict[str, np.ndarray]:
@@ -140,14 +140,12 @@ class Loop:
 
         With JAX's compilation cache a later turn, of another process too, finds them.
         """
-        self._fed = self._make_feeds()
         plan, batch = next(self._fed)
+        self._fed = itertools.chain([(plan, batch)], self._fed)
         began = time.perf_counter()
         for lowered, _ in self._step.lower(self._state, batch, self._resident, self._inputs(plan)).values():
             lowered.compile()
-        seconds = time.perf_counter() - began
-        self._fed = self._make_feeds()
-        return seconds
+        return time.perf_counter() - began
 
     def __call__(self, num_updates: int | None = None) -> float:
         """Returns the mean seconds of an update in this turn.

@@ -10,13 +10,12 @@ are decoded at a reduced size. Ctrl-C ends with the results so far.
 """
 
 import dataclasses
-import io
 import os
 import pathlib
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from absl import flags
@@ -81,20 +80,22 @@ def smooth_noise(number: int, *, width: int, height: int) -> np.ndarray:
 
 def write_images(path: pathlib.Path, *, count: int, width: int, height: int) -> int:
     """Writes an array_record file of JPEG images with labels, and returns their mean size in bytes."""
-    from array_record.python.array_record_module import ArrayRecordWriter
     from PIL import Image
 
+    from benchmarks import prepared_sets
     from data.decoding import records
 
-    writer, size = ArrayRecordWriter(str(path), "group_size:1"), 0
-    for number in range(count):
-        content = io.BytesIO()
-        picture = Image.fromarray(smooth_noise(number, width=width, height=height))
-        picture.save(content, format="JPEG", quality=90 + number % 6)
-        writer.write(records.pack(content.getvalue(), number % NUM_CLASSES))
-        size += len(content.getvalue())
-    writer.close()
-    return size // count
+    sizes = []
+
+    def contents() -> Iterator[bytes]:
+        for number in range(count):
+            picture = Image.fromarray(smooth_noise(number, width=width, height=height))
+            content = prepared_sets.file_of(picture, quality=90 + number % 6)
+            sizes.append(len(content))
+            yield records.pack(content, number % NUM_CLASSES)
+
+    prepared_sets.write_shard(path, contents())
+    return sum(sizes) // count
 
 
 def parts(path: pathlib.Path, *, count: int) -> tuple[float, float]:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 Turn = Callable[[], float]  # a contender's part of a round, which returns the seconds that it took
@@ -48,6 +49,19 @@ def ratios(seconds: Mapping[str, Sequence[float]], above: str, below: str) -> li
     [0.5, 1.5]
     """
     return [a / b for a, b in zip(seconds[above], seconds[below], strict=True)]
+
+
+def keeping_programs(folder: Path) -> dict[str, str]:
+    """Returns environment variables of a process that keeps all programs that it compiles in a folder, and finds them.
+
+    >>> keeping_programs(Path("out"))["JAX_COMPILATION_CACHE_DIR"]
+    'out'
+    """
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
 
 
 class Child:

@@ -57,12 +57,7 @@ def first_step(compiled: Path) -> float:
     """Returns the seconds to the end of the first step, given a folder of compiled programs."""
     with tempfile.TemporaryDirectory() as folder:
         workdir = Path(folder) / "run"
-        environment = {
-            **os.environ,
-            "JAX_COMPILATION_CACHE_DIR": str(compiled),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        }
+        environment = {**os.environ, **rounds.keeping_programs(compiled)}
         line = [sys.executable, *_RUN, f"--workdir={workdir}"]
         return until_record(line, workdir / "metrics.jsonl", environment=environment)
 

@@ -103,6 +103,7 @@ LARGE = {
     "bert_large": Network(bert_large, (128,), _ADAMW),
     "tiny_bert": Network(tiny_bert, (32,), _ADAMW),
 }
+NETWORKS = {**MODELS, **LARGE}
 
 
 def parameter_groups(network: Any, *, weight_decay: float = 0.0) -> list[dict[str, Any]]:
@@ -126,7 +127,7 @@ def make_step(
     """Returns a function that trains for a number of steps, each on the next batch, and returns the last loss.
 
     Args:
-      model: a name in ``MODELS`` or ``LARGE``.
+      model: a name in ``NETWORKS``.
       batch: the number of examples in a step.
       memory: the memory layout of images and kernels, "contiguous_format" or "channels_last".
       update: "fused" or "plain".
@@ -136,7 +137,7 @@ def make_step(
     """
     import torch
 
-    network_of = {**MODELS, **LARGE}[model]
+    network_of = NETWORKS[model]
     torch.manual_seed(0)
     with torch.device(device):
         network = network_of.build().train()

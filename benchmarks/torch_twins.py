@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import rounds
-from benchmarks.torch_networks import LARGE, MODELS, make_step
+from benchmarks.torch_networks import LARGE, NETWORKS, make_step
 
 Train = Callable[[int], Any]  # trains for a number of steps
 TRIALS = 3  # steps of each variant in the first turn; the first one of them is ignored
@@ -162,7 +162,7 @@ class OnDevice:
         if given.device == "cuda" and not torch.cuda.is_available():
             raise RuntimeError(f"torch {torch.__version__} finds no CUDA device")
         self._steps, self._device = given.steps, given.device
-        in_half = given.precision == "bfloat16" and len({**MODELS, **LARGE}[given.model].shape) == 3
+        in_half = given.precision == "bfloat16" and len(NETWORKS[given.model].shape) == 3
         self._train = make_step(
             given.model,
             batch=given.batch,
@@ -207,7 +207,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parses a command line; exits with code 2 and a message if it is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.torch_twins", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--model", choices=[*MODELS, *LARGE], required=True)
+    parser.add_argument("--model", choices=list(NETWORKS), required=True)
     parser.add_argument("--batch", type=int, required=True, help="examples per step, of all processes together")
     parser.add_argument("--steps", type=int, default=10, help="steps per turn (default: 10)")
     parser.add_argument("--processes", type=int, default=1)

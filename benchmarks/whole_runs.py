@@ -1,7 +1,5 @@
 """Whole runs of train.py as commands, from the start to the end, on a made-up MNIST where none is prepared."""
 
-import io
-import json
 import os
 import subprocess
 import sys
@@ -20,8 +18,7 @@ from benchmarks.targets import Size
 from data import decoded
 from launch.children import ROOT, last_line
 
-NUM_TRAIN, NUM_TEST = 60_000, 10_000  # of MNIST
-_FEATURES = "tensorflow_datasets.core.features"
+NUM_TRAIN, NUM_TEST, MNIST_SHAPE = 60_000, 10_000, (28, 28, 1)
 
 
 class Seconds(NamedTuple):
@@ -149,33 +146,11 @@ def with_mnist(folder: Path, *, num_train: int = NUM_TRAIN, num_test: int = NUM_
 
 def write_mnist(root: Path, *, num_train: int, num_test: int) -> None:
     """Writes random images with random labels as TFDS prepares MNIST under a folder."""
-    from array_record.python.array_record_module import ArrayRecordWriter
-    from PIL import Image
+    from benchmarks import prepared_sets
 
-    from data.decoding import records
-
-    folder, rng = root / "mnist" / "3.0.1", np.random.default_rng(0)
-    folder.mkdir(parents=True)
-    splits = []
+    rng = np.random.default_rng(0)
+    splits = {}
     for split, count in (("train", num_train), ("test", num_test)):
-        images = rng.integers(256, size=(count, 28, 28), dtype=np.uint8)
-        writer = ArrayRecordWriter(str(folder / f"mnist-{split}.array_record-00000-of-00001"), "group_size:1")
-        for image, label in zip(images, rng.integers(10, size=count), strict=True):
-            content = io.BytesIO()
-            Image.fromarray(image).save(content, format="PNG", compress_level=1)
-            writer.write(records.pack(content.getvalue(), int(label)))
-        writer.close()
-        template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-        splits.append({"name": split, "shardLengths": [str(count)], "numBytes": "1", "filepathTemplate": template})
-    info = {"name": "mnist", "version": "3.0.1", "fileFormat": "array_record", "splits": splits}
-    (folder / "dataset_info.json").write_text(json.dumps(info))
-    image = {"dtype": "uint8", "shape": {"dimensions": ["28", "28", "1"]}}
-    features = {
-        "image": {"pythonClassName": f"{_FEATURES}.image_feature.Image", "image": image},
-        "label": {
-            "pythonClassName": f"{_FEATURES}.class_label_feature.ClassLabel",
-            "classLabel": {"numClasses": "10"},
-        },
-    }
-    kind = f"{_FEATURES}.features_dict.FeaturesDict"
-    (folder / "features.json").write_text(json.dumps({"pythonClassName": kind, "featuresDict": {"features": features}}))
+        images = rng.integers(256, size=(count, *MNIST_SHAPE), dtype=np.uint8)
+        splits[split] = prepared_sets.encoded(images, rng.integers(10, size=count))
+    prepared_sets.write_images(root, "mnist", splits, image_shape=MNIST_SHAPE, version="3.0.1", num_shards=1)

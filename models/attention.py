@@ -1,7 +1,7 @@
 """Building blocks of BERT and the causal transformer."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 import jax
 from flax import linen as nn
@@ -125,15 +125,15 @@ def unembed(x: jax.Array, embedding: nn.Embed) -> jax.Array:
     return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
 
 
+class Stack(Protocol):
+    """The fields by which a model of equal blocks says how they are run."""
+
+    remat: Remat
+    scan_blocks: ScanBlocks
+
+
 def run_blocks(
-    blocks: Sequence[nn.Module],
-    x: jax.Array,
-    mask: jax.Array,
-    *,
-    owner: nn.Module,
-    deterministic: bool,
-    remat: Remat,
-    scan_blocks: ScanBlocks,
+    owner: Stack, blocks: Sequence[nn.Module], x: jax.Array, mask: jax.Array, *, deterministic: bool
 ) -> jax.Array:
     """Applies equal blocks one after another, by a loop whose body is one block, or written out.
 
@@ -141,21 +141,24 @@ def run_blocks(
     layers see, as the trust ratios of LAMB and per-layer reducers do; the loop stacks them.
 
     Args:
-      blocks: Submodules of ``owner`` with equal fields, in order.
+      owner: The module that is called. With its ``remat`` "blocks" the backward pass keeps only the blocks' inputs and
+        recomputes the rest. With its ``scan_blocks`` "auto" there is a loop but on a CPU that recomputes nothing: what
+        the backward pass needs is copied out of a loop and back, which takes a quarter of a step there.
+      blocks: Submodules of the owner with equal fields, in order.
       x: [B, T, D], the input of the first one.
       mask: As for ``SelfAttention``.
-      owner: The module that is called.
       deterministic: False applies dropout, with a key of its own for each block.
-      remat: "blocks" keeps only the blocks' inputs for the backward pass and recomputes the rest.
-      scan_blocks: Whether there is a loop. With "auto" there is none on a CPU, unless blocks are recomputed: what the
-        backward pass needs is copied out of a loop and back, which takes a quarter of a step there.
     """
+    assert isinstance(owner, nn.Module)
     if owner.is_initializing():
         for block in blocks:
             x = block(x, mask, deterministic=True)
         return x
-    params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(block.variables["params"] for block in blocks))
-    keys = None if deterministic else jax.random.split(owner.make_rng("dropout"), len(blocks))
+    keys = [None] * len(blocks) if deterministic else list(jax.random.split(owner.make_rng("dropout"), len(blocks)))
+    layers = [(block.variables["params"], key) for block, key in zip(blocks, keys, strict=True)]
+    is_loop = owner.scan_blocks == "on"
+    if owner.scan_blocks == "auto":
+        is_loop = owner.remat == "blocks" or jax.default_backend() != "cpu"
     block = blocks[0].clone(parent=None)
 
     def apply(x: jax.Array, layer: tuple[Any, Any]) -> tuple[jax.Array, None]:
@@ -164,7 +167,10 @@ def run_blocks(
         x = cast(jax.Array, block.apply({"params": params}, x, mask, deterministic=deterministic, rngs=rngs))
         return x, None
 
-    is_loop = remat == "blocks" or jax.default_backend() != "cpu" if scan_blocks == "auto" else scan_blocks == "on"
     # In a loop XLA cannot merge the two forward passes, so nothing needs to prevent it.
-    body = jax.checkpoint(apply, prevent_cse=not is_loop) if remat == "blocks" else apply
-    return lax.scan(body, x, (params, keys), unroll=not is_loop)[0]
+    body = jax.checkpoint(apply, prevent_cse=not is_loop) if owner.remat == "blocks" else apply
+    if is_loop:
+        return lax.scan(body, x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers))[0]
+    for layer in layers:
+        x, _ = body(x, layer)
+    return x

@@ -115,15 +115,7 @@ class BertBase(nn.Module):
             )
             for i in range(self.num_layers)
         ]
-        x = attention.run_blocks(
-            blocks,
-            x,
-            mask,
-            owner=self,
-            deterministic=deterministic,
-            remat=self.remat,
-            scan_blocks=self.scan_blocks,
-        )
+        x = attention.run_blocks(self, blocks, x, mask, deterministic=deterministic)
 
         def dense(features: int, name: str) -> nn.Dense:
             return nn.Dense(features, dtype=self.dtype, kernel_init=init, name=name)

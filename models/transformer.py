@@ -95,13 +95,5 @@ class Transformer(nn.Module):
             )
             for i in range(self.num_layers)
         ]
-        x = attention.run_blocks(
-            blocks,
-            x,
-            mask,
-            owner=self,
-            deterministic=deterministic,
-            remat=self.remat,
-            scan_blocks=self.scan_blocks,
-        )
+        x = attention.run_blocks(self, blocks, x, mask, deterministic=deterministic)
         return attention.unembed(attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name="norm")(x), embedding)

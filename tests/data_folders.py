@@ -1,22 +1,16 @@
 """Writes small data sets in TFDS's format without TensorFlow, so that reading them is tested without a download."""
 
-import io
-import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.prepared_sets import FEATURES, Files, encoded, file_of, write_images, write_records
 from data import cache
-from data.decoding import records
 
 Arrays = tuple[np.ndarray, np.ndarray]  # images [N, H, W, C] and labels [N]
-Files = list[tuple[bytes, int]]  # content of an image file, and its label
-FEATURES = "tensorflow_datasets.core.features"
 REAL = os.environ.get("TFDS_DATA_DIR", "")
 
 
@@ -57,23 +51,11 @@ def random_examples(num_examples: int, *, shape=(28, 28, 1), num_classes=10, see
     return images, rng.integers(0, num_classes, num_examples).astype(np.int32)
 
 
-def encoded(images: np.ndarray, labels: np.ndarray) -> Files:
-    """Returns PNG files of images with 1 or 3 channels."""
-    pictures = (Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image) for image in images)
-    return [(file_of(picture, "PNG"), int(label)) for picture, label in zip(pictures, labels, strict=True)]
-
-
 def picture(number: int, *, width: int, height: int) -> Image.Image:
     """A smooth picture that no other number has."""
     rng = np.random.default_rng(number)
     coarse = Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8))
     return coarse.resize((width, height), Image.Resampling.BICUBIC)
-
-
-def file_of(image: Image.Image, format: str = "JPEG", **options) -> bytes:
-    content = io.BytesIO()
-    image.save(content, format=format, **options)
-    return content.getvalue()
 
 
 def random_images(num_examples: int, *, num_classes: int = 10, seed: int = 0) -> Files:
@@ -97,31 +79,6 @@ def write_set(root: Path, name: str, splits: dict[str, Arrays], *, version: str 
     return write_images(root, name, files, image_shape=shape, version=version, **options)
 
 
-def write_images(
-    root: Path,
-    name: str,
-    splits: dict[str, Files],
-    *,
-    num_classes: int = 10,
-    image_shape: tuple[int, ...] = (-1, -1, 3),
-    version: str = "5.1.0",
-    **options,
-) -> Path:
-    """Writes a set of image files; returns its folder."""
-    packed = {split: [records.pack(*file) for file in files] for split, files in splits.items()}
-    features = {
-        "image": {
-            "pythonClassName": f"{FEATURES}.image_feature.Image",
-            "image": {"dtype": "uint8", "shape": {"dimensions": [str(n) for n in image_shape]}},
-        },
-        "label": {
-            "pythonClassName": f"{FEATURES}.class_label_feature.ClassLabel",
-            "classLabel": {"numClasses": str(num_classes)},
-        },
-    }
-    return write_records(root, name, packed, features=features, version=version, **options)
-
-
 def write_texts(
     root: Path, name: str, splits: dict[str, list[str | bytes]], *, features: tuple[str, ...] = ("text",), **options
 ) -> Path:
@@ -139,47 +96,3 @@ def write_texts(
     made = {split: [packed(text) for text in texts] for split, texts in splits.items()}
     kinds = dict.fromkeys(features, kind)
     return write_records(root, name, made, features=kinds, version="1.0.0", num_shards=1, **options)
-
-
-def write_records(
-    root: Path,
-    name: str,
-    splits: dict[str, list[bytes]],
-    *,
-    features: dict[str, Any],
-    version: str,
-    num_shards: int = 2,
-    file_format: str = "array_record",
-    ordered: bool = False,
-) -> Path:
-    """Writes a set as TFDS would have prepared it under ``root``; returns its folder."""
-    folder = root / name / version
-    folder.mkdir(parents=True)
-    infos = []
-    for split, examples in splits.items():
-        parts = np.array_split(np.arange(len(examples)), num_shards)
-        for number, part in enumerate(parts):
-            write_shard(shard(folder, split, number, num_shards=num_shards), (examples[i] for i in part))
-        template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-        lengths = [str(len(part)) for part in parts]
-        infos.append({"name": split, "shardLengths": lengths, "numBytes": "1", "filepathTemplate": template})
-    info = {"name": name, "version": version, "fileFormat": file_format, "splits": infos, "disableShuffling": ordered}
-    (folder / "dataset_info.json").write_text(json.dumps(info))
-    whole = {"pythonClassName": f"{FEATURES}.features_dict.FeaturesDict", "featuresDict": {"features": features}}
-    (folder / "features.json").write_text(json.dumps(whole))
-    return folder
-
-
-def shard(folder: Path, split: str, number: int, *, num_shards: int = 2) -> Path:
-    """The path of one file of a split."""
-    return folder / f"{folder.parent.name}-{split}.array_record-{number:05d}-of-{num_shards:05d}"
-
-
-def write_shard(path: Path, contents: Iterable[bytes]) -> None:
-    """Writes one file of records."""
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    writer = ArrayRecordWriter(str(path), "group_size:1")
-    for content in contents:
-        writer.write(content)
-    writer.close()

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import runs
+from benchmarks.prepared_sets import shard, write_images
 from runs import folder
-from tests.data_folders import shard, write_images
 from tests.test_streamed_training import arguments, random_images
 from tests.test_train import ROOT, assert_same_run, command, digits, final_state, uninterrupted, without_clock
 

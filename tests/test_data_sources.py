@@ -11,24 +11,13 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks.prepared_sets import encoded, shard, write_shard
 from data import assumed, cache, decoded, sources, tfds_sets
 from data.assumed import make_or_assume
 from data.decoded import check, load
 from data.decoding import records
 from data.examples import Info
-from tests.data_folders import (
-    REAL,
-    encoded,
-    flip,
-    own_folders,
-    random_examples,
-    real,
-    shard,
-    warnings_said,
-    write_set,
-    write_shard,
-    write_texts,
-)
+from tests.data_folders import REAL, flip, own_folders, random_examples, real, warnings_said, write_set, write_texts
 
 __all__ = ["own_folders", "warnings_said"]  # fixtures
 pytestmark = pytest.mark.usefixtures("own_folders")

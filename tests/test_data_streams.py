@@ -11,12 +11,13 @@ import time
 import numpy as np
 import pytest
 
+from benchmarks.prepared_sets import shard, write_images, write_shard
 from data import tfds_sets
 from data.decoding import crops, records
 from data.decoding.pool import default_processes
 from data.example_order import ExampleOrder
 from data.streams import open_images
-from tests.data_folders import random_examples, random_images, shard, write_images, write_set, write_shard
+from tests.data_folders import random_examples, random_images, write_set
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SIZE, SEED, WORKERS, BATCH = 16, 3, 3, 4

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import runs
+from benchmarks.prepared_sets import write_images
 from configs import flags
 from data import decoded, sources
 from data.assumed import make_or_assume
@@ -11,7 +12,7 @@ from data.decoding import crops
 from data.example_order import ExampleOrder
 from data.examples import Arrays
 from parallel import Layout
-from tests.data_folders import own_folders, random_examples, random_images, write_images, write_set
+from tests.data_folders import own_folders, random_examples, random_images, write_set
 from tests.test_train import ROOT, command
 from training.evaluate import make_evaluation
 from training.setup import make_setup

@@ -147,7 +147,7 @@ def test_the_number_follows_the_memory_and_the_batch():
 
 
 def test_recomputed_blocks_need_less():
-    """What two models of the same layers keep: the one that recomputes each block keeps only what lies between."""
+    """A model that recomputes each block keeps only the activations between blocks."""
     shakespeare = "configs/shakespeare.py"
     kept = [
         device_memory.residual_bytes(
@@ -165,6 +165,7 @@ def test_who_decides():
     assert resolve(setup_of(*SERVED), limit=10**9) == resolve(setup_of(*SERVED)) == 1
     assert resolve(setup_of(*SERVED), platform="cpu") is None
     assert resolve(setup_of(*SERVED, "--config.lanes=vmap"), limit=10**9) == 8
+    assert resolve(setup_of("--config.lanes=dispatched"), limit=10**9) is None
 
 
 def test_a_dry_run_says_how_many():

@@ -9,16 +9,7 @@ import pytest
 from data import corpora, packing, tfds_sets
 from data.text import Texts
 from data.tokenizers import PAD
-from tests.data_folders import (
-    REAL,
-    flip,
-    own_folders,
-    random_examples,
-    real,
-    warnings_said,
-    write_set,
-    write_texts,
-)
+from tests.data_folders import REAL, flip, own_folders, random_examples, real, warnings_said, write_set, write_texts
 
 __all__ = ["own_folders", "warnings_said"]  # fixtures
 SMALL = {"tokenizer": "bytes", "sequence_length": 16}

@@ -15,7 +15,7 @@ _SHARE = 0.9
 
 
 class Device(Protocol):
-    """What is asked of a ``jax.Device``."""
+    """A ``jax.Device``, as far as its memory is concerned."""
 
     platform: str
 
@@ -27,15 +27,15 @@ def resolve_lanes_at_once(setup: TrainSetup, *, lanes: int, device: Device) -> i
     """Returns the most lanes of a device whose gradients are computed at once; None for all of them.
 
     ``config.lanes_at_once`` says it. Where that is None, and ``config.lanes`` is "auto", an asynchronous run goes lane
-    after lane on an accelerator, so that lanes without work cost nothing. Otherwise the memory of the device says it,
-    if the device reports how much it has.
+    after lane on an accelerator, so that lanes without work cost nothing. Dispatched lanes have no groups. Otherwise
+    the memory of the device says it, if the device reports how much it has.
 
     Args:
       setup: of the run.
       lanes: of a device.
       device: the first one of the run.
     """
-    if setup.config.lanes_at_once is not None or lanes == 1:
+    if setup.config.lanes_at_once is not None or lanes == 1 or setup.config.lanes == "dispatched":
         return setup.config.lanes_at_once
     if setup.async_mode is not None and setup.config.lanes == "auto" and device.platform != "cpu":
         return 1
