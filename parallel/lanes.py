@@ -15,25 +15,30 @@ def resolve_lanes(
     *,
     layout: Layout,
     work: Literal["all", "some"] = "all",
+    kernels: Literal["matrices", "images"] = "matrices",
     steps_per_call: int = 1,
     lanes_at_once: int | None = None,
 ) -> Literal["vmap", "dispatched"]:
     """Returns how a device goes over its lanes; "auto" becomes what measured fastest on this kind of device.
 
-    One batched program is the fastest wherever all lanes have work. On a CPU, where only some workers have work, lanes
-    are dispatched one by one, so that idle ones are skipped.
+    One batched program is the fastest in most cases. On a CPU lanes are dispatched one by one where only some workers
+    have work, so that idle ones are skipped, and where several devices share the caches and images are convolved: on
+    two devices with four lanes each, a batched step takes 1.2 times as long for LeNet-5 and ResNet-20, and on one
+    device with eight lanes 0.94 times as long for LeNet-5.
 
     Args:
       lanes: the config's value.
       layout: W workers as D devices x L lanes.
       work: whether "all" workers compute in every step, or only "some".
+      kernels: "images" if the model convolves images, else "matrices".
       steps_per_call: several steps are one program, whose lanes cannot be dispatched.
       lanes_at_once: the config's value; a group of lanes is part of one program, too.
     """
     if lanes != "auto":
         return lanes
-    is_skipping = work == "some" and layout.lanes > 1 and layout.devices[0].platform == "cpu"
-    return "dispatched" if is_skipping and steps_per_call == 1 and lanes_at_once is None else "vmap"
+    gains = work == "some" or (kernels == "images" and len(layout.own_devices) > 1)
+    can = layout.lanes > 1 and steps_per_call == 1 and lanes_at_once is None
+    return "dispatched" if gains and can and layout.devices[0].platform == "cpu" else "vmap"
 
 
 def resolve_steps_per_call(

@@ -162,6 +162,9 @@ def test_resolve_lanes_on_cpu():
     assert resolve_lanes("auto", layout=many, work="some", steps_per_call=2) == "vmap"
     assert resolve_lanes("auto", layout=many, work="some", lanes_at_once=2) == "vmap"
     assert resolve_lanes("auto", layout=Layout.of(8), work="some") == "vmap"
+    assert resolve_lanes("auto", layout=many, kernels="images") == "vmap"
+    assert resolve_lanes("auto", layout=Layout.of(8, num_devices=2), kernels="images") == "dispatched"
+    assert resolve_lanes("auto", layout=Layout.of(8, num_devices=2)) == "vmap"
     assert resolve_lanes("dispatched", layout=Layout.of(8)) == "dispatched"
 
 
