@@ -7,12 +7,14 @@ N ?= 2
 PYTEST := $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help train train-local test test-all bench bench-gpu lint clean FORCE
+.PHONY: help train train-local test test-all bench bench-gpu docs lint clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
 		printf '  make %-11s %s\n' "$$name" "$$text"; done
+	@echo; printf '  %-16s %s\n' 'ARGS="..."' "flags of train.py, of pytest, or of the benchmark" \
+		N=2 "the number of processes of train-local" PYTHON=python3.12 "the interpreter of .venv"
 
 train: $(VENV)/train-ready  ## train a config: make train ARGS="--config=configs/mnist.py --config.seed=1"
 	@exec $(VENV)/bin/python train.py $(ARGS)
@@ -35,6 +37,10 @@ bench: $(VENV)/bench-ready  ## run the published benchmarks, and compare with th
 
 bench-gpu: $(VENV)/bench-ready  ## measure one GPU (less than 9 minutes on an H100): make bench-gpu ARGS="--only=bert"
 	$(VENV)/bin/python -m benchmarks gpu $(ARGS)
+
+docs: $(VENV)/dev-ready  ## build the manual and the pages of the package into out/docs; a warning is an error
+	$(VENV)/bin/python -m sphinx --fail-on-warning --keep-going --quiet docs out/docs
+	@echo "out/docs/index.html"
 
 lint: $(VENV)/dev-ready  ## check formatting, style and types (to fix: .venv/bin/ruff format; .venv/bin/ruff check --fix)
 	$(VENV)/bin/python -m ruff format --check .
@@ -76,7 +82,11 @@ identity = $(shell "$(1)" -c 'import platform, sys; print("Python", platform.pyt
 # Each name is tried by running it: an interpreter on the PATH may not run, or may lack venv.
 interpreter = $(if $(PYTHON),$(named),$(found))
 named = $(or $(call usable,$(PYTHON)),$(error PYTHON=$(PYTHON) $(if $(wanted),is $(wanted),does not run): \
-	needs Python 3.11 or newer with venv and ensurepip))
+	needs Python 3.11 or newer with venv and ensurepip, such as PYTHON=$(example)))
 found = $(or $(call usable,python3),$(call usable,python3.13),$(call usable,python3.12),$(call usable,python3.11),$(error \
-	no Python 3.11 or newer with venv and ensurepip found as python3, python3.13, python3.12 or python3.11: name one with PYTHON=...))
+	no Python 3.11 or newer with venv and ensurepip found as python3, python3.13, python3.12 or python3.11: name one with \
+	PYTHON=$(example)))
+# A shim of pyenv is found but does not run unless its version is switched on; the interpreter itself always runs.
+example = $(or $(lastword $(sort $(foreach minor,11 12 13,$(wildcard $(PYENV)/versions/3.$(minor).*/bin/python)))),...)
+PYENV = $(or $(PYENV_ROOT),$(HOME)/.pyenv)
 usable = $(if $(shell "$(1)" -c 'import ensurepip, sys, venv; sys.version_info >= (3, 11) and print(1)' 2>/dev/null),$(1))

@@ -18,8 +18,8 @@ class Reducer(optax.GradientTransformationExtraArgs):
     reducer itself, or build chains with ``reducers.chain``.
 
     Args:
-      init: params -> state, of one worker.
-      update: (updates, state, params, **extra_args) -> (updates, state), called where the worker axis is bound.
+      init: ``params -> state``, of one worker.
+      update: ``(updates, state, params, **extra_args) -> (updates, state)``, called where the worker axis is bound.
       needs_arrivals: whether ``update`` requires ``arrival_seconds`` [W], the same on all workers.
       takes_mask: whether ``update`` accepts ``contributes``, a bool of each worker; workers without it are left out,
         whatever their values.

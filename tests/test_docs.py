@@ -55,8 +55,11 @@ def read(path: str) -> Page:
 
 
 PAGES = [read(path) for path in ("README.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")))]
-LINKED = [*PAGES, read("benchmarks/RESULTS.md")]
-COMMANDS = [line for page in PAGES for text in page.blocks("sh") for line in text.splitlines() if line.strip()]
+CONTRIBUTING = read("CONTRIBUTING.md")
+LINKED = [*PAGES, CONTRIBUTING, read("benchmarks/RESULTS.md")]
+COMMANDS = [
+    line for page in (*PAGES, CONTRIBUTING) for text in page.blocks("sh") for line in text.splitlines() if line.strip()
+]
 FILES = {  # files that a page asks the reader to write: name -> text
     match[1]: text for page in PAGES for text in page.blocks("python") if (match := re.match(r"# (\w+\.py)\n", text))
 }
@@ -114,6 +117,14 @@ def run_python(*arguments: str, cwd: pathlib.Path) -> subprocess.CompletedProces
     )
 
 
+def test_manual_is_built_without_warnings(tmp_path):
+    pytest.importorskip("sphinx")
+    done = run_python("-m", "sphinx", "--fail-on-warning", "--quiet", "docs", str(tmp_path), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "api.html").read_text()
+    assert all(f'id="reducers.{name}"' in page for name in reducers.REDUCERS)
+
+
 # ---- commands ----------------------------------------------------------------------------------------------------
 
 
@@ -146,6 +157,10 @@ def check_command(line: str) -> None:
         case [".venv/bin/python", "-m", module, *arguments]:
             options = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
             assert options <= options_of(module), line
+        case ["uv", "venv", "--python", version]:
+            assert tuple(map(int, version.split("."))) >= (3, 11)
+        case ["uv", "pip", "install", "-r", name]:
+            assert (ROOT / name).exists(), line
         case ["sbatch", nodes, script, *arguments]:
             assert nodes.startswith("--nodes=") and (ROOT / script).exists(), line
             check_flags(arguments)

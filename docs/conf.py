@@ -1,0 +1,34 @@
+"""Sphinx: the manual, and pages of the package ``reducers`` from its docstrings. ``make docs`` builds both."""
+
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import reducers  # noqa: E402
+
+project = "syncsum"
+author = copyright = "The syncsum authors"
+release = reducers.__version__
+html_title = f"syncsum {release}"
+html_theme = "furo"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["*.ipynb"]
+myst_heading_anchors = 3
+# The manual also links to files outside of docs/, which are no pages; tests/test_docs.py checks every link.
+suppress_warnings = ["myst.xref_missing"]
+napoleon_use_rtype = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+python_use_unqualified_type_names = True
+
+
+def setup(app):
+    """Leaves out the fields of a NamedTuple, which its docstring describes."""
+    app.connect("autodoc-skip-member", lambda app, what, name, found, skip, options: _is_field(found) or None)
+
+
+def _is_field(found):
+    return (getattr(found, "__doc__", None) or "").startswith("Alias for field number")
