@@ -9,7 +9,8 @@ sys.path.insert(0, str(ROOT))
 import reducers  # noqa: E402
 
 project = "syncsum"
-author = copyright = "The syncsum authors"
+author = "The syncsum authors"
+project_copyright = author
 release = reducers.__version__
 html_title = f"syncsum {release}"
 html_theme = "furo"
