@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import report
+from reducers import closed_pipe
 
 ON_CPU = ("step", "lanes", "dispatch", "reduction", "processes", "scaling", "start_up", "waiting", "simulation")
 BENCHMARKS = (*ON_CPU, "gpu")
@@ -91,4 +92,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    closed_pipe.exit_with(main, sys.argv)

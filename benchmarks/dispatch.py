@@ -15,6 +15,7 @@ from typing import NamedTuple
 from benchmarks import command, loops, rounds
 from benchmarks.measured import Measured
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
+from reducers import closed_pipe
 
 NUM_WORKERS = 8
 
@@ -68,4 +69,4 @@ def benchmark(*, repeats: int, log: command.Log, cases: Sequence[Case] = CASES) 
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="dispatch", doc=__doc__, argv=sys.argv[1:], repeats=7))
+    closed_pipe.exit_with(command.run, benchmark, name="dispatch", doc=__doc__, argv=sys.argv[1:], repeats=7)

@@ -36,6 +36,7 @@ from benchmarks.measured import Measured
 from benchmarks.parts import Part, together
 from benchmarks.targets import SIZES, Size, make_parts
 from benchmarks.whole_runs import WholeRuns
+from reducers import closed_pipe
 
 JSON: Mapping[Size, Path] = {"full": Path("out/bench/gpu.json"), "tiny": Path("out/bench/gpu-tiny.json")}
 LIMIT_SECONDS = 540.0
@@ -190,4 +191,4 @@ def write(found: Sequence[Measured], path: Path, *, devices: Sequence[str], pack
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    closed_pipe.exit_with(main, sys.argv[1:])

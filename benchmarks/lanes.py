@@ -23,6 +23,7 @@ from benchmarks.command import Found, Log
 from benchmarks.groups import Reduction
 from benchmarks.measured import Measured, Target
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
+from reducers import closed_pipe
 from training import dry_run
 from training.setup import TrainSetup
 
@@ -150,4 +151,4 @@ def benchmark(*, repeats: int, log: Log) -> Found:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="lanes", doc=__doc__, argv=sys.argv[1:], repeats=5))
+    closed_pipe.exit_with(command.run, benchmark, name="lanes", doc=__doc__, argv=sys.argv[1:], repeats=5)

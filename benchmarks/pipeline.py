@@ -24,6 +24,7 @@ from benchmarks import command
 from data.decoding.pool import Job
 from data.examples import Mode
 from data.streams import Images
+from reducers import closed_pipe
 from runs import environment, files
 
 MODES: tuple[Mode, ...] = ("training", "evaluation")
@@ -239,4 +240,4 @@ def _count(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    closed_pipe.exit_with(main, sys.argv)

@@ -16,6 +16,7 @@ from benchmarks import command, loops, rounds
 from benchmarks.groups import group
 from benchmarks.measured import Measured, Target
 from benchmarks.scaling import slopes
+from reducers import closed_pipe
 
 NUM_FLOATS = 6_250_000  # 25 MB
 ALGORITHMS = ("auto", "halving")
@@ -67,4 +68,4 @@ def _adasums() -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="processes", doc=__doc__, argv=sys.argv[1:], repeats=5))
+    closed_pipe.exit_with(command.run, benchmark, name="processes", doc=__doc__, argv=sys.argv[1:], repeats=5)

@@ -23,6 +23,7 @@ from absl import flags
 from benchmarks import candidates, command, leaves
 from benchmarks.measure import Row, copy_bytes_per_second, measure
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
+from reducers import closed_pipe
 from runs import environment, files
 
 if TYPE_CHECKING:
@@ -286,4 +287,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    closed_pipe.exit_with(main, sys.argv)

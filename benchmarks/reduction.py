@@ -12,6 +12,7 @@ from benchmarks.command import Found, Log
 from benchmarks.measure import Row, measure
 from benchmarks.measured import Measured, Target
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
+from reducers import closed_pipe
 
 WORKERS, FLOATS, MAX_SECONDS = 8, 10_000_000, 300.0
 
@@ -44,4 +45,4 @@ def benchmark(*, repeats: int, log: Log) -> Found:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="reduction", doc=__doc__, argv=sys.argv[1:], repeats=15))
+    closed_pipe.exit_with(command.run, benchmark, name="reduction", doc=__doc__, argv=sys.argv[1:], repeats=15)

@@ -17,6 +17,7 @@ import numpy as np
 from benchmarks import command, loops, rounds
 from benchmarks.groups import group
 from benchmarks.measured import Measured
+from reducers import closed_pipe
 
 LANES = (1, 4, 16, 64)
 DEVICES = (1, 4, 16)
@@ -87,4 +88,4 @@ def _devices(count: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="scaling", doc=__doc__, argv=sys.argv[1:], repeats=5))
+    closed_pipe.exit_with(command.run, benchmark, name="scaling", doc=__doc__, argv=sys.argv[1:], repeats=5)

@@ -18,7 +18,7 @@ import asynchronous
 from benchmarks import command, loops, rounds
 from benchmarks.groups import group
 from benchmarks.measured import Measured, Target
-from reducers import arrivals
+from reducers import arrivals, closed_pipe
 
 NUM_WORKERS = 40
 NUM_EVENTS = 100_000
@@ -75,4 +75,4 @@ def benchmark(
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="simulation", doc=__doc__, argv=sys.argv[1:], repeats=7))
+    closed_pipe.exit_with(command.run, benchmark, name="simulation", doc=__doc__, argv=sys.argv[1:], repeats=7)

@@ -20,6 +20,7 @@ from pathlib import Path
 from benchmarks import command, loops, rounds
 from benchmarks.measured import Measured, Target
 from launch.children import ROOT, last_line
+from reducers import closed_pipe
 
 _POLL_SECONDS = 0.005
 _RUN = ("train.py", "--config=configs/digits.py", "--config.train_steps=1")
@@ -87,4 +88,4 @@ def benchmark(*, repeats: int, log: command.Log) -> command.Found:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="start_up", doc=__doc__, argv=sys.argv[1:], repeats=3))
+    closed_pipe.exit_with(command.run, benchmark, name="start_up", doc=__doc__, argv=sys.argv[1:], repeats=3)

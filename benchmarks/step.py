@@ -24,6 +24,7 @@ from benchmarks.command import Found, Log
 from benchmarks.groups import group
 from benchmarks.measured import Measured, Target
 from parallel.backend import malloc_environment
+from reducers import closed_pipe
 
 OURS, ON_GRADIENTS, LOCAL, BACKWARD = "ours", "ours, on gradients", "without reduction", "forward and backward"
 PYTORCH, DDP = "PyTorch", "PyTorch DDP, 2 processes"
@@ -184,4 +185,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    closed_pipe.exit_with(main, sys.argv[1:])

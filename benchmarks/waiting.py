@@ -23,6 +23,7 @@ from benchmarks.measured import Measured, Target
 from configs import flags
 from data import sources
 from launch.children import ROOT
+from reducers import closed_pipe
 
 
 class Run(NamedTuple):
@@ -120,4 +121,4 @@ def benchmark(*, repeats: int, log: command.Log, candidates: Sequence[Run] = RUN
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="waiting", doc=__doc__, argv=sys.argv[1:], repeats=3))
+    closed_pipe.exit_with(command.run, benchmark, name="waiting", doc=__doc__, argv=sys.argv[1:], repeats=3)

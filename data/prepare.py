@@ -15,6 +15,7 @@ from importlib import metadata
 from typing import Any, NoReturn
 
 from data import tfds_sets
+from reducers import closed_pipe
 
 
 def _unfit(features: Any) -> str:
@@ -109,4 +110,4 @@ def _without_tensorflow(name: str, folder: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    closed_pipe.exit_with(main)

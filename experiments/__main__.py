@@ -18,6 +18,7 @@ from experiments.commands import Shard
 from experiments.experiment import SCALES, Run
 from experiments.parsing import Parser
 from experiments.queue import Failure, Interrupted
+from reducers import closed_pipe
 
 OUT = "out/experiments"
 
@@ -140,4 +141,4 @@ def _exit_code(failures: Sequence[Failure]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    closed_pipe.exit_with(main)

@@ -8,7 +8,6 @@ All flags but those that --help lists are options of the model.
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from experiments.drawing import COLOURS, Figure, new_figure
 from experiments.parsing import ModelParser
-from reducers import arrivals
+from reducers import arrivals, closed_pipe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -151,4 +150,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    closed_pipe.exit_with(main)

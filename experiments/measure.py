@@ -10,6 +10,7 @@ import jax
 import runs as run_folders
 from experiments import claims, results
 from experiments.experiment import Experiment, Run
+from reducers import closed_pipe
 
 
 def measure(experiment: Experiment, run: Run, folder: Path) -> None:
@@ -51,4 +52,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    closed_pipe.exit_with(main, sys.argv[1:])

@@ -13,7 +13,6 @@ options of the model.
 import argparse
 import csv
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 
 from experiments.drawing import COLOURS, Figure, new_figure
 from experiments.parsing import ModelParser
-from reducers import arrivals
+from reducers import arrivals, closed_pipe
 
 # (arrival model, machines) -> the paper's best N, and where it was read.
 PAPER_BEST: dict[tuple[str, int], tuple[int, str]] = {
@@ -272,4 +271,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    closed_pipe.exit_with(main)

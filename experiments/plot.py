@@ -19,6 +19,7 @@ import runs as run_folders
 from experiments import gantt
 from experiments.drawing import FORMATS, REFERENCE, Figure, look, new_figure
 from experiments.parsing import Parser
+from reducers import closed_pipe
 from runs import identity
 
 if TYPE_CHECKING:
@@ -258,4 +259,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    closed_pipe.exit_with(main)

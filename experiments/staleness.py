@@ -6,7 +6,6 @@ All flags but those that --help lists are options of the model.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import jax
 
 import asynchronous
 from experiments.parsing import ModelParser
-from reducers import arrivals
+from reducers import arrivals, closed_pipe
 
 
 def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
@@ -59,4 +58,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    closed_pipe.exit_with(main)

@@ -27,6 +27,7 @@ from typing import Any
 
 from reducers.adacons import adacons
 from reducers.adasum import adasum, adasum_algorithms
+from reducers.apply_if_finite import apply_if_finite
 from reducers.arrived import Waited, waited
 from reducers.backup_workers import backup_workers
 from reducers.collectives import AxisName, num_workers, same_on_all
@@ -58,6 +59,7 @@ __all__ = [
     "adasum",
     "adasum_algorithms",
     "all_finite",
+    "apply_if_finite",
     "as_reducer",
     "backup_workers",
     "chain",

@@ -7,6 +7,7 @@ import jax
 from jax import numpy as jnp
 
 import reducers
+from reducers import closed_pipe
 
 # A gradient so large that small exchanges, such as those of dot products, do not show.
 _ELEMENTS = 1 << 24
@@ -46,4 +47,4 @@ def _source(docstring: str) -> str:
 
 
 if __name__ == "__main__":
-    print(table())
+    closed_pipe.exit_with(lambda: print(table()))

@@ -8,6 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, axes_of, gather_workers, num_workers, sum_workers
+from reducers.options import check_options
 from reducers.reducer import Reducer
 
 # Weights that add up to less than this share of their magnitudes add up to nothing but rounding.
@@ -61,8 +62,7 @@ def adacons(axis_name: AxisName, *, momentum: Annotated[float, "[0, 1)"] = 0.99)
     added to them there, so that scales do not matter; weights that do not add up to more than nothing, by which the
     code divides all the same, give zero instead of a step of any length, or against the sum.
     """
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum={momentum}: must be in [0, 1)")
+    check_options(adacons, momentum=momentum)
     axes = axes_of(axis_name)
 
     def init_fn(params):
@@ -93,7 +93,7 @@ def adacons(axis_name: AxisName, *, momentum: Annotated[float, "[0, 1)"] = 0.99)
         state = State(started=jnp.ones((), bool), average=averages[worker].astype(state.average.dtype))
         return jax.tree.unflatten(treedef, sums), state
 
-    return Reducer(init_fn, update_fn)
+    return Reducer(init_fn, update_fn, axis_name=axes)
 
 
 def _direction(leaves: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:

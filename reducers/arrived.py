@@ -60,7 +60,7 @@ def over_arrived(
       ValueError: if ``combine`` takes no mask.
     """
     axes = axes_of(axis_name)
-    combiner = mean(axes) if combine is None else as_reducer(combine)
+    combiner = mean(axes) if combine is None else as_reducer(combine, key="combine")
     if not combiner.takes_mask:
         raise ValueError("combine: must be a reducer that takes a mask, to leave workers out (Reducer.takes_mask)")
 
@@ -75,7 +75,9 @@ def over_arrived(
         updates, combined = combiner.update(updates, state.combine, params, **extra_args)
         return updates, ArrivedState(combined, waited)
 
-    return combiner.like(init_fn, update_fn, needs_arrivals=True, takes_mask=False, num_counted=num_required)
+    return combiner.like(
+        init_fn, update_fn, axis_name=axes, needs_arrivals=True, takes_mask=False, num_counted=num_required
+    )
 
 
 def check_seconds(arrival_seconds: jax.Array, *, axis_name: AxisName) -> jax.Array:
@@ -98,6 +100,19 @@ def waited_for(arrived: Arrived, *, axis_name: AxisName) -> Waited:
     contributors = jnp.sum(contributes > 0, dtype=jnp.float32)
     metrics = {"step_seconds": arrived.step_seconds.astype(jnp.float32), "contributors": contributors}
     return Waited(contributes[lax.axis_index(axis_name)], metrics)
+
+
+def keep_if(is_kept: jax.Array, new: Any, old: Any) -> Any:
+    """Returns the new state if an update is kept, else the old one, but for the record of who arrived: time has passed.
+
+    >>> keep_if(jnp.array(False), {"count": jnp.array(2)}, {"count": jnp.array(1)})
+    {'count': Array(1, dtype=int32, weak_type=True)}
+    """
+
+    def keep(new, old):
+        return new if isinstance(new, Waited) else jnp.where(is_kept, new, old)
+
+    return jax.tree.map(keep, new, old, is_leaf=lambda node: isinstance(node, Waited))
 
 
 def waited(state: Any) -> Waited | None:

@@ -2,9 +2,12 @@
 
 from typing import Annotated
 
+import jax
+
 from reducers.arrivals.order import first_arrivals
 from reducers.arrived import over_arrived
 from reducers.collectives import AxisName
+from reducers.options import check_options
 from reducers.reducer import Combine, Reducer
 
 
@@ -31,7 +34,7 @@ def backup_workers(
     Raises:
       ValueError: if ``combine`` cannot leave workers out; and when traced, if N exceeds the number of workers.
 
-    >>> import jax, jax.numpy as jnp
+    >>> from jax import numpy as jnp
     >>> reducer = backup_workers("worker", num_required=2)
     >>> reduce = lambda g: reducer.update(g, reducer.init(g), arrival_seconds=jnp.array([1.0, 9.0, 2.0]))[0]
     >>> jax.vmap(reduce, axis_name="worker")(jnp.array([1.0, jnp.nan, 3.0]))
@@ -41,11 +44,10 @@ def backup_workers(
     synchronous algorithm with backup workers. Differs from the paper in: one set of workers for all variables, where
     parameter servers each took their first N; workers compute in lock-step, on simulated time.
     """
-    if num_required < 1:
-        raise ValueError(f"num_required={num_required}: must be in [1, inf)")
+    check_options(backup_workers, num_required=num_required)
     return over_arrived(
         axis_name,
         combine=combine,
         choose=lambda seconds: first_arrivals(seconds, num_required),
-        num_required=num_required,
+        num_required=None if isinstance(num_required, jax.Array) else num_required,
     )

@@ -42,10 +42,61 @@ def axes_of(axis_name: AxisName | list[str]) -> tuple[str, ...]:
 def num_workers(axis_name: AxisName) -> int:
     """Returns the number of workers along ``axis_name``, a Python int known while tracing.
 
+    Raises:
+      NameError: if one of the axes is not bound where this is called.
+
     >>> jax.vmap(lambda x: x * num_workers("worker"), axis_name="worker")(jnp.ones(3))
     Array([3., 3., 3.], dtype=float32)
     """
-    return lax.axis_size(axes_of(axis_name))
+    axes = axes_of(axis_name)
+    for axis in axes:
+        try:
+            lax.axis_size(axis)
+        except NameError:
+            bound = ", ".join(map(repr, jax.sharding.get_abstract_mesh().manual_axes))
+            raise NameError(
+                f"axis_name={axis!r}: no such axis here{f', where the mesh has {bound}' if bound else ''}; call update "
+                f"inside jax.pmap(..., axis_name={axis!r}), jax.shard_map over a mesh with this axis, or "
+                f"jax.vmap(..., axis_name={axis!r})"
+            ) from None
+    return lax.axis_size(axes)
+
+
+def tracked_axes() -> frozenset[str]:
+    """Returns the axes over which JAX keeps track of what differs: those of ``jax.shard_map``, by its default."""
+    axes = jax.sharding.get_abstract_mesh().manual_axes
+    if not axes:
+        return frozenset()
+    # Traced apart, so that the question adds no operation to the program.
+    indices = jax.make_jaxpr(lambda: [lax.axis_index(axis) for axis in axes])().out_avals
+    return frozenset[str]().union(*(index.manual_axis_type.varying for index in indices))
+
+
+def check_one_per_worker(updates: Any, axis_name: AxisName) -> None:
+    """Raises ValueError where JAX keeps track of what differs, and has already summed the updates over the workers.
+
+    There the gradient by parameters that are the same on all workers is the sum of the workers' gradients, and JAX
+    knows that it is the same on all workers, too. Of vmapped axes JAX cannot keep track.
+    """
+    tracked, (devices, lanes) = tracked_axes(), devices_and_lanes(axis_name)
+    if tracked and lanes:
+        raise ValueError(
+            f"axis_name={_one_or_all(lanes)}: JAX cannot keep track of collectives over a vmapped axis; pass "
+            "check_vma=False to jax.shard_map"
+        )
+    several = {axis for axis in tracked.intersection(devices) if lax.axis_size(axis) > 1}
+    for path, leaf in jax.tree.leaves_with_path(updates) if several else ():
+        if same := sorted(several - jax.typeof(leaf).manual_axis_type.varying):
+            axes = _one_or_all(same)
+            raise ValueError(
+                f"axis_name={axes}: updates{jax.tree_util.keystr(path)} is the same on all workers, a gradient that "
+                "jax.shard_map has already summed over them; differentiate by "
+                f"jax.lax.pcast(params, {axes}, to='varying'), or pass check_vma=False to jax.shard_map"
+            )
+
+
+def _one_or_all(axes: Sequence[str]) -> str:
+    return repr(axes[0] if len(axes) == 1 else tuple(axes))
 
 
 def devices_and_lanes(axis_name: AxisName) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -60,12 +111,14 @@ def devices_and_lanes(axis_name: AxisName) -> tuple[tuple[str, ...], tuple[str, 
 def gather_workers(x: jax.Array, axis_name: AxisName) -> jax.Array:
     """Returns all workers' x, [W, ...], in worker order: one axis at a time, innermost first.
 
+    Where JAX keeps track of what differs between devices, it knows that the result does not.
+
     >>> jax.vmap(lambda x: gather_workers(x, "worker"), axis_name="worker")(jnp.arange(2.0))[0]
     Array([0., 1.], dtype=float32)
     """
-    axes, shape = axes_of(axis_name), x.shape
+    axes, shape, tracked = axes_of(axis_name), x.shape, tracked_axes()
     for axis in reversed(axes):
-        x = lax.all_gather(x, axis)
+        x = lax.all_gather(x, axis, to="invarying" if axis in tracked else "varying")
     return x.reshape(num_workers(axes), *shape)
 
 

@@ -7,9 +7,10 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.arrived import Waited
+from reducers.arrived import keep_if
 from reducers.collectives import AxisName, axes_of
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
+from reducers.options import check_options
 from reducers.reducer import Reducer, as_reducer
 from reducers.registry import Registry
 
@@ -25,7 +26,7 @@ class HalfPrecisionState(NamedTuple):
 
 def in_full_precision(reducer: optax.GradientTransformation) -> Reducer:
     """Sends updates as they are: returns the reducer itself."""
-    return as_reducer(reducer)
+    return as_reducer(reducer, key="reducer")
 
 
 def in_half_precision(
@@ -77,11 +78,9 @@ def in_half_precision(
 
     Reference: Maleki et al., arXiv 2006.02924, and the BERT code of its authors: a second dynamic scaler, for deltas.
     """
-    allowed = ("float16", "bfloat16")
-    if dtype not in allowed:
-        raise ValueError(f"dtype={dtype!r}: must be one of {', '.join(map(repr, allowed))}")
+    check_options(in_half_precision, dtype=dtype)
     rule = DynamicScale(initial_scale, growth_interval, growth_factor, backoff_factor)
-    reducer = as_reducer(reducer)
+    reducer = as_reducer(reducer, key="reducer")
     if not reducer.homogeneous:
         raise ValueError(f"dtype={dtype!r}: needs a homogeneous reducer, R(s g) = s R(g) for every scale s")
     axes = axes_of(axis_name)
@@ -101,20 +100,11 @@ def in_half_precision(
         def restore(half, g):
             return jnp.where(is_finite, half.astype(_wide(g)) / scale.astype(_wide(g)), 0).astype(g.dtype)
 
-        inner = _kept(is_finite, inner, state.inner)
+        inner = keep_if(is_finite, inner, state.inner)
         state = state_of(rule.update(state.scale._replace(value=scale), is_finite), is_finite, inner)
         return jax.tree.map(restore, reduced, updates), state
 
-    return reducer.like(init_fn, update_fn, homogeneous=False)  # what overflows is zero
-
-
-def _kept(is_finite: jax.Array, new: Any, old: Any) -> Any:
-    """Returns the new state if all is finite, else the old one, but for the record of who arrived: time has passed."""
-
-    def keep(new, old):
-        return new if isinstance(new, Waited) else jnp.where(is_finite, new, old)
-
-    return jax.tree.map(keep, new, old, is_leaf=lambda node: isinstance(node, Waited))
+    return reducer.like(init_fn, update_fn, axis_name=axes, homogeneous=False)  # what overflows is zero
 
 
 def overflowed(state: Any) -> Any:

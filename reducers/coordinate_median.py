@@ -55,4 +55,4 @@ def coordinate_median(axis_name: AxisName) -> Reducer:
         count = lax.psum(jnp.asarray(contributes, jnp.int32), axes)
         return map_together(lambda g: median_of(g, contributes, count), updates, axis_name=axes), state
 
-    return Reducer(optax.init_empty_state, update_fn, takes_mask=True, homogeneous=True)
+    return Reducer(optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True)

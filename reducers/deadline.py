@@ -5,6 +5,7 @@ from typing import Annotated
 from reducers.arrivals.order import deadline_arrivals
 from reducers.arrived import over_arrived
 from reducers.collectives import AxisName
+from reducers.options import check_options
 from reducers.reducer import Combine, Reducer
 
 
@@ -37,6 +38,5 @@ def deadline(
     Reference: the interval of the code behind agnusmaximus/DistributedMNIST; Chen et al., arXiv 1604.00981, have the
     first N instead. Differs from that code in: a step ends early if all have arrived.
     """
-    if not deadline_seconds > 0:
-        raise ValueError(f"deadline_seconds={deadline_seconds}: must be in (0, inf)")
+    check_options(deadline, deadline_seconds=deadline_seconds)
     return over_arrived(axis_name, combine=combine, choose=lambda s: deadline_arrivals(s, deadline_seconds))

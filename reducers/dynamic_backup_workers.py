@@ -11,6 +11,7 @@ from reducers.arrivals.order import first_arrivals
 from reducers.arrived import Waited, check_seconds, nobody_yet, waited_for
 from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.mean import mean
+from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
 
@@ -95,11 +96,9 @@ def dynamic_backup_workers(
     over all times, also those of gradients that were dropped; k is not forced up when the loss rises, which a reducer
     does not see; :math:`\rho` supposes that plain SGD stands behind the reducer.
     """
-    for key, value in {"min_required": min_required, "warmup_steps": warmup_steps, "max_workers": max_workers}.items():
-        if value < 1:
-            raise ValueError(f"{key}={value}: must be in [1, inf)")
-    if not 0 <= decay < 1:
-        raise ValueError(f"decay={decay}: must be in [0, 1)")
+    given = {"min_required": min_required, "warmup_steps": warmup_steps, "max_workers": max_workers}
+    check_options(dynamic_backup_workers, decay=decay, **given)
+    check_static(min_required=min_required, max_workers=max_workers)
     axes = axes_of(axis_name)
     average = mean(axes)
 
@@ -132,7 +131,7 @@ def dynamic_backup_workers(
         return reduced, DynamicState(state.num_updates + 1, estimates, reduced, required.astype(jnp.float32), waited)
 
     # Not homogeneous: the estimates are in the gradients' own units.
-    return Reducer(init_fn, update_fn, needs_arrivals=True)
+    return Reducer(init_fn, update_fn, axis_name=axes, needs_arrivals=True)
 
 
 def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required: int) -> jax.Array:

@@ -1,10 +1,12 @@
 """A scale that is found while training: as large as half precision can hold, and smaller after each overflow."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 from jax import numpy as jnp
+
+from reducers.options import check_options
 
 
 class Scale(NamedTuple):
@@ -46,21 +48,13 @@ class DynamicScale:
     same rule for the loss alone (and grows one step later); this one serves communicated updates too, without flax.
     """
 
-    initial_scale: float
-    growth_interval: int = 2000
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
+    initial_scale: Annotated[float, "(0, inf)"]
+    growth_interval: Annotated[int, "[1, inf)"] = 2000
+    growth_factor: Annotated[float, "(1, inf)"] = 2.0
+    backoff_factor: Annotated[float, "(0, 1)"] = 0.5
 
     def __post_init__(self):
-        allowed = {
-            "initial_scale": (self.initial_scale > 0, "above 0"),
-            "growth_interval": (self.growth_interval >= 1, "at least 1"),
-            "growth_factor": (self.growth_factor > 1, "above 1"),
-            "backoff_factor": (0 < self.backoff_factor < 1, "in (0, 1)"),
-        }
-        for key, (is_allowed, what) in allowed.items():
-            if not is_allowed:
-                raise ValueError(f"{key}={getattr(self, key)!r}: must be {what}")
+        check_options(type(self), **vars(self))
 
     def init(self) -> Scale:
         """Returns the scale before the first step."""

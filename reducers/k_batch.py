@@ -8,6 +8,7 @@ from jax import numpy as jnp
 from reducers.arrivals.order import k_batch_arrivals
 from reducers.arrived import Waited, check_seconds, nobody_yet, waited_for
 from reducers.collectives import AxisName, axes_of, sum_workers
+from reducers.options import check_options
 from reducers.reducer import Reducer
 
 
@@ -50,8 +51,7 @@ def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> 
     Error-Runtime Trade-offs in Distributed SGD", arXiv 1803.01113. Differs from the paper in: at most C batches of one
     worker; a C of at least K loses none.
     """
-    if num_batches < 1:
-        raise ValueError(f"num_batches={num_batches}: must be in [1, inf)")
+    check_options(k_batch, num_batches=num_batches)
     axes = axes_of(axis_name)
 
     def init_fn(params):
@@ -68,4 +68,5 @@ def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> 
         totals = sum_workers(weighed, axes, where=count > 0)
         return jax.tree.map(lambda total: (total / num_batches).astype(total.dtype), totals), KBatchState(waited)
 
-    return Reducer(init_fn, update_fn, needs_arrivals=True, homogeneous=True, num_counted=num_batches)
+    counted = None if isinstance(num_batches, jax.Array) else num_batches
+    return Reducer(init_fn, update_fn, axis_name=axes, needs_arrivals=True, homogeneous=True, num_counted=counted)

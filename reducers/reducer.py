@@ -5,6 +5,8 @@ from typing import Any, NoReturn, TypeAlias
 
 import optax
 
+from reducers.collectives import AxisName, axes_of, check_one_per_worker, num_workers
+from reducers.options import in_one_line
 from reducers.registry import Block, Parameters, Registry, parameters
 
 # A parameter with this annotation is a reducer inside a reducer; None is ``mean``. Configs write a name or a block.
@@ -20,6 +22,9 @@ class Reducer(optax.GradientTransformationExtraArgs):
     Args:
       init: ``params -> state``, of one worker.
       update: ``(updates, state, params, **extra_args) -> (updates, state)``, called where the worker axis is bound.
+      axis_name: the worker axis, or a tuple of axes, outer first. With it each call of ``update`` is checked: the axes
+        are bound, there is one update per worker, and ``arrival_seconds`` are given if they are needed. A wrapper can
+        leave this to the reducer inside it.
       needs_arrivals: whether ``update`` requires ``arrival_seconds`` [W], the same on all workers.
       takes_mask: whether ``update`` accepts ``contributes``, a bool of each worker; workers without it are left out,
         whatever their values.
@@ -31,6 +36,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
     (True, False, True)
     """
 
+    axis_name: tuple[str, ...] | None
     needs_arrivals: bool
     takes_mask: bool
     homogeneous: bool
@@ -41,13 +47,16 @@ class Reducer(optax.GradientTransformationExtraArgs):
         init: Callable[..., Any],
         update: Callable[..., Any],
         *,
+        axis_name: AxisName | None = None,
         needs_arrivals: bool = False,
         takes_mask: bool = False,
         homogeneous: bool = False,
         num_counted: int | None = None,
     ) -> "Reducer":
         """Returns a transformation with these facts as attributes."""
-        self = super().__new__(cls, init, update)
+        axes = None if axis_name is None else axes_of(axis_name)
+        self = super().__new__(cls, init, _checked(update, axes, needs_arrivals=needs_arrivals) if axes else update)
+        self.axis_name = axes
         self.needs_arrivals = needs_arrivals
         self.takes_mask = takes_mask
         self.homogeneous = homogeneous
@@ -73,14 +82,46 @@ class Reducer(optax.GradientTransformationExtraArgs):
     __replace__ = _replace  # what ``copy.replace`` calls
 
 
-def as_reducer(transformation: optax.GradientTransformation) -> Reducer:
+def _checked(update: Callable[..., Any], axes: tuple[str, ...], *, needs_arrivals: bool) -> Callable[..., Any]:
+    """Returns an update function that refuses, in one line each, the calls that cannot be meant."""
+
+    def update_fn(updates, state, params=None, **extra_args):
+        num_workers(axes)  # raises where an axis is not bound
+        check_one_per_worker(updates, axes)
+        if needs_arrivals and extra_args.get("arrival_seconds") is None:
+            raise TypeError(
+                "arrival_seconds: missing; update, also of a chain around this reducer, takes arrival_seconds=..., the "
+                "simulated seconds of all workers, [num_workers]"
+            )
+        return update(updates, state, params, **extra_args)
+
+    return update_fn
+
+
+def as_reducer(transformation: optax.GradientTransformation, *, key: str = "transformation") -> Reducer:
     """Returns a reducer unchanged, and any other optax transformation with default facts.
+
+    Args:
+      transformation: what has ``init`` and ``update``.
+      key: its name in the error.
+
+    Raises:
+      ValueError: if it is no transformation, such as a function that would return one.
 
     >>> as_reducer(optax.identity()).takes_mask
     False
+    >>> as_reducer(optax.identity, key="combine")
+    Traceback (most recent call last):
+    ValueError: combine=identity: must be an optax transformation, and is a function; call it: identity(...)
     """
     if isinstance(transformation, Reducer):
         return transformation
+    if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
+        value, hint = in_one_line(transformation), ""
+        if callable(transformation):
+            value = getattr(transformation, "__name__", value)
+            hint = f", and is a function; call it: {value}(...)"
+        raise ValueError(f"{key}={value}: must be an optax transformation{hint}")
     return Reducer(*optax.with_extra_args_support(transformation))
 
 
@@ -95,12 +136,13 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
     >>> chain(optax.clip(1.0), mean("worker")).takes_mask
     True
     """
+    links = [as_reducer(t, key=f"transformations[{i}]") for i, t in enumerate(transformations)]
     found = [t for t in transformations if isinstance(t, Reducer)]
     return Reducer(
-        *optax.chain(*transformations),
+        *optax.chain(*links),
         needs_arrivals=any(reducer.needs_arrivals for reducer in found),
         takes_mask=bool(found) and all(reducer.takes_mask for reducer in found),
-        homogeneous=all(as_reducer(t).homogeneous for t in transformations),
+        homogeneous=all(link.homogeneous for link in links),
         num_counted=min((r.num_counted for r in found if r.num_counted is not None), default=None),
     )
 

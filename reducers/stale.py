@@ -8,6 +8,7 @@ from jax import numpy as jnp
 
 from reducers.collectives import AxisName, axes_of, same_on_all
 from reducers.mean import mean
+from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer, as_reducer
 
 Law = Literal["fixed", "uniform", "geometric"]
@@ -83,14 +84,11 @@ def stale(
     study of staleness on MNIST. Differs from the paper in: what the paper does before the first gradient is due, and
     with which law, is not known to us.
     """
-    given = {"delay_steps": delay_steps, "max_delay_steps": max_delay_steps or 0, "ramp_up_steps": ramp_up_steps}
-    for key, value in given.items():
-        if value < 0:
-            raise ValueError(f"{key}={value}: must be in [0, inf)")
-    if law not in _LARGEST:
-        raise ValueError(f"law={law!r}: must be one of {', '.join(map(repr, _LARGEST))}")
+    given = {"delay_steps": delay_steps, "max_delay_steps": max_delay_steps, "ramp_up_steps": ramp_up_steps}
+    check_options(stale, law=law, seed=seed, **given)
+    check_static(**given)
     axes = axes_of(axis_name)
-    combiner = mean(axes) if combine is None else as_reducer(combine)
+    combiner = mean(axes) if combine is None else as_reducer(combine, key="combine")
     largest = _LARGEST[law] * delay_steps if max_delay_steps is None else max_delay_steps
     if law == "fixed" and delay_steps > largest:
         raise ValueError(f"delay_steps={delay_steps}: exceeds max_delay_steps={largest}")
@@ -114,7 +112,7 @@ def stale(
         return late, StaleState(combined, state.num_updates + 1, ring, {"staleness": delay.astype(jnp.float32)})
 
     # Not homogeneous: where c changes from update to update, an old gradient has the c of its own update.
-    return combiner.like(init_fn, update_fn, homogeneous=False)
+    return combiner.like(init_fn, update_fn, axis_name=axes, homogeneous=False)
 
 
 _DRAW: dict[str, Callable[[jax.Array, int], jax.Array]] = {

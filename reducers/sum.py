@@ -33,4 +33,4 @@ def sum(axis_name: AxisName) -> Reducer:  # noqa: A001 - the field's name for it
         del params, extra_args
         return sum_workers(updates, axes, where=contributes), state
 
-    return Reducer(optax.init_empty_state, update_fn, takes_mask=True, homogeneous=True)
+    return Reducer(optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True)

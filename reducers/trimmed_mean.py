@@ -7,6 +7,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, axes_of, gather_workers, map_together
+from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
 
@@ -39,8 +40,8 @@ def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"]
     Reference: Yin, Chen, Ramchandran, Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical
     Rates", ICML 2018, arXiv 1803.01498. Differs from the paper in: a number of workers is trimmed, not a fraction.
     """
-    if num_trimmed < 0:
-        raise ValueError(f"num_trimmed={num_trimmed}: must be in [0, inf)")
+    check_options(trimmed_mean, num_trimmed=num_trimmed)
+    check_static(num_trimmed=num_trimmed)
     axes = axes_of(axis_name)
 
     def average(g):
@@ -68,4 +69,4 @@ def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"]
         count = lax.psum(jnp.asarray(contributes, jnp.int32), axes)
         return map_together(lambda g: average_of(g, contributes, count), updates, axis_name=axes), state
 
-    return Reducer(optax.init_empty_state, update_fn, takes_mask=True, homogeneous=True)
+    return Reducer(optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True)

@@ -73,7 +73,7 @@ def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[
     vectors = {name: join([leaves[i].ravel() for i in indices]) for name, indices in layers.items()}
 
     def restore(vectors: dict[str, jax.Array]) -> Any:
-        results = [jnp.zeros_like(leaf) for leaf in leaves]  # empty leaves stay so
+        results = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]  # empty leaves stay so
         for name, indices in layers.items():
             for i, part in zip(indices, cut(vectors[name], [leaves[i].size for i in indices]), strict=True):
                 results[i] = part.reshape(leaves[i].shape).astype(leaves[i].dtype)

@@ -19,6 +19,7 @@ from reducers.adasum.lanes import TOGETHER, LanePlan, fold_lanes, plan_lanes
 from reducers.adasum.pairs import Tree
 from reducers.adasum.telemetry import Telemetry, as_metrics
 from reducers.collectives import AxisName, axes_of, devices_and_lanes, gather_workers, in_buckets, num_workers
+from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
 Algorithm = Literal["auto", "gram", "halving", "gather"]
@@ -86,11 +87,13 @@ def adasum(
     Training with Adaptive Summation", arXiv 2006.02924. Differs from the paper in: any number of workers, not powers
     of two alone; in the Gram form a node that cancels out to rounding noise is added without a projection.
     """
+    check_options(adasum, granularity=granularity, algorithm=algorithm, within=within, telemetry=telemetry)
+    check_options(adasum, group_size=group_size)
+    check_static(group_size=group_size)
     has_telemetry = telemetry == "on"
-    allowed = [a for a in get_args(Algorithm) if not (has_telemetry and a == "halving")]
-    if algorithm not in allowed:
-        why = " with telemetry" if algorithm in get_args(Algorithm) else ""
-        raise ValueError(f"algorithm={algorithm!r}: must be one of {', '.join(map(repr, allowed))}{why}")
+    if has_telemetry and algorithm == "halving":
+        allowed = ", ".join(repr(other) for other in get_args(Algorithm) if other != algorithm)
+        raise ValueError(f"algorithm={algorithm!r}: must be one of {allowed} with telemetry")
     layers.check(granularity)
     axes = axes_of(axis_name)
 
@@ -114,7 +117,7 @@ def adasum(
         )
         return restore(results), AdasumState(as_metrics(measured)) if has_telemetry else state
 
-    return Reducer(init_fn, update_fn, takes_mask=True, homogeneous=True)
+    return Reducer(init_fn, update_fn, axis_name=axes, takes_mask=True, homogeneous=True)
 
 
 def adasum_algorithms(
@@ -147,6 +150,7 @@ def adasum_algorithms(
     >>> adasum_algorithms({"b": np.zeros(10), "w": np.zeros((100, 100))}, num_devices=8)
     {'b': 'gather', 'w': 'gram'}
     """
+    check_options(adasum, granularity=granularity, algorithm=algorithm, group_size=group_size, within=within)
     tree = Tree.of(num_devices * lanes, group_size=group_size, within=within)
     rest = _plan(lanes, tree, num_devices=num_devices, algorithm=algorithm).rest
     sizes = [math.prod(np.shape(leaf)) for leaf in jax.tree.leaves(updates)]

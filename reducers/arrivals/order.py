@@ -80,7 +80,7 @@ def deadline_arrivals(seconds: jax.Array, deadline_seconds: float | jax.Array) -
     return Arrived(in_time | (ranks(seconds) == 0), step_seconds)
 
 
-def k_batch_arrivals(seconds: jax.Array, num_batches: int) -> Arrived:
+def k_batch_arrivals(seconds: jax.Array, num_batches: int | jax.Array) -> Arrived:
     r"""Counts the first K mini-batches of all workers; a worker that has finished one begins its next one at once.
 
     .. math:: step = A_{(K)}, \quad A_{cw} = \sum_{j \le c} T_{jw}
@@ -88,7 +88,7 @@ def k_batch_arrivals(seconds: jax.Array, num_batches: int) -> Arrived:
     Args:
       seconds: [C, W], the duration of the c-th batch of each worker in this step. The result is exact if C is at least
         K; a smaller C limits the batches of one worker, which then waits.
-      num_batches: K, at least 1 and at most C W.
+      num_batches: K, at least 1 and at most C W; a traced K is not checked.
 
     Returns:
       ``Arrived``: how many batches of each worker are counted, int32, K in sum, and the time of the K-th. Ties are
@@ -104,9 +104,10 @@ def k_batch_arrivals(seconds: jax.Array, num_batches: int) -> Arrived:
     SyncReplicasOptimizer behaves like this when a fast replica takes two tokens.
     """
     num_waves, num_workers = seconds.shape
-    if num_batches > seconds.size:
-        raise ValueError(f"num_batches={num_batches}: exceeds {num_waves} of each of {num_workers} workers")
-    if num_batches < 1:
-        raise ValueError(f"num_batches={num_batches}: must be in [1, inf)")
+    if isinstance(num_batches, int):
+        if num_batches > seconds.size:
+            raise ValueError(f"num_batches={num_batches}: exceeds {num_waves} of each of {num_workers} workers")
+        if num_batches < 1:
+            raise ValueError(f"num_batches={num_batches}: must be in [1, inf)")
     counted, step_seconds = first_arrivals(jnp.cumsum(seconds, axis=0).ravel(), num_batches)
     return Arrived(counted.reshape(seconds.shape).sum(axis=0, dtype=jnp.int32), step_seconds)

@@ -1,0 +1,77 @@
+"""``optax.apply_if_finite`` for several workers, all of which decide alike."""
+
+from typing import Annotated
+
+import jax
+import optax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers.arrived import keep_if
+from reducers.collectives import AxisName, axes_of
+from reducers.dynamic_scale import all_finite
+from reducers.options import check_options
+from reducers.reducer import Reducer, as_reducer
+
+
+def apply_if_finite(
+    inner: optax.GradientTransformation,
+    axis_name: AxisName,
+    max_consecutive_errors: Annotated[int, "[0, inf)"],
+) -> Reducer:
+    r"""Drops an update on all workers where that of any worker has a NaN or an Inf.
+
+    .. math:: R'(g_1, \dots, g_n) = \begin{cases} R(g_1, \dots, g_n) & \text{if all } g_i \text{ are finite} \\
+        0 & \text{else} \end{cases}
+
+    ``optax.apply_if_finite`` lets each worker decide by its own update. Around a reducer that is a deadlock: the worker
+    with a NaN does not communicate, and the others wait for it. Here the workers agree first, by a minimum of one
+    integer. Where an update is dropped, the state of ``inner`` stays as it was, except for the record of which workers
+    a reducer waited for.
+
+    Args:
+      inner: a reducer, or a chain with one in it.
+      axis_name: the worker axis, or a tuple of axes, outer first.
+      max_consecutive_errors: the most updates in a row that are dropped; the next one is applied as it is.
+
+    Returns:
+      A reducer with the facts of ``inner``, except that it is not homogeneous. Its state is
+      ``optax.ApplyIfFiniteState``, the same on all workers but for the state of ``inner``. If ``inner`` takes a mask,
+      workers that ``contributes`` leaves out have no say: in
+      ``backup_workers(..., combine=apply_if_finite(mean(axis), axis, 5))`` a NaN of a late worker drops nothing.
+
+    Raises:
+      ValueError: if ``inner`` is no transformation, or for a number outside its range.
+
+    >>> from reducers.mean import mean
+    >>> reducer = apply_if_finite(mean("worker"), "worker", max_consecutive_errors=5)
+    >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
+    >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 3.0]))
+    Array([2., 2.], dtype=float32)
+    >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, jnp.nan]))
+    Array([0., 0.], dtype=float32)
+
+    Reference: ``optax.apply_if_finite``.
+    """
+    check_options(apply_if_finite, max_consecutive_errors=max_consecutive_errors)
+    axes, inner = axes_of(axis_name), as_reducer(inner, key="inner")
+
+    def init_fn(params):
+        zero = jnp.zeros((), jnp.int32)
+        return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, inner.init(params))
+
+    def update_fn(updates, state, params=None, **extra_args):
+        is_finite = all_finite(updates)
+        if inner.takes_mask and extra_args.get("contributes") is not None:
+            is_finite |= ~jnp.asarray(extra_args["contributes"], bool)
+        is_finite = lax.pmin(is_finite.astype(jnp.int32), axes) > 0
+        in_a_row = jnp.where(is_finite, 0, optax.safe_increment(state.notfinite_count))
+        total = jnp.where(is_finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
+        is_kept = is_finite | (in_a_row > max_consecutive_errors)
+        # All workers call the inner reducer in any case: its result has the same type, kept or not.
+        updates, inner_state = inner.update(updates, state.inner_state, params, **extra_args)
+        updates = jax.tree.map(lambda u: jnp.where(is_kept, u, 0).astype(u.dtype), updates)
+        inner_state = keep_if(is_kept, inner_state, state.inner_state)
+        return updates, optax.ApplyIfFiniteState(in_a_row, is_finite, total, inner_state)
+
+    return inner.like(init_fn, update_fn, axis_name=axes, homogeneous=False)

@@ -1,0 +1,147 @@
+"""Wrong calls of the package, each answered by one line that names the key, the value, and what to do."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import numpy as jnp
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import reducers
+from tests.cases import CASES
+from tests.test_reducers import WORKER, every_case, maker
+
+FIRST = {case.name: case for case in reversed(CASES)}  # one row of each name
+SECONDS = {"arrival_seconds": jnp.arange(8.0)}
+
+
+def refusal_of(kind, call) -> str:
+    with pytest.raises(kind) as refusal:
+        call()
+    (line,) = str(refusal.value).splitlines()
+    return line
+
+
+def update(reducer, *, lift=lambda one: one, **needs):
+    """Calls a reducer's update where the axis may be bound or not."""
+    return lift(lambda g: reducer.update(g, reducer.init(g), **needs)[0])
+
+
+def vmapped(one, *, axis_name=WORKER):
+    return jax.vmap(one, axis_name=axis_name)
+
+
+# ---- axes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", FIRST.values(), ids=lambda case: case.name)
+def test_no_axis(case):
+    reducer = maker(case)(axis_name=WORKER)
+    for call in (update(reducer, **case.shared), jax.jit(update(reducer, **case.shared))):
+        line = refusal_of(NameError, lambda call=call: call(jnp.ones(3)))
+        assert line.startswith("axis_name='worker': ")
+        assert all(cure in line for cure in ("jax.pmap", "jax.shard_map", "jax.vmap"))
+
+
+@pytest.mark.parametrize("lift", ["pmap", "shard_map", "vmap"])
+def test_another_axis(lift):
+    reducer = reducers.mean("wroker")
+    if lift == "pmap":
+        line = refusal_of(NameError, lambda: update(reducer, lift=lambda f: jax.pmap(f, axis_name=WORKER))(jnp.ones(8)))
+    elif lift == "vmap":
+        line = refusal_of(NameError, lambda: update(reducer, lift=vmapped)(jnp.ones(8)))
+    else:
+        mesh = jax.make_mesh((8,), (WORKER,), axis_types=(AxisType.Auto,))
+        mapped = jax.shard_map(update(reducer), mesh=mesh, in_specs=P(WORKER), out_specs=P())
+        line = refusal_of(NameError, lambda: mapped(jnp.ones(8)))
+    assert "axis_name='wroker'" in line
+    assert ("'worker'" in line) == (lift != "vmap")  # JAX tells the names of a mesh's axes alone
+
+
+def test_one_of_two_axes():
+    reducer = reducers.mean(("device", "lane"))
+    assert "axis_name='device'" in refusal_of(
+        NameError, lambda: update(reducer, lift=lambda f: vmapped(f, axis_name="lane"))(jnp.ones(8))
+    )
+
+
+# ---- arrivals ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name, case in FIRST.items() if case.needs_arrivals])
+def test_forgotten_arrival_seconds(name):
+    reducer = maker(FIRST[name])(axis_name=WORKER)
+    for transformation in (reducer, optax.chain(reducer, optax.sgd(0.1)), reducers.apply_if_finite(reducer, WORKER, 1)):
+        for needs in ({}, {"arrival_seconds": None}):
+            call = update(transformation, lift=vmapped, **needs)
+            assert "arrival_seconds: missing" in refusal_of(TypeError, lambda call=call: call(jnp.ones(8)))
+
+
+# ---- options -----------------------------------------------------------------------------------------------------
+
+WRONG = [
+    (lambda: reducers.adacons(WORKER, momentum="x"), "momentum='x': must be float in [0, 1)"),
+    (lambda: reducers.adacons(WORKER, momentum=1), "momentum=1: must be float in [0, 1)"),
+    (lambda: reducers.adacons(WORKER, momentum=np.float32(1.5)), "momentum=np.float32(1.5): must be float"),
+    (lambda: reducers.adacons(WORKER, momentum=jnp.float32(1.5)), "momentum=Array(1.5"),
+    (lambda: reducers.adacons(WORKER, momentum=np.zeros((9, 9))), "momentum=array("),
+    (lambda: reducers.adacons(WORKER, momentum=None), "momentum=None"),
+    (lambda: reducers.adasum(WORKER, group_size=1.5), "group_size=1.5: must be int in [1, inf)"),
+    (lambda: reducers.adasum(WORKER, granularity=3), "granularity=3: must be str"),
+    (lambda: reducers.adasum(WORKER, within="median"), "within='median': must be one of 'mean', 'sum', 'adasum'"),
+    (lambda: reducers.adasum(WORKER, telemetry=True), "telemetry=True: must be one of 'off', 'on'"),
+    (lambda: reducers.adasum_algorithms({}, num_devices=2, within="x"), "within='x': must be one of"),
+    (lambda: reducers.backup_workers(WORKER, num_required="6"), "num_required='6': must be int in [1, inf)"),
+    (lambda: reducers.backup_workers(WORKER, num_required=True), "num_required=True"),
+    (lambda: reducers.backup_workers(WORKER, num_required=jnp.float32(6)), "num_required=Array(6"),
+    (lambda: reducers.deadline(WORKER, deadline_seconds="2"), "deadline_seconds='2': must be float in (0, inf)"),
+    (lambda: reducers.dynamic_backup_workers(WORKER, decay=2), "decay=2: must be float in [0, 1)"),
+    (lambda: reducers.dynamic_backup_workers(WORKER, min_required=0), "min_required=0: must be int in [1, inf)"),
+    (lambda: reducers.k_batch(WORKER, num_batches=1.0), "num_batches=1.0: must be int in [1, inf)"),
+    (lambda: reducers.stale(WORKER, delay_steps=[1]), "delay_steps=[1]: must be int in [0, inf)"),
+    (lambda: reducers.stale(WORKER, delay_steps=1, law="normal"), "law='normal': must be one of 'fixed', "),
+    (lambda: reducers.trimmed_mean(WORKER, num_trimmed="1"), "num_trimmed='1': must be int in [0, inf)"),
+    (lambda: reducers.DynamicScale(initial_scale="1"), "initial_scale='1': must be float in (0, inf)"),
+    (
+        lambda: reducers.apply_if_finite(reducers.mean(WORKER), WORKER, -1),
+        "max_consecutive_errors=-1: must be int in [",
+    ),
+    (lambda: reducers.apply_if_finite(reducers.mean(WORKER), WORKER, "3"), "max_consecutive_errors='3'"),
+    (
+        lambda: reducers.in_half_precision(reducers.mean(WORKER), axis_name=WORKER, dtype="float8"),
+        "dtype='float8': must be one of 'float16', 'bfloat16'",
+    ),
+    # a function in the place of what it returns
+    (
+        lambda: reducers.backup_workers(WORKER, num_required=6, combine=reducers.adasum),
+        "combine=adasum: must be an optax",
+    ),
+    (lambda: reducers.deadline(WORKER, deadline_seconds=1, combine=reducers.mean), "call it: mean(...)"),
+    (lambda: reducers.stale(WORKER, delay_steps=1, combine=lambda axis: axis), "combine=<lambda>: must be an optax"),
+    (lambda: reducers.stale(WORKER, delay_steps=1, combine="mean"), "combine='mean': must be an optax transformation"),
+    (lambda: reducers.apply_if_finite(reducers.mean, WORKER, 3), "inner=mean: must be an optax transformation"),
+    (lambda: reducers.in_half_precision(reducers.mean, axis_name=WORKER), "reducer=mean: must be an optax"),
+    (lambda: reducers.chain(reducers.mean(WORKER), optax.sgd), "transformations[1]=sgd: must be an optax"),
+    (lambda: reducers.make("stale", axis_name=WORKER, delay_steps=1, combine=reducers.mean), "combine=<function mean"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_wrong_options(number):
+    call, message = WRONG[number]
+    assert message in refusal_of(ValueError, call)
+
+
+@every_case
+def test_numbers_of_numpy_and_jax_are_numbers(case):
+    """An option of a call may be a scalar array; those that shape the program are Python's or NumPy's."""
+    numbers = {key: np.array(value)[()] for key, value in case.kwargs.items() if not isinstance(value, str)}
+    reducer = reducers.REDUCERS[case.name](WORKER, **{**case.kwargs, **numbers})
+    jax.eval_shape(update(reducer, lift=vmapped, **case.shared), jnp.ones((8, 3)))
+
+
+def test_a_transformation_that_is_no_named_tuple_will_do():
+    steps = optax.MultiSteps(optax.sgd(1.0), every_k_schedule=1)
+    reducer = reducers.chain(reducers.mean(WORKER), steps)
+    assert update(reducer, lift=vmapped)(jnp.arange(8.0)).tolist() == [-3.5] * 8

@@ -1,0 +1,129 @@
+"""The distribution: what its wheel and sdist hold, that its types are seen, and that a closed pipe ends a command."""
+
+import ast
+import importlib.util
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib import metadata
+
+import pytest
+
+import reducers
+from tests.test_architecture import SOURCES
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MODULES = {path for path in SOURCES if path.startswith("reducers/")}
+SOURCE = ("LICENSE", "README.md", "pyproject.toml")
+
+# ---- wheel and sdist ---------------------------------------------------------------------------------------------
+
+
+def setuptools_is_too_old() -> bool:
+    """Returns whether the build backend that pyproject.toml names is not installed; tests download nothing."""
+    return not importlib.util.find_spec("setuptools") or int(metadata.version("setuptools").split(".")[0]) < 77
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A folder with the wheel and the sdist, built from a copy of the tracked sources by the build backend itself."""
+    if setuptools_is_too_old():
+        pytest.skip("needs setuptools 77 or newer: pip install -r requirements-dev.txt")
+    copy, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    for name in SOURCE:
+        shutil.copy(ROOT / name, copy)
+    for package in ("reducers", "training", "tests"):  # what must be in the distribution, and what must not
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+    code = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, str(out)], cwd=copy, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built):
+    (wheel,) = built.glob("*.whl")
+    assert wheel.name == f"syncsum-{reducers.__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        described = archive.read(f"syncsum-{reducers.__version__}.dist-info/METADATA").decode()
+    info = f"syncsum-{reducers.__version__}.dist-info"
+    of_info = {f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "top_level.txt", "licenses/LICENSE")}
+    assert names == MODULES | {"reducers/py.typed"} | of_info
+    required = [line.split()[1] for line in described.splitlines() if line.startswith("Requires-Dist: ")]
+    assert {name.partition(">")[0] for name in required} == {"jax", "numpy", "optax"}
+
+
+def test_the_sdist_holds_what_builds_it(built):
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames() if archive.getmember(name).isfile()}
+    generated = {name for name in names if name.startswith("syncsum.egg-info/")} | {"PKG-INFO", "setup.cfg"}
+    assert names == MODULES | {"reducers/py.typed", *SOURCE} | generated
+
+
+# ---- types -------------------------------------------------------------------------------------------------------
+
+PROGRAM = """\
+import reducers
+transformation: reducers.Reducer = reducers.backup_workers("worker", num_required=6, combine=reducers.adasum("worker"))
+late: int = reducers.mean(7)
+"""
+
+
+def test_a_program_is_checked_against_the_types_of_the_package(tmp_path):
+    from mypy import api
+
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "reducers").symlink_to(ROOT / "reducers")  # as it is installed: by itself, with py.typed
+    config = tmp_path / "mypy.ini"
+    config.write_text(f"[mypy]\nmypy_path = {tmp_path / 'site'}\ncache_dir = {ROOT / '.mypy_cache' / 'program'}\n")
+    report, errors, code = api.run(["--config-file", str(config), str(tmp_path / "program.py")])
+    found = [line for line in report.splitlines() if ": error: " in line]
+    assert (code, errors) == (1, "")
+    assert all("program.py:3: " in line for line in found)
+    assert [line.rpartition("[")[2] for line in found] == ["assignment]", "arg-type]"], report
+
+
+# ---- commands ----------------------------------------------------------------------------------------------------
+
+
+def ends_by(text: str) -> str | None:
+    """Returns what the last statement of a command calls, or None if the module is no command."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
+            last = node.body[-1]
+            return (
+                ast.unparse(last.value.func) if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) else ""
+            )
+    return None
+
+
+# What they print goes to a process that started them, or is one line of an error.
+NOT_PIPED = {
+    "asynchronous/__main__.py",
+    "benchmarks/groups.py",
+    "benchmarks/torch_twins.py",
+    "reducers/arrivals/__main__.py",
+}
+RUNS = {"launch/__main__.py", "train.py"}  # output that cannot be written ends no run
+
+
+def test_every_command_ends_with_its_reader():
+    commands = {path: ends_by(text) for path, text in SOURCES.items() if not path.startswith("tests/")}
+    others = {path for path, call in commands.items() if call not in (None, "closed_pipe.exit_with")}
+    assert others == NOT_PIPED | RUNS
+
+
+@pytest.mark.parametrize("arguments", [["reducers"], ["experiments.plot", "--help"]])
+def test_a_closed_pipe_is_an_end(arguments):
+    process = subprocess.Popen(
+        [sys.executable, "-m", *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (141, "")

@@ -1,0 +1,137 @@
+"""Under ``jax.shard_map``: no gradient is summed twice, every reducer works where JAX keeps track of what differs."""
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import reducers
+from tests.cases import CASES
+from tests.test_reducers import WORKER, every_case, maker, tree_of
+
+
+def mesh_of(**sizes):
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+
+
+def unmarked(params):
+    return params
+
+
+def marked(params):
+    return lax.pcast(params, WORKER, to="varying")
+
+
+def mapped_updates(case, *, mark, **options):
+    """(params, slopes of all workers) -> two updates by gradients that are these slopes, and all workers' states."""
+    reducer = maker(case)(axis_name=WORKER)
+
+    def one(params, slopes):
+        slopes = jax.tree.map(lambda x: jnp.squeeze(x, 0), slopes)
+
+        def loss(params):
+            return sum(jnp.sum(p * s) for p, s in zip(jax.tree.leaves(params), jax.tree.leaves(slopes), strict=True))
+
+        gradient, state, found = jax.grad(loss)(mark(params)), reducer.init(params), []
+        for _ in range(2):
+            updates, state = reducer.update(gradient, state, params, **case.shared)
+            found.append(updates)
+        return found, jax.tree.map(lambda x: jnp.expand_dims(x, 0), state)
+
+    specs = {"in_specs": (P(), P(WORKER)), "out_specs": (P(), P(WORKER))}
+    return jax.shard_map(one, mesh=mesh_of(worker=8), **specs, **options)
+
+
+def arguments():
+    slopes = tree_of(8)
+    return jax.tree.map(lambda x: np.zeros(x.shape[1:], x.dtype), slopes), slopes
+
+
+@every_case
+def test_works_on_varying_gradients_and_with_the_check_off(case):
+    tracked = jax.jit(mapped_updates(case, mark=marked))(*arguments())
+    untracked = jax.jit(mapped_updates(case, mark=unmarked, check_vma=False))(*arguments())
+    jax.tree.map(np.testing.assert_array_equal, tracked, untracked)
+
+
+@every_case
+def test_refuses_gradients_that_are_summed_already(case):
+    with pytest.raises(ValueError, match=r"axis_name='worker': updates\['.*pcast.*check_vma=False") as refusal:
+        jax.eval_shape(mapped_updates(case, mark=unmarked), *arguments())
+    assert "\n" not in str(refusal.value)
+
+
+def test_one_leaf_is_enough():
+    def one(params, slope):
+        gradient = jax.grad(lambda p: jnp.sum((p["fine"] + p["summed"]) * slope))
+        gradient = gradient({"fine": marked(params["fine"]), "summed": params["summed"]})
+        return reducers.mean(WORKER).update(gradient, ())[0]
+
+    mapped = jax.shard_map(one, mesh=mesh_of(worker=8), in_specs=(P(), P(WORKER)), out_specs=P())
+    with pytest.raises(ValueError, match=r"updates\['summed'\]"):
+        jax.eval_shape(mapped, {"fine": jnp.ones(()), "summed": jnp.ones(())}, jnp.ones(8))
+
+
+@pytest.mark.parametrize("wrap", [reducers.chain, lambda reducer: reducers.apply_if_finite(reducer, WORKER, 3)])
+def test_wrappers_refuse_them_too(wrap):
+    def one(weight, slope):
+        reducer = wrap(reducers.mean(WORKER))
+        return reducer.update(jax.grad(lambda w: jnp.sum(w * slope))(weight), reducer.init(weight))[0]
+
+    mapped = jax.shard_map(one, mesh=mesh_of(worker=8), in_specs=(P(), P(WORKER)), out_specs=P())
+    with pytest.raises(ValueError, match="already summed"):
+        jax.eval_shape(mapped, jnp.ones(()), jnp.ones(8))
+
+
+def reduced(mesh, mark, *, axis_name, spec, gradients):
+    def one(weight, slope):
+        gradient = jax.grad(lambda w: jnp.sum(w * slope))(mark(weight))
+        return reducers.mean(axis_name).update(gradient, ())[0]
+
+    return jax.shard_map(one, mesh=mesh, in_specs=(P(), spec), out_specs=P())(jnp.ones(()), gradients)
+
+
+def test_over_two_axes_of_a_mesh():
+    both = {"axis_name": ("host", "device"), "spec": P(("host", "device")), "gradients": jnp.arange(8.0)}
+    mesh = mesh_of(host=2, device=4)
+    assert reduced(mesh, lambda w: lax.pcast(w, ("host", "device"), to="varying"), **both) == 3.5
+    with pytest.raises(ValueError, match=r"axis_name='host': .*pcast\(params, 'host',"):
+        reduced(mesh, lambda w: lax.pcast(w, "device", to="varying"), **both)
+    with pytest.raises(ValueError, match=r"axis_name=\('device', 'host'\)"):
+        reduced(mesh, unmarked, **both)
+
+
+def test_one_device_needs_no_mark():
+    one = {"axis_name": "worker", "spec": P("worker"), "gradients": jnp.ones(1)}
+    mesh = jax.make_mesh((1,), ("worker",), devices=jax.devices()[:1], axis_types=(AxisType.Auto,))
+    for mark in (marked, unmarked):  # the sum over one worker is its gradient
+        assert reduced(mesh, mark, **one) == 1
+
+
+@pytest.mark.parametrize("axis_name", [("device", "lane"), "lane"])
+def test_vmapped_axes_need_the_check_off(axis_name):
+    def device(gradients):  # (2,) of this device's lanes
+        update = jax.vmap(lambda g: reducers.mean(axis_name).update(g, ())[0], axis_name="lane", out_axes=None)
+        return lax.pmean(update(gradients), "device")
+
+    specs = {"mesh": mesh_of(device=4), "in_specs": P("device"), "out_specs": P()}
+    with pytest.raises(ValueError, match=r"axis_name='lane': JAX cannot keep track .* check_vma=False"):
+        jax.shard_map(device, **specs)(jnp.arange(8.0))
+    assert jax.jit(jax.shard_map(device, check_vma=False, **specs))(jnp.arange(8.0)) == 3.5
+
+
+def test_a_parameter_that_no_loss_depends_on_has_a_gradient_per_worker():
+    def one(params, slope):
+        gradient = jax.grad(lambda p: jnp.sum(p["used"] * slope))(marked(params))
+        return reducers.mean(WORKER).update(gradient, ())[0]
+
+    mapped = jax.shard_map(one, mesh=mesh_of(worker=8), in_specs=(P(), P(WORKER)), out_specs=P())
+    assert mapped({"used": jnp.ones(()), "unused": jnp.ones(())}, jnp.arange(8.0)) == {"used": 3.5, "unused": 0}
+
+
+def test_the_question_adds_nothing_to_the_program():
+    mean = next(case for case in CASES if case.name == "mean")
+    assert "= axis_index[" not in str(jax.make_jaxpr(mapped_updates(mean, mark=marked))(*arguments()))
