@@ -17,7 +17,7 @@ Array([-2., -2.], dtype=float32)
 Reducers compose: ``backup_workers(axis, num_required=6, combine=adasum(axis))``.
 
 Under ``shard_map`` pass ``check_vma=False``, or take gradients by ``lax.pcast(params, axis, to="varying")``: otherwise
-JAX has summed them over the workers before a reducer sees them, and the mean of that is the sum.
+JAX has summed them over the workers before a reducer sees them, which the reducer refuses.
 
 This package imports jax, optax and numpy alone. The distribution ``syncsum`` (``pip install .`` in the repository)
 installs this package, ``reducers``, and nothing else.

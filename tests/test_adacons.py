@@ -148,5 +148,5 @@ def test_the_state_has_the_type_of_the_parameters_and_more():
 
 @pytest.mark.parametrize("momentum", [-0.1, 1, float("nan")])
 def test_a_momentum_that_makes_no_sense(momentum):
-    with pytest.raises(ValueError, match=r"^momentum=.*: must be in \[0, 1\)$"):
+    with pytest.raises(ValueError, match=r"^momentum=.*: must be float in \[0, 1\)$"):
         reducers.adacons(WORKER, momentum=momentum)

@@ -56,7 +56,7 @@ def test_the_median_is_the_mean_trimmed_most(num_workers):
 
 
 def test_what_trimming_refuses():
-    with pytest.raises(ValueError, match=r"^num_trimmed=-1: must be in \[0, inf\)$"):
+    with pytest.raises(ValueError, match=r"^num_trimmed=-1: must be int in \[0, inf\)$"):
         reducers.trimmed_mean(WORKER, num_trimmed=-1)
     with pytest.raises(ValueError, match=r"^num_trimmed=2: at both ends, leaves none of 4 workers"):
         reduced("trimmed_mean", 1, 2, 3, 4, num_trimmed=2)
