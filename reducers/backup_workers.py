@@ -29,7 +29,8 @@ def backup_workers(
 
     Returns:
       A reducer. Its update needs ``arrival_seconds`` [n], the same on all workers. Its state has
-      ``metrics``: "step_seconds", the N-th order statistic, and "contributors", N; and whether this worker is one.
+      ``metrics``: "step_seconds", the N-th order statistic, and "contributors", N. It also says whether this worker is
+      one of the N, and so differs between workers: map it over the worker axis.
 
     Raises:
       ValueError: if ``combine`` cannot leave workers out; and when traced, if N exceeds the number of workers.

@@ -24,7 +24,8 @@ def deadline(
     Returns:
       A reducer. Its update needs ``arrival_seconds`` [n], the same on all workers. Its state has ``metrics``:
       "step_seconds", which is D, or less if all arrive before it, or the first arrival if none does; and
-      "contributors".
+      "contributors". It also says whether this worker is one of them, and so differs between workers: map it over the
+      worker axis.
 
     Raises:
       ValueError: for a deadline that is not above 0, or if ``combine`` cannot leave workers out.

@@ -81,7 +81,8 @@ def dynamic_backup_workers(
 
     Returns:
       A reducer. Its update needs ``arrival_seconds`` [n], the same on all workers. Its state holds one gradient, and
-      ``metrics``: "step_seconds" and "contributors", the k chosen.
+      ``metrics``: "step_seconds" and "contributors", the k chosen. It also says whether this worker is one of them, and
+      so differs between workers: map it over the worker axis.
 
     Raises:
       ValueError: for a value out of its range; and when traced, for more workers than ``max_workers``.

@@ -36,7 +36,8 @@ def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> 
     Returns:
       A reducer; dtypes are kept. Its update needs ``arrival_seconds`` [C, n], or [n] for C = 1, the same on all
       workers: the time that each batch takes. Its state has ``metrics``: "step_seconds", when the K-th arrives, and
-      "contributors", the workers of which at least one batch is counted.
+      "contributors", the workers of which at least one batch is counted. It also says how many of this worker's are,
+      and so differs between workers: map it over the worker axis.
 
     Raises:
       ValueError: for K below 1; and when traced, if it exceeds C n.
