@@ -55,8 +55,8 @@ def num_workers(axis_name: AxisName) -> int:
         except NameError:
             bound = ", ".join(map(repr, jax.sharding.get_abstract_mesh().manual_axes))
             raise NameError(
-                f"axis_name={axis!r}: no such axis here{f', where the mesh has {bound}' if bound else ''}; call update "
-                f"inside jax.pmap(..., axis_name={axis!r}), jax.shard_map over a mesh with this axis, or "
+                f"axis_name={axis!r}: no such axis here{f', where the mesh has {bound}' if bound else ''}; bind it by "
+                f"jax.pmap(..., axis_name={axis!r}), by jax.shard_map over a mesh that has it, or by "
                 f"jax.vmap(..., axis_name={axis!r})"
             ) from None
     return lax.axis_size(axes)

@@ -109,6 +109,9 @@ def schedule_free():
 
 def multi_steps():
     check(optax.MultiSteps(optax.chain(late(), sgd()), every_k_schedule=2), after(1, EARLY), steps=3)
+    inside = optax.MultiSteps(late(), every_k_schedule=2).gradient_transformation()
+    with pytest.raises(TypeError, match="arrival_seconds: missing"):
+        run(optax.chain(inside, sgd()))
     behind = optax.MultiSteps(sgd(), every_k_schedule=1, should_skip_update_fn=optax.skip_not_finite)
     check(reducers.chain(reducers.mean(WORKER), behind), jax.tree.map(np.zeros_like, PARAMS), gradients=ONE_NAN)
 

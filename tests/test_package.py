@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import os
 import pathlib
 import shutil
 import subprocess
@@ -56,6 +57,19 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
     assert names == MODULES | {"reducers/py.typed"} | of_info
     required = [line.split()[1] for line in described.splitlines() if line.startswith("Requires-Dist: ")]
     assert {name.partition(">")[0] for name in required} == {"jax", "numpy", "optax"}
+
+
+def test_the_wheel_works_by_itself(built, tmp_path):
+    """Away from this repository, as a wheel is installed: by unpacking it."""
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "reducers"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(f"| `{name}` |" in done.stdout for name in reducers.REDUCERS)
 
 
 def test_the_sdist_holds_what_builds_it(built):
