@@ -90,7 +90,7 @@ def _slice_by_slice(rows: jax.Array, *, width: int) -> jax.Array:
         x = lax.dynamic_slice(rows, (layer, 0, part * width), (1, num_vectors, width))
         return products.at[layer].add(_at_once(x)[0])
 
-    nothing = jnp.zeros((num_layers, num_vectors, num_vectors), rows.dtype)
+    nothing = jnp.zeros_like(rows, shape=(num_layers, num_vectors, num_vectors))  # varies over devices as the rows do
     products = lax.fori_loop(0, num_layers * num_slices, add, nothing)
     return products + _at_once(rows[..., num_slices * width :])
 

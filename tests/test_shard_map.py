@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import optax
 import pytest
 from jax import lax
 from jax import numpy as jnp
@@ -9,7 +10,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import reducers
-from tests.cases import CASES
+from tests.cases import CASES, SECONDS
 from tests.test_reducers import WORKER, every_case, maker, tree_of
 
 
@@ -57,6 +58,39 @@ def test_works_on_varying_gradients_and_with_the_check_off(case):
     tracked = jax.jit(mapped_updates(case, mark=marked, num_updates=1))(*given)
     untracked = jax.jit(mapped_updates(case, mark=unmarked, num_updates=1, check_vma=False))(*given)
     jax.tree.map(np.testing.assert_array_equal, tracked, untracked)
+
+
+VARIANTS = {
+    "half": lambda: reducers.in_half_precision(reducers.adasum(WORKER), axis_name=WORKER),
+    "telemetry": lambda: reducers.adasum(WORKER, telemetry="on"),
+    "groups": lambda: reducers.adasum(WORKER, group_size=2, within="adasum"),
+    "backup_adasum": lambda: reducers.backup_workers(WORKER, num_required=5, combine=reducers.adasum(WORKER)),
+    "backup_median": lambda: reducers.backup_workers(
+        WORKER, num_required=5, combine=reducers.coordinate_median(WORKER)
+    ),
+    "late_adasum": lambda: reducers.stale(WORKER, delay_steps=1, law="uniform", combine=reducers.adasum(WORKER)),
+    "finite": lambda: reducers.apply_if_finite(reducers.adacons(WORKER), WORKER, 3),
+    "injected": lambda: optax.inject_hyperparams(reducers.adacons)(WORKER, momentum=0.5),
+}
+
+
+@pytest.mark.parametrize("make", VARIANTS.values(), ids=VARIANTS)
+def test_compositions_keep_track_too(make):
+    """Large leaves take other paths: buckets of their own, and on CPU sliced products."""
+    reducer = make()
+
+    def one(params, gradient):
+        state = reducer.init(params)
+        for _ in range(2):
+            given = {"contributes": lax.axis_index(WORKER) > 2, "arrival_seconds": jnp.asarray(SECONDS)}
+            updates, state = reducer.update(jax.tree.map(lambda x: x[0], gradient), state, params, **given)
+        return updates
+
+    mapped = jax.shard_map(one, mesh=mesh_of(worker=8), in_specs=(P(), P(WORKER)), out_specs=P())
+    params = {f"layer_{i}": jax.ShapeDtypeStruct((2000, 500), jnp.float32) for i in range(4)}
+    params["bias"] = jax.ShapeDtypeStruct((5,), jnp.float32)
+    gradients = jax.tree.map(lambda x: jax.ShapeDtypeStruct((8, *x.shape), x.dtype), params)
+    assert jax.eval_shape(mapped, params, gradients) == params
 
 
 @every_case
