@@ -187,6 +187,7 @@ def _open(
                 files.write_atomically(path / "config.json", files.to_json(identity.plain(config)))
             resolved = next((start["resolved"] for start in starts if "resolved" in start), None) or resolve()
             now = {**environment.describe(devices=devices, code=code), "resolved": resolved}
+            now["config"] = identity.fingerprint(config)
             files.write_atomically(path / "env.json", files.to_json({"starts": [*starts, now]}))
         except BaseException:
             os.close(held)
