@@ -104,8 +104,11 @@ def _forget() -> None:
         folder, was_added, loaded = _BESIDE.pop()
         if was_added and str(folder) in sys.path:
             sys.path.remove(str(folder))
-        for name, module in list(sys.modules.items()):
-            top = name.partition(".")[0]
-            file = Path(getattr(module, "__file__", None) or "")
-            if top not in loaded and (file == folder / f"{top}.py" or file.is_relative_to(folder / top)):
-                del sys.modules[name]
+        later = {name: name.partition(".")[0] for name in sys.modules if name.partition(".")[0] not in loaded}
+        from_there = set()  # top-level modules, some of which may be folders without a file of their own
+        for name, top in later.items():
+            file = Path(getattr(sys.modules[name], "__file__", None) or "")
+            if file == folder / f"{top}.py" or file.is_relative_to(folder / top):
+                from_there.add(top)
+        for name in [name for name, top in later.items() if top in from_there]:
+            del sys.modules[name]

@@ -1,12 +1,13 @@
 """The code of a config's own components, which is part of a run's identity: files and their hashes.
 
 A component is a constructor of another module than this project's, such as ``{"name": "my_module:ViT"}``. Its code is
-the file of that module, and the files beside it that its import statements lead to. Installed packages are not part of
-it, and neither is what is imported by other means than an import statement.
+the file of that module, and the files in the same folder or in ``PYTHONPATH`` that its import statements lead to.
+Installed packages are not part of it, and neither is what is imported by other means than an import statement.
 """
 
 import ast
 import hashlib
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -72,7 +73,9 @@ def components_in(tree: Any) -> set[str]:
 
 
 def imported_with(name: str, file: Path, *, folder: Path) -> dict[str, Path]:
-    """Returns a module and those that it imports from a folder, with their files; executes nothing.
+    """Returns a module, the packages above it, and what they import from its folder and ``PYTHONPATH``, with the files.
+
+    Nothing is executed.
 
     Args:
       name: the module.
@@ -82,24 +85,29 @@ def imported_with(name: str, file: Path, *, folder: Path) -> dict[str, Path]:
     Raises:
       ValueError: one line, if ``import`` would take another file of the same name than the one in the folder.
     """
-    found, new = {name: file}, [name]
+    folders = [
+        folder,
+        *(Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry),
+    ]
+    found = {**_files(name, folder=folder), name: file}
+    new = list(found)
     while new:
         module = new.pop()
         for imported in _imports(found[module], module=module):
-            for prefix, beside in _beside(imported, folder=folder).items():
-                if prefix in found or (folder == ROOT and _is_ours(prefix)):
+            for prefix, path in (pair for place in folders for pair in _files(imported, folder=place).items()):
+                if prefix in found or is_installed(path) or (path.is_relative_to(ROOT) and _is_ours(prefix)):
                     continue
                 try:
                     components.file_of(prefix)
                 except ValueError as error:
                     raise ValueError(f"{str(found[module])!r} imports {prefix!r}: {error}") from None
-                found[prefix] = beside
+                found[prefix] = path
                 new.append(prefix)
     return found
 
 
-def _beside(module: str, *, folder: Path) -> dict[str, Path]:
-    """Returns the files in a folder that may be a module or a package above it; only a package has modules inside."""
+def _files(module: str, *, folder: Path) -> dict[str, Path]:
+    """Returns the files in a folder of a module and of the packages above it; only a package has modules inside."""
     found, path = {}, folder
     parts = module.split(".")
     for count, part in enumerate(parts, start=1):

@@ -18,7 +18,8 @@ import runs
 import train
 from configs import config_file, flags, own_code
 from experiments import __main__ as experiments
-from experiments import results, sweep, timelines
+from experiments import queue, results, sweep, timelines
+from experiments.experiment import Run
 from models import MODELS
 from runs.errors import ConfigError
 from tests.stepper import after_each_call, checkpoint_of
@@ -239,6 +240,7 @@ def test_a_change_that_is_accepted_is_recorded(changed, capsys):
     first, *_, last = starts(changed)
     assert first["code"]["mine"]["sha256"] != last["code"]["mine"]["sha256"]
     assert last["code"]["mine"]["path"] == str(changed.parent / "mine.py")
+    assert first["config"] == last["config"] == runs.fingerprint(json.loads((changed / "config.json").read_text()))
     assert command(*ASKED) == 0  # it was accepted once
 
 
@@ -319,9 +321,9 @@ class Model(nn.Module):
 DIGITS = (ROOT / "configs/digits.py").read_text()
 
 
-def write(folder: pathlib.Path, **files: str) -> pathlib.Path:
-    for name, text in files.items():
-        path = folder / f"{name.replace('__', '/')}.py"
+def write(folder: pathlib.Path, nested: dict[str, str] | None = None, **files: str) -> pathlib.Path:
+    for name, text in (files | (nested or {})).items():
+        path = folder / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return folder
@@ -334,21 +336,46 @@ def code_of(folder: pathlib.Path, name: str) -> dict[str, str]:
 
 def test_code_is_what_import_statements_lead_to(tmp_path):
     imports = "import json\nfrom lab import parts\ndef later():\n    from .. import other\n    import lab.sub.deep"
-    write(
-        tmp_path,
-        config=DIGITS,
-        lab__models__vit=MODEL.format(imports=imports),
-        lab__parts="from helper import *\nimport optax",
-        lab__other="",
-        lab__unused="",
-        lab__sub__deep="",
-        helper="x = 1",
-    )
+    lab = {
+        "lab/__init__": "from lab import above",
+        "lab/above": "",
+        "lab/models/vit": MODEL.format(imports=imports),
+        "lab/parts": "from helper import *\nimport optax",
+        "lab/other": "",
+        "lab/unused": "",
+        "lab/sub/deep": "",
+    }
+    write(tmp_path, lab, config=DIGITS, helper="x = 1")
     before = code_of(tmp_path, "lab.models.vit:Model")
-    assert before.keys() == {"lab.models.vit", "lab.parts", "lab.other", "lab.sub.deep", "helper"}
-    write(tmp_path, helper="x = 22", lab__unused="y = 1")
+    assert before.keys() == {"lab.models.vit", "lab", "lab.above", "lab.parts", "lab.other", "lab.sub.deep", "helper"}
+    write(tmp_path, {"lab/unused": "y = 1"}, helper="x = 22")
     after = code_of(tmp_path, "lab.models.vit:Model")
     assert {name for name in after if before[name] != after[name]} == {"helper"}
+
+
+def test_code_on_the_python_path_is_code_of_ones_own(tmp_path, monkeypatch):
+    write(tmp_path / "configs", config=DIGITS, vit=MODEL.format(imports="import lab.parts, data.sources"))
+    write(tmp_path / "src", {"lab/__init__": "", "lab/parts": "x = 1"})
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'src'}{os.pathsep}{ROOT}")
+    try:
+        assert code_of(tmp_path / "configs", "vit:Model").keys() == {"vit", "lab", "lab.parts"}
+    finally:
+        for name in ("lab", "lab.parts"):
+            sys.modules.pop(name, None)
+
+
+def test_runs_start_in_the_folder_of_their_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = "import os, pathlib, sys, runs; pathlib.Path(sys.argv[1], 'DONE').write_text(os.getcwd())"
+
+    def of(run, folder):
+        return [sys.executable, "-c", here, str(folder)]
+
+    run = Run(labels={"seed": 0})
+    assert queue.execute([run], root=pathlib.Path("results"), command=of) == []
+    (done,) = tmp_path.glob("results/*/DONE")
+    assert done.read_text() == str(tmp_path)
 
 
 def test_a_neighbour_that_changes_is_imported_anew(tmp_path):
@@ -424,7 +451,7 @@ def test_a_module_with_the_name_of_another_is_refused(name, tmp_path):
 
 
 def test_a_package_inside_one_of_ours_is_named(tmp_path):
-    write(tmp_path, config=DIGITS, models__vit=MODEL.format(imports=""))
+    write(tmp_path, {"models/vit": MODEL.format(imports="")}, config=DIGITS)
     with pytest.raises(ConfigError, match=r"vit.py' cannot be imported, because 'models' is .*; rename one of them"):
         flags.load(f"{tmp_path}/config.py", ["--config.model.name=models.vit:Model"])
 
