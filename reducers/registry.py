@@ -74,7 +74,10 @@ class Registry(dict[str, Callable]):
             except ValueError as error:
                 raise ValueError(f"name={name!r}: {error}") from None
         reason = self.refused.get(name) if isinstance(name, str) else None
-        raise ValueError(f"name={name!r}: {reason or f'unknown name; {suggest(name, self)}'}")
+        hint = suggest(name, self)
+        if self.others == "allowed" and components.is_component(meant := ":".join(str(name).rsplit(".", 1))):
+            hint = f"did you mean {meant!r}?"
+        raise ValueError(f"name={name!r}: {reason or f'unknown name; {hint}'}")
 
     def parameters(self, name: str) -> Parameters:
         """Returns the options of a name: the parameters of its constructor that the program does not supply."""

@@ -125,6 +125,7 @@ def test_it_is_stopped_and_resumed_bit_for_bit(finished, mine, monkeypatch):
         ("model.name=mien:ViT", "no module 'mien' beside the config or on PYTHONPATH; did you mean 'mine'?"),
         ("model.name=no_such_lab.x:ViT", "no module 'no_such_lab.x'"),
         ("model.name=mine:np", "must be a function or a class, not module"),
+        ("model.name=mine.ViT", "config.model.name='mine.ViT': unknown name; did you mean 'mine:ViT'?"),
         ("model.patch=4", "config.model.patch: unknown key; did you mean 'patch_size'?"),
         ("model.patch_size=0", "config.model.patch_size=0: must be int in [1, inf)"),
         ("model.num_classes=4", "config.model.num_classes: unknown key"),
@@ -383,6 +384,13 @@ def test_a_neighbour_that_changes_is_imported_anew(tmp_path):
     assert code_of(tmp_path, "vit:Model") and sys.modules["vit"].x == 1
     write(tmp_path, helper="x = 22")
     assert code_of(tmp_path, "vit:Model") and sys.modules["vit"].x == 22
+
+
+def test_a_config_that_changes_within_a_second_is_executed_anew(tmp_path):
+    for seed in (1, 2):
+        write(tmp_path, config=DIGITS.replace("num_workers=8", f"num_workers={seed}"))
+        os.utime(tmp_path / "config.py", (1e9, 1e9))  # as old as the file before, and as long
+        assert flags.load(f"{tmp_path}/config.py").num_workers == seed
 
 
 def test_two_folders_with_modules_of_one_name(tmp_path):
