@@ -132,7 +132,7 @@ def _imports(file: Path, *, module: str) -> Iterator[str]:
     """Yields the modules, and what may be modules, that the import statements of a file name."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # whoever imports the file will say so
+    except (OSError, SyntaxError, ValueError):  # whoever imports the file will say so
         return
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):

@@ -386,7 +386,8 @@ def test_a_neighbour_that_changes_is_imported_anew(tmp_path):
     assert code_of(tmp_path, "vit:Model") and sys.modules["vit"].x == 22
 
 
-def test_a_config_that_changes_within_a_second_is_executed_anew(tmp_path):
+def test_a_config_that_changes_within_a_second_is_executed_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     for seed in (1, 2):
         write(tmp_path, config=DIGITS.replace("num_workers=8", f"num_workers={seed}"))
         os.utime(tmp_path / "config.py", (1e9, 1e9))  # as old as the file before, and as long
