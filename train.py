@@ -17,6 +17,7 @@ import data.assumed
 import parallel
 import runs
 from configs import flags as config_flags
+from configs import own_code
 from data.examples import ReadError
 from parallel import Layout, WorkerTimes, processes
 from runs.errors import ConfigError, in_block, refusing
@@ -52,6 +53,11 @@ flags.DEFINE_bool(
     "keep_freed_memory", False, "Makes glibc keep freed buffers for the next step: faster on CPU, uses more memory."
 )
 flags.DEFINE_bool("fresh", False, "Starts over in a new subfolder of the workdir; deletes nothing.")
+flags.DEFINE_bool(
+    "accept_code_change",
+    False,
+    "Goes on with a run, or evaluates it, although code of your own that it depends on has changed.",
+)
 flags.DEFINE_bool("evaluate_only", False, "Evaluates a checkpoint of the workdir and exits.")
 flags.DEFINE_string("checkpoint", "latest", "Checkpoint for --evaluate_only: latest, best, or a step.")
 flags.DEFINE_bool(
@@ -205,13 +211,16 @@ def run(argv: Sequence[str]) -> int:
     parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices, num_processes=num_processes)
     with processes.together(ConfigError):
         setup = make_setup(config)
+        with refusing():
+            code = own_code.describe(config)
     workdir = runs.default_workdir(FLAGS.config, config.to_dict()) if FLAGS.workdir is None else FLAGS.workdir
     with refusing():
         path = runs.expand(workdir)
         layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
         count = steps_per_call(setup)
     if FLAGS.evaluate_only:
-        line = evaluate_checkpoint(setup, layout, path, which=FLAGS.checkpoint)
+        known = None if FLAGS.accept_code_change else code
+        line = evaluate_checkpoint(setup, layout, path, which=FLAGS.checkpoint, code=known)
         if processes.index() == 0:
             print(line)
         return 0
@@ -226,6 +235,8 @@ def run(argv: Sequence[str]) -> int:
             resolve=lambda: {
                 "lanes_at_once": resolve_lanes_at_once(setup, lanes=layout.lanes, device=layout.devices[0])
             },
+            code=code,
+            code_change="accept" if FLAGS.accept_code_change else "refuse",
         )
     with processes.together(ConfigError), refusing():
         folder.follow()

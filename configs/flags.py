@@ -5,7 +5,6 @@ of the schema: a block can be replaced by another one with other keys, in any or
 unknown key gets one line. So this module reads the flags itself, and shares with ``config_flags`` the parsers of absl.
 """
 
-import importlib.util
 import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +13,8 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from configs import schema
-from reducers import registry
+from configs import config_file, schema
+from reducers import components, registry
 from runs.errors import ConfigError
 
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)
@@ -73,21 +72,18 @@ def load(spec: str, overrides: Sequence[str] = (), *, report: Callable[[str], An
 
 
 def _read(spec: str) -> ConfigDict:
-    """Runs a config file's ``get_config``; the loader of ``config_flags`` is deprecated."""
+    """Executes a config file and calls its ``get_config``; the loader of ``config_flags`` is deprecated."""
     path, _, variant = spec.partition(":")
-    found = importlib.util.spec_from_file_location(f"config_{pathlib.Path(path).stem}", path)
+    module = config_file.execute(path)
+    if not hasattr(module, "get_config"):
+        raise ConfigError(f"config={path!r}: has no function get_config")
     try:
-        if found is None or found.loader is None:
-            raise ConfigError(f"config={path!r}: must be a Python file")
-        module = importlib.util.module_from_spec(found)
-        found.loader.exec_module(module)
         config = module.get_config(variant)
-    except FileNotFoundError:
-        raise ConfigError(f"config={path!r}: no such file") from None
     except ConfigError as error:
         raise ConfigError(f"config={spec!r}: {str(error).removeprefix(f'config={spec!r}: ')}") from None
     except (Exception, SystemExit) as error:  # a config is Python: anything may go wrong in it
-        raise ConfigError(f"config={spec!r}: {type(error).__name__}: {error}") from None
+        below = pathlib.Path(str(module.__file__)).parent
+        raise ConfigError(f"config={spec!r}: {components.place(error, below=below)}") from None
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"config={spec!r}: get_config returned {type(config).__name__}, not a ConfigDict")
     return config

@@ -7,6 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.schema import twin
+from reducers.components import is_component
 from runs.errors import ConfigError
 
 Sizes = Mapping[str, Any]  # dotted key -> value; the key of a block replaces the whole block
@@ -18,7 +19,8 @@ TINY_RESNET: Sizes = {"model": {"name": "resnet20", "num_filters": 4, "dtype": "
 def sized(config: ConfigDict, variant: str, *, sizes: Mapping[str, Sizes] | None = None) -> ConfigDict:
     """Returns the config in the size that a variant names.
 
-    "" changes nothing. With "smoke" a config takes seconds, on built-in data: few workers, small batches, four steps.
+    "" changes nothing. With "smoke" a config takes seconds: few workers, small batches, four steps, on built-in data
+    unless the data are those of another module.
 
     Args:
       config: the experiment, at the paper's size.
@@ -41,7 +43,8 @@ def sized(config: ConfigDict, variant: str, *, sizes: Mapping[str, Sizes] | None
 
 def _shrink(config: ConfigDict) -> None:
     with config.ignore_type():
-        config.data.update(_BUILT_IN["text" if config.data.name == "text" else "images"])
+        if not is_component(config.data.name):
+            config.data.update(_BUILT_IN["text" if config.data.name == "text" else "images"])
         config.update(num_workers=min(config.num_workers, 8), batch_size_per_worker=4)
         config.accumulation.update(count=math.gcd(config.accumulation.get("count", 1), 4))
         for key in {"num_required", "num_batches"} & set(config.reducer):

@@ -8,6 +8,7 @@ import numpy as np
 from data import decoded, sources, tokenizers
 from data.examples import Dataset, Info
 from data.sources import Source
+from reducers.components import is_component
 
 # Image shape, classes, training examples and test examples, as TFDS describes the sets.
 IMAGE_SETS: dict[str, tuple[tuple[int, int, int] | None, int, int, int]] = {
@@ -46,6 +47,8 @@ def make_or_assume(name: str, **kwargs) -> Source:
 
 
 def _info(name: str, options: dict[str, Any]) -> tuple[Info | None, str]:
+    if is_component(name):
+        return None, ""
     if name == "text":
         return _text(**options), f"{NUM_SEQUENCES:,} sequences are assumed"
     shape, *rest = IMAGE_SETS.get(name, (None, 0, 0, 0))

@@ -10,6 +10,7 @@ from data import decoded, streams, tfds_sets
 from data.augment import Augmentation
 from data.examples import Columns, Dataset, Info
 from data.text import Texts
+from reducers.components import is_component
 from reducers.registry import Registry
 
 # Statistics of ImageNet's training images. Streamed sets are normalised by these, since their own would take a pass.
@@ -233,8 +234,8 @@ def texts(
 
 class _Sources(Registry):
     def find(self, name: str) -> Callable[..., Source]:
-        """Returns the constructor; every name that is not registered is that of an image set."""
-        return self.get(name, images)
+        """Returns the constructor; a name that is not registered, and not ``module:attribute``, is an image set's."""
+        return super().find(name) if name in self or is_component(name) else images
 
 
 SOURCES = _Sources({"text": texts})

@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from experiments import commands, slurm, sweep
 from experiments.commands import Shard
@@ -19,6 +20,7 @@ from experiments.experiment import SCALES, Run
 from experiments.parsing import Parser
 from experiments.queue import Failure, Interrupted
 from reducers import closed_pipe
+from runs import CodeChange
 
 OUT = "out/experiments"
 
@@ -66,6 +68,11 @@ def parser() -> argparse.ArgumentParser:
     swept.add_argument("--draws", type=int, default=8, help="number of points to draw (default: 8)")
     swept.add_argument("--seeds", type=int, default=1, help="number of seeds per point (default: 1)")
     swept.add_argument("--num_devices", type=int, help="number of devices per run")
+    swept.add_argument(
+        "--accept_code_change",
+        action="store_true",
+        help="keep the runs that are there although code of your own that they depend on has changed",
+    )
     return top
 
 
@@ -113,7 +120,10 @@ def _main(argv: Sequence[str]) -> int:
             print(commands.publish(given.name, scale=given.scale, out=given.out))
         case "sweep":
             shard, runs = Shard.parse(given.shard), _runs_of_sweep(given)
-            text, failures = commands.run_sweep(given.config, runs, out=given.out, jobs=given.jobs, shard=shard)
+            code_change: CodeChange = "accept" if given.accept_code_change else "refuse"
+            text, failures = commands.run_sweep(
+                given.config, runs, out=given.out, jobs=given.jobs, shard=shard, code_change=code_change
+            )
             print(text)
             return _exit_code(failures)
     return 0
@@ -130,7 +140,9 @@ def _runs_of_sweep(given: argparse.Namespace) -> list[Run]:
         parts.append(sweep.drawn({key: str(law) for key, law in map(sweep.value_of, given.draw)}, count=given.draws))
     if len(parts) == 1:
         parts.append(sweep.of_config(given.config))
-    flags = {} if given.num_devices is None else {"num_devices": given.num_devices}
+    flags: dict[str, Any] = {} if given.num_devices is None else {"num_devices": given.num_devices}
+    if given.accept_code_change:
+        flags["accept_code_change"] = True
     return sweep.runs_of(given.config, sweep.combined(*parts), seeds=given.seeds, flags=flags)
 
 

@@ -153,13 +153,28 @@ def write_page(out: Path) -> Path:
     return out / "report.html"
 
 
-def run_sweep(spec: str, runs: Sequence[Run], *, out: Path, jobs: int, shard: Shard) -> tuple[str, list[Failure]]:
-    """Finishes the runs of a sweep, writes their table beside them, and returns it."""
+def run_sweep(
+    spec: str,
+    runs: Sequence[Run],
+    *,
+    out: Path,
+    jobs: int,
+    shard: Shard,
+    code_change: run_folders.CodeChange = "refuse",
+) -> tuple[str, list[Failure]]:
+    """Finishes the runs of a sweep, writes their table beside them, and returns it.
+
+    Raises:
+      ValueError: one line, for a config that is not valid, and unless all runs have the same code of the user's own.
+    """
     for run in runs:
         run.config  # noqa: B018  # all configs are checked before the first run starts
     name = sweep.name_of(spec, runs)
     root = out / name
+    results.check_code(runs, root=root, code_change=code_change)
     failures = finish(name, lambda rows: runs, root=root, command=queue.train_command, jobs=jobs, shard=shard)
+    if code_change == "refuse":  # it may have been edited meanwhile
+        results.check_code(runs, root=root, code_change=code_change)
     keys = list(dict.fromkeys(key for run in runs for key in run.labels))
     text = report.markdown(sweep.table(results.finished(runs, root=root), keys=keys)) + "\n"
     run_folders.write_atomically(root / "table.md", text.encode())

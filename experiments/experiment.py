@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import runs as run_folders
 from configs import flags as config_flags
+from configs import own_code
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -148,16 +149,26 @@ class Run:
         """Arguments of train.py."""
         return [f"--config={self.spec}", *self.overriding, *(f"--{key}={value}" for key, value in self.flags.items())]
 
-    @functools.cached_property
+    @property
     def config(self) -> dict[str, Any]:
         """Everything that the run's result depends on.
 
         Raises:
           ConfigError: one line, if there is no such config.
         """
+        return self._loaded[0]
+
+    @property
+    def code(self) -> run_folders.Code:
+        """The files outside of this repository that the run's result depends on."""
+        return self._loaded[1]
+
+    @functools.cached_property
+    def _loaded(self) -> tuple[dict[str, Any], run_folders.Code]:
         if not self.spec:
-            return {"measure": dict(self.labels)}
-        return config_flags.load(self.spec, self.overriding).to_dict()
+            return {"measure": dict(self.labels)}, {}
+        config = config_flags.load(self.spec, self.overriding)
+        return config.to_dict(), own_code.describe(config)
 
 
 def repeated(

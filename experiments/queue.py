@@ -17,7 +17,7 @@ from tqdm import tqdm
 import runs as run_folders
 from experiments import results
 from experiments.experiment import Run
-from launch.children import Children, last_line
+from launch.children import ROOT, Children, last_line, with_repository
 
 POLL_SECONDS = 0.2
 TERMINAL_SECONDS, LOG_SECONDS = 2.0, 60.0  # between two looks at the records, which are read whole
@@ -82,7 +82,8 @@ def execute(runs: Sequence[Run], *, root: Path, command: Command, jobs: int = 1,
     active: list[_Job] = []
     failures: list[Failure] = []
     free_cores = _divide_cores(jobs)
-    environment = {"JAX_COMPILATION_CACHE_DIR": str(root / "xla"), **os.environ}  # similar runs share programs
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(root / "xla")}  # similar runs share programs
+    environment = with_repository({**cache, **os.environ})
     total = sum(run.cost for run in folders)
     initial = total - sum(run.cost for run in waiting)
     stream, interval = (sys.stderr, TERMINAL_SECONDS) if sys.stderr.isatty() else (_Lines(), LOG_SECONDS)
@@ -130,7 +131,7 @@ def execute(runs: Sequence[Run], *, root: Path, command: Command, jobs: int = 1,
 
 def train_command(run: Run, folder: Path) -> list[str]:
     """Returns the command line that executes a run of a config by train.py."""
-    return [sys.executable, "train.py", *run.arguments, f"--workdir={folder}"]
+    return [sys.executable, str(ROOT / "train.py"), *run.arguments, f"--workdir={folder}"]
 
 
 def fraction_done(run: Run, folder: Path) -> float:

@@ -33,6 +33,30 @@ def state_of(folder: Path) -> State:
     return "begun" if (folder / "config.json").exists() else "new"
 
 
+def check_code(runs: Sequence[Run], *, root: Path, code_change: run_folders.CodeChange) -> None:
+    """Makes sure that what the folders hold was made by the code as it is now.
+
+    Args:
+      runs: runs of a sweep.
+      root: the folder that holds their folders.
+      code_change: "refuse" raises an error; "accept" records the code in the folders of finished runs.
+
+    Raises:
+      ValueError: one line that names the files that differ.
+    """
+    for run in runs:
+        folder = folder_of(run, root)
+        starts = run_folders.read_starts(str(folder), folder)
+        changed = run_folders.changed_code(starts, run.code)
+        if changed and code_change == "refuse":
+            way_out = "another --out starts over, --accept_code_change keeps what is there"
+            raise ValueError(f"{str(folder)!r}: {', '.join(changed)} changed since this run was started; {way_out}")
+        if changed and state_of(folder) == "finished":
+            devices = starts[-1].get("devices", ())
+            options: dict[str, Any] = {"code": run.code, "code_change": code_change, "devices": devices}
+            run_folders.open_run(str(folder), run.config, **options).close()
+
+
 def finished(runs: Sequence[Run], *, root: Path, reduce: Reduce = evaluations) -> list[Row]:
     """Returns the rows of the finished runs.
 

@@ -1,12 +1,14 @@
 """Submits the shards of a command as a SLURM array by submitit: https://github.com/facebookincubator/submitit."""
 
+import functools
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.children import ROOT
+from launch.children import with_repository
 
 
 def submit(
@@ -37,15 +39,15 @@ def submit(
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         executor.update_parameters(**options)
-        jobs = executor.map_array(execute_shard, commands)
+        jobs = executor.map_array(functools.partial(execute_shard, folder=Path.cwd()), commands)
     except Exception as error:  # submitit has no exception class of its own for what it or SLURM refuses
         raise ValueError(f"slurm: {error}".partition("\n")[0]) from None
     return f"{len(jobs)} jobs: {', '.join(job.job_id for job in jobs)}; logs in {folder}"
 
 
-def execute_shard(command: Sequence[str]) -> None:
-    """Executes the command of one shard; submitit calls it within a job."""
-    subprocess.run(command, cwd=ROOT, check=True)
+def execute_shard(command: Sequence[str], *, folder: Path) -> None:
+    """Executes the command of one shard in a folder; submitit calls it within a job."""
+    subprocess.run(command, cwd=folder, env=with_repository(os.environ), check=True)
 
 
 def _without(arguments: Sequence[str], options: Sequence[str]) -> list[str]:

@@ -1,7 +1,6 @@
 """Sweeps over any config: grids, lists in step, random draws and seeds; their runs and a table of the results."""
 
 import hashlib
-import importlib.util
 import itertools
 import math
 import random
@@ -9,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from configs import config_file
 from experiments import rows as ask
 from experiments.experiment import Row, Rows, Run, Sample, Table
 from reducers.registry import literal
@@ -61,14 +61,7 @@ def of_config(spec: str) -> list[Point]:
       ValueError: one line, if the file has no such function or it returns something else.
     """
     path = spec.partition(":")[0]
-    found = importlib.util.spec_from_file_location("config_with_sweep", path)
-    if found is None or found.loader is None:
-        raise ValueError(f"config={path!r}: must be a Python file")
-    module = importlib.util.module_from_spec(found)
-    try:
-        found.loader.exec_module(module)
-    except FileNotFoundError:
-        raise ValueError(f"config={path!r}: no such file") from None
+    module = config_file.execute(path)
     if not hasattr(module, "sweep"):
         raise ValueError(f"config={path!r}: has no sweep(); give --grid, --zip or --draw")
     points = module.sweep()

@@ -11,6 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import asynchronous
+from configs import own_code
 from training import setup
 
 Kind = Literal["computing", "waiting", "dropped", "applied"]
@@ -117,6 +118,8 @@ def of_run(
     """
     if config is None or config.get("arrivals", {"name": "none"})["name"] == "none":
         raise ValueError("has no config with an arrival model; without one there is no time to draw")
+    if own := sorted(own_code.components_in([config["arrivals"], config.get("server")])):
+        raise ValueError(f"has {own[0]!r} in its config.json, and a plot executes no code that a run's files name")
     arrival_seconds = setup.make_arrivals(ConfigDict(config))
     chosen = [r for r in records if r["kind"] == "train" and first_step <= r["step"] <= last_step]
     if not chosen:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from launch import local
+from launch.children import ROOT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments.processes.isdecimal() or not 1 <= int(arguments.processes) <= local.MAX_PROCESSES:
         print(f"processes={arguments.processes!r}: must be in [1, {local.MAX_PROCESSES}]", file=sys.stderr)
         return 2
-    return local.run([sys.executable, "train.py", *rest], num_processes=int(arguments.processes))
+    return local.run([sys.executable, str(ROOT / "train.py"), *rest], num_processes=int(arguments.processes))
 
 
 if __name__ == "__main__":

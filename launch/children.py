@@ -54,7 +54,7 @@ class Children:
         environment: Mapping[str, str] | None = None,
         cores: Collection[int] = (),
     ) -> subprocess.Popen:
-        """Starts a command in the repository's root folder.
+        """Starts a command in this process's folder.
 
         Args:
           command: the program and its arguments.
@@ -67,7 +67,6 @@ class Children:
         """
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -98,6 +97,16 @@ class Children:
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, number)
+
+
+def with_repository(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of a child that finds the modules of this repository, in whatever folder it runs.
+
+    >>> with_repository({"PYTHONPATH": "/mine"})["PYTHONPATH"]
+    '...:/mine'
+    """
+    paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+    return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def last_line(output: IO[bytes]) -> str:

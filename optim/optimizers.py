@@ -161,7 +161,17 @@ TRANSFORMATIONS = Registry(
 )
 """Parts of a chain."""
 
-OPTIMIZERS = Registry(
+
+class _Optimizers(Registry):
+    def find(self, name: Any) -> Callable:
+        """Returns the constructor; one of another module must take a learning rate, too."""
+        found = super().find(name)
+        if not _takes_rate(found):
+            raise ValueError(f"name={name!r}: must have a parameter learning_rate")
+        return found
+
+
+OPTIMIZERS = _Optimizers(
     {
         "chain": chain,
         **{name: f for name, f in TRANSFORMATIONS.items() if _takes_rate(f) and not name.startswith("scale_by_")},

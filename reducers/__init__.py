@@ -105,7 +105,7 @@ def make(name: str, *, axis_name: AxisName, **options: Any) -> Reducer:
     """Builds the reducer called ``name``: ``make(axis_name=..., **config.reducer)``.
 
     Args:
-      name: a key of ``REDUCERS``.
+      name: a key of ``REDUCERS``, or ``module:attribute`` for a reducer of another module.
       axis_name: the worker axis, or a tuple of axes, outer first: ``("device", "lane")``.
       **options: the reducer's own options. A reducer inside it is given by name, as a block with options, or as an
         optax transformation.

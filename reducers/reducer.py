@@ -187,9 +187,11 @@ class ReducerRegistry(Registry):
 
     def _inner(self, name: Any) -> set[str]:
         """Returns the parameters of a constructor that are reducers themselves; none for an unknown name."""
-        if not isinstance(name, str) or name not in self:
+        try:
+            constructor = self.find(name)
+        except ValueError:  # which check raises, with the block's own key
             return set()
-        return {key for key, p in parameters(self[name]).items() if p.annotation == Combine}
+        return {key for key, p in parameters(constructor).items() if p.annotation == Combine}
 
 
 def _is_built(value: Any) -> bool:

@@ -3,16 +3,20 @@
 A *block* is a name with options, ``{"name": "trimmed_mean", "num_trimmed": 2}``, or the name alone. A ``Registry`` maps
 each name to a constructor, whose signature is the schema of the block: parameters are keys, defaults are defaults, and
 annotations give types and ranges. A range is an interval in ``Annotated``, such as ``Annotated[float, "[0, 1)"]``.
+
+A name of the form ``module:attribute`` is a constructor outside of the registry, to which the same rules apply.
 """
 
 import ast
-import difflib
 import inspect
 import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
+
+from reducers import components
+from reducers.suggestions import suggest
 
 Block = Mapping[str, Any] | str
 Parameters = Mapping[str, inspect.Parameter]
@@ -26,6 +30,7 @@ class Registry(dict[str, Callable]):
     Attributes:
       given: parameters that the program supplies, which are therefore no options of a block.
       refused: names that exist elsewhere and are not offered, each with the reason.
+      others: whether constructors outside of the registry, ``module:attribute``, are names too.
 
     >>> def scaled(*, factor: Annotated[float, "(0, inf)"] = 1.0, base: int):
     ...   return base * factor
@@ -46,19 +51,33 @@ class Registry(dict[str, Callable]):
         *,
         given: Iterable[str] = (),
         refused: Mapping[str, str] = types.MappingProxyType({}),
+        others: Literal["allowed", "refused"] = "allowed",
     ):
         super().__init__(constructors)
         self.given = frozenset(given)
         self.refused = refused
+        self.others = others
 
     def find(self, name: Any) -> Callable:
-        """Returns the constructor with this name; raises ValueError with the names that exist."""
+        """Returns the constructor with this name, or that ``module:attribute`` names.
+
+        Raises:
+          ValueError: one line, with the names that exist, or with what is wrong with the module.
+        """
         if name is None:
             raise ValueError(f"name: missing; {suggest('', self)}")
         if isinstance(name, str) and name in self:
             return self[name]
+        if self.others == "allowed" and components.is_component(name):
+            try:
+                return components.find(name)
+            except ValueError as error:
+                raise ValueError(f"name={name!r}: {error}") from None
         reason = self.refused.get(name) if isinstance(name, str) else None
-        raise ValueError(f"name={name!r}: {reason or f'unknown name; {suggest(name, self)}'}")
+        hint = suggest(name, self)
+        if self.others == "allowed" and components.is_component(meant := ":".join(str(name).rsplit(".", 1))):
+            hint = f"did you mean {meant!r}?"
+        raise ValueError(f"name={name!r}: {reason or f'unknown name; {hint}'}")
 
     def parameters(self, name: str) -> Parameters:
         """Returns the options of a name: the parameters of its constructor that the program does not supply."""
@@ -239,16 +258,6 @@ def inside(interval: str, value: float) -> bool:
     low, high = (float(end) for end in interval[1:-1].split(","))
     above = low <= value if interval[0] == "[" else low < value
     return above and (value <= high if interval[-1] == "]" else value < high)
-
-
-def suggest(word: Any, words: Iterable[str]) -> str:
-    """Returns "did you mean 'x'?" for the word nearest to a misspelt one, or all words if none is near.
-
-    >>> suggest("maen", ["mean", "sum"]), suggest("adam", ["mean", "sum"])
-    ("did you mean 'mean'?", 'allowed: mean, sum')
-    """
-    near = difflib.get_close_matches(word, words, n=1) if isinstance(word, str) else []
-    return f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(sorted(words)) or 'none'}"
 
 
 def literal(text: str) -> Any:

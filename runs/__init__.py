@@ -4,9 +4,10 @@ from runs.checkpoints import Checkpoints, flatten
 from runs.clock import Clock
 from runs.compiled import keep_compiled
 from runs.counters import RunCounters
+from runs.environment import Code, changed_code, read_starts
 from runs.exit_codes import exit_code, exit_code_after
 from runs.files import SaveError, decode_numbers, encode_numbers, from_json, write_atomically
-from runs.folder import Folder, is_held, open_run
+from runs.folder import CodeChange, Folder, check_code, is_held, open_run
 from runs.identity import check_same, expand, fingerprint
 from runs.profile import Profile
 from runs.progress import Progress, in_words
@@ -19,6 +20,8 @@ __all__ = [
     "HOST_CLOCK_FIELDS",
     "Checkpoints",
     "Clock",
+    "Code",
+    "CodeChange",
     "Folder",
     "Profile",
     "Progress",
@@ -27,6 +30,8 @@ __all__ = [
     "SaveError",
     "TraceRecorder",
     "catch_stop",
+    "changed_code",
+    "check_code",
     "check_same",
     "decode_numbers",
     "default_workdir",
@@ -42,6 +47,7 @@ __all__ = [
     "keep_compiled",
     "open_run",
     "read",
+    "read_starts",
     "slowest_process",
     "summarise",
     "write_atomically",

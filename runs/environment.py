@@ -10,14 +10,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runs import identity
+
+Code = Mapping[str, Mapping[str, str]]
+"""Module -> "path" and "sha256" of its file."""
+
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
-def describe(*, devices: Sequence[str] = ()) -> dict[str, Any]:
+def describe(*, devices: Sequence[str] = (), code: Code | None = None) -> dict[str, Any]:
     """Returns one entry of env.json's list of starts.
 
     Args:
       devices: names of the devices; the caller gives them, because a question to JAX would start its backend.
+      code: the files outside of this repository that the run depends on.
     """
     commit, tree = _git()
     return {
@@ -30,6 +36,7 @@ def describe(*, devices: Sequence[str] = ()) -> dict[str, Any]:
         "tree": tree,
         "platform": platform.platform(),
         "devices": list(devices),
+        "code": {name: dict(file) for name, file in (code or {}).items()},
     }
 
 
@@ -43,6 +50,49 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
     versions_before = before.get("packages") or {}
     pairs += [(key, versions_before.get(key), version) for key, version in (now.get("packages") or {}).items()]
     return tuple(f"{key} was {old!r}, is {new!r}" for key, old, new in pairs if old != new)
+
+
+def changed_code(starts: Sequence[Mapping[str, Any]], code: Code) -> list[str]:
+    """Returns the files of a run's own code that differ from those of its last start; none where nothing is known.
+
+    >>> before = {"code": {"mine": {"path": "/a/mine.py", "sha256": "1"}, "old": {"path": "/a/old.py", "sha256": "2"}}}
+    >>> changed_code([before], {"mine": {"path": "/b/mine.py", "sha256": "3"}})
+    ['mine.py', 'old.py (gone)']
+    """
+    before: Code = next((start["code"] for start in reversed(starts) if "code" in start), code)
+    found = []
+    for name in sorted({*before, *code}):
+        if before.get(name, {}).get("sha256") != code.get(name, {}).get("sha256"):
+            file = os.path.basename({**before, **code}[name].get("path", name))
+            found.append(file if name in before and name in code else f"{file} ({'gone' if name in before else 'new'})")
+    return found
+
+
+def read_starts(workdir: str, path: Path) -> list[dict[str, Any]]:
+    """Returns the starts of the run in a folder, oldest first.
+
+    Raises:
+      ValueError: in one line, if env.json is damaged.
+    """
+    way_out = "move it away"
+    env = identity.read_object(workdir, path / "env.json", way_out=way_out)
+    starts = [] if env is None else env.get("starts")
+    if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
+        raise ValueError(f"workdir={workdir!r}: env.json is damaged (no list of starts); mend it, or {way_out}")
+    for key, is_whole in (("resolved", _is_resolved), ("code", _is_code)):
+        for value in (start[key] for start in starts if key in start):
+            if not is_whole(value):
+                raise ValueError(f"workdir={workdir!r}: env.json is damaged ({key}={value!r}); mend it, or {way_out}")
+    return starts
+
+
+def _is_resolved(value: Any) -> bool:
+    return isinstance(value, dict) and all(x is None or (type(x) is int and x > 0) for x in value.values())
+
+
+def _is_code(value: Any) -> bool:
+    files = value.values() if isinstance(value, dict) else [None]
+    return all(isinstance(file, dict) and all(isinstance(x, str) for x in file.values()) for file in files)
 
 
 def _version(package: str) -> str | None:

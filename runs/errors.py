@@ -1,8 +1,12 @@
 """Errors that a user can cause, one line each."""
 
 import contextlib
+import sysconfig
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
 MAX_MESSAGE = 400  # characters
 
 
@@ -24,11 +28,34 @@ def refusing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_block(block: str) -> Iterator[None]:
-    """Prefixes the message of a ValueError with ``config.<block>.``, the block whose constructor raised it."""
+    """Prefixes the message of a ValueError with ``config.<block>.``, the block whose constructor raised it.
+
+    Where code outside of this repository raised or caused it, the message ends with the file and the line.
+    """
     try:
         yield
     except ValueError as error:
-        raise ConfigError(f"config.{block}.{str(error).removeprefix(block + '.')}") from None
+        message = str(error).removeprefix(block + ".")
+        raise ConfigError(f"config.{block}.{message}{_place_outside(error)}") from None
+
+
+def is_installed(file: Path) -> bool:
+    """Returns whether a file is one of Python's own, or of an installed package.
+
+    >>> is_installed(Path(contextlib.__file__)), is_installed(Path("mine.py"))
+    (True, False)
+    """
+    in_packages = {"site-packages", "dist-packages"} & set(file.parts)
+    return bool(in_packages) or file.is_relative_to(sysconfig.get_path("stdlib"))
+
+
+def _place_outside(error: BaseException) -> str:
+    """Returns " (file:line)" of the innermost code outside of this repository; "" if there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if not (frame.filename.startswith("<") or file.is_relative_to(ROOT) or is_installed(file)):
+            return f" ({file}:{frame.lineno})"
+    return ""
 
 
 def _one_line(message: str) -> str:

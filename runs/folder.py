@@ -24,8 +24,10 @@ from typing import Any, Literal
 
 from parallel import processes
 from runs import environment, files, identity, lock, records
+from runs.environment import Code
 
 Start = Literal["resume", "fresh"]
+CodeChange = Literal["refuse", "accept"]
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -109,6 +111,8 @@ def open_run(
     start: Start = "resume",
     devices: Sequence[str] = (),
     resolve: Callable[[], Mapping[str, int | None]] = dict,
+    code: Code | None = None,
+    code_change: CodeChange = "refuse",
 ) -> Folder:
     """Creates or reopens a run's folder, locks it and writes config.json and env.json.
 
@@ -121,6 +125,8 @@ def open_run(
       devices: names of the devices, for env.json.
       resolve: returns values that the config leaves to the devices, for env.json. A run keeps those of its first start,
         also on other devices.
+      code: the files outside of this repository that the run depends on, for env.json.
+      code_change: "refuse" raises an error if they differ from those of the run's last start; "accept" records them.
 
     Returns:
       The folder, which no other run can open until this process closes it or ends.
@@ -131,7 +137,17 @@ def open_run(
     opened: list[Folder] = []
 
     def describe() -> dict[str, Any]:
-        opened.append(_open(workdir, config, start=start, devices=devices, resolve=resolve))
+        opened.append(
+            _open(
+                workdir,
+                config,
+                start=start,
+                devices=devices,
+                resolve=resolve,
+                code=code or {},
+                code_change=code_change,
+            )
+        )
         first = opened[0]
         return {"path": str(first.path.absolute()), "state": first.state, "resolved": dict(first.resolved)}
 
@@ -155,34 +171,46 @@ def _open(
     start: Start,
     devices: Sequence[str],
     resolve: Callable[[], Mapping[str, int | None]],
+    code: Code,
+    code_change: CodeChange,
 ) -> Folder:
-    check_workdir(workdir, config, start=start)
+    check_workdir(workdir, config, start=start, code=code, code_change=code_change)
     with _one_line(workdir):
         path = _make(identity.expand(workdir), start)
         held = lock.take(workdir, path)
         try:
             # Another run may have begun in this folder since the first check; now that it is locked, none can.
             identity.check_same(str(path), config)
-            starts = _read_starts(workdir, path)
+            starts = _read_starts(workdir, path, code=code, code_change=code_change)
             state: Literal["new", "resumed"] = "resumed" if (path / "config.json").exists() else "new"
             if state == "new":
                 files.write_atomically(path / "config.json", files.to_json(identity.plain(config)))
             resolved = next((start["resolved"] for start in starts if "resolved" in start), None) or resolve()
-            now = {**environment.describe(devices=devices), "resolved": resolved}
+            now = {**environment.describe(devices=devices, code=code), "resolved": resolved}
+            now["config"] = identity.fingerprint(config)
             files.write_atomically(path / "env.json", files.to_json({"starts": [*starts, now]}))
         except BaseException:
             os.close(held)
             raise
     changes = environment.changes(starts[-1], now) if starts else ()
+    if accepted := environment.changed_code(starts, code):
+        changes += (f"{', '.join(accepted)} changed since the last start, which was accepted",)
     return Folder(path=path, state=state, changes=changes, lock=held, resolved=resolved)
 
 
-def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "resume") -> None:
+def check_workdir(
+    workdir: str,
+    config: Mapping[str, Any],
+    *,
+    start: Start = "resume",
+    code: Code | None = None,
+    code_change: CodeChange = "refuse",
+) -> None:
     """Raises what `open_run` would raise, and leaves no file behind.
 
     Raises:
       ValueError: in one line, if the folder cannot be created or written, another process has it, it has another
-        config, or its files are damaged. Writing is tried, because permissions do not bind root.
+        config, its code changed, or its files are damaged. Writing is tried, because permissions do not bind root.
     """
     if not workdir:
         raise ValueError("workdir='': must name a folder")
@@ -193,10 +221,30 @@ def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "re
         _try_to_write(workdir, path)
         if start == "resume" and path.is_dir():
             identity.check_same(workdir, config)
-            _read_starts(workdir, path)
+            _read_starts(workdir, path, code=code or {}, code_change=code_change)
             with contextlib.suppress(FileNotFoundError):
                 records.read(path / "metrics.jsonl")
             lock.check(workdir, path)
+
+
+def check_code(workdir: str, code: Code) -> None:
+    """Refuses a folder whose run was last started with other code.
+
+    Raises:
+      ValueError: in one line that names the files, or says that env.json is damaged.
+    """
+    _read_starts(workdir, identity.expand(workdir), code=code, code_change="refuse")
+
+
+def _read_starts(workdir: str, path: Path, *, code: Code, code_change: CodeChange) -> list[dict[str, Any]]:
+    """Returns the starts of a run; refuses other code than that of the last one."""
+    starts = environment.read_starts(workdir, path)
+    changed = environment.changed_code(starts, code)
+    if changed and code_change == "refuse":
+        files = ", ".join(changed)
+        way_out = "--fresh starts over, --accept_code_change keeps what is there"
+        raise ValueError(f"workdir={workdir!r}: {files} changed since this run was started; {way_out}")
+    return starts
 
 
 def is_held(path: Path) -> bool:
@@ -248,17 +296,3 @@ def _make(path: Path, start: Start) -> Path:
             (path / f"fresh-{number}").mkdir()
             return path / f"fresh-{number}"
     raise AssertionError("the count has no end")
-
-
-def _read_starts(workdir: str, path: Path) -> list[dict[str, Any]]:
-    way_out = "move it away"
-    env = identity.read_object(workdir, path / "env.json", way_out=way_out)
-    starts = [] if env is None else env.get("starts")
-    if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
-        raise ValueError(f"workdir={workdir!r}: env.json is damaged (no list of starts); mend it, or {way_out}")
-    for resolved in (start["resolved"] for start in starts if "resolved" in start):
-        if not isinstance(resolved, dict) or not all(
-            x is None or (type(x) is int and x > 0) for x in resolved.values()
-        ):
-            raise ValueError(f"workdir={workdir!r}: env.json is damaged (resolved={resolved!r}); mend it, or {way_out}")
-    return starts

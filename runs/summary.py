@@ -45,16 +45,17 @@ def summarise(
         names = {block: config[block]["name"] for block in ("data", "model", "reducer", "server")}
         method = f"synchronous, reducer {names['reducer']}"
         if names["server"] != "synchronous":  # it has no reducer
-            rule = config["server"]["rule"]
+            rule = config["server"].get("rule", "none")
             method = f"{names['server']}, rule {rule if isinstance(rule, str) else rule['name']}"
         where = f"{config['num_workers']} workers = {summary['num_devices']} devices x {summary['lanes']}"
         name, value = next(iter(progress.quantities(summary, names=[metric])), ("", ""))
+        split = config["data"].get("evaluate_on", "test")
         speed = "not measured: too few steps"
         if summary["steps_per_second"]:
             speed = f"{summary['steps_per_second']:,.1f} steps/s, {summary['examples_per_second']:,.0f} examples/s"
         return f"""
 {names["data"]}, {names["model"]}: {where}, {method}, {summary["step"]} steps
-{f"{config['data']['evaluate_on']} {name}":<14} {value}  (loss {summary["loss"]:.4f}, epoch {summary["epoch"]:.1f})
+{f"{split} {name}":<14} {value}  (loss {summary["loss"]:.4f}, epoch {summary["epoch"]:.1f})
 speed          {speed}
 time           {summary["wall_seconds"]:.1f} s, simulated {summary["simulated_seconds"]:.1f} s
 results        {path}  (metrics.jsonl, tensorboard/, checkpoints/)

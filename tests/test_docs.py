@@ -63,7 +63,7 @@ COMMANDS = [
 FILES = {  # files that a page asks the reader to write: name -> text
     match[1]: text for page in PAGES for text in page.blocks("python") if (match := re.match(r"# (\w+\.py)\n", text))
 }
-SCRIPTS = {name: text for name, text in FILES.items() if any(line.startswith(f"{PYTHON} {name}") for line in COMMANDS)}
+FOLDER = "../mine"  # where commands expect these files, seen from the root
 ADDING = read("docs/adding_a_reducer.md")
 (DIFF,) = ADDING.blocks("diff")
 (EXAMPLE,) = re.findall(r'^\+ +"(\w+)": ', DIFF, re.MULTILINE)  # the reducer that the diff adds
@@ -86,8 +86,6 @@ def test_every_block_is_of_a_kind_that_is_checked():
 def test_python_blocks_run_and_print_what_they_say(page, capsys):
     namespace: dict = {"__name__": "documentation"}  # a later block may continue an earlier one
     for text in page.blocks("python"):
-        if text in SCRIPTS.values():
-            continue
         exec(compile(text, page.path, "exec"), namespace)
         promised = re.findall(r"^\s*print\(.*\)  # (.*)$", text, re.MULTILINE)
         assert len(promised) == text.count("print(")
@@ -96,22 +94,32 @@ def test_python_blocks_run_and_print_what_they_say(page, capsys):
         assert make_setup(schema.complete(namespace["config"])).num_steps > 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "line", [line for line in COMMANDS if line.startswith(tuple(f"{PYTHON} {s}" for s in SCRIPTS))]
-)
-def test_scripts_of_the_reader_run(line, tmp_path):
+@pytest.fixture
+def mine(tmp_path_factory, monkeypatch):
+    """A folder with the files that the reader wrote."""
+    folder = tmp_path_factory.mktemp("mine")
     for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
-    _, script, *arguments = shlex.split(line, comments=True)
-    done = run_python(str(tmp_path / script), *arguments, f"--workdir={tmp_path}/run", cwd=ROOT)
+        (folder / name).write_text(text)
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    for name in FILES:
+        sys.modules.pop(name.removesuffix(".py"), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [line for line in COMMANDS if FOLDER in line and "train.py" in line])
+def test_commands_with_files_of_the_reader_run(line, mine, tmp_path):
+    words = [word.replace(FOLDER, str(mine)) for word in shlex.split(line, comments=True)]
+    path = words.pop(0).partition("=")[2] if words[0].startswith("PYTHONPATH=") else ""
+    short = ("--config.train_epochs=None", "--config.train_steps=4", f"--workdir={tmp_path}")
+    done = run_python(*words[1:], *short, cwd=ROOT, more=path)
     assert done.returncode == 0, done.stderr
 
 
-def run_python(*arguments: str, cwd: pathlib.Path) -> subprocess.CompletedProcess:
+def run_python(*arguments: str, cwd: pathlib.Path, more: str = "") -> subprocess.CompletedProcess:
     dropped = ("PYTEST_", "XLA_", "COV_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
-    environment["PYTHONPATH"] = str(cwd)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(cwd), more]))
     return subprocess.run(
         [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240
     )
@@ -128,11 +136,12 @@ def test_manual_is_built_without_warnings(tmp_path):
 # ---- commands ----------------------------------------------------------------------------------------------------
 
 
-def check_command(line: str) -> None:
+def check_command(line: str, *, mine: pathlib.Path) -> None:
     """Fails on a command that would not run, and on one of an unknown kind."""
+    line = line.replace(FOLDER, str(mine))
     words = shlex.split(line, comments=True)
     while re.match(r"[A-Z_]+=", words[0]):
-        assert words.pop(0).partition("=")[0] in ("TFDS_DATA_DIR", "XLA_FLAGS")
+        assert words.pop(0).partition("=")[0] in ("PYTHONPATH", "TFDS_DATA_DIR", "XLA_FLAGS")
     match words:
         case ["make", target, *variables]:
             given = dict(variable.split("=", 1) for variable in variables)
@@ -145,7 +154,7 @@ def check_command(line: str) -> None:
             else:
                 assert target in ("train", "train-local") or not arguments, line
                 check_flags(arguments)
-        case [".venv/bin/python", script, *arguments] if script == "train.py" or script in SCRIPTS:
+        case [".venv/bin/python", "train.py", *arguments]:
             check_flags(arguments)
         case [".venv/bin/python", "-m", "pip", "install", requirement]:
             check_jax_requirement(requirement)
@@ -198,22 +207,16 @@ def check_jax_requirement(requirement: str) -> None:
     assert extra in (metadata.metadata(name).get_all("Provides-Extra") or [])
 
 
-def unit_mean(axis_name, *, epsilon: float = 1e-6):
-    """Has the options of the reducer that docs/adding_a_reducer.md defines outside of the repository."""
-    del epsilon
-    return reducers.mean(axis_name)
-
-
 @pytest.fixture
-def in_root(monkeypatch):
+def in_root(monkeypatch, mine):
     monkeypatch.chdir(ROOT)
     monkeypatch.setitem(reducers.REDUCERS, EXAMPLE, reducers.mean)  # as if the diff were applied
-    monkeypatch.setitem(reducers.REDUCERS, "unit_mean", unit_mean)  # as if the reader's script had registered it
+    return mine
 
 
 @pytest.mark.parametrize("line", dict.fromkeys(COMMANDS))
 def test_command(line, in_root):
-    check_command(line)
+    check_command(line, mine=in_root)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +240,7 @@ def test_command(line, in_root):
 )
 def test_the_check_of_commands_rejects(line, in_root):
     with pytest.raises((AssertionError, ValueError, pytest.fail.Exception)):
-        check_command(line)
+        check_command(line, mine=in_root)
 
 
 def test_xla_flags_are_known_to_jaxlib():

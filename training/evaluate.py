@@ -57,7 +57,9 @@ def make_evaluation(
     return evaluate
 
 
-def evaluate_checkpoint(setup: TrainSetup, layout: Layout, path: pathlib.Path, *, which: str) -> str:
+def evaluate_checkpoint(
+    setup: TrainSetup, layout: Layout, path: pathlib.Path, *, which: str, code: runs.Code | None = None
+) -> str:
     """Evaluates a checkpoint on the split of ``config.data.evaluate_on``; writes nothing.
 
     Args:
@@ -65,17 +67,20 @@ def evaluate_checkpoint(setup: TrainSetup, layout: Layout, path: pathlib.Path, *
       layout: where the workers are.
       path: the run's folder.
       which: "latest", "best" or a step.
+      code: the files outside of this repository that the run depends on; None does not compare them.
 
     Returns:
       One line: step, split and metrics.
 
     Raises:
-      ConfigError: if there is no such checkpoint, or the folder holds another config.
+      ConfigError: if there is no such checkpoint, or the folder holds another config or was trained by other code.
     """
     if which not in ("latest", "best") and not (which.isdecimal() and len(which) < 20):
         raise ConfigError(f"checkpoint={which!r}: must be latest, best or a step")
     with processes.together(ConfigError), refusing():
         runs.check_same(str(path), setup.config.to_dict())
+        if code is not None:
+            runs.check_code(str(path), code)
     with refusing(), open_checkpoints(setup, path, access="read") as checkpoints:
         restored = restore(setup, layout, checkpoints, which=int(which) if which.isdecimal() else which)
     if restored is None:
@@ -85,5 +90,8 @@ def evaluate_checkpoint(setup: TrainSetup, layout: Layout, path: pathlib.Path, *
     with contextlib.closing(dataset):
         resident = layout.put_shared({"constants": dataset.constants})
         quality = make_evaluation(setup, layout, dataset.test)(restored.state, resident)
-    split, words = setup.config.data.evaluate_on, runs.in_words(quality, names=(setup.task.best[0], "loss"))
+    split, words = (
+        setup.config.data.get("evaluate_on", "test"),
+        runs.in_words(quality, names=(setup.task.best[0], "loss")),
+    )
     return f"step {restored.step}: {split} {words}"

@@ -109,7 +109,10 @@ def local_steps(gradient: GradientFunction, *, count: Annotated[int, "[1, inf)"]
 
 
 # The names of a config's ``accumulation`` block; the wrappers' options are its keys.
-ACCUMULATIONS = Registry({"local_steps": local_steps, "micro_batches": micro_batches}, given={"gradient"})
+# A constructor outside of it would have no place in the step.
+ACCUMULATIONS = Registry(
+    {"local_steps": local_steps, "micro_batches": micro_batches}, given={"gradient"}, others="refused"
+)
 
 
 def split_batch(batch: Any, *, key: jax.Array, count: int) -> list[tuple[Any, jax.Array]]:

@@ -1,0 +1,161 @@
+"""The code of a config's own components, which is part of a run's identity: files and their hashes.
+
+A component is a constructor of another module than this project's, such as ``{"name": "my_module:ViT"}``. Its code is
+the file of that module, and the files in the same folder or in ``PYTHONPATH`` that its import statements lead to.
+Installed packages are not part of it, and neither is what is imported by other means than an import statement.
+"""
+
+import ast
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from configs import schema
+from reducers import components
+from runs.errors import is_installed
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# The modules and packages of this project.
+ROOMS = frozenset(
+    {
+        *("asynchronous", "benchmarks", "configs", "conftest", "data", "experiments", "launch", "models", "optim"),
+        *("parallel", "reducers", "runs", "tests", "train", "training"),
+    }
+)
+
+_SHIPPED = frozenset(constructor for registry in schema.BLOCKS.values() for constructor in registry.values())
+
+Code = dict[str, dict[str, str]]
+"""Module -> "path", its file, and "sha256", the hash of that."""
+
+
+def describe(config: Mapping[str, Any]) -> Code:
+    """Returns the code of the components that a config names.
+
+    Args:
+      config: complete and valid, so that all modules that it names are imported.
+
+    Raises:
+      ValueError: one line, if a file has the same name as another module, or cannot be read.
+
+    >>> from configs import flags
+    >>> describe(flags.load("configs/digits.py"))
+    {}
+    """
+    found: dict[str, Path] = {}
+    for name in modules_of(config):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is not None and not is_installed(Path(file)):
+            found |= imported_with(name, Path(file), folder=_folder(name, Path(file)))
+    return {name: {"path": str(found[name]), "sha256": _hash(found[name])} for name in sorted(found)}
+
+
+def modules_of(config: Mapping[str, Any]) -> set[str]:
+    """Returns the modules outside of this project whose constructors a config names, in blocks inside blocks, too."""
+    named = {components.module_of(name) for name in components_in(config)}
+    # A config file may also have put its constructors into a registry, under names without a module.
+    found = (schema.BLOCKS[block].find(config[block]["name"]) for block in schema.BLOCKS)
+    registered = {getattr(constructor, "__module__", "") for constructor in found if constructor not in _SHIPPED}
+    return {name for name in named if name in sys.modules} | {name for name in registered if not _is_ours(name)}
+
+
+def components_in(tree: Any) -> set[str]:
+    """Returns the names of components in nested mappings and sequences.
+
+    >>> components_in({"reducer": {"name": "stale", "combine": {"name": "mine:top_k"}}})
+    {'mine:top_k'}
+    """
+    return {value for value in _values(tree) if components.is_component(value)}
+
+
+def imported_with(name: str, file: Path, *, folder: Path) -> dict[str, Path]:
+    """Returns a module, the packages above it, and what they import from its folder and ``PYTHONPATH``, with the files.
+
+    Nothing is executed.
+
+    Args:
+      name: the module.
+      file: of the module.
+      folder: where imports begin, as an entry of ``sys.path``.
+
+    Raises:
+      ValueError: one line, if ``import`` would take another file of the same name than the one in the folder.
+    """
+    folders = [
+        folder,
+        *(Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry),
+    ]
+    found = {**_files(name, folder=folder), name: file}
+    new = list(found)
+    while new:
+        module = new.pop()
+        for imported in _imports(found[module], module=module):
+            for prefix, path in (pair for place in folders for pair in _files(imported, folder=place).items()):
+                if prefix in found or is_installed(path) or (path.is_relative_to(ROOT) and _is_ours(prefix)):
+                    continue
+                try:
+                    components.file_of(prefix)
+                except ValueError as error:
+                    raise ValueError(f"{str(found[module])!r} imports {prefix!r}: {error}") from None
+                found[prefix] = path
+                new.append(prefix)
+    return found
+
+
+def _files(module: str, *, folder: Path) -> dict[str, Path]:
+    """Returns the files in a folder of a module and of the packages above it; only a package has modules inside."""
+    found, path = {}, folder
+    parts = module.split(".")
+    for count, part in enumerate(parts, start=1):
+        path /= part
+        files = [path / "__init__.py", *([path.with_suffix(".py")] if count == len(parts) else [])]
+        found.update({".".join(parts[:count]): file for file in files if file.is_file()})
+    return found
+
+
+def _values(tree: Any) -> Iterator[Any]:
+    """Yields the values of nested mappings and sequences."""
+    if hasattr(tree, "keys"):  # a ConfigDict is not a Mapping
+        tree = [tree[key] for key in tree]
+    if isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _values(value)
+    else:
+        yield tree
+
+
+def _imports(file: Path, *, module: str) -> Iterator[str]:
+    """Yields the modules, and what may be modules, that the import statements of a file name."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # whoever imports the file will say so
+        return
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")
+            above = parents[: len(parents) - node.level + 1] if node.level else []
+            base = [part for part in (*above, node.module) if part]
+            yield from (".".join(base) for _ in base[:1])
+            yield from (".".join([*base, alias.name]) for alias in node.names if alias.name != "*")
+
+
+def _folder(module: str, file: Path) -> Path:
+    """Returns the folder in which ``import`` found the top-level package of a module."""
+    return file.parents[module.count(".") + (file.name == "__init__.py")]
+
+
+def _is_ours(module: str) -> bool:
+    top = module.partition(".")[0]
+    file = getattr(sys.modules.get(top), "__file__", None)
+    return top in ROOMS and (file is None or Path(file).resolve().is_relative_to(ROOT))
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

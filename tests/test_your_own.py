@@ -1,0 +1,479 @@
+"""Components outside of the repository: the file of docs/your_own.md, names that are refused, code that changes."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+import runs
+import train
+from configs import config_file, flags, own_code
+from experiments import __main__ as experiments
+from experiments import queue, results, sweep, timelines
+from experiments.experiment import Run
+from models import MODELS
+from runs.errors import ConfigError
+from tests.stepper import after_each_call, checkpoint_of
+from tests.test_docs import FILES, ROOT, run_python
+from training.setup import make_setup
+
+SHORT = ("--config.num_workers=4", "--config.model.depth=1", "--config.data.num_train=256")
+FORTY = (*SHORT, "--config.train_steps=40", "--config.eval_every_steps=20", "--config.checkpoint_every_steps=20")
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    """Leaves no module of a reader's behind: the next config takes the place of theirs."""
+    yield
+    config_file.execute(f"{ROOT}/configs/digits.py")
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A folder outside of the repository with the file of the document; the working folder."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "mine.py").write_text(FILES["mine.py"])
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def command(*arguments: str) -> int:
+    with flagsaver.flagsaver():
+        return train.main(["train.py", "--config=mine.py", *arguments])
+
+
+def refused(capsys, *arguments: str) -> str:
+    """The one line with which a command is refused."""
+    capsys.readouterr()
+    assert command(*arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1, said
+    return said.err
+
+
+def edit(file: pathlib.Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+# ---- the file of the document ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a finished run of the document's file, which is in the same folder as the run's."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "mine.py").write_text(FILES["mine.py"])
+    with flagsaver.flagsaver():
+        arguments = (f"--config={folder}/mine.py", *FORTY, f"--workdir={folder}/run")
+        assert train.main(["train.py", *arguments]) == 0
+    return folder
+
+
+def evaluations(workdir):
+    return [record for record in runs.read(pathlib.Path(workdir) / "metrics.jsonl") if record["kind"] == "eval"]
+
+
+def test_it_learns_and_records_what_its_reducer_sends(finished):
+    last = evaluations(finished / "run")[-1]
+    assert last["accuracy"] > 0.6  # one in four by guessing
+    sizes = [
+        leaf.size for leaf in jax.tree.leaves(checkpoint_of(finished / "run", setup_of(finished))[1]["state"].params)
+    ]
+    assert last["bytes_per_worker"] == 8 * 3 * sum(max(1, round(0.1 * size)) for size in sizes)
+
+
+def setup_of(folder):
+    return make_setup(flags.load(f"{folder}/mine.py", FORTY))
+
+
+def test_it_is_stopped_and_resumed_bit_for_bit(finished, mine, monkeypatch):
+    done = []
+
+    def stop(state, num_steps):
+        done.append(num_steps)
+        if len(done) == 7:
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        after_each_call(patch, stop)
+        assert command(*FORTY, "--workdir=run") == 128 + signal.SIGTERM
+    assert command(*FORTY, "--workdir=run") == 0
+    setup = setup_of(mine)
+    whole, resumed = (checkpoint_of(folder / "run", setup) for folder in (finished, mine))
+    assert whole[0] == resumed[0] == 40
+    jax.tree.map(np.testing.assert_array_equal, resumed[1], whole[1])
+    residual = jax.tree.leaves(whole[1]["state"].reducer_state.residual)
+    assert any(np.any(leaf[0] != leaf[1]) for leaf in residual), "each worker has its own"
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("model.name=mine:Vit", "config.model.name='mine:Vit': mine has no 'Vit'; did you mean 'ViT'?"),
+        ("model.name=mien:ViT", "no module 'mien' beside the config or on PYTHONPATH; did you mean 'mine'?"),
+        ("model.name=no_such_lab.x:ViT", "no module 'no_such_lab.x'"),
+        ("model.name=mine:np", "must be a function or a class, not module"),
+        ("model.name=mine.ViT", "config.model.name='mine.ViT': unknown name; did you mean 'mine:ViT'?"),
+        ("model.patch=4", "config.model.patch: unknown key; did you mean 'patch_size'?"),
+        ("model.patch_size=0", "config.model.patch_size=0: must be int in [1, inf)"),
+        ("model.num_classes=4", "config.model.num_classes: unknown key"),
+        ("data.noise=-1", "config.data.noise=-1.0: must be float in [0, inf)"),
+        ("data.evaluate_on=tset", "one of 'test', 'validation'"),
+        ("task.gamma=0.5", "config.task.gamma=0.5"),
+        ("reducer.share=2", "config.reducer.share=2.0: must be float in (0, 1]"),
+        ("reducer.name=mine:topk", "did you mean 'top_k'?"),
+        ("reducer.axis_name=x", "config.reducer.axis_name: unknown key"),
+        ("optimizer.learning_rate=0", "config.optimizer.learning_rate=0.0: must be float in (0, inf)"),
+        ("optimizer.name=mine:top_k", "config.optimizer.name='mine:top_k': must have a parameter learning_rate"),
+        ("accumulation.name=mine:ViT", "allowed: local_steps, micro_batches"),
+        # raised by the model itself, while its shapes are found
+        (
+            "model.patch_size=3",
+            "config.model.patch_size=3: must divide the 16 x 16 pixels of an image (.*mine.py:\\d+)",
+        ),
+    ],
+)
+def test_it_is_refused_in_one_line(flag, said, mine, capsys):
+    line = refused(capsys, f"--config.{flag}")
+    assert re.search(re.escape(said).replace(r"\.\*", ".*").replace(r"\\d\+", r"\d+"), line), line
+    assert [path.name for path in mine.iterdir()] == ["mine.py"]
+
+
+def test_a_reducer_of_ones_own_inside_another(mine, capsys):
+    stale = ("--config.reducer.name=stale", "--config.reducer.delay_steps=1")
+    inner = "--config.reducer.combine={'name': 'mine:top_k', 'share': 0.5}"
+    setup = make_setup(flags.load("mine.py", [*stale, inner]))
+    assert setup.worker_shapes.reducer_state.combine.residual
+    assert own_code.describe(setup.config).keys() == {"mine"}
+    line = refused(capsys, *stale, inner.replace("share", "shar"))
+    assert line.startswith("config.reducer.combine.shar: unknown key; did you mean 'share'?")
+
+
+def test_its_dry_run(mine, capsys):
+    assert command("--dry_run", "--nodry_run_compile", "--dry_run_devices=4") == 0
+    assert '"name": "mine:ViT"' in capsys.readouterr().out and [path.name for path in mine.iterdir()] == ["mine.py"]
+
+
+def test_its_smallest_variant_keeps_its_data(mine):
+    config = flags.load("mine.py:smoke")
+    assert config.data.name == "mine:stripes" and config.train_steps == 4
+
+
+def test_the_data_hold_out_a_part(mine):
+    setup = make_setup(flags.load("mine.py", ["--config.data.evaluate_on=validation", "--config.data.num_train=100"]))
+    dataset = setup.source.load(0)
+    assert (dataset.train.num_examples, dataset.test.num_examples) == (90, 10)
+
+
+@pytest.mark.slow
+def test_a_sweep_from_a_folder_outside_of_the_repository(mine):
+    given = ("--config=mine.py:smoke", "--set=model.depth=1", "--out=results")
+    done = run_python("-m", "experiments", "sweep", *given, cwd=mine, more=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    assert "| 1 | 0.01 |" in done.stdout and "| 1 | 0.1 |" in done.stdout and "(n=1)" in done.stdout
+    edit(mine / "mine.py", "nn.relu", "nn.tanh")
+    done = run_python("-m", "experiments", "sweep", *given, cwd=mine, more=str(ROOT))
+    assert done.returncode == 2 and "mine.py changed" in done.stderr and "--accept_code_change" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on(mine):
+    arguments = [sys.executable, str(ROOT / "train.py"), "--config=mine.py", *FORTY, "--workdir=run"]
+    process = subprocess.Popen(
+        arguments, cwd=mine, stderr=subprocess.PIPE, text=True, env={**os.environ, "XLA_FLAGS": ""}
+    )
+    assert process.stderr is not None
+    while not (mine / "run" / "checkpoints" / "20").is_dir():
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+    done = subprocess.run(arguments, cwd=mine, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert evaluations(mine / "run")[-1]["step"] == 40
+
+
+# ---- code that changes -------------------------------------------------------------------------------------------
+
+
+def starts(workdir):
+    return json.loads((workdir / "env.json").read_text())["starts"]
+
+
+@pytest.fixture
+def changed(finished, mine):
+    """The finished run and its file, in which one activation has become another."""
+    shutil.copytree(finished / "run", mine / "run")
+    edit(mine / "mine.py", "nn.relu", "nn.tanh")
+    return mine / "run"
+
+
+ASKED = (*FORTY, "--workdir=run")
+
+
+def test_a_finished_run_of_other_code_is_not_its_result(changed, capsys):
+    before = {path: path.read_bytes() for path in changed.rglob("*") if path.is_file()}
+    for more in ((), ("--evaluate_only",)):
+        line = refused(capsys, *ASKED, *more)
+        assert (
+            line.startswith("workdir='run': mine.py changed") and "--fresh" in line and "--accept_code_change" in line
+        )
+    assert {path: path.read_bytes() for path in changed.rglob("*") if path.is_file()} == before
+    # The same code in another place is the same code, and so is code that was changed back.
+    edit(changed.parent / "mine.py", "nn.tanh", "nn.relu")
+    assert command(*ASKED) == 0 and "finished before" in capsys.readouterr().err
+
+
+def test_a_change_that_is_accepted_is_recorded(changed, capsys):
+    assert command(*ASKED, "--accept_code_change") == 0
+    assert "mine.py changed" in capsys.readouterr().err
+    first, *_, last = starts(changed)
+    assert first["code"]["mine"]["sha256"] != last["code"]["mine"]["sha256"]
+    assert last["code"]["mine"]["path"] == str(changed.parent / "mine.py")
+    assert first["config"] == last["config"] == runs.fingerprint(json.loads((changed / "config.json").read_text()))
+    assert command(*ASKED) == 0  # it was accepted once
+
+
+def test_other_code_evaluates_only_when_it_is_asked_to(changed, capsys):
+    assert command(*ASKED, "--evaluate_only", "--accept_code_change") == 0
+    assert "step 40: test accuracy" in capsys.readouterr().out
+    assert len(starts(changed)) == 1
+
+
+def test_a_run_that_was_stopped_is_refused_and_fresh_begins_anew(mine, monkeypatch, capsys):
+    after_each_call(monkeypatch, lambda state, num_steps: signal.raise_signal(signal.SIGTERM))
+    assert command(*ASKED) == 128 + signal.SIGTERM
+    edit(mine / "mine.py", "# it has no dropout", "# none")
+    assert "mine.py changed" in refused(capsys, *ASKED)
+    assert command(*ASKED, "--fresh") == 128 + signal.SIGTERM
+    assert starts(mine / "run" / "fresh-1")[0]["code"] != starts(mine / "run")[0]["code"]
+
+
+def test_a_run_from_before_the_hashes_opens(changed):
+    env = json.loads((changed / "env.json").read_text())
+    for start in env["starts"]:
+        del start["code"]
+    (changed / "env.json").write_text(json.dumps(env))
+    assert command(*ASKED) == 0
+    assert starts(changed)[-1]["code"].keys() == {"mine"}
+
+
+@pytest.mark.parametrize("damage", [3, {"mine": 3}, {"mine": {"sha256": 3}}])
+def test_damaged_hashes_are_refused(damage, changed, capsys):
+    env = json.loads((changed / "env.json").read_text())
+    env["starts"][0]["code"] = damage
+    (changed / "env.json").write_text(json.dumps(env))
+    assert "env.json is damaged (code=" in refused(capsys, *ASKED)
+
+
+def test_a_sweep_mixes_no_results_of_different_code(finished, mine, capsys):
+    """The runs are finished in this process, so that the sweep starts no process of its own."""
+    points = [{"reducer.share": share} for share in (0.1, 0.2)]
+    options = ["--set=train_steps=40", *(f"--set={flag.removeprefix('--config.')}" for flag in FORTY[:3])]
+    arguments = ["sweep", "--config=mine.py", *options, "--out=results", "--grid=reducer.share=0.1,0.2"]
+    fixed = {"train_steps": 40, "num_workers": 4, "model.depth": 1, "data.num_train": 256}
+    found = sweep.runs_of("mine.py", sweep.combined([fixed], points))
+    root = mine / "results" / sweep.name_of("mine.py", found)
+    for run in found:
+        folder = results.folder_of(run, root)
+        shutil.copytree(finished / "run", folder)
+        (folder / "config.json").write_bytes(runs.files.to_json(runs.identity.plain(run.config)))
+    assert experiments.main(arguments) == 0
+    table = capsys.readouterr().out
+    edit(mine / "mine.py", "nn.relu", "nn.tanh")
+    assert experiments.main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and "mine.py changed" in said.err
+    assert experiments.main([*arguments, "--accept_code_change"]) == 0
+    assert capsys.readouterr().out == table
+    assert experiments.main(arguments) == 0
+
+
+def test_a_plot_executes_nothing_that_a_run_names():
+    config = {"arrivals": {"name": "os:system", "command": "touch executed"}, "seed": 0, "num_workers": 2}
+    with pytest.raises(ValueError, match="'os:system' in its config"):
+        timelines.of_run([], config, first_step=1, last_step=2)
+
+
+# ---- which files are a component's code --------------------------------------------------------------------------
+
+MODEL = """
+from flax import linen as nn
+{imports}
+
+class Model(nn.Module):
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, image, *, deterministic=True):
+        return nn.Dense(self.num_classes)(image.reshape(image.shape[0], -1))
+"""
+DIGITS = (ROOT / "configs/digits.py").read_text()
+
+
+def write(folder: pathlib.Path, nested: dict[str, str] | None = None, **files: str) -> pathlib.Path:
+    for name, text in (files | (nested or {})).items():
+        path = folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def code_of(folder: pathlib.Path, name: str) -> dict[str, str]:
+    config = flags.load(f"{folder}/config.py", [f"--config.model.name={name}"])
+    return {module: file["sha256"] for module, file in own_code.describe(config).items()}
+
+
+def test_code_is_what_import_statements_lead_to(tmp_path):
+    imports = "import json\nfrom lab import parts\ndef later():\n    from .. import other\n    import lab.sub.deep"
+    lab = {
+        "lab/__init__": "from lab import above",
+        "lab/above": "",
+        "lab/models/vit": MODEL.format(imports=imports),
+        "lab/parts": "from helper import *\nimport optax",
+        "lab/other": "",
+        "lab/unused": "",
+        "lab/sub/deep": "",
+    }
+    write(tmp_path, lab, config=DIGITS, helper="x = 1")
+    before = code_of(tmp_path, "lab.models.vit:Model")
+    assert before.keys() == {"lab.models.vit", "lab", "lab.above", "lab.parts", "lab.other", "lab.sub.deep", "helper"}
+    write(tmp_path, {"lab/unused": "y = 1"}, helper="x = 22")
+    after = code_of(tmp_path, "lab.models.vit:Model")
+    assert {name for name in after if before[name] != after[name]} == {"helper"}
+
+
+def test_code_on_the_python_path_is_code_of_ones_own(tmp_path, monkeypatch):
+    write(tmp_path / "configs", config=DIGITS, vit=MODEL.format(imports="import lab.parts, data.sources"))
+    write(tmp_path / "src", {"lab/__init__": "", "lab/parts": "x = 1"})
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'src'}{os.pathsep}{ROOT}")
+    try:
+        assert code_of(tmp_path / "configs", "vit:Model").keys() == {"vit", "lab", "lab.parts"}
+    finally:
+        for name in ("lab", "lab.parts"):
+            sys.modules.pop(name, None)
+
+
+def test_runs_start_in_the_folder_of_their_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = "import os, pathlib, sys, runs; pathlib.Path(sys.argv[1], 'DONE').write_text(os.getcwd())"
+
+    def of(run, folder):
+        return [sys.executable, "-c", here, str(folder)]
+
+    run = Run(labels={"seed": 0})
+    assert queue.execute([run], root=pathlib.Path("results"), command=of) == []
+    (done,) = tmp_path.glob("results/*/DONE")
+    assert done.read_text() == str(tmp_path)
+
+
+def test_a_neighbour_that_changes_is_imported_anew(tmp_path):
+    write(tmp_path, config=DIGITS, vit=MODEL.format(imports="from helper import x"), helper="x = 1")
+    assert code_of(tmp_path, "vit:Model") and sys.modules["vit"].x == 1
+    write(tmp_path, helper="x = 22")
+    assert code_of(tmp_path, "vit:Model") and sys.modules["vit"].x == 22
+
+
+def test_a_config_that_changes_within_a_second_is_executed_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for seed in (1, 2):
+        write(tmp_path, config=DIGITS.replace("num_workers=8", f"num_workers={seed}"))
+        os.utime(tmp_path / "config.py", (1e9, 1e9))  # as old as the file before, and as long
+        assert flags.load(f"{tmp_path}/config.py").num_workers == seed
+
+
+def test_two_folders_with_modules_of_one_name(tmp_path):
+    for name in ("a", "b"):
+        write(tmp_path / name, config=DIGITS, vit=MODEL.format(imports=f"x = {name!r}"))
+        assert code_of(tmp_path / name, "vit:Model") and sys.modules["vit"].x == name
+
+
+def test_configs_of_this_repository_have_no_code_of_their_own():
+    assert own_code.describe(flags.load(f"{ROOT}/configs/mnist_adasum.py")) == {}
+    installed = flags.load(
+        f"{ROOT}/configs/digits.py", ["--config.model.name=flax.linen:Dense", "--config.model.features=3"]
+    )
+    assert own_code.describe(installed) == {}
+
+
+def test_constructors_that_a_config_puts_into_a_registry_are_code_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(MODELS, "given", MODELS.given)  # the registry itself is restored below
+    registers = MODEL.format(imports="from models import MODELS") + "\nMODELS['own'] = Model\n"
+    write(tmp_path, config=f"{registers}\n{DIGITS}")
+    try:
+        assert code_of(tmp_path, "own").keys() == {"config"}
+    finally:
+        MODELS.pop("own", None)
+
+
+def test_the_rooms_are_those_of_the_table():
+    from tests.test_architecture import FIRST_PARTY
+
+    assert set(FIRST_PARTY) == own_code.ROOMS
+
+
+# ---- modules that cannot be imported, or have the name of another ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import math\n\nx = 1 / 0\n", "vit.py:3: ZeroDivisionError: division by zero"),
+        ("def f(:\n", "vit.py:1: SyntaxError"),
+        ("import no_such_library\n", "vit.py:1: ModuleNotFoundError: No module named 'no_such_library'"),
+        ("from helper import nothing\n", "vit.py:1: ImportError"),
+        ("import helper\nhelper.fail()\n", "helper.py:2: ValueError: two lines"),
+        ("raise SystemExit(0)\n", "vit.py:1: SystemExit"),
+    ],
+)
+def test_a_module_that_fails_is_one_line_with_its_place(text, said, tmp_path):
+    write(tmp_path, config=DIGITS, vit=text, helper="def fail():\n    raise ValueError('two\\nlines')\n")
+    with pytest.raises(ConfigError, match=re.escape(said)) as caught:
+        flags.load(f"{tmp_path}/config.py", ["--config.model.name=vit:Model"])
+    assert str(caught.value).startswith("config.model.name='vit:Model': ")
+    write(tmp_path, config=text)
+    with pytest.raises(ConfigError, match=re.escape(said.replace("vit.py", "config.py"))):
+        flags.load(f"{tmp_path}/config.py")
+
+
+@pytest.mark.parametrize("name", ["models", "queue", "optax"])
+def test_a_module_with_the_name_of_another_is_refused(name, tmp_path):
+    write(tmp_path, config=DIGITS, **{name: MODEL.format(imports="")})
+    flags.load(f"{tmp_path}/config.py")  # nobody needs it
+    with pytest.raises(ConfigError, match=f"{name}.py' has the same name; rename yours"):
+        flags.load(f"{tmp_path}/config.py", [f"--config.model.name={name}:Model"])
+    write(tmp_path, config=f"from {name} import Model\n{DIGITS}")
+    with pytest.raises(ConfigError, match=f"imports '{name}': .* has the same name; rename yours"):
+        flags.load(f"{tmp_path}/config.py")
+
+
+def test_a_package_inside_one_of_ours_is_named(tmp_path):
+    write(tmp_path, {"models/vit": MODEL.format(imports="")}, config=DIGITS)
+    with pytest.raises(ConfigError, match=r"vit.py' cannot be imported, because 'models' is .*; rename one of them"):
+        flags.load(f"{tmp_path}/config.py", ["--config.model.name=models.vit:Model"])
+
+
+def test_a_module_beside_the_config_hides_none_of_this_repository(tmp_path):
+    write(tmp_path, config=f"from data.sources import Source\n{DIGITS}", data="", tokenizers="", queue="")
+    flags.load(f"{tmp_path}/config.py")
+    assert sys.modules["data"].__file__ == str(ROOT / "data/__init__.py")
+
+
+@pytest.mark.parametrize("name", ["models", "queue", "json", "my-config", "class", "x.y"])
+def test_a_config_of_any_name_replaces_no_module(name, tmp_path):
+    (tmp_path / f"{name}.py").write_text(DIGITS)
+    before = sys.modules.get(name)
+    assert flags.load(f"{tmp_path}/{name}.py").model.name == "mlp"
+    assert name == "class" or sys.modules.get(name) is before
