@@ -12,6 +12,11 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from benchmarks import command, loops, rounds
 from benchmarks.measured import Measured
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
@@ -68,4 +73,8 @@ def benchmark(*, repeats: int, log: command.Log, cases: Sequence[Case] = CASES) 
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="dispatch", doc=__doc__, argv=sys.argv[1:], repeats=7))
+    sys.exit(
+        launch.signals.interruptible(
+            lambda: command.run(benchmark, name="dispatch", doc=__doc__, argv=sys.argv[1:], repeats=7)
+        )
+    )

@@ -27,6 +27,11 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import jax
 
 from benchmarks import command, loops, measured
@@ -190,4 +195,4 @@ def write(found: Sequence[Measured], path: Path, *, devices: Sequence[str], pack
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(launch.signals.interruptible(lambda: main(sys.argv[1:])))

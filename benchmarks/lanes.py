@@ -16,6 +16,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import jax
 
 from benchmarks import command, leaves, loops, rounds
@@ -150,4 +155,8 @@ def benchmark(*, repeats: int, log: Log) -> Found:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="lanes", doc=__doc__, argv=sys.argv[1:], repeats=5))
+    sys.exit(
+        launch.signals.interruptible(
+            lambda: command.run(benchmark, name="lanes", doc=__doc__, argv=sys.argv[1:], repeats=5)
+        )
+    )

@@ -17,6 +17,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import numpy as np
 from absl import flags
 
@@ -239,4 +244,4 @@ def _count(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(launch.signals.interruptible(lambda: main(sys.argv)))

@@ -12,6 +12,11 @@ processes on machines of their own would add less.
 import contextlib
 import sys
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from benchmarks import command, loops, rounds
 from benchmarks.groups import group
 from benchmarks.measured import Measured, Target
@@ -67,4 +72,8 @@ def _adasums() -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="processes", doc=__doc__, argv=sys.argv[1:], repeats=5))
+    sys.exit(
+        launch.signals.interruptible(
+            lambda: command.run(benchmark, name="processes", doc=__doc__, argv=sys.argv[1:], repeats=5)
+        )
+    )

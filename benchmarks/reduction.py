@@ -7,6 +7,11 @@ This is the one result of ``benchmarks.reducers`` that has a target; that comman
 
 import sys
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from benchmarks import candidates, command, leaves, loops
 from benchmarks.command import Found, Log
 from benchmarks.measure import Row, measure
@@ -44,4 +49,8 @@ def benchmark(*, repeats: int, log: Log) -> Found:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="reduction", doc=__doc__, argv=sys.argv[1:], repeats=15))
+    sys.exit(
+        launch.signals.interruptible(
+            lambda: command.run(benchmark, name="reduction", doc=__doc__, argv=sys.argv[1:], repeats=15)
+        )
+    )

@@ -12,6 +12,11 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import numpy as np
 
 from benchmarks import command, loops, rounds
@@ -87,4 +92,8 @@ def _devices(count: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="scaling", doc=__doc__, argv=sys.argv[1:], repeats=5))
+    sys.exit(
+        launch.signals.interruptible(
+            lambda: command.run(benchmark, name="scaling", doc=__doc__, argv=sys.argv[1:], repeats=5)
+        )
+    )

@@ -12,6 +12,11 @@ does.
 
 import sys
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import jax
 
 import asynchronous
@@ -75,4 +80,8 @@ def benchmark(
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="simulation", doc=__doc__, argv=sys.argv[1:], repeats=7))
+    sys.exit(
+        launch.signals.interruptible(
+            lambda: command.run(benchmark, name="simulation", doc=__doc__, argv=sys.argv[1:], repeats=7)
+        )
+    )

@@ -17,6 +17,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from benchmarks import command, loops, rounds
 from benchmarks.measured import Measured, Target
 from launch.children import ROOT, last_line
@@ -87,4 +92,8 @@ def benchmark(*, repeats: int, log: command.Log) -> command.Found:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="start_up", doc=__doc__, argv=sys.argv[1:], repeats=3))
+    sys.exit(
+        launch.signals.interruptible(
+            lambda: command.run(benchmark, name="start_up", doc=__doc__, argv=sys.argv[1:], repeats=3)
+        )
+    )

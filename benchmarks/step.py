@@ -19,6 +19,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from benchmarks import command, rounds, torch_twins
 from benchmarks.command import Found, Log
 from benchmarks.groups import group
@@ -184,4 +189,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(launch.signals.interruptible(lambda: main(sys.argv[1:])))

@@ -17,6 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import runs
 from benchmarks import command, loops
 from benchmarks.measured import Measured, Target
@@ -120,4 +125,8 @@ def benchmark(*, repeats: int, log: command.Log, candidates: Sequence[Run] = RUN
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(benchmark, name="waiting", doc=__doc__, argv=sys.argv[1:], repeats=3))
+    sys.exit(
+        launch.signals.interruptible(
+            lambda: command.run(benchmark, name="waiting", doc=__doc__, argv=sys.argv[1:], repeats=3)
+        )
+    )

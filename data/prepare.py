@@ -14,6 +14,11 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from data import tfds_sets
 
 
@@ -109,4 +114,4 @@ def _without_tensorflow(name: str, folder: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(launch.signals.interruptible(lambda: main()))

@@ -5,6 +5,11 @@ import sys
 import time
 from pathlib import Path
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import jax
 
 import runs as run_folders
@@ -51,4 +56,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(launch.signals.interruptible(lambda: main(sys.argv[1:])))

@@ -15,6 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import runs as run_folders
 from experiments import gantt
 from experiments.drawing import FORMATS, REFERENCE, Figure, look, new_figure

@@ -10,6 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import jax
 
 import asynchronous

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from launch.signals import uninterrupted
 from parallel import processes
 from runs import environment, files, identity, lock, records
 
@@ -131,7 +132,8 @@ def open_run(
     opened: list[Folder] = []
 
     def describe() -> dict[str, Any]:
-        opened.append(_open(workdir, config, start=start, devices=devices, resolve=resolve))
+        with uninterrupted():  # a signal leaves no half-made folder behind
+            opened.append(_open(workdir, config, start=start, devices=devices, resolve=resolve))
         first = opened[0]
         return {"path": str(first.path.absolute()), "state": first.state, "resolved": dict(first.resolved)}
 

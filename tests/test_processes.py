@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -267,6 +268,78 @@ def test_twenty_kills_at_random_moments(undisturbed, tmp_path):
     assert bits(tmp_path / "run") == undisturbed
 
 
+def test_a_process_that_waits_in_vain_hears_sigterm(tmp_path):
+    """The other process lives, but does not come to the same step."""
+    ready, where = tmp_path / "ready", f"127.0.0.1:{local.free_port()}"
+    waiting = [start_one(WAITS, where, index, ready) for index in (0, 1)]
+    try:
+        wait_for(lambda: ready.exists() or waiting[0].poll() is not None)
+        waiting[0].send_signal(signal.SIGTERM)
+        said = waiting[0].communicate(timeout=MANY_SECONDS)[0]
+        assert waiting[0].returncode == 143, said
+        assert said.splitlines()[-1] == "stopped by SIGTERM while it waited for the other processes of the run"
+    finally:
+        for process in waiting:
+            process.kill()
+            process.communicate()
+
+
+WAITS = """
+import sys, time
+from launch import command
+command.begin()
+import numpy as np
+from parallel import processes
+from runs import catch_stop
+processes.join(coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+processes.gather(np.ones(1))
+if sys.argv[2] == "1":
+    time.sleep(600)
+with catch_stop(seconds_to_agree=1.0):
+    open(sys.argv[3], "w").close()
+    processes.gather(np.ones(1))
+"""
+
+
+def start_one(program, *arguments):
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes)
+
+
+def wait_for(condition):
+    end = time.monotonic() + MANY_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_processes_whose_launcher_is_gone_save_and_end(undisturbed, tmp_path, number):
+    run = Launched(tmp_path / "run")
+    run.wait_for_step(200)
+    run.launcher.send_signal(number)
+    run.ended()  # at the end of the output, which process 0 has open too
+    wait_for(lambda: not runs.is_held(tmp_path / "run"))
+    stopped_at = bits(tmp_path / "run")[0]
+    assert stopped_at >= 200
+    assert f"at step {stopped_at}" in (tmp_path / "run/process-1.log").read_text()
+    assert Launched(tmp_path / "run").ended()[0] == 0
+    assert bits(tmp_path / "run") == undisturbed
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_during_the_start_ends_all(tmp_path):
+    run = Launched(tmp_path / "run")
+    wait_for(lambda: b"SigCgt" in pathlib.Path(f"/proc/{run.launcher.pid}/status").read_bytes())
+    time.sleep(2)  # imports
+    began = time.monotonic()
+    os.kill(run.pid(1), signal.SIGTERM)
+    code, said = run.ended()
+    assert code == 143 and said.count("stopped by SIGTERM") == 1 and time.monotonic() - began < 30
+
+
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +369,13 @@ def test_what_cannot_be_laid_out_is_refused_by_all(tmp_path):
     code, said = Launched(tmp_path / "run", "--config.num_workers=3").ended()
     assert code == 2 and "num_workers=3: must be a multiple of the number of processes, 2" in said
     assert not (tmp_path / "run").exists()
+
+
+def test_a_port_that_another_program_uses_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ValueError, match=f"coordinator='{where}': port .* choose another one"):
+            processes.join(coordinator=where, num_processes=2, process_id=0)
 
 
 @pytest.mark.parametrize(
