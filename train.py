@@ -91,6 +91,17 @@ flags.DEFINE_integer(
 flags.DEFINE_integer("process_id", None, lower_bound=0, help="Multi-process: index of this process, from 0.")
 
 FLAGS = flags.FLAGS
+# Those that all processes of a run must give alike, because they decide which programs the devices run.
+SHARED_FLAGS = (
+    "workdir",
+    "num_devices",
+    "steps_per_dispatch",
+    "latency_hiding",
+    "fresh",
+    "evaluate_only",
+    "checkpoint",
+    "record_times",
+)
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------------
@@ -208,6 +219,8 @@ def run(argv: Sequence[str]) -> int:
             coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
         )
     parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices, num_processes=num_processes)
+    with refusing():
+        runs.agreement.check(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
     with processes.together(ConfigError):
         setup = make_setup(config)
     workdir = runs.default_workdir(FLAGS.config, config.to_dict()) if FLAGS.workdir is None else FLAGS.workdir

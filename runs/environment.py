@@ -1,6 +1,7 @@
 """The environment of a run: software versions, commit, devices and command."""
 
 import datetime
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("asynchronous", "configs", "data", "models", "optim", "parallel", "reducers", "runs", "training")
 
 
 def describe(*, devices: Sequence[str] = ()) -> dict[str, Any]:
@@ -25,7 +28,7 @@ def describe(*, devices: Sequence[str] = ()) -> dict[str, Any]:
         "command": sys.argv,
         "pid": os.getpid(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": versions(),
         "commit": commit,
         "tree": tree,
         "platform": platform.platform(),
@@ -43,6 +46,24 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
     versions_before = before.get("packages") or {}
     pairs += [(key, versions_before.get(key), version) for key, version in (now.get("packages") or {}).items()]
     return tuple(f"{key} was {old!r}, is {new!r}" for key, old, new in pairs if old != new)
+
+
+def versions() -> dict[str, str | None]:
+    """Returns the versions of the libraries that a result depends on."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def code(root: Path = ROOT) -> str:
+    """Returns twelve hexadecimal digits of a hash of the Python sources that runs import, by name and content.
+
+    >>> len(code())
+    12
+    """
+    digest = hashlib.sha256()
+    for package in ("", *PARTS):
+        for path in sorted((root / package).glob("**/*.py" if package else "*.py")):
+            digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _version(package: str) -> str | None:

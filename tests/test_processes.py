@@ -22,6 +22,7 @@ import train
 from configs import flags
 from launch import local
 from parallel import processes
+from runs import environment as environment_of_runs
 from runs import traces
 from tests import two_hosts
 from tests.stepper import checkpoint_of
@@ -369,6 +370,68 @@ def test_what_cannot_be_laid_out_is_refused_by_all(tmp_path):
     code, said = Launched(tmp_path / "run", "--config.num_workers=3").ended()
     assert code == 2 and "num_workers=3: must be a multiple of the number of processes, 2" in said
     assert not (tmp_path / "run").exists()
+
+
+DIFFER = """
+import json, sys
+import jax
+from absl import flags
+from absl.testing import flagsaver
+import train
+from parallel import processes
+jax.config.update("jax_num_cpu_devices", 1 + int(sys.argv[2]))
+processes.join(coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+flags.FLAGS(sys.argv[:1])
+for arguments in json.loads(sys.argv[3]):
+    with flagsaver.flagsaver():
+        assert train.main(["train.py", *arguments]) == 2
+"""
+
+
+def test_processes_that_would_run_something_else_are_refused_by_all(tmp_path):
+    where, same = f"127.0.0.1:{local.free_port()}", [f"--config={DIGITS}", f"--workdir={tmp_path}/run", *STEPS]
+    differ = {
+        "config.seed=1, which is 0 in process 0": ["--config.seed=1"],
+        "config.optimizer.learning_rate=0.5, which is 0.02 in": ["--config.optimizer.learning_rate=0.5"],
+        "config.train_steps=31, which is 30 in process 0": ["--config.train_steps=31"],
+        "config.lanes_at_once=1, which is None in process 0": ["--config.lanes_at_once=1"],
+        "config.on_nonfinite='skip', which is 'stop' in process 0": ["--config.on_nonfinite=skip"],
+        "num_devices=2, which is None in process 0": ["--num_devices=2"],
+        "fresh=True, which is False in process 0": ["--fresh"],
+        "config.reducer.name='sum', which is 'mean' in process 0": ["--config.reducer.name=sum"],
+    }
+    started = [
+        start_one(DIFFER, where, 0, json.dumps([same] * len(differ))),
+        start_one(DIFFER, where, 1, json.dumps([same + more for more in differ.values()])),
+    ]
+    for process in started:
+        said = process.communicate(timeout=MANY_SECONDS)[0]
+        assert process.returncode == 0, said
+        lines = [line for line in said.splitlines() if line.startswith("process 1 of 2 runs something else")]
+        assert len(lines) == len(differ)
+        for line, difference in zip(lines, differ, strict=True):
+            assert difference in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_processes_must_have_in_common(tmp_path, monkeypatch):
+    facts = runs.agreement.facts({"seed": 0, "data": {"dir": "here"}}, flags={})
+    assert facts == runs.agreement.facts({"seed": 0, "data": {"dir": "there"}}, flags={})
+    monkeypatch.setenv("XLA_FLAGS", f"{os.environ['XLA_FLAGS']} --xla_dump_to=somewhere")
+    assert facts == runs.agreement.facts({"seed": 0}, flags={})
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
+    changed = runs.agreement.facts({"seed": 0}, flags={"num_devices": 1})
+    assert {key for key in changed if changed[key] != facts.get(key)} == {"XLA_FLAGS", "num_devices"}
+    assert facts["jax"] == jax.__version__
+    source = tmp_path / "runs" / "one.py"
+    source.parent.mkdir()
+    hashes = set()
+    for text in ("x = 1", "x = 2"):
+        source.write_text(text)
+        hashes.add(environment_of_runs.code(tmp_path))
+    source.rename(source.with_name("two.py"))
+    hashes.add(environment_of_runs.code(tmp_path))
+    assert len(hashes) == 3
 
 
 def test_a_port_that_another_program_uses_is_refused():
