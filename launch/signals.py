@@ -9,6 +9,7 @@ A command that was started by ``launch.children`` also ends, as by SIGTERM, when
 """
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -36,7 +37,10 @@ def listen() -> None:
     signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
     for number in _caught():
         signal.signal(number, _do_nothing)
-    os.register_at_fork(after_in_child=_forget)
+    block, unblock = (
+        functools.partial(signal.pthread_sigmask, how, STOPS) for how in (signal.SIG_BLOCK, signal.SIG_UNBLOCK)
+    )
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=_forget)
     threading.Thread(target=_hear, args=(ours,), daemon=True, name="signals").start()
     parent = _parent_pipe(os.environ.pop(PARENT, ""))
     if parent is not None:
@@ -205,6 +209,7 @@ def _forget() -> None:
     signal.set_wakeup_fd(-1)
     for number in _caught():
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # only now: what came meanwhile was meant for this process
 
 
 def _on_terminal() -> bool:
