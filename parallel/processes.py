@@ -57,12 +57,12 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
         coordinator = None
     elif given != (None, None, None):
         _check(*given)
-        if process_id == 0:
-            _check_port(str(coordinator))
     elif (num_processes := _found(os.environ)) is None:
         return 1
     if num_processes == 1:
         return 1
+    if coordinator is not None and process_id == 0:
+        _check_port(coordinator)
     jax.distributed.initialize(
         coordinator,
         num_processes or None,
