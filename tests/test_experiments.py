@@ -167,6 +167,13 @@ def test_a_signal_is_handed_on_and_runs_save(tmp_path, number):
     assert len(counts(tmp_path, "begun")) == 1 and not counts(tmp_path, "ended")
 
 
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_queue_that_a_signal_stopped_says_so_and_how_to_go_on(name, code, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(commands, "run_experiment", lambda *_, **__: (_ for _ in ()).throw(queue.Interrupted(name)))
+    assert command_line.main(["run", "convergence_constants", "--scale=smoke", f"--out={tmp_path}"]) == code
+    assert capsys.readouterr().err == f"stopped by {name}; the same command resumes\n"
+
+
 def test_a_folder_that_vanishes_is_a_failure_and_not_the_end(tmp_path):
     vanishes = "import shutil, sys, os; shutil.rmtree(sys.argv[1]); sys.exit(3)"
 
