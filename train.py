@@ -228,6 +228,14 @@ def run(argv: Sequence[str]) -> int:
         path = runs.expand(workdir)
         layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
         count = steps_per_call(setup)
+        processes.check_same(  # the folders of the data may differ, and what is in them
+            {
+                "data.num_train": setup.source.info.num_train,
+                "data.num_test": setup.source.info.num_test,
+                "train_steps": setup.num_steps,
+                "steps_per_dispatch": count,
+            }
+        )
     if FLAGS.evaluate_only:
         line = evaluate_checkpoint(setup, layout, path, which=FLAGS.checkpoint)
         if processes.index() == 0:

@@ -25,6 +25,7 @@ from parallel import processes
 from runs import environment as environment_of_runs
 from runs import traces
 from tests import two_hosts
+from tests.data_folders import random_examples, write_set
 from tests.stepper import checkpoint_of
 from training.setup import make_setup
 
@@ -402,16 +403,19 @@ def test_processes_that_would_run_something_else_are_refused_by_all(tmp_path):
         "fresh=True, which is False in process 0": ["--fresh"],
         "config.reducer.name='sum', which is 'mean' in process 0": ["--config.reducer.name=sum"],
     }
-    started = [
-        start_one(DIFFER, where, 0, json.dumps([same] * len(differ))),
-        start_one(DIFFER, where, 1, json.dumps([same + more for more in differ.values()])),
-    ]
+    argument_lists = [[same] * len(differ), [same + more for more in differ.values()]]
+    for arguments, count in zip(argument_lists, (30, 20), strict=True):  # a folder of data of its own is allowed
+        splits = {"train": random_examples(count), "test": random_examples(10)}
+        write_set(tmp_path / f"{count}", "my_own", splits)
+        arguments.append([*same, "--config.data.name=my_own", f"--config.data.dir={tmp_path}/{count}"])
+    differences = [*differ, "data.num_train=20, which is 30 in process 0"]
+    started = [start_one(DIFFER, where, index, json.dumps(argument_lists[index])) for index in (0, 1)]
     for process in started:
         said = process.communicate(timeout=MANY_SECONDS)[0]
         assert process.returncode == 0, said
         lines = [line for line in said.splitlines() if line.startswith("process 1 of 2 runs something else")]
-        assert len(lines) == len(differ)
-        for line, difference in zip(lines, differ, strict=True):
+        assert len(lines) == len(differences)
+        for line, difference in zip(lines, differences, strict=True):
             assert difference in line
     assert not (tmp_path / "run").exists()
 
