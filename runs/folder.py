@@ -132,8 +132,7 @@ def open_run(
     opened: list[Folder] = []
 
     def describe() -> dict[str, Any]:
-        with uninterrupted():  # a signal leaves no half-made folder behind
-            opened.append(_open(workdir, config, start=start, devices=devices, resolve=resolve))
+        opened.append(_open(workdir, config, start=start, devices=devices, resolve=resolve))
         first = opened[0]
         return {"path": str(first.path.absolute()), "state": first.state, "resolved": dict(first.resolved)}
 
@@ -192,7 +191,8 @@ def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "re
         raise ValueError(f"workdir={workdir!r}: must not have a NUL character")
     with _one_line(workdir):
         path = identity.expand(workdir)
-        _try_to_write(workdir, path)
+        with uninterrupted():  # a signal leaves no temporary folder behind
+            _try_to_write(workdir, path)
         if start == "resume" and path.is_dir():
             identity.check_same(workdir, config)
             _read_starts(workdir, path)

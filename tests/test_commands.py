@@ -143,6 +143,15 @@ def test_a_moment_that_must_not_be_cut_short_is_not(tmp_path):
     assert process.returncode == 143 and (tmp_path / "whole").exists()
 
 
+def test_a_signal_leaves_no_temporary_folder_behind(tmp_path):
+    interrupts = "import runs\nmake = tempfile.mkdtemp\ndef mkdtemp(**options):\n    path = make(**options)\n"
+    interrupts += "    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(0.5)\n    return path\n"
+    opens = f"tempfile.mkdtemp = mkdtemp\nprint('ready')\nruns.open_run({str(tmp_path / 'a/b')!r}, {{}})\n"
+    process = program(interrupts + opens)
+    process.communicate(timeout=60)
+    assert process.returncode == 143 and not list(tmp_path.rglob(".try-*"))
+
+
 def test_nohup_keeps_its_meaning():
     process = program("print('ready')\ntime.sleep(60)\n", shell='trap "" HUP; exec "$@"')
     assert signal.SIGHUP in mask(process.pid, "SigIgn") and signal.SIGTERM in mask(process.pid, "SigCgt")
