@@ -10,6 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import jax
 from absl import app, flags
 
@@ -92,6 +97,17 @@ flags.DEFINE_integer(
 flags.DEFINE_integer("process_id", None, lower_bound=0, help="Multi-process: index of this process, from 0.")
 
 FLAGS = flags.FLAGS
+# Those that all processes of a run must give alike, because they decide which programs the devices run.
+SHARED_FLAGS = (
+    "workdir",
+    "num_devices",
+    "steps_per_dispatch",
+    "latency_hiding",
+    "fresh",
+    "evaluate_only",
+    "checkpoint",
+    "record_times",
+)
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------------
@@ -209,6 +225,8 @@ def run(argv: Sequence[str]) -> int:
             coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
         )
     parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices, num_processes=num_processes)
+    with refusing():
+        runs.agreement.check(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
     with processes.together(ConfigError):
         setup = make_setup(config)
         with refusing():
@@ -218,6 +236,14 @@ def run(argv: Sequence[str]) -> int:
         path = runs.expand(workdir)
         layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
         count = steps_per_call(setup)
+        processes.check_same(  # the folders of the data may differ, and what is in them
+            {
+                "data.num_train": setup.source.info.num_train,
+                "data.num_test": setup.source.info.num_test,
+                "train_steps": setup.num_steps,
+                "steps_per_dispatch": count,
+            }
+        )
     if FLAGS.evaluate_only:
         known = None if FLAGS.accept_code_change else code
         line = evaluate_checkpoint(setup, layout, path, which=FLAGS.checkpoint, code=known)

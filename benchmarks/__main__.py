@@ -11,13 +11,18 @@ every reducer at any size, and python -m benchmarks.pipeline the pipeline of ima
 
 import argparse
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from benchmarks import report
-from reducers import closed_pipe
+from launch import signals
+from launch.children import Children
 
 ON_CPU = ("step", "lanes", "dispatch", "reduction", "processes", "scaling", "start_up", "waiting", "simulation")
 BENCHMARKS = (*ON_CPU, "gpu")
@@ -25,7 +30,7 @@ MEASURED = Path("out/bench")
 
 
 def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
-    """Runs benchmarks, and prints which results changed; returns 0, or 1 if a benchmark failed.
+    """Runs benchmarks, and prints which results changed; returns 0, 1 if a benchmark failed, or 128 + n after signal n.
 
     Args:
       names: the benchmarks, in order.
@@ -35,10 +40,11 @@ def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
     failed = []
     for number, name in enumerate(names, start=1):
         print(f"[{number} of {len(names)}] {name}: {report.title(name)}", flush=True)
-        command = [sys.executable, "-m", f"benchmarks.{name}", f"--json={folder / name}.json"]
-        code = subprocess.run(command).returncode
-        if code == 130:
-            return code
+        command = [sys.executable, "-m", f"benchmarks.{name}", f"--json={folder.absolute() / name}.json"]
+        with Children() as children:
+            code = children.wait(children.start(command))
+        if children.signals:
+            return 128 + children.signals[0]
         if code:
             failed.append(name)
     lines = report.moved([name for name in names if name not in failed], new=folder)
@@ -76,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
     if given.command == "gpu":
         from benchmarks import gpu  # imports JAX, which the other commands leave to their processes
 
-        return gpu.main(rest)
+        return signals.interruptible(lambda: gpu.main(rest))
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if given.command == "publish":
@@ -85,11 +91,8 @@ def main(argv: Sequence[str]) -> int:
     if unknown := set(given.names) - set(BENCHMARKS):
         print(f"names={sorted(unknown)[0]!r}: must be of {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
-    try:
-        return run(given.names or ON_CPU)
-    except KeyboardInterrupt:
-        return 130
+    return run(given.names or ON_CPU)
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(main, sys.argv)
+    sys.exit(main(sys.argv))

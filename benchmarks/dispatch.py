@@ -12,10 +12,14 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from benchmarks import command, loops, rounds
 from benchmarks.measured import Measured
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
-from reducers import closed_pipe
 
 NUM_WORKERS = 8
 
@@ -69,4 +73,4 @@ def benchmark(*, repeats: int, log: command.Log, cases: Sequence[Case] = CASES) 
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(command.run, benchmark, name="dispatch", doc=__doc__, argv=sys.argv[1:], repeats=7)
+    launch.command.run(command.run, benchmark, name="dispatch", doc=__doc__, argv=sys.argv[1:], repeats=7)

@@ -27,6 +27,11 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import jax
 
 from benchmarks import command, loops, measured
@@ -36,7 +41,6 @@ from benchmarks.measured import Measured
 from benchmarks.parts import Part, together
 from benchmarks.targets import SIZES, Size, make_parts
 from benchmarks.whole_runs import WholeRuns
-from reducers import closed_pipe
 
 JSON: Mapping[Size, Path] = {"full": Path("out/bench/gpu.json"), "tiny": Path("out/bench/gpu-tiny.json")}
 LIMIT_SECONDS = 540.0
@@ -191,4 +195,4 @@ def write(found: Sequence[Measured], path: Path, *, devices: Sequence[str], pack
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(main, sys.argv[1:])
+    launch.command.run(main, sys.argv[1:])

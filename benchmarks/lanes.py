@@ -16,6 +16,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import jax
 
 from benchmarks import command, leaves, loops, rounds
@@ -23,7 +28,6 @@ from benchmarks.command import Found, Log
 from benchmarks.groups import Reduction
 from benchmarks.measured import Measured, Target
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
-from reducers import closed_pipe
 from training import dry_run
 from training.setup import TrainSetup
 
@@ -151,4 +155,4 @@ def benchmark(*, repeats: int, log: Log) -> Found:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(command.run, benchmark, name="lanes", doc=__doc__, argv=sys.argv[1:], repeats=5)
+    launch.command.run(command.run, benchmark, name="lanes", doc=__doc__, argv=sys.argv[1:], repeats=5)

@@ -17,6 +17,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import numpy as np
 from absl import flags
 
@@ -24,7 +29,6 @@ from benchmarks import command
 from data.decoding.pool import Job
 from data.examples import Mode
 from data.streams import Images
-from reducers import closed_pipe
 from runs import environment, files
 
 MODES: tuple[Mode, ...] = ("training", "evaluation")
@@ -240,4 +244,4 @@ def _count(text: str) -> int:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(main, sys.argv)
+    launch.command.run(main, sys.argv)

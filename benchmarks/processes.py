@@ -12,11 +12,15 @@ processes on machines of their own would add less.
 import contextlib
 import sys
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from benchmarks import command, loops, rounds
 from benchmarks.groups import group
 from benchmarks.measured import Measured, Target
 from benchmarks.scaling import slopes
-from reducers import closed_pipe
 
 NUM_FLOATS = 6_250_000  # 25 MB
 ALGORITHMS = ("auto", "halving")
@@ -68,4 +72,4 @@ def _adasums() -> list[str]:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(command.run, benchmark, name="processes", doc=__doc__, argv=sys.argv[1:], repeats=5)
+    launch.command.run(command.run, benchmark, name="processes", doc=__doc__, argv=sys.argv[1:], repeats=5)

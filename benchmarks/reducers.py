@@ -16,6 +16,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import jax
 import numpy as np
 from absl import flags
@@ -23,7 +28,6 @@ from absl import flags
 from benchmarks import candidates, command, leaves
 from benchmarks.measure import Row, copy_bytes_per_second, measure
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
-from reducers import closed_pipe
 from runs import environment, files
 
 if TYPE_CHECKING:
@@ -287,4 +291,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(main, sys.argv)
+    launch.command.run(main, sys.argv)

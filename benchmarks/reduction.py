@@ -7,12 +7,16 @@ This is the one result of ``benchmarks.reducers`` that has a target; that comman
 
 import sys
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from benchmarks import candidates, command, leaves, loops
 from benchmarks.command import Found, Log
 from benchmarks.measure import Row, measure
 from benchmarks.measured import Measured, Target
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
-from reducers import closed_pipe
 
 WORKERS, FLOATS, MAX_SECONDS = 8, 10_000_000, 300.0
 
@@ -45,4 +49,4 @@ def benchmark(*, repeats: int, log: Log) -> Found:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(command.run, benchmark, name="reduction", doc=__doc__, argv=sys.argv[1:], repeats=15)
+    launch.command.run(command.run, benchmark, name="reduction", doc=__doc__, argv=sys.argv[1:], repeats=15)

@@ -12,12 +12,16 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import numpy as np
 
 from benchmarks import command, loops, rounds
 from benchmarks.groups import group
 from benchmarks.measured import Measured
-from reducers import closed_pipe
 
 LANES = (1, 4, 16, 64)
 DEVICES = (1, 4, 16)
@@ -88,4 +92,4 @@ def _devices(count: int) -> str:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(command.run, benchmark, name="scaling", doc=__doc__, argv=sys.argv[1:], repeats=5)
+    launch.command.run(command.run, benchmark, name="scaling", doc=__doc__, argv=sys.argv[1:], repeats=5)

@@ -12,13 +12,18 @@ does.
 
 import sys
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import jax
 
 import asynchronous
 from benchmarks import command, loops, rounds
 from benchmarks.groups import group
 from benchmarks.measured import Measured, Target
-from reducers import arrivals, closed_pipe
+from reducers import arrivals
 
 NUM_WORKERS = 40
 NUM_EVENTS = 100_000
@@ -75,4 +80,4 @@ def benchmark(
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(command.run, benchmark, name="simulation", doc=__doc__, argv=sys.argv[1:], repeats=7)
+    launch.command.run(command.run, benchmark, name="simulation", doc=__doc__, argv=sys.argv[1:], repeats=7)

@@ -17,10 +17,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from benchmarks import command, loops, rounds
 from benchmarks.measured import Measured, Target
 from launch.children import ROOT, last_line
-from reducers import closed_pipe
 
 _POLL_SECONDS = 0.005
 _RUN = ("train.py", "--config=configs/digits.py", "--config.train_steps=1")
@@ -88,4 +92,4 @@ def benchmark(*, repeats: int, log: command.Log) -> command.Found:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(command.run, benchmark, name="start_up", doc=__doc__, argv=sys.argv[1:], repeats=3)
+    launch.command.run(command.run, benchmark, name="start_up", doc=__doc__, argv=sys.argv[1:], repeats=3)

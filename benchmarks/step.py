@@ -19,12 +19,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from benchmarks import command, rounds, torch_twins
 from benchmarks.command import Found, Log
 from benchmarks.groups import group
 from benchmarks.measured import Measured, Target
 from parallel.backend import malloc_environment
-from reducers import closed_pipe
 
 OURS, ON_GRADIENTS, LOCAL, BACKWARD = "ours", "ours, on gradients", "without reduction", "forward and backward"
 PYTORCH, DDP = "PyTorch", "PyTorch DDP, 2 processes"
@@ -185,4 +189,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(main, sys.argv[1:])
+    launch.command.run(main, sys.argv[1:])

@@ -17,13 +17,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import runs
 from benchmarks import command, loops
 from benchmarks.measured import Measured, Target
 from configs import flags
 from data import sources
 from launch.children import ROOT
-from reducers import closed_pipe
 
 
 class Run(NamedTuple):
@@ -121,4 +125,4 @@ def benchmark(*, repeats: int, log: command.Log, candidates: Sequence[Run] = RUN
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(command.run, benchmark, name="waiting", doc=__doc__, argv=sys.argv[1:], repeats=3)
+    launch.command.run(command.run, benchmark, name="waiting", doc=__doc__, argv=sys.argv[1:], repeats=3)

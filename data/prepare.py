@@ -14,8 +14,12 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from data import tfds_sets
-from reducers import closed_pipe
 
 
 def _unfit(features: Any) -> str:
@@ -110,4 +114,4 @@ def _without_tensorflow(name: str, folder: str) -> str:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(main)
+    launch.command.run(main)

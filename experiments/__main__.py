@@ -9,17 +9,22 @@ Finished runs are not run again, killed runs resume, and failed runs are listed 
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
 
 from experiments import commands, slurm, sweep
 from experiments.commands import Shard
 from experiments.experiment import SCALES, Run
 from experiments.parsing import Parser
 from experiments.queue import Failure, Interrupted
-from reducers import closed_pipe
 from runs import CodeChange
 
 OUT = "out/experiments"
@@ -77,15 +82,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit code: 0, 1 if a run failed, 2 for bad input, 130 after a signal."""
+    """Runs a command and returns its exit code: 0, 1 if a run failed, 2 for bad input, 128 + n after signal n."""
     try:
         return _main(sys.argv[1:] if argv is None else argv)
     except ValueError as error:
         print(f"experiments: {error}", file=sys.stderr)
         return 2
-    except Interrupted as signal:
-        print(f"stopped by {signal}; the same command resumes", file=sys.stderr)
-        return 130
+    except Interrupted as stopped:
+        print(f"stopped by {stopped}; the same command resumes", file=sys.stderr)
+        return 128 + signal.Signals[str(stopped)]
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -153,4 +158,4 @@ def _exit_code(failures: Sequence[Failure]) -> int:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(main)
+    sys.exit(main())

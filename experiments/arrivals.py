@@ -8,15 +8,21 @@ All flags but those that --help lists are options of the model.
 
 import argparse
 import math
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
 
 import jax
 import numpy as np
 
 from experiments.drawing import COLOURS, Figure, new_figure
 from experiments.parsing import ModelParser
-from reducers import arrivals, closed_pipe
+from reducers import arrivals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,4 +156,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(main)
+    sys.exit(main())

@@ -5,12 +5,16 @@ import sys
 import time
 from pathlib import Path
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import jax
 
 import runs as run_folders
 from experiments import claims, results
 from experiments.experiment import Experiment, Run
-from reducers import closed_pipe
 
 
 def measure(experiment: Experiment, run: Run, folder: Path) -> None:
@@ -52,4 +56,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(main, sys.argv[1:])
+    launch.command.run(main, sys.argv[1:])

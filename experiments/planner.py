@@ -13,16 +13,22 @@ options of the model.
 import argparse
 import csv
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
 
 import jax
 import numpy as np
 
 from experiments.drawing import COLOURS, Figure, new_figure
 from experiments.parsing import ModelParser
-from reducers import arrivals, closed_pipe
+from reducers import arrivals
 
 # (arrival model, machines) -> the paper's best N, and where it was read.
 PAPER_BEST: dict[tuple[str, int], tuple[int, str]] = {
@@ -271,4 +277,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(main)
+    sys.exit(main())

@@ -15,11 +15,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 import runs as run_folders
 from experiments import gantt
 from experiments.drawing import FORMATS, REFERENCE, Figure, look, new_figure
 from experiments.parsing import Parser
-from reducers import closed_pipe
 from runs import identity
 
 if TYPE_CHECKING:
@@ -259,4 +263,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(main)
+    sys.exit(main())

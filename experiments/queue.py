@@ -57,8 +57,8 @@ def execute(runs: Sequence[Run], *, root: Path, command: Command, jobs: int = 1,
     """Finishes the runs that are not finished, and shows the progress of all.
 
     Each run is a process of its own, so that its failure does not affect the others. Runs that are active at the same
-    time divide the cores of this process among them. The first SIGINT or SIGTERM is forwarded to the active runs, at
-    which train.py saves and stops; the second one kills those that have not stopped by then.
+    time divide the cores of this process among them. The first SIGINT, SIGTERM or SIGHUP is forwarded to the active
+    runs, at which train.py saves and stops; the second one kills those that have not stopped by then.
 
     Args:
       runs: the runs, in the order in which they start.

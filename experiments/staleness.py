@@ -6,14 +6,20 @@ All flags but those that --help lists are options of the model.
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any
+
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
 
 import jax
 
 import asynchronous
 from experiments.parsing import ModelParser
-from reducers import arrivals, closed_pipe
+from reducers import arrivals
 
 
 def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
@@ -58,4 +64,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    closed_pipe.exit_with(main)
+    sys.exit(main())

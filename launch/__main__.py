@@ -9,6 +9,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+if __name__ == "__main__":  # the imports below take seconds
+    import launch.command
+
+    launch.command.begin()
+
 from launch import local
 from launch.children import ROOT
 

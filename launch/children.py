@@ -4,20 +4,29 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from launch import signals
+
 ROOT = Path(__file__).resolve().parent.parent
 TAIL_BYTES = 1 << 16  # how much of an output's end is searched for its last line
+POLL_SECONDS = 0.2
 
 
 class Children:
     """Starts commands as child processes, forwards signals to them, and kills those that run when the block ends.
 
-    Within the ``with`` block, SIGINT and SIGTERM are collected instead of ending this process. Each child leads a
-    process group, which the terminal's Ctrl-C does not reach, so that a child hears of a signal once: from
-    ``forward_signals``. Children of a process that was killed by SIGKILL run on.
+    Within the ``with`` block, SIGINT, SIGTERM and SIGHUP are collected instead of ending this process. Each child leads
+    a process group, which the terminal's Ctrl-C does not reach, so that a child hears of a signal once: from
+    ``forward_signals``.
+
+    A process that is killed by SIGKILL forwards nothing. So each child holds the reading end of a pipe, of which this
+    process has the only writing end: the pipe ends with this process, and a child that called ``command.begin`` then
+    stops as by SIGTERM. Linux's parent-death signal would do the same, but only there, and it is sent already when the
+    thread ends that started the child.
 
     Attributes:
       signals: the signals received so far, oldest first.
@@ -36,15 +45,22 @@ class Children:
         self._processes: list[subprocess.Popen] = []
 
     def __enter__(self) -> "Children":
-        self._handlers = {n: signal.signal(n, self._collect) for n in (signal.SIGINT, signal.SIGTERM)}
+        with contextlib.ExitStack() as stack:
+            self._pipe, theirs = os.pipe()
+            stack.callback(os.close, self._pipe)
+            stack.callback(os.close, theirs)
+            stack.enter_context(signals.handled(self.signals.append))
+            stack.callback(self._end)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _end(self) -> None:
         self.kill()
         for process in self._processes:
             process.wait()
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
 
     def start(
         self,
@@ -71,7 +87,8 @@ class Children:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env=environment,
+            env={**(os.environ if environment is None else environment), **signals.parent_variable(self._pipe)},
+            pass_fds=[self._pipe],
         )
         self._processes.append(process)
         if cores:
@@ -79,18 +96,29 @@ class Children:
                 os.sched_setaffinity(process.pid, cores)  # before it has threads, which inherit the setting
         return process
 
+    def wait(self, process: subprocess.Popen) -> int:
+        """Waits for a child, and forwards signals meanwhile; returns its exit code, or -n after signal n."""
+        while process.poll() is None:
+            self.forward_signals()
+            time.sleep(POLL_SECONDS)
+        return process.returncode
+
     def forward_signals(self) -> None:
         """Sends SIGTERM to all children if a first signal was received since the last call; kills them at a second."""
         if len(self.signals) > self._num_forwarded:
             self._num_forwarded = len(self.signals)
-            self._send(signal.SIGTERM if self._num_forwarded == 1 else signal.SIGKILL)
+            if self._num_forwarded == 1:
+                self.terminate()
+            else:
+                self.kill()
+
+    def terminate(self) -> None:
+        """Sends SIGTERM to the children that run."""
+        self._send(signal.SIGTERM)
 
     def kill(self) -> None:
         """Kills the children that run, with all processes of their groups."""
         self._send(signal.SIGKILL)
-
-    def _collect(self, number: int, frame: object) -> None:
-        self.signals.append(number)
 
     def _send(self, number: int) -> None:
         for process in self._processes:
@@ -107,6 +135,16 @@ def with_repository(environment: Mapping[str, str]) -> dict[str, str]:
     """
     paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
     return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def is_stopped(process: subprocess.Popen) -> bool:
+    """Returns whether a child is suspended, by SIGSTOP for example; False where the system cannot tell."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return False
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # it has ended
+        return False
 
 
 def last_line(output: IO[bytes]) -> str:

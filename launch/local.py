@@ -13,14 +13,17 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from launch.children import Children, last_line
+from launch.children import Children, is_stopped, last_line
 
 MAX_PROCESSES = 64
 # After one process has failed, the others notice by a broken connection or a missing heartbeat.
 SECONDS_TO_NOTICE = 60.0
+# Then they are asked to stop: a process that is still starting up waits for minutes for one that has failed.
+SECONDS_TO_ASK = 5.0
 _POLL_SECONDS = 0.5
-LOST_THE_OTHERS = 1  # the exit code of a process whose collectives fail, among other failures
-REPORTED_BY_THE_RUN = (2, 128 + signal.SIGTERM)  # bad input and a stop, of which the first process prints a line
+LOST_THE_OTHERS = (1, -signal.SIGABRT)  # how a process ends whose collectives fail, or that misses a heartbeat
+REFUSED = 2
+REPORTED_BY_THE_RUN = (REFUSED, 128 + signal.SIGTERM)  # bad input and a stop, of which each process prints a line
 
 
 class Exit(NamedTuple):
@@ -29,17 +32,23 @@ class Exit(NamedTuple):
     Attributes:
       process: its index.
       status: its exit code, or -n if signal n killed it.
+      suspended: the processes that were suspended, by SIGSTOP for example, when this one ended.
     """
 
     process: int
     status: int
+    suspended: tuple[int, ...] = ()
 
     def describe(self, *, num_processes: int) -> str:
         """Says which process it was and how it ended.
 
         >>> Exit(1, -9).describe(num_processes=2), Exit(0, 1).describe(num_processes=2)
         ('process 1 of 2 was killed by SIGKILL', 'process 0 of 2 ended with exit code 1')
+        >>> Exit(0, 1, suspended=(1,)).describe(num_processes=2)
+        'process 1 of 2 was suspended, and process 0 lost it'
         """
+        if self.suspended:
+            return f"process {self.suspended[0]} of {num_processes} was suspended, and process {self.process} lost it"
         killed = self.status < 0
         how = f"was killed by {signal.Signals(-self.status).name}" if killed else f"ended with exit code {self.status}"
         return f"process {self.process} of {num_processes} {how}"
@@ -55,7 +64,8 @@ def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float 
 
     The first process writes to the output of this one. The output of each other process, before it has a log in the
     run's folder, goes to a temporary file, whose last line is printed if that process is the first to fail. A first
-    SIGINT or SIGTERM is forwarded as SIGTERM, at which a run saves and stops; a second one kills.
+    SIGINT, SIGTERM or SIGHUP is forwarded as SIGTERM, at which a run saves and stops; a second one kills. When a
+    process has failed, the others get SIGTERM after SECONDS_TO_ASK; those that are suspended are killed.
 
     Args:
       command: a command line of train.py, without the flags of multi-process runs.
@@ -77,35 +87,43 @@ def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float 
         first = _wait(processes, children, seconds_to_notice=seconds_to_notice)
         if first is None:
             return 0
-        if first.code not in REPORTED_BY_THE_RUN:
-            line = last_line(outputs[first.process]) if first.status > 0 else ""
+        if first.code not in REPORTED_BY_THE_RUN or processes[0].returncode != first.code:
+            line = last_line(outputs[first.process]) if first.status > 0 and not first.suspended else ""
             reason = f"{first.describe(num_processes=num_processes)}{line and ': '}{line}"
-            print(f"{reason}; the same command goes on from the last checkpoint", file=sys.stderr)
+            way_on = "" if first.code == REFUSED else "; the same command goes on from the last checkpoint"
+            print(f"{reason}{way_on}", file=sys.stderr)
         return first.code
 
 
 def _wait(processes: Sequence[subprocess.Popen], children: Children, *, seconds_to_notice: float) -> Exit | None:
-    """Waits until all processes have ended, and returns the first that failed."""
+    """Waits until all processes have ended, and returns the one that failed first."""
     exits: queue.SimpleQueue[Exit] = queue.SimpleQueue()
     for index, process in enumerate(processes):  # one thread each, because the order in which they end is needed
         threading.Thread(target=lambda i=index, p=process: exits.put(Exit(i, p.wait())), daemon=True).start()
     failed: list[Exit] = []  # in order, by themselves
-    deadline, num_running = math.inf, len(processes)
+    ask = deadline = math.inf
+    num_running = len(processes)
     while num_running:
         with contextlib.suppress(queue.Empty):
             ended = exits.get(timeout=_POLL_SECONDS)
             num_running -= 1
             if ended.status != 0 and time.monotonic() <= deadline:
-                failed.append(ended)
-                deadline = min(deadline, time.monotonic() + seconds_to_notice)
+                suspended = tuple(i for i, process in enumerate(processes) if is_stopped(process))
+                failed.append(ended._replace(suspended=suspended if ended.status in LOST_THE_OTHERS else ()))
+                if deadline == math.inf:
+                    ask, deadline = time.monotonic() + SECONDS_TO_ASK, time.monotonic() + seconds_to_notice
         children.forward_signals()
-        if time.monotonic() > deadline:
+        if time.monotonic() > ask:
+            ask = math.inf
+            children.terminate()
+        if time.monotonic() > deadline or (failed and failed[0].suspended):
             children.kill()
     if not failed:
         return None
     # Process 0 may lose its connection to a killed process, and end, before the system reports that one's end.
     killed = (ended for ended in failed if ended.status == -signal.SIGKILL)
-    return next(killed, failed[0]) if failed[0].status == LOST_THE_OTHERS else failed[0]
+    lost = failed[0].status in LOST_THE_OTHERS and not failed[0].suspended
+    return next(killed, failed[0]) if lost else failed[0]
 
 
 def free_port() -> int:

@@ -4,9 +4,13 @@ A run of one process does not start JAX's distributed runtime, which would send 
 """
 
 import contextlib
+import ctypes
+import errno
 import importlib.util
 import json
 import os
+import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
@@ -23,7 +27,10 @@ INITIALIZATION_SECONDS = 300  # a cluster may start its processes minutes apart
 # Variables with the number of processes that a launcher has started; JAX itself finds the coordinator and the index.
 # For SLURM it is the number of the step, not of the job: a batch script that calls Python without srun is one process.
 _COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
-_MAX_TEXT = 4096  # bytes of a message from one process to the others
+_TEXT_BYTES = 4096  # messages between processes are as long as a multiple of it, so that few programs are compiled
+_MAX_SHOWN = 3  # differences between processes
+
+_tell_runtime: Callable[[int], Any] | None = None  # the handler of SIGTERM that JAX's runtime has installed
 
 
 def join(*, coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None) -> int:
@@ -42,7 +49,7 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
       P; 1 where only JAX's runtime will know it.
 
     Raises:
-      ValueError: one line that names the argument and what is allowed.
+      ValueError: one line that names the argument and what is allowed, or the port that another program uses.
       RuntimeError: if the others do not join within INITIALIZATION_SECONDS.
     """
     given = (coordinator, num_processes, process_id)
@@ -54,6 +61,8 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
         return 1
     if num_processes == 1:
         return 1
+    if coordinator is not None and process_id == 0:
+        _check_port(coordinator)
     jax.distributed.initialize(
         coordinator,
         num_processes or None,
@@ -62,6 +71,7 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
         heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         shutdown_timeout_seconds=SHUTDOWN_SECONDS,
     )
+    _hear_sigterm_too()
     return num_processes or 1
 
 
@@ -75,6 +85,44 @@ def _check(coordinator: str | None, num_processes: int | None, process_id: int |
         raise ValueError(f"num_processes={num_processes}: must be at least 1")
     if not 0 <= process_id < num_processes:
         raise ValueError(f"process_id={process_id}: must be in [0, {num_processes - 1}]")
+
+
+def _check_port(coordinator: str) -> None:
+    """Refuses a port on which another program listens; JAX's runtime would end with a segmentation fault."""
+    port = int(coordinator.rpartition(":")[2])
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError), socket.socket(family) as tried:  # a machine may lack one of the families
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was closed just now is free
+            try:
+                tried.bind(("", port))
+            except OSError as error:
+                if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                    reason = f"port {port} of this machine cannot be used ({error.strerror}); choose another one"
+                    raise ValueError(f"coordinator={coordinator!r}: {reason}") from None
+                raise
+
+
+def _hear_sigterm_too() -> None:
+    """Installs Python's handler of SIGTERM again, in place of that of JAX's runtime, which ``ask_all_to_stop`` calls.
+
+    The runtime's handler, in C, only notes the signal until all processes make their next call: a process that waits
+    for the others in vain would never end.
+    """
+    global _tell_runtime
+    handler = ctypes.pythonapi.PyOS_getsig
+    handler.restype, handler.argtypes = ctypes.c_void_p, [ctypes.c_int]
+    address = handler(signal.SIGTERM)
+    if address not in (None, 0, 1):  # 0 and 1 are SIG_DFL and SIG_IGN
+        _tell_runtime = ctypes.CFUNCTYPE(None, ctypes.c_int)(address)
+    before = signal.getsignal(signal.SIGTERM)
+    if callable(before):  # a handler of Python's
+        signal.signal(signal.SIGTERM, before)
+
+
+def ask_all_to_stop() -> None:
+    """Makes ``are_to_stop`` true in all processes, at the same call."""
+    if _tell_runtime is not None:
+        _tell_runtime(signal.SIGTERM)
 
 
 def _found(environment: Mapping[str, str]) -> int | None:
@@ -156,6 +204,44 @@ def together(kind: type[Exception]) -> Iterator[None]:
             raise kind(f"process {process} of {len(texts)}: {text}")
 
 
+def check_same(facts: Mapping[str, Any]) -> None:
+    """Refuses what the processes do not have in common.
+
+    Args:
+      facts: of this process, by key; the values must be JSON.
+
+    Raises:
+      ValueError: in all processes, in one line that names the first process that differs from process 0, and the keys.
+
+    >>> check_same({"config.seed": 0})
+    """
+    if not several():
+        return
+    first, *others = (json.loads(text) for text in _exchange(json.dumps(facts)))
+    for process, theirs in enumerate(others, start=1):
+        if found := differences(first, theirs):
+            more = f" and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
+            keys = "; ".join(found[:_MAX_SHOWN]) + more
+            raise ValueError(f"process {process} of {count()} runs something else than process 0: {keys}")
+
+
+def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Returns the keys in which the facts of a process differ from those of process 0, with both values.
+
+    >>> differences({"config.seed": 0, "jax": "1"}, {"config.seed": 1, "jax": "1"})
+    ['config.seed=1, which is 0 in process 0']
+    """
+    return [
+        f"{key}={_shown(other, key)}, which is {_shown(first, key)} in process 0"
+        for key in sorted(first.keys() | other.keys())
+        if _shown(first, key) != _shown(other, key)
+    ]
+
+
+def _shown(facts: Mapping[str, Any], key: str) -> str:
+    return repr(facts[key]) if key in facts else "absent"
+
+
 def gather(values: np.ndarray) -> np.ndarray:
     """Returns the arrays of all processes, each [...] with the same shape and dtype, as [P, ...].
 
@@ -164,18 +250,29 @@ def gather(values: np.ndarray) -> np.ndarray:
     """
     if not several():
         return values[None]
-    from jax.experimental import multihost_utils
-
     data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)  # JAX would make float32 of float64
-    rows = np.asarray(multihost_utils.process_allgather(data)).astype(np.uint8)
+    # One device of each process: multihost_utils.process_allgather fails if one has more devices than another.
+    devices = {device.process_index: device for device in reversed(jax.devices())}
+    mesh = jax.sharding.Mesh(np.array([devices[process] for process in sorted(devices)]), ("process",))
+    split, everywhere = (
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in (("process",), ())
+    )
+    own = jax.device_put(data[None], devices[jax.process_index()])
+    shards = jax.make_array_from_single_device_arrays((len(devices), data.size), split, [own])
+    rows = np.asarray(jax.jit(_identity, out_shardings=everywhere)(shards).addressable_data(0))
     return np.stack([np.frombuffer(row.tobytes(), values.dtype).reshape(values.shape) for row in rows])
+
+
+def _identity(shards: jax.Array) -> jax.Array:
+    return shards  # a function of the module, so that jax.jit finds what it has compiled for it
 
 
 def _exchange(text: str) -> list[str]:
     """Returns the texts of all processes, by index."""
-    data = text.encode()[:_MAX_TEXT]
+    data = text.encode()
     sizes = gather(np.array(len(data)))
-    rows = gather(np.frombuffer(data.ljust(_MAX_TEXT), np.uint8))
+    length = max(1, -(-int(sizes.max()) // _TEXT_BYTES)) * _TEXT_BYTES
+    rows = gather(np.frombuffer(data.ljust(length), np.uint8))
     return [row.tobytes()[:size].decode(errors="replace") for row, size in zip(rows, sizes, strict=True)]
 
 

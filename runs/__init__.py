@@ -1,5 +1,6 @@
 """Runs: their folders, records, checkpoints, progress, stop signals and exit codes."""
 
+from runs import agreement
 from runs.checkpoints import Checkpoints, flatten
 from runs.clock import Clock
 from runs.compiled import keep_compiled
@@ -29,6 +30,7 @@ __all__ = [
     "RunCounters",
     "SaveError",
     "TraceRecorder",
+    "agreement",
     "catch_stop",
     "changed_code",
     "check_code",

@@ -1,6 +1,7 @@
 """The environment of a run: software versions, commit, devices and command."""
 
 import datetime
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -16,6 +17,8 @@ Code = Mapping[str, Mapping[str, str]]
 """Module -> "path" and "sha256" of its file."""
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("asynchronous", "configs", "data", "models", "optim", "parallel", "reducers", "runs", "training")
 
 
 def describe(*, devices: Sequence[str] = (), code: Code | None = None) -> dict[str, Any]:
@@ -31,7 +34,7 @@ def describe(*, devices: Sequence[str] = (), code: Code | None = None) -> dict[s
         "command": sys.argv,
         "pid": os.getpid(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": versions(),
         "commit": commit,
         "tree": tree,
         "platform": platform.platform(),
@@ -93,6 +96,24 @@ def _is_resolved(value: Any) -> bool:
 def _is_code(value: Any) -> bool:
     files = value.values() if isinstance(value, dict) else [None]
     return all(isinstance(file, dict) and all(isinstance(x, str) for x in file.values()) for file in files)
+
+
+def versions() -> dict[str, str | None]:
+    """Returns the versions of the libraries that a result depends on."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def code(root: Path = ROOT) -> str:
+    """Returns twelve hexadecimal digits of a hash of the Python sources that runs import, by name and content.
+
+    >>> len(code())
+    12
+    """
+    digest = hashlib.sha256()
+    for package in ("", *PARTS):
+        for path in sorted((root / package).glob("**/*.py" if package else "*.py")):
+            digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _version(package: str) -> str | None:

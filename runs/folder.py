@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from launch.signals import uninterrupted
 from parallel import processes
 from runs import environment, files, identity, lock, records
 from runs.environment import Code
@@ -218,7 +219,8 @@ def check_workdir(
         raise ValueError(f"workdir={workdir!r}: must not have a NUL character")
     with _one_line(workdir):
         path = identity.expand(workdir)
-        _try_to_write(workdir, path)
+        with uninterrupted():  # a signal leaves no temporary folder behind
+            _try_to_write(workdir, path)
         if start == "resume" and path.is_dir():
             identity.check_same(workdir, config)
             _read_starts(workdir, path, code=code or {}, code_change=code_change)

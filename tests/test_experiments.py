@@ -123,7 +123,7 @@ try:
     queue.execute(made_up(3), root=Path(sys.argv[1]), command=command(seconds=float(sys.argv[2])))
 except queue.Interrupted as signal:
     print("stopped by", signal)
-    sys.exit(130)
+    sys.exit(9)
 """
 
 
@@ -153,16 +153,25 @@ def test_a_queue_that_is_killed_loses_nothing_and_runs_nothing_twice(tmp_path, m
     assert counts(tmp_path, "ended") == counts(tmp_path, "begun") == [("seed=0", 1), ("seed=1", 1), ("seed=2", 1)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGHUP, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGINT))]
+)
 def test_a_signal_is_handed_on_and_runs_save(tmp_path, number):
     driver = drive(tmp_path, 60)
     wait_for(lambda: counts(tmp_path, "begun"))
     time.sleep(0.3)  # until the run listens
     driver.send_signal(number)
     out, _ = driver.communicate(timeout=30)
-    assert driver.returncode == 130 and out.strip() == f"stopped by {number.name}"
+    assert driver.returncode == 9 and out.strip() == f"stopped by {number.name}"
     assert [path.parent.name.split("-")[0] for path in tmp_path.glob("*/saved")] == ["seed=0"]
     assert len(counts(tmp_path, "begun")) == 1 and not counts(tmp_path, "ended")
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_queue_that_a_signal_stopped_says_so_and_how_to_go_on(name, code, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(commands, "run_experiment", lambda *_, **__: (_ for _ in ()).throw(queue.Interrupted(name)))
+    assert command_line.main(["run", "convergence_constants", "--scale=smoke", f"--out={tmp_path}"]) == code
+    assert capsys.readouterr().err == f"stopped by {name}; the same command resumes\n"
 
 
 def test_a_folder_that_vanishes_is_a_failure_and_not_the_end(tmp_path):

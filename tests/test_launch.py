@@ -43,6 +43,11 @@ def test_a_run_whose_processes_all_succeed(capfd):
         ("p and os.kill(os.getpid(), 9)", 137, "process 1 of 2 was killed by SIGKILL; the same command goes on"),
         # The end of the process that lost the other is reported first.
         ("(time.sleep(1), os.kill(os.getpid(), 9)) if p else sys.exit(1)", 137, "process 1 of 2 was killed by SIGKILL"),
+        (
+            "os.kill(os.getpid(), 19) if p else (time.sleep(1), sys.exit(1))",
+            1,
+            "process 1 of 2 was suspended, and process",
+        ),
         ("p or os.kill(os.getpid(), 9)", 137, "process 0 of 2 was killed by SIGKILL; the same command goes on"),
     ],
 )
@@ -63,7 +68,22 @@ def test_processes_that_do_not_notice_a_failure_are_killed():
     assert time.monotonic() - began < 50
 
 
-def test_a_signal_is_handed_on_as_sigterm_and_a_second_one_kills(tmp_path):
+def test_processes_that_wait_for_one_that_has_ended_are_asked_to_stop(capfd, monkeypatch):
+    monkeypatch.setattr(local, "SECONDS_TO_ASK", 0.5)
+    assert (
+        launch("print('stopped by SIGTERM') or sys.exit(143) if p else time.sleep(100)", seconds_to_notice=600) == 143
+    )
+    assert "process 1 of 2 ended with exit code 143: stopped by SIGTERM; the same command" in capfd.readouterr().err
+
+
+def test_what_another_process_than_the_first_refuses_is_printed(capfd, monkeypatch):
+    monkeypatch.setattr(local, "SECONDS_TO_ASK", 0.5)
+    assert launch("print('seed=-1: must be') or sys.exit(2) if p else time.sleep(100)") == 2
+    assert capfd.readouterr().err.endswith("process 1 of 2 ended with exit code 2: seed=-1: must be\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_is_handed_on_as_sigterm_and_a_second_one_kills(tmp_path, number):
     program = (
         "import signal; signal.signal(signal.SIGTERM, lambda *_: open(f'{os.getcwd()}/heard-{p}', 'w').close()); "
         f"os.chdir({str(tmp_path)!r}); open(f'ready-{{p}}', 'w').close(); [time.sleep(0.1) for _ in range(600)]"
@@ -73,7 +93,7 @@ def test_a_signal_is_handed_on_as_sigterm_and_a_second_one_kills(tmp_path):
         for name in ("ready", "heard"):
             while len(list(tmp_path.glob(f"{name}-*"))) < 2:
                 time.sleep(0.05)
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt_twice, daemon=True).start()
     assert launch(program) == 128 + signal.SIGKILL

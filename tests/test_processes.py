@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,8 +22,10 @@ import train
 from configs import flags
 from launch import local
 from parallel import processes
+from runs import environment as environment_of_runs
 from runs import traces
 from tests import two_hosts
+from tests.data_folders import random_examples, write_set
 from tests.stepper import checkpoint_of
 from training.setup import make_setup
 
@@ -267,6 +270,80 @@ def test_twenty_kills_at_random_moments(undisturbed, tmp_path):
     assert bits(tmp_path / "run") == undisturbed
 
 
+def test_a_process_that_waits_in_vain_hears_sigterm(tmp_path):
+    """The other process lives, but does not come to the same step."""
+    ready, where = tmp_path / "ready", f"127.0.0.1:{local.free_port()}"
+    waiting = [start_one(WAITS, where, index, ready) for index in (0, 1)]
+    try:
+        wait_for(lambda: ready.exists() or waiting[0].poll() is not None)
+        waiting[0].send_signal(signal.SIGTERM)
+        said = waiting[0].communicate(timeout=MANY_SECONDS)[0]
+        assert waiting[0].returncode == 143, said
+        assert said.splitlines()[-1] == "stopped by SIGTERM while it waited for the other processes of the run"
+    finally:
+        for process in waiting:
+            process.kill()
+            process.communicate()
+
+
+WAITS = """
+import sys, time
+from launch import command
+command.begin()
+import numpy as np
+from parallel import processes
+from runs import catch_stop
+processes.join(coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+processes.gather(np.ones(1))
+if sys.argv[2] == "1":
+    time.sleep(600)
+with catch_stop(seconds_to_agree=1.0):
+    open(sys.argv[3], "w").close()
+    processes.gather(np.ones(1))
+"""
+
+
+def start_one(program, *arguments):
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes)
+
+
+def wait_for(condition):
+    end = time.monotonic() + MANY_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow  # tests/test_commands.py kills a parent whose child trains nothing
+def test_processes_whose_launcher_is_gone_save_and_end(tmp_path):
+    run = Launched(tmp_path / "run")
+    run.wait_for_step(20)
+    run.launcher.kill()
+    run.ended()  # at the end of the output, which process 0 has open too
+    wait_for(lambda: not runs.is_held(tmp_path / "run"))
+    stopped_at = bits(tmp_path / "run")[0]
+    assert stopped_at >= 20
+    assert f"at step {stopped_at}" in (tmp_path / "run/process-1.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_during_the_start_ends_all(tmp_path):
+    run = Launched(tmp_path / "run")
+
+    def listens():  # process 1 has begun, and now imports
+        with contextlib.suppress(ValueError, FileNotFoundError):
+            status = pathlib.Path(f"/proc/{run.pid(1)}/status").read_text()
+            return int(re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)[1], 16) >> (signal.SIGTERM - 1) & 1
+        return False
+
+    wait_for(listens)
+    os.kill(run.pid(1), signal.SIGTERM)
+    code, said = run.ended()
+    assert code == 143 and said.count("stopped by SIGTERM") == 1
+
+
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +373,78 @@ def test_what_cannot_be_laid_out_is_refused_by_all(tmp_path):
     code, said = Launched(tmp_path / "run", "--config.num_workers=3").ended()
     assert code == 2 and "num_workers=3: must be a multiple of the number of processes, 2" in said
     assert not (tmp_path / "run").exists()
+
+
+DIFFER = """
+import json, sys
+import jax
+from absl import flags
+from absl.testing import flagsaver
+import train
+from parallel import processes
+jax.config.update("jax_num_cpu_devices", 1 + int(sys.argv[2]))
+processes.join(coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+flags.FLAGS(sys.argv[:1])
+for arguments in json.loads(sys.argv[3]):
+    with flagsaver.flagsaver():
+        assert train.main(["train.py", *arguments]) == 2
+"""
+
+
+def test_processes_that_would_run_something_else_are_refused_by_all(tmp_path):
+    where, same = f"127.0.0.1:{local.free_port()}", [f"--config={DIGITS}", f"--workdir={tmp_path}/run", *STEPS]
+    differ = {
+        "config.seed=1, which is 0 in process 0": ["--config.seed=1"],
+        "config.optimizer.learning_rate=0.5, which is 0.02 in": ["--config.optimizer.learning_rate=0.5"],
+        "config.train_steps=31, which is 30 in process 0": ["--config.train_steps=31"],
+        "config.lanes_at_once=1, which is None in process 0": ["--config.lanes_at_once=1"],
+        "config.on_nonfinite='skip', which is 'stop' in process 0": ["--config.on_nonfinite=skip"],
+        "num_devices=2, which is None in process 0": ["--num_devices=2"],
+        "fresh=True, which is False in process 0": ["--fresh"],
+        "config.reducer.name='sum', which is 'mean' in process 0": ["--config.reducer.name=sum"],
+    }
+    argument_lists = [[same] * len(differ), [same + more for more in differ.values()]]
+    for arguments, count in zip(argument_lists, (30, 20), strict=True):  # a folder of data of its own is allowed
+        splits = {"train": random_examples(count), "test": random_examples(10)}
+        write_set(tmp_path / f"{count}", "my_own", splits)
+        arguments.append([*same, "--config.data.name=my_own", f"--config.data.dir={tmp_path}/{count}"])
+    differences = [*differ, "data.num_train=20, which is 30 in process 0"]
+    started = [start_one(DIFFER, where, index, json.dumps(argument_lists[index])) for index in (0, 1)]
+    for process in started:
+        said = process.communicate(timeout=MANY_SECONDS)[0]
+        assert process.returncode == 0, said
+        lines = [line for line in said.splitlines() if line.startswith("process 1 of 2 runs something else")]
+        assert len(lines) == len(differences)
+        for line, difference in zip(lines, differences, strict=True):
+            assert difference in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_processes_must_have_in_common(tmp_path, monkeypatch):
+    facts = runs.agreement.facts({"seed": 0, "data": {"dir": "here"}}, flags={})
+    assert facts == runs.agreement.facts({"seed": 0, "data": {"dir": "there"}}, flags={})
+    monkeypatch.setenv("XLA_FLAGS", f"{os.environ['XLA_FLAGS']} --xla_dump_to=somewhere")
+    assert facts == runs.agreement.facts({"seed": 0}, flags={})
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
+    changed = runs.agreement.facts({"seed": 0}, flags={"num_devices": 1})
+    assert {key for key in changed if changed[key] != facts.get(key)} == {"XLA_FLAGS", "num_devices"}
+    assert facts["jax"] == jax.__version__
+    source = tmp_path / "runs" / "one.py"
+    source.parent.mkdir()
+    hashes = set()
+    for text in ("x = 1", "x = 2"):
+        source.write_text(text)
+        hashes.add(environment_of_runs.code(tmp_path))
+    source.rename(source.with_name("two.py"))
+    hashes.add(environment_of_runs.code(tmp_path))
+    assert len(hashes) == 3
+
+
+def test_a_port_that_another_program_uses_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ValueError, match=f"coordinator='{where}': port .* choose another one"):
+            processes.join(coordinator=where, num_processes=2, process_id=0)
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,8 @@ def test_same_command_again_only_reports(uninterrupted, capsys):
 
 @pytest.mark.parametrize("steps", [(1,), (33, 60, 119)])
 def test_stopped_by_a_signal_and_gone_on(steps, uninterrupted, tmp_path, monkeypatch, capsys):
-    """SIGTERM and SIGINT save first; what follows is bit for bit what would have been."""
-    for number, name in zip(steps, ("SIGTERM", "SIGINT", "SIGTERM"), strict=False):
+    """SIGTERM, SIGINT and SIGHUP save first; what follows is bit for bit what would have been."""
+    for number, name in zip(steps, ("SIGTERM", "SIGINT", "SIGHUP"), strict=False):
         with monkeypatch.context() as patch:
             after_each_call(patch, functools.partial(signal_at, number=number, name=name))
             assert command(*digits(tmp_path)) == 128 + signal.Signals[name]

@@ -1,0 +1,52 @@
+"""What the processes of one run must have in common: otherwise the result is silently wrong, or they wait forever."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from parallel import processes
+from runs import environment, identity
+
+OF_THE_MACHINE = ("data.dir",)  # the one key of a config that may differ
+JAX_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_numpy_dtype_promotion",
+)
+
+
+def check(config: Mapping[str, Any], *, flags: Mapping[str, Any]) -> None:
+    """Compares what this process is about to run with the other processes of the run; call it before the first step.
+
+    Args:
+      config: the whole experiment, as nested dicts of JSON values.
+      flags: those that decide which programs run, by name.
+
+    Raises:
+      ValueError: in all processes, in one line that names the process and the keys.
+    """
+    if processes.several():
+        processes.check_same(facts(config, flags=flags))
+
+
+def facts(config: Mapping[str, Any], *, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the config, the flags, XLA's and JAX's settings, the versions of the libraries and a hash of the code.
+
+    >>> found = facts({"seed": 0, "data": {"dir": "x"}}, flags={"num_devices": 2})
+    >>> found["config.seed"], found["num_devices"], "config.data.dir" in found
+    (0, 2, False)
+    """
+    keys = identity.flatten(identity.plain(config))
+    xla_flags = os.environ.get("XLA_FLAGS", "").split()
+    return {
+        **{f"config.{key}": value for key, value in keys if key not in OF_THE_MACHINE},
+        **flags,
+        "XLA_FLAGS": " ".join(sorted(flag for flag in xla_flags if "dump" not in flag)),
+        **{name: str(getattr(jax.config, name)) for name in JAX_SETTINGS},
+        **environment.versions(),
+        "code": environment.code(),
+    }

@@ -1,0 +1,245 @@
+"""Commands as processes: each signal ends them in one line at any moment, and output never decides how they end."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import runs
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BEGIN = "import ctypes, os, signal, sys, tempfile, time\nfrom launch import command, signals\ncommand.begin()\n"
+ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": "ignore"}
+
+
+def start(*arguments, shell='exec "$@"', **options):
+    """Starts Python by a line of a shell, which can close streams and ignore signals."""
+    command = ["bash", "-c", shell, "bash", sys.executable, *arguments]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+    return subprocess.Popen(command, cwd=ROOT, env={**ENVIRONMENT}, **options)
+
+
+def program(text, **options):
+    """Starts a program that is a command, and waits until it prints its first line."""
+    started = start("-c", BEGIN + text, **options)
+    assert started.stdout.readline() == "ready\n", started.communicate()[1]
+    return started
+
+
+def mask(pid, name):
+    """The numbers of the signals that a process catches (SigCgt) or ignores (SigIgn)."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith(name)]
+    bits = int(line.split()[1], 16)
+    return {number for number in range(1, 65) if bits >> (number - 1) & 1}
+
+
+def wait_for(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.01)
+
+
+def wait_until_it_listens(process):
+    wait_for(lambda: process.poll() is not None or signal.SIGTERM in mask(process.pid, "SigCgt"))
+
+
+# ---- signals ---------------------------------------------------------------------------------------------------------
+
+
+COMMANDS = {
+    "train": ("train.py", "--config=configs/digits.py", "--dry_run"),
+    "experiments": ("-m", "experiments", "report", "convergence_constants"),
+    "one benchmark": ("-m", "benchmarks.step", "--repeats=1"),
+    "data": ("-m", "data.prepare", "mnist"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_starts_up_ends_in_one_line(name):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if name == "train" else (signal.SIGINT,):
+        process = start(*COMMANDS[name])
+        wait_until_it_listens(process)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+        assert (process.returncode, said) == (128 + number, f"stopped by {number.name}\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0])
+def test_ctrl_c_twice_at_any_moment_of_the_start(seconds, tmp_path):
+    process = start("train.py", "--config=configs/digits.py", f"--workdir={tmp_path}/run", "--config.train_epochs=500")
+    wait_until_it_listens(process)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and (out + said).count("stopped by SIGINT") == 1 and "Traceback" not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_command_that_waits_inside_a_library(number):
+    waits = "lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)\n"
+    process = program(waits + "lock(mutex)\nprint('ready')\nlock(mutex)\n")  # a deadlock, which no signal interrupts
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (128 + number, f"stopped by {number.name}\n")
+
+
+def test_a_signal_is_not_lost_in_a_callback_that_swallows_exceptions():
+    swallows = "class Swallows:\n    def __del__(self):\n        print('ready')\n        time.sleep(60)\n"
+    process = program(swallows + "one = Swallows()\ndel one\nprint('on')\n")
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    assert (process.returncode, out, said) == (130, "", "stopped by SIGINT\n")
+
+
+CLEANS = """
+def work():
+    with tempfile.TemporaryDirectory(dir=sys.argv[1]):
+        print("ready")
+        time.sleep(60)
+sys.exit(signals.interruptible(work))
+"""
+
+
+@pytest.mark.parametrize("number", signal.valid_signals() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+def test_an_interruptible_command_cleans_up(tmp_path, number):
+    started = start("-c", BEGIN + CLEANS, str(tmp_path))
+    assert started.stdout.readline() == "ready\n"
+    time.sleep(0.2)  # until it has left print()
+    started.send_signal(number)
+    _, said = started.communicate(timeout=60)
+    assert (started.returncode, said) == (128 + number, f"stopped by {signal.Signals(number).name}\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_signal_ends_a_command_that_does_not_finish_cleaning_up():
+    text = (
+        "def work():\n    try:\n        print('ready')\n        time.sleep(60)\n    finally:\n        print('cleans')\n"
+    )
+    process = program(text + "        time.sleep(60)\nsys.exit(signals.interruptible(work))\n")
+    time.sleep(0.2)  # until it has left print()
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "cleans\n"
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (143, "stopped by SIGTERM\n")
+
+
+def test_a_moment_that_must_not_be_cut_short_is_not(tmp_path):
+    text = "with signals.uninterrupted():\n    print('ready')\n    time.sleep(0.5)\n"
+    process = program(text + f"    open({str(tmp_path / 'whole')!r}, 'w').close()\ntime.sleep(60)\n")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143 and (tmp_path / "whole").exists()
+
+
+def test_a_signal_leaves_no_temporary_folder_behind(tmp_path):
+    interrupts = "import runs\nmake = tempfile.mkdtemp\ndef mkdtemp(**options):\n    path = make(**options)\n"
+    interrupts += "    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(0.5)\n    return path\n"
+    opens = f"tempfile.mkdtemp = mkdtemp\nprint('ready')\nruns.open_run({str(tmp_path / 'a/b')!r}, {{}})\n"
+    process = program(interrupts + opens)
+    process.communicate(timeout=60)
+    assert process.returncode == 143 and not list(tmp_path.rglob(".try-*"))
+
+
+def test_nohup_keeps_its_meaning():
+    process = program("print('ready')\ntime.sleep(60)\n", shell='trap "" HUP; exec "$@"')
+    assert signal.SIGHUP in mask(process.pid, "SigIgn") and signal.SIGTERM in mask(process.pid, "SigCgt")
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+
+
+def test_a_forked_process_has_the_signals_of_a_new_one():
+    text = "child = os.fork()\nif not child:\n    time.sleep(60)\n    os._exit(0)\nos.kill(child, signal.SIGTERM)\n"
+    process = program(text + "print('ready')\nprint(os.waitpid(child, 0)[1])\n")
+    assert process.communicate(timeout=60)[0] == f"{int(signal.SIGTERM)}\n" and process.returncode == 0
+
+
+# ---- children --------------------------------------------------------------------------------------------------------
+
+
+STARTS = """
+from launch.children import Children
+with Children() as children:
+    children.wait(children.start([sys.executable, "-c", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_children_end_with_the_process_that_started_them(number):
+    child = BEGIN + "print(os.getpid(), 'PARENT' in ''.join(os.environ))\ntime.sleep(600)\n"
+    parent = start("-c", BEGIN + STARTS, child)
+    pid, has_variable = parent.stdout.readline().split()
+    assert has_variable == "False"  # a process that the child starts would take another file for the pipe
+    parent.send_signal(number)
+    said = parent.communicate(timeout=60)[1]  # at the end of the output, which the child has open too
+    assert "stopped by SIGTERM" in said
+    wait_for(lambda: not os.path.exists(f"/proc/{pid}"))
+
+
+# ---- output ----------------------------------------------------------------------------------------------------------
+
+
+PRINTS = BEGIN + "print('\\u0437' * 100_000)\nprint('second', file=sys.stderr)\nsys.exit(7)\n"
+
+
+@pytest.mark.parametrize("closing", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_nothing(closing, tmp_path):
+    opens = f"file = open({str(tmp_path / 'file')!r}, 'w')\nassert file.fileno() > 2\nos.write(2, b'from a library')\n"
+    process = start("-c", BEGIN + opens + PRINTS, shell=f'exec "$@" {closing}')
+    process.communicate(timeout=60)
+    assert process.returncode == 7 and (tmp_path / "file").read_text() == ""
+
+
+def test_a_full_disk_changes_nothing():
+    with open("/dev/full", "w") as full:
+        assert start("-c", PRINTS, stdout=full, stderr=full).wait(timeout=60) == 7
+
+
+def test_a_pipe_that_nobody_reads_changes_nothing():
+    process = start("-c", PRINTS)
+    process.stdout.close()
+    with process.stderr as stderr:
+        assert stderr.read() == "second\n" and process.wait(timeout=60) == 7
+
+
+def test_a_listing_is_cut_short_by_head():
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m experiments list | head -n 1"],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0 and done.stderr == "" and done.stdout.count("\n") == 1
+
+
+def test_characters_that_an_encoding_lacks_are_escaped(monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONIOENCODING", "ascii")
+    process = start("-c", PRINTS)
+    assert process.communicate(timeout=60)[0].startswith("\\u0437") and process.returncode == 7
+
+
+@pytest.mark.slow  # the tests above print the same way
+def test_a_run_that_can_print_nothing_finishes(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONIOENCODING", "ascii")
+    workdir = tmp_path / "\u043f\u0443\u0442\u044c"
+    arguments = ("train.py", "--config=configs/digits.py:smoke", f"--workdir={workdir}")
+    with open("/dev/full", "w") as full:
+        process = start(*arguments, stdout=full, stderr=full, shell='exec "$@" 2>&-')
+        assert process.wait(timeout=120) == 0
+    assert (workdir / "DONE").exists() and runs.read(workdir / "metrics.jsonl")
+    assert start(*arguments).communicate(timeout=120)[0].isascii()
