@@ -150,7 +150,7 @@ def train(
                 run.save(plan, state, metrics=quality)
             if stop is not None and not plan.is_last:
                 return run.stopped(stop, plan)
-        return run.finish()
+        return run.finish(state)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -208,6 +208,7 @@ def run(argv: Sequence[str]) -> int:
     workdir = runs.default_workdir(FLAGS.config, config.to_dict()) if FLAGS.workdir is None else FLAGS.workdir
     with refusing():
         path = runs.expand(workdir)
+        cache = FLAGS.compilation_cache and str(runs.expand(FLAGS.compilation_cache, key="compilation_cache"))
         layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
         count = steps_per_call(setup)
     if FLAGS.evaluate_only:
@@ -237,7 +238,7 @@ def run(argv: Sequence[str]) -> int:
         if summary is not None:
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
-            runs.keep_compiled(FLAGS.compilation_cache)
+            runs.keep_compiled(cache)
             summary = train(
                 setup,
                 layout,

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import runs as run_folders
 from experiments import commands, slurm, sweep
 from experiments.commands import Shard
 from experiments.experiment import SCALES, Run
@@ -82,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
+    given.out = run_folders.expand(str(given.out), key="out")
     for key in ("jobs", "seeds", "draws", "slurm"):
         if (value := getattr(given, key, None)) is not None and value < 1:
             raise ValueError(f"{key}={value}: must be in [1, inf)")

@@ -27,6 +27,9 @@ from runs import environment, files, identity, lock, records
 
 Start = Literal["resume", "fresh"]
 
+_FOLDERS = ("checkpoints", "tensorboard")
+_FILES = ("config.json", "env.json", "metrics.jsonl", "lock", "DONE")
+
 
 @dataclasses.dataclass(kw_only=True)
 class Folder:
@@ -182,7 +185,7 @@ def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "re
 
     Raises:
       ValueError: in one line, if the folder cannot be created or written, another process has it, it has another
-        config, or its files are damaged. Writing is tried, because permissions do not bind root.
+        config, or its files are damaged or of another kind. Writing is tried, because permissions do not bind root.
     """
     if not workdir:
         raise ValueError("workdir='': must name a folder")
@@ -192,6 +195,7 @@ def check_workdir(workdir: str, config: Mapping[str, Any], *, start: Start = "re
         path = identity.expand(workdir)
         _try_to_write(workdir, path)
         if start == "resume" and path.is_dir():
+            _check_kinds(workdir, path)
             identity.check_same(workdir, config)
             _read_starts(workdir, path)
             with contextlib.suppress(FileNotFoundError):
@@ -237,6 +241,14 @@ def _try_to_write(workdir: str, path: Path) -> None:
         for name in made[::-1]:
             with contextlib.suppress(OSError):  # it is not empty, because another run has just begun in it
                 os.rmdir(name)
+
+
+def _check_kinds(workdir: str, path: Path) -> None:
+    """Refuses files where a run has folders, and what is no file, such as a pipe, where it has files."""
+    for names, fits, kind in ((_FOLDERS, os.path.isdir, "folder"), (_FILES, os.path.isfile, "file")):
+        for name in names:
+            if os.path.lexists(path / name) and not fits(path / name):
+                raise ValueError(f"workdir={workdir!r}: {name} must be a {kind}, and is none; move it away")
 
 
 def _make(path: Path, start: Start) -> Path:

@@ -135,7 +135,7 @@ def test_fresh_works_beside_a_running_run(tmp_path):
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints"])
 def test_run_without_config_is_refused(tmp_path, entrance, name):
-    (tmp_path / name).mkdir()
+    (tmp_path / name).mkdir() if name == "checkpoints" else (tmp_path / name).touch()
     assert f"holds {name} of a run but no config.json" in _refused(entrance, str(tmp_path), CONFIG)
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
@@ -218,3 +218,18 @@ def test_a_finished_run_keeps_its_summary_even_of_a_diverged_one(tmp_path):
     (tmp_path / "DONE").write_text("{")
     with open_run(str(tmp_path), {"seed": 0}) as folder, pytest.raises(ValueError, match="DONE is damaged"):
         _ = folder.summary
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "tensorboard", "config.json", "env.json", "metrics.jsonl", "DONE"])
+def test_files_and_folders_in_each_others_place(name, tmp_path, entrance):
+    open_run(str(tmp_path), CONFIG).close()
+    (tmp_path / name).unlink(missing_ok=True)
+    if "." in name or name == "DONE":
+        os.mkfifo(tmp_path / name)  # reading it would wait
+    else:
+        (tmp_path / name).write_text("")
+    before = sorted(tmp_path.iterdir())
+    assert (
+        f"{name} must be a fi" in (line := _refused(entrance, str(tmp_path), CONFIG)) or f"{name} must be a fo" in line
+    )
+    assert sorted(tmp_path.iterdir()) == before
