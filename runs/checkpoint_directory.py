@@ -112,6 +112,8 @@ class CheckpointDirectory:
             raise ValueError(f"{MANIFEST} was changed")
         if not {"metrics", "leaves", "files"} <= body.keys():
             raise ValueError(f"{MANIFEST} is not a checkpoint manifest")
+        if body.get("step", step) != step:
+            raise ValueError(f"{MANIFEST} is that of step {body['step']}; the folder was renamed or copied")
         return body
 
     def find_damage(self, step: int) -> str | None:

@@ -10,6 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
+# Settings of JAX that change the numbers of a run; XLA_FLAGS may, too.
+SETTINGS = (
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_disable_jit",
+    "jax_enable_x64",
+    "jax_threefry_partitionable",
+)
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -25,6 +35,10 @@ def describe(*, devices: Sequence[str] = ()) -> dict[str, Any]:
         "command": sys.argv,
         "pid": os.getpid(),
         "python": platform.python_version(),
+        "settings": {
+            "XLA_FLAGS": os.environ.get("XLA_FLAGS"),
+            **{name: getattr(jax.config, name) for name in SETTINGS},
+        },
         "packages": {name: _version(name) for name in PACKAGES},
         "commit": commit,
         "tree": tree,
@@ -40,8 +54,9 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
     ("jax was '1', is '2'",)
     """
     pairs = [(key, before.get(key), now.get(key)) for key in ("python", "commit", "tree", "platform", "devices")]
-    versions_before = before.get("packages") or {}
-    pairs += [(key, versions_before.get(key), version) for key, version in (now.get("packages") or {}).items()]
+    for group in ("packages", "settings"):
+        old, new = before.get(group) or {}, now.get(group) or {}
+        pairs += [(key, old.get(key), value) for key, value in new.items() if group in before]
     return tuple(f"{key} was {old!r}, is {new!r}" for key, old, new in pairs if old != new)
 
 

@@ -65,9 +65,15 @@ class Folder:
         done = identity.read_object(str(self.path), self.path / "DONE", way_out="remove it")
         return None if done is None else files.decode_numbers(done)
 
+    def check_held(self) -> None:
+        """Raises SaveError, in one line, if another run can have the folder meanwhile; other processes do nothing."""
+        if self.lock is not None and not lock.is_in_place(self.lock, self.path):
+            raise files.SaveError(f"{str(self.path)!r} was moved or removed during the run, or its file lock was")
+
     def write(self, name: str, text: str) -> None:
         """Writes a file of results atomically; processes other than the first one do nothing."""
         if self.process == 0:
+            self.check_held()
             with files.saving(self.path / name):
                 files.write_atomically(self.path / name, text.encode())
 

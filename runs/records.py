@@ -58,7 +58,8 @@ class Records:
         lines = _lines_until(path, resume_step)
         content = b"".join(line for line, _ in lines)
         with files.saving(path):
-            if not path.exists() or path.read_bytes() != content:
+            # A copy by hard links shares the file; appending to it would change both runs.
+            if not path.exists() or path.stat().st_nlink > 1 or path.read_bytes() != content:
                 files.write_atomically(path, content)
         kept = [record for _, record in lines]
         self.wall_seconds: float = max((record.get("wall_seconds") or 0.0 for record in kept), default=0.0)
@@ -97,15 +98,13 @@ class Records:
         """
         with files.saving(self._path):
             self._keep_in_place()
-            os.fsync(self._file.fileno())
-        if self._events is not None:
-            self._events.flush()
+        self._sync()
 
     def close(self) -> None:
-        """Flushes and closes; a second call does nothing."""
+        """Makes all records survive a power cut, and closes; a second call does nothing."""
         if not self._file.closed:
             try:
-                self.flush()
+                self._sync()
             finally:
                 with files.saving(self._path):
                     self._file.close()
@@ -115,9 +114,13 @@ class Records:
     def _open(self) -> io.FileIO:
         return open(self._path, "a+b", buffering=0)
 
+    def _sync(self) -> None:
+        with files.saving(self._path):
+            os.fsync(self._file.fileno())
+        if self._events is not None:
+            self._events.flush()
+
     def _keep_in_place(self) -> None:
-        if not self._path.parent.is_dir():
-            raise OSError("its folder was moved or removed")
         if not os.path.lexists(self._path):  # the open file still has its content
             self._file.seek(0)
             files.write_atomically(self._path, self._file.readall())

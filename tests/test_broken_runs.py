@@ -341,11 +341,39 @@ def test_records_that_another_file_replaces_end_the_run(uninterrupted, tmp_path,
 def test_a_folder_that_is_moved_away_is_named_and_goes_on_where_it_is(uninterrupted, tmp_path, monkeypatch, capsys):
     after_each_call(monkeypatch, at_step(30, lambda: (tmp_path / "run").rename(tmp_path / "moved")))
     assert command(*digits(tmp_path / "run")) == 1
-    one_line(capsys.readouterr().err, "run/metrics.jsonl' could not be saved", "folder was moved or removed")
+    one_line(capsys.readouterr().err, "was moved or removed", "the same command goes on")
     monkeypatch.undo()
     assert [path.name for path in tmp_path.iterdir()] == ["moved"]
     assert command(*digits(tmp_path / "moved")) == 0
     assert_same_run(tmp_path / "moved", uninterrupted)
+
+
+@pytest.mark.parametrize("when", ["removed", "taken"])
+def test_a_run_ends_when_another_can_have_its_folder(when, uninterrupted, tmp_path, monkeypatch, capsys):
+    """Someone removes its lock; a second run may begin, and must not write beside the first."""
+    path = tmp_path / "run"
+    second = []
+
+    def act():
+        (path / "lock").unlink()
+        if when == "taken":
+            second.append(runs.open_run(str(path), json.loads((path / "config.json").read_text())))
+
+    after_each_call(monkeypatch, at_step(30, act))
+    assert command(*digits(path)) == 1
+    one_line(capsys.readouterr().err, "/run' was moved or removed during the run, or its file lock was")
+    monkeypatch.undo()
+    for other in second:
+        other.close()
+    assert command(*digits(path)) == 0
+    assert_same_run(path, uninterrupted)
+
+
+def test_a_run_whose_checkpoints_are_gone_says_that_it_starts_over(run, uninterrupted, capsys):
+    shutil.rmtree(run / "checkpoints")
+    assert command(*digits(run)) == 0
+    assert "going on at step 0 of 120, because it has no checkpoint" in capsys.readouterr().err
+    assert_same_run(run, uninterrupted)
 
 
 # ---- records that are lost ---------------------------------------------------------------------------------------

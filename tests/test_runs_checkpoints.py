@@ -563,3 +563,10 @@ def test_a_folder_that_is_moved_is_named_and_not_made_again(moment, tmp_path, op
         run.wait()
     assert [path.name for path in tmp_path.iterdir()] == ["moved"]
     assert opened(tmp_path / "moved" / "checkpoints")[0].restore(_abstract())[0] == 10
+
+
+def test_a_checkpoint_in_a_folder_of_another_step_is_damaged(saved, opened):
+    shutil.copytree(saved / "20", saved / "99999")
+    checkpoints, lines = opened(saved)
+    assert checkpoints.restore(_abstract())[0] == 30
+    assert len(lines) == 1 and "checkpoint 99999" in lines[0] and "manifest.json is that of step 20" in lines[0]

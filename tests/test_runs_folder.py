@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from runs import environment, lock
@@ -113,6 +114,22 @@ def test_data_folder_is_not_identity(tmp_path):
     with open_run(str(tmp_path), {**CONFIG, "data": {"name": "digits", "dir": "/elsewhere"}}) as folder:
         assert folder.state == "resumed"
     assert json.loads((tmp_path / "config.json").read_text())["data"]["dir"] == "/a"
+
+
+def test_settings_that_change_numbers_are_noted(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
+    open_run(str(tmp_path), CONFIG).close()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    with jax.threefry_partitionable(False), open_run(str(tmp_path), CONFIG) as folder:
+        assert folder.changes == (
+            "XLA_FLAGS was '--xla_cpu_enable_fast_math=false', is '--xla_cpu_enable_fast_math=true'",
+            "jax_threefry_partitionable was True, is False",
+        )
+    starts = json.loads((tmp_path / "env.json").read_text())["starts"]
+    starts[1].pop("settings")  # an earlier version of this program did not note them
+    (tmp_path / "env.json").write_text(json.dumps({"starts": starts}))
+    with open_run(str(tmp_path), CONFIG) as folder:
+        assert folder.changes == ()
 
 
 def test_fresh_takes_the_first_free_subfolder(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import struct
 
 import numpy as np
@@ -191,3 +192,13 @@ def test_lost_records_are_noted_until_the_run_writes_them_again(tmp_path):
         with Records(path, resume_step=resume_step, logged_steps=range(1, resume_step + 1)) as records:
             assert records.lost_steps == lost
     assert [(r["kind"], r["step"]) for r in read(path)] == [("train", 1), ("train", 2), ("gap", 3)]
+
+
+def test_a_copy_by_hard_links_is_a_run_of_its_own(tmp_path):
+    """As ``cp -al`` makes it, to keep what a run had come to."""
+    _write(tmp_path / "metrics.jsonl", [1, 2])
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    os.link(tmp_path / "metrics.jsonl", tmp_path / "copy.jsonl")
+    _write(tmp_path / "copy.jsonl", [3], resume_step=2)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    assert [record["step"] for record in read(tmp_path / "copy.jsonl")] == [1, 2, 3]

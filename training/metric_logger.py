@@ -53,8 +53,9 @@ class MetricLogger:
         self._num_skipped = 0
         self._progress = runs.Progress(setup.num_steps, start_step=start)
         self.clock = runs.Clock(wall_seconds=self._records.wall_seconds if self._records else 0.0, step=start)
-        if start:
-            self.message(f"{folder.path}: going on at step {start} of {setup.num_steps}")
+        if start or folder.state == "resumed":
+            reason = "" if start else ", because it has no checkpoint"
+            self.message(f"{folder.path}: going on at step {start} of {setup.num_steps}{reason}")
         if self._records and (lost := self._records.lost_steps):
             self.message(
                 f"{str(folder.metrics)!r} has lost its records of steps {lost[0]} to {lost[-1]}; a record notes it"

@@ -179,6 +179,7 @@ class Run:
         )
 
     def _flush(self) -> None:
+        self._folder.check_held()
         self._logger.flush()
         if self._folder.process == 0 and self._trace.num_steps:
             self._trace.write(runs.trace_path(self._folder.path, first_step=self.step + 2))
