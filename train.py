@@ -5,6 +5,7 @@
 A config is the whole experiment; flags say where it runs, on how many devices, and from which checkpoint.
 """
 
+import contextlib
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -175,7 +176,8 @@ def run(argv: Sequence[str]) -> int:
     Raises:
       ConfigError: one line; nothing was compiled and nothing written.
     """
-    config, notes = config_flags.parse(argv)
+    with contextlib.chdir("."):  # a config may change the folder; the paths in flags are those of the shell
+        config, notes = config_flags.parse(argv)
     if FLAGS.latency_hiding:
         parallel.enable_latency_hiding()
     if FLAGS.keep_freed_memory:
@@ -187,6 +189,8 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True or dry_run_devices")
     if is_dry_run:
         parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
+        with refusing():
+            parallel.start_backend()
         setup = make_setup(config, open_data=data.assumed.make_or_assume)
         with refusing():
             print(
@@ -203,6 +207,8 @@ def run(argv: Sequence[str]) -> int:
             coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
         )
     parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices, num_processes=num_processes)
+    with refusing():
+        parallel.start_backend()
     with processes.together(ConfigError):
         setup = make_setup(config)
     workdir = runs.default_workdir(FLAGS.config, config.to_dict()) if FLAGS.workdir is None else FLAGS.workdir

@@ -102,8 +102,9 @@ class Checkpoints:
         if self._directory.access == "read":
             raise ValueError(f"checkpoints in {str(self._directory.path)!r} were opened for reading")
         self.wait()
-        if processes.from_first(lambda: step in self.steps()):
-            return
+        with self._naming(step):
+            if processes.from_first(lambda: step in self.steps()):
+                return
         import orbax.checkpoint as ocp
 
         flat = _fetch(flatten(tree))

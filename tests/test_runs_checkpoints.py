@@ -1,9 +1,11 @@
 """Checkpoints: bit for bit what was saved, or reported and passed over; the last few and the best stay."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
+import os
 import re
 import shutil
 import subprocess
@@ -570,3 +572,17 @@ def test_a_checkpoint_in_a_folder_of_another_step_is_damaged(saved, opened):
     checkpoints, lines = opened(saved)
     assert checkpoints.restore(_abstract())[0] == 30
     assert len(lines) == 1 and "checkpoint 99999" in lines[0] and "manifest.json is that of step 20" in lines[0]
+
+
+def test_checkpoints_that_cannot_be_listed_are_named(saved, opened, monkeypatch):
+    checkpoints, _ = opened(saved)
+
+    def broken(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as patch, pytest.raises(SaveError, match=r"checkpoint 40 could not be saved: .*output"):
+        patch.setattr(os, "listdir", broken)
+        checkpoints.save(40, _state(40))
+    checkpoints.save(40, _state(40))
+    checkpoints.wait()
+    assert checkpoints.restore(_abstract())[0] == 40
