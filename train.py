@@ -5,6 +5,7 @@
 A config is the whole experiment; flags say where it runs, on how many devices, and from which checkpoint.
 """
 
+import contextlib
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -172,7 +173,7 @@ def train(
                 run.save(plan, state, metrics=quality)
             if stop is not None and not plan.is_last:
                 return run.stopped(stop, plan)
-        return run.finish()
+        return run.finish(state)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -197,7 +198,8 @@ def run(argv: Sequence[str]) -> int:
     Raises:
       ConfigError: one line; nothing was compiled and nothing written.
     """
-    config, notes = config_flags.parse(argv)
+    with contextlib.chdir("."):  # a config may change the folder; the paths in flags are those of the shell
+        config, notes = config_flags.parse(argv)
     if FLAGS.latency_hiding:
         parallel.enable_latency_hiding()
     if FLAGS.keep_freed_memory:
@@ -209,6 +211,8 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True or dry_run_devices")
     if is_dry_run:
         parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
+        with refusing():
+            parallel.start_backend()
         setup = make_setup(config, open_data=data.assumed.make_or_assume)
         with refusing():
             print(
@@ -226,6 +230,7 @@ def run(argv: Sequence[str]) -> int:
         )
     parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices, num_processes=num_processes)
     with refusing():
+        parallel.start_backend()
         runs.agreement.check(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
     with processes.together(ConfigError):
         setup = make_setup(config)
@@ -234,6 +239,7 @@ def run(argv: Sequence[str]) -> int:
     workdir = runs.default_workdir(FLAGS.config, config.to_dict()) if FLAGS.workdir is None else FLAGS.workdir
     with refusing():
         path = runs.expand(workdir)
+        cache = FLAGS.compilation_cache and str(runs.expand(FLAGS.compilation_cache, key="compilation_cache"))
         layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
         count = steps_per_call(setup)
         processes.check_same(  # the folders of the data may differ, and what is in them
@@ -274,7 +280,7 @@ def run(argv: Sequence[str]) -> int:
         if summary is not None:
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
-            runs.keep_compiled(FLAGS.compilation_cache)
+            runs.keep_compiled(cache)
             summary = train(
                 setup,
                 layout,

@@ -79,6 +79,8 @@ def _folder(directory: str) -> str:
     named = directory or os.environ.get("TFDS_DATA_DIR", "")
     if not named:
         return tfds_sets.data_directory("")
+    if os.path.expanduser(named).startswith("~"):
+        raise ValueError(f"dir={named!r}: the home folder is not known")
     folder = os.path.abspath(os.path.expanduser(named))
     holder = folder
     while not os.path.lexists(holder):

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from data import cache
 from data.decoding import records
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ def data_directory(directory: str) -> str:
     """
     path = directory or os.environ.get("TFDS_DATA_DIR", "")
     if not path:
-        return os.path.join(os.path.expanduser("~"), "tensorflow_datasets")
+        return os.path.join(cache.home(key="data.dir=''", otherwise="TFDS_DATA_DIR"), "tensorflow_datasets")
     path = os.path.expanduser(path)
     try:
         os.scandir(path).close()

@@ -20,6 +20,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
+import runs as run_folders
 from experiments import commands, slurm, sweep
 from experiments.commands import Shard
 from experiments.experiment import SCALES, Run
@@ -95,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
+    given.out = run_folders.expand(str(given.out), key="out")
     for key in ("jobs", "seeds", "draws", "slurm"):
         if (value := getattr(given, key, None)) is not None and value < 1:
             raise ValueError(f"{key}={value}: must be in [1, inf)")

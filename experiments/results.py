@@ -95,6 +95,8 @@ def _read(run: Run, folder: Path, *, reduce: Reduce) -> tuple[dict[str, Any], di
     start = run_folders.from_json((folder / "env.json").read_bytes())["starts"][-1]
     if run.spec:
         records = run_folders.read(folder / "metrics.jsonl")
+        if gaps := [record for record in records if record["kind"] == "gap"]:
+            raise ValueError(f"metrics.jsonl has lost records up to step {gaps[-1]['step']}")
         measured = reduce(records)
         seconds = records[-1].get("wall_seconds") if records else None
     else:

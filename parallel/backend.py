@@ -34,6 +34,20 @@ def configure_cpu_devices(num_workers: int, *, num_devices: int | None, num_proc
         jax.config.update("jax_num_cpu_devices", max(1, own))
 
 
+def start_backend() -> None:
+    """Starts JAX on the platform that ``JAX_PLATFORMS`` names, or on the best one.
+
+    Raises:
+      ValueError: in one line, if it cannot be started.
+    """
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # a jaxlib without CUDA asserts, and says nothing
+        named = jax.config.values["jax_platforms"]
+        reason = str(error).partition("\n")[0] or "this jaxlib has no such platform"
+        raise ValueError(f"JAX_PLATFORMS={named!r}: JAX cannot start: {reason}") from None
+
+
 def set_xla_default(name: str, value: str) -> None:
     """Sets an option of XLA, unless the user's ``XLA_FLAGS`` already has it.
 

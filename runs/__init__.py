@@ -15,7 +15,7 @@ from runs.progress import Progress, in_words
 from runs.records import HOST_CLOCK_FIELDS, Records, read
 from runs.signals import catch_stop
 from runs.summary import default_workdir, summarise
-from runs.traces import TraceRecorder, slowest_process
+from runs.traces import TraceRecorder, cut_traces, slowest_process, trace_path
 
 __all__ = [
     "HOST_CLOCK_FIELDS",
@@ -35,6 +35,7 @@ __all__ = [
     "changed_code",
     "check_code",
     "check_same",
+    "cut_traces",
     "decode_numbers",
     "default_workdir",
     "encode_numbers",
@@ -52,5 +53,6 @@ __all__ = [
     "read_starts",
     "slowest_process",
     "summarise",
+    "trace_path",
     "write_atomically",
 ]

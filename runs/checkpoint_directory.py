@@ -112,6 +112,8 @@ class CheckpointDirectory:
             raise ValueError(f"{MANIFEST} was changed")
         if not {"metrics", "leaves", "files"} <= body.keys():
             raise ValueError(f"{MANIFEST} is not a checkpoint manifest")
+        if body.get("step", step) != step:
+            raise ValueError(f"{MANIFEST} is that of step {body['step']}; the folder was renamed or copied")
         return body
 
     def find_damage(self, step: int) -> str | None:
@@ -133,10 +135,11 @@ class CheckpointDirectory:
     def is_whole(self, step: int) -> bool:
         """Returns whether every bit of a checkpoint is as it was written.
 
-        A damaged checkpoint is reported and, with access "write", moved aside.
+        A damaged checkpoint is reported and, with access "write", moved aside. One that a run has removed meanwhile is
+        not whole, and is not reported.
         """
         damage = self.find_damage(step)
-        if damage is not None:
+        if damage is not None and os.path.lexists(self.path / str(step)):
             line = f"checkpoint {step} in {str(self.path)!r} is damaged and not used: {damage}"
             if self.access == "write":
                 names = itertools.chain([f"{step}.damaged"], (f"{step}.damaged-{n}" for n in itertools.count(2)))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
@@ -25,6 +25,9 @@ from runs.checkpoint_directory import FORMAT, CheckpointDirectory
 _NO_TIMEOUT_SECONDS = 10**9
 _LATE_SECONDS = 0.5  # in which the other writes of a failed save end
 _MAX_SHOWN = 3  # leaves that do not fit
+_MAX_CHOICES = 20  # of a reader whose checkpoints a run removes meanwhile
+
+T = TypeVar("T")
 
 
 class Checkpoints:
@@ -99,14 +102,19 @@ class Checkpoints:
         if self._directory.access == "read":
             raise ValueError(f"checkpoints in {str(self._directory.path)!r} were opened for reading")
         self.wait()
-        if processes.from_first(lambda: step in self.steps()):
-            return
+        with self._naming(step):
+            if processes.from_first(lambda: step in self.steps()):
+                return
         import orbax.checkpoint as ocp
 
         flat = _fetch(flatten(tree))
         leaves = {name: _describe(leaf) for name, leaf in flat.items()}
-        with _naming(step), contextlib.ExitStack() as stack:
+        with self._naming(step), contextlib.ExitStack() as stack:
             stack.enter_context(_quiet_orbax())
+            if processes.index() == 0:
+                self._directory.scratch.mkdir(
+                    exist_ok=True
+                )  # Orbax would make the whole path of a folder that was moved
             # `force` overwrites what a failed save may have left.
             arguments = ocp.args.PyTreeSave(_without_empty(flat))
             self._open().save(self._directory.scratch / str(step), args=arguments, force=True)
@@ -122,7 +130,7 @@ class Checkpoints:
         saving, self._saving = self._saving, None
         if saving is not None:
             step, finished = saving
-            with _naming(step):
+            with self._naming(step):
                 finished.result()
 
     def close(self) -> None:
@@ -163,11 +171,45 @@ class Checkpoints:
         self.wait()
         prefix = part and f"{part}/"
         wanted = {prefix + name: leaf for name, leaf in flatten(abstract_tree).items()}
-        step = processes.from_first(lambda: self._choose(which, wanted, prefix=prefix))
-        if step is None:
-            return None
-        restored = self._read(step, wanted)
-        return step, jax.tree.unflatten(jax.tree.structure(abstract_tree), [restored[name] for name in wanted])
+
+        def read() -> tuple[int, Any] | None:
+            step = processes.from_first(lambda: self._choose(which, wanted, prefix=prefix))
+            if step is None:
+                return None
+            restored = self._read(step, wanted)
+            return step, jax.tree.unflatten(jax.tree.structure(abstract_tree), [restored[name] for name in wanted])
+
+        return read() if isinstance(which, int) else self.choose_again(read)
+
+    def choose_again(self, read: Callable[[], T | None]) -> T | None:
+        """Calls ``read``, and calls it again where it fails while a run that goes on removes a checkpoint.
+
+        Args:
+          read: chooses a checkpoint and reads it. Returns None, or raises ValueError, if it can read none.
+
+        Returns:
+          What ``read`` returned.
+
+        Raises:
+          ValueError: what ``read`` raised, if all checkpoints are still in the folder; in one line, if some were
+            removed during each of many calls. In multi-process runs the first error is raised, because the other
+            processes may have read everything.
+        """
+        for _ in range(_MAX_CHOICES):
+            before = processes.from_first(self.steps)
+            try:
+                found = read()
+            except ValueError:
+                if processes.several() or self._has(before):
+                    raise
+                continue
+            if found is not None or self._has(before):
+                return found
+        where = f"checkpoints in {str(self._directory.path)!r}"
+        raise ValueError(f"{where}: a run removes them faster than they can be read; wait until it ends")
+
+    def _has(self, steps: list[int]) -> bool:
+        return set(steps) <= set(processes.from_first(self.steps))
 
     def _choose(self, which: str | int, wanted: Mapping[str, Any], *, prefix: str) -> int | None:
         """Returns the step of an undamaged checkpoint that fits."""
@@ -225,6 +267,16 @@ class Checkpoints:
             )
             self._checkpointer = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(), async_options=options)
         return self._checkpointer
+
+    @contextlib.contextmanager
+    def _naming(self, step: int) -> Iterator[None]:
+        """Turns any error into a SaveError of one line that names the checkpoint."""
+        try:
+            yield
+        except Exception as error:
+            folder = self._directory.path
+            reason = files.reason(error) if folder.is_dir() else f"{str(folder)!r} was moved or removed"
+            raise files.SaveError(f"checkpoint {step} could not be saved: {reason}") from error
 
     def _name(self, step: int) -> str:
         return f"checkpoint {step} in {str(self._directory.path)!r}"
@@ -288,15 +340,6 @@ def _check_fits(saved: Mapping[str, Any], wanted: Mapping[str, Any], *, where: s
 
 def _shown(leaf: Mapping[str, Any]) -> str:
     return f"{leaf['dtype']} {tuple(leaf['shape'])}"
-
-
-@contextlib.contextmanager
-def _naming(step: int) -> Iterator[None]:
-    """Turns any error into a SaveError of one line that names the checkpoint."""
-    try:
-        yield
-    except Exception as error:
-        raise files.SaveError(f"checkpoint {step} could not be saved: {files.reason(error)}") from error
 
 
 @contextlib.contextmanager

@@ -11,11 +11,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from runs import identity
 
 Code = Mapping[str, Mapping[str, str]]
 """Module -> "path" and "sha256" of its file."""
 
+# Settings of JAX that change the numbers of a run; XLA_FLAGS may, too.
+SETTINGS = (
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_disable_jit",
+    "jax_enable_x64",
+    "jax_threefry_partitionable",
+)
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("asynchronous", "configs", "data", "models", "optim", "parallel", "reducers", "runs", "training")
@@ -34,6 +44,10 @@ def describe(*, devices: Sequence[str] = (), code: Code | None = None) -> dict[s
         "command": sys.argv,
         "pid": os.getpid(),
         "python": platform.python_version(),
+        "settings": {
+            "XLA_FLAGS": os.environ.get("XLA_FLAGS"),
+            **{name: getattr(jax.config, name) for name in SETTINGS},
+        },
         "packages": versions(),
         "commit": commit,
         "tree": tree,
@@ -50,8 +64,9 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
     ("jax was '1', is '2'",)
     """
     pairs = [(key, before.get(key), now.get(key)) for key in ("python", "commit", "tree", "platform", "devices")]
-    versions_before = before.get("packages") or {}
-    pairs += [(key, versions_before.get(key), version) for key, version in (now.get("packages") or {}).items()]
+    for group in ("packages", "settings"):
+        old, new = before.get(group) or {}, now.get(group) or {}
+        pairs += [(key, old.get(key), value) for key, value in new.items() if group in before]
     return tuple(f"{key} was {old!r}, is {new!r}" for key, old, new in pairs if old != new)
 
 

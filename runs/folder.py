@@ -30,6 +30,9 @@ from runs.environment import Code
 Start = Literal["resume", "fresh"]
 CodeChange = Literal["refuse", "accept"]
 
+_FOLDERS = ("checkpoints", "tensorboard")
+_FILES = ("config.json", "env.json", "metrics.jsonl", "lock", "DONE")
+
 
 @dataclasses.dataclass(kw_only=True)
 class Folder:
@@ -65,9 +68,15 @@ class Folder:
         done = identity.read_object(str(self.path), self.path / "DONE", way_out="remove it")
         return None if done is None else files.decode_numbers(done)
 
+    def check_held(self) -> None:
+        """Raises SaveError, in one line, if another run can have the folder meanwhile; other processes do nothing."""
+        if self.lock is not None and not lock.is_in_place(self.lock, self.path):
+            raise files.SaveError(f"{str(self.path)!r} was moved or removed during the run, or its file lock was")
+
     def write(self, name: str, text: str) -> None:
         """Writes a file of results atomically; processes other than the first one do nothing."""
         if self.process == 0:
+            self.check_held()
             with files.saving(self.path / name):
                 files.write_atomically(self.path / name, text.encode())
 
@@ -211,7 +220,8 @@ def check_workdir(
 
     Raises:
       ValueError: in one line, if the folder cannot be created or written, another process has it, it has another
-        config, its code changed, or its files are damaged. Writing is tried, because permissions do not bind root.
+        config, its code changed, or its files are damaged or of another kind. Writing is tried, because permissions do
+        not bind root.
     """
     if not workdir:
         raise ValueError("workdir='': must name a folder")
@@ -222,6 +232,7 @@ def check_workdir(
         with uninterrupted():  # a signal leaves no temporary folder behind
             _try_to_write(workdir, path)
         if start == "resume" and path.is_dir():
+            _check_kinds(workdir, path)
             identity.check_same(workdir, config)
             _read_starts(workdir, path, code=code or {}, code_change=code_change)
             with contextlib.suppress(FileNotFoundError):
@@ -287,6 +298,14 @@ def _try_to_write(workdir: str, path: Path) -> None:
         for name in made[::-1]:
             with contextlib.suppress(OSError):  # it is not empty, because another run has just begun in it
                 os.rmdir(name)
+
+
+def _check_kinds(workdir: str, path: Path) -> None:
+    """Refuses files where a run has folders, and what is no file, such as a pipe, where it has files."""
+    for names, fits, kind in ((_FOLDERS, os.path.isdir, "folder"), (_FILES, os.path.isfile, "file")):
+        for name in names:
+            if os.path.lexists(path / name) and not fits(path / name):
+                raise ValueError(f"workdir={workdir!r}: {name} must be a {kind}, and is none; move it away")
 
 
 def _make(path: Path, start: Start) -> Path:

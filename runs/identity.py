@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,26 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(config, allow_nan=False))
 
 
-def expand(workdir: str) -> Path:
+def expand(folder: str, *, key: str = "workdir") -> Path:
     """Returns the path of a folder, with ~ and ~user expanded.
 
+    Args:
+      folder: as the user wrote it.
+      key: names it in an error.
+
     Raises:
-      ValueError: if the user does not exist.
+      ValueError: in one line, if the user or their home folder is not known, or if the path is not UTF-8, which
+        libraries write into files.
     """
     try:
-        return Path(workdir).expanduser()
+        path = Path(folder).expanduser()
+        os.path.abspath(path).encode()
     except RuntimeError as error:
-        raise ValueError(f"workdir={workdir!r}: {error}") from None
+        raise ValueError(f"{key}={folder!r}: {error}") from None
+    except UnicodeEncodeError:
+        way_out = "rename the folder, or set PYTHONUTF8=1 if it is the locale that is not UTF-8"
+        raise ValueError(f"{key}={folder!r}: its path must be UTF-8; {way_out}") from None
+    return path
 
 
 def check_same(workdir: str, config: Mapping[str, Any]) -> None:

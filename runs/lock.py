@@ -25,6 +25,14 @@ def take(workdir: str, path: Path) -> int:
     return lock
 
 
+def is_in_place(lock: int, path: Path) -> bool:
+    """Returns whether a locked file is still the file `lock` of the folder; if not, another run can lock that one."""
+    try:
+        return os.path.samestat(os.fstat(lock), os.stat(path / "lock"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def check(workdir: str, path: Path) -> None:
     """Raises ValueError as ``take`` does; keeps no lock."""
     try:

@@ -19,7 +19,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,14 @@ HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", 
 class Records:
     """Appends records to metrics.jsonl and, if a folder is given, to a TensorBoard event file."""
 
-    def __init__(self, path: Path, *, tensorboard: Path | None = None, resume_step: int | None = None):
+    def __init__(
+        self,
+        path: Path,
+        *,
+        tensorboard: Path | None = None,
+        resume_step: int | None = None,
+        logged_steps: Iterable[int] = (),
+    ):
         """Opens the file, and removes records that the run will write again.
 
         Args:
@@ -40,21 +47,32 @@ class Records:
           tensorboard: folder for event files, created if it is missing; None writes none.
           resume_step: the step of the checkpoint from which the run goes on. Records of later steps and a
             half-written last line are removed; the rest stays byte for byte. None removes every record.
+          logged_steps: steps up to ``resume_step`` that must have a train record. If some are missing, a record of kind
+            "gap" notes the first of them as "first_step" and the last as "step".
 
         Raises:
           ValueError: in one line, if a line before the last one is damaged.
           SaveError: in one line, if the file cannot be written.
         """
-        kept = _lines_until(path, resume_step)
-        content = b"".join(line for line, _ in kept)
+        self._path = path
+        lines = _lines_until(path, resume_step)
+        content = b"".join(line for line, _ in lines)
         with files.saving(path):
-            if not path.exists() or path.read_bytes() != content:
+            # A copy by hard links shares the file; appending to it would change both runs.
+            if not path.exists() or path.stat().st_nlink > 1 or path.read_bytes() != content:
                 files.write_atomically(path, content)
-        self.wall_seconds: float = max((record.get("wall_seconds") or 0.0 for _, record in kept), default=0.0)
+        kept = [record for _, record in lines]
+        self.wall_seconds: float = max((record.get("wall_seconds") or 0.0 for record in kept), default=0.0)
         """Seconds of the run at the last record that was kept, from which the clock of a resumed run goes on."""
+        self.last_evaluation = next((files.decode_numbers(r) for r in reversed(kept) if r["kind"] == "eval"), None)
+        """The last record of an evaluation that was kept."""
+        self.lost_steps = _lost(kept, logged_steps)
+        """The steps whose records are missing, unless an earlier start has noted the gap."""
+        self._events = None if tensorboard is None else _Events(tensorboard, resume_step=resume_step)
         with files.saving(path):
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
-            self._events = None if tensorboard is None else _Events(tensorboard, resume_step=resume_step)
+            self._file = self._open()
+        if self.lost_steps:
+            self.append({"kind": "gap", "step": self.lost_steps[-1], "first_step": self.lost_steps[0]})
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Writes a record, which has a "kind", an integer "step", and further numbers, strings or None.
@@ -66,28 +84,50 @@ class Records:
         if not _is_record(plain):
             raise ValueError(f"record {plain!r}: must have a kind (str) and a step (int)")
         line = (json.dumps(files.encode_numbers(plain), allow_nan=False) + "\n").encode()
-        with files.saving(self._file.name):
+        with files.saving(self._path):
             if self._file.write(line) != len(line):
                 raise OSError("only part of a record could be written; is the disk full?")
-            if self._events is not None:
-                self._events.append(plain)
+        if self._events is not None:
+            self._events.append(plain)
 
     def flush(self) -> None:
-        """Makes all records survive a power cut."""
-        with files.saving(self._file.name):
-            os.fsync(self._file.fileno())
-            if self._events is not None:
-                self._events.flush()
+        """Makes all records survive a power cut, and puts the file back if somebody has removed it.
+
+        Raises:
+          SaveError: in one line, for example if the folder was moved, or another file has the name.
+        """
+        with files.saving(self._path):
+            self._keep_in_place()
+        self._sync()
 
     def close(self) -> None:
-        """Flushes and closes; a second call does nothing."""
+        """Makes all records survive a power cut, and closes; a second call does nothing."""
         if not self._file.closed:
             try:
-                self.flush()
+                self._sync()
             finally:
-                with files.saving(self._file.name), self._file:
-                    if self._events is not None:
-                        self._events.close()
+                with files.saving(self._path):
+                    self._file.close()
+                if self._events is not None:
+                    self._events.close()
+
+    def _open(self) -> io.FileIO:
+        return open(self._path, "a+b", buffering=0)
+
+    def _sync(self) -> None:
+        with files.saving(self._path):
+            os.fsync(self._file.fileno())
+        if self._events is not None:
+            self._events.flush()
+
+    def _keep_in_place(self) -> None:
+        if not os.path.lexists(self._path):  # the open file still has its content
+            self._file.seek(0)
+            files.write_atomically(self._path, self._file.readall())
+            self._file.close()
+            self._file = self._open()
+        elif not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
+            raise OSError("another file has taken its place")
 
     def __enter__(self) -> "Records":
         return self
@@ -129,6 +169,18 @@ def _lines(path: Path, content: bytes) -> list[tuple[bytes, dict[str, Any]]]:
     return lines
 
 
+def _lost(records: Sequence[Mapping[str, Any]], logged_steps: Iterable[int]) -> list[int]:
+    """Returns the steps that have no train record, and are not in a gap that a record notes.
+
+    >>> _lost([{"kind": "train", "step": 8}, {"kind": "gap", "first_step": 2, "step": 4}], [2, 4, 6, 8])
+    [6]
+    """
+    known = {record["step"] for record in records if record["kind"] == "train"}
+    gaps = [(record.get("first_step"), record["step"]) for record in records if record["kind"] == "gap"]
+    noted = [range(first, last + 1) for first, last in gaps if type(first) is int]
+    return [step for step in logged_steps if step not in known and not any(step in gap for gap in noted)]
+
+
 def _is_record(value: Any) -> bool:
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str) or type(value.get("step")) is not int:
         return False
@@ -150,9 +202,11 @@ class _Events:
         from tensorboardX.proto import event_pb2
 
         self._proto: Any = event_pb2  # its classes are generated, unseen by a type checker
-        folder.mkdir(parents=True, exist_ok=True)
-        start = len(list(folder.iterdir()))  # makes the names of two starts in one second differ
-        self._writer = event_file_writer.EventsWriter(str(folder / "events"), filename_suffix=f".{start}")
+        self._folder = folder
+        with files.saving(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            start = len(list(folder.iterdir()))  # makes the names of two starts in one second differ
+            self._writer = event_file_writer.EventsWriter(str(folder / "events"), filename_suffix=f".{start}")
         if start > 0:
             # Makes TensorBoard discard what earlier files have of the steps that are written again.
             again = 0 if resume_step is None else resume_step + 1
@@ -167,10 +221,13 @@ class _Events:
         self._write(step=record["step"], summary={"value": numbers})
 
     def flush(self) -> None:
-        self._writer.flush()
+        with files.saving(self._folder):
+            self._writer.flush()
 
     def close(self) -> None:
-        self._writer.close()
+        with files.saving(self._folder):
+            self._writer.close()
 
     def _write(self, **fields: Any) -> None:
-        self._writer.write_event(self._proto.Event(wall_time=time.time(), **fields))
+        with files.saving(self._folder):
+            self._writer.write_event(self._proto.Event(wall_time=time.time(), **fields))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runs.files import saving, write_atomically
+from runs import files
 
 
 class TraceRecorder:
@@ -55,10 +55,43 @@ class TraceRecorder:
         Raises:
           SaveError: in one line, for example if the disk is full.
         """
-        content = io.BytesIO()
-        np.savez_compressed(content, seconds=self.seconds)
-        with saving(path):
-            write_atomically(path, content.getvalue())
+        with files.saving(path):
+            _write(path, self.seconds)
+
+
+def trace_path(folder: Path, *, first_step: int) -> Path:
+    """Returns the file in a run's folder for the seconds of ``first_step`` and the steps after it."""
+    return folder / f"worker_seconds-{first_step}.npz"
+
+
+def cut_traces(folder: Path, *, last_step: int) -> None:
+    """Removes the steps after ``last_step`` from a run's traces, because the run takes and measures them again.
+
+    Raises:
+      ValueError: in one line, if a trace is damaged.
+      SaveError: in one line, if it cannot be written.
+    """
+    for path in folder.glob("worker_seconds-*.npz"):
+        if not (first := path.stem.removeprefix("worker_seconds-")).isdecimal():
+            continue
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                seconds = arrays["seconds"]
+                num_kept = max(last_step + 1 - int(first), 0)
+                kept = seconds[:num_kept]
+        except Exception as error:  # zipfile, zlib and NumPy raise many classes for a damaged archive
+            raise ValueError(f"{str(path)!r}: is no trace of seconds ({files.reason(error)}); move it away") from None
+        with files.saving(path):
+            if len(kept) == 0:
+                path.unlink()
+            elif len(kept) < len(seconds):
+                _write(path, kept)
+
+
+def _write(path: Path, seconds: np.ndarray) -> None:
+    content = io.BytesIO()
+    np.savez_compressed(content, seconds=seconds)
+    files.write_atomically(path, content.getvalue())
 
 
 def slowest_process(seconds: np.ndarray, *, num_processes: int) -> str:

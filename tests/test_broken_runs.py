@@ -15,7 +15,10 @@ import pytest
 
 import runs
 from benchmarks.prepared_sets import shard, write_images
-from runs import folder
+from experiments import results
+from experiments.experiment import Run
+from runs import files, folder
+from tests.stepper import after_each_call
 from tests.test_streamed_training import arguments, random_images
 from tests.test_train import ROOT, assert_same_run, command, digits, final_state, uninterrupted, without_clock
 
@@ -276,3 +279,138 @@ def test_data_files_that_break_are_named_and_the_run_goes_on(when, harm, images,
     assert command(*call) == 0
     assert command(*arguments(tmp_path / "whole", tmp_path / "sets", *more)) == 0
     assert without_clock(workdir) == without_clock(tmp_path / "whole")
+
+
+# ---- what happens in the folder meanwhile ------------------------------------------------------------------------
+
+
+def at_step(step, act):
+    """Acts after the call of the devices that takes a step."""
+
+    def after(state, num_steps):
+        del num_steps
+        if int(np.asarray(state.step)[0]) == step:
+            act()
+
+    return after
+
+
+@pytest.mark.parametrize("more", [("--evaluate_only",), ("--config.init_from={run}", "--config.train_steps=1")])
+def test_a_checkpoint_that_is_pruned_while_it_is_read_is_chosen_again(
+    more, uninterrupted, tmp_path, monkeypatch, capsys
+):
+    path = pathlib.Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    sha256, removed = files.sha256, []
+
+    def prune(file):
+        if not removed:
+            removed.append(os.rename(path / "checkpoints" / "120", tmp_path / "pruned"))
+        return sha256(file)
+
+    monkeypatch.setattr(files, "sha256", prune)
+    workdir = path if more == ("--evaluate_only",) else tmp_path / "new"
+    assert command(*digits(workdir, *(flag.format(run=path) for flag in more))) == 0
+    said = capsys.readouterr()
+    assert removed and "damaged" not in said.err
+    assert more != ("--evaluate_only",) or said.out.startswith("step 100: test accuracy")
+
+
+@pytest.mark.parametrize("at", [30, 120])
+def test_records_that_are_removed_while_the_run_goes_on_are_put_back(at, uninterrupted, tmp_path, monkeypatch):
+    after_each_call(monkeypatch, at_step(at, lambda: (tmp_path / "metrics.jsonl").unlink()))
+    assert command(*digits(tmp_path)) == 0
+    monkeypatch.undo()
+    assert_same_run(tmp_path, uninterrupted)
+
+
+def test_records_that_another_file_replaces_end_the_run(uninterrupted, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "metrics.jsonl"
+
+    def replace():
+        (tmp_path / "edited").write_bytes(path.read_bytes())
+        os.replace(tmp_path / "edited", path)
+
+    after_each_call(monkeypatch, at_step(30, replace))
+    assert command(*digits(tmp_path)) == 1
+    one_line(capsys.readouterr().err, "metrics.jsonl' could not be saved: another file", "the same command goes on")
+    monkeypatch.undo()
+    assert command(*digits(tmp_path)) == 0
+    assert_same_run(tmp_path, uninterrupted)
+
+
+def test_a_folder_that_is_moved_away_is_named_and_goes_on_where_it_is(uninterrupted, tmp_path, monkeypatch, capsys):
+    after_each_call(monkeypatch, at_step(30, lambda: (tmp_path / "run").rename(tmp_path / "moved")))
+    assert command(*digits(tmp_path / "run")) == 1
+    one_line(capsys.readouterr().err, "was moved or removed", "the same command goes on")
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+    assert command(*digits(tmp_path / "moved")) == 0
+    assert_same_run(tmp_path / "moved", uninterrupted)
+
+
+@pytest.mark.parametrize("when", ["removed", "taken"])
+def test_a_run_ends_when_another_can_have_its_folder(when, uninterrupted, tmp_path, monkeypatch, capsys):
+    """Someone removes its lock; a second run may begin, and must not write beside the first."""
+    path = tmp_path / "run"
+    second = []
+
+    def act():
+        (path / "lock").unlink()
+        if when == "taken":
+            second.append(runs.open_run(str(path), json.loads((path / "config.json").read_text())))
+
+    after_each_call(monkeypatch, at_step(30, act))
+    assert command(*digits(path)) == 1
+    one_line(capsys.readouterr().err, "/run' was moved or removed during the run, or its file lock was")
+    monkeypatch.undo()
+    for other in second:
+        other.close()
+    assert command(*digits(path)) == 0
+    assert_same_run(path, uninterrupted)
+
+
+def test_a_run_whose_checkpoints_are_gone_says_that_it_starts_over(run, uninterrupted, capsys):
+    shutil.rmtree(run / "checkpoints")
+    assert command(*digits(run)) == 0
+    assert "going on at step 0 of 120, because it has no checkpoint" in capsys.readouterr().err
+    assert_same_run(run, uninterrupted)
+
+
+# ---- records that are lost ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("lost", "first"), [("all", 7), ("tail", 49), ("middle", 21)])
+def test_records_that_are_lost_are_noted_once(lost, first, run, uninterrupted, tmp_path, monkeypatch, capsys):
+    path = run / "metrics.jsonl"
+    records, last = runs.read(path), {"all": 98, "tail": 98, "middle": 21}[lost]
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(x for x, r in zip(lines, records, strict=True) if not first <= r["step"] <= last))
+    if lost == "all":
+        path.unlink()
+    after_each_call(monkeypatch, at_step(110, lambda: signal.raise_signal(signal.SIGTERM)))
+    assert command(*digits(run)) == 128 + signal.SIGTERM
+    said = capsys.readouterr().err
+    assert f"metrics.jsonl' has lost its records of steps {first} to {last}" in said
+    monkeypatch.undo()
+    assert command(*digits(run)) == 0
+    assert "has lost" not in capsys.readouterr().err
+    whole, kept = without_clock(uninterrupted), without_clock(run)
+    assert [r for r in kept if r["kind"] == "gap"] == [{"kind": "gap", "step": last, "first_step": first}]
+    assert [r for r in kept if r["kind"] != "gap"] == [
+        r for r in whole if not (0 if lost == "all" else first) <= r["step"] <= last + (2 if lost == "all" else 0)
+    ]
+    with pytest.raises(ValueError, match=rf"is not whole .*has lost records up to step {last}"):
+        results.row_of(Run(labels={}, spec=f"{ROOT}/configs/digits.py"), run)
+
+
+def test_the_last_evaluation_is_made_again_if_its_record_is_lost(uninterrupted, tmp_path, capsys):
+    path = pathlib.Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    summary = runs.from_json((path / "DONE").read_bytes())
+    (path / "DONE").unlink()
+    (path / "metrics.jsonl").unlink()
+    assert command(*digits(path)) == 0
+    said = capsys.readouterr().err
+    assert "has lost its records of steps 7 to 120" in said and "it is made again" in said
+    again = runs.from_json((path / "DONE").read_bytes())
+    assert all(again[key] == summary[key] for key in ("step", "epoch", "accuracy", "loss", "simulated_seconds"))
+    assert [(r["kind"], r["step"]) for r in runs.read(path / "metrics.jsonl")] == [("gap", 120), ("eval", 120)]

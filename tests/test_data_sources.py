@@ -1,5 +1,6 @@
 import os
 import pathlib
+import pwd
 import resource
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.prepared_sets import encoded, shard, write_shard
-from data import assumed, cache, decoded, sources, tfds_sets
+from data import assumed, cache, decoded, prepare, sources, tfds_sets
 from data.assumed import make_or_assume
 from data.decoded import check, load
 from data.decoding import records
@@ -179,6 +180,25 @@ def test_default_folders(monkeypatch, tmp_path):
     for wrong in ("", "relative/path"):  # the XDG specification: relative paths are to be ignored
         monkeypatch.setenv("XDG_CACHE_HOME", wrong)
         assert cache.root() == tmp_path / "home" / ".cache" / "syncsum" / "data"
+
+
+def test_no_folder_is_named_tilde_where_no_home_is_known(monkeypatch, tmp_path, capsys):
+    """A container may run as a user whom the system does not know, without HOME; Python then leaves ~ as it is."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: (_ for _ in ()).throw(KeyError()))
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=r"data.name: needs a home folder.*set HOME or XDG_CACHE_HOME"):
+        cache.root()
+    with pytest.raises(ValueError, match=r"data.dir='': needs a home folder.*set HOME or TFDS_DATA_DIR"):
+        tfds_sets.data_directory("")
+    for arguments in (["mnist"], ["mnist", "--dir=~/sets"], ["mnist", "--dir=~nobody-of-this-name/sets"]):
+        assert prepare.main(arguments) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "home folder" in said
+    assert sorted(tmp_path.iterdir()) == before
 
 
 # ---- the cache ----

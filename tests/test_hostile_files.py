@@ -371,6 +371,27 @@ def test_folders_that_cannot_be(more, workdir, tmp_path, capsys):
     assert said.count("\n") == 1 and len(said) <= 401
 
 
+FLAGS_WITH_A_FOLDER = [
+    ("workdir", ("--workdir={}",)),
+    ("workdir", ("--workdir={}", "--evaluate_only")),
+    ("config.init_from", ("--config.init_from={}",)),
+    ("compilation_cache", ("--compilation_cache={}",)),
+]
+
+
+@pytest.mark.parametrize(("key", "flags"), FLAGS_WITH_A_FOLDER)
+@pytest.mark.parametrize(
+    ("folder", "message"), [(b"\xff", "must be UTF-8; .*PYTHONUTF8=1"), (b"~nobody-of-this-name/x", "home")]
+)
+def test_a_folder_that_libraries_could_not_name(key, flags, folder, message, tmp_path, monkeypatch, capsys):
+    """Not UTF-8, as every other letter under an ASCII locale; or in a home that does not exist."""
+    monkeypatch.chdir(tmp_path)
+    assert command(*digits("run", *(flag.format(os.fsdecode(folder)) for flag in flags))) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and re.match(f"{key}='.*{message}", said), said
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_that_may_not_be_written(tmp_path):
     """Mounted read-only, since permissions say nothing to root."""
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:

@@ -197,3 +197,22 @@ def test_refused_by_a_real_process(flags, tmp_path):
     assert done.returncode == 2, done
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and flags.split("=")[0].strip("-") in done.stderr
     assert listing(tmp_path) == []
+
+
+@pytest.mark.parametrize("platform", ["nonsense", "cuda"])
+def test_a_platform_that_is_missing_is_refused_in_a_line(platform, tmp_path):
+    """Before anything else starts JAX, so in a process of its own; without GPUs, whether or not jaxlib knows CUDA."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": platform, "CUDA_VISIBLE_DEVICES": "-1"}
+    program = [sys.executable, f"{ROOT}/train.py", f"--config={ROOT}/configs/digits.py:smoke"]
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stdout == "", done
+    assert done.stderr.count("\n") == 1 and f"JAX_PLATFORMS='{platform}': JAX cannot start" in done.stderr, done
+    assert listing(tmp_path) == []
+
+
+def test_paths_in_flags_are_those_of_the_shell(tmp_path, monkeypatch):
+    (tmp_path / "one.py").write_text("import os\nfrom configs.digits import get_config\nos.chdir('/')")
+    monkeypatch.chdir(tmp_path)
+    with flagsaver.flagsaver():
+        assert train.main(["train.py", "--config=one.py:smoke", "--workdir=run"]) == 0
+    assert os.getcwd() == str(tmp_path) and (tmp_path / "run" / "DONE").exists()

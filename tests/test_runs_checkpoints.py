@@ -1,9 +1,11 @@
 """Checkpoints: bit for bit what was saved, or reported and passed over; the last few and the best stay."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
+import os
 import re
 import shutil
 import subprocess
@@ -16,9 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
-from runs import SaveError, records
+from runs import SaveError, files, records
 from runs.checkpoints import Checkpoints
 
 MANIFEST = "manifest.json"
@@ -237,7 +240,6 @@ def test_changed_metrics_are_noticed(saved):
 
 def test_orbax_alone_does_not_notice(tmp_path, opened):
     """The reason for the manifest: once this fails, Orbax verifies what it reads, and the hashes may go."""
-    from orbax import checkpoint as ocp
 
     checkpoints, _ = opened(tmp_path)
     noise = np.random.default_rng(0).integers(256, size=100_000).astype(np.uint8)  # which no compression changes
@@ -492,3 +494,95 @@ def test_killed_at_any_moment(tmp_path, opened):
         assert state["step"] == step and (state["x"] == step).all()
         steps = [record["step"] for record in records.read(tmp_path / "metrics.jsonl")]
         assert steps == list(range(1, len(steps) + 1)) and len(steps) >= step
+
+
+# ---- the run that is read goes on --------------------------------------------------------------------------------
+
+
+def before_first_call(monkeypatch, target, name, act):
+    """Has ``act`` happen before the first call of a function."""
+    called, original = [], getattr(target, name)
+
+    def first(*arguments, **options):
+        if not called:
+            called.append(name)
+            act()
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(target, name, first)
+
+
+@pytest.mark.parametrize("moment", ["verified", "read"])
+@pytest.mark.parametrize("which", ["latest", "best"])
+def test_a_checkpoint_that_the_run_removes_is_chosen_again(moment, which, tmp_path, opened, monkeypatch):
+    run, _ = opened(tmp_path, keep_last=1)
+    run.save(10, _state(10), metrics={"accuracy": 0.1})
+    run.wait()
+
+    def go_on():
+        run.save(20, _state(20), metrics={"accuracy": 0.2})
+        run.wait()
+
+    where = {"verified": (files, "sha256"), "read": (ocp.AsyncCheckpointer, "restore")}[moment]
+    before_first_call(monkeypatch, *where, go_on)
+    reader, lines = opened(tmp_path, access="read")
+    step, tree = reader.restore(_abstract(), which=which)
+    assert step == 20 and run.steps() == [20] and lines == [], "a removed checkpoint is not a damaged one"
+    _assert_bits(tree, _state(20))
+
+
+def test_a_run_that_removes_checkpoints_all_the_time_is_not_read_forever(tmp_path, opened):
+    reader, _ = opened(tmp_path, access="read")
+    (tmp_path / "0").mkdir()
+    removed = []
+
+    def read():
+        (tmp_path / str(len(removed))).rename(tmp_path / str(len(removed) + 1))
+        removed.append(1)
+        raise ValueError("it was there a moment ago")
+
+    with pytest.raises(ValueError, match="a run removes them faster than they can be read") as caught:
+        reader.choose_again(read)
+    assert "\n" not in str(caught.value) and 1 < len(removed) < 1000
+
+
+# ---- the folder is moved -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", ["before", "during"])
+def test_a_folder_that_is_moved_is_named_and_not_made_again(moment, tmp_path, opened):
+    run, _ = opened(tmp_path / "run" / "checkpoints")
+    run.save(10, _state(10))
+    run.wait()
+
+    def move():
+        (tmp_path / "run").rename(tmp_path / "moved")
+
+    with pytest.raises(SaveError, match=r"checkpoint 20 could not be saved: .*run/checkpoints' was moved"):
+        if moment == "before":
+            move()
+        run.save(20, _state(20), metrics=Metrics(move) if moment == "during" else None)
+        run.wait()
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+    assert opened(tmp_path / "moved" / "checkpoints")[0].restore(_abstract())[0] == 10
+
+
+def test_a_checkpoint_in_a_folder_of_another_step_is_damaged(saved, opened):
+    shutil.copytree(saved / "20", saved / "99999")
+    checkpoints, lines = opened(saved)
+    assert checkpoints.restore(_abstract())[0] == 30
+    assert len(lines) == 1 and "checkpoint 99999" in lines[0] and "manifest.json is that of step 20" in lines[0]
+
+
+def test_checkpoints_that_cannot_be_listed_are_named(saved, opened, monkeypatch):
+    checkpoints, _ = opened(saved)
+
+    def broken(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as patch, pytest.raises(SaveError, match=r"checkpoint 40 could not be saved: .*output"):
+        patch.setattr(os, "listdir", broken)
+        checkpoints.save(40, _state(40))
+    checkpoints.save(40, _state(40))
+    checkpoints.wait()
+    assert checkpoints.restore(_abstract())[0] == 40

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from runs import environment, lock
@@ -115,6 +116,22 @@ def test_data_folder_is_not_identity(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["data"]["dir"] == "/a"
 
 
+def test_settings_that_change_numbers_are_noted(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
+    open_run(str(tmp_path), CONFIG).close()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    with jax.threefry_partitionable(False), open_run(str(tmp_path), CONFIG) as folder:
+        assert folder.changes == (
+            "XLA_FLAGS was '--xla_cpu_enable_fast_math=false', is '--xla_cpu_enable_fast_math=true'",
+            "jax_threefry_partitionable was True, is False",
+        )
+    starts = json.loads((tmp_path / "env.json").read_text())["starts"]
+    starts[1].pop("settings")  # an earlier version of this program did not note them
+    (tmp_path / "env.json").write_text(json.dumps({"starts": starts}))
+    with open_run(str(tmp_path), CONFIG) as folder:
+        assert folder.changes == ()
+
+
 def test_fresh_takes_the_first_free_subfolder(tmp_path):
     open_run(str(tmp_path), CONFIG).close()
     (tmp_path / "fresh-2").mkdir()
@@ -135,7 +152,7 @@ def test_fresh_works_beside_a_running_run(tmp_path):
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints"])
 def test_run_without_config_is_refused(tmp_path, entrance, name):
-    (tmp_path / name).mkdir()
+    (tmp_path / name).mkdir() if name == "checkpoints" else (tmp_path / name).touch()
     assert f"holds {name} of a run but no config.json" in _refused(entrance, str(tmp_path), CONFIG)
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
@@ -218,3 +235,18 @@ def test_a_finished_run_keeps_its_summary_even_of_a_diverged_one(tmp_path):
     (tmp_path / "DONE").write_text("{")
     with open_run(str(tmp_path), {"seed": 0}) as folder, pytest.raises(ValueError, match="DONE is damaged"):
         _ = folder.summary
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "tensorboard", "config.json", "env.json", "metrics.jsonl", "DONE"])
+def test_files_and_folders_in_each_others_place(name, tmp_path, entrance):
+    open_run(str(tmp_path), CONFIG).close()
+    (tmp_path / name).unlink(missing_ok=True)
+    if "." in name or name == "DONE":
+        os.mkfifo(tmp_path / name)  # reading it would wait
+    else:
+        (tmp_path / name).write_text("")
+    before = sorted(tmp_path.iterdir())
+    assert (
+        f"{name} must be a fi" in (line := _refused(entrance, str(tmp_path), CONFIG)) or f"{name} must be a fo" in line
+    )
+    assert sorted(tmp_path.iterdir()) == before

@@ -2,11 +2,13 @@
 
 import json
 import math
+import os
 import struct
 
 import numpy as np
 import pytest
 
+from runs import SaveError
 from runs.records import HOST_CLOCK_FIELDS, Records, read
 
 
@@ -172,3 +174,31 @@ def test_tensorboard_gets_numbers_alone(tmp_path):
         values = {tag: value for _, tag, value in _shown(_events(tmp_path / "tb"))}  # on disk after a flush
     assert values.keys() == {"train/loss", "train/wall_seconds", "train/big", "train/nan", "train/count"}
     assert math.isnan(values["train/nan"]) and values["train/big"] == math.inf
+
+
+def test_a_tensorboard_folder_that_cannot_be_is_named(tmp_path):
+    (tmp_path / "tensorboard").write_text("")
+    with pytest.raises(SaveError, match="tensorboard' could not be saved: File exists"):
+        Records(tmp_path / "metrics.jsonl", tensorboard=tmp_path / "tensorboard")
+
+
+def test_lost_records_are_noted_until_the_run_writes_them_again(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    _write(path, [1, 2, 5])
+    with Records(path, resume_step=5, logged_steps=range(1, 6)) as records:
+        assert records.lost_steps == [3, 4]
+    assert read(path)[-1] == {"kind": "gap", "step": 4, "first_step": 3}
+    for resume_step, lost in ((5, []), (4, []), (3, [3])):  # from the checkpoint of step 3 the record is written again
+        with Records(path, resume_step=resume_step, logged_steps=range(1, resume_step + 1)) as records:
+            assert records.lost_steps == lost
+    assert [(r["kind"], r["step"]) for r in read(path)] == [("train", 1), ("train", 2), ("gap", 3)]
+
+
+def test_a_copy_by_hard_links_is_a_run_of_its_own(tmp_path):
+    """As ``cp -al`` makes it, to keep what a run had come to."""
+    _write(tmp_path / "metrics.jsonl", [1, 2])
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    os.link(tmp_path / "metrics.jsonl", tmp_path / "copy.jsonl")
+    _write(tmp_path / "copy.jsonl", [3], resume_step=2)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    assert [record["step"] for record in read(tmp_path / "copy.jsonl")] == [1, 2, 3]

@@ -11,6 +11,7 @@ from jax import numpy as jnp
 
 import models
 import reducers
+import runs
 from parallel import Layout, WorkerTimes, dispatch_lanes
 from reducers.arrivals import first_arrivals
 from tests.stepper import DATASET, Normalised, Stepper, after_each_call, largest_difference, setup_of
@@ -311,3 +312,44 @@ def test_each_worker_is_timed_by_itself():
             batch = {"batch_index": layout.split_steps(np.arange(8, dtype=np.uint32)[None])}
             step(layout.put((np.float32(0), np.zeros(8)), axes), batch, {}, {})
         assert times.seconds.argmax() == 5 and (times.seconds > 0).all()
+
+
+def test_times_of_a_run_that_is_killed_are_recorded_once(tmp_path, monkeypatch):
+    """It is killed after the trace reaches step 8, and before the checkpoint of step 8 is there."""
+    arguments = (SOFTMAX, "--config.train_steps=12", "--config.checkpoint_every_steps=4", "--num_devices=2")
+    timed = digits(tmp_path, *arguments, "--config.keep_checkpoints=9", "--record_times")
+    save = runs.Checkpoints.save
+
+    def killed(self, step, *rest, **options):
+        if step == 8:
+            raise KeyboardInterrupt
+        save(self, step, *rest, **options)
+
+    monkeypatch.setattr(runs.Checkpoints, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        command(*timed)
+    monkeypatch.undo()
+    assert {path.name: len(np.load(path)["seconds"]) for path in tmp_path.glob("*.npz")} == {"worker_seconds-2.npz": 7}
+    assert command(*timed) == 0
+    recorded = {path.name: len(np.load(path)["seconds"]) for path in tmp_path.glob("*.npz")}
+    assert recorded == {"worker_seconds-2.npz": 3, "worker_seconds-6.npz": 7}  # steps 2 to 4 and 6 to 12
+
+
+def test_traces_are_cut_where_the_run_goes_on(tmp_path):
+    for first, count in ((2, 10), (13, 8), (30, 5)):
+        recorder = runs.TraceRecorder(num_workers=2)
+        for step in range(first, first + count):
+            recorder.add([step, step])
+        recorder.write(runs.trace_path(tmp_path, first_step=first))
+    (tmp_path / "worker_seconds-mine.npz").write_text("not a run's")
+    whole = runs.trace_path(tmp_path, first_step=2).read_bytes()
+    runs.cut_traces(tmp_path, last_step=15)
+    assert runs.trace_path(tmp_path, first_step=2).read_bytes() == whole
+    assert np.load(runs.trace_path(tmp_path, first_step=13))["seconds"][:, 0].tolist() == [13, 14, 15]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"worker_seconds-{name}.npz" for name in ("13", "2", "mine")
+    ]
+    runs.trace_path(tmp_path, first_step=2).write_bytes(whole[:-40])
+    with pytest.raises(ValueError, match=r"worker_seconds-2\.npz': is no trace of seconds") as caught:
+        runs.cut_traces(tmp_path, last_step=15)
+    assert "\n" not in str(caught.value)

@@ -149,7 +149,7 @@ def signal_at(state, num_steps, *, number, name):
 
 
 def test_damaged_checkpoint_is_reported_and_the_one_before_used(uninterrupted, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(train.Run, "finish", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(train.Run, "finish", lambda self, state: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         command(*digits(tmp_path))
     monkeypatch.undo()

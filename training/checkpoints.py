@@ -68,11 +68,16 @@ def params_of(setup: TrainSetup, folder: str) -> Any:
       ConfigError: if the folder has no checkpoint, or the last is damaged or of another model.
     """
     shapes = setup.worker_shapes.params
-    with refusing(), open_checkpoints(setup, runs.expand(folder), access="read") as checkpoints:
-        found, step = None, processes.from_first(checkpoints.latest_step)
-        if step is not None:
-            has_ema = processes.from_first(lambda: checkpoints.holds("state/ema", step=step))
-            found = checkpoints.restore(shapes, which=step, part="state/ema" if has_ema else "state/params")
+
+    def read() -> tuple[int, Any] | None:
+        step = processes.from_first(checkpoints.latest_step)
+        if step is None:
+            return None
+        has_ema = processes.from_first(lambda: checkpoints.holds("state/ema", step=step))
+        return checkpoints.restore(shapes, which=step, part="state/ema" if has_ema else "state/params")
+
+    with refusing(), open_checkpoints(setup, runs.expand(folder, key="config.init_from"), access="read") as checkpoints:
+        found = checkpoints.choose_again(read)
     if found is None:
         raise ConfigError(f"config.init_from={folder!r}: must be the folder of a run with a checkpoint")
     return found[1]

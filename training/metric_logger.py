@@ -22,6 +22,8 @@ class MetricLogger:
     Attributes:
       counters: sums over all steps so far; part of every checkpoint.
       clock: the host's clock of the run.
+      last_evaluation: the last record of an evaluation; None where there is none, and in all processes but the first
+        until this start has made one.
 
     Args:
       setup: of the run.
@@ -38,14 +40,26 @@ class MetricLogger:
         self._setup, self._layout, self._start = setup, layout, start
         self._records: runs.Records | None = None
         if folder.process == 0:
-            self._records = runs.Records(folder.metrics, tensorboard=folder.tensorboard, resume_step=start or None)
+            last = [start] if start == setup.num_steps else []
+            self._records = runs.Records(
+                folder.metrics,
+                tensorboard=folder.tensorboard,
+                resume_step=start or None,
+                logged_steps=[*range(setup.log_every, start + 1, setup.log_every), *last],
+            )
+        self.last_evaluation = self._records.last_evaluation if self._records else None
         self._numbers = StepNumbers(setup, simulated_seconds=counters.simulated_seconds)
         self._last: Numbers = {}
         self._num_skipped = 0
         self._progress = runs.Progress(setup.num_steps, start_step=start)
         self.clock = runs.Clock(wall_seconds=self._records.wall_seconds if self._records else 0.0, step=start)
-        if start:
-            self.message(f"{folder.path}: going on at step {start} of {setup.num_steps}")
+        if start or folder.state == "resumed":
+            reason = "" if start else ", because it has no checkpoint"
+            self.message(f"{folder.path}: going on at step {start} of {setup.num_steps}{reason}")
+        if self._records and (lost := self._records.lost_steps):
+            self.message(
+                f"{str(folder.metrics)!r} has lost its records of steps {lost[0]} to {lost[-1]}; a record notes it"
+            )
 
     def __enter__(self) -> "MetricLogger":
         return self
@@ -100,7 +114,7 @@ class MetricLogger:
 
     def log_evaluation(self, step: int, quality: Numbers) -> None:
         """Records an evaluation, with the metrics of the step before it."""
-        self._record("eval", step, {**self._last, **quality})
+        self.last_evaluation = self._record("eval", step, {**self._last, **quality})
 
     def flush(self) -> None:
         """Puts all records so far on disk."""

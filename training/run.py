@@ -13,6 +13,7 @@ from data.example_order import ExampleOrder
 from data.examples import Dataset
 from data.feeds import Feeds
 from parallel import Layout, StepsInFlight, WorkerTimes, processes
+from runs.errors import refusing
 from training import checkpoints as state_checkpoints
 from training.evaluate import make_evaluation
 from training.metric_logger import MetricLogger
@@ -65,6 +66,9 @@ class Run:
             counters = runs.RunCounters()
             if self._restored is not None:
                 self.step, _, counters = self._restored
+            if self._times is not None:
+                with refusing():
+                    processes.from_first(lambda: runs.cut_traces(self._folder.path, last_step=self.step))
             self._feeds = stack.enter_context(self._make_feeds())
             self.resident = self._layout.put_shared(
                 {"train": self._feeds.resident, "constants": self._dataset.constants}
@@ -175,15 +179,19 @@ class Run:
         )
 
     def _flush(self) -> None:
+        self._folder.check_held()
         self._logger.flush()
         if self._folder.process == 0 and self._trace.num_steps:
-            self._trace.write(self._folder.path / f"worker_seconds-{self.step + 2}.npz")
+            self._trace.write(runs.trace_path(self._folder.path, first_step=self.step + 2))
             if processes.several():
                 self._logger.message(runs.slowest_process(self._trace.seconds, num_processes=processes.count()))
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, state: TrainState) -> dict[str, Any]:
         """Waits for the last checkpoint; returns the run's summary: its last evaluation, and its speed."""
         self._checkpoints.wait()
+        if processes.from_first(self._has_lost_evaluation):
+            self._logger.message("the record of the last evaluation was lost; it is made again")
+            self._logger.log_evaluation(self._setup.num_steps, self._evaluate(state, self.resident))
         if self._setup.async_mode is not None:
             self._folder.write("staleness.csv", asynchronous.table(self._count_staleness()))
         return processes.from_first(self._summary)
@@ -207,9 +215,15 @@ class Run:
             counts = asynchronous.merge(counts, part)
         return counts
 
+    def _has_lost_evaluation(self) -> bool:
+        """Returns whether the evaluation of the last step, which an earlier start made, is not in the records."""
+        last = self._logger.last_evaluation
+        return last is None or last["step"] < self._setup.num_steps
+
     def _summary(self) -> dict[str, Any]:
         keys = ("step", "epoch", "loss", "wall_seconds", "simulated_seconds", "dropped_examples")
-        last = [record for record in runs.read(self._folder.metrics) if record["kind"] == "eval"][-1]
+        last = self._logger.last_evaluation
+        assert last is not None
         rate = self._logger.clock.steps_per_second()
         examples = None if rate is None else rate * self._setup.examples_per_step
         best = self._setup.task.best[0]
