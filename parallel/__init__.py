@@ -5,7 +5,13 @@ A *worker* is an algorithmic replica, a *device* a piece of hardware, and a *lan
 """
 
 from parallel import processes
-from parallel.backend import compile_quickly, configure_cpu_devices, enable_latency_hiding, keep_freed_memory
+from parallel.backend import (
+    compile_quickly,
+    configure_cpu_devices,
+    default_cpu_devices,
+    enable_latency_hiding,
+    keep_freed_memory,
+)
 from parallel.dispatched_lanes import dispatch_lanes
 from parallel.lanes import Lanes, resolve_lanes, resolve_steps_per_call
 from parallel.layout import AXES, DEVICE_AXIS, LANE_AXIS, Layout
@@ -25,6 +31,7 @@ __all__ = [
     "WorkerTimes",
     "compile_quickly",
     "configure_cpu_devices",
+    "default_cpu_devices",
     "dispatch_lanes",
     "enable_latency_hiding",
     "keep_freed_memory",
