@@ -12,6 +12,7 @@ from runs.profile import Profile
 from runs.progress import Progress, in_words
 from runs.records import HOST_CLOCK_FIELDS, Records, read
 from runs.signals import catch_stop
+from runs.sinks import GuardedSink, Sink
 from runs.summary import default_workdir, summarise
 from runs.traces import TraceRecorder, slowest_process
 
@@ -20,11 +21,13 @@ __all__ = [
     "Checkpoints",
     "Clock",
     "Folder",
+    "GuardedSink",
     "Profile",
     "Progress",
     "Records",
     "RunCounters",
     "SaveError",
+    "Sink",
     "TraceRecorder",
     "catch_stop",
     "check_same",

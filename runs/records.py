@@ -19,25 +19,34 @@ import io
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runs import files
+from runs.sinks import Sink
 
 # A run that was killed and resumed may differ in these fields alone from one that was not.
 HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share")
 
 
 class Records:
-    """Appends records to metrics.jsonl and, if a folder is given, to a TensorBoard event file."""
+    """Appends records to metrics.jsonl, to a TensorBoard event file if a folder is given, and to further sinks."""
 
-    def __init__(self, path: Path, *, tensorboard: Path | None = None, resume_step: int | None = None):
+    def __init__(
+        self,
+        path: Path,
+        *,
+        tensorboard: Path | None = None,
+        sinks: Sequence[Sink] = (),
+        resume_step: int | None = None,
+    ):
         """Opens the file, and removes records that the run will write again.
 
         Args:
           path: metrics.jsonl.
           tensorboard: folder for event files, created if it is missing; None writes none.
+          sinks: get every record after metrics.jsonl has it.
           resume_step: the step of the checkpoint from which the run goes on. Records of later steps and a
             half-written last line are removed; the rest stays byte for byte. None removes every record.
 
@@ -55,6 +64,7 @@ class Records:
         with files.saving(path):
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115
             self._events = None if tensorboard is None else _Events(tensorboard, resume_step=resume_step)
+        self._sinks = sinks
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Writes a record, which has a "kind", an integer "step", and further numbers, strings or None.
@@ -71,6 +81,8 @@ class Records:
                 raise OSError("only part of a record could be written; is the disk full?")
             if self._events is not None:
                 self._events.append(plain)
+        for sink in self._sinks:
+            sink.append(plain)
 
     def flush(self) -> None:
         """Makes all records survive a power cut."""
@@ -78,6 +90,8 @@ class Records:
             os.fsync(self._file.fileno())
             if self._events is not None:
                 self._events.flush()
+        for sink in self._sinks:
+            sink.flush()
 
     def close(self) -> None:
         """Flushes and closes; a second call does nothing."""
@@ -88,6 +102,8 @@ class Records:
                 with files.saving(self._file.name), self._file:
                     if self._events is not None:
                         self._events.close()
+                for sink in self._sinks:
+                    sink.close()
 
     def __enter__(self) -> "Records":
         return self

@@ -1,10 +1,14 @@
 """The summary of a finished run names the method that the run used."""
 
 import pathlib
+import re
+import shlex
 
 import pytest
+from absl.testing import flagsaver
 
 import runs
+import train
 
 SUMMARY = {
     "num_devices": 8,
@@ -20,6 +24,8 @@ SUMMARY = {
 }
 CONFIG = {
     "num_workers": 8,
+    "optimizer": {"name": "sgd", "learning_rate": 0.2},
+    "train_steps": 120,
     "data": {"name": "digits", "evaluate_on": "test"},
     "model": {"name": "mlp"},
     "reducer": {"name": "mean"},
@@ -27,15 +33,17 @@ CONFIG = {
 }
 
 
-def _summary(config):
-    options = {"metric": "accuracy", "path": pathlib.Path("out/run"), "spec": "configs/digits.py", "overrides": ()}
-    return runs.summarise(SUMMARY, config=config, **options)
+def _summary(config, *, overrides=(), **changes):
+    task = {"metric": "accuracy", "mode": "max", "chance": 0.1}
+    where = {"path": pathlib.Path("out/run"), "spec": "configs/digits.py", "overrides": overrides}
+    return runs.summarise({**SUMMARY, **changes}, config=config, **task, **where)
 
 
 def test_a_synchronous_run_names_its_reducer():
     text = _summary(CONFIG)
     assert "digits, mlp: 8 workers = 8 devices x 1, synchronous, reducer mean, 120 steps" in text
-    assert "test accuracy  97.50%  (loss 0.5000, epoch 2.0)" in text and "--config.reducer.name=sum" in text
+    assert "test accuracy  97.50%  (loss 0.5000, epoch 2.0)" in text and "--config.reducer.name=adasum" in text
+    assert "remark" not in text
 
 
 @pytest.mark.parametrize("rule", ["inverse", {"name": "inverse"}])
@@ -47,4 +55,62 @@ def test_an_asynchronous_run_names_its_rule_and_no_reducer(rule):
 
 def test_a_damaged_summary_is_refused_in_one_line():
     with pytest.raises(ValueError, match=r"^workdir='out/run': DONE is damaged \(.*\); remove it$"):
-        runs.summarise({}, metric="accuracy", config=CONFIG, path=pathlib.Path("out/run"), spec="", overrides=())
+        where = {"path": pathlib.Path("out/run"), "spec": "", "overrides": ()}
+        runs.summarise({}, metric="accuracy", mode="max", config=CONFIG, **where)
+
+
+LONG = {"epoch": 9.0, "num_evaluated": 360, "first": 0.4}
+SUM = {**CONFIG, "num_workers": 32, "reducer": {"name": "sum"}}
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "says"),
+    [
+        (0.1, "accuracy is at chance; try"),
+        (0.13, "accuracy is at chance; try"),  # within the sampling error of 360 examples
+        (0.14, "accuracy is worse than at the start; try"),
+        (float("nan"), "accuracy is not finite; try"),
+        (0.41, None),
+    ],
+)
+def test_a_run_that_learnt_nothing_says_so_and_what_to_try(accuracy, says):
+    text = _summary(SUM, accuracy=accuracy, **LONG)
+    remarks = [line for line in text.splitlines() if line.startswith("remark")]
+    assert len(remarks) == (says is not None)
+    assert says is None or (says in remarks[0] and "--config.optimizer.learning_rate=0.00625" in remarks[0])
+
+
+def test_the_next_command_replaces_the_flags_that_it_changes():
+    given = ("--config.seed=3", "--config.reducer.name=sum", "--config.optimizer.learning_rate=0.2")
+    (failed,) = (s for s in _summary(SUM, overrides=given, accuracy=0.1, **LONG).splitlines() if s.startswith("next"))
+    assert failed.count("learning_rate=") == 1 and "learning_rate=0.00625" in failed
+    assert "--config.seed=3" in failed and "--config.reducer.name=sum" in failed
+    (learnt,) = (s for s in _summary(SUM, overrides=given, accuracy=0.9, **LONG).splitlines() if s.startswith("next"))
+    assert learnt.count("reducer.name") == 1 and "--config.reducer.name=mean" in learnt and "seed=3" in learnt
+
+
+def test_a_summary_of_before_says_nothing_of_what_it_does_not_know():
+    assert "remark" not in _summary(CONFIG, accuracy=0.12)
+    assert "at chance" in _summary(CONFIG, accuracy=0.10)
+
+
+# ---- what is recommended -----------------------------------------------------------------------------------------
+
+BEGIN = [("--config.train_epochs=15",), ("--config.reducer.name=sum", "--config.num_workers=32")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", BEGIN, ids=["mean", "sum, at chance"])
+def test_the_recommended_run_learns(flags, tmp_path, monkeypatch, capsys):
+    """Follows the recommendations of the digits config: none but the first run may end at chance."""
+    monkeypatch.chdir(pathlib.Path(__file__).resolve().parent.parent)
+    line, seen = ["--config=configs/digits.py", *flags], []
+    for number in range(3):
+        with flagsaver.flagsaver():
+            assert train.main(["train.py", *line, "--num_devices=2", f"--workdir={tmp_path}/{number}"]) == 0
+        text = capsys.readouterr().out
+        assert ("remark" in text) == (number == 0 and "sum" in str(flags)), text
+        seen.append(frozenset(line))
+        (command,) = re.findall(r"^next +make train ARGS=\"(.*)\"$", text, re.MULTILINE)
+        line = shlex.split(command)
+        assert frozenset(line) not in seen[-1:]

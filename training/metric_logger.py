@@ -1,6 +1,6 @@
 """Turns the metrics of steps into records, progress and counters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,16 +29,27 @@ class MetricLogger:
       folder: of the run; its first process keeps the records.
       start: steps that were done before this start of the run.
       counters: what the run had come to until then.
+      sinks: further places for the records of the first process.
     """
 
     def __init__(
-        self, setup: TrainSetup, layout: Layout, folder: runs.Folder, *, start: int, counters: runs.RunCounters
+        self,
+        setup: TrainSetup,
+        layout: Layout,
+        folder: runs.Folder,
+        *,
+        start: int,
+        counters: runs.RunCounters,
+        sinks: Sequence[runs.Sink] = (),
     ):
         self.counters = counters
         self._setup, self._layout, self._start = setup, layout, start
         self._records: runs.Records | None = None
         if folder.process == 0:
-            self._records = runs.Records(folder.metrics, tensorboard=folder.tensorboard, resume_step=start or None)
+            guarded = [runs.GuardedSink(sink, report=self.message) for sink in sinks]
+            self._records = runs.Records(
+                folder.metrics, tensorboard=folder.tensorboard, sinks=guarded, resume_step=start or None
+            )
         self._numbers = StepNumbers(setup, simulated_seconds=counters.simulated_seconds)
         self._last: Numbers = {}
         self._num_skipped = 0
@@ -101,6 +112,7 @@ class MetricLogger:
     def log_evaluation(self, step: int, quality: Numbers) -> None:
         """Records an evaluation, with the metrics of the step before it."""
         self._record("eval", step, {**self._last, **quality})
+        self._progress.evaluation(step, quality, split=self._setup.config.data.evaluate_on)
 
     def flush(self) -> None:
         """Puts all records so far on disk."""

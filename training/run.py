@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ class Run:
       steps_per_call: the most steps that one call of the devices takes.
       worker_times: if given, each worker's seconds are written to the folder.
       profile: folder for a trace of ten steps, or None.
+      sinks: further places for the records.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class Run:
         steps_per_call: int = 1,
         worker_times: WorkerTimes | None = None,
         profile: pathlib.Path | None = None,
+        sinks: Sequence[runs.Sink] = (),
     ):
         self._setup, self._layout, self._folder, self._dataset = setup, layout, folder, dataset
         self._steps_per_call, self._times, self._profile_folder = steps_per_call, worker_times, profile
+        self._sinks = sinks
         self._trace = runs.TraceRecorder(num_workers=layout.num_workers)
         self._in_flight = StepsInFlight(steps_per_call=steps_per_call)
         self._num_calls = 0
@@ -71,7 +74,9 @@ class Run:
             )
             self._evaluate = make_evaluation(self._setup, self._layout, self._dataset.test)
             self._logger = stack.enter_context(
-                MetricLogger(self._setup, self._layout, self._folder, start=self.step, counters=counters)
+                MetricLogger(
+                    self._setup, self._layout, self._folder, start=self.step, counters=counters, sinks=self._sinks
+                )
             )
             self._stop = stack.enter_context(runs.catch_stop())
             self._profile = stack.enter_context(runs.Profile(self._profile_folder))
@@ -209,13 +214,16 @@ class Run:
 
     def _summary(self) -> dict[str, Any]:
         keys = ("step", "epoch", "loss", "wall_seconds", "simulated_seconds", "dropped_examples")
-        last = [record for record in runs.read(self._folder.metrics) if record["kind"] == "eval"][-1]
+        records = runs.read(self._folder.metrics)
+        last = [record for record in records if record["kind"] == "eval"][-1]
         rate = self._logger.clock.steps_per_second()
         examples = None if rate is None else rate * self._setup.examples_per_step
         best = self._setup.task.best[0]
         return {
             "stopped_by": None,
             **{key: last[key] for key in (*keys, best)},
+            "num_evaluated": self._dataset.test.num_examples,
+            "first": records[0].get(best),
             "steps_per_second": rate,
             "examples_per_second": examples,
             "num_devices": self._layout.num_devices,
