@@ -18,7 +18,8 @@ def configure_cpu_devices(num_workers: int, *, num_devices: int | None, num_proc
 
     More devices than cores are slower: their threads wait for one another in every collective.
 
-    Changes nothing for GPUs and TPUs, nor where the calling program has started JAX already.
+    Changes nothing for GPUs and TPUs, nor where the calling program has started JAX already, or has set the number of
+    virtual devices and none is asked for.
 
     Args:
       num_workers: W.
@@ -28,6 +29,8 @@ def configure_cpu_devices(num_workers: int, *, num_devices: int | None, num_proc
     # A laptop that goes to sleep must not look like a device that missed a collective.
     set_xla_default("xla_cpu_collective_call_warn_stuck_timeout_seconds", "60")
     set_xla_default("xla_cpu_collective_call_terminate_timeout_seconds", "600")
+    if num_devices is None and jax.config.values["jax_num_cpu_devices"] > 0:
+        return
     if num_devices is None:
         num_devices = default_cpu_devices(num_workers, num_cores=usable_cores(), num_processes=num_processes)
     with contextlib.suppress(RuntimeError):  # JAX is in use

@@ -216,6 +216,20 @@ def test_command(line, in_root):
     check_command(line)
 
 
+README_RUNS = [line for text in read("README.md").blocks("sh") for line in text.splitlines() if "make train" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", README_RUNS)
+def test_runs_of_the_readme_learn(line, in_root, tmp_path, capsys):
+    variables = dict(word.split("=", 1) for word in shlex.split(line, comments=True)[2:])
+    arguments = shlex.split(variables.get("ARGS", ""))
+    with flagsaver.flagsaver():
+        assert train.main(["train.py", *arguments, "--num_devices=2", f"--workdir={tmp_path}"]) == 0
+    said = capsys.readouterr().out
+    assert "test accuracy" in said and "remark" not in said, said
+
+
 @pytest.mark.parametrize(
     "line",
     [

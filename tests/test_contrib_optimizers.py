@@ -1,4 +1,4 @@
-"""Schedule-free optimizers: a run is evaluated, saved and exported at the average, and goes on bit for bit."""
+"""Optimizers of optax.contrib in a run: it goes on bit for bit, and is evaluated at a schedule-free average."""
 
 import functools
 import signal
@@ -64,6 +64,33 @@ def test_a_killed_run_goes_on_bit_for_bit(uninterrupted, tmp_path, monkeypatch):
     assert command(*RUN, f"--workdir={tmp_path}") == 0
     setup = setup_of_run()
     assert same_bits(checkpoint_of(tmp_path, setup), checkpoint_of(uninterrupted, setup))
+
+
+OTHERS = [
+    "muon",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("prodigy", "dadapt_adamw", "galore", "dog", "madgrad")),
+]
+
+
+@pytest.mark.parametrize("reducer_on", ["gradients", pytest.param("updates", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_optimizers_train_and_go_on_bit_for_bit(name, reducer_on, tmp_path, monkeypatch):
+    changed = ("optimizer.", "ema_decay", "train_steps")
+    flags_of_run = (
+        *(flag for flag in RUN if not flag.removeprefix("--config.").startswith(changed)),
+        *(f"--config.optimizer.name={name}", "--config.optimizer.learning_rate=0.01", "--config.train_steps=20"),
+        f"--config.reducer_on={reducer_on}",
+    )
+    assert command(*flags_of_run, f"--workdir={tmp_path}/whole") == 0
+    with monkeypatch.context() as patch:
+        after_each_call(patch, functools.partial(signal_at, number=13, name="SIGTERM"))
+        assert command(*flags_of_run, f"--workdir={tmp_path}/killed") == 128 + signal.SIGTERM
+    assert command(*flags_of_run, f"--workdir={tmp_path}/killed") == 0
+    setup = make_setup(flags.load("configs/digits.py", [flag for flag in flags_of_run if flag.startswith("--config.")]))
+    (step, killed), (_, whole) = (checkpoint_of(tmp_path / part, setup) for part in ("killed", "whole"))
+    assert step == 20 and same_bits(killed, whole)
+    losses = [record["loss"] for record in runs.read(tmp_path / "whole" / "metrics.jsonl") if record["kind"] == "train"]
+    assert losses[-1] < losses[0] or name in ("prodigy", "dadapt_adamw", "dog")  # which begin with tiny steps
 
 
 def setup_of_run():
