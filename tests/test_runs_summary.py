@@ -86,7 +86,7 @@ def test_the_next_command_replaces_the_flags_that_it_changes():
     assert failed.count("learning_rate=") == 1 and "learning_rate=0.00625" in failed
     assert "--config.seed=3" in failed and "--config.reducer.name=sum" in failed
     (learnt,) = (s for s in _summary(SUM, overrides=given, accuracy=0.9, **LONG).splitlines() if s.startswith("next"))
-    assert learnt.count("reducer.name") == 1 and "--config.reducer.name=mean" in learnt and "seed=3" in learnt
+    assert learnt.count("reducer.name") == 1 and "--config.reducer.name=adasum" in learnt and "seed=3" in learnt
 
 
 def test_a_summary_of_before_says_nothing_of_what_it_does_not_know():
