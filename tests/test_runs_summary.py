@@ -4,11 +4,16 @@ import pathlib
 import re
 import shlex
 
+import jax
+import numpy as np
 import pytest
 from absl.testing import flagsaver
 
 import runs
 import train
+from configs import flags
+from data.augment import as_inputs
+from training.setup import make_setup
 
 SUMMARY = {
     "num_devices": 8,
@@ -94,22 +99,46 @@ def test_a_summary_of_before_says_nothing_of_what_it_does_not_know():
     assert "at chance" in _summary(CONFIG, accuracy=0.10)
 
 
+@pytest.mark.parametrize(
+    ("config", "num_values"),
+    [("shakespeare", None), pytest.param("bert_lamb", None, marks=pytest.mark.slow), ("digits", 10)],
+)
+def test_chance_is_what_a_uniform_distribution_comes_to(config, num_values):
+    """A model whose parameters are all zero gives every class or token the same logit."""
+    setup = make_setup(flags.load(f"configs/{config}.py:smoke"))
+    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), setup.worker_shapes.params)
+    dataset = setup.source.load(0)
+    columns = dataset.test.gather(np.arange(4)[None], np.array([-1]))
+    batch = as_inputs({name: column[0] for name, column in columns.items()}, dataset.constants)
+    sums = jax.jit(setup.task.evaluate)(params, {}, batch, np.ones(4, np.float32))
+    found = setup.task.metrics({name: float(value) for name, value in sums.items()})
+    metric, mode = setup.task.best
+    if num_values is None:
+        assert found[metric] == pytest.approx(setup.task.chance, rel=1e-4) and mode == "min"
+    else:
+        assert found["loss"] == pytest.approx(np.log(num_values)) and setup.task.chance == 1 / num_values
+
+
+def test_chance_of_pixels_is_eight_bits():
+    assert make_setup(flags.load("configs/cifar10_pixelcnn.py:smoke")).task.chance == 8.0
+
+
 # ---- what is recommended -----------------------------------------------------------------------------------------
 
 BEGIN = [("--config.train_epochs=15",), ("--config.reducer.name=sum", "--config.num_workers=32")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", BEGIN, ids=["mean", "sum, at chance"])
-def test_the_recommended_run_learns(flags, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("begin", BEGIN, ids=["mean", "sum, at chance"])
+def test_the_recommended_run_learns(begin, tmp_path, monkeypatch, capsys):
     """Follows the recommendations of the digits config: none but the first run may end at chance."""
     monkeypatch.chdir(pathlib.Path(__file__).resolve().parent.parent)
-    line, seen = ["--config=configs/digits.py", *flags], []
+    line, seen = ["--config=configs/digits.py", *begin], []
     for number in range(3):
         with flagsaver.flagsaver():
             assert train.main(["train.py", *line, "--num_devices=2", f"--workdir={tmp_path}/{number}"]) == 0
         text = capsys.readouterr().out
-        assert ("remark" in text) == (number == 0 and "sum" in str(flags)), text
+        assert ("remark" in text) == (number == 0 and "sum" in str(begin)), text
         seen.append(frozenset(line))
         (command,) = re.findall(r"^next +make train ARGS=\"(.*)\"$", text, re.MULTILINE)
         line = shlex.split(command)
