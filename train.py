@@ -44,7 +44,8 @@ flags.DEFINE_integer(
     None,
     lower_bound=1,
     upper_bound=65536,
-    help="Number of devices to use, over all processes. Default: the most that divide num_workers (on CPU up to 8).",
+    help="Number of devices to use, over all processes. Default: the most that divide num_workers (on CPU no more than "
+    "cores, and up to 8).",
 )
 flags.DEFINE_integer(
     "steps_per_dispatch",
@@ -77,6 +78,9 @@ flags.DEFINE_string(
     "compilation_cache",
     None,
     f"Folder that keeps compiled programs for later runs. Default: {runs.compiled.DEFAULT}; empty for none.",
+)
+flags.DEFINE_multi_string(
+    "sink", [], "module:attribute of a sink for the records, called with the run's folder and config. May be repeated."
 )
 flags.DEFINE_bool("dry_run", False, "Prints what would run, and exits.")
 flags.DEFINE_integer(
@@ -123,6 +127,7 @@ def train(
     lanes_at_once: int | None = None,
     worker_times: WorkerTimes | None = None,
     profile: pathlib.Path | None = None,
+    sinks: Sequence[runs.Sink] = (),
 ) -> dict[str, Any]:
     """Trains from the folder's last checkpoint, or from the start, to the end or until a signal asks to stop.
 
@@ -134,6 +139,7 @@ def train(
       lanes_at_once: the most lanes of a device whose gradients are computed at once; None resolves it.
       worker_times: if given, workers run one by one and their seconds are written to the folder.
       profile: folder for a trace of ten steps, or None.
+      sinks: further places for the records, beside metrics.jsonl and TensorBoard.
 
     Returns:
       The summary of the run. Its "stopped_by" names the signal that stopped it, or is None; the state is saved in
@@ -160,6 +166,7 @@ def train(
         steps_per_call=steps_per_call,
         worker_times=worker_times,
         profile=profile,
+        sinks=sinks,
     ) as run:
         state = run.restore() or setup.init_state(layout, params=initial_params(setup))
         for plan, batch, inputs in run.plans():
@@ -188,7 +195,12 @@ FAILURES: dict[type[Exception], str] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Does what a command line asks for; returns the exit code, which ``runs.exit_codes`` explains."""
+    """Does what a command line asks for; returns the exit code, which ``runs.exit_codes`` explains.
+
+    It may be called several times in a process, as in a notebook: no flag stays from the call before.
+    """
+    for flag in FLAGS.get_flags_for_module(__name__):
+        flag.unparse()
     return runs.exit_code(lambda: run(argv), failures=FAILURES)
 
 
@@ -206,6 +218,8 @@ def run(argv: Sequence[str]) -> int:
         parallel.keep_freed_memory()
     if FLAGS.record_times and config.server.name != "synchronous":
         raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
+    for name in FLAGS.sink:
+        runs.sinks.find(name)
     is_dry_run = FLAGS.dry_run or FLAGS.dry_run_devices is not None
     if FLAGS["dry_run_compile"].present and not is_dry_run:
         raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True or dry_run_devices")
@@ -281,6 +295,9 @@ def run(argv: Sequence[str]) -> int:
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
             runs.keep_compiled(cache)
+            with processes.together(ConfigError):
+                names = FLAGS.sink if folder.process == 0 else []
+                sinks = [runs.sinks.make(name, folder.path, config.to_dict()) for name in names]
             summary = train(
                 setup,
                 layout,
@@ -289,6 +306,7 @@ def run(argv: Sequence[str]) -> int:
                 lanes_at_once=config.lanes_at_once or folder.resolved.get("lanes_at_once"),
                 worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
                 profile=folder.path / "profile" if FLAGS.profile else None,
+                sinks=sinks,
             )
             if summary["stopped_by"]:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
@@ -296,8 +314,11 @@ def run(argv: Sequence[str]) -> int:
             folder.finish(summary)
         overrides = config_flags.split(argv)[1]
         command = {"config": config, "spec": FLAGS.config, "overrides": overrides}
+        metric, mode = setup.task.best
         with refusing():
-            print(runs.summarise(summary, metric=setup.task.best[0], path=folder.path, **command))
+            print(
+                runs.summarise(summary, metric=metric, mode=mode, chance=setup.task.chance, path=folder.path, **command)
+            )
     return 0
 
 

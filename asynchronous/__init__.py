@@ -17,7 +17,7 @@ cuts the order into groups of gradients that do not depend on each other and can
 
 from asynchronous.events import Durations, Events, Reads, from_model, from_table, order
 from asynchronous.modes import MODES, Mode
-from asynchronous.rules import RULES, Rate, Rule, make
+from asynchronous.rules import RATED, RULES, Rate, Rule, make
 from asynchronous.server import ServerState, apply_in_order, at_rate, init_server, traffic, values_in_order
 from asynchronous.staleness import (
     LayerTimes,
@@ -34,6 +34,7 @@ from asynchronous.waves import Slots, Wave, waves
 
 __all__ = [
     "MODES",
+    "RATED",
     "RULES",
     "Durations",
     "Events",

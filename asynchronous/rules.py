@@ -182,4 +182,7 @@ RULES = Registry(
     }
 )
 
+# Rules under which updates have rates between 0 and 1.
+RATED = frozenset({"delay_adaptive", "inverse", "inverse_sqrt"})
+
 make = RULES.make  # make(**config.server.rule)

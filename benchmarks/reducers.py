@@ -27,7 +27,7 @@ from absl import flags
 
 from benchmarks import candidates, command, leaves
 from benchmarks.measure import Row, copy_bytes_per_second, measure
-from parallel import Layout, configure_cpu_devices, keep_freed_memory
+from parallel import Layout, configure_cpu_devices, default_cpu_devices, keep_freed_memory
 from runs import environment, files
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ def plan(argv: Sequence[str]) -> Plan:
         if len(set(sizes)) < 2 or not set(given.layouts) & set(leaves.SIZED):
             raise ValueError(f"figure={given.figure!r}: needs two sizes of {' or '.join(leaves.SIZED)}")
     keep_freed_memory()
-    configure_cpu_devices(given.workers, num_devices=given.devices)
+    # Collectives between devices are what is measured, also where the devices are more than the cores.
+    configure_cpu_devices(given.workers, num_devices=given.devices or default_cpu_devices(given.workers))
     return Plan(
         sets=leaves.sets(given.layouts, sizes=sizes),
         candidates=candidates.defaults() if labels is None else [candidates.parse(label) for label in labels],

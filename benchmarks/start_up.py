@@ -6,7 +6,8 @@
 Runs ``python train.py --config=configs/digits.py`` with one step. The first record is written when that step is done,
 before the evaluation, and is flushed at once; the time is from the start of the process to that record, which is polled
 every few milliseconds. "cold" has an empty folder of compiled programs; "warm" has the folder of an earlier run, with
-all programs that it compiled. "import" is a process that imports train.py and ends.
+all programs that it compiled. "import" is a process that imports train.py and ends, and "import reducers" one that
+imports the package alone.
 """
 
 import os
@@ -72,19 +73,25 @@ def _cold() -> float:
         return first_step(Path(compiled))
 
 
-def _import() -> float:
+def _import(module: str) -> float:
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import train"], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-c", f"import {module}"], cwd=ROOT, check=True)
     return time.perf_counter() - began
 
 
 def benchmark(*, repeats: int, log: command.Log) -> command.Found:
     """Measures imports and first steps in turns; the first round fills the warm folder and is not counted."""
     with tempfile.TemporaryDirectory() as compiled:
-        contenders = {"import": _import, "cold": _cold, "warm": lambda: first_step(Path(compiled))}
+        contenders = {
+            "import": lambda: _import("train"),
+            "reducers": lambda: _import("reducers"),
+            "cold": _cold,
+            "warm": lambda: first_step(Path(compiled)),
+        }
         seconds = rounds.in_turns(contenders, repeats=repeats, log=log)
     found = [
         Measured("import", seconds["import"], "s"),
+        Measured("import reducers", seconds["reducers"], "s"),
         Measured("digits, start to first step, cold", seconds["cold"], "s"),
         Measured("digits, start to first step, warm", seconds["warm"], "s", Target("<=", 6)),
     ]

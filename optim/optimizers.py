@@ -1,13 +1,14 @@
-"""Optimizers by name: those of optax, TensorFlow's RMSProp, and chains.
+"""Optimizers by name: those of optax and optax.contrib, TensorFlow's RMSProp, and chains.
 
 Every optax function with a `learning_rate` is an optimizer here under its optax name and with its optax defaults, so
-a config block reads like the call: `{"name": "adamw", "learning_rate": 1e-3, "weight_decay": 0.01}`. Three things
+a config block reads like the call: `{"name": "adamw", "learning_rate": 1e-3, "weight_decay": 0.01}`. Four things
 differ, for values that a config cannot hold:
 
 * a mask is "all" (optax's default) or "weights": leaves with two or more dimensions, as the optimizer sees them. So
   biases and the scales of norms do not decay.
 * a dtype is its name, "bfloat16";
-* callables, trees of flags and random keys are left out; the key of the noise of `noisy_sgd` is an int.
+* callables, trees of flags and random keys are left out; the key of the noise of `noisy_sgd` is an int;
+* what `config.schedule` says is left out: warm-ups of an optimizer's own, and Muon's constant rate for other leaves.
 
 `chain` composes transformations, in order, one of which takes the learning rate:
 
@@ -99,22 +100,50 @@ def weights_mask(params: optax.Params) -> Any:
 INTERVALS: dict[str, str] = {
     **dict.fromkeys(("max_norm", "max_delta", "threshold", "clipping", "clipping_threshold"), "(0, inf)"),
     **dict.fromkeys(("k", "memory_size", "min_dim_size_to_factor"), "(0, inf)"),
+    **dict.fromkeys(("estim_lr0", "estim_lr_coef", "consistent_rms", "init_estim_sq_dist"), "(0, inf)"),
+    **dict.fromkeys(("rank", "update_proj_gap", "ns_steps"), "[1, inf)"),
     **dict.fromkeys(("b1", "b2", "b3", "beta", "decay", "decay_rate", "momentum", "rho"), "[0, 1)"),
+    **dict.fromkeys(("adam_b1", "adam_b2", "beta3", "betas"), "[0, 1)"),
+    **dict.fromkeys(("adam_eps_root", "adam_weight_decay", "weight_lr_power"), "[0, inf)"),
     **dict.fromkeys(("eps", "eps_root", "eta", "gamma", "initial_accumulator_value"), "[0, inf)"),
     **dict.fromkeys(("initial_scale", "min_norm", "min_scale", "trust_coefficient"), "[0, inf)"),
     **dict.fromkeys(("weight_decay", "weight_decay_rate"), "[0, inf)"),
 }
 
-# Functions of optax that a synchronous step cannot use, with the reason.
+# Where a name has a range of its own: a schedule-free optimizer divides by b1.
+INTERVALS_OF: dict[str, dict[str, str]] = {
+    "schedule_free_adamw": {"b1": "(0, 1)"},
+    "schedule_free_sgd": {"b1": "(0, 1)"},
+}
+
+# Parameters that `config.schedule` takes care of, or the program; and trees whose annotations look like numbers.
+LEFT_OUT = {
+    *("adam_learning_rate", "key", "seed", "warmup_steps"),
+    *("muon_weight_dimension_numbers", "weight_dimension_numbers"),
+}
+
+# Functions of optax that a step cannot use, with the reason.
 UNFIT: dict[str, str] = {
+    "differentially_private_aggregate": "needs the gradient of each example",
+    "dpsgd": "needs the gradient of each example",
+    "hutchinson_estimator_diag_hessian": "evaluates the loss, which an update of averaged gradients cannot",
     "lbfgs": "its line search evaluates the loss, which an update of averaged gradients cannot",
+    "mechanize": "wraps another optimizer, which a block cannot hold",
+    "momo": "needs the value of the loss in the update",
+    "momo_adam": "needs the value of the loss in the update",
     "optimistic_adam": "takes no schedule; use optimistic_adam_v2",
     "polyak_sgd": "needs the value of the loss in the update",
+    "reduce_on_plateau": "needs the value of the loss in the update",
     "rprop": "takes no schedule, and is for full batches",
     "scale_by_backtracking_linesearch": "evaluates the loss, which an update of averaged gradients cannot",
+    "scale_by_muon": "is for matrices alone; use muon",
     "scale_by_polyak": "needs the value of the loss in the update",
+    "sam": "wraps other optimizers, which a block cannot hold",
     "scale_by_rprop": "takes no schedule, and is for full batches",
     "scale_by_zoom_linesearch": "evaluates the loss, which an update of averaged gradients cannot",
+    "schedule_free": "wraps another optimizer; use schedule_free_sgd or schedule_free_adamw",
+    "sophia": "evaluates the loss, which an update of averaged gradients cannot",
+    "split_real_and_imaginary": "wraps another optimizer, which a block cannot hold",
 }
 
 
@@ -128,9 +157,11 @@ def _configurable(function: Callable) -> Callable[..., optax.GradientTransformat
     The result's signature is the schema: keyword-only, plainly annotated, `learning_rate` (if any) a required float.
     Called, it takes a schedule for `learning_rate` too.
     """
-    if "GradientTransformation" not in str(inspect.signature(function).return_annotation):
+    makes_one = "GradientTransformation" in str(inspect.signature(function).return_annotation)
+    if not makes_one and not _takes_rate(function):  # optax.contrib annotates not all of them
         return None
-    schema = signatures.config_parameters(function, intervals=INTERVALS, leave_out={"key", "seed"})
+    intervals = INTERVALS | INTERVALS_OF.get(function.__name__, {})
+    schema = signatures.config_parameters(function, intervals=intervals, leave_out=LEFT_OUT)
     if schema is None:
         return None
     if "learning_rate" in schema:  # required, also where optax would do without one
@@ -150,7 +181,7 @@ def _configurable(function: Callable) -> Callable[..., optax.GradientTransformat
 
 
 def _from_optax() -> dict[str, Callable]:
-    functions = {**vars(optax), "sm3": sm3, "tf_rmsprop": tf_rmsprop}
+    functions = {**vars(optax.contrib), **vars(optax), "sm3": sm3, "tf_rmsprop": tf_rmsprop}
     names = [name for name, f in functions.items() if inspect.isfunction(f) and not name.startswith("_")]
     found = {name: _configurable(functions[name]) for name in names if name not in UNFIT}
     return {name: function for name, function in found.items() if function is not None}

@@ -63,6 +63,16 @@ def make(block: Mapping[str, Any], *, total_steps: int, steps_per_epoch: float) 
     return lambda step: jnp.asarray(factor(step), jnp.float32)
 
 
+# Where the states of optax count for a schedule, and what they count before the first update.
+_COUNTS: dict[type, tuple[str, int]] = {
+    optax.ScaleByScheduleState: ("count", 0),
+    optax.contrib.DAdaptAdamWState: ("count", 0),
+    optax.contrib.MadgradState: ("count", 0),
+    optax.contrib.ProdigyState: ("count", 0),
+    optax.contrib.ScheduleFreeState: ("step_count", 1),
+}
+
+
 def at_step(opt_state: Any, step: jax.Array) -> Any:
     """Returns an optimizer's state with the counts of its schedules set to ``step``.
 
@@ -75,13 +85,17 @@ def at_step(opt_state: Any, step: jax.Array) -> Any:
     -0.25
     """
 
-    def is_schedule(node: Any) -> bool:
-        return isinstance(node, optax.ScaleByScheduleState)
+    def is_counted(node: Any) -> bool:
+        return type(node) in _COUNTS
 
     def set_count(node: Any) -> Any:
-        return node._replace(count=jnp.asarray(step, jnp.int32)) if is_schedule(node) else node
+        if not is_counted(node):
+            return node
+        field, first = _COUNTS[type(node)]
+        parts = type(node)(*(at_step(part, step) for part in node))  # another optimizer's state may be one of them
+        return parts._replace(**{field: jnp.asarray(step, jnp.int32) + first})
 
-    return jax.tree.map(set_count, opt_state, is_leaf=is_schedule)
+    return jax.tree.map(set_count, opt_state, is_leaf=is_counted)
 
 
 def _is_length(name: str) -> bool:

@@ -25,12 +25,13 @@ def config_parameter(parameter: inspect.Parameter, *, interval: str | None = Non
     """Returns the parameter as a key of a config, keyword-only and plainly annotated; None if a config cannot hold it.
 
     Numbers, schedules and arrays of optax's unions become float, or int where the default is one; dtypes become names;
-    masks become "all" (optax's default) or "weights". Callables, pytrees and transformations have no such form.
+    masks become "all" (optax's default) or "weights". A tuple of floats stays one. Callables, pytrees and
+    transformations have no such form.
 
     Args:
         parameter: of an optax function.
-        interval: the range of its values. It is dropped if the default lies outside: `b2` is below 1 for Adam, and 1
-            for SM3.
+        interval: the range of its values, or of each value of a tuple. It is dropped if the default lies outside: `b2`
+            is below 1 for Adam, and 1 for SM3.
     """
     name, default, hint = parameter.name, parameter.default, parameter.annotation
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -47,6 +48,9 @@ def config_parameter(parameter: inspect.Parameter, *, interval: str | None = Non
     elif name.endswith("_dtype") or name.startswith("dtype_"):
         annotation = FloatDtype
         default = default if default in (None, parameter.empty) else jnp.dtype(default).name
+    elif isinstance(default, tuple) and default and all(isinstance(item, float) for item in default):
+        item = float if interval is None else Annotated[float, interval]
+        annotation, interval = tuple[(item,) * len(default)], None  # type: ignore[misc]
     elif is_literal or members in ({bool}, {int}, {str}):
         annotation = hint if is_literal else members.pop()
     elif isinstance(default, (bool, int, float, str)):

@@ -8,6 +8,7 @@ from parallel import processes
 from parallel.backend import (
     compile_quickly,
     configure_cpu_devices,
+    default_cpu_devices,
     enable_latency_hiding,
     keep_freed_memory,
     start_backend,
@@ -31,6 +32,7 @@ __all__ = [
     "WorkerTimes",
     "compile_quickly",
     "configure_cpu_devices",
+    "default_cpu_devices",
     "dispatch_lanes",
     "enable_latency_hiding",
     "keep_freed_memory",

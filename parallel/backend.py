@@ -6,7 +6,7 @@ import os
 
 import jax
 
-# Virtual CPU devices by default, and at most.
+# Virtual CPU devices: at most by default, and at most.
 MAX_DEFAULT_DEVICES, MAX_FORCED_DEVICES = 8, 64
 
 # glibc's mallopt: name -> (its number in malloc.h, our value).
@@ -14,9 +14,12 @@ _MALLOC_OPTIONS = {"MMAP_THRESHOLD": (-3, 2**30), "TRIM_THRESHOLD": (-1, 2**31 -
 
 
 def configure_cpu_devices(num_workers: int, *, num_devices: int | None, num_processes: int = 1) -> None:
-    """Makes virtual CPU devices: as many as asked for, or up to 8 that divide the workers.
+    """Makes virtual CPU devices: as many as asked for, or as many as there are cores, up to 8, that divide the workers.
 
-    Changes nothing for GPUs and TPUs, nor where the calling program has started JAX already.
+    More devices than cores are slower: their threads wait for one another in every collective.
+
+    Changes nothing for GPUs and TPUs, nor where the calling program has started JAX already, or has set the number of
+    virtual devices and none is asked for.
 
     Args:
       num_workers: W.
@@ -26,9 +29,10 @@ def configure_cpu_devices(num_workers: int, *, num_devices: int | None, num_proc
     # A laptop that goes to sleep must not look like a device that missed a collective.
     set_xla_default("xla_cpu_collective_call_warn_stuck_timeout_seconds", "60")
     set_xla_default("xla_cpu_collective_call_terminate_timeout_seconds", "600")
+    if num_devices is None and jax.config.values["jax_num_cpu_devices"] > 0:
+        return
     if num_devices is None:
-        possible = (d for d in range(num_processes, MAX_DEFAULT_DEVICES + 1, num_processes) if num_workers % d == 0)
-        num_devices = max(possible, default=num_processes)
+        num_devices = default_cpu_devices(num_workers, num_cores=usable_cores(), num_processes=num_processes)
     with contextlib.suppress(RuntimeError):  # JAX is in use
         own = min(num_devices, num_workers, MAX_FORCED_DEVICES) // num_processes
         jax.config.update("jax_num_cpu_devices", max(1, own))
@@ -46,6 +50,29 @@ def start_backend() -> None:
         named = jax.config.values["jax_platforms"]
         reason = str(error).partition("\n")[0] or "this jaxlib has no such platform"
         raise ValueError(f"JAX_PLATFORMS={named!r}: JAX cannot start: {reason}") from None
+
+
+def default_cpu_devices(num_workers: int, *, num_cores: int = MAX_DEFAULT_DEVICES, num_processes: int = 1) -> int:
+    """Returns the number of virtual CPU devices of all processes together: the most that divide the workers.
+
+    Args:
+      num_workers: W.
+      num_cores: cores of this process; the devices are no more, unless the processes are.
+      num_processes: P; each has equally many devices.
+
+    >>> [default_cpu_devices(8, num_cores=cores) for cores in (1, 2, 3, 4, 64)]
+    [1, 2, 2, 4, 8]
+    """
+    most = min(num_cores, MAX_DEFAULT_DEVICES)
+    possible = (d for d in range(num_processes, most + 1, num_processes) if num_workers % d == 0)
+    return max(possible, default=num_processes)
+
+
+def usable_cores() -> int:
+    """Returns the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def set_xla_default(name: str, value: str) -> None:

@@ -14,6 +14,7 @@ from runs.profile import Profile
 from runs.progress import Progress, in_words
 from runs.records import HOST_CLOCK_FIELDS, Records, read
 from runs.signals import catch_stop
+from runs.sinks import GuardedSink, Sink
 from runs.summary import default_workdir, summarise
 from runs.traces import TraceRecorder, cut_traces, slowest_process, trace_path
 
@@ -24,11 +25,13 @@ __all__ = [
     "Code",
     "CodeChange",
     "Folder",
+    "GuardedSink",
     "Profile",
     "Progress",
     "Records",
     "RunCounters",
     "SaveError",
+    "Sink",
     "TraceRecorder",
     "agreement",
     "catch_stop",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 EVERY_SECONDS = 5.0  # least time between two plain lines
+EVALUATION_SECONDS = 2.0  # least time between two lines of evaluations
 _SHOWN = ("loss", "accuracy", "masked_lm_accuracy", "bits_per_dim", "perplexity")
 
 
@@ -54,6 +55,7 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._shown_seconds: float | None = None  # the time of the last plain line
+        self._evaluated_seconds: float | None = None  # the time of the last line of an evaluation
         self._waiting: str | None = None  # a plain line that is shown only if no other follows
         self._bar = None
         if self._stream.isatty():
@@ -74,6 +76,20 @@ class Progress:
         if self._shown_seconds is None or now - self._shown_seconds >= EVERY_SECONDS or step == self._num_steps:
             self._shown_seconds = now
             self._show_waiting()
+
+    def evaluation(self, step: int, record: Mapping[str, Any], *, split: str) -> None:
+        """Shows an evaluation as a line of its own, unless one was shown just before; the last one is always shown.
+
+        Args:
+          step: that was evaluated.
+          record: its quality.
+          split: "test" or "validation".
+        """
+        now, shown = self._clock(), self._evaluated_seconds
+        if shown is None or now - shown >= EVALUATION_SECONDS or step == self._num_steps:
+            self._evaluated_seconds = self._shown_seconds = now
+            self._waiting = None  # the evaluation says more
+            self.message(f"step {step}/{self._num_steps}  {split} {_describe(record)}")
 
     def message(self, text: str) -> None:
         """Writes a line of its own, without damage to the bar."""

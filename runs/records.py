@@ -24,19 +24,21 @@ from pathlib import Path
 from typing import Any
 
 from runs import files
+from runs.sinks import Sink
 
 # A run that was killed and resumed may differ in these fields alone from one that was not.
 HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share")
 
 
 class Records:
-    """Appends records to metrics.jsonl and, if a folder is given, to a TensorBoard event file."""
+    """Appends records to metrics.jsonl, to a TensorBoard event file if a folder is given, and to further sinks."""
 
     def __init__(
         self,
         path: Path,
         *,
         tensorboard: Path | None = None,
+        sinks: Sequence[Sink] = (),
         resume_step: int | None = None,
         logged_steps: Iterable[int] = (),
     ):
@@ -45,6 +47,7 @@ class Records:
         Args:
           path: metrics.jsonl.
           tensorboard: folder for event files, created if it is missing; None writes none.
+          sinks: get every record after metrics.jsonl has it.
           resume_step: the step of the checkpoint from which the run goes on. Records of later steps and a
             half-written last line are removed; the rest stays byte for byte. None removes every record.
           logged_steps: steps up to ``resume_step`` that must have a train record. If some are missing, a record of kind
@@ -68,7 +71,8 @@ class Records:
         """The last record of an evaluation that was kept."""
         self.lost_steps = _lost(kept, logged_steps)
         """The steps whose records are missing, unless an earlier start has noted the gap."""
-        self._events = None if tensorboard is None else _Events(tensorboard, resume_step=resume_step)
+        events = [] if tensorboard is None else [_Events(tensorboard, resume_step=resume_step)]
+        self._sinks: list[Sink] = [*events, *sinks]
         with files.saving(path):
             self._file = self._open()
         if self.lost_steps:
@@ -87,8 +91,8 @@ class Records:
         with files.saving(self._path):
             if self._file.write(line) != len(line):
                 raise OSError("only part of a record could be written; is the disk full?")
-        if self._events is not None:
-            self._events.append(plain)
+        for sink in self._sinks:
+            sink.append(plain)
 
     def flush(self) -> None:
         """Makes all records survive a power cut, and puts the file back if somebody has removed it.
@@ -108,8 +112,8 @@ class Records:
             finally:
                 with files.saving(self._path):
                     self._file.close()
-                if self._events is not None:
-                    self._events.close()
+                for sink in self._sinks:
+                    sink.close()
 
     def _open(self) -> io.FileIO:
         return open(self._path, "a+b", buffering=0)
@@ -117,8 +121,8 @@ class Records:
     def _sync(self) -> None:
         with files.saving(self._path):
             os.fsync(self._file.fileno())
-        if self._events is not None:
-            self._events.flush()
+        for sink in self._sinks:
+            sink.flush()
 
     def _keep_in_place(self) -> None:
         if not os.path.lexists(self._path):  # the open file still has its content

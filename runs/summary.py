@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs import identity, progress
+from runs import identity, outcome, progress
 
 
 def default_workdir(spec: str, config: Mapping[str, Any]) -> str:
@@ -23,6 +23,8 @@ def summarise(
     summary: Mapping[str, Any],
     *,
     metric: str,
+    mode: outcome.Mode,
+    chance: float | None = None,
     config: Mapping[str, Any],
     path: Path,
     spec: str,
@@ -33,6 +35,8 @@ def summarise(
     Args:
       summary: what ``train.train`` returned.
       metric: name of the task's own metric.
+      mode: whether it is to be maximal or minimal.
+      chance: its value without any knowledge, or None.
       config: the run's config, as nested dicts.
       path: the run's folder.
       spec: the config file, with its variant.
@@ -49,28 +53,45 @@ def summarise(
             method = f"{names['server']}, rule {rule if isinstance(rule, str) else rule['name']}"
         where = f"{config['num_workers']} workers = {summary['num_devices']} devices x {summary['lanes']}"
         name, value = next(iter(progress.quantities(summary, names=[metric])), ("", ""))
+        fault = outcome.fault(
+            summary[metric],
+            mode=mode,
+            chance=chance,
+            num_examples=summary.get("num_evaluated", 0),
+            first=summary.get("first"),
+        )
+        cures = outcome.cures(config, epoch=summary["epoch"])
+        remark = "" if fault is None else f"\n{'remark':<14} {name} is {fault}; try {_either(cures)}"
+        flags = outcome.comparison(config) if fault is None else cures[:1]
         split = config["data"].get("evaluate_on", "test")
         speed = "not measured: too few steps"
         if summary["steps_per_second"]:
             speed = f"{summary['steps_per_second']:,.1f} steps/s, {summary['examples_per_second']:,.0f} examples/s"
         return f"""
 {names["data"]}, {names["model"]}: {where}, {method}, {summary["step"]} steps
-{f"{split} {name}":<14} {value}  (loss {summary["loss"]:.4f}, epoch {summary["epoch"]:.1f})
+{f"{split} {name}":<14} {value}  (loss {summary["loss"]:.4f}, epoch {summary["epoch"]:.1f}){remark}
 speed          {speed}
 time           {summary["wall_seconds"]:.1f} s, simulated {summary["simulated_seconds"]:.1f} s
 results        {path}  (metrics.jsonl, tensorboard/, checkpoints/)
-next           {_comparison(names, spec=spec, overrides=overrides)}
+next           {_command(flags, spec=spec, overrides=overrides)}
                .venv/bin/python -m experiments.plot {shlex.quote(str(path))}"""
     except (LookupError, TypeError, ValueError) as error:
         damage = f"{type(error).__name__} {error}"
         raise ValueError(f"workdir={str(path)!r}: DONE is damaged ({damage}); remove it") from error
 
 
-def _comparison(names: Mapping[str, str], *, spec: str, overrides: Sequence[str]) -> str:
-    """Returns the command of the same run with another reducer, or of a synchronous one if the run has no reducer."""
-    block, other = "reducer", "sum" if names["reducer"] == "mean" else "mean"
-    if names["server"] != "synchronous":
-        block, other = "server", "synchronous"
-    kept = [flag for flag in overrides if not flag.lstrip("-").startswith(f"config.{block}.")]
-    flags = [f"--config={spec}", *kept, f"--config.{block}.name={other}"]
-    return f'make train ARGS="{shlex.join(flags)}"'
+def _either(flags: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(flags[:-1]), flags[-1])))
+
+
+def _command(flags: Sequence[str], *, spec: str, overrides: Sequence[str]) -> str:
+    """Returns the command of the same run with further flags, which replace those of the same key or block."""
+    keys = {flag.partition("=")[0].lstrip("-") for flag in flags}
+    blocks = tuple(key.removesuffix("name") for key in keys if key.endswith(".name"))
+
+    def is_kept(flag: str) -> bool:
+        key = flag.partition("=")[0].lstrip("-")
+        return key not in keys and not key.startswith(blocks)
+
+    kept = filter(is_kept, overrides)
+    return f'make train ARGS="{shlex.join([f"--config={spec}", *kept, *flags])}"'

@@ -223,7 +223,8 @@ def test_slopes_are_those_of_numpys_line():
 @pytest.mark.slow
 def test_start_up():
     found = named(start_up.benchmark(repeats=1, log=print))
-    assert list(found) == ["import", "digits, start to first step, cold", "digits, start to first step, warm"]
+    steps = [f"digits, start to first step, {programs}" for programs in ("cold", "warm")]
+    assert list(found) == ["import", "import reducers", *steps]
     assert all(one.median > 0.1 for one in found.values())
 
 

@@ -42,7 +42,7 @@ def one_line(said: str, *words: str) -> None:
 
 # ---- a full disk -------------------------------------------------------------------------------------------------
 
-# A child of limited file size or on a small disk of its own, JAX on 8 devices as in the tests.
+# A child of limited file size or on a small disk of its own, on 8 devices as in the tests.
 CHILD = """
 import resource, sys, signal
 limit = int(sys.argv.pop(1))
@@ -50,7 +50,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that writing fails with EFBI
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 import train
-sys.exit(train.main([*sys.argv, "--compilation_cache="]))
+sys.exit(train.main([*sys.argv, "--compilation_cache=", "--num_devices=8"]))
 """
 
 

@@ -10,7 +10,7 @@ import optax
 import pytest
 from ml_collections import ConfigDict
 
-from optim import optimizers
+from optim import optimizers, schedules
 from reducers import registry
 
 
@@ -27,6 +27,12 @@ def first_update(block, *, rate=None, params=None, grads=None):
     params, grads = params or tree(0), grads or tree(1)
     optimizer = optimizers.make(block, learning_rate=constant(block["learning_rate"] if rate is None else rate))
     return optimizer.update(grads, optimizer.init(params), params, an_unknown_extra=1)[0]
+
+
+def second_update(block, *, rate):
+    optimizer = optimizers.make(block, learning_rate=constant(rate))
+    state = optimizer.update(tree(1), optimizer.init(tree(0)), tree(0))[1]
+    return optimizer.update(tree(2), state, tree(0))[0]
 
 
 def tf_rmsprop_reference(grads, *, rates, decay, momentum, eps, ms_start=1.0, rate_inside=True):
@@ -73,14 +79,17 @@ def test_tf_rmsprop_has_tensorflows_defaults():
 def test_every_optax_optimizer_is_reachable_or_refused_with_a_reason():
     with_rate = {
         name
-        for name, f in vars(optax).items()
+        for name, f in (vars(optax.contrib) | vars(optax)).items()
         if inspect.isfunction(f) and "learning_rate" in inspect.signature(f).parameters
         if not name.startswith(("_", "scale_by_"))
     }
     assert with_rate <= set(optimizers.OPTIMIZERS) | set(optimizers.UNFIT)
     assert {"sgd", "adam", "adamw", "lamb", "lars", "rmsprop", "lion", "adafactor"} <= set(optimizers.OPTIMIZERS)
     assert {"chain", "sm3", "tf_rmsprop"} <= set(optimizers.OPTIMIZERS)
-    assert all(hasattr(optax, name) for name in optimizers.UNFIT)
+    assert {"muon", "prodigy", "schedule_free_sgd", "schedule_free_adamw", "dadapt_adamw", "dog"} <= set(
+        optimizers.OPTIMIZERS
+    )
+    assert set(optimizers.UNFIT) <= set(vars(optax) | vars(optax.contrib))
     for name, reason in optimizers.UNFIT.items():
         with pytest.raises(ValueError, match=f"^name='{name}': {reason}"):
             optimizers.OPTIMIZERS.find(name)
@@ -92,18 +101,22 @@ def test_block_equals_call(name):
     assert [k for k, p in parameters.items() if p.default is p.empty] == ["learning_rate"]
     for parameter in parameters.values():
         assert parameter.kind is parameter.KEYWORD_ONLY
-        assert registry.plain_type(parameter.annotation) in (int, float, bool, str)
+        assert registry.plain_type(parameter.annotation) in (int, float, bool, str, tuple)
 
     ours = first_update({"name": name, "learning_rate": 0.1})
     if name in ("sm3", "noisy_sgd"):  # optax's own take a fixed rate, or a random key
         extra = {} if name == "sm3" else {"key": 0}
         reference = getattr(optax, name)(0.1, **extra)
     else:
-        reference = getattr(optax, name, optimizers.tf_rmsprop)(learning_rate=constant(0.1))
+        own = getattr(optax.contrib, name, optimizers.tf_rmsprop)
+        reference = getattr(optax, name, own)(learning_rate=constant(0.1))
     theirs = reference.update(tree(1), reference.init(tree(0)), tree(0))[0]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, theirs)
-    half = first_update({"name": name, "learning_rate": 0.1}, rate=0.05)  # the schedule's rate, not the block's
-    assert not np.allclose(half["kernel"], ours["kernel"], rtol=1e-3, atol=0)
+    if name == "cocob":  # its rate multiplies the gradient, and its step does not depend on the gradient's scale
+        return
+    # The schedule's rate, not the block's; of the second update, since adopt's first is zero.
+    whole, half = (second_update({"name": name, "learning_rate": 0.1}, rate=rate) for rate in (0.1, 0.05))
+    assert not np.allclose(half["kernel"], whole["kernel"], rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "lamb"])
@@ -162,7 +175,7 @@ SGD: dict[str, Any] = {"name": "sgd", "learning_rate": 0.1}
 CHAIN: dict[str, Any] = {"name": "chain", "learning_rate": 0.1}
 REFUSED = [
     ({**SGD, "name": "sdg"}, "name='sdg': unknown name; did you mean 'sgd'"),
-    ({**SGD, "name": "qqqq"}, "name='qqqq': unknown name; allowed: adabelief, .*chain, .*tf_rmsprop"),
+    ({**SGD, "name": "qqqq"}, "name='qqqq': unknown name; allowed: acprop, .*chain, .*tf_rmsprop"),
     ({**SGD, "name": "clip"}, "name='clip': unknown name"),  # a transformation without a rate
     ({**SGD, "name": "masked"}, "name='masked': unknown name"),
     ({"learning_rate": 0.1}, "name: missing"),
@@ -184,6 +197,11 @@ REFUSED = [
     ({"name": "adamw", "learning_rate": 0.1, "weight_decay": -1.0}, "weight_decay=-1.0: must be float in "),
     ({"name": "adamw", "learning_rate": 0.1, "mask": "kernels"}, "mask='kernels': must be one of 'all', 'weights'"),
     ({"name": "adafactor", "learning_rate": 0.1, "min_dim_size_to_factor": 2.5}, "min_dim_size_to_factor=2.5: must be"),
+    ({"name": "muon", "learning_rate": 0.1, "ns_steps": 0}, r"ns_steps=0: must be int in \[1, inf\)"),
+    ({"name": "schedule_free_sgd", "learning_rate": 0.1, "b1": 0.0}, r"b1=0.0: must be float in \(0, 1\)"),
+    ({"name": "schedule_free_sgd", "learning_rate": 0.1, "warmup_steps": 9}, "warmup_steps: unknown key"),
+    ({"name": "momo", "learning_rate": 0.1}, "name='momo': needs the value of the loss"),
+    ({"name": "sophia", "learning_rate": 0.1}, "name='sophia': evaluates the loss"),
     ({**CHAIN}, "transforms: missing"),
     ({**CHAIN, "transforms": 3}, "transforms=3: must be a tuple of a block"),
     ({**CHAIN, "transforms": (3,)}, r"transforms=\(3,\): must be a tuple of a block"),
@@ -211,6 +229,52 @@ def test_refused_in_one_line(block, message):
     with pytest.raises(ValueError, match=f"^{message}") as caught:
         optimizers.make(block, learning_rate=constant(0.1))
     assert "\n" not in str(caught.value)
+
+
+# One of optax's mixes ranks, which tests do not allow.
+TRANSFORMATIONS = sorted(
+    set(optimizers.TRANSFORMATIONS) - set(optimizers.OPTIMIZERS) - {"scale_by_distance_over_gradients"}
+)
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_every_part_of_a_chain_needs_no_more_than_a_gradient(name):
+    """What needs the loss, or its value, is refused by name and not by a traceback in the step."""
+    required = {
+        key: {int: 2, float: 0.5}[registry.plain_type(p.annotation)]
+        for key, p in optimizers.TRANSFORMATIONS.parameters(name).items()
+        if p.default is p.empty and key != "learning_rate"
+    }
+    end = () if name in ("scale_by_learning_rate", "scale_by_madgrad") else ({"name": "scale_by_learning_rate"},)
+    updates = first_update({**CHAIN, "transforms": ({"name": name, **required}, *end)})
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(updates))
+
+
+# fromage scales by a second schedule, whose state optax does not export.
+@pytest.mark.parametrize("name", sorted(set(optimizers.OPTIMIZERS) - {"chain", "fromage"}))
+def test_the_rate_of_an_update_is_that_of_the_given_step(name):
+    """Also of an optimizer that makes several updates a step, or that skipped some."""
+    asked = set()
+
+    def rate(step):
+        asked.add(int(step))
+        return jnp.float32(0.1)
+
+    optimizer = optimizers.make({"name": name, "learning_rate": 0.1}, learning_rate=rate)
+    state = optimizer.init(tree(0))
+    for _ in range(3):
+        asked.clear()
+        _, state = optimizer.update(tree(1), schedules.at_step(state, jnp.int32(7)), tree(0))
+    # A schedule-free optimizer weighs the average by the rate of the step after.
+    assert asked == ({7, 8} if name.startswith("schedule_free") else {7})
+
+
+def test_betas_are_a_tuple_in_their_range():
+    prodigy = {"name": "prodigy", "learning_rate": 1.0}
+    whole, other = (second_update({**prodigy, **betas}, rate=1.0) for betas in ({}, {"betas": [0.0, 0.5]}))
+    assert not np.allclose(whole["kernel"], other["kernel"], rtol=1e-3, atol=0)
+    with pytest.raises(ValueError, match=r"^betas=\(0.9, 1.0\): must be a tuple of float in \[0, 1\)"):
+        optimizers.OPTIMIZERS.check({**prodigy, "betas": (0.9, 1.0)})
 
 
 def test_default_outside_its_range_is_allowed():

@@ -1,5 +1,9 @@
 """Layouts, pmap and shard_map, the ways over lanes, and the bounded pipeline."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import numpy as np
 import optax
@@ -172,3 +176,23 @@ def test_many_dispatched_lanes_on_several_devices():
     """32 calls without a limit deadlock on jax 0.10.2."""
     shared, own = run(Layout.of(32, num_devices=2), lanes="dispatched", num_steps=20)
     assert np.isfinite(shared[0]["w"]).all() and own["seen"].sum() == sum(range(32 * 20))
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "num_cores", "num_processes", "expected"),
+    [(8, 2, 1, 2), (8, 64, 1, 8), (6, 4, 1, 3), (7, 4, 1, 1), (32, 6, 1, 4), (8, 2, 4, 4), (8, 4, 2, 4), (12, 5, 3, 3)],
+)
+def test_virtual_devices_are_no_more_than_cores_unless_processes_are(num_workers, num_cores, num_processes, expected):
+    found = parallel.default_cpu_devices(num_workers, num_cores=num_cores, num_processes=num_processes)
+    assert found == expected and num_workers % found == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="macOS binds no process to a core")
+def test_cores_are_those_that_the_process_may_use():
+    program = (
+        "import os, jax, parallel; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+        "parallel.configure_cpu_devices(8, num_devices=None); print(jax.device_count())"
+    )
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "1\n", done.stderr

@@ -37,6 +37,18 @@ def test_final_step_is_shown_at_once_and_once():
     assert _lines(stream) == ["step 1/3", "step 3/3"]
 
 
+def test_evaluations_are_lines_at_a_readable_pace_and_the_last_is_shown():
+    stream, seconds = io.StringIO(), iter([0.0, 0.1, 1.0, 2.1, 2.2, 3.0])
+    with Progress(60, stream=stream, clock=lambda: next(seconds)) as progress:
+        progress.update(1, {"loss": 2.0})
+        for step in (10, 20, 30):
+            progress.evaluation(step, {"loss": 1.0, "accuracy": 0.5}, split="test")
+        progress.update(31, {"loss": 0.5})
+        progress.evaluation(60, {"loss": 0.25, "accuracy": 0.75}, split="test")
+    assert [line.split("  ")[0] for line in _lines(stream)] == ["step 1/60", "step 10/60", "step 30/60", "step 60/60"]
+    assert _lines(stream)[-1] == "step 60/60  test loss 0.2500  accuracy 75.00%"
+
+
 def test_messages_between_plain_lines():
     stream = io.StringIO()
     Progress(3, stream=stream).message("saved")
@@ -48,11 +60,13 @@ def test_bar_on_a_terminal():
     progress = Progress(10, start_step=4, stream=stream)
     progress.update(6, {"loss": 0.25, "accuracy": 1.0})
     progress.message("saved")
+    progress.evaluation(8, {"accuracy": 0.5}, split="validation")
     progress.update(10, {"loss": float("nan")})
     progress.close()
     progress.close()
     text = stream.getvalue()
     assert "4/10" in text and "10/10" in text and "loss nan" in text
+    assert "step 8/10  validation accuracy 50.00%\n" in text
     assert "saved\n" in text.replace("\r", "\n"), "the message stands on a line of its own"
 
 

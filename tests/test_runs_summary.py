@@ -1,10 +1,19 @@
 """The summary of a finished run names the method that the run used."""
 
 import pathlib
+import re
+import shlex
 
+import jax
+import numpy as np
 import pytest
+from absl.testing import flagsaver
 
 import runs
+import train
+from configs import flags
+from data.augment import as_inputs
+from training.setup import make_setup
 
 SUMMARY = {
     "num_devices": 8,
@@ -20,6 +29,8 @@ SUMMARY = {
 }
 CONFIG = {
     "num_workers": 8,
+    "optimizer": {"name": "sgd", "learning_rate": 0.2},
+    "train_steps": 120,
     "data": {"name": "digits", "evaluate_on": "test"},
     "model": {"name": "mlp"},
     "reducer": {"name": "mean"},
@@ -27,15 +38,17 @@ CONFIG = {
 }
 
 
-def _summary(config):
-    options = {"metric": "accuracy", "path": pathlib.Path("out/run"), "spec": "configs/digits.py", "overrides": ()}
-    return runs.summarise(SUMMARY, config=config, **options)
+def _summary(config, *, overrides=(), **changes):
+    task = {"metric": "accuracy", "mode": "max", "chance": 0.1}
+    where = {"path": pathlib.Path("out/run"), "spec": "configs/digits.py", "overrides": overrides}
+    return runs.summarise({**SUMMARY, **changes}, config=config, **task, **where)
 
 
 def test_a_synchronous_run_names_its_reducer():
     text = _summary(CONFIG)
     assert "digits, mlp: 8 workers = 8 devices x 1, synchronous, reducer mean, 120 steps" in text
-    assert "test accuracy  97.50%  (loss 0.5000, epoch 2.0)" in text and "--config.reducer.name=sum" in text
+    assert "test accuracy  97.50%  (loss 0.5000, epoch 2.0)" in text and "--config.reducer.name=adasum" in text
+    assert "remark" not in text
 
 
 @pytest.mark.parametrize("rule", ["inverse", {"name": "inverse"}])
@@ -47,4 +60,86 @@ def test_an_asynchronous_run_names_its_rule_and_no_reducer(rule):
 
 def test_a_damaged_summary_is_refused_in_one_line():
     with pytest.raises(ValueError, match=r"^workdir='out/run': DONE is damaged \(.*\); remove it$"):
-        runs.summarise({}, metric="accuracy", config=CONFIG, path=pathlib.Path("out/run"), spec="", overrides=())
+        where = {"path": pathlib.Path("out/run"), "spec": "", "overrides": ()}
+        runs.summarise({}, metric="accuracy", mode="max", config=CONFIG, **where)
+
+
+LONG = {"epoch": 9.0, "num_evaluated": 360, "first": 0.4}
+SUM = {**CONFIG, "num_workers": 32, "reducer": {"name": "sum"}}
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "says"),
+    [
+        (0.1, "accuracy is at chance; try"),
+        (0.13, "accuracy is at chance; try"),  # within the sampling error of 360 examples
+        (0.14, "accuracy is worse than at the start; try"),
+        (float("nan"), "accuracy is not finite; try"),
+        (0.41, None),
+    ],
+)
+def test_a_run_that_learnt_nothing_says_so_and_what_to_try(accuracy, says):
+    text = _summary(SUM, accuracy=accuracy, **LONG)
+    remarks = [line for line in text.splitlines() if line.startswith("remark")]
+    assert len(remarks) == (says is not None)
+    assert says is None or (says in remarks[0] and "--config.optimizer.learning_rate=0.00625" in remarks[0])
+
+
+def test_the_next_command_replaces_the_flags_that_it_changes():
+    given = ("--config.seed=3", "--config.reducer.name=sum", "--config.optimizer.learning_rate=0.2")
+    (failed,) = (s for s in _summary(SUM, overrides=given, accuracy=0.1, **LONG).splitlines() if s.startswith("next"))
+    assert failed.count("learning_rate=") == 1 and "learning_rate=0.00625" in failed
+    assert "--config.seed=3" in failed and "--config.reducer.name=sum" in failed
+    (learnt,) = (s for s in _summary(SUM, overrides=given, accuracy=0.9, **LONG).splitlines() if s.startswith("next"))
+    assert learnt.count("reducer.name") == 1 and "--config.reducer.name=adasum" in learnt and "seed=3" in learnt
+
+
+def test_a_summary_of_before_says_nothing_of_what_it_does_not_know():
+    assert "remark" not in _summary(CONFIG, accuracy=0.12)
+    assert "at chance" in _summary(CONFIG, accuracy=0.10)
+
+
+@pytest.mark.parametrize(
+    ("config", "num_values"),
+    [("shakespeare", None), pytest.param("bert_lamb", None, marks=pytest.mark.slow), ("digits", 10)],
+)
+def test_chance_is_what_a_uniform_distribution_comes_to(config, num_values):
+    """A model whose parameters are all zero gives every class or token the same logit."""
+    setup = make_setup(flags.load(f"configs/{config}.py:smoke"))
+    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), setup.worker_shapes.params)
+    dataset = setup.source.load(0)
+    columns = dataset.test.gather(np.arange(4)[None], np.array([-1]))
+    batch = as_inputs({name: column[0] for name, column in columns.items()}, dataset.constants)
+    sums = jax.jit(setup.task.evaluate)(params, {}, batch, np.ones(4, np.float32))
+    found = setup.task.metrics({name: float(value) for name, value in sums.items()})
+    metric, mode = setup.task.best
+    if num_values is None:
+        assert found[metric] == pytest.approx(setup.task.chance, rel=1e-4) and mode == "min"
+    else:
+        assert found["loss"] == pytest.approx(np.log(num_values)) and setup.task.chance == 1 / num_values
+
+
+def test_chance_of_pixels_is_eight_bits():
+    assert make_setup(flags.load("configs/cifar10_pixelcnn.py:smoke")).task.chance == 8.0
+
+
+# ---- what is recommended -----------------------------------------------------------------------------------------
+
+BEGIN = [("--config.train_epochs=15",), ("--config.reducer.name=sum", "--config.num_workers=32")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("begin", BEGIN, ids=["mean", "sum, at chance"])
+def test_the_recommended_run_learns(begin, tmp_path, monkeypatch, capsys):
+    """Follows the recommendations of the digits config: none but the first run may end at chance."""
+    monkeypatch.chdir(pathlib.Path(__file__).resolve().parent.parent)
+    line, seen = ["--config=configs/digits.py", *begin], []
+    for number in range(3):
+        with flagsaver.flagsaver():
+            assert train.main(["train.py", *line, "--num_devices=2", f"--workdir={tmp_path}/{number}"]) == 0
+        text = capsys.readouterr().out
+        assert ("remark" in text) == (number == 0 and "sum" in str(begin)), text
+        seen.append(frozenset(line))
+        (command,) = re.findall(r"^next +make train ARGS=\"(.*)\"$", text, re.MULTILINE)
+        line = shlex.split(command)
+        assert frozenset(line) not in seen[-1:]

@@ -1,13 +1,16 @@
-"""A run's state in its checkpoints: saving it, restoring it, and taking over the parameters of another run."""
+"""A run's state in its checkpoints: saving it, restoring it, and reading the parameters of another run."""
 
 import os
 import pathlib
 from typing import Any, Literal, NamedTuple
 
+from ml_collections import ConfigDict
+
+import data.assumed
 import runs
 from parallel import Layout, processes
 from runs.errors import ConfigError, refusing
-from training.setup import TrainSetup
+from training.setup import TrainSetup, make_setup
 from training.train_state import STATE_AXES, TrainState, to_host
 
 
@@ -59,6 +62,36 @@ def restore(
         return None
     step, found = restored
     return Restored(step, layout.put(found["state"], STATE_AXES), runs.RunCounters.of(found["counters"]))
+
+
+def restore_params(
+    folder: str | os.PathLike, *, checkpoint: Literal["best", "latest"] | int = "best"
+) -> dict[str, Any]:
+    """Returns the parameters of a run at which it is evaluated, as nested dicts of NumPy arrays.
+
+    They are the average of the parameters where the run has one. The model's code must be that of the run; its data
+    need not be present.
+
+    Args:
+      folder: of the run, finished or not.
+      checkpoint: "best", "latest", or a step.
+
+    Raises:
+      ConfigError: one line, if the folder holds no run, or no such checkpoint, or one of another model.
+    """
+    path = runs.expand(os.fspath(folder))
+    with refusing():
+        config = runs.identity.read_object(str(path), path / "config.json", way_out="copy the run's folder again")
+    if config is None:
+        raise ConfigError(f"folder={str(path)!r}: must be the folder of a run, with a config.json")
+    setup = make_setup(ConfigDict(config), open_data=data.assumed.make_or_assume)
+    shapes = setup.worker_shapes
+    part, wanted = ("state/params", shapes.params) if shapes.ema is None else ("state/ema", shapes.ema)
+    with refusing(), open_checkpoints(setup, path, access="read") as checkpoints:
+        found = checkpoints.restore(wanted, which=checkpoint, part=part)
+    if found is None:
+        raise ConfigError(f"folder={str(path)!r}: has no checkpoint to restore")
+    return found[1]
 
 
 def params_of(setup: TrainSetup, folder: str) -> Any:

@@ -1,6 +1,6 @@
 """Turns the metrics of steps into records, progress and counters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,18 @@ class MetricLogger:
       folder: of the run; its first process keeps the records.
       start: steps that were done before this start of the run.
       counters: what the run had come to until then.
+      sinks: further places for the records of the first process.
     """
 
     def __init__(
-        self, setup: TrainSetup, layout: Layout, folder: runs.Folder, *, start: int, counters: runs.RunCounters
+        self,
+        setup: TrainSetup,
+        layout: Layout,
+        folder: runs.Folder,
+        *,
+        start: int,
+        counters: runs.RunCounters,
+        sinks: Sequence[runs.Sink] = (),
     ):
         self.counters = counters
         self._setup, self._layout, self._start = setup, layout, start
@@ -44,6 +52,7 @@ class MetricLogger:
             self._records = runs.Records(
                 folder.metrics,
                 tensorboard=folder.tensorboard,
+                sinks=[runs.GuardedSink(sink, report=self.message) for sink in sinks],
                 resume_step=start or None,
                 logged_steps=[*range(setup.log_every, start + 1, setup.log_every), *last],
             )
@@ -115,6 +124,7 @@ class MetricLogger:
     def log_evaluation(self, step: int, quality: Numbers) -> None:
         """Records an evaluation, with the metrics of the step before it."""
         self.last_evaluation = self._record("eval", step, {**self._last, **quality})
+        self._progress.evaluation(step, quality, split=self._setup.config.data.evaluate_on)
 
     def flush(self) -> None:
         """Puts all records so far on disk."""

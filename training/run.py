@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class Run:
       steps_per_call: the most steps that one call of the devices takes.
       worker_times: if given, each worker's seconds are written to the folder.
       profile: folder for a trace of ten steps, or None.
+      sinks: further places for the records.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class Run:
         steps_per_call: int = 1,
         worker_times: WorkerTimes | None = None,
         profile: pathlib.Path | None = None,
+        sinks: Sequence[runs.Sink] = (),
     ):
         self._setup, self._layout, self._folder, self._dataset = setup, layout, folder, dataset
         self._steps_per_call, self._times, self._profile_folder = steps_per_call, worker_times, profile
+        self._sinks = sinks
         self._trace = runs.TraceRecorder(num_workers=layout.num_workers)
         self._in_flight = StepsInFlight(steps_per_call=steps_per_call)
         self._num_calls = 0
@@ -75,7 +78,9 @@ class Run:
             )
             self._evaluate = make_evaluation(self._setup, self._layout, self._dataset.test)
             self._logger = stack.enter_context(
-                MetricLogger(self._setup, self._layout, self._folder, start=self.step, counters=counters)
+                MetricLogger(
+                    self._setup, self._layout, self._folder, start=self.step, counters=counters, sinks=self._sinks
+                )
             )
             self._stop = stack.enter_context(runs.catch_stop())
             self._profile = stack.enter_context(runs.Profile(self._profile_folder))
@@ -230,6 +235,8 @@ class Run:
         return {
             "stopped_by": None,
             **{key: last[key] for key in (*keys, best)},
+            "num_evaluated": self._dataset.test.num_examples,
+            "first": runs.read(self._folder.metrics)[0].get(best),
             "steps_per_second": rate,
             "examples_per_second": examples,
             "num_devices": self._layout.num_devices,

@@ -108,6 +108,8 @@ class TrainSetup:
         config, key = self.config, jax.random.key(self.config.seed)
         own, model_state = self.task.init(jax.random.fold_in(key, INIT_STREAM))
         params = own if params is None else params
+        opt_state = self.optimizer.init(params)
+        is_averaged = config.ema_decay is not None or optim.schedule_free.state_in(opt_state) is not None
         server = snapshot = None
         if self.async_mode is not None:
             count = self.async_mode.gradients_per_update
@@ -117,8 +119,8 @@ class TrainSetup:
             step=jnp.zeros((), jnp.int32),
             key=jax.random.key_data(jax.random.fold_in(key, STEP_STREAM)),
             params=params,
-            opt_state=self.optimizer.init(params),
-            ema=None if config.ema_decay is None else params,
+            opt_state=opt_state,
+            ema=params if is_averaged else None,
             server=server,
             worker=WorkerState(model_state, self.worker_optimizer.init(params)),
             reducer_state=self.reducer.init(params),
@@ -207,6 +209,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
     micro_batches, num_local_steps = accumulation_of(config)
     with in_block("model"):
         params = jax.eval_shape(task.init, jax.random.key(0))[0]
+    check_average(config, params, worker_optimizer=worker_optimizer, optimizer=optimizer)
     return TrainSetup(
         config=config,
         source=source,
@@ -367,6 +370,31 @@ def make_optimizers(
         before = optax.chain(optax.clip_by_global_norm(config.clip_norm), before)
     before, after = optax.with_extra_args_support(before), optax.with_extra_args_support(after)
     return before if loss_scale is None else skip_worker_overflow(before, loss_scale), after
+
+
+def check_average(
+    config: ConfigDict,
+    params: Any,
+    *,
+    worker_optimizer: optax.GradientTransformationExtraArgs,
+    optimizer: optax.GradientTransformationExtraArgs,
+) -> None:
+    """Raises ConfigError if a schedule-free optimizer would have more than one average, or a wrong one."""
+
+    def is_schedule_free(part: optax.GradientTransformationExtraArgs) -> bool:
+        return optim.schedule_free.state_in(jax.eval_shape(part.init, params)) is not None
+
+    needs = f"config.optimizer.name={config.optimizer.name!r} needs"
+    if is_schedule_free(worker_optimizer):
+        raise ConfigError(f"config.reducer_on='updates': {needs} 'gradients', since workers' averages would differ")
+    if not is_schedule_free(optimizer):
+        return
+    if config.ema_decay is not None:
+        raise ConfigError(f"config.ema_decay={config.ema_decay}: {needs} None, since it averages the parameters itself")
+    rule = config.server.get("rule", "none")
+    name = rule if isinstance(rule, str) else rule["name"]
+    if name in asynchronous.RATED:  # a rate would scale the update of the parameters, and not that of the average
+        raise ConfigError(f"config.server.rule={name!r}: {needs} a rule that does not change the rate of an update")
 
 
 def accumulation_of(config: ConfigDict) -> tuple[dict[str, Any], int]:

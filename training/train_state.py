@@ -29,7 +29,7 @@ class TrainState(NamedTuple):
       key: [2] uint32, the random key of dropout and augmentation.
       params: the parameters.
       opt_state: state of the optimizer after the reducer.
-      ema: moving average of the parameters, or None.
+      ema: the parameters' moving average, or the average of a schedule-free optimizer; None without either.
       server: further state of an asynchronous server, or None.
       worker: what a left-out worker keeps.
       reducer_state: state of the reducer.

@@ -298,9 +298,9 @@ def apply_gradients(
     updates, new_opt_state = optimizer.update(gradients, opt_state, state.params)
     updates, opt_state = asynchronous.at_rate(rate, updates, new_opt_state, before=opt_state)
     params = optax.apply_updates(state.params, updates)
-    step, ema = state.step + 1, state.ema
+    step, ema = state.step + 1, optim.schedule_free.average(opt_state, params)
     if ema_decay is not None:
-        ema = optim.ema.update(ema, params, num_updates=step, decay=ema_decay)
+        ema = optim.ema.update(state.ema, params, num_updates=step, decay=ema_decay)
     metrics = {
         "learning_rate": learning_rate(state.step),
         "reduced_norm": optax.tree.norm(gradients),

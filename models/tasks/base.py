@@ -25,6 +25,7 @@ class Task(NamedTuple):
       metrics: ``sums -> {"loss": ..., ...}`` for sums over any number of batches and workers; works on arrays in the
         step and on numbers on the host.
       best: The metric that selects the best checkpoint, and whether it is to be maximal or minimal.
+      chance: The value of that metric without any knowledge: of a uniform distribution. None where it is not known.
 
     Sums hold "loss" and "count", whose quotient is the mean loss, and whatever else the metrics need.
     """
@@ -34,6 +35,7 @@ class Task(NamedTuple):
     evaluate: Callable[..., Sums]
     metrics: Callable[[Mapping[str, Any]], dict[str, Any]]
     best: tuple[str, Literal["max", "min"]]
+    chance: float | None = None
 
 
 @functools.partial(jax.jit, static_argnums=0)  # so a model is traced once, even if its shapes are needed often

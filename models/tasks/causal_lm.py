@@ -60,4 +60,4 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
         perplexity = jnp.exp(mean) if isinstance(mean, jax.Array) else np.exp(np.minimum(mean, 709.0))
         return {"loss": mean, "perplexity": perplexity, "accuracy": sums["correct"] / sums["count"]}
 
-    return Task(init, loss, evaluate, metrics, ("perplexity", "min"))
+    return Task(init, loss, evaluate, metrics, ("perplexity", "min"), chance=float(sizes["vocab_size"]))

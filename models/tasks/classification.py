@@ -74,4 +74,4 @@ def classification(
         names = {"loss": "loss", "accuracy": "correct", **({"top_5_accuracy": "correct_5"} if ranked else {})}
         return {name: sums[total] / sums["count"] for name, total in names.items()}
 
-    return Task(init, loss, evaluate, metrics, ("accuracy", "max"))
+    return Task(init, loss, evaluate, metrics, ("accuracy", "max"), chance=1 / sizes["num_classes"])

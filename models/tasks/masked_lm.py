@@ -1,5 +1,6 @@
 """BERT's two tasks: predicting masked tokens, and whether the second segment follows the first."""
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -100,4 +101,4 @@ def masked_lm(
             named["loss"] = masked_loss + named["next_sentence_loss"]
         return named
 
-    return Task(init, loss, evaluate, metrics, ("masked_lm_loss", "min"))
+    return Task(init, loss, evaluate, metrics, ("masked_lm_loss", "min"), chance=math.log(sizes["vocab_size"]))

@@ -1,0 +1,108 @@
+"""Sinks of one's own for the records of a run, beside metrics.jsonl and TensorBoard: a tracking service, for example.
+
+A sink takes every record, in order, once metrics.jsonl has it. A run that was killed goes on from its last checkpoint,
+and writes the records of later steps again, with the same step: a sink should let a record replace an earlier one of
+its kind and step. A sink may fail; the run goes on, and metrics.jsonl has every record.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from reducers import components
+from runs import files
+from runs.errors import ConfigError
+
+
+class Sink(Protocol):
+    """A place for records."""
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Takes a record: its "kind" ("train" or "eval"), its "step", and numbers, strings or None."""
+
+    def flush(self) -> None:
+        """Is called before each checkpoint."""
+
+    def close(self) -> None:
+        """Is called once, at the end of the process's part of the run."""
+
+
+MakeSink = Callable[[Path, dict[str, Any]], Sink]  # the run's folder and its config, as nested dicts
+
+
+class GuardedSink:
+    """A sink whose errors are reported, and end no run.
+
+    Args:
+      sink: the sink.
+      report: called with a line at its first error, and with their number at the end.
+
+    >>> class Broken:
+    ...     def append(self, record):
+    ...         raise OSError("no route to host")
+    >>> sink = GuardedSink(Broken(), report=print)
+    >>> sink.append({"kind": "train", "step": 1})
+    sink Broken: append failed (OSError: no route to host); the run goes on, and metrics.jsonl has every record
+    """
+
+    def __init__(self, sink: Sink, *, report: Callable[[str], None]):
+        self._sink, self._report = sink, report
+        self._num_failed = 0
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Hands a copy of the record on."""
+        self._try("append", dict(record))
+
+    def flush(self) -> None:
+        self._try("flush")
+
+    def close(self) -> None:
+        self._try("close")
+        if self._num_failed > 1:
+            self._report(f"sink {self._name}: {self._num_failed} calls failed; metrics.jsonl has every record")
+
+    def _try(self, method: str, *arguments: Any) -> None:
+        try:
+            getattr(self._sink, method)(*arguments)
+        except (Exception, SystemExit) as error:
+            self._num_failed += 1
+            if self._num_failed == 1:
+                reason = f"{type(error).__name__}: {files.reason(error)}"
+                way = "the run goes on, and metrics.jsonl has every record"
+                self._report(f"sink {self._name}: {method} failed ({reason}); {way}")
+
+    @property
+    def _name(self) -> str:
+        return type(self._sink).__name__
+
+
+def find(name: str) -> MakeSink:
+    """Returns what ``--sink=module:attribute`` names; called with a run's folder and config, it returns a sink.
+
+    Raises:
+      ConfigError: one line, if there is no such module or attribute.
+    """
+    try:
+        if not components.is_component(name):
+            raise ValueError("must be module:attribute, such as my_module:MySink")
+        return components.find(name)
+    except ValueError as error:
+        raise ConfigError(f"sink={name!r}: {error}") from None
+
+
+def make(name: str, folder: Path, config: dict[str, Any]) -> Sink:
+    """Makes a sink for a run.
+
+    Raises:
+      ConfigError: one line, if it cannot be made, or lacks a method.
+    """
+    try:
+        sink = find(name)(folder, config)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"sink={name!r}: {type(error).__name__}: {files.reason(error)}") from None
+    missing = [method for method in ("append", "flush", "close") if not callable(getattr(sink, method, None))]
+    if missing:
+        raise ConfigError(f"sink={name!r}: {type(sink).__name__} has no method {missing[0]}")
+    return sink

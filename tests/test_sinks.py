@@ -1,0 +1,160 @@
+"""Sinks of one's own: they get every record, and whatever they do, no run ends and no record is lost."""
+
+import functools
+import pathlib
+import signal
+import sys
+import types
+
+import pytest
+from absl.testing import flagsaver
+
+import runs
+import train
+from tests.stepper import after_each_call
+from tests.test_train import signal_at
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RUN = (
+    *(f"--config={ROOT}/configs/digits.py", "--num_devices=1", "--config.model.name=softmax"),
+    *("--config.train_steps=30", "--config.log_every_steps=5", "--config.eval_every_steps=10"),
+    "--config.checkpoint_every_steps=10",
+)
+
+# Ten lines for a service that keeps what it gets.
+SINK = """
+class Kept:
+    def __init__(self, folder, config):
+        self.calls = open(folder / "calls.txt", "a")
+        self.calls.write(f"init {config['train_steps']}\\n")
+    def append(self, record):
+        self.calls.write(f"{record['kind']} {record['step']} {record['loss']!r}\\n")
+    def flush(self):
+        self.calls.flush()
+    def close(self):
+        self.calls.write("close\\n")
+        self.calls.close()
+class Broken(Kept):
+    def append(self, record):
+        raise ConnectionError("no route to host")
+class Rude(Kept):
+    def flush(self):
+        raise SystemExit(3)
+class Closed:
+    def __init__(self, folder, config):
+        raise ConnectionError("no key")
+class Half:
+    def __init__(self, folder, config):
+        self.append = print
+not_callable = 3
+"""
+
+
+@pytest.fixture
+def my_sinks(tmp_path, monkeypatch):
+    (tmp_path / "my_sinks.py").write_text(SINK)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("my_sinks", None)
+
+
+def command(*flags):
+    with flagsaver.flagsaver():
+        return train.main(["train.py", *RUN, *flags])
+
+
+def lines_of(folder):
+    records = runs.read(folder / "metrics.jsonl")
+    return [f"{record['kind']} {record['step']} {record['loss']!r}" for record in records]
+
+
+def test_a_sink_gets_every_record(my_sinks, tmp_path):
+    assert command(f"--workdir={tmp_path}/run", "--sink=my_sinks:Kept") == 0
+    calls = (tmp_path / "run" / "calls.txt").read_text().splitlines()
+    assert calls == ["init 30", *lines_of(tmp_path / "run"), "close"]
+    assert len(calls) == 2 + 6 + 3
+
+
+def test_a_resumed_run_writes_what_came_after_the_checkpoint_again(my_sinks, tmp_path, monkeypatch):
+    def killed(state, num_steps, *, number):
+        if int(state.step[0]) == number:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        after_each_call(patch, functools.partial(killed, number=18))
+        with pytest.raises(KeyboardInterrupt):
+            command(f"--workdir={tmp_path}/run", "--sink=my_sinks:Kept")
+    assert command(f"--workdir={tmp_path}/run", "--sink=my_sinks:Kept") == 0
+    calls = (tmp_path / "run" / "calls.txt").read_text().splitlines()
+    first, second = calls[: calls.index("close") + 1], calls[calls.index("close") + 1 :]
+    later = [line for line in lines_of(tmp_path / "run") if int(line.split()[1]) > 10]
+    assert second == ["init 30", *later, "close"]
+    assert {line for line in first if "train" in line or "eval" in line} <= set(lines_of(tmp_path / "run"))
+
+
+def test_a_signal_closes_the_sink(my_sinks, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        after_each_call(patch, functools.partial(signal_at, number=7, name="SIGTERM"))
+        assert command(f"--workdir={tmp_path}/run", "--sink=my_sinks:Kept") == 128 + signal.SIGTERM
+    assert (tmp_path / "run" / "calls.txt").read_text().splitlines()[-1] == "close"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("Broken", "append failed (ConnectionError: no route to host)"), ("Rude", "flush failed (SystemExit: 3)")],
+)
+def test_a_sink_that_raises_ends_no_run(name, reason, my_sinks, tmp_path, capsys):
+    assert command(f"--workdir={tmp_path}/run", f"--sink=my_sinks:{name}", "--sink=my_sinks:Kept") == 0
+    said = capsys.readouterr().err.splitlines()
+    (line,) = (line for line in said if reason in line)
+    assert line == f"sink {name}: {reason}; the run goes on, and metrics.jsonl has every record"
+    (count,) = (line for line in said if "calls failed" in line)
+    assert count.startswith(f"sink {name}: ") and len(runs.read(tmp_path / "run" / "metrics.jsonl")) == 9
+    assert "train 30" in (tmp_path / "run" / "calls.txt").read_text()  # the other sink has all of them
+
+
+@pytest.mark.parametrize(
+    ("sink", "message"),
+    [
+        ("my_sinks", "sink='my_sinks': must be module:attribute"),
+        ("no_such_module:Sink", "sink='no_such_module:Sink': ModuleNotFoundError: No module named"),
+        ("my_sinks:Keppt", "sink='my_sinks:Keppt': AttributeError: "),
+        ("my_sinks:not_callable", "sink='my_sinks:not_callable': must be a class or a function, not int"),
+        ("my_sinks:Closed", "sink='my_sinks:Closed': ConnectionError: no key"),
+        ("my_sinks:Half", "sink='my_sinks:Half': Half has no method flush"),
+    ],
+)
+def test_a_sink_that_cannot_be_made_is_refused_in_one_line(sink, message, my_sinks, tmp_path, capsys, compilations):
+    compilations.clear()
+    assert command(f"--workdir={tmp_path}/run", f"--sink={sink}") == 2
+    *before, line = capsys.readouterr().err.splitlines()
+    assert before == [note for note in before if note.startswith("config.")]  # what replaces what
+    assert line.startswith(message) and not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_no_flag_stays_for_the_next_call_in_the_process(my_sinks, tmp_path, capsys):
+    with flagsaver.flagsaver():
+        assert train.main(["train.py", *RUN, "--sink=my_sinks:Kept", "--dry_run", "--nodry_run_compile"]) == 0
+        assert train.main(["train.py", *RUN, f"--workdir={tmp_path}/run"]) == 0
+    assert (tmp_path / "run" / "DONE").exists() and not (tmp_path / "run" / "calls.txt").exists()
+
+
+def test_the_sink_of_the_docs(tmp_path, monkeypatch):
+    """With a stand-in for the service, which is not installed."""
+    text = (ROOT / "docs" / "use_from_python.md").read_text()
+    (tmp_path / "my_sinks.py").write_text(text.split("```python\n# my_sinks.py\n")[1].split("```")[0])
+    logged, finished = [], []
+
+    def init(**options):
+        assert options["id"] == "run" and options["config"]["train_steps"] == 30
+        log = lambda values, step: logged.append((step, values))  # noqa: E731
+        return types.SimpleNamespace(log=log, finish=lambda: finished.append(True))
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert command(f"--workdir={tmp_path}/run", "--sink=my_sinks:WeightsAndBiases") == 0
+    finally:
+        sys.modules.pop("my_sinks", None)
+    assert [step for step, _ in logged] == [5, 10, 10, 15, 20, 20, 25, 30, 30] and finished == [True]
+    assert logged[2][1]["eval/accuracy"] > 0 and "train/loss" in logged[0][1]
