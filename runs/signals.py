@@ -2,13 +2,15 @@
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 
 from launch import signals
 from parallel import processes
 
-SECONDS_TO_AGREE = 120.0  # after a signal, in which a process of several must reach its next call
+SECONDS_TO_AGREE = 120.0  # after a signal, in which a process of several must come to its next call
+SECONDS_TO_STEP = 7200.0  # without a signal: longer than the slowest call, evaluation and checkpoint together
 
 
 class Stop:
@@ -19,14 +21,16 @@ class Stop:
 
     Args:
       seconds_to_agree: how long this process may wait for the others after a signal, before it ends without them.
+      seconds_to_step: how long it may wait for them without a signal.
     """
 
-    def __init__(self, *, seconds_to_agree: float = SECONDS_TO_AGREE) -> None:
+    def __init__(self, *, seconds_to_agree: float = SECONDS_TO_AGREE, seconds_to_step: float = SECONDS_TO_STEP) -> None:
         self.requested: str | None = None
-        self._heard = False
-        self._seconds_to_agree = seconds_to_agree
+        self._seconds_to_agree, self._seconds_to_step = seconds_to_agree, seconds_to_step
         self._num_asked = 0
-        self._over = threading.Event()
+        self._heard, self._over = threading.Event(), threading.Event()
+        if processes.several():
+            threading.Thread(target=self._end_if_stuck, daemon=True).start()
 
     def asked(self, call: int) -> str | None:
         """Returns the name of the signal, or None; every process of a run gets the same answer at the same call.
@@ -42,33 +46,43 @@ class Stop:
 
     def hear(self, number: int) -> None:
         """Notes a signal; SIGINT while the run is already stopping ends the process, or raises KeyboardInterrupt."""
-        if self._heard:
+        if self._heard.is_set():
             if number == signal.SIGINT:
                 signals.leave(number)
             return
-        self._heard = True
-        if not processes.several():
+        self._heard.set()
+        if processes.several():
+            processes.ask_all_to_stop()
+        else:
             self.requested = signal.Signals(number).name
-            return
-        processes.ask_all_to_stop()
-        threading.Thread(target=self._end_if_stuck, daemon=True).start()
 
     def close(self) -> None:
         """Ends the wait for the other processes."""
         self._over.set()
+        self._heard.set()
 
     def _end_if_stuck(self) -> None:
         """Ends this process if it makes no call any more: the others are gone, or are at another step."""
+        if self._is_stuck(until=self._heard, seconds=self._seconds_to_step):
+            print(f"waited {self._seconds_to_step:.0f} s for the other processes of the run", file=sys.stderr)
+            processes.abandon(1)
+        if self._is_stuck(until=self._over, seconds=self._seconds_to_agree):
+            signals.end(signal.SIGTERM, why=" while it waited for the other processes of the run")
+
+    def _is_stuck(self, *, until: threading.Event, seconds: float) -> bool:
+        """Waits for an event; returns whether this process, before that, made no call for so many seconds."""
         num_asked = -1
         while num_asked != self._num_asked:
             num_asked = self._num_asked
-            if self._over.wait(self._seconds_to_agree):
-                return
-        signals.end(signal.SIGTERM, why=" while it waited for the other processes of the run")
+            if until.wait(seconds):
+                return False
+        return True
 
 
 @contextlib.contextmanager
-def catch_stop(*, seconds_to_agree: float = SECONDS_TO_AGREE) -> Iterator[Stop]:
+def catch_stop(
+    *, seconds_to_agree: float = SECONDS_TO_AGREE, seconds_to_step: float = SECONDS_TO_STEP
+) -> Iterator[Stop]:
     """Turns SIGTERM, SIGINT and SIGHUP into a flag that the loop reads between steps.
 
     Ctrl-C while the run is already stopping ends the process at once, or raises KeyboardInterrupt if this process is
@@ -76,15 +90,15 @@ def catch_stop(*, seconds_to_agree: float = SECONDS_TO_AGREE) -> Iterator[Stop]:
     None.
 
     In a run of several processes a signal to any of them stops all, as SIGTERM: JAX's runtime lets the processes agree
-    on the call at which they stop. A process that waits in vain for the others ends by itself after
-    ``seconds_to_agree``.
+    on the call at which they stop. A process that waits in vain for the others ends by itself: after
+    ``seconds_to_agree`` if it got a signal, else after ``seconds_to_step``, with exit code 1.
 
     >>> with catch_stop() as stop:
     ...     signal.raise_signal(signal.SIGTERM)
     ...     stop.requested
     'SIGTERM'
     """
-    stop = Stop(seconds_to_agree=seconds_to_agree)
+    stop = Stop(seconds_to_agree=seconds_to_agree, seconds_to_step=seconds_to_step)
     try:
         with signals.handled(stop.hear):
             yield stop

@@ -270,16 +270,24 @@ def test_twenty_kills_at_random_moments(undisturbed, tmp_path):
     assert bits(tmp_path / "run") == undisturbed
 
 
-def test_a_process_that_waits_in_vain_hears_sigterm(tmp_path):
+ENDS_IN_VAIN = {
+    "signal": (600, 143, "stopped by SIGTERM while it waited for the other processes of the run"),
+    "none": (1, 1, "waited 1 s for the other processes of the run"),
+}
+
+
+@pytest.mark.parametrize("sent", ["signal", pytest.param("none", marks=pytest.mark.slow)])
+def test_a_process_that_waits_in_vain_ends(sent, tmp_path):
     """The other process lives, but does not come to the same step."""
+    seconds_to_step, code, last = ENDS_IN_VAIN[sent]
     ready, where = tmp_path / "ready", f"127.0.0.1:{local.free_port()}"
-    waiting = [start_one(WAITS, where, index, ready) for index in (0, 1)]
+    waiting = [start_one(WAITS, where, index, ready, seconds_to_step) for index in (0, 1)]
     try:
         wait_for(lambda: ready.exists() or waiting[0].poll() is not None)
-        waiting[0].send_signal(signal.SIGTERM)
+        if sent == "signal":
+            waiting[0].send_signal(signal.SIGTERM)
         said = waiting[0].communicate(timeout=MANY_SECONDS)[0]
-        assert waiting[0].returncode == 143, said
-        assert said.splitlines()[-1] == "stopped by SIGTERM while it waited for the other processes of the run"
+        assert waiting[0].returncode == code and said.splitlines()[-1] == last, said
     finally:
         for process in waiting:
             process.kill()
@@ -297,7 +305,7 @@ processes.join(coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv
 processes.gather(np.ones(1))
 if sys.argv[2] == "1":
     time.sleep(600)
-with catch_stop(seconds_to_agree=1.0):
+with catch_stop(seconds_to_agree=1.0, seconds_to_step=float(sys.argv[4])):
     open(sys.argv[3], "w").close()
     processes.gather(np.ones(1))
 """

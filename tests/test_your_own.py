@@ -161,6 +161,64 @@ def test_a_reducer_of_ones_own_inside_another(mine, capsys):
     assert line.startswith("config.reducer.combine.shar: unknown key; did you mean 'share'?")
 
 
+OTHERS = """
+import optax
+from jax import numpy as jnp
+from asynchronous import Mode
+from asynchronous.rules import Rule
+from reducers import DynamicScale
+
+def factor(*, total_steps, steps_per_epoch, low: float = 0.5):
+    return lambda step: low + 0.0 * step / (total_steps * steps_per_epoch)
+
+def seconds(*, each: float = 2.0):
+    return lambda key, step, num_workers: jnp.full(num_workers, each)
+
+def doubled(reducer, *, axis_name):
+    def update(updates, state, params=None, **more):
+        return reducer.update(optax.tree.scale(2.0, updates), state, params, **more)
+    return reducer.like(reducer.init, update)
+
+def scale(*, initial: float = 8.0):
+    return DynamicScale(initial, 10, 2.0, 0.5)
+
+def halved(*, by: float = 0.5):
+    return Rule(optax.init_empty_state, lambda g, state, **more: (g, by, state))
+
+def pairs(*, each: int = 2):
+    return Mode(halved(), each, None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags_of_it", "holds"),
+    [
+        (["schedule.name=others:factor"], lambda setup: setup.learning_rate(3) == 0.0015),
+        (["arrivals.name=others:seconds"], lambda setup: setup.arrival_seconds(0).tolist() == [2.0] * 8),
+        (
+            ["arrivals.name=slow_workers", "arrivals.base=others:seconds", "arrivals.factor=3"],
+            lambda setup: setup.arrival_seconds(0).tolist() == [6.0, *[2.0] * 7],
+        ),
+        (["communication.name=others:doubled"], lambda setup: setup.worker_shapes.reducer_state.residual),
+        (["loss_scaling.name=others:scale"], lambda setup: setup.loss_scale.initial_scale == 8.0),
+        (
+            ["server.name=others:pairs", "arrivals.name=constant", "reducer.name=mean"],
+            lambda setup: setup.async_mode.gradients_per_update == 2,
+        ),
+        (
+            ["server.name=asynchronous", "server.rule=others:halved", "arrivals.name=constant", "reducer.name=mean"],
+            lambda setup: setup.async_mode.rule,
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_every_other_block_takes_a_component(flags_of_it, holds, mine):
+    (mine / "others.py").write_text(OTHERS)
+    setup = make_setup(flags.load("mine.py", [f"--config.{flag}" for flag in flags_of_it]))
+    assert holds(setup)
+    assert own_code.describe(setup.config).keys() == {"mine", "others"}
+
+
 def test_its_dry_run(mine, capsys):
     assert command("--dry_run", "--nodry_run_compile", "--dry_run_devices=4") == 0
     assert '"name": "mine:ViT"' in capsys.readouterr().out and [path.name for path in mine.iterdir()] == ["mine.py"]
