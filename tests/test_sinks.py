@@ -117,9 +117,9 @@ def test_a_sink_that_raises_ends_no_run(name, reason, my_sinks, tmp_path, capsys
     ("sink", "message"),
     [
         ("my_sinks", "sink='my_sinks': must be module:attribute"),
-        ("no_such_module:Sink", "sink='no_such_module:Sink': ModuleNotFoundError: No module named"),
-        ("my_sinks:Keppt", "sink='my_sinks:Keppt': AttributeError: "),
-        ("my_sinks:not_callable", "sink='my_sinks:not_callable': must be a class or a function, not int"),
+        ("no_such_module:Sink", "sink='no_such_module:Sink': no module 'no_such_module'"),
+        ("my_sinks:Keppt", "sink='my_sinks:Keppt': my_sinks has no 'Keppt'; did you mean 'Kept'?"),
+        ("my_sinks:not_callable", "sink='my_sinks:not_callable': must be a function or a class, not int"),
         ("my_sinks:Closed", "sink='my_sinks:Closed': ConnectionError: no key"),
         ("my_sinks:Half", "sink='my_sinks:Half': Half has no method flush"),
     ],
