@@ -18,6 +18,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import jax
 from absl import app, flags
+from ml_collections import ConfigDict
 
 import data.assumed
 import parallel
@@ -212,31 +213,13 @@ def run(argv: Sequence[str]) -> int:
     """
     with contextlib.chdir("."):  # a config may change the folder; the paths in flags are those of the shell
         config, notes = config_flags.parse(argv)
+    check_flags(config)
     if FLAGS.latency_hiding:
         parallel.enable_latency_hiding()
     if FLAGS.keep_freed_memory:
         parallel.keep_freed_memory()
-    if FLAGS.record_times and config.server.name != "synchronous":
-        raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
-    for name in FLAGS.sink:
-        runs.sinks.find(name)
-    is_dry_run = FLAGS.dry_run or FLAGS.dry_run_devices is not None
-    if FLAGS["dry_run_compile"].present and not is_dry_run:
-        raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True or dry_run_devices")
-    if is_dry_run:
-        parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
-        with refusing():
-            parallel.start_backend()
-        setup = make_setup(config, open_data=data.assumed.make_or_assume)
-        with refusing():
-            print(
-                dry_run.describe(
-                    setup,
-                    num_devices=FLAGS.dry_run_devices or FLAGS.num_devices,
-                    steps_per_call=steps_per_call(setup),
-                    compiled="if present" if FLAGS.dry_run_compile else "never",
-                )
-            )
+    if is_dry_run():
+        print(describe(config))
         return 0
     with refusing():
         num_processes = processes.join(
@@ -320,6 +303,36 @@ def run(argv: Sequence[str]) -> int:
                 runs.summarise(summary, metric=metric, mode=mode, chance=setup.task.chance, path=folder.path, **command)
             )
     return 0
+
+
+def is_dry_run() -> bool:
+    """Returns whether the flags ask only what would run."""
+    return FLAGS.dry_run or FLAGS.dry_run_devices is not None
+
+
+def check_flags(config: ConfigDict) -> None:
+    """Raises ConfigError, one line, if a flag does not fit the config or the other flags."""
+    if FLAGS.record_times and config.server.name != "synchronous":
+        raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
+    if FLAGS["dry_run_compile"].present and not is_dry_run():
+        raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True or dry_run_devices")
+    for name in FLAGS.sink:
+        runs.sinks.find(name)
+
+
+def describe(config: ConfigDict) -> str:
+    """Returns what would run, as text; reads no data and trains nothing."""
+    parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
+    with refusing():
+        parallel.start_backend()
+    setup = make_setup(config, open_data=data.assumed.make_or_assume)
+    with refusing():
+        return dry_run.describe(
+            setup,
+            num_devices=FLAGS.dry_run_devices or FLAGS.num_devices,
+            steps_per_call=steps_per_call(setup),
+            compiled="if present" if FLAGS.dry_run_compile else "never",
+        )
 
 
 def steps_per_call(setup: TrainSetup) -> int:
