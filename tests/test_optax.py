@@ -246,5 +246,5 @@ def test_facts_and_the_record_of_who_arrived():
     def one(g):
         return reducers.waited(guarded.update(g, guarded.init(g), arrival_seconds=jnp.asarray(SECONDS))[1])
 
-    waited = jax.vmap(one, axis_name=WORKER)(ONE_NAN)
+    waited = jax.jit(jax.vmap(one, axis_name=WORKER))(ONE_NAN)
     assert waited.contributes.tolist() == (SECONDS <= 2.5).astype(int).tolist()  # time has passed all the same
