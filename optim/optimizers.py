@@ -157,7 +157,10 @@ def _from_optax() -> dict[str, Callable]:
 
 
 TRANSFORMATIONS = Registry(
-    _from_optax(), given={"learning_rate"}, refused={**UNFIT, "chain": "is a chain, and chains do not nest"}
+    _from_optax(),
+    given={"learning_rate"},
+    refused={**UNFIT, "chain": "is a chain, and chains do not nest"},
+    makes=optax.GradientTransformation,
 )
 """Parts of a chain."""
 
@@ -177,6 +180,7 @@ OPTIMIZERS = _Optimizers(
         **{name: f for name, f in TRANSFORMATIONS.items() if _takes_rate(f) and not name.startswith("scale_by_")},
     },
     refused=UNFIT,
+    makes=optax.GradientTransformation,
 )
 """`learning_rate` is the peak, a key of the block; `make` hands the schedule to optax in its place."""
 
@@ -199,4 +203,4 @@ def make(block: Mapping[str, Any], *, learning_rate: optax.Schedule) -> optax.Gr
     -0.5
     """
     options = OPTIMIZERS.check(block)
-    return OPTIMIZERS.find(block["name"])(**{**options, "learning_rate": learning_rate})
+    return OPTIMIZERS.call(block["name"], **{**options, "learning_rate": learning_rate})

@@ -25,6 +25,8 @@ installs this package, ``reducers``, and nothing else.
 
 from typing import Any
 
+import optax
+
 from reducers.adacons import adacons
 from reducers.adasum import adasum, adasum_algorithms
 from reducers.arrived import Waited, waited
@@ -96,6 +98,7 @@ REDUCERS = ReducerRegistry(
         "trimmed_mean": trimmed_mean,
     },
     given={"axis_name"},
+    makes=optax.GradientTransformation,
 )
 
 
