@@ -238,7 +238,7 @@ class _Sources(Registry):
         return super().find(name) if name in self or is_component(name) else images
 
 
-SOURCES = _Sources({"text": texts})
+SOURCES = _Sources({"text": texts}, makes=Source)
 
 
 def make(name: str, **kwargs) -> Source:

@@ -188,7 +188,10 @@ def _from_optax() -> dict[str, Callable]:
 
 
 TRANSFORMATIONS = Registry(
-    _from_optax(), given={"learning_rate"}, refused={**UNFIT, "chain": "is a chain, and chains do not nest"}
+    _from_optax(),
+    given={"learning_rate"},
+    refused={**UNFIT, "chain": "is a chain, and chains do not nest"},
+    makes=optax.GradientTransformation,
 )
 """Parts of a chain."""
 
@@ -208,6 +211,7 @@ OPTIMIZERS = _Optimizers(
         **{name: f for name, f in TRANSFORMATIONS.items() if _takes_rate(f) and not name.startswith("scale_by_")},
     },
     refused=UNFIT,
+    makes=optax.GradientTransformation,
 )
 """`learning_rate` is the peak, a key of the block; `make` hands the schedule to optax in its place."""
 
@@ -230,4 +234,4 @@ def make(block: Mapping[str, Any], *, learning_rate: optax.Schedule) -> optax.Gr
     -0.5
     """
     options = OPTIMIZERS.check(block)
-    return OPTIMIZERS.find(block["name"])(**{**options, "learning_rate": learning_rate})
+    return OPTIMIZERS.call(block["name"], **{**options, "learning_rate": learning_rate})

@@ -25,6 +25,8 @@ installs this package, ``reducers``, and nothing else.
 
 from typing import Any
 
+import optax
+
 from reducers.adacons import adacons
 from reducers.adasum import adasum, adasum_algorithms
 from reducers.apply_if_finite import apply_if_finite
@@ -98,6 +100,7 @@ REDUCERS = ReducerRegistry(
         "trimmed_mean": trimmed_mean,
     },
     given={"axis_name"},
+    makes=optax.GradientTransformation,
 )
 
 

@@ -118,7 +118,11 @@ def _wide(x: jax.Array) -> Any:
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
-COMMUNICATIONS = Registry({"full": in_full_precision, "half": in_half_precision}, given={"reducer", "axis_name"})
+COMMUNICATIONS = Registry(
+    {"full": in_full_precision, "half": in_half_precision},
+    given={"reducer", "axis_name"},
+    makes=optax.GradientTransformation,
+)
 
 
 def make(name: str, *, reducer: optax.GradientTransformation, axis_name: AxisName, **kwargs):

@@ -31,6 +31,7 @@ class Registry(dict[str, Callable]):
       given: parameters that the program supplies, which are therefore no options of a block.
       refused: names that exist elsewhere and are not offered, each with the reason.
       others: whether constructors outside of the registry, ``module:attribute``, are names too.
+      makes: the type of what a constructor returns.
 
     >>> def scaled(*, factor: Annotated[float, "(0, inf)"] = 1.0, base: int):
     ...   return base * factor
@@ -52,11 +53,13 @@ class Registry(dict[str, Callable]):
         given: Iterable[str] = (),
         refused: Mapping[str, str] = types.MappingProxyType({}),
         others: Literal["allowed", "refused"] = "allowed",
+        makes: type = object,
     ):
         super().__init__(constructors)
         self.given = frozenset(given)
         self.refused = refused
         self.others = others
+        self.makes = makes
 
     def find(self, name: Any) -> Callable:
         """Returns the constructor with this name, or that ``module:attribute`` names.
@@ -114,14 +117,21 @@ class Registry(dict[str, Callable]):
           ValueError: as ``check``, or raised by the constructor.
         """
         options = self.check(block, where=where)
-        constructor = self.find(block if isinstance(block, str) else block["name"])
-        wanted = given.keys() & inspect.signature(constructor).parameters.keys()
+        name = block if isinstance(block, str) else block["name"]
+        wanted = given.keys() & inspect.signature(self.find(name)).parameters.keys()
         try:
-            return constructor(**{key: given[key] for key in wanted}, **options)
+            return self.call(name, **{key: given[key] for key in wanted}, **options)
         except ValueError as error:
             if not where:
                 raise
             raise ValueError(_below(where, error)) from None
+
+    def call(self, name: str, /, **arguments: Any) -> Any:
+        """Calls the constructor with this name; raises ValueError if it returns something else than it should."""
+        made = self.find(name)(**arguments)
+        if not isinstance(made, self.makes):
+            raise ValueError(f"name={name!r}: must return a {self.makes.__name__}, not {type(made).__name__}")
+        return made
 
     def make(self, name: str, **arguments: Any) -> Any:
         """Builds a block that is written as a call: ``make(axis_name="worker", **config.reducer)``."""

@@ -138,6 +138,9 @@ def test_it_is_stopped_and_resumed_bit_for_bit(finished, mine, monkeypatch):
         ("optimizer.learning_rate=0", "config.optimizer.learning_rate=0.0: must be float in (0, inf)"),
         ("optimizer.name=mine:top_k", "config.optimizer.name='mine:top_k': must have a parameter learning_rate"),
         ("accumulation.name=mine:ViT", "allowed: local_steps, micro_batches"),
+        ("data.name=mine:sweep", "config.data.name='mine:sweep': must return a Source, not list"),
+        ("task.name=mine:sweep", "config.task.name='mine:sweep': must return a Task, not list"),
+        ("reducer.name=mine:sweep", "config.reducer.name='mine:sweep': must return a GradientTransformation, not list"),
         # raised by the model itself, while its shapes are found
         (
             "model.patch_size=3",

@@ -32,6 +32,7 @@ TASKS = Registry(
         "masked_lm": masked_lm,
     },
     given={"model", "example", "sizes"},
+    makes=Task,
 )
 
 
