@@ -21,7 +21,7 @@ def fault(
       chance: the metric's value without any knowledge; None if it is not known.
       num_examples: how many were evaluated. A metric to be maximal is taken as a share of them, with their sampling
         error.
-      first: the metric in the first record of the training; None if it is not known.
+      first: the metric of the first evaluation, or at the first record of a run with one evaluation; None if not known.
 
     >>> fault(0.11, mode="max", chance=0.1, num_examples=360)
     'at chance'
@@ -33,14 +33,13 @@ def fault(
         return "not finite"
     sign = 1 if mode == "max" else -1
 
-    def is_above(bound: float) -> bool:
+    def error(bound: float) -> float:
         share = min(max(bound, 0.0), 1.0) if mode == "max" and num_examples else 0.0
-        error = math.sqrt(share * (1 - share) / max(num_examples, 1))
-        return sign * value > sign * bound + _STANDARD_ERRORS * error
+        return _STANDARD_ERRORS * math.sqrt(share * (1 - share) / max(num_examples, 1))
 
-    if chance is not None and not is_above(chance):
+    if chance is not None and sign * value <= sign * chance + error(chance):
         return "at chance"
-    if first is not None and math.isfinite(first) and sign * value < sign * first:
+    if first is not None and math.isfinite(first) and sign * value < sign * first - error(first):
         return "worse than at the start"
     return None
 

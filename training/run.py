@@ -215,7 +215,8 @@ class Run:
     def _summary(self) -> dict[str, Any]:
         keys = ("step", "epoch", "loss", "wall_seconds", "simulated_seconds", "dropped_examples")
         records = runs.read(self._folder.metrics)
-        last = [record for record in records if record["kind"] == "eval"][-1]
+        evaluations = [record for record in records if record["kind"] == "eval"]
+        last = evaluations[-1]
         rate = self._logger.clock.steps_per_second()
         examples = None if rate is None else rate * self._setup.examples_per_step
         best = self._setup.task.best[0]
@@ -223,10 +224,19 @@ class Run:
             "stopped_by": None,
             **{key: last[key] for key in (*keys, best)},
             "num_evaluated": self._dataset.test.num_examples,
-            "first": records[0].get(best),
+            "first": self._first(records, evaluations),
             "steps_per_second": rate,
             "examples_per_second": examples,
             "num_devices": self._layout.num_devices,
             "lanes": self._layout.lanes,
             "steps_per_dispatch": self._steps_per_call,
         }
+
+    def _first(self, records: Sequence[dict[str, Any]], evaluations: Sequence[dict[str, Any]]) -> float | None:
+        """Returns the task's metric near the start of the run, which its last evaluation should exceed.
+
+        That of a training batch is comparable only where the run did not begin with parameters that fit the batches.
+        """
+        if len(evaluations) > 1:
+            return evaluations[0][self._setup.task.best[0]]
+        return None if self._setup.config.init_from else records[0].get(self._setup.task.best[0])
