@@ -45,7 +45,7 @@ def fault(
 
 
 def cures(config: Mapping[str, Any], *, epoch: float) -> list[str]:
-    """Returns flags that are worth trying after a run that has learnt nothing, the best one first.
+    """Returns flags of which each is worth trying after a run that has learnt nothing, the best one first.
 
     A sum takes steps that are as many times longer as there are workers, so its rate is divided by their number.
 
@@ -57,14 +57,17 @@ def cures(config: Mapping[str, Any], *, epoch: float) -> list[str]:
     >>> cures(config, epoch=9.0)
     ['--config.optimizer.learning_rate=0.00625', '--config.clip_norm=1', '--config.reducer.name=mean']
     """
-    reducer, rate = config["reducer"]["name"], config["optimizer"]["learning_rate"]
+    reducer, rate = config["reducer"]["name"], config["optimizer"].get("learning_rate")  # one's own may have none
     found = []
+    if reducer == "sum" and rate is not None:
+        found.append(f"--config.optimizer.learning_rate={rate / config['num_workers']:.3g}")
     if epoch < _FEW_EPOCHS:
         length = "train_steps" if config["train_steps"] else "train_epochs"
         found.append(f"--config.{length}={config[length] * math.ceil(_FEW_EPOCHS / max(epoch, 0.001))}")
     if config.get("learning_rate_scaling", "none") != "none":
         found.append("--config.learning_rate_scaling=none")
-    found.append(f"--config.optimizer.learning_rate={rate / (config['num_workers'] if reducer == 'sum' else 10):.3g}")
+    if reducer != "sum" and rate is not None:
+        found.append(f"--config.optimizer.learning_rate={rate / 10:.3g}")
     if config.get("clip_norm") is None:
         found.append("--config.clip_norm=1")
     if reducer != "mean":
