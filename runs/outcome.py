@@ -21,7 +21,7 @@ def fault(
       chance: the metric's value without any knowledge; None if it is not known.
       num_examples: how many were evaluated. A metric to be maximal is taken as a share of them, with their sampling
         error.
-      first: the metric in the first record of the training; None if it is not known.
+      first: the metric of the first evaluation, or at the first record of a run with one evaluation; None if not known.
 
     >>> fault(0.11, mode="max", chance=0.1, num_examples=360)
     'at chance'
@@ -33,20 +33,19 @@ def fault(
         return "not finite"
     sign = 1 if mode == "max" else -1
 
-    def is_above(bound: float) -> bool:
+    def error(bound: float) -> float:
         share = min(max(bound, 0.0), 1.0) if mode == "max" and num_examples else 0.0
-        error = math.sqrt(share * (1 - share) / max(num_examples, 1))
-        return sign * value > sign * bound + _STANDARD_ERRORS * error
+        return _STANDARD_ERRORS * math.sqrt(share * (1 - share) / max(num_examples, 1))
 
-    if chance is not None and not is_above(chance):
+    if chance is not None and sign * value <= sign * chance + error(chance):
         return "at chance"
-    if first is not None and math.isfinite(first) and sign * value < sign * first:
+    if first is not None and math.isfinite(first) and sign * value < sign * first - error(first):
         return "worse than at the start"
     return None
 
 
 def cures(config: Mapping[str, Any], *, epoch: float) -> list[str]:
-    """Returns flags that are worth trying after a run that has learnt nothing, the best one first.
+    """Returns flags of which each is worth trying after a run that has learnt nothing, the best one first.
 
     A sum takes steps that are as many times longer as there are workers, so its rate is divided by their number.
 
@@ -58,14 +57,17 @@ def cures(config: Mapping[str, Any], *, epoch: float) -> list[str]:
     >>> cures(config, epoch=9.0)
     ['--config.optimizer.learning_rate=0.00625', '--config.clip_norm=1', '--config.reducer.name=mean']
     """
-    reducer, rate = config["reducer"]["name"], config["optimizer"]["learning_rate"]
+    reducer, rate = config["reducer"]["name"], config["optimizer"].get("learning_rate")  # one's own may have none
     found = []
+    if reducer == "sum" and rate is not None:
+        found.append(f"--config.optimizer.learning_rate={rate / config['num_workers']:.3g}")
     if epoch < _FEW_EPOCHS:
         length = "train_steps" if config["train_steps"] else "train_epochs"
         found.append(f"--config.{length}={config[length] * math.ceil(_FEW_EPOCHS / max(epoch, 0.001))}")
     if config.get("learning_rate_scaling", "none") != "none":
         found.append("--config.learning_rate_scaling=none")
-    found.append(f"--config.optimizer.learning_rate={rate / (config['num_workers'] if reducer == 'sum' else 10):.3g}")
+    if reducer != "sum" and rate is not None:
+        found.append(f"--config.optimizer.learning_rate={rate / 10:.3g}")
     if config.get("clip_norm") is None:
         found.append("--config.clip_norm=1")
     if reducer != "mean":

@@ -60,9 +60,9 @@ def summarise(
             num_examples=summary.get("num_evaluated", 0),
             first=summary.get("first"),
         )
-        cures = outcome.cures(config, epoch=summary["epoch"])
-        remark = "" if fault is None else f"\n{'remark':<14} {name} is {fault}; try {_either(cures)}"
-        flags = outcome.comparison(config) if fault is None else cures[:1]
+        cures = outcome.cures(config, epoch=summary["epoch"]) if fault else []
+        remark = f"\n{'remark':<14} {name} is {fault}{'; try ' if cures else ''}{_either(cures)}" if fault else ""
+        flags = cures[:1] or outcome.comparison(config)
         split = config["data"].get("evaluate_on", "test")
         speed = "not measured: too few steps"
         if summary["steps_per_second"]:
@@ -81,7 +81,7 @@ next           {_command(flags, spec=spec, overrides=overrides)}
 
 
 def _either(flags: Sequence[str]) -> str:
-    return " or ".join(filter(None, (", ".join(flags[:-1]), flags[-1])))
+    return " or ".join(filter(None, (", ".join(flags[:-1]), *flags[-1:])))
 
 
 def _command(flags: Sequence[str], *, spec: str, overrides: Sequence[str]) -> str:

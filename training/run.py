@@ -236,10 +236,21 @@ class Run:
             "stopped_by": None,
             **{key: last[key] for key in (*keys, best)},
             "num_evaluated": self._dataset.test.num_examples,
-            "first": runs.read(self._folder.metrics)[0].get(best),
+            "first": self._first(runs.read(self._folder.metrics)),
             "steps_per_second": rate,
             "examples_per_second": examples,
             "num_devices": self._layout.num_devices,
             "lanes": self._layout.lanes,
             "steps_per_dispatch": self._steps_per_call,
         }
+
+    def _first(self, records: Sequence[dict[str, Any]]) -> float | None:
+        """Returns the task's metric near the start of the run, which its last evaluation should exceed.
+
+        That of a training batch is comparable only where the run did not begin with parameters that fit the batches.
+        """
+        metric = self._setup.task.best[0]
+        evaluations = [record for record in records if record["kind"] == "eval"]
+        if len(evaluations) > 1:
+            return evaluations[0][metric]
+        return None if self._setup.config.init_from else records[0].get(metric)
