@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 DEFAULT = "out/compiled"
 MIN_SECONDS = 0.2  # programs that compile faster are not kept
@@ -27,6 +28,7 @@ def keep_compiled(folder: str | None) -> None:
         return
     folder = DEFAULT if folder is None else folder
     jax.config.update("jax_compilation_cache_dir", folder or None)
+    compilation_cache.reset_cache()  # JAX looks at the folder's name once, when it compiles its first program
     jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_SECONDS)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     if folder:
