@@ -1,5 +1,6 @@
 """JAX's compilation cache on disk, for the next run with the same shapes."""
 
+import contextlib
 import re
 import warnings
 from pathlib import Path
@@ -43,6 +44,9 @@ def _remove_damaged(folder: Path) -> None:
         if (found := _DAMAGED.match(str(message))) is None:
             return show(message, category, filename, lineno, file, line)
         for path in folder.glob(f"{found[1]}-*"):  # names of files begin with the program's name
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(
+                OSError
+            ):  # the folder may be read-only; JAX then compiles the program at every start
+                path.unlink()
 
     warnings.showwarning = remove

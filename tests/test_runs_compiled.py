@@ -47,6 +47,9 @@ def test_the_next_process_need_not_compile_and_a_damaged_file_is_made_anew(tmp_p
     assert (found, said) == (["cache_misses"], "")
     assert [path.stat().st_size for path in kept.iterdir()] == [pytest.approx(whole, rel=0.1)]
     assert of_a_process(tmp_path) == (["cache_hits"], "")
+    file.unlink()
+    file.mkdir()  # as little as a file in a read-only folder can it be removed
+    assert of_a_process(tmp_path)[0] == ["cache_misses"]
 
 
 @pytest.mark.slow
