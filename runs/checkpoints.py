@@ -244,7 +244,8 @@ class Checkpoints:
             full, restore_args=ocp.checkpoint_utils.construct_restore_args(full), partial_restore=True
         )
         try:
-            return {**example, **self._open().restore(self._directory.path / str(step), args=arguments)}
+            with _quiet_orbax():
+                return {**example, **self._open().restore(self._directory.path / str(step), args=arguments)}
         except Exception as error:  # its files are as they were written, but another release of Orbax wrote them
             raise ValueError(f"{self._name(step)} cannot be read: {files.reason(error)}") from error
 
@@ -344,11 +345,11 @@ def _shown(leaf: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _quiet_orbax() -> Iterator[None]:
-    """Hides what Orbax and TensorStore print during a save beside the error that they raise.
+    """Hides what Orbax and TensorStore print, while they save or restore, beside the error that they raise.
 
-    A save that fails, on a full disk for example, logs a page; and each array that is still being written when another
-    one has failed prints a traceback, because it reports to an event loop that is closed by then. Both would bury the
-    one line of SaveError. Logging and hook are as before once the save has ended.
+    A save that fails, on a full disk for example, logs a page; and each array that is still being written or read when
+    another one has failed prints a traceback, because it reports to an event loop that is closed by then. Both would
+    bury the one line of the error. Logging and hook are as before afterwards.
     """
     logger, hook_before = logging.getLogger("absl"), sys.unraisablehook
 

@@ -1,11 +1,13 @@
 """JAX's compilation cache on disk, for the next run with the same shapes."""
 
+import contextlib
 import re
 import warnings
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 DEFAULT = "out/compiled"
 MIN_SECONDS = 0.2  # programs that compile faster are not kept
@@ -27,6 +29,7 @@ def keep_compiled(folder: str | None) -> None:
         return
     folder = DEFAULT if folder is None else folder
     jax.config.update("jax_compilation_cache_dir", folder or None)
+    compilation_cache.reset_cache()  # JAX looks at the folder's name once, when it compiles its first program
     jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_SECONDS)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     if folder:
@@ -41,6 +44,9 @@ def _remove_damaged(folder: Path) -> None:
         if (found := _DAMAGED.match(str(message))) is None:
             return show(message, category, filename, lineno, file, line)
         for path in folder.glob(f"{found[1]}-*"):  # names of files begin with the program's name
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(
+                OSError
+            ):  # the folder may be read-only; JAX then compiles the program at every start
+                path.unlink()
 
     warnings.showwarning = remove

@@ -75,7 +75,7 @@ def cut_traces(folder: Path, *, last_step: int) -> None:
         if not (first := path.stem.removeprefix("worker_seconds-")).isdecimal():
             continue
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
                 seconds = arrays["seconds"]
                 num_kept = max(last_step + 1 - int(first), 0)
                 kept = seconds[:num_kept]

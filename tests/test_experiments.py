@@ -460,3 +460,21 @@ def test_a_sweep_of_training_runs(tmp_path, capsys):
     assert "| mean | " in first and "| sum | " in first and "(n=1)" in first
     assert command_line.main(argv) == 0
     assert capsys.readouterr().out == first
+
+
+@pytest.mark.parametrize(
+    ("name", "out"), [("sweep", "out/sweeps"), ("run", "out/experiments"), ("list", "out/experiments")]
+)
+def test_help_names_the_folder_that_is_used(name, out, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command_line.main([name, "--help"])
+    assert ended.value.code == 0 and f"(default: {out})" in " ".join(capsys.readouterr().out.split())
+    needed = {"sweep": ["--config=x"], "run": ["x"], "list": []}[name]
+    assert str(command_line.parser().parse_args([name, *needed]).out) == out
+
+
+def test_a_folder_of_an_unknown_user_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command_line.main(["list", "--out=~nobody-of-this-name/x"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "out='~nobody-of-this-name/x'" in said and not list(tmp_path.iterdir())

@@ -15,6 +15,7 @@ import train
 
 PROGRAM = """
 import sys, jax, runs
+jax.random.key(0)  # programs are compiled before the cache is set
 runs.keep_compiled(sys.argv[1] if len(sys.argv) > 1 else None)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 events = []
@@ -46,6 +47,9 @@ def test_the_next_process_need_not_compile_and_a_damaged_file_is_made_anew(tmp_p
     assert (found, said) == (["cache_misses"], "")
     assert [path.stat().st_size for path in kept.iterdir()] == [pytest.approx(whole, rel=0.1)]
     assert of_a_process(tmp_path) == (["cache_hits"], "")
+    file.unlink()
+    file.mkdir()  # as little as a file in a read-only folder can it be removed
+    assert of_a_process(tmp_path)[0] == ["cache_misses"]
 
 
 @pytest.mark.slow
@@ -53,7 +57,11 @@ def test_where_it_is_kept(tmp_path):
     assert of_a_process(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "theirs"))[0] == ["cache_misses"]
     assert of_a_process(tmp_path, str(tmp_path / "mine"))[0] == ["cache_misses"]
     assert of_a_process(tmp_path, "")[0] == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "theirs"]
+    for flag, found in ((str(tmp_path / "flag"), ["cache_misses"]), ("", [])):
+        assert of_a_process(tmp_path, flag, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "environment"))[0] == found
+    found = {path.name: len(list(path.iterdir())) for path in tmp_path.iterdir()}
+    assert {name: found[name] for name in ("flag", "mine", "theirs")} == dict.fromkeys(("flag", "mine", "theirs"), 1)
+    assert len(list((tmp_path / "environment").glob("*lambda*"))) == 0, "a flag has precedence"
 
 
 def test_a_calling_programs_cache_is_left(monkeypatch):

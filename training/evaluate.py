@@ -84,7 +84,8 @@ def evaluate_checkpoint(
     with refusing(), open_checkpoints(setup, path, access="read") as checkpoints:
         restored = restore(setup, layout, checkpoints, which=int(which) if which.isdecimal() else which)
     if restored is None:
-        raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint to evaluate")
+        kind = "that was evaluated, so that none is the best" if which == "best" else "to evaluate"
+        raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint {kind}")
     with processes.together(ConfigError), in_block("data"):
         dataset = setup.source.load(setup.config.seed)
     with contextlib.closing(dataset):
