@@ -239,8 +239,9 @@ def run(argv: Sequence[str]) -> int:
         cache = FLAGS.compilation_cache and str(runs.expand(FLAGS.compilation_cache, key="compilation_cache"))
         layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
         count = steps_per_call(setup)
-        processes.check_same(  # the folders of the data may differ, and what is in them
+        processes.check_same(  # folders may differ, and what is in them: data, and code of the user's own
             {
+                **{f"code.{module}": file["sha256"] for module, file in code.items()},
                 "data.num_train": setup.source.info.num_train,
                 "data.num_test": setup.source.info.num_test,
                 "train_steps": setup.num_steps,

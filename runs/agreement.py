@@ -10,13 +10,6 @@ from parallel import processes
 from runs import environment, identity
 
 OF_THE_MACHINE = ("data.dir",)  # the one key of a config that may differ
-JAX_SETTINGS = (
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-    "jax_numpy_dtype_promotion",
-)
 
 
 def check(config: Mapping[str, Any], *, flags: Mapping[str, Any]) -> None:
@@ -46,7 +39,7 @@ def facts(config: Mapping[str, Any], *, flags: Mapping[str, Any]) -> dict[str, A
         **{f"config.{key}": value for key, value in keys if key not in OF_THE_MACHINE},
         **flags,
         "XLA_FLAGS": " ".join(sorted(flag for flag in xla_flags if "dump" not in flag)),
-        **{name: str(getattr(jax.config, name)) for name in JAX_SETTINGS},
+        **{name: str(getattr(jax.config, name)) for name in environment.SETTINGS},
         **environment.versions(),
         "code": environment.code(),
     }

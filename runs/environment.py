@@ -24,6 +24,7 @@ SETTINGS = (
     "jax_default_prng_impl",
     "jax_disable_jit",
     "jax_enable_x64",
+    "jax_numpy_dtype_promotion",
     "jax_threefry_partitionable",
 )
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
