@@ -1,12 +1,6 @@
-"""Sphinx: the manual, and pages of the package ``reducers`` from its docstrings. ``make docs`` builds both."""
+"""Sphinx: the manual, and pages of the package ``reducers`` from its docstrings. ``make docs`` builds both, from the root."""
 
-import pathlib
-import sys
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import reducers  # noqa: E402
+import reducers
 
 project = "syncsum"
 author = "The syncsum authors"

@@ -28,7 +28,7 @@ FIRST_PARTY: dict[str, set[str]] = {
     "data": {"launch", "reducers"},
     "models": {"reducers"},
     "optim": {"reducers"},
-    "runs": {"launch", "parallel"},
+    "runs": {"launch", "parallel", "reducers"},
     "training": {"asynchronous", "data", "models", "optim", "parallel", "reducers", "runs"},
     "configs": {"asynchronous", "data", "models", "optim", "parallel", "reducers", "runs", "training"},
     "train": {"configs", "data", "launch", "parallel", "runs", "training"},
@@ -57,6 +57,7 @@ FIRST_PARTY: dict[str, set[str]] = {
         "training",
     },
     "conftest": set(),
+    "docs": {"reducers"},
 }
 FIRST_PARTY["tests"] = set(FIRST_PARTY)
 
