@@ -1,4 +1,4 @@
-"""Sphinx: the manual, and pages of the package ``reducers`` from its docstrings. ``make docs`` builds both, from the root."""
+"""Sphinx: the manual, and pages of the package ``reducers`` from its docstrings. ``make docs`` runs it in the root."""
 
 import reducers
 
