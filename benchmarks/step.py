@@ -6,7 +6,7 @@
 Our step has W workers with their own batches and a reduction; PyTorch's has one batch of the same size, in one process
 or in two with ``DistributedDataParallel``. PyTorch is measured with its defaults, and tuned: with its fastest options
 and with the options of our allocator. Our steps take turns in one process (``groups``), on the number of virtual
-devices that was fastest on two cores (train.py uses 8 by default, others with ``--num_devices``). Each PyTorch
+devices that was fastest on two cores (train.py has ``--num_devices`` for that). Each PyTorch
 contender is a process of its own (``torch_twins``). Ratios are of images per second, ours over theirs: above 1, ours is
 faster. Parts of our step are timed as separate programs, and their differences are taken round by round.
 """

@@ -48,7 +48,7 @@ from reducers.sum import sum  # noqa: A004 - the field's name for it
 from reducers.traffic import Traffic, traffic
 from reducers.trimmed_mean import trimmed_mean
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "REDUCERS",
