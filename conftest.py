@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 
 import jax
 import pytest
@@ -53,6 +54,14 @@ def pytest_runtest_teardown(item, nextitem):
     is_last = nextitem is None or nextitem.path != item.path
     if is_last and mappings.exists() and mappings.read_bytes().count(b"\n") > _MANY_MAPPINGS:
         jax.clear_caches()
+
+
+@pytest.fixture
+def hears_sighup():
+    """Makes SIGHUP a signal like the others where the suite was started by nohup, which ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session")

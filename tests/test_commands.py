@@ -61,6 +61,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_starts_up_ends_in_one_line(name):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if name == "train" else (signal.SIGINT,):
@@ -111,6 +112,7 @@ sys.exit(signals.interruptible(work))
 """
 
 
+@pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("number", signal.valid_signals() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 def test_an_interruptible_command_cleans_up(tmp_path, number):
     started = start("-c", BEGIN + CLEANS, str(tmp_path))
@@ -152,6 +154,7 @@ def test_a_signal_leaves_no_temporary_folder_behind(tmp_path):
     assert process.returncode == 143 and not list(tmp_path.rglob(".try-*"))
 
 
+@pytest.mark.usefixtures("hears_sighup")
 def test_nohup_keeps_its_meaning():
     process = program("print('ready')\ntime.sleep(60)\n", shell='trap "" HUP; exec "$@"')
     assert signal.SIGHUP in mask(process.pid, "SigIgn") and signal.SIGTERM in mask(process.pid, "SigCgt")
@@ -177,6 +180,7 @@ with Children() as children:
 """
 
 
+@pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_children_end_with_the_process_that_started_them(number):
     child = BEGIN + "print(os.getpid(), 'PARENT' in ''.join(os.environ))\ntime.sleep(600)\n"

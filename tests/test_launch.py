@@ -82,6 +82,7 @@ def test_what_another_process_than_the_first_refuses_is_printed(capfd, monkeypat
     assert capfd.readouterr().err.endswith("process 1 of 2 ended with exit code 2: seed=-1: must be\n")
 
 
+@pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_is_handed_on_as_sigterm_and_a_second_one_kills(tmp_path, number):
     program = (

@@ -8,6 +8,7 @@ import pytest
 from runs.signals import catch_stop
 
 
+@pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_signal_becomes_a_flag(name):
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -128,6 +128,7 @@ def test_same_command_again_only_reports(uninterrupted, capsys):
     assert (uninterrupted / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("steps", [(1,), (33, 60, 119)])
 def test_stopped_by_a_signal_and_gone_on(steps, uninterrupted, tmp_path, monkeypatch, capsys):
     """SIGTERM, SIGINT and SIGHUP save first; what follows is bit for bit what would have been."""
