@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # The modules and packages of this project.
 ROOMS = frozenset(
     {
-        *("asynchronous", "benchmarks", "configs", "conftest", "data", "experiments", "launch", "models", "optim"),
-        *("parallel", "reducers", "runs", "tests", "train", "training"),
+        *("asynchronous", "benchmarks", "configs", "conftest", "data", "docs", "experiments", "launch", "models"),
+        *("optim", "parallel", "reducers", "runs", "tests", "train", "training"),
     }
 )
 
