@@ -15,9 +15,8 @@ from typing import Any
 
 from configs import schema
 from reducers import components
-from runs.errors import is_installed
-
-ROOT = Path(__file__).resolve().parent.parent
+from runs.environment import Code
+from runs.errors import ROOT, is_installed
 
 # The modules and packages of this project.
 ROOMS = frozenset(
@@ -28,9 +27,6 @@ ROOMS = frozenset(
 )
 
 _SHIPPED = frozenset(constructor for registry in schema.BLOCKS.values() for constructor in registry.values())
-
-Code = dict[str, dict[str, str]]
-"""Module -> "path", its file, and "sha256", the hash of that."""
 
 
 def describe(config: Mapping[str, Any]) -> Code:

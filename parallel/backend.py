@@ -6,7 +6,7 @@ import os
 
 import jax
 
-# Virtual CPU devices: at most by default, and at most.
+# The most virtual CPU devices by default, and where a number is asked for.
 MAX_DEFAULT_DEVICES, MAX_FORCED_DEVICES = 8, 64
 
 # glibc's mallopt: name -> (its number in malloc.h, our value).

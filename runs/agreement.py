@@ -1,10 +1,7 @@
-"""What the processes of one run must have in common: otherwise the result is silently wrong, or they wait forever."""
+"""Compares what the processes of one run are about to do: where it differs, results are wrong or a process waits."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
-
-import jax
 
 from parallel import processes
 from runs import environment, identity
@@ -34,12 +31,13 @@ def facts(config: Mapping[str, Any], *, flags: Mapping[str, Any]) -> dict[str, A
     (0, 2, False)
     """
     keys = identity.flatten(identity.plain(config))
-    xla_flags = os.environ.get("XLA_FLAGS", "").split()
+    settings = environment.settings()
+    xla_flags = (settings.pop("XLA_FLAGS") or "").split()
     return {
         **{f"config.{key}": value for key, value in keys if key not in OF_THE_MACHINE},
         **flags,
         "XLA_FLAGS": " ".join(sorted(flag for flag in xla_flags if "dump" not in flag)),
-        **{name: str(getattr(jax.config, name)) for name in environment.SETTINGS},
+        **{name: str(value) for name, value in settings.items()},
         **environment.versions(),
         "code": environment.code(),
     }

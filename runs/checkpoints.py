@@ -112,9 +112,8 @@ class Checkpoints:
         with self._naming(step), contextlib.ExitStack() as stack:
             stack.enter_context(_quiet_orbax())
             if processes.index() == 0:
-                self._directory.scratch.mkdir(
-                    exist_ok=True
-                )  # Orbax would make the whole path of a folder that was moved
+                # Orbax would make the whole path of a folder that was moved.
+                self._directory.scratch.mkdir(exist_ok=True)
             # `force` overwrites what a failed save may have left.
             arguments = ocp.args.PyTreeSave(_without_empty(flat))
             self._open().save(self._directory.scratch / str(step), args=arguments, force=True)

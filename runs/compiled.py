@@ -44,9 +44,8 @@ def _remove_damaged(folder: Path) -> None:
         if (found := _DAMAGED.match(str(message))) is None:
             return show(message, category, filename, lineno, file, line)
         for path in folder.glob(f"{found[1]}-*"):  # names of files begin with the program's name
-            with contextlib.suppress(
-                OSError
-            ):  # the folder may be read-only; JAX then compiles the program at every start
+            # The folder may be read-only; JAX then compiles the program at every start.
+            with contextlib.suppress(OSError):
                 path.unlink()
 
     warnings.showwarning = remove

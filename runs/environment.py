@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from runs import identity
+from runs.errors import ROOT
 
 Code = Mapping[str, Mapping[str, str]]
 """Module -> "path" and "sha256" of its file."""
@@ -28,7 +29,6 @@ SETTINGS = (
     "jax_threefry_partitionable",
 )
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("asynchronous", "configs", "data", "models", "optim", "parallel", "reducers", "runs", "training")
 
 
@@ -45,10 +45,7 @@ def describe(*, devices: Sequence[str] = (), code: Code | None = None) -> dict[s
         "command": sys.argv,
         "pid": os.getpid(),
         "python": platform.python_version(),
-        "settings": {
-            "XLA_FLAGS": os.environ.get("XLA_FLAGS"),
-            **{name: getattr(jax.config, name) for name in SETTINGS},
-        },
+        "settings": settings(),
         "packages": versions(),
         "commit": commit,
         "tree": tree,
@@ -112,6 +109,11 @@ def _is_resolved(value: Any) -> bool:
 def _is_code(value: Any) -> bool:
     files = value.values() if isinstance(value, dict) else [None]
     return all(isinstance(file, dict) and all(isinstance(x, str) for x in file.values()) for file in files)
+
+
+def settings() -> dict[str, Any]:
+    """Returns the settings of JAX and XLA that a result depends on."""
+    return {"XLA_FLAGS": os.environ.get("XLA_FLAGS"), **{name: getattr(jax.config, name) for name in SETTINGS}}
 
 
 def versions() -> dict[str, str | None]:

@@ -56,7 +56,7 @@ def test_another_axis(lift):
         mapped = jax.shard_map(update(reducer), mesh=mesh, in_specs=P(WORKER), out_specs=P())
         line = refusal_of(NameError, lambda: mapped(jnp.ones(8)))
     assert "axis_name='wroker'" in line
-    assert ("'worker'" in line) == (lift != "vmap")  # JAX tells the names of a mesh's axes alone
+    assert ("'worker'" in line) == (lift != "vmap")  # JAX names the axes that are bound only under a mesh
 
 
 def test_one_of_two_axes():
@@ -138,7 +138,8 @@ def test_numbers_of_numpy_and_jax_are_numbers(case):
     """An option of a call may be a scalar array; those that shape the program are Python's or NumPy's."""
     numbers = {key: np.array(value)[()] for key, value in case.kwargs.items() if not isinstance(value, str)}
     reducer = reducers.REDUCERS[case.name](WORKER, **{**case.kwargs, **numbers})
-    jax.eval_shape(update(reducer, lift=vmapped, **case.shared), jnp.ones((8, 3)))
+    result = jax.eval_shape(update(reducer, lift=vmapped, **case.shared), jnp.ones((8, 3)))
+    assert (result.shape, result.dtype) == ((8, 3), jnp.float32)
 
 
 def test_a_transformation_that_is_no_named_tuple_will_do():

@@ -1,4 +1,4 @@
-"""Which of optax's wrappers a reducer may sit in: the table of docs/optax.md, row by row."""
+"""Each row of the table in docs/optax.md is tested: the wrappers of optax that a reducer may sit in."""
 
 import functools
 import pathlib

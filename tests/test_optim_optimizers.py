@@ -239,7 +239,7 @@ TRANSFORMATIONS = sorted(
 
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 def test_every_part_of_a_chain_needs_no_more_than_a_gradient(name):
-    """What needs the loss, or its value, is refused by name and not by a traceback in the step."""
+    """A transformation that needs the loss or its value is refused by its name; the others run on a gradient."""
     required = {
         key: {int: 2, float: 0.5}[registry.plain_type(p.annotation)]
         for key, p in optimizers.TRANSFORMATIONS.parameters(name).items()

@@ -306,6 +306,15 @@ def test_a_change_that_is_accepted_is_recorded(changed, capsys):
     assert command(*ASKED) == 0  # it was accepted once
 
 
+def test_data_may_have_one_split_alone(mine, capsys):
+    edit(mine / "mine.py", '    evaluate_on: EvaluateOn = "test",\n', "")
+    edit(mine / "mine.py", ", evaluate_on=evaluate_on)", ', evaluate_on="test")')
+    steps = ("--config.train_steps=2", "--config.eval_every_steps=2", "--config.checkpoint_every_steps=2")
+    assert command(*SHORT, *steps, "--workdir=run") == 0
+    said = capsys.readouterr()
+    assert "step 2/2  test loss" in said.err and "test accuracy" in said.out
+
+
 def test_other_code_evaluates_only_when_it_is_asked_to(changed, capsys):
     assert command(*ASKED, "--evaluate_only", "--accept_code_change") == 0
     assert "step 40: test accuracy" in capsys.readouterr().out

@@ -91,8 +91,5 @@ def evaluate_checkpoint(
     with contextlib.closing(dataset):
         resident = layout.put_shared({"constants": dataset.constants})
         quality = make_evaluation(setup, layout, dataset.test)(restored.state, resident)
-    split, words = (
-        setup.config.data.get("evaluate_on", "test"),
-        runs.in_words(quality, names=(setup.task.best[0], "loss")),
-    )
-    return f"step {restored.step}: {split} {words}"
+    words = runs.in_words(quality, names=(setup.task.best[0], "loss"))
+    return f"step {restored.step}: {setup.split} {words}"

@@ -124,7 +124,7 @@ class MetricLogger:
     def log_evaluation(self, step: int, quality: Numbers) -> None:
         """Records an evaluation, with the metrics of the step before it."""
         self.last_evaluation = self._record("eval", step, {**self._last, **quality})
-        self._progress.evaluation(step, quality, split=self._setup.config.data.evaluate_on)
+        self._progress.evaluation(step, quality, split=self._setup.split)
 
     def flush(self) -> None:
         """Puts all records so far on disk."""

@@ -90,6 +90,11 @@ class TrainSetup:
         return self.config.num_workers if self.async_mode is None else self.async_mode.gradients_per_update
 
     @property
+    def split(self) -> str:
+        """The split that is evaluated, "test" or "validation"; data of another module may have one alone."""
+        return self.config.data.get("evaluate_on", "test")
+
+    @property
     def examples_per_step(self) -> int:
         """Examples that are computed for a step, those of late workers too."""
         return self.gradients_per_step * self.config.batch_size_per_worker
