@@ -97,7 +97,8 @@ def _panel(
         axes.plot([best.point[along]], [best.sample(metric).mean], linestyle="", label="best mean", **ring)
     log_if_wide(axes, [entry.point[along] for entries in groups.values() for entry in entries])
     axes.set_xlabel(along)
-    axes.set_ylabel(_named(metric))
+    spread = " (± standard deviation)" if any(len(entry.rows) > 1 for entry in results.entries) else ""
+    axes.set_ylabel(f"{_named(metric)}{spread}")
 
 
 def _in_step(entries: Sequence[Entry], one: str, other: str) -> bool:

@@ -102,7 +102,7 @@ class SweepResults:
         return max(whole, key=lambda entry: sign * entry.sample(metric).mean, default=None)
 
     @property
-    def level(self) -> int:
+    def num_within(self) -> int:
         """The number of other points whose mean lies within the interval of the best one, or equals it."""
         if self.best is None:
             return 0

@@ -55,14 +55,14 @@ def best(results: SweepResults) -> str:
     """Returns a sentence on the best point."""
     if results.best is None:
         return f"No point has finished with a finite {results.goal.metric} in all of its runs."
-    sample, level = results.best.sample(results.goal.metric), results.level
+    sample, within = results.best.sample(results.goal.metric), results.num_within
     where = in_words(results.best.point, results.keys) or "the only point"
     said = f"Best: {where}: {results.goal.metric} {_cell(results.best, results.goal.metric)}{_interval(sample)}."
-    points = "one other point" if level == 1 else f"{level} other points"
+    points = "one other point" if within == 1 else f"{within} other points"
     if sample.n == 1:
-        tie = f" It is equal to that of {points}." if level else ""
+        tie = f" It is equal to that of {points}." if within else ""
         return f"{said}{tie} One seed gives no interval: use --seeds=3, or more."
-    return said + (f" The mean of {points} lies within this interval." if level else "")
+    return said + (f" The mean of {points} lies within this interval." if within else "")
 
 
 def comma_separated(results: SweepResults) -> str:

@@ -2,7 +2,7 @@
 
 import csv
 import math
-import shutil
+import signal
 import sys
 
 import pytest
@@ -315,12 +315,9 @@ def sweeping(tmp_path, monkeypatch, capsys):
 
     def train_command(run, folder):
         started.append(run.name)
-        rate, seed = run.config["optimizer"]["learning_rate"], run.config["seed"]
-        if rate == 0.3:
-            return [shutil.which("false") or sys.executable]
-        numbers = {"loss": 1 - rate, "accuracy": rate + seed / 100, "learning_rate": 0.0}
-        saved.save(folder, run.config, [saved.evaluated(5, **numbers), saved.evaluated(10, **numbers)])
-        return [shutil.which("true") or sys.executable]
+        if run.config["optimizer"]["learning_rate"] == 0.3:
+            return [sys.executable, "-S", "-c", "raise SystemExit(3)"]
+        return saved.train_command(run, folder)
 
     monkeypatch.setattr(queue, "train_command", train_command)
     monkeypatch.setattr(queue, "POLL_SECONDS", 0.01)
@@ -395,6 +392,25 @@ def test_a_config_that_runs_under_two_names_is_run_once(sweeping, tmp_path):
     code, _, started = sweeping(f"--grid={RATE}=0.1", "--grid=reducer.name=mean")
     assert code == 0 and len(started) == 1
     assert sweeping(f"--grid={RATE}=0.1")[2] == sweeping("--set=seed=0", f"--grid={RATE}=0.1")[2][1:] == []
+
+
+def test_a_sweep_that_a_signal_stopped_goes_on_with_the_same_command(sweeping, monkeypatch, tmp_path):
+    finishes = queue.train_command
+
+    def stops(run, folder):
+        if run.config["optimizer"]["learning_rate"] == 0.2:
+            signal.raise_signal(signal.SIGINT)  # as a terminal sends it, while the queue works
+            return [sys.executable, "-S", "-c", "pass"]
+        return finishes(run, folder)
+
+    grid = f"--grid={RATE}=0.1,0.2,0.4"
+    monkeypatch.setattr(queue, "train_command", stops)
+    code, said, started = sweeping(grid)
+    assert code == 130 and started == [f"{RATE}=0.1,seed=0"] and "the same command resumes" in said.err
+    assert not (folder_of(tmp_path) / "table.md").exists()
+    monkeypatch.setattr(queue, "train_command", finishes)
+    code, said, started = sweeping(grid)
+    assert code == 0 and started == [f"{RATE}=0.2,seed=0", f"{RATE}=0.4,seed=0"] and "not finished" not in said.out
 
 
 @pytest.mark.slow
