@@ -154,7 +154,7 @@ def _main(argv: Sequence[str]) -> int:
             text, failures = commands.run_sweep(
                 swept,
                 root=given.out / _folder_name(given.name or swept.name),
-                goal=Goal.of(swept.runs[0], metric=given.metric, mode=given.goal),
+                goal=Goal.of(swept.runs, metric=given.metric, mode=given.goal),
                 jobs=given.jobs,
                 shard=Shard.parse(given.shard),
                 code_change=code_change,

@@ -23,8 +23,8 @@ _DRAW = re.compile(r"(uniform|loguniform|choice)\((.*)\)", re.DOTALL)
 class Sweep:
     """Runs of one config: points that are compared, each with several seeds.
 
-    The runs are evaluated on the validation split unless ``fixed`` or the points set ``data.evaluate_on``, or their
-    data have no such key.
+    The runs are evaluated on the validation split unless the config file, ``fixed`` or the points set
+    ``data.evaluate_on``, or their data have no such key.
 
     Attributes:
       spec: config file, with an optional :variant.
@@ -58,8 +58,18 @@ class Sweep:
             for seed in [own["seed"]] if "seed" in own else range(self.seeds):
                 labels = {**point, "seed": seed}
                 run = Run(labels=labels, spec=self.spec, overrides={**self.fixed, **labels}, flags=self.flags)
-                found.setdefault(run.name, _on_validation_split(run))
+                found.setdefault(run.name, self._on_validation_split(run))
         return list(found.values())
+
+    def _on_validation_split(self, run: Run) -> Run:
+        if SPLIT in run.overrides or "evaluate_on" not in run.config["data"] or self._file_has_split:
+            return run
+        return dataclasses.replace(run, overrides={SPLIT: "validation", **run.overrides})
+
+    @functools.cached_property
+    def _file_has_split(self) -> bool:
+        path, _, variant = self.spec.partition(":")
+        return "evaluate_on" in config_file.execute(path).get_config(variant).data
 
     @property
     def keys(self) -> list[str]:
@@ -76,12 +86,6 @@ class Sweep:
         shared = "\n".join([self.spec, *sorted(f"{key}={value}" for key, value in self.fixed.items())])
         stem = re.sub(r"\W+", "-", self.spec.removesuffix(".py").rpartition("/")[2].replace(".py:", "-"))
         return f"{stem}-{hashlib.sha256(shared.encode()).hexdigest()[:8]}"
-
-
-def _on_validation_split(run: Run) -> Run:
-    if SPLIT in run.overrides or "evaluate_on" not in run.config["data"]:
-        return run
-    return dataclasses.replace(run, overrides={SPLIT: "validation", **run.overrides})
 
 
 def grid(values: Mapping[str, Sequence[Any]]) -> list[Point]:

@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import math
+from typing import Any
 
 from experiments import sweep_edge
 from experiments.experiment import Sample, Table
@@ -42,7 +43,7 @@ def table(results: SweepResults) -> Table:
     """
     metric, cells = results.goal.metric, []
     for entry in results.entries:
-        row = [str(entry.point.get(key, "")) for key in results.keys]
+        row = [_value(entry.point.get(key, "")) for key in results.keys]
         for quantity in results.quantities:
             cell = _cell(entry, quantity)
             is_best = quantity == metric and entry is results.best
@@ -85,6 +86,10 @@ def comma_separated(results: SweepResults) -> str:
         low, high = interval(entry.sample(metric)) or ("", "")
         writer.writerow([*row, low, high, len(entry.rows), "best" if entry is results.best else ""])
     return file.getvalue()
+
+
+def _value(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _shared(results: SweepResults) -> str:

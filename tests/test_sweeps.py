@@ -74,6 +74,12 @@ def test_runs_are_evaluated_on_the_validation_split_unless_a_key_says_otherwise(
     assert splits(points=[{RATE: 0.1}, {RATE: 0.2}]) == ["validation", "validation"]
     assert splits(points=[{RATE: 0.1}], fixed={sweep.SPLIT: "test"}) == ["test"]
     assert splits(points=[{sweep.SPLIT: "test"}, {sweep.SPLIT: "validation"}]) == ["test", "validation"]
+    (tmp_path / "own.py").write_text(
+        "from configs import digits\ndef get_config(variant):\n    config = digits.get_config(variant)\n"
+        "    config.data = {'name': 'digits', 'evaluate_on': 'test'}\n    return config\n"
+    )
+    (run,) = Sweep(spec=str(tmp_path / "own.py"), points=[{RATE: 0.1}]).runs
+    assert run.config["data"]["evaluate_on"] == "test"
     (tmp_path / "bare.py").write_text(
         "from data import sources\ndef data():\n    return sources.make('digits')\n"
         "from configs import digits\ndef get_config(variant):\n    config = digits.get_config(variant)\n"
@@ -87,7 +93,7 @@ def test_runs_are_evaluated_on_the_validation_split_unless_a_key_says_otherwise(
 
 def test_the_goal_is_the_tasks_own_metric_unless_another_is_named():
     def goal(spec, **options):
-        return tuple(Goal.of(Run(labels={}, spec=spec), **options))
+        return tuple(Goal.of([Run(labels={}, spec=spec)], **options))
 
     assert goal(DIGITS) == ("accuracy", "max")
     assert goal("configs/bert_lamb.py") == ("masked_lm_loss", "min")
@@ -96,6 +102,10 @@ def test_the_goal_is_the_tasks_own_metric_unless_another_is_named():
     assert goal(DIGITS, metric="loss") == ("loss", "min")
     assert goal(DIGITS, metric="simulated_seconds") == ("simulated_seconds", "min")
     assert goal(DIGITS, mode="min") == ("accuracy", "min")
+    broken = Run(labels={}, spec=DIGITS, overrides={"task.name": "causal_lm"})
+    assert Goal.of([broken, Run(labels={}, spec=DIGITS)]) == ("accuracy", "max")  # the first one fails on its own
+    with pytest.raises(ValueError, match="needs data of running text"):
+        Goal.of([broken])
     with pytest.raises(ValueError, match=r"^metric='acuracy': is not evaluated; allowed: accuracy, loss, simulated_"):
         goal(DIGITS, metric="acuracy")
 
@@ -392,6 +402,22 @@ def test_a_config_that_runs_under_two_names_is_run_once(sweeping, tmp_path):
     code, _, started = sweeping(f"--grid={RATE}=0.1", "--grid=reducer.name=mean")
     assert code == 0 and len(started) == 1
     assert sweeping(f"--grid={RATE}=0.1")[2] == sweeping("--set=seed=0", f"--grid={RATE}=0.1")[2][1:] == []
+
+
+def test_two_names_of_a_config_with_a_folder_are_not_run_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(queue, "POLL_SECONDS", 0.01)
+    runs = [Run(labels={"name": name}, spec=DIGITS) for name in "ab"]
+    saved.save(results.folder_of(runs[0], tmp_path), runs[0].config, [], state="begun")
+    started = []
+
+    def slowly(run, folder):
+        started.append(run.name)
+        saved.save(folder, run.config, [], state="begun")
+        wait = "import pathlib, sys, time; time.sleep(0.3); pathlib.Path(sys.argv[1], 'DONE').write_text('{}')"
+        return [sys.executable, "-S", "-c", wait, str(folder)]
+
+    assert queue.execute(runs, root=tmp_path, command=slowly, jobs=2) == []
+    assert started == ["name=a"]
 
 
 def test_a_sweep_that_a_signal_stopped_goes_on_with_the_same_command(sweeping, monkeypatch, tmp_path):
