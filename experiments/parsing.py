@@ -1,19 +1,13 @@
-"""Argument parsers of the commands in ``experiments``."""
+"""Command lines of the commands in ``experiments`` that are about an arrival model."""
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+from launch.parser import Parser
 from reducers import arrivals
 from reducers.registry import literal
-
-
-class Parser(argparse.ArgumentParser):
-    """Raises a ValueError of one line where argparse would print its usage and exit."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
 
 
 class ModelParser(Parser):
