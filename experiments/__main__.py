@@ -24,8 +24,8 @@ import runs as run_folders
 from experiments import commands, slurm, sweep
 from experiments.commands import Shard
 from experiments.experiment import SCALES, Run
+from experiments.parsing import Parser
 from experiments.queue import Failure, Interrupted
-from launch.parser import Parser
 from runs import CodeChange
 
 OUT = "out/experiments"

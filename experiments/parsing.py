@@ -1,4 +1,4 @@
-"""Command lines of the commands in ``experiments`` that are about an arrival model."""
+"""Argument parsers of the commands in ``experiments``."""
 
 import argparse
 import sys

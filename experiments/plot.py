@@ -23,7 +23,7 @@ if __name__ == "__main__":  # the imports below take seconds
 import runs as run_folders
 from experiments import gantt
 from experiments.drawing import FORMATS, REFERENCE, Figure, look, new_figure
-from launch.parser import Parser
+from experiments.parsing import Parser
 from runs import identity
 
 if TYPE_CHECKING:
