@@ -18,7 +18,8 @@ HALVINGS = 6  # of a step beyond the edge that leaves what the key allows
 def warnings(results: SweepResults) -> list[str]:
     """Returns one line for each numeric key whose best value is the smallest or the largest that was tried.
 
-    Keys that are drawn at random have no edge, and there is none where nothing beyond a value is allowed.
+    Keys that are drawn at random have no edge, and there is none where nothing beyond a value is allowed, or where
+    another value is as good.
     """
     if results.best is None:
         return []
@@ -28,6 +29,8 @@ def warnings(results: SweepResults) -> list[str]:
         tried = [point.get(key) for point in _beside_best(results, key)]
         best = results.best.point.get(key)
         if key in results.sweep.drawn or not all(map(is_number, tried)) or best not in (min(tried), max(tried)):
+            continue
+        if any(point.get(key) != best for point in results.tied):
             continue
         annotation = schema.parameter(config, key).annotation
         values = sorted(set(tried), reverse=best == min(tried))

@@ -102,6 +102,14 @@ class SweepResults:
         return max(whole, key=lambda entry: sign * entry.sample(metric).mean, default=None)
 
     @property
+    def tied(self) -> list[Point]:
+        """The points whose mean is that of the best one, itself included."""
+        if self.best is None:
+            return []
+        mean = self.best.sample(self.goal.metric).mean
+        return [entry.point for entry in self.entries if entry.sample(self.goal.metric).mean == mean]
+
+    @property
     def num_within(self) -> int:
         """The number of other points whose mean lies within the interval of the best one, or equals it."""
         if self.best is None:

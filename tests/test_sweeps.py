@@ -259,6 +259,12 @@ def test_lists_in_step_have_an_edge_and_random_draws_have_none():
     assert sweep_edge.warnings(of) == []
 
 
+def test_a_best_value_at_the_edge_that_another_one_equals_is_no_reason_to_go_on():
+    of = measured([{RATE: rate} for rate in (0.1, 0.2, 0.4)], lambda labels: {"accuracy": min(labels[RATE], 0.2)})
+    of_min = measured([{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"loss": 1.0}, goal=("loss", "min"))
+    assert sweep_edge.warnings(of) == sweep_edge.warnings(of_min) == []
+
+
 def test_a_value_that_was_asked_for_and_has_not_finished_is_no_edge():
     points = [{RATE: rate} for rate in (0.1, 0.2, 0.4)]
     of = measured(points, lambda labels: {"accuracy": labels[RATE]} if labels[RATE] < 0.4 else None)
