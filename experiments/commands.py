@@ -1,7 +1,7 @@
 """The actions behind the commands: finish runs, report on them, publish them."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ class Shard(NamedTuple):
 
 
 WHOLE = Shard(1, 1)
+THUMBNAIL_DPI = 40
 
 
 def finish(
@@ -49,6 +50,7 @@ def finish(
     jobs: int = 1,
     shard: Shard = WHOLE,
     reduce: Reduce = evaluations,
+    rule: Mapping[str, str] | None = None,
 ) -> list[Failure]:
     """Finishes this shard's runs; those that depend on picks start once the rows to pick from are finished.
 
@@ -60,6 +62,7 @@ def finish(
       jobs: number of runs at once.
       shard: the share of this machine.
       reduce: records of a run -> the measurements in its row.
+      rule: the experiment's rule as stated now, for the record of each run.
 
     Returns:
       The runs that failed.
@@ -73,7 +76,7 @@ def finish(
         if not new:
             break
         known = {run.name: run for run in runs}
-        failures += queue.execute(shard.own(new), root=root, command=command, jobs=jobs, title=title)
+        failures += queue.execute(shard.own(new), root=root, command=command, jobs=jobs, title=title, rule=rule)
     unfinished = [run for run in known.values() if results.state_of(results.folder_of(run, root)) != "finished"]
     others = len(unfinished) - len(failures)
     if others > 0:
@@ -113,6 +116,7 @@ def run_experiment(name: str, *, scale: Scale, out: Path, jobs: int, shard: Shar
         jobs=jobs,
         shard=shard,
         reduce=experiment.reduce,
+        rule=experiment.stated,
     )
 
 
@@ -145,12 +149,14 @@ def write_page(out: Path) -> Path:
     """Writes report.md and report.html of all published rows to a folder; returns the path of report.html."""
     found = _published()
     (out / "figures").mkdir(parents=True, exist_ok=True)
-    figures = {}
+    figures, thumbnails = {}, {}
     for name, (experiment, rows) in found.items():
         if experiment.enough(rows):
-            figures[name] = f"figures/{name}.png"
-            report.draw(experiment, rows).savefig(out / figures[name], dpi=200)
-    text = report.page(found, figures=figures)
+            figures[name], thumbnails[name] = f"figures/{name}.png", f"figures/{name}-small.png"
+            figure = report.draw(experiment, rows)
+            figure.savefig(out / figures[name], dpi=200)
+            figure.savefig(out / thumbnails[name], dpi=THUMBNAIL_DPI)
+    text = report.page(found, figures=figures, thumbnails=thumbnails)
     run_folders.write_atomically(out / "report.md", text.encode())
     run_folders.write_atomically(out / "report.html", report.html(text, folder=out).encode())
     return out / "report.html"
@@ -186,11 +192,7 @@ def listing(*, out: Path) -> str:
     for name, (experiment, rows) in _published().items():
         done = {scale: len(list((out / name / scale).glob("*/DONE"))) for scale in experiment.hours}
         here = ", ".join(f"{count} runs here at {scale}" for scale, count in done.items() if count)
-        state = (
-            f"{experiment.judge(rows).word} ({len(rows)} published runs)"
-            if experiment.enough(rows)
-            else "not published"
-        )
+        state = f"{experiment.verdict(rows).word} ({len(rows)} published runs)" if rows else "not published"
         hours = ", ".join(f"{scale} {hours:g} h" for scale, hours in experiment.hours.items())
         lines += [name, f"    {experiment.claim}", f"    {hours}; {', '.join(filter(None, (state, here)))}"]
     return "\n".join(lines)

@@ -2,13 +2,14 @@
 
 import contextlib
 import io
+import json
 import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from tqdm import tqdm
 import runs as run_folders
 from experiments import results
 from experiments.experiment import Run
+from experiments.results import RULE
 from launch.children import ROOT, Children, last_line, with_repository
 
 POLL_SECONDS = 0.2
@@ -53,7 +55,15 @@ class _Job(NamedTuple):
     cores: frozenset[int]
 
 
-def execute(runs: Sequence[Run], *, root: Path, command: Command, jobs: int = 1, title: str = "") -> list[Failure]:
+def execute(
+    runs: Sequence[Run],
+    *,
+    root: Path,
+    command: Command,
+    jobs: int = 1,
+    title: str = "",
+    rule: Mapping[str, str] | None = None,
+) -> list[Failure]:
     """Finishes the runs that are not finished, and shows the progress of all.
 
     Each run is a process of its own, so that its failure does not affect the others. Runs that are active at the same
@@ -66,6 +76,7 @@ def execute(runs: Sequence[Run], *, root: Path, command: Command, jobs: int = 1,
       command: run, folder -> command line.
       jobs: how many runs are active at the same time.
       title: the title of the progress bar.
+      rule: the experiment's rule as stated now, which is recorded in the folder of each run that has not begun.
 
     Returns:
       The runs that failed; all others are finished.
@@ -117,6 +128,8 @@ def execute(runs: Sequence[Run], *, root: Path, command: Command, jobs: int = 1,
                 waiting.remove(run)
                 folder, cores = folders[run], free_cores.pop()
                 folder.mkdir(parents=True, exist_ok=True)
+                if rule and not (folder / RULE).exists():
+                    run_folders.write_atomically(folder / RULE, json.dumps(rule).encode())
                 with open(folder / "output.log", "ab") as log:
                     process = children.start(command(run, folder), output=log, environment=environment, cores=cores)
                 active.append(_Job(run, folder, process, cores))

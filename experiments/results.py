@@ -10,6 +10,7 @@ import runs as run_folders
 from experiments.experiment import Reduce, Row, Run, evaluations
 
 State = Literal["finished", "held", "begun", "new"]
+RULE = "rule.json"  # in the folder of an experiment's run: the rule as stated when the run began
 MAX_NAME = 80  # characters of a run's name in its folder's
 PUBLISHED = Path(__file__).parent / "published"
 
@@ -115,6 +116,8 @@ def _read(run: Run, folder: Path, *, reduce: Reduce) -> tuple[dict[str, Any], di
         "devices": start["devices"],
         "wall_seconds": seconds and round(seconds, 1),
     }
+    if (folder / RULE).exists():
+        origin["rule"] = run_folders.from_json((folder / RULE).read_bytes())
     return measured, origin
 
 

@@ -140,6 +140,7 @@ EXPERIMENT = Experiment(
     ),
     measure=_measure,
     findings=_findings,
+    basis=lambda rows: ask.basis(rows, data="8 devices that share a memory", model="no model"),
     judge=_judge,
     table=_table,
     draw=_draw,
