@@ -1,9 +1,10 @@
-"""Experiments: `python -m experiments list | run | report | reproduce | publish | sweep`; each has its own --help.
+"""Experiments: `python -m experiments list | run | report | reproduce | publish | sweep | ls`; each has its own --help.
 
     python -m experiments reproduce convergence_constants
     python -m experiments run lenet_workers --scale=laptop --jobs=2 --shard=1/4
     python -m experiments report --all
     python -m experiments sweep --config=configs/digits.py --grid reducer.name=mean,adasum --seeds=3
+    python -m experiments ls out/sweeps
 
 Finished runs are not run again, killed runs resume, and failed runs are listed without stopping the rest.
 """
@@ -21,14 +22,16 @@ if __name__ == "__main__":  # the imports below take seconds
     launch.command.begin()
 
 import runs as run_folders
-from experiments import commands, slurm, sweep
+from experiments import commands, listing, slurm, sweep
 from experiments.commands import Shard
-from experiments.experiment import SCALES, Run
+from experiments.experiment import SCALES
+from experiments.goal import Goal
 from experiments.parsing import Parser
 from experiments.queue import Failure, Interrupted
+from experiments.sweep import Sweep
 from runs import CodeChange
 
-OUT = "out/experiments"
+OUT, SWEEPS = "out/experiments", "out/sweeps"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,7 +66,9 @@ def parser() -> argparse.ArgumentParser:
     command("reproduce", "run, then report", scaled, queued).add_argument("name")
     command("publish", "write rows, report and figure into the repository", scaled).add_argument("name")
 
-    swept = command("sweep", "run a config with many values", queued, out="out/sweeps")
+    swept = command(
+        "sweep", "run a config with many values, and compare them on the validation split", queued, out=SWEEPS
+    )
     swept.add_argument("--config", required=True, help="config file, with an optional :variant")
     swept.add_argument("--set", action="append", default=[], help="key=value for all runs")
     swept.add_argument(
@@ -73,11 +78,29 @@ def parser() -> argparse.ArgumentParser:
     swept.add_argument("--draw", action="append", default=[], help="key=loguniform(a,b), uniform(a,b) or choice(x,y)")
     swept.add_argument("--draws", type=int, default=8, help="number of points to draw (default: 8)")
     swept.add_argument("--seeds", type=int, default=1, help="number of seeds per point (default: 1)")
+    swept.add_argument(
+        "--metric", help="metric of the evaluation that points are compared by (default: the task's own)"
+    )
+    swept.add_argument(
+        "--goal",
+        choices=("max", "min"),
+        help="which values of the metric are better (default: of the task's own metric, its own; else max for "
+        "accuracies, min for the rest)",
+    )
+    swept.add_argument(
+        "--name", help="name of the sweep's folder (default: one for each config and what --set gives to all runs)"
+    )
     swept.add_argument("--num_devices", type=int, help="number of devices per run")
     swept.add_argument(
         "--accept_code_change",
         action="store_true",
         help="keep the runs that are there although code of your own that they depend on has changed",
+    )
+    listed = kinds.add_parser(
+        "ls", help="list the runs below a folder", description="list the runs below a folder", allow_abbrev=False
+    )
+    listed.add_argument(
+        "out", metavar="FOLDER", type=Path, help="a sweep, an experiment, or any other folder with runs"
     )
     return top
 
@@ -126,31 +149,50 @@ def _main(argv: Sequence[str]) -> int:
         case "publish":
             print(commands.publish(given.name, scale=given.scale, out=given.out))
         case "sweep":
-            shard, runs = Shard.parse(given.shard), _runs_of_sweep(given)
+            swept = _sweep_of(given)
             code_change: CodeChange = "accept" if given.accept_code_change else "refuse"
             text, failures = commands.run_sweep(
-                given.config, runs, out=given.out, jobs=given.jobs, shard=shard, code_change=code_change
+                swept,
+                root=given.out / _folder_name(given.name or swept.name),
+                goal=Goal.of(swept.runs, metric=given.metric, mode=given.goal),
+                jobs=given.jobs,
+                shard=Shard.parse(given.shard),
+                code_change=code_change,
             )
             print(text)
             return _exit_code(failures)
+        case "ls":
+            print(listing.of_folder(given.out))
     return 0
 
 
-def _runs_of_sweep(given: argparse.Namespace) -> list[Run]:
-    """Returns the runs of a sweep."""
-    parts: list[Sequence[sweep.Point]] = [[dict(sweep.value_of(text) for text in given.set)]]
+def _sweep_of(given: argparse.Namespace) -> Sweep:
+    """Returns the sweep that the arguments describe."""
+    drawn = {key: str(law) for key, law in map(sweep.value_of, given.draw)}
+    parts: list[Sequence[sweep.Point]] = []
     if given.grid:
         parts.append(sweep.grid(dict(sweep.values_of(text) for text in given.grid)))
     if given.zip:
         parts.append(sweep.zipped(dict(sweep.values_of(text) for text in given.zip)))
-    if given.draw:
-        parts.append(sweep.drawn({key: str(law) for key, law in map(sweep.value_of, given.draw)}, count=given.draws))
-    if len(parts) == 1:
-        parts.append(sweep.of_config(given.config))
+    if drawn:
+        parts.append(sweep.drawn(drawn, count=given.draws))
     flags: dict[str, Any] = {} if given.num_devices is None else {"num_devices": given.num_devices}
     if given.accept_code_change:
         flags["accept_code_change"] = True
-    return sweep.runs_of(given.config, sweep.combined(*parts), seeds=given.seeds, flags=flags)
+    return Sweep(
+        spec=given.config,
+        fixed=dict(sweep.value_of(text) for text in given.set),
+        points=sweep.combined(*(parts or [sweep.of_config(given.config)])),
+        drawn=drawn,
+        seeds=given.seeds,
+        flags=flags,
+    )
+
+
+def _folder_name(name: str) -> str:
+    if not name or name in (".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"name={name!r}: must be the name of one folder")
+    return name
 
 
 def _exit_code(failures: Sequence[Failure]) -> int:

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import runs as run_folders
-from experiments import claims, queue, report, results, sweep
+from experiments import claims, queue, report, results, sweep_report
 from experiments.experiment import Experiment, Reduce, Row, Rows, Run, Scale, evaluations
+from experiments.goal import Goal
 from experiments.measure import command as measure_command
 from experiments.queue import Command, Failure
+from experiments.sweep import Sweep
+from experiments.sweep_results import SweepResults
 
 
 class Shard(NamedTuple):
@@ -160,31 +163,27 @@ def write_page(out: Path) -> Path:
 
 
 def run_sweep(
-    spec: str,
-    runs: Sequence[Run],
+    sweep: Sweep,
     *,
-    out: Path,
+    root: Path,
+    goal: Goal,
     jobs: int,
     shard: Shard,
     code_change: run_folders.CodeChange = "refuse",
 ) -> tuple[str, list[Failure]]:
-    """Finishes the runs of a sweep, writes their table beside them, and returns it.
+    """Finishes the runs of a sweep, writes their table and figure into its folder, and returns what it found.
 
     Raises:
       ValueError: one line, for a config that is not valid, and unless all runs have the same code of the user's own.
     """
-    for run in runs:
-        run.config  # noqa: B018  # all configs are checked before the first run starts
-    name = sweep.name_of(spec, runs)
-    root = out / name
-    results.check_code(runs, root=root, code_change=code_change)
-    failures = finish(name, lambda rows: runs, root=root, command=queue.train_command, jobs=jobs, shard=shard)
+    results.check_code(sweep.runs, root=root, code_change=code_change)
+    failures = finish(
+        root.name, lambda rows: sweep.runs, root=root, command=queue.train_command, jobs=jobs, shard=shard
+    )
     if code_change == "refuse":  # it may have been edited meanwhile
-        results.check_code(runs, root=root, code_change=code_change)
-    keys = list(dict.fromkeys(key for run in runs for key in run.labels))
-    text = report.markdown(sweep.table(results.finished(runs, root=root), keys=keys)) + "\n"
-    run_folders.write_atomically(root / "table.md", text.encode())
-    return f"{text}\n{root / 'table.md'}", failures
+        results.check_code(sweep.runs, root=root, code_change=code_change)
+    rows = results.finished(sweep.runs, root=root)
+    return sweep_report.write(SweepResults(sweep=sweep, rows=rows, goal=goal), root=root), failures
 
 
 def listing(*, out: Path) -> str:

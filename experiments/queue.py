@@ -124,7 +124,7 @@ def execute(
             children.forward_signals()
             if children.signals and not active:
                 raise Interrupted(signal.Signals(children.signals[0]).name)
-            while free_cores and not children.signals and (run := _next(waiting, folders)) is not None:
+            while free_cores and not children.signals and (run := _next(waiting, folders, active)) is not None:
                 waiting.remove(run)
                 folder, cores = folders[run], free_cores.pop()
                 folder.mkdir(parents=True, exist_ok=True)
@@ -172,9 +172,11 @@ class _Lines(io.TextIOBase):
         return len(text)
 
 
-def _next(waiting: Sequence[Run], folders: dict[Run, Path]) -> Run | None:
-    """Returns the first run that no other process is working on."""
-    return next((run for run in waiting if results.state_of(folders[run]) in ("new", "begun")), None)
+def _next(waiting: Sequence[Run], folders: dict[Run, Path], active: Sequence[_Job]) -> Run | None:
+    """Returns the first run that no process is working on, under this name or another one of the same config."""
+    busy = {job.folder for job in active}
+    free = (run for run in waiting if folders[run] not in busy)
+    return next((run for run in free if results.state_of(folders[run]) in ("new", "begun")), None)
 
 
 def _divide_cores(jobs: int) -> list[frozenset[int]]:

@@ -18,10 +18,13 @@ PUBLISHED = Path(__file__).parent / "published"
 def folder_of(run: Run, root: Path) -> Path:
     """Returns the folder of a run, named by its labels and a hash of everything that its result depends on.
 
-    So runs of different configs never mix, and folders of several machines can be copied together.
+    So runs of different configs never mix, and folders of several machines can be copied together. A run of a config
+    that has a folder already keeps it, whatever its labels were.
     """
     name = run.name.replace("/", "_")[:MAX_NAME]  # values may be paths
-    return root / f"{name}-{run_folders.fingerprint(run.config)[:8]}"
+    digits = run_folders.fingerprint(run.config)[:8]
+    folder = root / f"{name}-{digits}"
+    return folder if folder.exists() else min(root.glob(f"*-{digits}/"), default=folder)
 
 
 def state_of(folder: Path) -> State:

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import functools
+import glob
 import importlib.util
 import io
 import os
@@ -24,8 +25,10 @@ from benchmarks import gpu
 from configs import flags as config_flags
 from configs import schema
 from data.assumed import make_or_assume
-from experiments import claims
+from experiments import claims, plot, queue
+from experiments.__main__ import main as experiments_main
 from experiments.__main__ import parser as experiments_parser
+from tests import saved
 from training.setup import make_setup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -196,6 +199,31 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
             assert f"`{name}`" in ADDING.prose, line
         case _:
             pytest.fail(f"a command of unknown kind: {line}")
+
+
+def commands_of_runs(page: Page) -> list[list[str]]:
+    """The commands of a page that make sweeps, list runs or draw their curves, as words after the interpreter."""
+    lines = [shlex.split(line, comments=True) for text in page.blocks("sh") for line in text.splitlines() if line]
+    found = [words[2:] for words in lines if words[:2] == [PYTHON, "-m"]]
+    shown = [words for words in found if words[0] == "experiments.plot" or words[1:2] in (["sweep"], ["ls"])]
+    return [words for words in shown if not any(word.startswith("--gantt") for word in words)]
+
+
+@by_path([page for page in PAGES if commands_of_runs(page) and page.path != "docs/stragglers.md"])
+def test_sweeps_lists_and_plots_run(page, mine, tmp_path, monkeypatch):
+    """Trains nothing: each run of a sweep is written as it starts."""
+    monkeypatch.setattr(queue, "train_command", saved.train_command)
+    monkeypatch.setattr(queue, "POLL_SECONDS", 0.01)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    for name in ("digits", "mine"):
+        config = {"seed": 0, "optimizer": {"learning_rate": 0.1}}
+        saved.save(f"out/{name}/0", config, [saved.evaluated(1, loss=1.0, accuracy=0.5, bytes_per_worker=8)])
+    for module, *arguments in commands_of_runs(page):
+        words = [found for word in arguments for found in sorted(glob.glob(word)) or [word.replace(FOLDER, str(mine))]]
+        main = plot.main if module == "experiments.plot" else experiments_main
+        assert main(words) == 0, words
+    assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
 def make_targets() -> set[str]:

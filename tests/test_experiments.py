@@ -15,7 +15,7 @@ import pytest
 
 import runs as run_folders
 from experiments import __main__ as command_line
-from experiments import commands, queue, report, results, slurm, sweep
+from experiments import commands, queue, report, results, slurm
 from experiments import rows as ask
 from experiments.experiment import Basis, Experiment, Finding, Quoted, Run, Sample, Table, Verdict
 from launch import children
@@ -352,46 +352,6 @@ def test_a_page_needs_no_other_file(tmp_path):
     assert page.count("<table>") == 3 and "<script>" not in report.html("# a\n<script>1</script>", folder=tmp_path)
 
 
-# ---- sweeps ------------------------------------------------------------------------------------------------------
-
-
-def test_points_are_products_and_draws_are_of_the_seed():
-    points = sweep.combined(sweep.grid({"a": [1, 2]}), sweep.zipped({"b": [3, 4], "c": [5, 6]}))
-    assert len(points) == 4 and {"a": 2, "b": 4, "c": 6} in points
-    laws = {"x": "uniform(0, 1)", "y": "choice(p, q)"}
-    points = sweep.drawn(laws, count=5)
-    assert points == sweep.drawn(laws, count=5) and len({point["x"] for point in points}) == 5
-    for key, law in (("x", "normal(0, 1)"), ("x", "loguniform(0, 1)"), ("x", "uniform(2, 1)"), ("x", "uniform(a, b)")):
-        with pytest.raises(ValueError, match="must be uniform"):
-            sweep.drawn({key: law}, count=1)
-    with pytest.raises(ValueError, match="equally long, not a: 1, b: 2"):
-        sweep.zipped({"a": [1], "b": [1, 2]})
-
-
-def test_a_config_file_may_hold_its_sweep(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("def sweep():\n    return [{'seed': 3}, {'seed': 4, 'num_workers': 2}]\n")
-    runs = sweep.runs_of(str(path), sweep.of_config(str(path)), seeds=2)
-    assert [run.name for run in runs] == ["seed=3", "seed=4,num_workers=2"]
-    for text in ("x = 1", "def sweep():\n    return 3", "def sweep():\n    return [{}]"):
-        path.write_text(text)
-        with pytest.raises(ValueError, match="sweep"):
-            sweep.of_config(str(path))
-
-
-def test_the_table_of_a_sweep_says_n_and_what_was_lost():
-    rows = [{"rate": r, "seed": s, "loss": [v]} for r, s, v in ((1, 0, 1.0), (1, 1, 3.0), (2, 0, math.nan))]
-    table = sweep.table(rows, keys=["rate", "seed"])
-    assert table == Table(["rate", "loss"], [["1", "2.0000 ± 1.4142 (n=2)"], ["2", "none, 1 not finite"]])
-
-
-def test_points_of_a_sweep_may_be_lists_and_set_different_keys():
-    rows = [{"sizes": [8, 8], "loss": [1.0]}, {"sizes": [8, 8], "rate": 2, "loss": [3.0]}, {"rate": 2, "loss": [5.0]}]
-    cells = sweep.table(rows, keys=["sizes", "rate"]).cells
-    assert [row[:2] for row in cells] == [["[8, 8]", ""], ["[8, 8]", "2"], ["", "2"]]
-    assert [row[2].partition(" ")[0] for row in cells] == ["1.0000", "3.0000", "5.0000"]
-
-
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
@@ -412,6 +372,10 @@ def test_points_of_a_sweep_may_be_lists_and_set_different_keys():
         (["sweep", "--config=configs/digits.py", "--grid=seed"], "must be key=value,value"),
         (["sweep", "--config=configs/digits.py", "--grid=seed=1", "--seeds=0"], "seeds=0"),
         (["sweep", "--config=configs/digits.py", "--draw=seed"], "'seed': must be key=value"),
+        (["sweep", "--config=configs/digits.py", "--grid=seed=1", "--metric=los"], "metric='los': is not evaluated"),
+        (["sweep", "--config=configs/digits.py", "--grid=seed=1", "--goal=most"], "argument --goal: invalid choice"),
+        (["sweep", "--config=configs/digits.py", "--grid=seed=1", "--name=a/b"], "name='a/b': must be the name of one"),
+        (["sweep", "--config=configs/digits.py", "--grid=seed=1", "--name=.."], "name='..': must be the name of one"),
     ],
 )
 def test_bad_input_is_one_line(argv, said, tmp_path, capsys):
@@ -447,22 +411,6 @@ def test_shards_as_an_array_of_jobs(tmp_path):
     wait_for(lambda: counts(tmp_path / "convergence_constants" / "smoke", "DONE"), seconds=120)
     with pytest.raises(ValueError, match="slurm: "):
         slurm.submit(arguments, shards=1, folder=tmp_path / "logs", options={"no_such": 1}, cluster="local")
-
-
-@pytest.mark.slow
-def test_a_sweep_of_training_runs(tmp_path, capsys):
-    argv = [
-        "sweep",
-        "--config=configs/digits.py:smoke",
-        "--grid=reducer.name=mean,sum",
-        "--jobs=2",
-        f"--out={tmp_path}",
-    ]
-    assert command_line.main(argv) == 0
-    first = capsys.readouterr().out
-    assert "| mean | " in first and "| sum | " in first and "(n=1)" in first
-    assert command_line.main(argv) == 0
-    assert capsys.readouterr().out == first
 
 
 @pytest.mark.parametrize(
