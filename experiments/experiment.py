@@ -139,10 +139,14 @@ class Run:
         return ",".join(f"{key}={value}" for key, value in self.labels.items()) or "all"
 
     @property
+    def all_overrides(self) -> dict[str, Any]:
+        """The overrides; a run that diverges goes on unless they say otherwise, as that is a result."""
+        return {"on_nonfinite": "ignore", **self.overrides}
+
+    @property
     def overriding(self) -> list[str]:
-        """The overrides as arguments; a run that diverges goes on unless they say otherwise, as that is a result."""
-        overrides = {"on_nonfinite": "ignore", **self.overrides}
-        return [f"--config.{key}={value}" for key, value in overrides.items()]
+        """All overrides as arguments."""
+        return [f"--config.{key}={value}" for key, value in self.all_overrides.items()]
 
     @property
     def arguments(self) -> list[str]:
@@ -229,6 +233,7 @@ class Experiment:
         finished.
       measure: a run's ``labels`` -> its row, for runs without a config.
       reduce: records of a run of train.py -> the measurements in its row.
+      timings: measured times, and other facts of the machine, among the measurements: a rerun need not repeat them.
       findings: rows -> quantities, the paper's value beside ours.
       judge: rows -> verdict.
       table: rows -> the results in detail; an empty table where the findings suffice.
@@ -251,6 +256,7 @@ class Experiment:
     table: Callable[[Rows], Table] = lambda rows: Table((), ())
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
+    timings: Sequence[str] = ()
     selection: str = ""
     enough: Callable[[Rows], bool] = bool
     inches: tuple[float, float] = (5.0, 3.4)

@@ -139,6 +139,7 @@ EXPERIMENT = Experiment(
         lambda scale: [{"sizes": list(SIZES[scale]), "repeats": REPEATS[scale]}], seeds={"smoke": 1, "laptop": 3}
     ),
     measure=_measure,
+    timings=("time_ratio", "adasum_seconds", "sum_seconds", "mean_ratio", "cpu_count", "device_kind"),
     findings=_findings,
     judge=_judge,
     table=_table,

@@ -222,6 +222,7 @@ EXPERIMENT = Experiment(
     hours={"smoke": 0.02, "laptop": 0.15, "gpu": 1.0, "paper": 160.0},
     runs=TUNED.runs,
     reduce=_reduce,
+    timings=("examples_per_second",),
     findings=_findings,
     judge=_judge,
     table=_table,
