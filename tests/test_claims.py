@@ -7,7 +7,7 @@ import pytest
 
 from configs import flags
 from data.assumed import make_or_assume
-from experiments import claims, commands, queue, report, results
+from experiments import claims, commands, datasets, queue, report, results
 from experiments.experiment import SCALES
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, anything, complete, rows_of
 from training.setup import make_setup
@@ -29,6 +29,8 @@ TUNED_SCALED = [(name, scale) for name, scale in SCALED if name in TUNED]
 @pytest.fixture(autouse=True)
 def digits(monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    with datasets.stand_in("digits"):
+        yield
 
 
 def kinds(name, scale):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments import report
+from experiments import datasets, report
 from experiments import rows as ask
 from experiments.claims import (
     backup_adasum,
@@ -29,6 +29,8 @@ INF, NAN = math.inf, math.nan
 @pytest.fixture(autouse=True)
 def digits(monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    with datasets.stand_in("digits"):
+        yield
 
 
 def without(rows, count=1, **labels):
