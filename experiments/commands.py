@@ -5,7 +5,7 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +39,7 @@ class Shard(NamedTuple):
 
 
 WHOLE = Shard(1, 1)
+THUMBNAIL_DPI = 40
 
 
 def finish(
@@ -51,6 +52,7 @@ def finish(
     shard: Shard = WHOLE,
     reduce: Reduce = evaluations,
     until: float = math.inf,
+    rule: Mapping[str, str] | None = None,
 ) -> list[Failure]:
     """Finishes this shard's runs; those that depend on picks start once the rows to pick from are finished.
 
@@ -63,6 +65,7 @@ def finish(
       shard: the share of this machine.
       reduce: records of a run -> the measurements in its row.
       until: when the time is up, on the clock of ``time.monotonic``; the runs then save and stop.
+      rule: the experiment's rule as stated now, for the record of each run.
 
     Returns:
       The runs that failed.
@@ -79,7 +82,7 @@ def finish(
         ours |= {run.name for run in own}
         if not new or time.monotonic() >= until:
             break
-        failures += queue.execute(own, root=root, command=command, jobs=jobs, title=title, until=until)
+        failures += queue.execute(own, root=root, command=command, jobs=jobs, title=title, until=until, rule=rule)
     unfinished = {n for n, run in known.items() if results.state_of(results.folder_of(run, root)) != "finished"}
     others = len(unfinished - ours)
     if len(unfinished & ours) > len(failures):
@@ -136,6 +139,7 @@ def run_experiment(
         shard=shard,
         reduce=experiment.reduce,
         until=until,
+        rule=experiment.stated,
     )
 
 
@@ -216,12 +220,14 @@ def write_page(out: Path) -> Path:
     """Writes report.md and report.html of all published rows to a folder; returns the path of report.html."""
     found = _published()
     (out / "figures").mkdir(parents=True, exist_ok=True)
-    figures = {}
+    figures, thumbnails = {}, {}
     for name, (experiment, rows) in found.items():
         if experiment.enough(rows):
-            figures[name] = f"figures/{name}.png"
-            report.draw(experiment, rows).savefig(out / figures[name], dpi=200)
-    text = report.page(found, figures=figures)
+            figures[name], thumbnails[name] = f"figures/{name}.png", f"figures/{name}-small.png"
+            figure = report.draw(experiment, rows)
+            figure.savefig(out / figures[name], dpi=200)
+            figure.savefig(out / thumbnails[name], dpi=THUMBNAIL_DPI)
+    text = report.page(found, figures=figures, thumbnails=thumbnails)
     run_folders.write_atomically(out / "report.md", text.encode())
     run_folders.write_atomically(out / "report.html", report.html(text, folder=out).encode())
     return out / "report.html"
@@ -264,11 +270,7 @@ def listing(*, out: Path) -> str:
     for name, (experiment, rows) in _published().items():
         done = {scale: len(list((out / name / scale).glob("*/DONE"))) for scale in experiment.hours}
         here = ", ".join(f"{count} runs here at {scale}" for scale, count in done.items() if count)
-        state = (
-            f"{experiment.judge(rows).word} ({len(rows)} published runs)"
-            if experiment.enough(rows)
-            else "not published"
-        )
+        state = f"{experiment.verdict(rows).word} ({len(rows)} published runs)" if rows else "not published"
         hours = ", ".join(f"{scale} {_predicted(experiment, scale, rows)}" for scale in experiment.hours)
         lines += [name, f"    {experiment.claim}", f"    {hours}; {', '.join(filter(None, (state, here)))}"]
     return "\n".join(lines)

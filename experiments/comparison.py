@@ -9,8 +9,10 @@ from experiments import drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Row, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
-from experiments.tuning import NAMED_STAGES, Tuned
+from experiments.significance import holm, paired
+from experiments.tuning import ACCURACY, NAMED_STAGES, Score, Tuned
 
+PARTS = ("selection", "runs", "reduce", "findings", "table", "draw", "tuned")  # of an experiment
 Along = Literal["epoch", "simulated_seconds"]
 NAMES: dict[Along, str] = {"epoch": "epochs", "simulated_seconds": "simulated time"}
 LABELS: dict[Along, str] = {"epoch": "epochs", "simulated_seconds": "simulated time (s)"}
@@ -27,6 +29,8 @@ class Comparison:
       rates: learning rates that are tried at each scale.
       target: name of the data -> accuracy to be reached.
       along: the quantity in which the way to the target is measured.
+      model: the model, in words.
+      picked_by: whether rates are picked by the way to the target, or by the accuracy at the end.
       seeds: number of seeds that are reported at each scale.
     """
 
@@ -35,34 +39,47 @@ class Comparison:
     common: Callable[[Scale], Mapping[str, Any]]
     rates: Mapping[Scale, Sequence[float]]
     target: Mapping[str, float]
+    model: str
     along: Along = "epoch"
+    picked_by: Literal["target", "end"] = "target"
     reduce = staticmethod(evaluations_of("step", "epoch", "simulated_seconds", "accuracy"))
-    seeds: Mapping[Scale, int] = dataclasses.field(default_factory=lambda: {"smoke": 1, "laptop": 3})
+    seeds: Mapping[Scale, int] = dataclasses.field(default_factory=lambda: {"smoke": 1, "laptop": 20})
 
     def experiment(self, **declared: Any) -> Experiment:
         """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule, judge and so on."""
-        parts = {name: getattr(self, name) for name in ("selection", "runs", "reduce", "findings", "table", "draw")}
-        return Experiment(**parts, **declared)
+        parts = {name: getattr(self, name) for name in PARTS}
+        return Experiment(basis=lambda rows: self.tuned.basis(rows, model=self.model), **parts, **declared)
 
-    def first(self, rows: Rows, ours: str, *, than: Sequence[str]) -> Verdict:
-        """Judges the claim that one method reaches the target before each of the others, in every seed."""
+    def sooner(self, rows: Rows, ours: str, *, than: Sequence[str]) -> Verdict:
+        """Judges the claim that one method reaches the target before each of the others, by seeds that belong together.
+
+        Runs of the same seed see the same batches and arrival times, so that their times are compared by a paired
+        t-test, corrected by Holm's method for the number of the others.
+        """
         aim = f"{100 * self.aim(rows):g} %"
         times = {method: self.until(rows, method) for method in (ours, *than)}
-        num_seeds = max(map(len, times.values()))
-        if not num_seeds or not all(sum(map(math.isfinite, found)) == num_seeds for found in times.values()):
+        if not all(map(math.isfinite, (value for found in times.values() for value in found))):
             return Verdict.untested(f"Not all runs have reached {aim}.")
-        first = [own < min(others) for own, *others in zip(*times.values(), strict=True)]
+        unit = "epochs" if self.along == "epoch" else "s"
+        contrasts = holm(
+            [
+                paired(times[ours], times[other], compared=f"{ours} before {other}", side="less", unit=unit)
+                for other in than
+            ]
+        )
         means = {method: self._until_in_words(rows, method) for method in times}
         others = ", ".join(f"{means[method]} for {method}" for method in than)
-        because = f"In {NAMES[self.along]} to {aim}, {means[ours]} for {ours}, {others}"
-        return Verdict.of(all(first), f"{because}; first in {sum(first)} of {len(first)} seeds.")
+        because = f"In {NAMES[self.along]} to {aim}, {means[ours]} for {ours}, {others}."
+        return Verdict.of(all(contrast.holds for contrast in contrasts), because, contrasts=contrasts)
 
     @property
     def selection(self) -> str:
         """How learning rates are picked."""
+        first = "first at the target (of several, or where none gets there: most accurate at the end)"
+        by = first if self.picked_by == "target" else "most accurate at the end"
         return (
-            "Each method's learning rate: first at the target on the validation split (of several, or where none gets "
-            f"there: most accurate at the end), seed 0, of {', '.join(f'{rate:g}' for rate in self.rates['laptop'])}."
+            f"Each method's learning rate: {by} on the validation split, mean of 3 seeds, of "
+            f"{_listed(self.rates['laptop'])}, a grid that goes on by its own ratio until the pick is inside."
         )
 
     @property
@@ -73,7 +90,7 @@ class Comparison:
             grid=lambda scale, point: self.rates[scale],
             recipe=self._recipe,
             seeds=self.seeds,
-            pick=lambda tried: ask.earliest(tried, target=self.aim(tried), of="accuracy", along=self.along),
+            score=Score(target=self.aim, along=self.along) if self.picked_by == "target" else ACCURACY,
             stages=NAMED_STAGES,
             first=("stage", "data"),
         )
@@ -82,7 +99,9 @@ class Comparison:
         """Returns one method's tuning and reported runs after the other's."""
         tuned, points = self.tuned, self.tuned.points(scale)
         return [
-            run for point in points for run in tuned.tuning_runs(scale, [point]) + tuned.final_runs(scale, rows, point)
+            run
+            for point in points
+            for run in tuned.tuning_runs(scale, rows, [point]) + tuned.final_runs(scale, rows, point)
         ]
 
     def final(self, rows: Rows, method: str) -> list[Row]:
@@ -149,3 +168,7 @@ class Comparison:
             return f"{len(reached)} of {len(found)} runs get there"
         digits, unit = (2, "epochs") if self.along == "epoch" else (0, "s")
         return Sample.of(found, digits=digits, unit=unit)
+
+
+def _listed(rates: Sequence[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates)

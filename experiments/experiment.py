@@ -2,14 +2,16 @@
 
 import dataclasses
 import functools
+import hashlib
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import runs as run_folders
 from configs import flags as config_flags
 from configs import own_code
+from experiments.significance import Contrast, TooFewRuns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,6 +58,17 @@ class Sample(NamedTuple):
         return f"{self.mean:,.{self.digits}f} ± {self.std:,.{self.digits}f}{unit} (n={self.n})"
 
 
+def olympic(values: Sequence[float]) -> float:
+    """Returns the mean without the lowest and the highest value, as MLPerf reports convergence; at least five values.
+
+    >>> olympic([1.0, 2.0, 3.0, 4.0, 100.0])
+    3.0
+    """
+    if len(values) < 5:
+        raise ValueError(f"olympic mean: needs at least five values, not {len(values)}")
+    return statistics.fmean(sorted(values)[1:-1])
+
+
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """One quantity: the paper's value beside ours.
@@ -89,21 +102,49 @@ class Table(NamedTuple):
     note: str = ""
 
 
-class Verdict(NamedTuple):
-    """The rule's decision, and the numbers that it rests on."""
+Word = Literal["supported at this scale", "not supported at this scale", "by construction", "not tested"]
 
-    word: Literal["supported", "not supported", "not tested at this scale"]
+
+class Basis(NamedTuple):
+    """The data, the model and the number of runs that a verdict rests on.
+
+    >>> str(Basis("MNIST", "LeNet-5", n=5))
+    'MNIST, LeNet-5, n = 5'
+    """
+
+    data: str
+    model: str
+    n: int  # seeds of each case; of several numbers the least
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (self.data, self.model, f"n = {self.n}")))
+
+
+class Verdict(NamedTuple):
+    """The rule's decision, and the numbers that it rests on.
+
+    "By construction" is the word for what could hardly have come out otherwise, such as a claim about arrival times
+    that is tested on a model which was fitted to the claim: it checks the model, and supports nothing.
+    """
+
+    word: Word
     because: str
+    contrasts: Sequence[Contrast] = ()
 
     @classmethod
-    def of(cls, held: bool, because: str) -> "Verdict":
+    def of(cls, held: bool, because: str, *, contrasts: Sequence[Contrast] = ()) -> "Verdict":
         """Returns the verdict of a rule that held or did not."""
-        return cls("supported" if held else "not supported", because)
+        return cls("supported at this scale" if held else "not supported at this scale", because, contrasts)
+
+    @classmethod
+    def by_construction(cls, held: bool, because: str) -> "Verdict":
+        """Returns the verdict of a check of our own model; a check that fails is no support."""
+        return cls("by construction" if held else "not supported at this scale", because)
 
     @classmethod
     def untested(cls, because: str) -> "Verdict":
         """Returns the verdict for rows that the rule cannot decide from."""
-        return cls("not tested at this scale", because)
+        return cls("not tested", because)
 
 
 def holds(part: bool) -> str:
@@ -217,6 +258,19 @@ def evaluations_of(*keys: str) -> Reduce:
     return reduce
 
 
+class Selection(Protocol):
+    """How values such as learning rates are picked: `experiments.tuning.Tuned`."""
+
+    def edge(self, scale: Scale, rows: Rows) -> str:
+        """Returns a sentence on the first pick at the edge of its grid; "" if none is."""
+
+    def table(self, scale: Scale, rows: Rows) -> Table:
+        """Returns the values that were tried, their scores and the picks."""
+
+    def awaited_runs(self, scale: Scale, rows: Rows) -> list[Run]:
+        """Returns runs like those whose values are not picked yet."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A claim, and how it is tested. All functions but ``measure`` are pure.
@@ -235,7 +289,10 @@ class Experiment:
       reduce: records of a run of train.py -> the measurements in its row.
       timings: measured times, and other facts of the machine, among the measurements: a rerun need not repeat them.
       findings: rows -> quantities, the paper's value beside ours.
-      judge: rows -> verdict.
+      judge: rows -> verdict, where no run that the rule needs is missing and no pick lies at the edge of its grid.
+      basis: rows -> data, model and number of seeds that the verdict rests on.
+      tuned: how values are picked, if any are; the report shows the grids and refuses verdicts on picks at an edge.
+      paper_table: rows -> the paper's own table or figure with our values beside, as far as it is known.
       table: rows -> the results in detail; an empty table where the findings suffice.
       draw: rows, an empty figure -> the figure drawn.
       enough: rows -> whether they are enough to report; no other function is called before they are.
@@ -254,6 +311,9 @@ class Experiment:
     judge: Callable[[Rows], Verdict]
     draw: Callable[[Rows, "Figure"], None]
     table: Callable[[Rows], Table] = lambda rows: Table((), ())
+    basis: Callable[[Rows], Basis]
+    tuned: Selection | None = None
+    paper_table: Callable[[Rows], Table] = lambda rows: Table((), ())
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
     timings: Sequence[str] = ()
@@ -261,3 +321,29 @@ class Experiment:
     enough: Callable[[Rows], bool] = bool
     inches: tuple[float, float] = (5.0, 3.4)
     notes: Sequence[str] = ()
+
+    def verdict(self, rows: Rows) -> Verdict:
+        """Returns the verdict on rows, of which some may be missing."""
+        if not self.enough(rows):
+            return Verdict.untested(f"{len(rows) or 'No'} runs are finished, which is not enough to decide.")
+        finished = {row.get("run") for row in rows}
+        if missing := [run.name for run in self.runs(scale_of(rows), rows) if run.name not in finished]:
+            others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            return Verdict.untested(f"Runs are missing: {missing[0]}{others}.")
+        if self.tuned and (edge := self.tuned.edge(scale_of(rows), rows)):
+            return Verdict.untested(edge)
+        try:
+            return self.judge(rows)
+        except TooFewRuns as error:
+            return Verdict.untested(f"{error}.")
+
+    @property
+    def stated(self) -> dict[str, str]:
+        """The rule and the selection as they are stated, with a hash, for the record of each run."""
+        text = "\n\n".join(filter(None, (self.rule, self.selection)))
+        return {"hash": hashlib.sha256(text.encode()).hexdigest()[:12], "text": text}
+
+
+def scale_of(rows: Rows) -> Scale:
+    """Returns the scale that rows were made at."""
+    return rows[0].get("origin", {}).get("scale", "laptop")

@@ -45,7 +45,7 @@ def forecast(experiment: Experiment, scale: Scale, runs: Sequence[Run], *, publi
     if measured:
         basis = f"measured on {machines(rows)}"
         if len(measured) < len(runs):
-            basis += f", {len(runs) - len(measured)} of {len(runs)} runs by analogy"
+            basis += f", {len(runs) - len(measured)} of {len(runs)} runs by their cost"
         unit = sum(recorded[run.name] for run in measured) / (sum(run.cost for run in measured) or 1.0)
     else:
         basis = "estimated, never measured"
@@ -54,9 +54,10 @@ def forecast(experiment: Experiment, scale: Scale, runs: Sequence[Run], *, publi
 
 
 def all_runs(experiment: Experiment, scale: Scale, rows: Rows, *, published: Rows) -> list[Run]:
-    """Returns the runs that the finished ones give rise to, and as far as can be known those that come later.
+    """Returns the runs that the finished ones give rise to, then those that will come later, as far as can be known.
 
-    Runs that depend on picks come once the rows to pick from are finished. Until then published rows stand for them.
+    Runs with a value that is picked come once the rows to pick from are finished. Until then published runs stand for
+    them, and where none is published runs with a value from the middle of the grid.
 
     Args:
       experiment: the experiment.
@@ -65,7 +66,10 @@ def all_runs(experiment: Experiment, scale: Scale, rows: Rows, *, published: Row
       published: the experiment's published rows.
     """
     known = list(experiment.runs(scale, rows))
-    whole = list(experiment.runs(scale, of_scale(published, scale)))
+    ahead = of_scale(published, scale) or rows
+    whole = list(experiment.runs(scale, ahead))
+    if experiment.tuned:
+        whole += experiment.tuned.awaited_runs(scale, ahead)
     names = {run.name for run in known}
     return known + [run for run in whole if run.name not in names][: max(0, len(whole) - len(known))]
 

@@ -2,13 +2,14 @@
 
 import contextlib
 import io
+import json
 import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from tqdm import tqdm
 import runs as run_folders
 from experiments import results
 from experiments.experiment import Run
+from experiments.results import RULE
 from launch.children import ROOT, Children, last_line, with_repository
 
 POLL_SECONDS = 0.2
@@ -55,7 +57,14 @@ class _Job(NamedTuple):
 
 
 def execute(
-    runs: Sequence[Run], *, root: Path, command: Command, jobs: int = 1, title: str = "", until: float = math.inf
+    runs: Sequence[Run],
+    *,
+    root: Path,
+    command: Command,
+    jobs: int = 1,
+    title: str = "",
+    until: float = math.inf,
+    rule: Mapping[str, str] | None = None,
 ) -> list[Failure]:
     """Finishes the runs that are not finished, and shows the progress of all.
 
@@ -71,6 +80,7 @@ def execute(
       jobs: how many runs are active at the same time.
       title: the title of the progress bar.
       until: when the time is up, on the clock of ``time.monotonic``.
+      rule: the experiment's rule as stated now, which is recorded in the folder of each run that has not begun.
 
     Returns:
       The runs that failed; all others are finished, or not yet if the time is up.
@@ -130,6 +140,8 @@ def execute(
                 waiting.remove(run)
                 folder, cores = folders[run], free_cores.pop()
                 folder.mkdir(parents=True, exist_ok=True)
+                if rule and not (folder / RULE).exists():
+                    run_folders.write_atomically(folder / RULE, json.dumps(rule).encode())
                 with open(folder / "output.log", "ab") as log:
                     process = children.start(command(run, folder), output=log, environment=environment, cores=cores)
                 active.append(_Job(run, folder, process, cores))

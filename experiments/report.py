@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.drawing import Figure, new_figure
-from experiments.experiment import Experiment, Finding, Rows, Table
+from experiments.experiment import Experiment, Finding, Rows, Table, scale_of
+from experiments.significance import Contrast
 
 
 def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
@@ -21,23 +22,20 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
     parts = [
         f"## {experiment.number}. {experiment.title}",
         f"**Claim.** {experiment.claim} ({experiment.source})",
-        f"**Rule.** {experiment.rule}",
     ]
+    verdict, enough = experiment.verdict(rows), experiment.enough(rows)
+    if enough:
+        parts += _shown(experiment.paper_table(rows))
+    parts += [f"**Verdict: {_verdict(experiment, rows)}.** {verdict.because}", *_shown(_contrasts(verdict.contrasts))]
+    parts.append(f"**Rule.** {experiment.rule}{_changed_rule(experiment, rows)}")
     if experiment.selection:
         parts.append(f"**Selection.** {experiment.selection}")
-    if experiment.enough(rows):
-        verdict = experiment.judge(rows)
-        parts.append(f"**Verdict: {verdict.word}.** {verdict.because}")
-        findings = experiment.findings(rows)
-        if findings:
-            parts.append(markdown(_findings(findings)))
-        table = experiment.table(rows)
-        if table.cells:
-            parts += [markdown(table), *([table.note] if table.note else [])]
+    if enough:
+        if experiment.tuned:
+            parts += _shown(experiment.tuned.table(scale_of(rows), rows))
+        parts += [*_shown(_findings(experiment.findings(rows))), *_shown(experiment.table(rows))]
         if figure:
             parts.append(f"![{experiment.title}]({figure})")
-    else:
-        parts.append(f"**No verdict:** {len(rows) or 'no'} runs are finished, which is not enough to decide.")
     parts += experiment.notes
     if rows:
         parts.append(_origins(rows))
@@ -63,24 +61,36 @@ def markdown(table: Table) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
 
 
-def overview(experiments: Mapping[str, tuple[Experiment, Rows]]) -> str:
-    """Returns a table of all claims with their verdicts, for docs/experiments.md and the head of the page."""
+def overview(experiments: Mapping[str, tuple[Experiment, Rows]], *, thumbnails: Mapping[str, str] | None = None) -> str:
+    """Returns a table of all claims with where they come from and their verdicts, for docs and the head of the page.
+
+    Args:
+      experiments: name -> experiment and its rows.
+      thumbnails: name -> path of a small figure, relative to the text; None for a table without figures.
+    """
     cells = []
     for name, (experiment, rows) in experiments.items():
-        word = experiment.judge(rows).word if experiment.enough(rows) else "not run"
-        cells.append([str(experiment.number), f"`{name}`", experiment.claim, word])
-    return markdown(Table(["", "Experiment", "Claim", "Verdict"], cells))
+        line = [str(experiment.number), f"`{name}`", experiment.claim, experiment.source, _verdict(experiment, rows)]
+        if thumbnails is not None:
+            line.append(f"![{experiment.title}]({thumbnails[name]})" if name in thumbnails else "")
+        cells.append(line)
+    header = ["", "Experiment", "Claim", "Where", "Verdict", *([] if thumbnails is None else ["Figure"])]
+    return markdown(Table(header, cells))
 
 
-def page(experiments: Mapping[str, tuple[Experiment, Rows]], *, figures: Mapping[str, str]) -> str:
-    """Returns all sections on one page, as Markdown.
+def page(
+    experiments: Mapping[str, tuple[Experiment, Rows]], *, figures: Mapping[str, str], thumbnails: Mapping[str, str]
+) -> str:
+    """Returns all sections on one page, as Markdown, below a table of all claims.
 
     Args:
       experiments: name -> experiment and its rows.
       figures: name -> path of its figure, relative to the page.
+      thumbnails: name -> path of its small figure.
     """
     sections = [section(found, rows, figure=figures.get(name, "")) for name, (found, rows) in experiments.items()]
-    return "\n".join(["# Claims, and what our runs say of them\n", overview(experiments), "", *sections])
+    head = ["# Claims, and what our runs say of them\n", overview(experiments, thumbnails=thumbnails), ""]
+    return "\n".join([*head, *sections])
 
 
 def html(text: str, *, folder: Path) -> str:
@@ -103,6 +113,46 @@ def html(text: str, *, folder: Path) -> str:
     body = re.sub(r"(<table>.*?</table>)", r'<div class="table">\1</div>', body, flags=re.DOTALL)
     title = re.search(r"^# (.*)$", text, re.MULTILINE)
     return _PAGE.format(title=title[1] if title else "Report", body=body)
+
+
+def _verdict(experiment: Experiment, rows: Rows) -> str:
+    """Returns the verdict's word with the scale, the data, the model and the number of seeds that it rests on."""
+    if not rows:
+        return "not tested (not run)"
+    word = experiment.verdict(rows).word
+    basis = str(experiment.basis(rows)) if experiment.enough(rows) else f"{len(rows)} runs"
+    return f"{word} ({scale_of(rows)}: {basis})"
+
+
+def _shown(table: Table) -> list[str]:
+    """Returns the paragraphs of a table; none for an empty one."""
+    return [markdown(table), *filter(None, [table.note])] if table.cells else []
+
+
+def _contrasts(contrasts: Sequence[Contrast]) -> Table:
+    cells = [
+        [c.compared, c.interval, f"{c.effect:.2f}", f"{c.p:.2g}", " and ".join(map(str, c.n)), f"{c.method}{_with(c)}"]
+        for c in contrasts
+    ]
+    return Table(["Compared", "Difference [interval]", "Hedges' g", "p", "n", "Test"], cells)
+
+
+def _with(contrast: Contrast) -> str:
+    return f"; {contrast.corrected}" if contrast.corrected else ""
+
+
+def _changed_rule(experiment: Experiment, rows: Rows) -> str:
+    """Returns what the rows' records say of the rule that was stated when they were made; "" if it was this one."""
+    stated = [row["origin"].get("rule") for row in rows]
+    unknown = stated.count(None)
+    others = Counter(rule["text"] for rule in stated if rule and rule["hash"] != experiment.stated["hash"])
+    said = [
+        f"The rule was changed after the first runs; {count} of {len(rows)} were made under: {' '.join(text.split())}"
+        for text, count in others.items()
+    ]
+    if unknown:
+        said.append(f"{unknown} of {len(rows)} runs are from before rules were recorded with the runs.")
+    return "".join(f" *{sentence}*" for sentence in said)
 
 
 def _findings(findings: Sequence[Finding]) -> Table:

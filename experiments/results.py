@@ -10,6 +10,7 @@ import runs as run_folders
 from experiments.experiment import Reduce, Row, Run, Scale, evaluations
 
 State = Literal["finished", "held", "begun", "new"]
+RULE = "rule.json"  # in the folder of an experiment's run: the rule as stated when the run began
 MAX_NAME = 80  # characters of a run's name in its folder's
 PUBLISHED = Path(__file__).parent / "published"
 
@@ -109,7 +110,7 @@ def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tup
     origin = {
         "config": recorded_config(run),
         "flags": dict(run.flags),
-        "scale": scale,
+        **({"scale": scale} if scale else {}),
         "fingerprint": run_folders.fingerprint(config),
         "commit": start["commit"],
         "tree": start["tree"],
@@ -120,6 +121,8 @@ def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tup
         "settings": {key: value for key, value in start.get("settings", {}).items() if value is not None},
         "wall_seconds": seconds and round(seconds, 1),
     }
+    if (folder / RULE).exists():
+        origin["rule"] = run_folders.from_json((folder / RULE).read_bytes())
     return measured, origin
 
 

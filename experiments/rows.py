@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from experiments.experiment import Row, Rows, Sample
+from experiments.experiment import Basis, Row, Rows, Sample
 
 Mode = Literal["max", "min"]
 
@@ -25,6 +25,15 @@ def distinct(rows: Rows, key: str) -> list[Any]:
     [4, 8]
     """
     return sorted({row[key] for row in rows if key in row})
+
+
+def basis(rows: Rows, *, model: str, data: str = "") -> Basis:
+    """Returns what a verdict on rows of measurements rests on; their label "data" names the data unless it is given.
+
+    >>> str(basis([{"data": "digits", "seed": 0}, {"data": "digits", "seed": 1}], model="MLP"))
+    'digits, MLP, n = 2'
+    """
+    return Basis(data or ", ".join(distinct(rows, "data")), model, n=len(distinct(rows, "seed")))
 
 
 def last(row: Row, key: str) -> float:
@@ -165,17 +174,6 @@ def in_words(tried: Rows, key: str, *, by: str, digits: int, scale: float = 1.0)
     '0.1: 80.00'
     """
     return ", ".join(f"{row[key]:g}: {scale * last(row, by):.{digits}f}" for row in tried)
-
-
-def earliest(rows: Sequence[Row], *, target: float, of: str, along: str = "epoch") -> Row:
-    """Returns the row that first reaches a target; among several, or where none does, the one that ends best.
-
-    >>> tried = [{"epoch": [1, 2], "accuracy": [0.5, 0.9], "rate": 1}, {"epoch": [1, 2], "accuracy": [0.8, 0.7]}]
-    >>> earliest(tried, target=0.85, of="accuracy")["rate"]
-    1
-    """
-    sooner = [first_at(row, target, of=of, along=along) for row in rows]
-    return best([row for row, at in zip(rows, sooner, strict=True) if at == min(sooner)], by=of)
 
 
 def errors(rows: Rows) -> list[Row]:

@@ -1,14 +1,18 @@
 """Values, mostly learning rates, that are picked on the validation split, and runs with them over seeds."""
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments import rows as ask
-from experiments.experiment import Row, Rows, Run, Scale
+from experiments.experiment import SCALES, Basis, Row, Rows, Run, Scale, Table, scale_of
 
 Point = Mapping[str, Any]  # labels that a run shares with the others of its point: all but the value, split and seed
+MAX_EXTENSIONS = 8  # values that a grid grows by, at most
 SPLITS = ("validation", "test")  # of the two stages
+ONE_SEED: Mapping[Scale, int] = dict.fromkeys(SCALES, 1)  # for tuning where runs are dear
 NAMED_STAGES = ({"stage": "tuning"}, {"stage": "final"})  # labels of some claims' runs in place of the split
 
 
@@ -24,19 +28,73 @@ def epochs(
     return found | ({} if log is None else {"log_every_epochs": log}) | {"keep_checkpoints": 1}
 
 
+class Score(NamedTuple):
+    """How good a value is, by its tuning runs: larger is better, and a run that is not finite is worst.
+
+    Attributes:
+      of: the quantity.
+      mode: which of its values are better.
+      target: rows -> the value of the quantity that should be reached first; None to go by the end of the runs.
+      along: the quantity in which the way to the target is measured.
+      digits, factor: of the quantity in texts.
+    """
+
+    of: str = "accuracy"
+    mode: ask.Mode = "max"
+    target: Callable[[Rows], float] | None = None
+    along: str = "epoch"
+    digits: int = 2
+    factor: float = 100.0
+
+    def __call__(self, rows: Rows) -> tuple[float, float]:
+        """Returns what is compared: nearness to the target, then the quantity at the end; means over the runs."""
+        sign = 1 if self.mode == "max" else -1
+        ends = [sign * ask.last(row, self.of) for row in rows]
+        end = statistics.fmean(ends) if all(map(math.isfinite, ends)) else -math.inf
+        return -self._until(rows), end
+
+    @property
+    def title(self) -> str:
+        """What the scores are, as the head of a column."""
+        end = f"{self.of.replace('_', ' ')}{' (%)' if self.factor == 100 else ''} at the end"
+        if self.target is None:
+            return f"Validation {end}"
+        return f"{self.along.replace('_', ' ').capitalize()} to the target (validation {end})"
+
+    def in_words(self, rows: Rows) -> str:
+        """Returns the score as text: where the target is reached, and the quantity at the end."""
+        end = f"{statistics.fmean(self.factor * ask.last(row, self.of) for row in rows):.{self.digits}f}"
+        if self.target is None:
+            return end
+        until = self._until(rows)
+        return f"{until:,.4g} ({end})" if until < math.inf else f"not reached ({end})"
+
+    def _until(self, rows: Rows) -> float:
+        if self.target is None:
+            return 0.0
+        target = self.target(rows)
+        return statistics.fmean(ask.first_at(row, target, of=self.of, along=self.along, mode=self.mode) for row in rows)
+
+
+ACCURACY = Score()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tuned:
     """The runs of most claims: points to compare, each with a value that is picked on the validation split.
 
-    Tuning runs try each value of a grid with seed 0. Once all of them are finished, the reported runs come: the picked
-    value, all seeds, the test split.
+    Tuning runs try each value of a grid. Where the best is the least or the greatest of them, the grid is continued by
+    its own ratio until it is inside, so that no method is held back by a grid that ends too early. Then the reported
+    runs come: the picked value, all seeds, the test split.
 
     Attributes:
       points: scale -> the points to compare.
-      grid: (scale, point) -> the values to try.
+      grid: (scale, point) -> the values to try at first, ascending.
       recipe: (scale, labels of the point, the value) -> its run, which needs neither split nor seed nor their labels.
       seeds: number of seeds that are reported at each scale.
-      pick: finished tuning runs of a point -> the one with the value to take; the default is the most accurate.
+      score: tuning runs of one value -> a number or tuple that is larger the better the value is.
+      tuning_seeds: number of seeds that each value is tried with; 1 at smoke scale and 3 elsewhere unless it says so.
+      extensions: how many values a grid may grow by, in all; none at smoke scale and 8 elsewhere unless it says so.
       key: label of the value.
       tuned_at: (scale, point) -> the point whose value it takes; the default is itself.
       stages: labels of tuning runs, and of reported runs.
@@ -47,7 +105,9 @@ class Tuned:
     grid: Callable[[Scale, Point], Sequence[float]]
     recipe: Callable[..., Run]
     seeds: Mapping[Scale, int]
-    pick: Callable[[Rows], Row] = lambda tried: ask.best(tried, by="accuracy")
+    score: Score = ACCURACY
+    tuning_seeds: Mapping[Scale, int] = dataclasses.field(default_factory=dict)
+    extensions: Mapping[Scale, int] = dataclasses.field(default_factory=dict)
     key: str = "rate"
     tuned_at: Callable[[Scale, Point], Point] = lambda scale, point: point
     stages: tuple[Mapping[str, str], Mapping[str, str]] = ({"split": "validation"}, {"split": "test"})
@@ -56,18 +116,17 @@ class Tuned:
     def runs(self, scale: Scale, rows: Rows) -> list[Run]:
         """Returns the tuning runs, then the reported runs of each point that is tuned."""
         points = self.points(scale)
-        tuning = self.tuning_runs(scale, points)
+        tuning = self.tuning_runs(scale, rows, points)
         return tuning + [run for point in points for run in self.final_runs(scale, rows, point)]
 
-    def tuning_runs(self, scale: Scale, points: Sequence[Point]) -> list[Run]:
-        """Returns the runs that the values of these points are picked from."""
-        found: list[Run] = []
-        done: list[Point] = []
-        for at in (self.tuned_at(scale, point) for point in points):
-            if at not in done:
-                found += [self.run(scale, at, value, stage=0, seed=0) for value in self.grid(scale, at)]
-                done.append(at)
-        return found
+    def tuning_runs(self, scale: Scale, rows: Rows, points: Sequence[Point]) -> list[Run]:
+        """Returns the runs that the values of these points are picked from, as far as the finished rows tell."""
+        return [
+            self.run(scale, at, value, stage=0, seed=seed)
+            for at in self._tuned_points(scale, points)
+            for value in self.values(scale, rows, at)
+            for seed in range(self._tuning_seeds(scale))
+        ]
 
     def final_runs(self, scale: Scale, rows: Rows, point: Point) -> list[Run]:
         """Returns the reported runs of a point; none before its tuning runs are finished."""
@@ -75,6 +134,16 @@ class Tuned:
             return []
         value = self.picked(rows, **self.tuned_at(scale, point))
         return [self.run(scale, point, value, stage=1, seed=seed) for seed in range(self.seeds[scale])]
+
+    def awaited_runs(self, scale: Scale, rows: Rows) -> list[Run]:
+        """Returns runs like the reported ones of points that are not tuned yet, by which their time is predicted."""
+        found = []
+        for point in self.points(scale):
+            if not self.is_tuned(scale, rows, point):
+                values = self.values(scale, rows, point)
+                value = values[len(values) // 2]
+                found += [self.run(scale, point, value, stage=1, seed=seed) for seed in range(self.seeds[scale])]
+        return found
 
     def run(self, scale: Scale, point: Point, value: Any, *, stage: int, seed: int) -> Run:
         """Returns one run; all scales but the paper's take one device, on which workers are lanes."""
@@ -87,20 +156,126 @@ class Tuned:
             flags={} if scale == "paper" else {"num_devices": 1},
         )
 
+    def values(self, scale: Scale, rows: Rows, point: Point) -> list[float]:
+        """Returns the values to try at a point: its grid, continued at the ends where the best one was found.
+
+        >>> tuned = Tuned(points=lambda scale: [{}], grid=lambda scale, point: (0.1, 0.2), recipe=Run, seeds={})
+        >>> row = {"split": "validation", "seed": 0}
+        >>> tried = [{**row, "rate": 0.1, "accuracy": [0.5]}, {**row, "rate": 0.2, "accuracy": [0.9]}]
+        >>> dataclasses.replace(tuned, tuning_seeds={"laptop": 1}).values("laptop", tried, {})
+        [0.1, 0.2, 0.4]
+        """
+        at = self.tuned_at(scale, point)
+        values = sorted(self.grid(scale, at))
+        tried = self._by_value(rows, at)
+        for _ in range(self.extensions.get(scale, 0 if scale == "smoke" else MAX_EXTENSIONS)):
+            if len(values) < 2 or not all(len(tried.get(v, ())) >= self._tuning_seeds(scale) for v in values):
+                break
+            best = self._best({value: tried[value] for value in values})
+            if best == values[0]:
+                values.insert(0, _continued(values[1], values[0]))
+            elif best == values[-1]:
+                values.append(_continued(values[-2], values[-1]))
+            else:
+                break
+        return values
+
     def is_tuned(self, scale: Scale, rows: Rows, point: Point) -> bool:
         """Returns whether all tuning runs are finished that a point's value is picked from."""
-        at = self.tuned_at(scale, point)
-        return set(self.grid(scale, at)) <= {row[self.key] for row in self.tried(rows, **at)}
+        tried = self._by_value(rows, self.tuned_at(scale, point))
+        needed = self._tuning_seeds(scale)
+        return all(len(tried.get(value, ())) >= needed for value in self.values(scale, rows, point))
 
     def tried(self, rows: Rows, **labels: Any) -> list[Row]:
         """Returns the finished tuning runs with these labels."""
         return ask.select(rows, **labels, **self.stages[0])
 
     def picked(self, rows: Rows, **labels: Any) -> Any:
-        """Returns the value of the best tuning run with these labels; None before one is finished."""
-        tried = self.tried(rows, **labels)
-        return self.pick(tried)[self.key] if tried else None
+        """Returns the value of the best tuning runs with these labels; None before one is finished."""
+        tried = self._by_value(rows, labels)
+        most = max(map(len, tried.values()), default=0)
+        return self._best({value: found for value, found in tried.items() if len(found) == most})
 
     def tests(self, rows: Rows, **labels: Any) -> list[Row]:
         """Returns the reported rows with these labels."""
         return ask.select(rows, **labels, **self.stages[1])
+
+    def is_inside(self, rows: Rows, **labels: Any) -> bool:
+        """Returns whether worse values were tried on both sides of the picked one, or it was the only one."""
+        values = sorted(self._by_value(rows, labels))
+        return len(values) < 2 or self.picked(rows, **labels) not in (values[0], values[-1])
+
+    def basis(self, rows: Rows, *, model: str) -> Basis:
+        """Returns what verdicts on these rows rest on; the rows' label "data" names the data."""
+        points = self.points(scale_of(rows))
+        return Basis(
+            ", ".join(ask.distinct(rows, "data")), model, n=min(len(self.tests(rows, **point)) for point in points)
+        )
+
+    def edge(self, scale: Scale, rows: Rows) -> str:
+        """Returns a sentence on the first pick at the edge of its grid, on which no verdict can rest; "" if none is."""
+        for at in self._tuned_points(scale, self.points(scale)):
+            if not self.is_inside(rows, **at):
+                where = _named(at) and f" of {_named(at)}"
+                return f"The {self.key}{where} was picked at the edge of its grid, {self.picked(rows, **at):g}."
+        return ""
+
+    def table(self, scale: Scale, rows: Rows) -> Table:
+        """Returns the grids: the values that were tried, their scores, the picks, and how often a grid was extended."""
+        cells = []
+        for at in self._tuned_points(scale, self.points(scale)):
+            tried = self._by_value(rows, at)
+            if not tried:
+                continue
+            scores = ", ".join(f"{value:g}: {self.score.in_words(tried[value])}" for value in sorted(tried))
+            picked, extended = self.picked(rows, **at), len(set(tried) - set(self.grid(scale, at)))
+            place = "inside" if self.is_inside(rows, **at) else "at the edge"
+            if len(tried) == 1:
+                place = "one value"
+            fewest = min(map(len, tried.values()))
+            cells.append([_named(at) or "all", scores, str(fewest), f"{picked:g}", place, str(extended)])
+        header = ["Tuned", f"{self.score.title} by {self.key}", "Seeds", "Picked", "In its grid", "Values added"]
+        return Table(header, cells)
+
+    def _best(self, tried: Mapping[Any, Rows]) -> Any:
+        """Returns the value with the best score; among equals the one nearest to the middle, None without any value."""
+        values = sorted(tried)
+        scores = [self.score(tried[value]) for value in values]
+        best = [place for place, score in enumerate(scores) if score == max(scores)]
+        return values[min(best, key=lambda place: abs(place - (len(values) - 1) / 2))] if values else None
+
+    def _tuned_points(self, scale: Scale, points: Sequence[Point]) -> list[Point]:
+        """Returns the points that values are picked at, each once."""
+        found: list[Point] = []
+        for at in (self.tuned_at(scale, point) for point in points):
+            if at not in found:
+                found.append(at)
+        return found
+
+    def _tuning_seeds(self, scale: Scale) -> int:
+        return self.tuning_seeds.get(scale, 1 if scale == "smoke" else 3)
+
+    def _by_value(self, rows: Rows, labels: Mapping[str, Any]) -> dict[Any, list[Row]]:
+        """Returns the tuning runs of each value that was tried."""
+        found: dict[Any, list[Row]] = {}
+        for row in self.tried(rows, **labels):
+            found.setdefault(row[self.key], []).append(row)
+        return found
+
+
+def _continued(inner: float, edge: float) -> float:
+    """Returns the value beyond the edge of a grid, by the ratio of its last two.
+
+    >>> _continued(0.1, 0.3), _continued(0.2, 0.1)
+    (0.9, 0.05)
+    """
+    return float(f"{edge * edge / inner:.3g}")
+
+
+def _named(point: Point) -> str:
+    """Returns a point in words.
+
+    >>> _named({"reducer": "sum", "num_workers": 8})
+    'sum, num_workers 8'
+    """
+    return ", ".join(value if isinstance(value, str) else f"{key} {value}" for key, value in point.items())

@@ -1,8 +1,10 @@
 """Published rows run again and compared, forecasts from their times, and dry runs."""
 
+import dataclasses
 import json
 import math
 import os
+import re
 import shutil
 
 import pytest
@@ -245,7 +247,7 @@ def test_times_are_those_of_published_rows_where_there_are_some():
     rows = [measured("seed=0", 10.0, cores=2), measured("seed=1", 50.0, cores=2), measured("x", 7.0, scale="gpu")]
     found = forecast.forecast(EXPERIMENT, "laptop", runs, published=rows)
     assert found.seconds == {"seed=0": 10.0, "seed=1": 50.0, "seed=2": 60.0}
-    assert found.basis == "measured on cpu (2 cores), 1 of 3 runs by analogy"
+    assert found.basis == "measured on cpu (2 cores), 1 of 3 runs by their cost"
     estimated = forecast.forecast(EXPERIMENT, "laptop", runs, published=rows[2:])
     assert estimated.basis == "estimated, never measured"
     assert estimated.total == pytest.approx(3600 * EXPERIMENT.hours["laptop"])
@@ -254,12 +256,36 @@ def test_times_are_those_of_published_rows_where_there_are_some():
 
 @pytest.mark.parametrize("name", claims.CLAIMS)
 def test_forecasts_are_the_sums_of_published_times(name):
-    rows = results.published(name)
+    rows = forecast.of_scale(results.published(name), "laptop")
     runs = forecast.all_runs(claims.load(name), "laptop", [], published=rows)
     found = forecast.forecast(claims.load(name), "laptop", runs, published=rows)
-    assert sorted(found.seconds) == sorted(of_run["run"] for of_run in rows)
-    assert found.total == pytest.approx(sum(of_run["origin"]["wall_seconds"] for of_run in rows))
-    assert found.basis == "measured on cpu"
+    recorded = {of_run["run"]: of_run["origin"]["wall_seconds"] for of_run in rows}
+    assert recorded.keys() & found.seconds.keys() and len(found.seconds) == len(runs)
+    assert all(found.seconds[run] == recorded[run] for run in recorded.keys() & found.seconds.keys())
+    assert found.basis.startswith("measured on ") and ("by their cost" in found.basis) == bool(
+        found.seconds.keys() - recorded
+    )
+
+
+def staged(scale, rows):
+    """Two runs, and once they are finished three with a pick."""
+    first = [Run(labels={"rate": rate}, cost=2.0) for rate in (1, 2)]
+    picked = max((of_run["rate"] for of_run in rows if "seed" not in of_run), default=0)
+    return first + [Run(labels={"rate": picked, "seed": seed}) for seed in range(3) if len(rows) >= 2]
+
+
+def test_runs_that_come_later_are_those_that_were_published():
+    experiment = dataclasses.replace(EXPERIMENT, runs=staged)
+    first = ["rate=1", "rate=2"]
+    every = [*first, *(f"rate=2,seed={seed}" for seed in range(3))]
+
+    def predicted(rows, published):
+        return [run.name for run in forecast.all_runs(experiment, "laptop", rows, published=published)]
+
+    rows = [{"rate": rate, **measured(f"rate={rate}", 5.0)} for rate in (1, 2)]
+    assert predicted([], []) == first and predicted([], rows) == predicted(rows, []) == every
+    other = [{**of_run, "rate": 3 - of_run["rate"] / 2} for of_run in rows]  # of which another one is picked
+    assert predicted(rows, other) == every
 
 
 BIG = [(name, scale) for name in claims.CLAIMS for scale in claims.load(name).hours if scale in ("gpu", "paper")]
@@ -268,23 +294,18 @@ BIG = [(name, scale) for name in claims.CLAIMS for scale in claims.load(name).ho
 @pytest.mark.parametrize(("name", "scale"), BIG)
 def test_what_this_machine_cannot_run_can_be_planned(name, scale, tmp_path, capsys):
     assert command_line.main(["run", name, f"--scale={scale}", "--dry_run", f"--out={tmp_path / 'out'}"]) == 0
-    first, *lines, last = capsys.readouterr().out.splitlines()
-    assert first == f"{name} at scale {scale}: 0 of {len(lines)} runs are finished" and lines
+    first, *lines, later, last = capsys.readouterr().out.splitlines()
+    awaited = int(re.search(r"for (\d+) runs with values that are picked", later)[1])
+    assert first == f"{name} at scale {scale}: 0 of {len(lines) + awaited} runs are finished" and lines
     assert all("train.py --config=configs/" in line and " min " in line for line in lines)
-    assert "in all, one after another (estimated, never measured)" in last
+    assert re.search(r"in all, one after another \((estimated, never measured|measured on .*)\)$", last)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dry_run_leaves_out_what_is_finished_and_counts_what_comes_later(folder, tmp_path, capsys):
+def test_a_dry_run_leaves_out_what_is_finished(folder, capsys):
     assert command_line.main(["run", NAME, "--scale=smoke", "--dry_run", f"--out={folder / 'out'}"]) == 0
     first, last = capsys.readouterr().out.splitlines()
     assert first.endswith("1 of 1 runs are finished") and last.split()[:2] == ["0", "min"]
-    assert command_line.main(["run", "rate_tradeoff", "--dry_run", f"--out={tmp_path}"]) == 0
-    first, *lines, later, last = capsys.readouterr().out.splitlines()
-    rows = results.published("rate_tradeoff")
-    assert f"0 of {len(rows)} runs" in first and f"for {len(rows) - len(lines)} runs with values that are pick" in later
-    seconds = sum(of_run["origin"]["wall_seconds"] for of_run in rows)
-    assert last.split()[0] == f"{seconds / 60:.1f}" and not list(tmp_path.iterdir())
 
 
 # ---- several machines --------------------------------------------------------------------------------------------
@@ -301,7 +322,7 @@ def test_runs_of_two_machines_in_one_folder_are_one_experiment(folder, tmp_path)
     env["starts"][-1] |= {"devices": ["cuda:0 NVIDIA H100"], "commit": "b" * 40, "tree": "dirty"}
     (there / "env.json").write_text(json.dumps(env))
     shutil.copytree(there, tmp_path / there.name)  # as one copies folders of another machine
-    rows = results.finished([run, other], root=tmp_path)
+    rows = results.finished([run, other], root=tmp_path, scale="smoke")
     assert [of_run["seed"] for of_run in rows] == [0, 1]
     text = report.section(EXPERIMENT, rows)
     assert "2 runs" in text and "1 x cpu (1)" in text and "1 x cuda:0 NVIDIA H100 (1)" in text

@@ -141,6 +141,7 @@ EXPERIMENT = Experiment(
     measure=_measure,
     timings=("time_ratio", "adasum_seconds", "sum_seconds", "mean_ratio", "cpu_count", "device_kind"),
     findings=_findings,
+    basis=lambda rows: ask.basis(rows, data="8 devices that share a memory", model="no model"),
     judge=_judge,
     table=_table,
     draw=_draw,

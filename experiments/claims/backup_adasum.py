@@ -32,7 +32,8 @@ COMPARISON = Comparison(
         "async": {"server.name": "asynchronous"},
     },
     common=_common,
-    rates={"smoke": (0.2,), "laptop": (0.005, 0.0125, 0.03, 0.08, 0.2, 0.5, 1.2)},
+    rates={"smoke": (0.2,), "laptop": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4)},
+    model="MLP of 64 hidden units",
     target={"mnist": 0.95, "digits": 0.9},
     along="simulated_seconds",
 )
@@ -42,11 +43,12 @@ EXPERIMENT = COMPARISON.experiment(
     title="Backup workers and Adasum together",
     claim="Backup workers and Adasum compose: together they take less simulated time to an accuracy than either alone.",
     source="ours: of no paper",
-    rule="Supported if in every seed the first 30 of 32 machines combined by Adasum are at the target (test accuracy "
-    "95 % on MNIST, 90 % on digits) in less simulated time than both the mean of the first 30 and Adasum of all 32. "
-    "Not tested where one of the three does not get there.",
+    rule="Supported if the first 30 of 32 machines combined by Adasum are at the target (test accuracy 95 % on MNIST, "
+    "90 % on digits) in less simulated time than the mean of the first 30, and than Adasum of all 32: two paired "
+    "t-tests over 20 seeds, one-sided, corrected by Holm's method, at 0.05. Not tested where a run of the three does "
+    "not get there.",
     hours={"smoke": 0.05, "laptop": 0.25},
-    judge=lambda rows: COMPARISON.first(rows, "backup_adasum", than=("backup", "adasum")),
+    judge=lambda rows: COMPARISON.sooner(rows, "backup_adasum", than=("backup", "adasum")),
     notes=(
         "32 machines whatever the method, an MLP (64 hidden units), 16 examples a worker, SGD without momentum at a "
         "constant rate, 4 epochs of examples that are used, evaluated 10 times in each. Times are those of the arrival "

@@ -9,7 +9,7 @@ from experiments import datasets, drawing, experiment, planner
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
-from experiments.tuning import NAMED_STAGES, Tuned
+from experiments.tuning import NAMED_STAGES, ONE_SEED, Score, Tuned
 
 MACHINES = 100
 SIZES = {"smoke": (50, 96, 100), "laptop": (50, 60, 70, 80, 90, 94, 96, 98, 100)}
@@ -55,7 +55,8 @@ TUNED = Tuned(
     grid=lambda scale, point: RATES[scale],
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 3},
-    pick=lambda tried: ask.earliest(tried, target=TARGETS[tried[0]["data"]], of="accuracy", along="step"),
+    score=Score(target=lambda tried: TARGETS[tried[0]["data"]], along="step"),
+    tuning_seeds=ONE_SEED,
     stages=NAMED_STAGES,
     first=("stage", "data"),
 )
@@ -218,6 +219,8 @@ EXPERIMENT = Experiment(
     reduce=experiment.evaluations_of("step", "simulated_seconds", "accuracy"),
     measure=_measure,
     findings=_findings,
+    basis=lambda rows: TUNED.basis(rows, model="MLP of 64 hidden units"),
+    tuned=TUNED,
     judge=_judge,
     table=_table,
     draw=_draw,

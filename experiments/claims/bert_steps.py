@@ -1,6 +1,5 @@
 """BERT with Adam and LAMB: the same quality in fewer steps, or with larger batches, with Adasum of their deltas."""
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ from experiments import drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict, holds
-from experiments.tuning import Point, Tuned
+from experiments.tuning import ONE_SEED, Point, Score, Tuned
 
 NAMES = {"lamb": "LAMB", "adam": "Adam"}
 LABELS = {"mean": "alone", "adasum": "with Adasum"}
@@ -105,7 +104,8 @@ TUNED = Tuned(
     grid=lambda scale, point: SETTINGS[scale].rates[point["optimizer"]],
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 3, "gpu": 3, "paper": 1},
-    pick=functools.partial(ask.best, by=METRIC, mode="min"),
+    score=Score(METRIC, mode="min", digits=3, factor=1.0),
+    tuning_seeds=ONE_SEED,
 )
 
 
@@ -194,6 +194,8 @@ EXPERIMENT = Experiment(
     hours={"smoke": 0.05, "laptop": 1.0, "gpu": 8.0, "paper": 20000.0},
     runs=TUNED.runs,
     findings=_findings,
+    basis=lambda rows: TUNED.basis(rows, model="BERT")._replace(data="text"),
+    tuned=TUNED,
     judge=_judge,
     table=_table,
     draw=_draw,

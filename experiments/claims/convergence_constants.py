@@ -116,6 +116,7 @@ EXPERIMENT = Experiment(
     ),
     measure=_measure,
     findings=_findings,
+    basis=lambda rows: ask.basis(rows, data="drawn gradients", model="no model"),
     judge=_judge,
     draw=_draw,
 )

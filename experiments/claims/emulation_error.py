@@ -152,6 +152,7 @@ EXPERIMENT = Experiment(
     runs=_runs,
     measure=emulation.measure,
     findings=_findings,
+    basis=lambda rows: ask.basis(rows, model="LeNet-5 and a linear model"),
     judge=_judge,
     table=_table,
     draw=_draw,

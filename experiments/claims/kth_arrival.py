@@ -148,6 +148,7 @@ EXPERIMENT = Experiment(
     ),
     measure=_measure,
     findings=_findings,
+    basis=lambda rows: ask.basis(rows, data="simulated arrival times", model="no model"),
     judge=_judge,
     enough=lambda rows: {row["model"] for row in rows} == {CLUSTER, LIGHT},
     table=_table,

@@ -8,7 +8,7 @@ from experiments import drawing, tuning
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
-from experiments.tuning import Tuned
+from experiments.tuning import Score, Tuned
 
 SPECS = {"sum": "configs/imagenet_resnet50_sum.py", "adasum": "configs/imagenet_resnet50.py"}
 LABELS = {"sum": "sum", "adasum": "Adasum"}
@@ -77,7 +77,8 @@ TUNED = Tuned(
     grid=lambda scale, point: SETTINGS[scale].rates[point["reducer"]],
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 3, "gpu": 3, "paper": 1},
-    pick=lambda tried: ask.earliest(tried, target=tried[0]["target"], of="accuracy"),
+    score=Score(target=lambda tried: tried[0]["target"]),
+    tuning_seeds=tuning.ONE_SEED,
 )
 
 
@@ -179,6 +180,8 @@ EXPERIMENT = Experiment(
     hours={"smoke": 0.03, "laptop": 1.0, "gpu": 6.0, "paper": 320.0},
     runs=TUNED.runs,
     findings=_findings,
+    basis=lambda rows: TUNED.basis(rows, model="ResNet-20"),
+    tuned=TUNED,
     judge=_judge,
     table=_table,
     draw=_draw,

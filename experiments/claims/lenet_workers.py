@@ -55,6 +55,7 @@ TUNED = Tuned(
     recipe=_recipe,
     seeds=SEEDS,
     key="factor",
+    tuning_seeds=tuning.ONE_SEED,
 )
 
 
@@ -66,7 +67,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     untuned = [{"num_workers": 1, "reducer": "mean"}, *_points(*WORKERS[scale])]
     runs = [TUNED.run(scale, point, 1.0, stage=1, seed=seed) for point in untuned for seed in range(SEEDS[scale])]
     for n in TUNED_WORKERS[scale]:
-        runs += TUNED.tuning_runs(scale, _points(n))
+        runs += TUNED.tuning_runs(scale, rows, _points(n))
         if not all(TUNED.is_tuned(scale, rows, point) for point in _points(n)):
             break
         finals = [run for point in _points(n) for run in TUNED.final_runs(scale, rows, point)]
@@ -181,6 +182,8 @@ EXPERIMENT = Experiment(
     hours={"smoke": 0.05, "laptop": 1.3},
     runs=_runs,
     findings=_findings,
+    basis=lambda rows: TUNED.basis(rows, model="LeNet-5"),
+    tuned=TUNED,
     judge=_judge,
     table=_table,
     draw=_draw,

@@ -9,7 +9,7 @@ from experiments import datasets, drawing, experiment
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
-from experiments.tuning import Tuned
+from experiments.tuning import ONE_SEED, Score, Tuned
 
 COUNTS = (1, 16)
 SLOW = 10e9  # bits a second that a worker sends while it receives as many
@@ -74,7 +74,8 @@ TUNED = Tuned(
     grid=lambda scale, point: _setting(scale)[1].rates,
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 3, "gpu": 3, "paper": 1},
-    pick=lambda tried: ask.earliest(tried, target=tried[0]["target"], of="accuracy"),
+    score=Score(target=lambda tried: tried[0]["target"]),
+    tuning_seeds=ONE_SEED,
 )
 
 
@@ -224,6 +225,8 @@ EXPERIMENT = Experiment(
     reduce=_reduce,
     timings=("examples_per_second",),
     findings=_findings,
+    basis=lambda rows: TUNED.basis(rows, model="the model of the config"),
+    tuned=TUNED,
     judge=_judge,
     table=_table,
     draw=_draw,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments import datasets, drawing
+from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Verdict, holds
 
@@ -170,6 +171,7 @@ EXPERIMENT = Experiment(
     runs=_runs,
     reduce=_reduce,
     findings=_findings,
+    basis=lambda rows: ask.basis(rows, model="LeNet-5"),
     judge=_judge,
     draw=_draw,
     inches=(7.0, 4.0),

@@ -1,6 +1,5 @@
 """PixelCNN with 1, 8 and 16 workers: synchronous SGD with one backup worker against asynchronous SGD."""
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +7,7 @@ from experiments import drawing, tuning
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Row, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
-from experiments.tuning import Tuned
+from experiments.tuning import Score, Tuned
 
 POINTS = [("alone", 1), ("synchronous", 8), ("asynchronous", 8), ("synchronous", 16), ("asynchronous", 16)]
 MODES = ("synchronous", "asynchronous")
@@ -56,7 +55,8 @@ TUNED = Tuned(
     grid=lambda scale, point: RATES[1:3] if scale == "smoke" else RATES,
     recipe=_recipe,
     seeds=SEEDS,
-    pick=functools.partial(ask.best, by="bits_per_dim", mode="min"),
+    score=Score("bits_per_dim", mode="min", digits=3, factor=1.0),
+    tuning_seeds=tuning.ONE_SEED,
 )
 
 
@@ -156,6 +156,8 @@ EXPERIMENT = Experiment(
     runs=TUNED.runs,
     reduce=evaluations_of("step", "epoch", "simulated_seconds", "bits_per_dim"),
     findings=_findings,
+    basis=lambda rows: TUNED.basis(rows, model="PixelCNN"),
+    tuned=TUNED,
     judge=_judge,
     table=_table,
     draw=_draw,

@@ -39,6 +39,7 @@ TUNED = Tuned(
     seeds={"smoke": 1, "laptop": 3},
     key="base",
     first=("base",),
+    tuning_seeds=tuning.ONE_SEED,
 )
 
 
@@ -138,6 +139,8 @@ EXPERIMENT = Experiment(
     runs=TUNED.runs,
     reduce=evaluations_of("step", "epoch", "accuracy"),
     findings=_findings,
+    basis=lambda rows: TUNED.basis(rows, model="MLP"),
+    tuned=TUNED,
     judge=_judge,
     table=_table,
     draw=_draw,

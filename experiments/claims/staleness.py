@@ -128,6 +128,7 @@ EXPERIMENT = Experiment(
     ),
     measure=_measure,
     findings=_findings,
+    basis=lambda rows: ask.basis(rows, data="simulated events", model="no model"),
     judge=_judge,
     enough=lambda rows: bool(ask.select(rows, model=CLUSTER, num_workers=WORKERS)),
     table=_table,

@@ -6,7 +6,7 @@ from experiments import datasets, drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
-from experiments.tuning import Tuned
+from experiments.tuning import ONE_SEED, Tuned
 
 STALENESS = {"smoke": (0, 4), "laptop": (0, 10, 20, 50)}  # in updates, after the ramp-up
 ABRUPT = {"smoke": (4,), "laptop": (20, 50)}  # from the first update on
@@ -45,6 +45,7 @@ TUNED = Tuned(
     grid=lambda scale, point: RATES[scale],
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 3},
+    tuning_seeds=ONE_SEED,
 )
 
 
@@ -136,6 +137,8 @@ EXPERIMENT = Experiment(
     runs=TUNED.runs,
     reduce=evaluations_of("step", "epoch", "accuracy"),  # not the staleness of the records, which is a label
     findings=_findings,
+    basis=lambda rows: TUNED.basis(rows, model="small CNN"),
+    tuned=TUNED,
     judge=_judge,
     table=_table,
     draw=_draw,

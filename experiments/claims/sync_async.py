@@ -46,6 +46,7 @@ TUNED = Tuned(
     grid=lambda scale, point: RATES[point["mode"]][1:3] if scale == "smoke" else RATES[point["mode"]],
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 3},
+    tuning_seeds=tuning.ONE_SEED,
 )
 
 
@@ -169,6 +170,8 @@ EXPERIMENT = Experiment(
     runs=TUNED.runs,
     reduce=evaluations_of("step", "epoch", "simulated_seconds", "accuracy"),
     findings=_findings,
+    basis=lambda rows: TUNED.basis(rows, model="MLP"),
+    tuned=TUNED,
     judge=_judge,
     table=_table,
     draw=_draw,

@@ -12,7 +12,18 @@ import reducers
 from experiments import drawing
 from experiments import rows as ask
 from experiments.drawing import Figure
-from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Sample, Scale, Table, Verdict, repeated
+from experiments.experiment import (
+    Experiment,
+    Finding,
+    Quoted,
+    Row,
+    Rows,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+    repeated,
+)
 
 COEFFICIENTS = {"square": (1.0, -20.0, 50.0), "cubic": (10.0, 5.0, -20.0, -5.0)}  # the first one is not fitted
 START = (1.0, -1.0, 1.0)
@@ -210,6 +221,7 @@ EXPERIMENT = Experiment(
     ),
     measure=_measure,
     findings=_findings,
+    basis=lambda rows: ask.basis(_reported(rows), data="drawn samples", model="polynomials"),
     judge=_judge,
     enough=lambda rows: all(len(same) > len(_reported(same)) > 0 for same in _problems(rows).values()),
     table=_table,

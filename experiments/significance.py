@@ -1,0 +1,255 @@
+"""The tests that verdicts rest on: each gives a difference with its interval, an effect size and a p-value.
+
+A claim states before its runs which test decides it, and the margin where equivalence is tested. Where several tests
+make one verdict, `holm` corrects their p-values.
+"""
+
+import dataclasses
+import math
+import statistics
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+ALPHA = 0.05
+POWER = 0.8
+Side = Literal["greater", "less", "two-sided"]
+
+
+class TooFewRuns(ValueError):
+    """A test cannot be made of these values: there are too few, or some are not finite."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """A comparison of two groups of runs, as a test sees it.
+
+    Attributes:
+      compared: what is compared, such as "adasum above mean".
+      method: name of the test.
+      difference: estimate of the difference.
+      low, high: 95 % confidence interval of the difference (90 % for an equivalence test, as is usual).
+      effect: difference in units of the standard deviation (Hedges' g, which corrects Cohen's d for small samples).
+      p: p-value, corrected if the test is of a family.
+      n: number of runs on either side.
+      unit: unit of the difference.
+      digits: digits after the point in texts.
+      corrected: "" or the name of the correction of p.
+    """
+
+    compared: str
+    method: str
+    difference: float
+    low: float
+    high: float
+    effect: float
+    p: float
+    n: tuple[int, ...]
+    unit: str = ""
+    digits: int = 2
+    corrected: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether p is below ALPHA."""
+        return self.p < ALPHA
+
+    @property
+    def interval(self) -> str:
+        """The difference with its confidence interval, as text.
+
+        >>> welch([3.0, 4.0, 5.0], [1.0, 2.0, 3.0], compared="a above b", side="greater").interval
+        '+2.00 [-0.27, +4.27]'
+        """
+        values = [f"{value:+.{self.digits}f}" for value in (self.difference, self.low, self.high)]
+        return f"{values[0]}{self.unit and f' {self.unit}'} [{values[1]}, {values[2]}]"
+
+    def __str__(self) -> str:
+        corrected = f" ({self.corrected})" if self.corrected else ""
+        n = " and ".join(map(str, self.n))
+        return f"{self.compared}: {self.interval}, g = {self.effect:.2f}, p = {self.p:.2g}{corrected}, n = {n}"
+
+
+def welch(
+    ours: Sequence[float], theirs: Sequence[float], *, compared: str, side: Side, unit: str = "", digits: int = 2
+) -> Contrast:
+    """Compares two means by Welch's t-test, which allows different variances.
+
+    Args:
+      ours: one value per run.
+      theirs: the same of the others, at least two each.
+      compared: what is compared, in words.
+      side: the alternative: that our mean is greater, is less, or differs.
+      unit: unit of the values, for texts.
+      digits: digits of the difference in texts.
+
+    Raises:
+      TooFewRuns: one line, if a side has fewer than two runs or a value that is not finite.
+
+    >>> print(welch([3.0, 4.0, 5.0], [1.0, 2.0, 3.0], compared="a above b", side="greater"))
+    a above b: +2.00 [-0.27, +4.27], g = 1.60, p = 0.035, n = 3 and 3
+    """
+    _check(ours, theirs, compared=compared)
+    difference = statistics.fmean(ours) - statistics.fmean(theirs)
+    if _is_constant(ours, theirs):
+        found = _without_spread(difference, side)
+    else:
+        found = _welch(ours, theirs, side=side, level=1 - ALPHA)
+    p, low, high = found
+    pooled = math.sqrt((statistics.variance(ours) + statistics.variance(theirs)) / 2)
+    effect = _hedges(difference, pooled, freedom=len(ours) + len(theirs) - 2)
+    shown: dict[str, Any] = {"unit": unit, "digits": digits, "n": (len(ours), len(theirs)), "compared": compared}
+    return Contrast(method="Welch's t-test", difference=difference, low=low, high=high, effect=effect, p=p, **shown)
+
+
+def paired(
+    ours: Sequence[float], theirs: Sequence[float], *, compared: str, side: Side, unit: str = "", digits: int = 2
+) -> Contrast:
+    """Compares values that belong together, such as those of the same seed, by a paired t-test.
+
+    The arguments are those of `welch`; both sides are equally long.
+
+    >>> print(paired([3.0, 4.0, 5.0], [1.0, 2.5, 3.0], compared="a above b", side="greater"))
+    a above b: +1.83 [+1.12, +2.55], g = 3.63, p = 0.0041, n = 3
+    """
+    from scipy import stats
+
+    if len(ours) != len(theirs):
+        raise ValueError(f"{compared}: {len(ours)} and {len(theirs)} runs are not pairs")
+    _check(ours, theirs, compared=compared)
+    differences = [one - other for one, other in zip(ours, theirs, strict=True)]
+    difference = statistics.fmean(differences)
+    if _is_constant(differences):
+        found = _without_spread(difference, side)
+    else:
+        result = stats.ttest_1samp(differences, 0.0, alternative=side)
+        interval = stats.ttest_1samp(differences, 0.0).confidence_interval(1 - ALPHA)
+        found = float(result.pvalue), float(interval.low), float(interval.high)
+    p, low, high = found
+    effect = _hedges(difference, statistics.stdev(differences), freedom=len(differences) - 1)
+    shown: dict[str, Any] = {"unit": unit, "digits": digits, "n": (len(ours),), "compared": compared}
+    return Contrast(method="paired t-test", difference=difference, low=low, high=high, effect=effect, p=p, **shown)
+
+
+def equivalent(
+    ours: Sequence[float], theirs: Sequence[float], *, margin: float, compared: str, unit: str = "", digits: int = 2
+) -> Contrast:
+    """Tests that two means differ by less than a margin, which is stated before the runs.
+
+    Two one-sided Welch tests (TOST): p is the larger of theirs. Where it is small, the means are equivalent; that a
+    difference is not significant shows nothing of the kind.
+
+    Args:
+      ours: one value per run.
+      theirs: the same of the others.
+      margin: the least difference that matters, above 0.
+      compared: what is compared, in words.
+      unit: unit of the values, for texts.
+      digits: digits of the difference in texts.
+
+    >>> equivalent([3.0, 3.1, 2.9], [3.0, 3.1, 2.9], margin=0.5, compared="a as b").holds
+    True
+    """
+    shown: dict[str, Any] = {"compared": compared, "unit": unit, "digits": digits}
+    above = welch([value + margin for value in ours], theirs, side="greater", **shown)
+    below = welch([value - margin for value in ours], theirs, side="less", **shown)
+    both = welch(ours, theirs, side="two-sided", **shown)
+    low, high = both.low, both.high
+    if not _is_constant(ours, theirs):
+        _, low, high = _welch(ours, theirs, side="two-sided", level=1 - 2 * ALPHA)
+    method = f"equivalence, two one-sided Welch tests, margin {margin:g}"
+    return dataclasses.replace(both, method=method, p=max(above.p, below.p), low=low, high=high)
+
+
+def trend(rows: Sequence[Sequence[float]], *, compared: str, unit: str = "", digits: int = 2) -> Contrast:
+    """Tests that values grow along ordered conditions, by Page's trend test over the rows.
+
+    Args:
+      rows: one row per seed, one value per condition, in the order in which they should grow.
+      compared: what grows with what, in words.
+      unit: unit of the values, for texts.
+      digits: digits of the difference in texts.
+
+    Returns:
+      The test; its difference is that of the last condition and the first, by seed.
+
+    >>> trend([[1.0, 2.0, 4.0], [1.5, 2.0, 3.0], [1.0, 3.0, 5.0]], compared="error with staleness").p < 0.05
+    True
+    """
+    from scipy import stats
+
+    ends = paired([row[-1] for row in rows], [row[0] for row in rows], compared=compared, side="greater")
+    p = float(stats.page_trend_test(rows).pvalue)
+    return dataclasses.replace(ends, method="Page's trend test", p=p, unit=unit, digits=digits)
+
+
+def holm(tests: Sequence[Contrast]) -> list[Contrast]:
+    """Returns the tests of one verdict with p-values corrected by Holm's step-down method.
+
+    The smallest of m p-values is multiplied by m, the next by m - 1, and so on; none gets below one before it.
+
+    >>> test = welch([3.0, 4.0, 5.0], [1.0, 2.0, 3.0], compared="a above b", side="greater")
+    >>> [round(each.p, 3) for each in holm([test, dataclasses.replace(test, p=0.01)])]
+    [0.035, 0.02]
+    """
+    if len(tests) < 2:
+        return list(tests)
+    corrected, floor = {}, 0.0
+    for position, i in enumerate(sorted(range(len(tests)), key=lambda i: tests[i].p)):
+        floor = max(floor, min(1.0, (len(tests) - position) * tests[i].p))
+        corrected[i] = dataclasses.replace(tests[i], p=floor, corrected=f"Holm, {len(tests)} tests")
+    return [corrected[i] for i in range(len(tests))]
+
+
+def runs_needed(*, std: float, difference: float) -> int:
+    r"""Returns how many runs a side show a difference with a power of 80 %, by a two-sided test at ALPHA.
+
+    The usual approximation by normal quantiles, :math:`n = 2 ((z_{1-\alpha/2} + z_{0.8}) s / d)^2`.
+
+    >>> runs_needed(std=1.0, difference=1.0)
+    16
+    """
+    normal = statistics.NormalDist()
+    quantiles = normal.inv_cdf(1 - ALPHA / 2) + normal.inv_cdf(POWER)
+    return max(2, math.ceil(2 * (quantiles * std / difference) ** 2))
+
+
+def _welch(ours: Sequence[float], theirs: Sequence[float], *, side: Side, level: float) -> tuple[float, float, float]:
+    """Returns p-value and two-sided interval of Welch's test."""
+    from scipy import stats
+
+    with warnings.catch_warnings():  # one side may be constant, which is precise enough
+        warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)
+        p = stats.ttest_ind(ours, theirs, equal_var=False, alternative=side).pvalue
+        interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(level)
+    return float(p), float(interval.low), float(interval.high)
+
+
+def _check(*sides: Sequence[float], compared: str) -> None:
+    for values in sides:
+        if len(values) < 2:
+            raise TooFewRuns(f"{compared}: a test needs at least two runs a side, not {len(values)}")
+        if not all(map(math.isfinite, values)):
+            raise TooFewRuns(f"{compared}: a value is not finite")
+
+
+def _is_constant(*sides: Sequence[float]) -> bool:
+    """Returns whether the values of each side are equal, so that a t statistic does not exist."""
+    return all(max(values) - min(values) <= 1e-12 * max(1.0, abs(values[0])) for values in sides)
+
+
+def _without_spread(difference: float, side: Side) -> tuple[float, float, float]:
+    """Returns p-value and interval of a difference without any noise."""
+    agrees: dict[Side, Callable[[float], bool]] = {
+        "greater": lambda d: d > 0,
+        "less": lambda d: d < 0,
+        "two-sided": lambda d: d != 0,
+    }
+    return (0.0 if agrees[side](difference) else 1.0), difference, difference
+
+
+def _hedges(difference: float, std: float, *, freedom: int) -> float:
+    """Returns a difference in standard deviations, with Hedges' correction for small samples."""
+    if std == 0:
+        return math.copysign(math.inf, difference) if difference else 0.0
+    return difference / std * (1 - 3 / (4 * freedom - 1))
