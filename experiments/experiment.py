@@ -261,6 +261,10 @@ def evaluations_of(*keys: str) -> Reduce:
 class Selection(Protocol):
     """How values such as learning rates are picked: `experiments.tuning.Tuned`."""
 
+    @property
+    def key(self) -> str:
+        """Label of the value."""
+
     def edge(self, scale: Scale, rows: Rows) -> str:
         """Returns a sentence on the first pick at the edge of its grid; "" if none is."""
 

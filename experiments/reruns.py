@@ -65,8 +65,13 @@ def environment_of(row: Row) -> list[str]:
     return ["env", *changed] if changed else []
 
 
-def cheapest(rows: Rows, *, count: int) -> list[Row]:
-    """Returns the rows whose runs took least time, first those of different points: labels other than the seed.
+def cheapest(rows: Rows, *, count: int, within: Sequence[str] = ("seed",)) -> list[Row]:
+    """Returns the rows whose runs took least time, first one of each point.
+
+    Args:
+      rows: published rows.
+      count: how many.
+      within: labels in which rows of one point differ.
 
     >>> points = [{"n": n, "seed": seed} for n in (1, 9) for seed in (0, 1)]
     >>> rows = [{"run": Run(labels=at).name, **at, "origin": {"wall_seconds": sum(at.values())}} for at in points]
@@ -79,7 +84,7 @@ def cheapest(rows: Rows, *, count: int) -> list[Row]:
     first: list[Row] = []
     rest: list[Row] = []
     for row in (rows[i] for i in order):
-        point = {key: value for key, value in labels_of(row).items() if key != "seed"}
+        point = {key: value for key, value in labels_of(row).items() if key not in within}
         (rest if point in points else first).append(row)
         points.append(point)
     return (first + rest)[:count]

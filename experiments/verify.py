@@ -28,7 +28,11 @@ def verify(names: Sequence[str], *, count: int, out: Path, jobs: int) -> Iterato
     Raises:
       ValueError: one line, before anything runs, if one has no published rows, or the data of a run are not prepared.
     """
-    chosen = {name: reruns.cheapest(_published(name), count=count) for name in names}
+    chosen = {}
+    for name in names:
+        tuned = claims.load(name).tuned
+        within = ("seed", tuned.key) if tuned else ("seed",)
+        chosen[name] = reruns.cheapest(_published(name), count=count, within=within)
     datasets.check([reruns.run_of(row) for rows in chosen.values() for row in rows])
     for name, rows in chosen.items():
         yield _again(name, rows, root=_fresh(out / name), jobs=jobs)
