@@ -126,7 +126,8 @@ class Difference(NamedTuple):
     relative: float
 
     def __str__(self) -> str:
-        relative = f" (relative difference {self.relative:.1g})" if math.isfinite(self.relative) else ""
+        size = f"{self.relative:.1g}" if self.relative < 1 else f"{self.relative:.0f}"
+        relative = f" (relative difference {size})" if math.isfinite(self.relative) else ""
         return f"{self.place} {_shown(self.published)} published, {_shown(self.now)} now{relative}"
 
 
@@ -170,7 +171,7 @@ class Rerun(NamedTuple):
             parts += [str(difference) for difference in self.differences if difference.relative > TOLERANCE]
         if self.differences and (changed := _changes(self.published["origin"], self.now["origin"])):
             parts.append(f"run {', '.join(changed)}")
-        parts += [f"time {difference}" for difference in self.times]
+        parts += [f"time {place} {_shown(old, 3)} published, {_shown(new, 3)} now" for place, old, new, _ in self.times]
         return f"{self.published['run']}: {'; '.join(parts)}"
 
 
@@ -259,8 +260,8 @@ def _is_finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def _shown(value: Value) -> str:
-    return f"{value:.9g}" if isinstance(value, float) else str(value)
+def _shown(value: Value, digits: int = 9) -> str:
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
 def _changes(published: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
