@@ -180,7 +180,8 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
             check_jax_requirement(requirement)
         case [".venv/bin/python", "-m", "experiments", *arguments]:
             given = experiments_parser().parse_args(arguments)
-            assert given.command not in ("run", "reproduce", "publish") or claims.load(given.name), line
+            named = getattr(given, "row", None) or getattr(given, "name", None)
+            assert given.command == "sweep" or not named or claims.load(named.partition("/")[0]), line
         case [".venv/bin/python", "-m", "benchmarks", "gpu", *arguments]:
             gpu.parse(arguments)
         case [".venv/bin/python", "-m", module, *arguments]:
@@ -264,6 +265,37 @@ def test_command(line, in_root):
     check_command(line, mine=in_root)
 
 
+RUN_HERE = ("list", "run", "report", "reproduce", "verify", "rerun")  # tests of sweeps run the commands of theirs
+
+
+def can_run_here(line: str) -> bool:
+    """Whether a line is a command of experiments that needs no data that may be missing."""
+    command, _, comment = line.partition("#")
+    return bool(re.match(rf"{PYTHON} -m experiments ({'|'.join(RUN_HERE)})\b", command)) and "needs" not in comment
+
+
+QUICK = ("list", "--published", "--dry_run")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, marks=() if any(word in line for word in QUICK) else pytest.mark.slow)
+        for line in dict.fromkeys(COMMANDS)
+        if can_run_here(line)
+    ],
+)
+def test_commands_of_experiments_run(line, in_root, tmp_path, capsys):
+    arguments = [*shlex.split(line, comments=True)[3:], f"--out={tmp_path}"]
+    if arguments[0] in ("run", "reproduce") and "--minutes=8" not in arguments:
+        arguments.append("--minutes=0.1")
+    arguments = [argument.replace("--minutes=8", "--minutes=0.1") for argument in arguments]
+    code = experiments_main(arguments)
+    said = capsys.readouterr().out
+    judged = arguments[0] in ("verify", "rerun")  # other versions of JAX may give other numbers
+    assert ("equal" in said or "different" in said) if judged else code == 0
+
+
 README_RUNS = [line for text in read("README.md").blocks("sh") for line in text.splitlines() if "make train" in line]
 
 
@@ -292,6 +324,7 @@ def test_runs_of_the_readme_learn(line, in_root, tmp_path, capsys):
         f"{PYTHON} -m experiments.nope --help",
         f"{PYTHON} -m experiments run no_such_claim",
         f"{PYTHON} -m experiments list --jobs=2",
+        f"{PYTHON} -m experiments rerun no_such_claim/seed=0",
         f'{PYTHON} -m pip install "jax[cuda13]==0.10.1"',
         f'{PYTHON} -m pip install "jax[gpu]==0.10.2"',
         "conda install jax",
