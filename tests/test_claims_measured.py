@@ -13,9 +13,7 @@ from experiments.claims import (
     emulation_error,
     kth_arrival,
     staleness,
-    toy_polynomial,
 )
-from experiments.claims.toy_polynomial import NOT_STOPPED, PROBLEMS, RATES, steps_to_stop
 from reducers import arrivals
 from reducers.adasum.pairs import pair
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, whole_report
@@ -315,75 +313,3 @@ def test_staleness_of_random_times_averages_to_the_other_workers():
 def test_each_worker_does_as_many_tasks(scale, tasks):
     labels = [run.labels for run in staleness.EXPERIMENT.runs(scale, [])]
     assert {of["num_gradients"] / of["num_workers"] for of in labels} == {tasks}
-
-
-# ---- the toy polynomial ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("samples", "rate", "mean", "adasum"),
-    [
-        ((1.0, -1.0), 0.25, range(15, 35), (3,)),  # orthogonal: Adasum is the sum, which solves both at once
-        ((1.0, -1.0), 0.5, (3,), (NOT_STOPPED,)),  # twice the rate: the mean solves both, the sum goes too far by all
-        ((1.0, 1.0), 0.25, (3,), (3,)),  # parallel: Adasum is the mean
-        ((0.5, -0.5), 0.1, (NOT_STOPPED,), (NOT_STOPPED,)),  # too slow for 50 steps
-    ],
-)
-def test_steps_of_samples_that_repeat(samples, rate, mean, adasum):
-    x = jnp.tile(jnp.array(samples), (50, 1))
-    for reducer, expected in (("mean", mean), ("adasum", adasum)):
-        assert int(steps_to_stop(x, jnp.array([rate]), polynomial="square", reducer=reducer)[0]) in expected
-
-
-def test_the_cubic_is_fitted_by_three_coefficients():
-    x = jnp.tile(jnp.array([0.5, 0.5]), (50, 1))
-    rate = 1 / (2 * (0.5**4 + 0.5**2 + 1))  # what makes one sample's error vanish in one step
-    assert steps_to_stop(x, jnp.array([rate]), polynomial="cubic", reducer="mean")[0] in (3, 4, 5)
-
-
-def test_the_polynomial_is_measured_at_every_rate():
-    row = toy_polynomial.EXPERIMENT.measure(polynomial="square", x_max=1.0, num_draws=4, seed=0)
-    assert set(row) == {f"{r}_{what}" for r in ("mean", "adasum") for what in ("steps", "stopped", "script")}
-    assert {len(values) for values in row.values()} == {len(RATES)}
-    assert all(2 < steps <= NOT_STOPPED for steps in row["adasum_steps"])
-
-
-def polynomial_rows(mean, adasum, *, spread=0.1, both_at=1.0):
-    """Rows whose best rate is RATES[3] for both; elsewhere nothing stops, but at RATES[0] as given."""
-    rows = []
-    for name, x_max in PROBLEMS:
-        for seed in range(4):
-            row = {"polynomial": name, "x_max": x_max, "seed": seed}
-            for reducer, steps in (("mean", mean), ("adasum", adasum)):
-                values, stopped = np.full(len(RATES), 100.0), np.zeros(len(RATES))
-                values[3] = steps + spread * seed * (reducer == "adasum")
-                stopped[3] = both_at
-                row[f"{reducer}_steps"], row[f"{reducer}_stopped"] = values.tolist(), stopped.tolist()
-                row[f"{reducer}_script"] = [100] * len(RATES)
-            rows.append(row)
-    return rows
-
-
-@pytest.mark.parametrize(
-    ("rows", "word"),
-    [
-        (polynomial_rows(40, 20), HOLDS),
-        (polynomial_rows(40, 20, both_at=0.5), HOLDS),  # at no rate do both stop: the best rates alone decide
-        (polynomial_rows(40, 35), FAILS),  # fewer, but by little
-        (polynomial_rows(40, 20, spread=30), FAILS),  # within the spread of the seeds
-        (polynomial_rows(20, 40), FAILS),
-    ],
-)
-def test_the_polynomial(rows, word):
-    claim = toy_polynomial.EXPERIMENT
-    assert claim.judge(rows).word == word and claim.findings(rows)
-    assert len(claim.table(rows).cells) == 2 * len(PROBLEMS)
-
-
-def test_the_seed_that_picks_is_not_reported():
-    rows = polynomial_rows(40, 20)
-    for row in rows:
-        if row["seed"] == 0:
-            row["adasum_steps"][3] = 1.0
-    fewer = toy_polynomial.EXPERIMENT.findings(rows)[0].ours
-    assert fewer.n == 3 and 49 < fewer.mean < 51
