@@ -9,12 +9,8 @@ from jax import numpy as jnp
 from experiments import emulation, report
 from experiments.claims import (
     adasum_cost,
-    convergence_constants,
     emulation_error,
-    kth_arrival,
-    staleness,
 )
-from reducers import arrivals
 from reducers.adasum.pairs import pair
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, whole_report
 
@@ -70,21 +66,6 @@ def test_cost(time, sent, word):
     assert claim.judge(rows).word == word  # by the largest size alone
     assert claim.findings(rows)[0].ours.n == 3
     assert [cells[0] for cells in claim.table(rows).cells] == ["10", "20"]
-
-
-# ---- constants of the convergence proof --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [({}, HOLDS), ({"worst_cosine": 0.94}, FAILS), ({"shortest": 0.99}, FAILS), ({"longest": 2.01}, FAILS)],
-)
-def test_constants(changes, word):
-    row = {"dimension": 2, "num_points": 2, "worst_cosine": 0.9429, "shortest": 1.0, "longest": 1.9}
-    row |= {"step": [1, 2], "cosine": [0.99, 0.9429]}
-    rows = [{**row, "seed": 0}, {**row, "seed": 1, **changes}]  # one search is enough to refute
-    assert convergence_constants.EXPERIMENT.judge(rows).word == word
-    assert "0.1082" in whole_report(convergence_constants.EXPERIMENT, rows)
 
 
 # ---- error of the emulation --------------------------------------------------------------------------------------
@@ -199,117 +180,3 @@ def test_emulation_is_reported():
     assert text.count("| LeNet-5 |") == 22 and text.count("DERIVED, another toy") == 7
     assert len(report.draw(emulation_error.EXPERIMENT, rows).axes) == 4
     assert len(report.draw(emulation_error.EXPERIMENT, emulation_rows(workers=(2,), seeds=1)).axes) == 2
-
-
-# ---- time to the k-th gradient -----------------------------------------------------------------------------------
-
-
-def arrival_row(*, model="paper_cluster", seed=0, mean=(1.03, 1.07, 1.3, 2.4), over_median=2.0):
-    """A row with these factors between the last means, and this last mean over the median."""
-    means = np.full(100, 1.6)
-    means[96:] = 1.6 * np.cumprod(mean)
-    median = means.copy()
-    median[99] /= over_median
-    return {
-        "model": model,
-        "seed": seed,
-        "mean": means.tolist(),
-        "median": median.tolist(),
-        "within_2_seconds": np.linspace(1, 0.3, 100).tolist(),
-        "slowest": 300.0,
-        "quantiles": {str(k): np.linspace(1.5, 1.5 + k / 50, 49).tolist() for k in kth_arrival.DRAWN},
-    }
-
-
-LIGHT = [arrival_row(model=kth_arrival.LIGHT, seed=seed, over_median=1.0) for seed in range(2)]
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({}, HOLDS),
-        ({"over_median": 1.4}, FAILS),  # medians that are not far below
-        ({"mean": (1.3, 1.2, 1.1, 1.05)}, FAILS),  # slower than an exponential
-    ],
-)
-def test_times_of_the_last_gradients(changes, word):
-    claim, rows = kth_arrival.EXPERIMENT, [arrival_row(), arrival_row(seed=1, **changes), *LIGHT]
-    assert claim.judge(rows).word == word  # one seed is enough to fail
-    text = whole_report(claim, rows)
-    assert "| 100 |" in text and "MEM hi" in text
-    rows[0]["median"][50] *= 0.9  # medians below the means of early gradients refute
-    assert claim.judge(rows).word == FAILS
-
-
-def test_times_are_those_of_order_statistics():
-    # Exponential: E T_(k) = shift + scale * (H_100 - H_(100 - k)); the median of the last is known, too.
-    run = {"shift_seconds": 1.0, "scale_seconds": 0.2}
-    row = kth_arrival.EXPERIMENT.measure(model="shifted_exponential", steps=4000, seed=0, **run)
-    oracle = arrivals.expected_arrivals("shifted_exponential", num_workers=100, **run)
-    np.testing.assert_allclose(row["mean"], oracle, rtol=0.01)
-    assert row["median"][99] == pytest.approx(1 - 0.2 * np.log(1 - 0.5**0.01), rel=0.01)
-    share = (1 - np.exp(-(2 - 1) / 0.2)) ** 100
-    assert row["within_2_seconds"][99] == pytest.approx(share, abs=0.03)
-    assert row["quantiles"]["100"][24] == pytest.approx(row["median"][99], rel=1e-3)  # SHARES[24] is the half
-
-
-def test_the_fitted_facts_alone_do_not_pass_the_rule():
-    light = {"model": kth_arrival.LIGHT, "seed": 0, **kth_arrival.LIGHT_OPTIONS}
-    row = {**light, **kth_arrival.EXPERIMENT.measure(steps=4000, **light)}
-    assert row["within_2_seconds"][99] == pytest.approx(0.3, abs=0.05)
-    assert kth_arrival.EXPERIMENT.judge([{**row, "model": kth_arrival.CLUSTER}]).word == FAILS
-
-
-# ---- staleness ---------------------------------------------------------------------------------------------------
-
-
-def staleness_row(*, model="paper_cluster", num_workers=40, seed=0, off=1.0, swapped=False):
-    """A row with a mean staleness that is off by a factor, and two layers that may be in the wrong order."""
-    mean = (num_workers - 1) * off
-    means = np.linspace(mean, mean / 18, 18)
-    if swapped:
-        means[[4, 5]] = means[[5, 4]]
-    described = [
-        {"min": 0, "mean": value, "median": value, "max": 99, "std": 5.0, "low": value - 1, "high": value + 3}
-        for value in means.tolist()
-    ]
-    labels = {"model": model, "num_workers": num_workers, "seed": seed}
-    return {**labels, "whole": described[0], "layers": described}
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({}, HOLDS),
-        ({"swapped": True}, FAILS),
-        ({"off": 1.03}, FAILS),
-        ({"off": 0.97, "num_workers": 10}, FAILS),
-        ({"off": 0.97, "model": "lognormal"}, FAILS),
-    ],
-)
-def test_staleness(changes, word):
-    rows = [staleness_row(), staleness_row(num_workers=10), staleness_row(seed=1, **changes)]
-    assert staleness.EXPERIMENT.judge(rows).word == word
-    text = whole_report(staleness.EXPERIMENT, [*rows, staleness_row(model="shifted_exponential")])
-    assert "| 17 |" in text and "14.54 [MEM med]" in text
-
-
-def test_staleness_is_that_of_rounds():
-    # Equal times: in each round worker w reads after w + 1 arrivals, and is followed by the 39 others.
-    row = staleness.EXPERIMENT.measure(model="constant", num_workers=40, num_gradients=400, seed=0)
-    assert (row["whole"]["min"], row["whole"]["max"]) == (39, 39)
-    assert row["layers"][0]["mean"] == 39
-    assert row["layers"][17]["max"] <= 39
-
-
-def test_staleness_of_random_times_averages_to_the_other_workers():
-    row = staleness.EXPERIMENT.measure(model="shifted_exponential", num_workers=10, num_gradients=4000, seed=1)
-    assert row["whole"]["mean"] == pytest.approx(9, rel=0.01)
-    assert row["whole"]["std"] > 0
-    assert row["layers"][0] == row["whole"]
-
-
-@pytest.mark.parametrize(("scale", "tasks"), [("smoke", 100), ("laptop", 2500)])
-def test_each_worker_does_as_many_tasks(scale, tasks):
-    labels = [run.labels for run in staleness.EXPERIMENT.runs(scale, [])]
-    assert {of["num_gradients"] / of["num_workers"] for of in labels} == {tasks}

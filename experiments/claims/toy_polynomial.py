@@ -165,9 +165,8 @@ EXPERIMENT = Experiment(
         "samples, which the guide does not claim; `toy_polynomial_average` has that average.",
         "Half as many steps is the extreme of the example and not its rule: it holds at one rate, and the next largest "
         "saving is far smaller. Samples of other pairs of seeds show how much the extreme varies.",
-        "Runs stop where gradients are exactly 0, so that counts depend on the last bits of float32: with another release "
-        "of JAX, or without its compiler's optimizations, Adasum takes 25 steps instead of 23 at the best place, and "
-        "the saving is 45.7 %.",
+        "Runs stop where gradients are exactly 0, so that counts depend on the last bits of float32: with JAX 0.12, or "
+        "without its compiler's optimizations, Adasum takes 25 steps instead of 23 where it saves most, 45.7 %.",
         "Steps are counted as the script does: 100 for a run that has not stopped before step 50. Rates at which only "
         "one of the two stops are left out, since their saving would depend on that 100.",
         "The guide's script asks for ~mode, which is always true, so that its cubic case fits the square network to "
