@@ -144,9 +144,9 @@ EXPERIMENT = Experiment(
     draw=_draw,
     notes=(
         "With M the mean of g g^T / |g|^2, the mean of Adasum of two independent gradients is (2 - M) times their "
-        "mean. M has trace 1 and no negative eigenvalue, so that those of 2 - M lie in [1, 2]: this bounds the length, and "
-        "Kantorovich's inequality bounds the angle. The searches check the algebra and our Adasum, and cannot support "
-        "more than was proved.",
+        "mean. M has trace 1 and no negative eigenvalue, so that those of 2 - M lie in [1, 2]: this bounds the "
+        "length, and Kantorovich's inequality bounds the angle. The searches check the algebra and our Adasum, and "
+        "cannot support more than was proved.",
         "Searches maximise the angle alone. The lengths are those that they come by, so that the bounds on lengths "
         "are not pressed.",
     ),

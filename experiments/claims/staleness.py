@@ -157,11 +157,11 @@ EXPERIMENT = Experiment(
     notes=(
         "The order of events is checked, which our asynchronous training follows; no network is trained. Each "
         "worker's first gradient is left out, since all begin with the same parameters.",
-        "It could hardly have come out otherwise, so that the verdict supports nothing. While a gradient is made, each "
-        "other worker delivers one on average, whatever the times, once all of them do as many; and a layer that is "
-        "read later and sent earlier misses fewer. The spread is not given in advance, and misses the paper's: rare outliers of `paper_cluster` "
-        "last up to minutes, in which the other workers deliver thousands of gradients. The 178 that the paper counted "
-        "of the bottom layer held no such outlier [MEM med].",
+        "It could hardly have come out otherwise, so that the verdict supports nothing. While a gradient is made, "
+        "each other worker delivers one on average, whatever the times, once all of them do as many; and a layer "
+        "that is read later and sent earlier misses fewer. The spread is not given in advance, and misses the "
+        "paper's: rare outliers of `paper_cluster` last up to minutes, in which the other workers deliver thousands "
+        "of gradients. The 178 that the paper counted of the bottom layer held no such outlier [MEM med].",
         "Layers take equal shares of a task, the way forward a third of it; reading and sending take no time. So the "
         "top layer's mean is a small share of the bottom's, where the paper's is over a third: there, much of a task "
         "was sending and waiting for parameter servers. Nor are the paper's means in order: layer 12 misses fewer than "
