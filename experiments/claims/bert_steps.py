@@ -250,6 +250,8 @@ def _table(rows: Rows) -> Table:
 
 def _draw(rows: Rows, figure: Figure) -> None:
     finals, (along, ends) = _finals(rows), figure.subplots(1, 2, sharey=True)
+    if not finals:
+        return
     most = max(case.batch for case in finals)
     optimizer = "lamb" if any(case.optimizer == "lamb" for case in finals) else "adam"
     shown = [case for case in finals if (case.optimizer, case.batch) == (optimizer, most)]
@@ -291,7 +293,7 @@ EXPERIMENT = Experiment(
     basis=lambda rows: TUNED.basis(rows, model="BERT")._replace(data="text"),
     tuned=TUNED,
     judge=_judge,
-    enough=lambda rows: bool(_finals(rows)),
+    enough=lambda rows: any("batch" in row for row in rows) and bool(_finals(rows)),
     paper_table=_paper_table,
     table=_table,
     draw=_draw,

@@ -163,8 +163,8 @@ EXPERIMENT = Experiment(
         "The example has no noise: the script fixes its samples, so that one run decides, and seeds add nothing. The "
         "rule was stated after these counts were known, as an earlier rule asked for the saving on average over other "
         "samples, which the guide does not claim; `toy_polynomial_average` has that average.",
-        "Half as many steps is the extreme of the example and not its rule: it holds at one rate, and the next largest "
-        "saving is far smaller. Samples of other pairs of seeds show how much the extreme varies.",
+        "Half as many steps is the extreme of the example and not its rule: it holds at one rate of x_max 1, whose next "
+        "largest saving is far smaller. Samples of other pairs of seeds show how much the extreme varies.",
         "Runs stop where gradients are exactly 0, so that counts depend on the last bits of float32: with JAX 0.12, or "
         "without its compiler's optimizations, Adasum takes 25 steps instead of 23 where it saves most, 45.7 %.",
         "Steps are counted as the script does: 100 for a run that has not stopped before step 50. Rates at which only "
