@@ -87,7 +87,9 @@ def test_it_is_reported_beside_the_paper_and_mlperf():
     found = rows(sum_8192=80)
     text = whole_report(CLAIM, found)
     assert "| Sum | 62 [MEM-lo] / 20.00 ± 0.00 (n=3) at 256 |" in text
-    assert "84.5 ± 0.9 (n=10) [READ: mlcommons/logging, training 4.0.0]" in text
+    assert "84.5 ± 0.9 (n=10) at 65,536 [READ: mlcommons/logging, training 4.0.0] / 17" not in text
+    assert "84.5 ± 0.9 (n=10) at 65,536 [READ: mlcommons/logging, training 4.0.0] / 20.00" in text
+    assert "67,840: 85.9 ± 0.64 (n=28)" in text and "LARS | not given | -3.50 points" in text
     assert len(CLAIM.table(found).cells) == 7
     lines = report.draw(CLAIM, found).axes[0].lines
     crosses = [line.get_xdata().tolist() for line in lines if line.get_marker() == "x"]

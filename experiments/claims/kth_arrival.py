@@ -47,21 +47,14 @@ def _growth(mean: np.ndarray) -> np.ndarray:
 
 
 def _findings(rows: Rows) -> list[Finding]:
-    mean, median, within = (_of(rows, CLUSTER, key) for key in ("mean", "median", "within_2_seconds"))
+    mean, median = (_of(rows, CLUSTER, key) for key in ("mean", "median"))
     growth, light = _growth(mean), _of(rows, LIGHT, "mean")[:, 99] / _of(rows, LIGHT, "median")[:, 99]
-    shares = [Sample.of(list(100 * within[:, k - 1]), digits=1, unit="%") for k in (98, 100)]
     low, high = MEAN_SECONDS
     usual = ((mean >= low) & (mean <= high)).sum(axis=1)
     exponential = Quoted("the last few means grow as an exponential does", "MEM med")
     below = Quoted("the median stays far below the mean in the tail", "MEM med")
     slowest = Quoted("about 310 s, in an unknown number of steps", "MEM hi")
     return [
-        Finding(
-            "98th gradients within 2 s (fitted)", paper=Quoted("about 80 %", "MEM hi"), paper_number=80, ours=shares[0]
-        ),
-        Finding(
-            "100th gradients within 2 s (fitted)", paper=Quoted("about 30 %", "MEM hi"), paper_number=30, ours=shares[1]
-        ),
         Finding(
             "of the 100 mean times to the k-th gradient, those within 1.4 to 1.8 s (fitted)",
             paper=Quoted("most", "MEM hi"),
