@@ -9,9 +9,6 @@ from experiments import report
 from experiments import rows as ask
 from experiments.claims import (
     backup_split,
-    bert_steps,
-    large_batch,
-    lenet_workers,
     local_steps,
     orthogonality,
     pixelcnn_workers,
@@ -46,30 +43,6 @@ def digits(monkeypatch, tmp_path):
 
 def backup_split_config(config, labels, scale):
     assert (config["num_workers"], config["reducer"]["num_required"]) == (100, labels["num_required"])
-
-
-def bert_config(config, labels, scale):
-    setting = bert_steps.SETTINGS[scale]
-    assert config["batch_size_per_worker"] == labels["times"] * setting.batch
-    assert config["train_steps"] == round(labels["share"] * setting.steps)
-    assert config["reducer_on"] == ("updates" if labels["reducer"] == "adasum" else "gradients")
-    assert config["optimizer"]["name"] == {"lamb": "lamb", "adam": "adamw"}[labels["optimizer"]]
-
-
-def large_batch_config(config, labels, scale):
-    assert config["num_workers"] * config["batch_size_per_worker"] == labels["batch"]
-    assert config["reducer"]["name"] == labels["reducer"]
-    assert config["reducer_on"] == ("updates" if labels["reducer"] == "adasum" else "gradients")
-    assert config["accumulation"]["count"] == large_batch.SETTINGS[scale].parts[labels["batch"]]
-    if labels["reducer"] == "sum":
-        assert config["accumulation"]["name"] == "micro_batches"
-        assert config["optimizer"]["learning_rate"] == pytest.approx(labels["rate"] / config["num_workers"])
-
-
-def lenet_config(config, labels, scale):
-    assert config["num_workers"] == labels["num_workers"] and config["reducer_on"] == "updates"
-    assert config["optimizer"]["learning_rate"] == pytest.approx(labels["factor"] * lenet_workers.RATE)
-    assert config["reducer"]["name"] == labels["reducer"]
 
 
 def local_steps_config(config, labels, scale):
@@ -115,9 +88,6 @@ def sync_async_config(config, labels, scale):
 
 CONFIGS = {
     backup_split: backup_split_config,
-    bert_steps: bert_config,
-    large_batch: large_batch_config,
-    lenet_workers: lenet_config,
     local_steps: local_steps_config,
     orthogonality: orthogonality_config,
     pixelcnn_workers: pixelcnn_config,
@@ -197,155 +167,6 @@ def test_no_law_without_all_of_the_runs():
     rows[-1]["accuracy"] = [0.1] * len(rows[-1]["accuracy"])
     assert all(run.spec for run in backup_split.EXPERIMENT.runs("laptop", rows))
     assert "Not all runs reach" in whole_report(backup_split.EXPERIMENT, rows)
-
-
-# ---- BERT with Adam and LAMB -------------------------------------------------------------------------------------
-
-CASES = {
-    "baseline": bert_steps.BASELINE,
-    "fewer": bert_steps.FEWER[0],
-    "adam": bert_steps.ADAM[0],
-    "adam_adasum": bert_steps.ADAM[1],
-}
-
-
-def bert_rows(**losses):
-    """Runs whose last loss is 5, seeds 0.02 apart, but for the cases that are given."""
-
-    def measured(labels):
-        case = tuple(labels[key] for key in ("optimizer", "reducer", "times", "share"))
-        loss = next((loss for name, loss in losses.items() if CASES[name] == case), 5.0) + 0.02 * labels["seed"]
-        return {"step": [50, 100], bert_steps.METRIC: [loss + 1, loss]}
-
-    return complete(bert_steps.EXPERIMENT, measured)
-
-
-@pytest.mark.parametrize(
-    ("losses", "word"),
-    [
-        ({"fewer": 5.01, "adam_adasum": 4.0}, HOLDS),
-        ({"fewer": 4.0, "adam": NAN}, HOLDS),  # Adam alone diverges
-        ({"fewer": 5.2, "adam_adasum": 4.0}, FAILS),  # fewer steps are worse
-        ({"fewer": 5.0, "adam_adasum": 4.97}, FAILS),  # within the spread
-        ({"fewer": 5.0, "adam_adasum": NAN}, FAILS),
-        ({"fewer": NAN, "adam_adasum": 4.0}, FAILS),
-        ({"baseline": NAN, "fewer": NAN, "adam_adasum": 4.0}, UNTESTED),
-    ],
-)
-def test_bert(losses, word):
-    claim, rows = bert_steps.EXPERIMENT, bert_rows(**losses)
-    assert claim.judge(rows).word == word
-    assert len(claim.findings(rows)) == len(claim.table(rows).cells) == len(bert_steps.CASES)
-    assert claim.judge(without(rows, 3, split="test", **bert_steps.BASELINE._asdict())).word == UNTESTED
-
-
-def test_shorter_runs_of_bert_have_the_rate_of_the_longest():
-    rates = bert_steps.SETTINGS["laptop"].rates["lamb"]
-
-    def measured(labels):
-        is_best = (labels["reducer"], labels["times"], labels["rate"]) == ("adasum", 1, rates[1])
-        return {"step": [1], bert_steps.METRIC: [4.0 if is_best else 5.0]}
-
-    finals = bert_steps.TUNED.tests(complete(bert_steps.EXPERIMENT, measured), optimizer="lamb", reducer="adasum")
-    picked = {(row["times"], row["share"]): row["rate"] for row in finals}
-    assert picked == {(1, 1.0): rates[1], (1, 0.8): rates[1], (1, 0.7): rates[1], (2, 0.65): rates[0]}
-
-
-# ---- large batches -----------------------------------------------------------------------------------------------
-
-
-def large_batch_rows(first, added, adasum):
-    """The epochs of all runs with the smaller batches, and of each seed with the largest."""
-
-    def measured(labels):
-        last = added if labels["reducer"] == "sum" else adasum
-        epochs = last[labels["seed"]] if labels["batch"] == 1024 else first
-        if epochs == INF:
-            return {"epoch": [20.0, 40.0], "accuracy": [0.2, 0.3]}
-        return {"epoch": [epochs, 40.0], "accuracy": [0.96, 0.97]}
-
-    return complete(large_batch.EXPERIMENT, measured)
-
-
-@pytest.mark.parametrize(
-    ("first", "added", "adasum", "word"),
-    [
-        (2.0, (INF,) * 3, (39.0,) * 3, HOLDS),  # the sum does not get there at all
-        (2.0, (4.0,) * 3, (3.0,) * 3, HOLDS),
-        (2.0, (3.0,) * 3, (3.0,) * 3, FAILS),
-        (2.0, (3.0, INF, 3.0), (3.0,) * 3, HOLDS),  # 40 epochs at least for one
-        (2.0, (INF,) * 3, (3.0, 3.0, INF), FAILS),  # one run of Adasum fails
-        (INF, (INF,) * 3, (3.0,) * 3, UNTESTED),
-    ],
-)
-def test_large_batches(first, added, adasum, word):
-    claim, rows = large_batch.EXPERIMENT, large_batch_rows(first, added, adasum)
-    assert claim.judge(rows).word == word
-    findings = claim.findings(rows)
-    assert len(findings) == len(claim.table(rows).cells) == 6
-    assert "MEM-lo" in findings[0].paper.mark and findings[0].paper_number is None
-    crosses = [line.get_xdata().tolist() for line in report.draw(claim, rows).axes[0].lines if line.get_marker() == "x"]
-    fails = [[1024] if INF in seeds else [] for seeds in (added, adasum)]
-    assert crosses == fails or first == INF
-
-
-# ---- LeNet-5 with ever more workers ------------------------------------------------------------------------------
-
-
-def as_claimed(reducer, num_workers, factor, seed):
-    best = {"mean": 1, "sum": 4 / num_workers, "adasum": 2}[reducer]
-    loss = abs(factor / best - 1) / 1000 + (0.004 if reducer == "sum" else 0) + seed / 10_000
-    return 0.11 if (reducer, factor, num_workers) == ("sum", 1.0, 32) else 0.992 - loss
-
-
-def lenet_rows(changed=lambda reducer, num_workers, factor: None):
-    """Rows of the claimed accuracies, but for runs to which ``changed`` gives another."""
-
-    def measured(labels):
-        reducer, n, factor, seed = (labels[key] for key in ("reducer", "num_workers", "factor", "seed"))
-        value = changed(reducer, n, factor)
-        return {"accuracy": [0.5, as_claimed(reducer, n, factor, seed) if value is None else value - seed / 10_000]}
-
-    return complete(lenet_workers.EXPERIMENT, measured)
-
-
-@pytest.mark.parametrize(
-    ("changed", "word"),
-    [
-        (lambda reducer, n, factor: None, HOLDS),
-        (lambda reducer, n, factor: 0.995 if (reducer, factor) == ("sum", 1) else None, FAILS),
-        (lambda reducer, n, factor: 0.975 if (reducer, n, factor) == ("adasum", 32, 1) else None, FAILS),
-        (lambda reducer, n, factor: 0.993 if (reducer, n, factor) == ("sum", 32, 1 / 8) else None, FAILS),
-    ],
-)
-def test_lenet(changed, word):
-    verdict = lenet_workers.EXPERIMENT.judge(lenet_rows(changed))
-    assert verdict.word == word and verdict.because.count("(fails)") == (word == FAILS)
-
-
-def test_untuned_runs_of_lenet_come_first_and_serve_picks_of_their_rate():
-    claim, untuned, tuning = lenet_workers.EXPERIMENT, 3 + 4 * 2 * 3, 2 * 3
-    first = claim.runs("laptop", [])
-    assert [run.labels["split"] for run in first] == ["test"] * untuned + ["validation"] * tuning
-    assert {run.labels["factor"] for run in first[:untuned]} == {1.0}
-    assert len(lenet_rows()) == untuned + tuning + 2 * 3
-    rows = lenet_rows(lambda reducer, n, factor: 1 - abs(factor - 1) / 10)
-    finals = [row["factor"] for row in rows[untuned:] if row["split"] == "test"]
-    assert finals == [1 / 4] * 3  # the sum's; Adasum is best at the untuned rate
-
-
-@pytest.mark.parametrize("kept", [1, 5, 20, 27, 33, 38])
-def test_lenet_is_reported_as_far_as_it_has_run(kept):
-    assert UNTESTED in whole_report(lenet_workers.EXPERIMENT, lenet_rows()[:kept])
-
-
-def test_the_whole_of_lenet_is_reported():
-    claim, rows = lenet_workers.EXPERIMENT, lenet_rows()
-    cells = claim.table(rows).cells
-    assert len(cells) == 8 and cells[6][:2] == ["32", "sum"] and cells[6][4] == "1/8" and "1/16: " in cells[6][5]
-    one = claim.findings([{**row, "data": "mnist"} for row in rows])[0]
-    assert one.paper_number == 99.3 and one.difference and claim.findings(rows)[0].paper is None
-    assert len(claim.findings(rows)) == 1 + 4 * 2 + 2
 
 
 # ---- local steps on a slow network -------------------------------------------------------------------------------
