@@ -100,9 +100,12 @@ def _measure(*, num_workers: int, gradients: int, seed: int) -> dict[str, Any]:
 
 
 def _speed(rows: Rows, num_workers: int, mode: str, *, server: str = FITTED) -> Sample:
-    """Returns images a second, over seeds."""
-    at = list(SERVERS).index(server)
-    return Sample.of([row[mode][at] for row in ask.select(rows, num_workers=num_workers)], digits=0)
+    """Returns images a second, over seeds; of synchronous steps by the median, as the published ones have error bars.
+
+    Those are of percentiles, and a few steps that take minutes would rule the mean.
+    """
+    at, key = list(SERVERS).index(server), "synchronous_median" if mode == "synchronous" else mode
+    return Sample.of([row[key][at] for row in ask.select(rows, num_workers=num_workers)], digits=0)
 
 
 def _epoch(rows: Rows, num_workers: int, mode: str, *, server: str = FITTED) -> Sample:
@@ -182,25 +185,33 @@ def _table(rows: Rows) -> Table:
         for workers in ask.distinct(rows, "num_workers")
         for server in SERVERS
     ]
-    return Table(["Workers", "Server's limit", *(f"Images a second, {mode}" for mode in MODES)], cells)
+    return Table(
+        ["Workers", "Server's limit", "Images a second, asynchronous", "synchronous, by the median step"], cells
+    )
 
 
 def _draw(rows: Rows, figure: Figure) -> None:
     axes = figure.subplots()
-    workers = ask.distinct(rows, "num_workers")
-    for position, mode in enumerate(MODES):
-        for style, server in enumerate(SERVERS):
+    there = ask.distinct(rows, "num_workers")
+    ways = [
+        ("asynchronous", there, "asynchronous"),
+        ("synchronous", [n for n in there if BACKUPS[n]], "synchronous with 6 % backups"),
+        ("synchronous", [n for n in there if not BACKUPS[n]], "synchronous without backups"),
+    ]
+    for position, (mode, workers, label) in enumerate(ways):
+        for style, server in enumerate(("none", FITTED)):
             samples = [_epoch(rows, n, mode, server=server) for n in workers]
-            look = {"linestyle": drawing.LINE_STYLES[style]}
             limit = "no limit" if server == "none" else f"limit {server}"
-            drawing.band(axes, workers, samples, position=position, label=f"{mode}, {limit}", **look)
+            look: Any = {"linestyle": drawing.LINE_STYLES[1 - style]}
+            drawing.band(axes, workers, samples, position=position, label=f"{label}, {limit}", **look)
     for place, mode in enumerate(MODES):
         points = {n: IMAGES / speed / 60 for (n, of), speed in PUBLISHED.items() if of == mode}
-        look = {"marker": "x+"[place], "linestyle": "", "color": "black"}
-        axes.plot(list(points), list(points.values()), label=f"TensorFlow's paper, {mode}", **look)
-    axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="time of an epoch of ImageNet (min)")
+        marks: Any = {"marker": "x+"[place], "linestyle": "", "color": "black"}
+        axes.plot(list(points), list(points.values()), label=f"TensorFlow's paper, {mode}", **marks)
+    axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="mean time of an epoch of ImageNet (min)")
     drawing.ticks(axes, {n: str(n) for n in (25, 50, 106, 212, 424)})
-    drawing.plain_numbers(axes.yaxis)
+    minutes = (2, 5, 10, 20, 50)
+    axes.set_yticks(minutes, [str(each) for each in minutes])
     axes.legend(fontsize=7)
 
 
@@ -214,9 +225,9 @@ EXPERIMENT = Experiment(
     rule="A check of our model: the arrival model `paper_cluster`, batches of 32, and a server that takes a fixed time "
     f"for each gradient, fitted to one published number, {FITTED} of 200 asynchronous workers. That an epoch cannot "
     "get shorter than the images over this limit is by construction. By construction, too, if the same server gives "
-    f"200 synchronous workers {SYNCHRONOUS:,.0f} images a second within {NEAR:.0%}, and if asynchronous epochs get "
-    f"less than {LITTLE:.0%} shorter from 106 to 212 workers, neither of which is fitted; not supported if one of "
-    "the two fails.",
+    f"200 synchronous workers {SYNCHRONOUS:,.0f} images a second within {NEAR:.0%}, by their median step, and if "
+    f"asynchronous epochs get less than {LITTLE:.0%} shorter from 106 to 212 workers, neither of which is fitted; not "
+    "supported if one of the two fails.",
     hours={"smoke": 0.02, "laptop": 0.03},
     runs=repeated(
         lambda scale: [
