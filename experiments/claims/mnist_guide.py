@@ -195,7 +195,7 @@ EXPERIMENT = Experiment(
     selection="For the tuned comparison alone: each reducer's rate by mean accuracy after the last step on the "
     "validation split, two seeds, from 1.25, 2.5, 5 times the rate of one worker for Adasum and 4, 8, 16 times for "
     "averaging.",
-    hours={"smoke": 0.05, "laptop": 1.2},
+    hours={"smoke": 0.05, "laptop": 1.3},
     runs=_runs,
     findings=_findings,
     basis=lambda rows: Basis(

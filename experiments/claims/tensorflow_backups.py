@@ -72,23 +72,20 @@ def _measure(*, model: str, fitted_to: str, steps: int, seed: int) -> dict[str, 
     """Fits the model's shape to the one figure, if to any, and returns its median steps."""
     if fitted_to == NOTHING:
         return {"shape": None, "median": median_steps(model, steps=steps, seed=seed).tolist()}
+    from scipy import optimize
+
     options, (low, high) = FAMILIES[model]
     backups, ratio = FITS[fitted_to]
 
-    def at(shape: float) -> np.ndarray:
-        return median_steps(model, steps=steps, seed=seed, **options(shape))
+    def excess(log_shape: float) -> float:
+        times = median_steps(model, steps=steps, seed=seed, **options(math.exp(log_shape)))
+        return float(times[backups] / times[0] - ratio)
 
-    def too_long(shape: float) -> bool:
-        times = at(shape)
-        return bool(times[backups] / times[0] > ratio)
-
-    if not too_long(low) or too_long(high):
-        raise ValueError(f"model={model!r}: cannot be fitted to {fitted_to}")
-    while high / low > 1.003:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if too_long(middle) else (low, middle)
-    shape = math.sqrt(low * high)
-    return {"shape": shape, "median": at(shape).tolist()}
+    try:
+        shape = math.exp(optimize.brentq(excess, math.log(low), math.log(high), xtol=1e-3))
+    except ValueError:
+        raise ValueError(f"model={model!r}: cannot be fitted to {fitted_to}") from None
+    return {"shape": shape, "median": median_steps(model, steps=steps, seed=seed, **options(shape)).tolist()}
 
 
 def shorter(row: Mapping[str, Any]) -> list[float]:
@@ -243,7 +240,7 @@ EXPERIMENT = Experiment(
         "The gain per machine is t(0) / t(b) times 50 / (50 + b) - 1, from median steps; one secondary source gives "
         "this formula, another its inverse. The paper's values are those of machine-written digests of the paper "
         "(READ-2nd), the seconds read off a figure; the paper itself was not at hand.",
-        "Each model has one shape, found by bisection on its own draws; units of time do not matter. `paper_cluster` "
+        "Each model has one shape, found by Brent's method on its own draws; units of time do not matter. `paper_cluster` "
         "is the preset fitted to recollections of another cluster of 100 machines and has nothing fitted here; its "
         "mixture keeps its body and its outliers and fits how often they occur.",
         "No model of arrivals alone can make a step longer with a fifth backup. The paper explains it by the traffic "
