@@ -240,9 +240,9 @@ EXPERIMENT = Experiment(
         "The gain per machine is t(0) / t(b) times 50 / (50 + b) - 1, from median steps; one secondary source gives "
         "this formula, another its inverse. The paper's values are those of machine-written digests of the paper "
         "(READ-2nd), the seconds read off a figure; the paper itself was not at hand.",
-        "Each model has one shape, found by Brent's method on its own draws; units of time do not matter. `paper_cluster` "
-        "is the preset fitted to recollections of another cluster of 100 machines and has nothing fitted here; its "
-        "mixture keeps its body and its outliers and fits how often they occur.",
+        "Each model has one shape, found by Brent's method on its own draws; units of time do not matter. The preset "
+        "`paper_cluster` was fitted to recollections of another cluster of 100 machines and has nothing fitted here; "
+        "its mixture keeps its body and its outliers and fits how often they occur.",
         "No model of arrivals alone can make a step longer with a fifth backup. The paper explains it by the traffic "
         "of gradients that come too late (READ-2nd), which the models do not have.",
     ),
