@@ -101,7 +101,8 @@ EXPERIMENT = COMPARISON.experiment(
     paper_table=_paper_table,
     notes=(
         "The reducer is `adasum` with `granularity` layer or model, and with `group_size=3` and `within` mean or "
-        "adasum; so the groups are neighbours, and need no other program. With groups of a power of two, Adasum "
+        "adasum. Groups are of neighbouring workers, so that with three lanes a device each device is a group; here "
+        "all workers are lanes of one device, which gives the same. With groups of a power of two, Adasum "
         "inside of groups is by construction the same tree as without groups; groups of three give another tree of "
         "the same 24 leaves.",
         "Digits are a small task of 360 test images, so that one image is 0.28 points; the margin was stated before "
