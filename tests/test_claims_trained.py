@@ -2,13 +2,11 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from experiments import report
 from experiments import rows as ask
 from experiments.claims import (
-    backup_split,
     bert_steps,
     large_batch,
     lenet_workers,
@@ -26,7 +24,6 @@ from tests.claim_rows import (
     UNTESTED,
     anything,
     complete,
-    reaching,
     rows_of,
     some_runs,
     whole_report,
@@ -42,10 +39,6 @@ def digits(monkeypatch, tmp_path):
 
 
 # ---- configs -----------------------------------------------------------------------------------------------------
-
-
-def backup_split_config(config, labels, scale):
-    assert (config["num_workers"], config["reducer"]["num_required"]) == (100, labels["num_required"])
 
 
 def bert_config(config, labels, scale):
@@ -114,7 +107,6 @@ def sync_async_config(config, labels, scale):
 
 
 CONFIGS = {
-    backup_split: backup_split_config,
     bert_steps: bert_config,
     large_batch: large_batch_config,
     lenet_workers: lenet_config,
@@ -139,64 +131,6 @@ def test_configs_are_what_the_labels_say(claim, scale):
     for run in some_runs(claim.EXPERIMENT, scale):
         CONFIGS[claim](run.config, run.labels, scale)
         assert run.config["seed"] == run.labels["seed"]
-
-
-# ---- how many of 100 machines are backups ------------------------------------------------------------------------
-
-SECONDS = {50: 1.58, 60: 1.6, 70: 1.62, 80: 1.66, 90: 1.71, 94: 1.74, 96: 1.78, 98: 1.95, 100: 6.0}
-
-
-def split_rows(*, exponent=0.85, seconds=SECONDS, accuracy=0.98):
-    """Steps fall as a power of N; they are evaluated to tens."""
-
-    def measured(labels):
-        n = labels["num_required"]
-        return reaching(1000 * (n / 100) ** -exponent, seconds=seconds[n], accuracy=accuracy, num_steps=2500)
-
-    return complete(backup_split.EXPERIMENT, measured)
-
-
-MEMORYLESS = {n: float(-np.log(1 - (n - 0.5) / 100)) for n in SECONDS}
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({}, HOLDS),
-        ({"exponent": 0.3}, FAILS),  # steps hardly fall
-        ({"seconds": SECONDS | {100: 1.98}}, FAILS),  # nothing sharp near 100
-        ({"seconds": SECONDS | {n: 3.0 for n in (90, 94, 96, 98)}}, FAILS),  # steps are long before
-        ({"seconds": MEMORYLESS}, FAILS),  # the best split has many backups
-        ({"exponent": 1.2}, HOLDS),
-        ({"accuracy": 0.85}, UNTESTED),
-    ],
-)
-def test_the_split(changes, word):
-    verdict = backup_split.EXPERIMENT.judge(split_rows(**changes))
-    assert verdict.word == word
-    if changes.get("seconds") is MEMORYLESS:
-        assert "50 + 50" in verdict.because or "60 + 40" in verdict.because
-
-
-def test_the_split_is_planned_from_the_law_that_is_found_again():
-    claim, rows = backup_split.EXPERIMENT, split_rows()
-    (plan,) = [run for run in claim.runs("laptop", rows) if not run.spec]
-    assert plan.labels["exponent"] == pytest.approx(0.85, abs=0.02)
-    assert plan.labels["steps_of_all"] == pytest.approx(1000, rel=0.01)
-    assert "not planned yet" in whole_report(claim, rows)
-    row = claim.measure(stage="plan", exponent=0.85, steps_of_all=1000.0)
-    assert 92 <= row["best"] <= 98
-    step, target = np.array(row["planned_step_seconds"]), np.array(row["planned_target_seconds"])
-    np.testing.assert_allclose(target, step * 1000 * (np.arange(1, 101) / 100) ** -0.85, rtol=1e-3)
-    text = whole_report(claim, [*rows, {**plan.labels, **row}])
-    assert "96 + 4 [READ-2nd]" in text and f"{row['best']} + {100 - row['best']}" in text
-
-
-def test_no_law_without_all_of_the_runs():
-    rows = split_rows()
-    rows[-1]["accuracy"] = [0.1] * len(rows[-1]["accuracy"])
-    assert all(run.spec for run in backup_split.EXPERIMENT.runs("laptop", rows))
-    assert "Not all runs reach" in whole_report(backup_split.EXPERIMENT, rows)
 
 
 # ---- BERT with Adam and LAMB -------------------------------------------------------------------------------------
