@@ -14,7 +14,6 @@ from experiments.claims import (
     orthogonality,
     pixelcnn_workers,
     rate_tradeoff,
-    staleness_error,
     sync_async,
 )
 from tests.claim_rows import (
@@ -91,11 +90,6 @@ def rate_tradeoff_config(config, labels, scale):
     assert config["optimizer"]["learning_rate"] == labels["base"] * labels["factor"]
 
 
-def staleness_error_config(config, labels, scale):
-    assert config["reducer"]["delay_steps"] == labels["staleness"] and config["train_epochs"] is None
-    assert (config["reducer"]["ramp_up_steps"] > 0) == (labels["start"] == "ramp-up")
-
-
 def sync_async_config(config, labels, scale):
     n = labels["num_workers"]
     assert (config["num_workers"], config["model"]["name"], config["batch_size_per_worker"]) == (n, "mlp", 32)
@@ -114,7 +108,6 @@ CONFIGS = {
     orthogonality: orthogonality_config,
     pixelcnn_workers: pixelcnn_config,
     rate_tradeoff: rate_tradeoff_config,
-    staleness_error: staleness_error_config,
     sync_async: sync_async_config,
 }
 
@@ -515,56 +508,6 @@ def test_the_tradeoff_is_reported():
     assert list(levels.lines[0].get_xdata()) == list(CURVES) and len(curves.lines) == 5
     converging = claim.findings(tradeoff_rows([0.9, 0.9694, 0.9700, 0.9701]))[1]
     assert converging.quantity.startswith("epochs to converge, 1/4") and converging.ours.mean == 2.0
-
-
-# ---- staleness against test error --------------------------------------------------------------------------------
-
-ERRORS = {0: 1.0, 10: 1.05, 20: 1.2, 50: 1.9}
-
-
-def stale_rows(errors=None, *, abrupt=90.2):
-    """Test errors by staleness with a ramp-up, and the one without."""
-
-    def measured(labels):
-        error = abrupt if labels["start"] == "abrupt" else (ERRORS | (errors or {}))[labels["staleness"]]
-        best = 1 if labels["rate"] == 0.005 else 0.9
-        return {"accuracy": [0.1, best * (1 - (error + (labels["seed"] - 1) * 0.05) / 100)]}
-
-    return complete(staleness_error.EXPERIMENT, measured)
-
-
-@pytest.mark.parametrize(
-    ("errors", "abrupt", "word"),
-    [
-        ({}, 90.2, HOLDS),
-        ({20: 0.9}, 90.2, FAILS),  # does not rise
-        ({20: 1.01, 50: 1.02}, 90.2, FAILS),  # rises less than the noise
-        ({50: 90.2}, 90.2, FAILS),  # the ramp-up does not help
-        ({}, 2.0, FAILS),  # the ramp-up is not needed
-        ({0: 40.0, 20: 41.0, 50: 45.0}, 90.2, UNTESTED),  # nothing is learned
-    ],
-)
-def test_staleness_against_error(errors, abrupt, word):
-    assert staleness_error.EXPERIMENT.judge(stale_rows(errors, abrupt=abrupt)).word == word
-
-
-def test_staleness_against_error_is_reported():
-    claim, rows = staleness_error.EXPERIMENT, [{**row, "data": "mnist"} for row in stale_rows()]
-    assert {row["rate"] for row in ask.select(rows, split="test")} == {0.005}
-    assert "1.90 ± 0.05 % (n=3)" in claim.judge(rows).because
-    assert claim.judge(rows[:-3]).word == claim.judge(ask.select(rows, staleness=0)).word == UNTESTED
-    text = whole_report(claim, rows)
-    assert text.count("fails to converge from about 15 on [MEM med]") == 2 and "0.36 % [MEM med]" in text
-    assert "+0.64" in text  # 1.00 % less the paper's 0.36 %
-    (axes,) = report.draw(claim, rows).axes
-    assert list(axes.lines[0].get_xdata()) == [0, 10, 20, 50] and list(axes.lines[1].get_xdata()) == [20, 50]
-
-
-def test_measurements_of_stale_runs_have_no_name_of_a_label():
-    record = {"kind": "eval", "step": 2, "epoch": 0.5, "accuracy": 0.9, "staleness": 4.0, "learning_rate": 0.1}
-    measured = staleness_error.EXPERIMENT.reduce([{"kind": "train", "step": 1}, record])
-    assert measured == {"step": [2], "epoch": [0.5], "accuracy": [0.9]}
-    assert not set(measured) & set(staleness_error.EXPERIMENT.runs("laptop", [])[0].labels)
 
 
 # ---- synchronous against asynchronous ----------------------------------------------------------------------------
