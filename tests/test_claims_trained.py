@@ -13,7 +13,6 @@ from experiments.claims import (
     local_steps,
     orthogonality,
     pixelcnn_workers,
-    rate_tradeoff,
     sync_async,
 )
 from tests.claim_rows import (
@@ -84,12 +83,6 @@ def pixelcnn_config(config, labels, scale):
     assert config["reducer"].get("num_required", n) == (n - 1 if mode == "synchronous" else n)
 
 
-def rate_tradeoff_config(config, labels, scale):
-    assert (config["num_workers"], config["reducer"]["num_required"]) == (106, 100)
-    assert config["learning_rate_scaling"] == "linear" and config["schedule"]["decay_factor"] == 0.94
-    assert config["optimizer"]["learning_rate"] == labels["base"] * labels["factor"]
-
-
 def sync_async_config(config, labels, scale):
     n = labels["num_workers"]
     assert (config["num_workers"], config["model"]["name"], config["batch_size_per_worker"]) == (n, "mlp", 32)
@@ -107,7 +100,6 @@ CONFIGS = {
     local_steps: local_steps_config,
     orthogonality: orthogonality_config,
     pixelcnn_workers: pixelcnn_config,
-    rate_tradeoff: rate_tradeoff_config,
     sync_async: sync_async_config,
 }
 
@@ -463,51 +455,6 @@ def test_pixelcnn_is_reported():
     assert "simulated time to 2.11 bits, 8 workers, asynchronous" in whole_report(claim, rows)
     times, epochs = report.draw(claim, rows).axes
     assert len(times.lines) == len(epochs.lines) == 5
-
-
-# ---- the learning rate at 100 workers ----------------------------------------------------------------------------
-
-CURVES = {
-    0.25: [0.940, 0.970, 0.9705, 0.9705],
-    0.5: [0.930, 0.960, 0.972, 0.973],
-    1.0: [0.920, 0.950, 0.970, 0.978],
-    2.0: [0.900, 0.940, 0.965, 0.9775],
-}
-
-
-def tradeoff_rows(quarter=CURVES[0.25]):
-    def measured(labels):
-        curve = {**CURVES, 0.25: quarter}[labels["factor"]]
-        return {"accuracy": [value + (labels["seed"] - 1) * 0.0002 for value in curve], "epoch": [1.0, 2.0, 3.0, 4.0]}
-
-    return complete(rate_tradeoff.EXPERIMENT, measured)
-
-
-@pytest.mark.parametrize(
-    ("quarter", "word"),
-    [
-        (CURVES[0.25], HOLDS),
-        ([0.94, 0.96, 0.965, 0.9705], FAILS),  # no sooner at the target
-        ([0.94, 0.97, 0.975, 0.9779], FAILS),  # lower by less than the noise
-        ([0.94, 0.97, 0.975, 0.9800], FAILS),  # the best itself
-    ],
-)
-def test_the_tradeoff(quarter, word):
-    assert rate_tradeoff.EXPERIMENT.judge(tradeoff_rows(quarter)).word == word
-
-
-def test_the_tradeoff_is_reported():
-    claim, rows = rate_tradeoff.EXPERIMENT, tradeoff_rows()
-    because = claim.judge(rows).because
-    assert "ends at 97.05 ± 0.02 % (n=3), the best of the four rates, 1 of the linear rule's" in because
-    assert "To 97.0 % it takes 2.3 ± 0.6 (n=3) epochs against 3.3 ± 0.6 (n=3)" in because  # the worst gets to 97.03
-    assert claim.judge(without(rows, split="test")).word == claim.judge([]).word == UNTESTED
-    text = whole_report(claim, rows)
-    assert text.count("[MEM med-hi]") == 4 and text.count("[DERIVED from MEM med-hi]") == 4
-    levels, curves = report.draw(claim, rows).axes
-    assert list(levels.lines[0].get_xdata()) == list(CURVES) and len(curves.lines) == 5
-    converging = claim.findings(tradeoff_rows([0.9, 0.9694, 0.9700, 0.9701]))[1]
-    assert converging.quantity.startswith("epochs to converge, 1/4") and converging.ours.mean == 2.0
 
 
 # ---- synchronous against asynchronous ----------------------------------------------------------------------------
