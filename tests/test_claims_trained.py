@@ -13,16 +13,13 @@ from experiments.claims import (
     local_steps,
     orthogonality,
     pixelcnn_workers,
-    sync_async,
 )
 from tests.claim_rows import (
     FAILS,
     HOLDS,
     ORIGIN,
     UNTESTED,
-    anything,
     complete,
-    rows_of,
     some_runs,
     whole_report,
     without,
@@ -83,16 +80,6 @@ def pixelcnn_config(config, labels, scale):
     assert config["reducer"].get("num_required", n) == (n - 1 if mode == "synchronous" else n)
 
 
-def sync_async_config(config, labels, scale):
-    n = labels["num_workers"]
-    assert (config["num_workers"], config["model"]["name"], config["batch_size_per_worker"]) == (n, "mlp", 32)
-    assert config["server"]["name"] == labels["mode"] and config["arrivals"]["name"] == "paper_cluster"
-    if labels["mode"] == "synchronous":
-        assert config["reducer"]["num_required"] == n - sync_async.BACKUPS[scale][n]
-    else:
-        assert config["optimizer"]["learning_rate"] == pytest.approx(labels["rate"] * 53 / n)
-
-
 CONFIGS = {
     bert_steps: bert_config,
     large_batch: large_batch_config,
@@ -100,7 +87,6 @@ CONFIGS = {
     local_steps: local_steps_config,
     orthogonality: orthogonality_config,
     pixelcnn_workers: pixelcnn_config,
-    sync_async: sync_async_config,
 }
 
 
@@ -455,57 +441,3 @@ def test_pixelcnn_is_reported():
     assert "simulated time to 2.11 bits, 8 workers, asynchronous" in whole_report(claim, rows)
     times, epochs = report.draw(claim, rows).axes
     assert len(times.lines) == len(epochs.lines) == 5
-
-
-# ---- synchronous against asynchronous ----------------------------------------------------------------------------
-
-
-def modes_rows(synchronous=(0.98, 0.98, 0.979), asynchronous=(0.978, 0.976, 0.972), *, seconds=(10.0, 20.0)):
-    """Final accuracies at 53, 106 and 212 workers, and simulated seconds of an epoch, of both modes."""
-    final = dict(zip(sync_async.MODES, (synchronous, asynchronous), strict=True))
-    per_epoch = dict(zip(sync_async.MODES, seconds, strict=True))
-
-    def measured(labels):
-        end = final[labels["mode"]][(53, 106, 212).index(labels["num_workers"])] + (labels["seed"] - 1) * 0.0002
-        return {
-            "accuracy": [end - 0.02, end - 0.004, end],
-            "epoch": [1.0, 2.0, 3.0],
-            "simulated_seconds": [per_epoch[labels["mode"]] * epoch for epoch in (1, 2, 3)],
-        }
-
-    return complete(sync_async.EXPERIMENT, measured)
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({}, HOLDS),
-        ({"synchronous": (0.98, 0.98, 0.96)}, FAILS),  # worse at 212
-        ({"synchronous": (0.98, 0.9761, 0.979)}, FAILS),  # better at 106 by no more than the noise
-        ({"asynchronous": (0.96, 0.976, 0.972)}, FAILS),  # the gap narrows
-        ({"seconds": (30.0, 10.0)}, FAILS),  # later
-    ],
-)
-def test_synchronous_against_asynchronous(changes, word):
-    assert sync_async.EXPERIMENT.judge(modes_rows(**changes)).word == word
-
-
-def test_synchronous_against_asynchronous_is_reported():
-    claim, rows = sync_async.EXPERIMENT, modes_rows()
-    assert "at 212 workers by +0.70 ± 0.02 points" in claim.judge(rows).because
-    fewer = [row for row in rows if row["num_workers"] != 212]
-    assert claim.judge(rows[:-1]).word == claim.judge(fewer).word == claim.judge([]).word == UNTESTED
-    text = whole_report(claim, rows)
-    # The worst run of the worse mode gets to 97.18 %.
-    assert text.count("[MEM med]") == 3 and "simulated time to 97.1 %, 212 workers, synchronous" in text
-    ours = {finding.quantity: finding.ours for finding in claim.findings(modes_rows(asynchronous=[0.9725] * 3))}
-    assert ours["epochs to 97.2 %, 106 workers, synchronous"].mean == 2.0
-    assert ours["simulated time to 97.2 %, 106 workers, asynchronous"].mean == 60.0
-    levels, curves = report.draw(claim, rows).axes
-    assert [list(line.get_xdata()) for line in levels.lines] == [[53, 106, 212]] * 2 and len(curves.lines) == 6
-
-
-def test_a_mode_is_reported_without_the_others():
-    rows = rows_of(sync_async.EXPERIMENT.runs("laptop", []), anything)
-    own = ask.select(rows, mode="asynchronous", num_workers=53)
-    assert len(sync_async.EXPERIMENT.runs("laptop", own)) == len(rows) + 3

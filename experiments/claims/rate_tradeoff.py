@@ -195,9 +195,10 @@ EXPERIMENT = Experiment(
     "to the highest final accuracy.",
     source="arXiv 1604.00981, table of learning rates for N = 100, b = 6",
     rule=f"By Welch's one-sided t-tests over three seeds, corrected by Holm's method for two, at {ALPHA}. Supported "
-    f"if, first, {Fraction(LOW)} of the rate that was picked at the linear rule ends at a lower test accuracy than that "
-    "rate, and if, second, it takes fewer epochs to a modest one: 85 % on CIFAR-10, 95 % on MNIST, 90 % on digits. "
-    f"Not tested by runs of fewer than {LEAST_UPDATES:,} updates, or where a run does not reach the modest accuracy.",
+    f"if, first, {Fraction(LOW)} of the rate that was picked at the linear rule ends at a lower test accuracy than "
+    "that rate, and if, second, it takes fewer epochs to a modest one: 85 % on CIFAR-10, 95 % on MNIST, 90 % on "
+    f"digits. Not tested by runs of fewer than {LEAST_UPDATES:,} updates, or where a run does not reach the modest "
+    "accuracy.",
     selection="The rate of one worker, which the linear rule multiplies by 100, by accuracy after the last update on "
     "the validation split, at 100 + 6 workers, seed 0, over 0.002, 0.004, 0.008 at the scale gpu, a grid that goes on "
     "by its own ratio until the pick is inside, and over 0.0005, 0.001, 0.002, 0.004 at the scale laptop.",
