@@ -12,7 +12,6 @@ from experiments.claims import (
     lenet_workers,
     local_steps,
     orthogonality,
-    pixelcnn_workers,
 )
 from tests.claim_rows import (
     FAILS,
@@ -73,20 +72,12 @@ def orthogonality_config(config, labels, scale):
     assert config["schedule"]["name"] == "steps" and config["schedule"]["at_epochs"] == (third, 2 * third)
 
 
-def pixelcnn_config(config, labels, scale):
-    mode, n = labels["mode"], labels["num_workers"]
-    assert config["data"]["name"] == labels["data"] and config["num_workers"] == n
-    assert config["server"]["name"] == ("asynchronous" if mode == "asynchronous" else "synchronous")
-    assert config["reducer"].get("num_required", n) == (n - 1 if mode == "synchronous" else n)
-
-
 CONFIGS = {
     bert_steps: bert_config,
     large_batch: large_batch_config,
     lenet_workers: lenet_config,
     local_steps: local_steps_config,
     orthogonality: orthogonality_config,
-    pixelcnn_workers: pixelcnn_config,
 }
 
 
@@ -396,48 +387,3 @@ def test_orthogonality_is_reported(kept):
 def test_early_is_at_least_the_first_record():
     early = orthogonality.EXPERIMENT.findings([orthogonality_row(first=20)])[0]
     assert early.ours.mean == pytest.approx(0.7)
-
-
-# ---- PixelCNN ----------------------------------------------------------------------------------------------------
-
-
-def pixelcnn_rows(synchronous=(2.0, 2.05), asynchronous=(2.1, 2.3), *, seconds=(10.0, 20.0), epochs=30.0):
-    """Final bits per dimension at 8 and 16 workers, and simulated seconds of an epoch, of both modes."""
-    final = {("alone", 1): (2.0, 80.0)}
-    for mode, bits, per_epoch in zip(pixelcnn_workers.MODES, (synchronous, asynchronous), seconds, strict=True):
-        final |= {(mode, n): (end, per_epoch) for n, end in zip((8, 16), bits, strict=True)}
-
-    def measured(labels):
-        end, per_epoch = final[labels["mode"], labels["num_workers"]]
-        return {
-            "bits_per_dim": [value + (labels["seed"] - 1) * 0.002 for value in (end + 0.5, end + 0.1, end)],
-            "epoch": [epochs / 3, 2 * epochs / 3, epochs],
-            "simulated_seconds": [part * epochs * per_epoch / 3 for part in (1, 2, 3)],
-        }
-
-    return complete(pixelcnn_workers.EXPERIMENT, measured)
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({}, HOLDS),
-        ({"synchronous": (2.0, 2.35)}, FAILS),  # worse at 16
-        ({"asynchronous": (2.001, 2.3)}, FAILS),  # better at 8 by no more than the noise
-        ({"seconds": (60.0, 10.0)}, FAILS),  # later
-        ({"epochs": 3.0}, UNTESTED),
-    ],
-)
-def test_pixelcnn(changes, word):
-    assert pixelcnn_workers.EXPERIMENT.judge(pixelcnn_rows(**changes)).word == word
-
-
-def test_pixelcnn_is_reported():
-    claim, rows = pixelcnn_workers.EXPERIMENT, pixelcnn_rows()
-    because = claim.judge(rows).because
-    assert "with 16 workers synchronous SGD ends at 2.050 ± 0.002 (n=3) bits" in because
-    assert "at 2.31 after 200 s and 600 s" in because  # the target is what all runs get to: the worst to 2.302
-    assert claim.judge(rows[:-1]).word == claim.judge([]).word == UNTESTED
-    assert "simulated time to 2.11 bits, 8 workers, asynchronous" in whole_report(claim, rows)
-    times, epochs = report.draw(claim, rows).axes
-    assert len(times.lines) == len(epochs.lines) == 5
