@@ -1,7 +1,7 @@
 """Synchronous SGD with backup workers against asynchronous SGD: accuracy, and time and epochs to a target."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from experiments import drawing, paper_table, tuning
@@ -123,29 +123,26 @@ def _target(rows: Rows) -> float:
 
 
 def _accuracies(rows: Rows) -> list[float]:
-    """Returns the final accuracy of each seed, in percent."""
-    return [100 * ask.last(row, "accuracy") for row in _by_seed(rows)]
+    """Returns the final accuracy of each run, in percent."""
+    return [100 * ask.last(row, "accuracy") for row in rows]
+
+
+def _seconds(rows: Rows) -> list[float]:
+    """Returns each run's simulated time to the target; infinity where it does not get there."""
+    return [ask.first_at(row, _target(rows), of="accuracy", along="simulated_seconds") for row in rows]
+
+
+def _by_seed(both: Mapping[str, Rows], values: Callable[[Rows], list[float]]) -> list[tuple[float, ...]]:
+    """Returns a value of the synchronous and of the asynchronous run of each seed that both have."""
+    one, other = (
+        {row["seed"]: value for row, value in zip(both[mode], values(both[mode]), strict=True)} for mode in MODES
+    )
+    return [(one[seed], other[seed]) for seed in sorted(set(one) & set(other))]
 
 
 def _gaps(both: Mapping[str, Rows]) -> list[float]:
     """Returns synchronous less asynchronous final accuracy of each seed, in points."""
-    ours, theirs = (_accuracies(both[mode]) for mode in MODES)
-    return [one - other for one, other in zip(ours, theirs, strict=True)]
-
-
-def _seconds(rows: Rows) -> list[float]:
-    """Returns each seed's simulated time to the target; infinity where it does not get there."""
-    target = _target(rows)
-    return [ask.first_at(row, target, of="accuracy", along="simulated_seconds") for row in _by_seed(rows)]
-
-
-def _at_most(seconds: list[float], rows: Rows) -> list[float]:
-    """Returns times to the target, of which none is longer than its run."""
-    return [min(time, ask.last(row, "simulated_seconds")) for time, row in zip(seconds, _by_seed(rows), strict=True)]
-
-
-def _by_seed(rows: Rows) -> Rows:
-    return sorted(rows, key=lambda row: row["seed"])
+    return [ours - theirs for ours, theirs in _by_seed(both, _accuracies)]
 
 
 def _until(rows: Rows, *, along: str) -> Sample | str:
@@ -175,6 +172,9 @@ def _judge(rows: Rows) -> Verdict:
     for n in many:
         ours, theirs = (finals[n][mode] for mode in MODES)
         times = _seconds(ours)
+        at_most = [
+            min(time, ask.last(row, "simulated_seconds")) for time, row in zip(_seconds(theirs), theirs, strict=True)
+        ]
         if not all(map(math.isfinite, times)):
             return Verdict.untested(f"Not all synchronous runs with {n} workers have reached {target}.")
         more, where = f"synchronous above asynchronous accuracy, {n} workers", f"time to {target}, {n} workers"
@@ -182,7 +182,7 @@ def _judge(rows: Rows) -> Verdict:
             welch(_accuracies(ours), _accuracies(theirs), compared=more, side="greater", unit="points"),
             welch(
                 times,
-                _at_most(_seconds(theirs), theirs),
+                at_most,
                 compared=f"synchronous below asynchronous {where}",
                 side="less",
                 unit="s",
@@ -203,16 +203,21 @@ def _judge(rows: Rows) -> Verdict:
     )
 
 
+def _in_seconds(times: list[float]) -> Sample | str:
+    if not all(map(math.isfinite, times)):
+        return "not all runs get there"
+    return Sample.of(times, digits=0, unit="s") if times else ""
+
+
 def _paper_table(rows: Rows) -> Table:
     cells = {}
     for n, both in _finals(rows).items():
-        ours, theirs = (_seconds(both[mode]) for mode in MODES)
-        sooner = Sample.of([b - a for a, b in zip(ours, theirs, strict=True)], digits=0, unit="s")
+        gaps, sooner = _gaps(both), [theirs - ours for ours, theirs in _by_seed(both, _seconds)]
         quoted = Quoted(PAPER_SOONER[n], "MEM lo-med") if n in PAPER_SOONER else None
         cells[str(n)] = [
             *(Cell(ours=ask.accuracy(both[mode])) for mode in MODES),
-            Cell(Quoted("0.5 to 0.9, wider with more workers", "MEM med"), Sample.of(_gaps(both), digits=2)),
-            Cell(quoted, sooner if math.isfinite(sooner.mean) else "not all runs get there"),
+            Cell(Quoted("0.5 to 0.9, wider with more workers", "MEM med"), Sample.of(gaps, digits=2) if gaps else None),
+            Cell(quoted, _in_seconds(sooner)),
         ]
     columns = [*(f"{mode} accuracy" for mode in MODES), "gap (points)", "synchronous sooner by"]
     note = "The paper: Inception on ImageNet, to convergence. Ours: simulated time to the accuracy that the rule names."
