@@ -205,7 +205,7 @@ EXPERIMENT = Experiment(
     "the validation split, mean of 3 seeds (1 at the scales gpu and paper), over three rates with factors of about 3 "
     "between them, in the middle 0.003 for a worker alone, 0.01 for synchronous ones, 0.001 for 8 and 0.0003 for 16 "
     "asynchronous ones; a grid goes on by its own ratio until the pick is inside.",
-    hours={"smoke": 0.2, "laptop": 1.0, "gpu": 0.45, "paper": 120},
+    hours={"smoke": 0.2, "laptop": 0.5, "gpu": 0.45, "paper": 120},
     runs=TUNED.runs,
     reduce=evaluations_of("step", "epoch", "simulated_seconds", "bits_per_dim"),
     findings=_findings,

@@ -202,7 +202,7 @@ EXPERIMENT = Experiment(
     selection="The rate of one worker, which the linear rule multiplies by 100, by accuracy after the last update on "
     "the validation split, at 100 + 6 workers, seed 0, over 0.002, 0.004, 0.008 at the scale gpu, a grid that goes on "
     "by its own ratio until the pick is inside, and over 0.0005, 0.001, 0.002, 0.004 at the scale laptop.",
-    hours={"smoke": 0.05, "laptop": 0.6, "gpu": 0.48},
+    hours={"smoke": 0.05, "laptop": 0.25, "gpu": 0.48},
     runs=TUNED.runs,
     reduce=evaluations_of("step", "epoch", "accuracy"),
     findings=_findings,

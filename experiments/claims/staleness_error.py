@@ -231,7 +231,7 @@ EXPERIMENT = Experiment(
     f"Holm's method, at {ALPHA}; and if, second, in some cell the mean error without the ramp-up is above {FAILED:g} "
     "% and with it is not, in no cell the other way round, where both differ by Welch's two-sided t-test, corrected "
     "by Holm's method over all cells. Not tested if no rate counts.",
-    hours={"smoke": 0.03, "laptop": 3.9, "gpu": 0.4},
+    hours={"smoke": 0.03, "laptop": 2.0, "gpu": 0.4},
     runs=_runs,
     reduce=evaluations_of("step", "epoch", "accuracy"),  # not the staleness of the records, which is a label
     findings=_findings,

@@ -257,7 +257,7 @@ EXPERIMENT = Experiment(
     selection="The learning rate of each mode and number of workers, by accuracy after the last update on the "
     "validation split, mean of 3 seeds (1 at the scale gpu): synchronous 0.002, 0.004, 0.008 times N, asynchronous "
     "0.02, 0.04, 0.08 times 53 / workers, grids that go on by their own ratio until the pick is inside.",
-    hours={"smoke": 0.1, "laptop": 1.3, "gpu": 0.45},
+    hours={"smoke": 0.1, "laptop": 0.65, "gpu": 0.45},
     runs=TUNED.runs,
     reduce=evaluations_of("step", "epoch", "simulated_seconds", "accuracy"),
     findings=_findings,
