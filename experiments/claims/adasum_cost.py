@@ -139,6 +139,7 @@ EXPERIMENT = Experiment(
         lambda scale: [{"sizes": list(SIZES[scale]), "repeats": REPEATS[scale]}], seeds={"smoke": 1, "laptop": 3}
     ),
     measure=_measure,
+    timings=("time_ratio", "adasum_seconds", "sum_seconds", "mean_ratio", "cpu_count", "device_kind"),
     findings=_findings,
     basis=lambda rows: ask.basis(rows, data="8 devices that share a memory", model="no model"),
     judge=_judge,

@@ -223,6 +223,7 @@ EXPERIMENT = Experiment(
     hours={"smoke": 0.02, "laptop": 0.15, "gpu": 1.0, "paper": 160.0},
     runs=TUNED.runs,
     reduce=_reduce,
+    timings=("examples_per_second",),
     findings=_findings,
     basis=lambda rows: TUNED.basis(rows, model="the model of the config"),
     tuned=TUNED,
