@@ -14,14 +14,13 @@ from experiments.claims import (
     large_batch,
     lenet_workers,
     local_steps,
-    orthogonality,
     pixelcnn_workers,
     rate_tradeoff,
     reducers_compared,
     staleness_error,
     sync_async,
 )
-from tests.claim_rows import FAILS, HOLDS, ORIGIN, UNTESTED, anything, complete, rows_of, whole_report
+from tests.claim_rows import FAILS, HOLDS, UNTESTED, anything, complete, rows_of, whole_report
 
 INF, NAN = math.inf, math.nan
 
@@ -88,13 +87,6 @@ def local_steps_config(config, labels, scale):
     assert config["reducer"]["name"] == "adasum" and config["reducer_on"] == "updates"
 
 
-def orthogonality_config(config, labels, scale):
-    assert config["reducer"] | {"name": "adasum", "telemetry": "on"} == config["reducer"]
-    assert config["reducer_on"] == "updates" and config["num_workers"] == orthogonality.NUM_WORKERS
-    third = config["train_epochs"] / 3
-    assert config["schedule"]["name"] == "steps" and config["schedule"]["at_epochs"] == (third, 2 * third)
-
-
 def pixelcnn_config(config, labels, scale):
     mode, n = labels["mode"], labels["num_workers"]
     assert config["data"]["name"] == labels["data"] and config["num_workers"] == n
@@ -130,7 +122,6 @@ CONFIGS = {
     large_batch: large_batch_config,
     lenet_workers: lenet_config,
     local_steps: local_steps_config,
-    orthogonality: orthogonality_config,
     pixelcnn_workers: pixelcnn_config,
     rate_tradeoff: rate_tradeoff_config,
     staleness_error: staleness_error_config,
@@ -521,79 +512,6 @@ def test_rows_of_local_steps_have_the_median_speed():
     row = local_steps.EXPERIMENT.reduce([*train, {"kind": "eval", "loss": 1.0, **measured}])
     lists = {"step": [3], "epoch": [1.0], "accuracy": [0.5]}
     assert row == {**lists, "bytes_per_worker": 7.0, "examples_per_second": 90.0}
-
-
-# ---- orthogonality -----------------------------------------------------------------------------------------------
-
-
-def orthogonality_row(*, early=0.5, late=0.9, spread=0.1, seed=0, steps=300, first=0):
-    """A run with two layers, which are ``spread`` apart, and a learning rate that falls after steps 100 and 200."""
-
-    def record(step):
-        mean = (early if step <= 6 else late if step > 200 else 0.7) - (0.05 if 100 < step <= 120 else 0)
-        layers = {"Conv_0/kernel": -spread / 2, "Dense_0/bias": spread / 2}
-        return {
-            "kind": "train",
-            "step": step,
-            "learning_rate": 0.01 * 0.1 ** ((step > 100) + (step > 200)),
-            **{f"orthogonality/{layer}": mean + 0.001 * seed + apart for layer, apart in layers.items()},
-            "cosine/Conv_0/kernel": 0.3,
-        }
-
-    records = [record(step) for step in range(2, steps + 1, 2) if step > first]
-    evaluation = {"kind": "eval", "step": steps, "accuracy": 0.9, "learning_rate": 0.0001}
-    return {**orthogonality.EXPERIMENT.reduce([*records, evaluation]), "seed": seed, "origin": ORIGIN}
-
-
-def orthogonality_rows(**changed):
-    return [orthogonality_row(seed=seed, **changed) for seed in range(3)]
-
-
-@pytest.mark.parametrize(
-    ("changed", "word", "fails"),
-    [
-        ({}, HOLDS, 0),
-        ({"early": 0.9, "late": 0.5}, FAILS, 2),
-        ({"early": 0.8, "late": 0.9}, FAILS, 1),  # rises, from what is orthogonal already
-        ({"early": 0.4, "late": 0.6}, FAILS, 1),
-        ({"spread": 0.0}, FAILS, 1),
-    ],
-)
-def test_orthogonality(changed, word, fails):
-    rows = orthogonality_rows(**changed)
-    verdict = orthogonality.EXPERIMENT.judge(rows)
-    assert verdict.word == word and verdict.because.count("(fails)") == fails
-    assert orthogonality.EXPERIMENT.judge(rows[:2]).word == UNTESTED
-
-
-def test_a_rise_within_the_noise_of_seeds_is_none():
-    noisy = [orthogonality_row(late=late, seed=seed) for seed, late in enumerate((0.5, 0.7, 0.99))]
-    assert "(fails)" in orthogonality.EXPERIMENT.judge(noisy).because.split(",")[0]
-
-
-def test_records_of_training_become_a_row_of_layers():
-    row = orthogonality_row()
-    assert list(row["layers"]) == ["Conv_0/kernel", "Dense_0/bias"] and row["accuracy"] == [0.9]
-    assert len(row["step"]) == len(row["learning_rate"]) == len(row["layers"]["Conv_0/kernel"]) == 150
-    assert orthogonality.EXPERIMENT.reduce([])["layers"] == {}
-
-
-@pytest.mark.parametrize("kept", [1, 3])
-def test_orthogonality_is_reported(kept):
-    rows = orthogonality_rows()[:kept]
-    ours = {finding.quantity: finding.ours for finding in orthogonality.EXPERIMENT.findings(rows)}
-    wobble = 0.001 * (kept - 1) / 2
-    assert ours["mean over layers, first 2% of the steps"].mean == pytest.approx(0.5 + wobble)  # 2, 4 and 6 of 300
-    assert ours["mean over layers, last third of the steps"].mean == pytest.approx(0.9 + wobble)
-    for step, change in ((100, -0.05), (200, 0.2)):
-        (dip,) = [sample for quantity, sample in ours.items() if f"at step {step}" in quantity]
-        assert dip.mean == pytest.approx(change)
-    assert "Dense_0/bias" in whole_report(orthogonality.EXPERIMENT, rows)
-
-
-def test_early_is_at_least_the_first_record():
-    early = orthogonality.EXPERIMENT.findings([orthogonality_row(first=20)])[0]
-    assert early.ours.mean == pytest.approx(0.7)
 
 
 # ---- PixelCNN ----------------------------------------------------------------------------------------------------
