@@ -5,7 +5,6 @@ import pytest
 from jax import numpy as jnp
 
 from experiments.claims import (
-    adasum_cost,
     convergence_constants,
     kth_arrival,
     staleness,
@@ -14,60 +13,6 @@ from experiments.claims import (
 from experiments.claims.toy_polynomial import NOT_STOPPED, PROBLEMS, RATES, steps_to_stop
 from reducers import arrivals
 from tests.claim_rows import FAILS, HOLDS, whole_report
-
-# ---- cost of Adasum ----------------------------------------------------------------------------------------------
-
-
-def benchmark(*, refused=""):
-    def row(reducer, size, seconds, sent):
-        more = {"baseline_seconds": [1.0] * len(seconds), "refused": refused}
-        traffic = {"bytes_per_worker": sent, "collectives": {}}
-        return {"reducer": reducer, "num_floats": size, "seconds": seconds, "traffic": traffic, **more}
-
-    rows = [
-        row("adasum", 10, [4.0, 6.0, 9.0], 101.0),
-        row("sum", 10, [2.0, 2.0, 9.0], 100.0),
-        row("adasum", 20, [3.0, 3.0, 3.0], 200.0),
-        row("sum", 20, [2.0, 2.0, 1.0], 200.0),
-    ]
-    return {"rows": rows, "num_devices": 8, "cpu_count": 2, "device_kind": "cpu"}
-
-
-def test_digest_pairs_the_calls_of_a_round():
-    row = adasum_cost.digest(benchmark())
-    assert row["num_floats"] == [10, 20]
-    assert row["time_ratio"] == [2.0, 1.5]  # medians of 2, 3, 1 and of 1.5, 1.5, 3
-    assert row["bytes_ratio"] == [1.01, 1.0]
-    assert row["sum_seconds"] == [2.0, 2.0]
-    assert row["mean_ratio"] == [6.0, 3.0]
-
-
-def test_digest_refuses_what_was_not_measured():
-    with pytest.raises(ValueError, match="adasum, 10 floats: too slow"):
-        adasum_cost.digest(benchmark(refused="too slow"))
-
-
-@pytest.mark.slow
-def test_cost_is_measured_in_a_process_of_its_own():
-    row = adasum_cost.EXPERIMENT.measure(sizes=[10_000], repeats=1, seed=0)
-    assert row["num_devices"] == 8
-    assert row["time_ratio"][0] > 0
-    assert 0.9 < row["bytes_ratio"][0] < 8  # small leaves are gathered
-
-
-def test_a_cost_that_cannot_be_measured_is_one_line():
-    with pytest.raises(ValueError, match=r"resnet50_like has .* floats at least"):
-        adasum_cost.EXPERIMENT.measure(sizes=[10], repeats=1, seed=0)
-
-
-@pytest.mark.parametrize(("time", "sent", "word"), [(1.5, 1.0, HOLDS), (2.5, 1.0, FAILS), (1.5, 1.2, FAILS)])
-def test_cost(time, sent, word):
-    claim, row = adasum_cost.EXPERIMENT, adasum_cost.digest(benchmark())
-    rows = [{**row, "time_ratio": [9.0, time], "bytes_ratio": [9.0, sent], "seed": seed} for seed in range(3)]
-    assert claim.judge(rows).word == word  # by the largest size alone
-    assert claim.findings(rows)[0].ours.n == 3
-    assert [cells[0] for cells in claim.table(rows).cells] == ["10", "20"]
-
 
 # ---- constants of the convergence proof --------------------------------------------------------------------------
 
