@@ -6,17 +6,15 @@ import hashlib
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import runs as run_folders
 from configs import flags as config_flags
 from configs import own_code
-from experiments.significance import Contrast
+from experiments.significance import Contrast, TooFewRuns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from experiments.tuning import Tuned
 
 Scale = Literal["smoke", "laptop", "gpu", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "gpu", "paper")
@@ -256,6 +254,16 @@ def evaluations_of(*keys: str) -> Reduce:
     return reduce
 
 
+class Selection(Protocol):
+    """How values such as learning rates are picked: `experiments.tuning.Tuned`."""
+
+    def edge(self, scale: Scale, rows: Rows) -> str:
+        """Returns a sentence on the first pick at the edge of its grid; "" if none is."""
+
+    def table(self, scale: Scale, rows: Rows) -> Table:
+        """Returns the values that were tried, their scores and the picks."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A claim, and how it is tested. All functions but ``measure`` are pure.
@@ -296,7 +304,7 @@ class Experiment:
     draw: Callable[[Rows, "Figure"], None]
     table: Callable[[Rows], Table] = lambda rows: Table((), ())
     basis: Callable[[Rows], Basis]
-    tuned: "Tuned | None" = None
+    tuned: Selection | None = None
     paper_table: Callable[[Rows], Table] = lambda rows: Table((), ())
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
@@ -315,7 +323,10 @@ class Experiment:
             return Verdict.untested(f"Runs are missing: {missing[0]}{others}.")
         if self.tuned and (edge := self.tuned.edge(scale_of(rows), rows)):
             return Verdict.untested(edge)
-        return self.judge(rows)
+        try:
+            return self.judge(rows)
+        except TooFewRuns as error:
+            return Verdict.untested(f"{error}.")
 
     @property
     def stated(self) -> dict[str, str]:

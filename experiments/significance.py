@@ -7,12 +7,17 @@ make one verdict, `holm` corrects their p-values.
 import dataclasses
 import math
 import statistics
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 ALPHA = 0.05
 POWER = 0.8
 Side = Literal["greater", "less", "two-sided"]
+
+
+class TooFewRuns(ValueError):
+    """A test cannot be made of these values: there are too few, or some are not finite."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,21 +84,17 @@ def welch(
       digits: digits of the difference in texts.
 
     Raises:
-      ValueError: one line, if a side has fewer than two runs or a value that is not finite.
+      TooFewRuns: one line, if a side has fewer than two runs or a value that is not finite.
 
     >>> print(welch([3.0, 4.0, 5.0], [1.0, 2.0, 3.0], compared="a above b", side="greater"))
     a above b: +2.00 [-0.27, +4.27], g = 1.60, p = 0.035, n = 3 and 3
     """
-    from scipy import stats
-
     _check(ours, theirs, compared=compared)
     difference = statistics.fmean(ours) - statistics.fmean(theirs)
     if _is_constant(ours, theirs):
         found = _without_spread(difference, side)
     else:
-        result = stats.ttest_ind(ours, theirs, equal_var=False, alternative=side)
-        interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(1 - ALPHA)
-        found = float(result.pvalue), float(interval.low), float(interval.high)
+        found = _welch(ours, theirs, side=side, level=1 - ALPHA)
     p, low, high = found
     pooled = math.sqrt((statistics.variance(ours) + statistics.variance(theirs)) / 2)
     effect = _hedges(difference, pooled, freedom=len(ours) + len(theirs) - 2)
@@ -149,16 +150,13 @@ def equivalent(
     >>> equivalent([3.0, 3.1, 2.9], [3.0, 3.1, 2.9], margin=0.5, compared="a as b").holds
     True
     """
-    from scipy import stats
-
     shown: dict[str, Any] = {"compared": compared, "unit": unit, "digits": digits}
     above = welch([value + margin for value in ours], theirs, side="greater", **shown)
     below = welch([value - margin for value in ours], theirs, side="less", **shown)
     both = welch(ours, theirs, side="two-sided", **shown)
     low, high = both.low, both.high
     if not _is_constant(ours, theirs):
-        interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(1 - 2 * ALPHA)
-        low, high = float(interval.low), float(interval.high)
+        _, low, high = _welch(ours, theirs, side="two-sided", level=1 - 2 * ALPHA)
     method = f"equivalence, two one-sided Welch tests, margin {margin:g}"
     return dataclasses.replace(both, method=method, p=max(above.p, below.p), low=low, high=high)
 
@@ -216,12 +214,23 @@ def runs_needed(*, std: float, difference: float) -> int:
     return max(2, math.ceil(2 * (quantiles * std / difference) ** 2))
 
 
+def _welch(ours: Sequence[float], theirs: Sequence[float], *, side: Side, level: float) -> tuple[float, float, float]:
+    """Returns p-value and two-sided interval of Welch's test."""
+    from scipy import stats
+
+    with warnings.catch_warnings():  # one side may be constant, which is precise enough
+        warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)
+        p = stats.ttest_ind(ours, theirs, equal_var=False, alternative=side).pvalue
+        interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(level)
+    return float(p), float(interval.low), float(interval.high)
+
+
 def _check(*sides: Sequence[float], compared: str) -> None:
     for values in sides:
         if len(values) < 2:
-            raise ValueError(f"{compared}: a test needs at least two runs a side, not {len(values)}")
+            raise TooFewRuns(f"{compared}: a test needs at least two runs a side, not {len(values)}")
         if not all(map(math.isfinite, values)):
-            raise ValueError(f"{compared}: a value is not finite")
+            raise TooFewRuns(f"{compared}: a value is not finite")
 
 
 def _is_constant(*sides: Sequence[float]) -> bool:

@@ -1,20 +1,22 @@
 """Rows of runs that never ran, for tests of claims."""
 
 from experiments import report
+from experiments import rows as ask
 
 HOLDS, FAILS, UNTESTED = "supported at this scale", "not supported at this scale", "not tested"
 ORIGIN = {"commit": "0" * 40, "tree": "clean", "jax": "0", "devices": ["cpu"], "wall_seconds": 1.0}
 
 
-def rows_of(runs, measured):
+def rows_of(runs, measured, *, scale="laptop"):
     """Returns the rows of runs of train.py, where ``measured(labels)`` gives what each one measures."""
-    return [{"run": run.name, **measured(run.labels), **run.labels, "origin": ORIGIN} for run in runs if run.spec]
+    origin = {**ORIGIN, "scale": scale}
+    return [{"run": run.name, **measured(run.labels), **run.labels, "origin": origin} for run in runs if run.spec]
 
 
 def complete(experiment, measured, *, scale="laptop"):
     """Returns the rows of all runs, in as many stages as the experiment has."""
     rows = []
-    while len(found := rows_of(experiment.runs(scale, rows), measured)) > len(rows):
+    while len(found := rows_of(experiment.runs(scale, rows), measured, scale=scale)) > len(rows):
         rows = found
     return rows
 
@@ -39,3 +41,27 @@ def whole_report(experiment, rows):
     """Draws the figure and returns the section."""
     report.draw(experiment, rows)
     return report.section(experiment, [{**row, "origin": ORIGIN} for row in rows], figure="figure.png")
+
+
+def reaching(at, *, seconds, accuracy=0.98, num_steps=300):
+    """A run that is at an accuracy from a step on, and far below it before."""
+    steps = range(10, num_steps + 1, 10)
+    return {
+        "step": list(steps),
+        "accuracy": [accuracy if step >= at else 0.3 for step in steps],
+        "simulated_seconds": [step * seconds for step in steps],
+    }
+
+
+def without(rows, count=1, **labels):
+    """Rows but for so many of those with these labels."""
+    gone = ask.select(rows, **labels)[:count]
+    assert len(gone) == count
+    return [row for row in rows if row not in gone]
+
+
+def some_runs(experiment, scale):
+    """Some of the runs of a scale, tuning and reported ones, among them the first and the last."""
+    rows = complete(experiment, anything, scale=scale)
+    runs = [run for run in experiment.runs(scale, rows) if run.spec]
+    return [*runs[:: max(1, len(runs) // 4)], runs[-1]]

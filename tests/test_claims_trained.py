@@ -8,7 +8,6 @@ import pytest
 from experiments import report
 from experiments import rows as ask
 from experiments.claims import (
-    backup_adasum,
     backup_split,
     bert_steps,
     large_batch,
@@ -16,11 +15,21 @@ from experiments.claims import (
     local_steps,
     pixelcnn_workers,
     rate_tradeoff,
-    reducers_compared,
     staleness_error,
     sync_async,
 )
-from tests.claim_rows import FAILS, HOLDS, UNTESTED, anything, complete, rows_of, whole_report
+from tests.claim_rows import (
+    FAILS,
+    HOLDS,
+    UNTESTED,
+    anything,
+    complete,
+    reaching,
+    rows_of,
+    some_runs,
+    whole_report,
+    without,
+)
 
 INF, NAN = math.inf, math.nan
 
@@ -30,27 +39,7 @@ def digits(monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
 
 
-def without(rows, count=1, **labels):
-    """Rows but for so many of those with these labels."""
-    gone = ask.select(rows, **labels)[:count]
-    assert len(gone) == count
-    return [row for row in rows if row not in gone]
-
-
-def some_runs(claim, scale):
-    """Some of the runs of a scale, tuning and reported ones, among them the first and the last."""
-    rows = complete(claim.EXPERIMENT, anything, scale=scale)
-    runs = [run for run in claim.EXPERIMENT.runs(scale, rows) if run.spec]
-    return [*runs[:: max(1, len(runs) // 4)], runs[-1]]
-
-
 # ---- configs -----------------------------------------------------------------------------------------------------
-
-
-def backup_adasum_config(config, labels, scale):
-    combine = {"backup_adasum": "adasum", "backup": "mean"}.get(labels["method"])
-    assert config["reducer"].get("combine") == combine and config["arrivals"]["name"] == "paper_cluster"
-    assert (config["server"]["name"] == "asynchronous") == (labels["method"] == "async")
 
 
 def backup_split_config(config, labels, scale):
@@ -116,7 +105,6 @@ def sync_async_config(config, labels, scale):
 
 
 CONFIGS = {
-    backup_adasum: backup_adasum_config,
     backup_split: backup_split_config,
     bert_steps: bert_config,
     large_batch: large_batch_config,
@@ -138,7 +126,7 @@ CONFIGS = {
     ],
 )
 def test_configs_are_what_the_labels_say(claim, scale):
-    for run in some_runs(claim, scale):
+    for run in some_runs(claim.EXPERIMENT, scale):
         CONFIGS[claim](run.config, run.labels, scale)
         assert run.config["seed"] == run.labels["seed"]
 
@@ -146,16 +134,6 @@ def test_configs_are_what_the_labels_say(claim, scale):
 # ---- how many of 100 machines are backups ------------------------------------------------------------------------
 
 SECONDS = {50: 1.58, 60: 1.6, 70: 1.62, 80: 1.66, 90: 1.71, 94: 1.74, 96: 1.78, 98: 1.95, 100: 6.0}
-
-
-def reaching(at, *, seconds, accuracy=0.98, num_steps=300):
-    """A run that is at an accuracy from a step on, and far below it before."""
-    steps = range(10, num_steps + 1, 10)
-    return {
-        "step": list(steps),
-        "accuracy": [accuracy if step >= at else 0.3 for step in steps],
-        "simulated_seconds": [step * seconds for step in steps],
-    }
 
 
 def split_rows(*, exponent=0.85, seconds=SECONDS, accuracy=0.98):
@@ -209,88 +187,6 @@ def test_no_law_without_all_of_the_runs():
     rows[-1]["accuracy"] = [0.1] * len(rows[-1]["accuracy"])
     assert all(run.spec for run in backup_split.EXPERIMENT.runs("laptop", rows))
     assert "Not all runs reach" in whole_report(backup_split.EXPERIMENT, rows)
-
-
-# ---- backup workers and Adasum: a comparison ---------------------------------------------------------------------
-
-METHODS = {"mean": (100, 3), "adasum": (80, 3), "backup": (100, 1.7), "backup_adasum": (80, 1.7), "async": (200, 0.1)}
-
-
-def both_rows(**changes):
-    """Method -> steps to the target, seconds of a step; a list gives each seed's steps."""
-
-    def measured(labels):
-        steps, seconds = (METHODS | changes)[labels["method"]]
-        return reaching(steps[labels["seed"]] if isinstance(steps, list) else steps, seconds=seconds)
-
-    return complete(backup_adasum.EXPERIMENT, measured)
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({}, HOLDS),
-        ({"backup": (80, 1.7)}, FAILS),  # Adasum adds nothing
-        ({"adasum": (40, 3)}, FAILS),  # backups add nothing
-        ({"backup_adasum": ([80, 80, 110], 1.7)}, FAILS),  # not in every seed
-        ({"async": (20, 0.1)}, HOLDS),  # of which the claim says nothing
-        ({"adasum": (9999, 3)}, UNTESTED),
-    ],
-)
-def test_backups_and_adasum(changes, word):
-    assert backup_adasum.EXPERIMENT.judge(both_rows(**changes)).word == word
-
-
-def test_a_comparison_reports_who_gets_there():
-    text = whole_report(backup_adasum.EXPERIMENT, both_rows(adasum=(9999, 3)))
-    assert "0 of 3 runs get there" in text and "136 ± 0 s (n=3)" in text  # 80 steps of 1.7 s
-
-
-@pytest.mark.parametrize("tuned", [backup_adasum.COMPARISON.tuned, backup_split.TUNED, large_batch.TUNED])
-def test_the_first_at_the_target_is_picked_or_else_the_most_accurate(tuned):
-    def tried(reached):
-        for rate, (at, accuracy) in reached.items():
-            run = reaching(at, seconds=1, accuracy=accuracy)
-            yield {"data": "digits", "target": 0.9, "rate": rate, "epoch": run["step"], **tuned.stages[0], **run}
-
-    assert tuned.picked(list(tried({0.1: (50, 0.95), 0.2: (40, 0.92), 0.4: (60, 0.99)}))) == 0.2
-    assert tuned.picked(list(tried({0.1: (50, 0.6), 0.2: (50, 0.8), 0.4: (50, NAN)}))) == 0.2
-
-
-# ---- all reducers on digits --------------------------------------------------------------------------------------
-
-
-def reducer_rows(accuracy=0.98, **ends):
-    """Rows in which each method ends at its accuracy; the second half of the way is above the target."""
-
-    def measured(labels):
-        end = ends.get(labels["method"], accuracy) + 0.001 * labels["seed"]
-        return {"step": [1, 2], "epoch": [0.5, 1.0], "simulated_seconds": [0.0, 0.0], "accuracy": [0.5, end]}
-
-    return complete(reducers_compared.EXPERIMENT, measured)
-
-
-@pytest.mark.parametrize(
-    ("ends", "word"),
-    [
-        ({"adacons": 0.98}, HOLDS),
-        ({"adacons": 0.97}, HOLDS),
-        ({"adacons": 0.99}, FAILS),
-        ({"mean": 0.3}, UNTESTED),  # the mean learns nothing
-        ({"mean": NAN}, UNTESTED),
-    ],
-)
-def test_reducers(ends, word):
-    verdict = reducers_compared.EXPERIMENT.judge(reducer_rows(**ends))
-    assert verdict.word == word and ("adacons" in verdict.because) == (word == FAILS)
-
-
-def test_reducers_need_all_and_are_reported():
-    claim, rows = reducers_compared.EXPERIMENT, reducer_rows(sum=0.9)
-    assert claim.judge(without(rows, stage="final", method="sum")).word == UNTESTED
-    text = whole_report(claim, rows)
-    assert "epochs to 97.5 %, mean | not given | 1.00 ± 0.00 epochs (n=5)" in text
-    assert "epochs to 97.5 %, sum | not given | 0 of 5 runs get there" in text
 
 
 # ---- BERT with Adam and LAMB -------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import runs as run_folders
 from experiments import __main__ as command_line
 from experiments import commands, queue, report, results, slurm, sweep
 from experiments import rows as ask
-from experiments.experiment import Experiment, Finding, Quoted, Run, Sample, Table, Verdict
+from experiments.experiment import Basis, Experiment, Finding, Quoted, Run, Sample, Table, Verdict
 from launch import children
 from tests.claim_rows import ORIGIN
 
@@ -314,7 +314,8 @@ MADE_UP = Experiment(
     hours={"smoke": 0.0},
     runs=lambda scale, rows: made_up(),
     findings=of_values,
-    judge=lambda rows: Verdict("supported" if all(r["value"] < 10 for r in rows) else "not supported", "as counted"),
+    judge=lambda rows: Verdict.of(all(row["value"] < 10 for row in rows), "as counted"),
+    basis=lambda rows: Basis("numbers", "none", n=len(rows)),
     table=lambda rows: Table(["seed"], [[str(row["seed"])] for row in rows], "A note."),
     draw=lambda rows, figure: figure.subplots().plot([row["value"] for row in rows]),
 )
@@ -325,12 +326,12 @@ def test_a_section_has_claim_verdict_findings_and_table(done):
     for part in (
         "## 1. Made up",
         "Values are below 10.",
-        "**Verdict: supported.** as counted",
+        "**Verdict: supported at this scale (laptop: numbers, none, n = 3).** as counted",
         "![Made up](figure.png)",
     ):
         assert part in text
     assert r"| a\|b | 2 [MEM] | 2.0000 ± 2.0000 (n=3) |  |" in text and "A note." in text and "3 runs" in text
-    assert "no runs are finished" in report.section(MADE_UP, [])
+    assert "**Verdict: not tested (not run).**" in report.section(MADE_UP, [])
 
 
 def test_a_difference_needs_two_numbers():
@@ -344,7 +345,8 @@ def test_a_difference_needs_two_numbers():
 def test_a_page_needs_no_other_file(tmp_path):
     rows = [{"run": "a", "seed": 0, "value": 1.0, "origin": dict(ORIGIN)}]
     report.draw(MADE_UP, rows).savefig(tmp_path / "made.png")
-    text = report.page({"made_up": (MADE_UP, rows)}, figures={"made_up": "made.png"})
+    figures = {"made_up": "made.png"}
+    text = report.page({"made_up": (MADE_UP, rows)}, figures=figures, thumbnails=figures)
     page = report.html(text, folder=tmp_path)
     assert 'src="data:image/png;base64,' in page and "made.png" not in page and "http" not in page.split("<body>")[0]
     assert page.count("<table>") == 3 and "<script>" not in report.html("# a\n<script>1</script>", folder=tmp_path)
@@ -427,7 +429,7 @@ def test_an_experiment_is_reproduced(tmp_path, capsys):
     assert command_line.main(["reproduce", "convergence_constants", "--scale=smoke", f"--out={tmp_path}"]) == 0
     text = capsys.readouterr().out
     root = tmp_path / "convergence_constants" / "smoke"
-    assert "**Verdict: supported.**" in text and (root / "report.md").read_text() == text[:-1]
+    assert "**Verdict: supported at this scale (" in text and (root / "report.md").read_text() == text[:-1]
     assert (root / "figure.png").stat().st_size > 10_000
     (row,) = results.finished(
         commands.runs_of(commands.claims.load("convergence_constants"), "smoke", root=root)[0], root=root

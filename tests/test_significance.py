@@ -1,0 +1,91 @@
+"""Tests of differences: against textbook values, and where there is no noise or too little data."""
+
+import math
+import random
+
+import pytest
+
+from experiments.significance import Contrast, equivalent, holm, paired, runs_needed, trend, welch
+
+# Student's sleep data (Biometrika 6, 1908): extra hours of ten patients with two drugs. R's t.test gives, unpaired
+# (Welch), t = -1.8608, df = 17.776, p = 0.07939, interval [-3.3654832, 0.2054832]; paired, t = -4.0621, p = 0.002833,
+# interval [-2.4598858, -0.7001142].
+FIRST = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+SECOND = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+
+
+def test_sleep_data_give_the_values_of_r():
+    found = welch(FIRST, SECOND, compared="sleep", side="two-sided")
+    assert (found.p, found.low, found.high) == pytest.approx((0.07939, -3.3654832, 0.2054832), rel=1e-3)
+    pairs = paired(FIRST, SECOND, compared="sleep", side="two-sided")
+    assert (pairs.p, pairs.low, pairs.high) == pytest.approx((0.002833, -2.4598858, -0.7001142), rel=1e-3)
+    assert found.difference == pairs.difference == pytest.approx(-1.58) and pairs.n == (10,)
+    assert paired(FIRST, SECOND, compared="sleep", side="less").p == pytest.approx(0.002833 / 2, rel=1e-3)
+
+
+def test_false_alarms_are_as_rare_as_alpha_says():
+    draw = random.Random(0)
+    values = [[draw.gauss(0, 1) for _ in range(12)] for _ in range(800)]
+    alarms = [welch(a, b, compared="", side="greater").holds for a, b in zip(values[::2], values[1::2], strict=True)]
+    assert 0.02 < sum(alarms) / len(alarms) < 0.09
+    families = [
+        holm([welch(values[i + k], values[i + k + 4], compared="", side="two-sided") for k in range(4)])
+        for i in range(0, 792, 8)
+    ]
+    assert sum(any(contrast.holds for contrast in family) for family in families) / len(families) < 0.12
+
+
+@pytest.mark.parametrize("side", ["greater", "less", "two-sided"])
+def test_values_without_noise_decide_by_their_difference(side):
+    for ours, theirs in (([2.0] * 3, [1.0] * 3), ([1.0] * 3, [2.0] * 3), ([1.0] * 3, [1.0] * 3)):
+        sign = (ours > theirs) - (ours < theirs)
+        held = {"greater": sign > 0, "less": sign < 0, "two-sided": sign != 0}[side]
+        assert welch(ours, theirs, compared="", side=side).holds is held
+        assert paired(ours, theirs, compared="", side=side).holds is held
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [([1.0], [1.0, 2.0], "at least two"), ([1.0, math.nan], [1.0, 2.0], "finite"), ([], [], "at least two")],
+)
+def test_too_few_runs_are_an_error_that_names_the_comparison(ours, theirs, said):
+    with pytest.raises(ValueError, match=f"a above b: .*{said}"):
+        welch(ours, theirs, compared="a above b", side="greater")
+
+
+def test_pairs_are_pairs():
+    with pytest.raises(ValueError, match="3 and 2 runs are not pairs"):
+        paired([1.0, 2.0, 3.0], [1.0, 2.0], compared="a", side="less")
+
+
+def test_equivalence_needs_small_noise_and_a_small_difference():
+    quiet, noisy = [0.0, 0.1, -0.1, 0.05, -0.05], [0.0, 2.0, -2.0, 1.0, -1.0]
+    assert equivalent(quiet, quiet, margin=0.5, compared="").holds
+    assert not equivalent(noisy, noisy, margin=0.5, compared="").holds  # no difference is seen, and none is excluded
+    assert not equivalent(quiet, [value + 0.6 for value in quiet], margin=0.5, compared="").holds
+    both = equivalent(quiet, quiet, margin=0.5, compared="")
+    assert both.low < 0 < both.high and both.high < welch(quiet, quiet, compared="", side="two-sided").high
+
+
+def test_a_trend_needs_an_order():
+    rising = [[1.0, 2.0, 3.0, 4.0], [1.1, 2.5, 2.0, 4.0], [0.5, 2.0, 3.5, 3.0]]
+    assert trend(rising, compared="").holds and not trend([row[::-1] for row in rising], compared="").holds
+
+
+def test_holm_steps_down():
+    def contrast(p):
+        return Contrast(compared="", method="", difference=0, low=0, high=0, effect=0, p=p, n=(2,))
+
+    found = [each.p for each in holm([contrast(0.04), contrast(0.01), contrast(0.03)])]
+    assert found == pytest.approx([0.06, 0.03, 0.06])  # 0.01 x 3; 0.03 x 2; 0.04 x 1, no less than the one before
+    assert holm([contrast(0.04)])[0].corrected == ""
+    assert [each.p for each in holm([contrast(0.9), contrast(0.8)])] == [1.0, 1.0]
+
+
+def test_runs_that_are_needed_show_the_difference_four_times_of_five():
+    n, draw = runs_needed(std=1.0, difference=1.0), random.Random(1)
+    shown = [
+        welch([draw.gauss(1, 1) for _ in range(n)], [draw.gauss(0, 1) for _ in range(n)], compared="", side="two-sided")
+        for _ in range(400)
+    ]
+    assert 0.7 < sum(contrast.holds for contrast in shown) / len(shown) < 0.88
