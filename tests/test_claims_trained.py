@@ -12,7 +12,6 @@ from experiments.claims import (
     bert_steps,
     large_batch,
     lenet_workers,
-    local_steps,
     pixelcnn_workers,
     rate_tradeoff,
     staleness_error,
@@ -70,12 +69,6 @@ def lenet_config(config, labels, scale):
     assert config["reducer"]["name"] == labels["reducer"]
 
 
-def local_steps_config(config, labels, scale):
-    assert config["batch_size_per_worker"] == labels["part"] * labels["count"]
-    assert config["accumulation"] == {"name": "local_steps", "count": labels["count"]}
-    assert config["reducer"]["name"] == "adasum" and config["reducer_on"] == "updates"
-
-
 def pixelcnn_config(config, labels, scale):
     mode, n = labels["mode"], labels["num_workers"]
     assert config["data"]["name"] == labels["data"] and config["num_workers"] == n
@@ -109,7 +102,6 @@ CONFIGS = {
     bert_steps: bert_config,
     large_batch: large_batch_config,
     lenet_workers: lenet_config,
-    local_steps: local_steps_config,
     pixelcnn_workers: pixelcnn_config,
     rate_tradeoff: rate_tradeoff_config,
     staleness_error: staleness_error_config,
@@ -336,78 +328,6 @@ def test_the_whole_of_lenet_is_reported():
     one = claim.findings([{**row, "data": "mnist"} for row in rows])[0]
     assert one.paper_number == 99.3 and one.difference and claim.findings(rows)[0].paper is None
     assert len(claim.findings(rows)) == 1 + 4 * 2 + 2
-
-
-# ---- local steps on a slow network -------------------------------------------------------------------------------
-
-
-def local_steps_rows(one, many):
-    """Runs that reach the target after so many communications of 10 ms, with local steps of 1 ms."""
-
-    def measured(labels):
-        count, steps = labels["count"], (one if labels["count"] == 1 else many) + labels["seed"]
-        last = steps if steps < INF else 1000
-        examples = count * labels["part"] * labels["num_workers"]
-        return {
-            "step": [last - 1, last],
-            "epoch": [(last - 1) * count / 100, last * count / 100],
-            "accuracy": [0.5, 0.97 if steps < INF else 0.6],
-            "bytes_per_worker": local_steps.SLOW * 0.010 / 8,
-            "examples_per_second": examples / (count * labels["num_workers"] * 0.001 + 0.05),  # 50 ms a step besides
-        }
-
-    return complete(local_steps.EXPERIMENT, measured)
-
-
-@pytest.mark.parametrize(
-    ("one", "many", "word"),
-    [
-        (100, 20, HOLDS),  # 1.1 s against 0.5 s
-        (100, 80, FAILS),  # 2.1 s
-        (100, 41, FAILS),  # the difference, of 1.11 s and 1.09 s, is within the spread of the seeds
-        (100, INF, FAILS),
-        (INF, 20, UNTESTED),
-    ],
-)
-def test_local_steps(one, many, word):
-    claim, rows = local_steps.EXPERIMENT, local_steps_rows(one, many)
-    assert claim.judge(rows).word == word
-    assert len(claim.table(rows).cells) == 2 and bool(claim.findings(rows)) == (INF not in (one, many))
-
-
-def test_modelled_seconds_of_local_steps():
-    rows = local_steps_rows(100, 10)
-    compute = local_steps.compute_seconds(rows)
-    assert compute == pytest.approx(0.001)
-    one, many = (local_steps.TUNED.tests(rows, count=count)[0] for count in local_steps.COUNTS)
-    for row, seconds in ((one, 100 * (0.001 + 0.010)), (many, 10 * (16 * 0.001 + 0.010))):
-        assert local_steps.modelled_seconds(row, compute=compute, link=local_steps.SLOW) == pytest.approx(seconds)
-
-
-def test_at_break_even_both_take_equally_long():
-    few, many = 68.0, 84.0
-    ratio = local_steps.break_even(few, many, count=16)
-    assert few * (1 + ratio) == pytest.approx(many * (1 + ratio / 16))
-    assert local_steps.break_even(10.0, 160.0, count=16) == INF  # 16 times the epochs: never
-    assert local_steps.break_even(10.0, 9.0, count=16) == 0.0  # fewer epochs: always
-
-
-def test_speeds_that_give_a_local_step_no_time_decide_nothing():
-    rows = [{**row, "examples_per_second": 1e3 * row["count"] ** 2} for row in local_steps_rows(100, 20)]
-    assert local_steps.compute_seconds(rows) < 0 and local_steps.EXPERIMENT.judge(rows).word == UNTESTED
-
-
-def test_half_of_local_steps_can_be_reported():
-    claim, rows = local_steps.EXPERIMENT, ask.select(local_steps_rows(100, 20), count=1)
-    assert len(claim.table(rows).cells) == 2 and claim.findings(rows) == [] and report.draw(claim, rows).axes
-
-
-def test_rows_of_local_steps_have_the_median_speed():
-    train = [{"kind": "train", "step": i, "examples_per_second": speed} for i, speed in enumerate((1.0, 100.0, 90.0))]
-    measured = {"step": 3, "epoch": 1.0, "accuracy": 0.5, "bytes_per_worker": 7.0}
-    row = local_steps.EXPERIMENT.reduce([*train, {"kind": "eval", "loss": 1.0, **measured}])
-    lists = {"step": [3], "epoch": [1.0], "accuracy": [0.5]}
-    assert row == {**lists, "bytes_per_worker": 7.0, "examples_per_second": 90.0}
 
 
 # ---- PixelCNN ----------------------------------------------------------------------------------------------------
