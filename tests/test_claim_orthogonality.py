@@ -3,6 +3,7 @@
 import pytest
 
 from experiments.claims import orthogonality
+from experiments.significance import TooFewRuns
 from tests.claim_rows import FAILS, HOLDS, ORIGIN, UNTESTED, whole_report
 
 CLAIM = orthogonality.EXPERIMENT
@@ -83,7 +84,8 @@ def test_the_whole_model_is_asked_for_itself():
 
 
 def test_too_few_or_diverged_runs_decide_nothing():
-    assert CLAIM.judge(rows_of(seeds=2)).word == UNTESTED
+    with pytest.raises(TooFewRuns):
+        CLAIM.judge(rows_of(seeds=2))
     diverged = rows_of()
     diverged[3]["layers"]["Dense_0/bias"][7] = float("nan")
     assert CLAIM.judge(diverged).word == UNTESTED

@@ -143,11 +143,6 @@ def _contrasts(rows: Rows) -> list[Contrast]:
 
 
 def _judge(rows: Rows) -> Verdict:
-    if any(len(ask.select(_tested(rows), num_workers=n)) < 2 for n in WORKERS):
-        return Verdict.untested(f"The rule needs seeds of LeNet-5 after the first {SEEN}.")
-    values = [value for row in _tested(rows) for method in METHODS for value in row[method]]
-    if not all(map(math.isfinite, values)):
-        return Verdict.untested("An error is not finite.")
     contrasts = _contrasts(rows)
     failed = [contrast.compared for contrast in contrasts if not contrast.holds]
     windows = [f"with {n} workers {_windows(rows, setting='lenet5', num_workers=n)}" for n in WORKERS]

@@ -199,8 +199,6 @@ def _judge(rows: Rows) -> Verdict:
         return Verdict.untested(f"Not even with one local step is {target} reached in every run.")
     if not _reached(rows, COUNTS[1]):
         return Verdict.of(False, f"With {COUNTS[1]} local steps {target} is not reached in every run.")
-    if any(len(TUNED.tests(rows, count=count)) < 2 for count in COUNTS):
-        return Verdict.untested("The rule needs two seeds.")
     times = [_times(rows, count, SLOW) for count in COUNTS]
     epochs = [_epochs(rows, count) for count in COUNTS]
     less, more = "time with local steps below that without", "epochs with local steps above those without"

