@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments import report
+from experiments import datasets, report
 from experiments.claims import rate_tradeoff
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report, without
 
@@ -34,6 +34,14 @@ def test_configs_are_what_the_labels_say(scale):
         assert config["learning_rate_scaling"] == "linear" and config["schedule"]["decay_factor"] == 0.94
         assert config["optimizer"]["learning_rate"] == run.labels["base"] * run.labels["factor"]
         assert config["data"]["name"] == run.labels["data"] and config["seed"] == run.labels["seed"]
+
+
+def test_digits_stand_in_at_the_laptop_scale_alone():
+    with datasets.stand_in("digits"):
+        for scale, data in {"smoke": "digits", "laptop": "digits", "gpu": "cifar10"}.items():
+            runs = CLAIM.runs(scale, [])
+            assert {run.config["data"]["name"] for run in runs} == {run.labels["data"] for run in runs} == {data}
+            assert (runs[0].config["train_epochs"] == 400) == (scale == "laptop")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments import report
+from experiments import datasets, report
 from experiments import rows as ask
 from experiments.claims import sync_async
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report, without
@@ -43,6 +43,14 @@ def test_configs_are_what_the_labels_say(scale):
             assert config["reducer"]["num_required"] == n - sync_async.SETTINGS[scale].backups[n]
         else:
             assert config["optimizer"]["learning_rate"] == pytest.approx(run.labels["rate"] * 53 / n)
+
+
+def test_digits_stand_in_at_the_laptop_scale_alone():
+    with datasets.stand_in("digits"):
+        for scale, data in {"smoke": "digits", "laptop": "digits", "gpu": "cifar10"}.items():
+            runs = CLAIM.runs(scale, [])
+            assert {run.config["data"]["name"] for run in runs} == {run.labels["data"] for run in runs} == {data}
+            assert (runs[0].config["train_epochs"] == 200) == (scale == "laptop")
 
 
 @pytest.mark.parametrize(
