@@ -135,7 +135,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
 
 
 EXPERIMENT = Experiment(
-    number=23,
+    number=24,
     title="Fitting a polynomial: on average",
     claim="Averaged over random samples, plain SGD with two workers finds the coefficients of a square polynomial in "
     "fewer steps with Adasum than with averaging, each at its best learning rate.",
