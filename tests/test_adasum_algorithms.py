@@ -244,10 +244,10 @@ def test_half_precision_is_sent_as_such(algorithm):
 # ---- telemetry -------------------------------------------------------------------------------------------------------
 
 
-def telemetry_by_hand(g):
+def telemetry_by_hand(g, result=None):
     rows = g.reshape(len(g), -1)
     rows = rows[np.linalg.norm(rows, axis=1) > 0]
-    length, norms = np.linalg.norm(oracle(g)), np.linalg.norm(rows, axis=1)
+    length, norms = np.linalg.norm(oracle(g) if result is None else result), np.linalg.norm(rows, axis=1)
     units = rows / norms[:, None]
     upper = (units @ units.T)[np.triu_indices(len(rows), 1)]
     return {
@@ -293,8 +293,10 @@ def test_telemetry(layout, algorithm):
     for contributes in (None, mask):
         metrics = metrics_of(held, num_devices=num_devices, algorithm=algorithm, contributes=contributes)
         counted = absent(list(held.values()), np.ones(n, bool) if contributes is None else mask, 0)
-        by_hand = {layer: telemetry_by_hand(g) for layer, g in zip(held, wide(counted), strict=True)}
-        expected = {f"{key}/{layer}": value for layer, scalars in by_hand.items() for key, value in scalars.items()}
+        layers = [layer.reshape(n, -1) for layer in wide(counted)]
+        by_hand = {f"/{name}": telemetry_by_hand(layer) for name, layer in zip(held, layers, strict=True)}
+        by_hand[""] = telemetry_by_hand(np.hstack(layers), np.hstack([oracle(layer) for layer in layers]))
+        expected = {f"{key}{name}": value for name, scalars in by_hand.items() for key, value in scalars.items()}
         assert metrics.keys() == expected.keys()
         for name, value in expected.items():
             assert metrics[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name
@@ -308,6 +310,17 @@ def test_telemetry_of_what_has_no_angle():
     for layer, values in expect.items():
         seen = [metrics[f"{key}/{layer}"] for key in ("orthogonality", "cosine", "gain")]
         np.testing.assert_allclose(seen, values, atol=1e-6, err_msg=layer)
+
+
+def test_telemetry_of_the_model_joins_layers_of_any_scale():
+    _, a, b, *_ = leaves_of(8)
+    held = {"a": 1e-25 * a, "b": 1e12 * b}
+    metrics = metrics_of(held, num_devices=2)
+    for key in ("orthogonality", "cosine", "gain"):  # the large layer is all that counts
+        assert metrics[key] == pytest.approx(metrics[f"{key}/b"], rel=1e-5) != metrics[f"{key}/a"]
+    as_one = metrics_of(held, num_devices=2, granularity="model")
+    for key in ("orthogonality", "cosine", "gain"):
+        assert as_one[key] == pytest.approx(as_one[f"{key}/model"], rel=1e-6)
 
 
 def test_telemetry_changes_no_result_and_is_off_by_default():

@@ -1,27 +1,63 @@
-"""The cost of Adasum against that of the sum: time and bytes of one reduction, over sizes of the gradient."""
+"""The cost of Adasum against that of the sum: of whole steps over a network, and of one reduction without one."""
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import drawing
+import runs as run_folders
+from experiments import datasets, drawing, paper_table, significance
 from experiments import rows as ask
 from experiments.drawing import Figure
-from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
-from launch.children import ROOT
+from experiments.experiment import Basis, Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
+from experiments.hosts import NUM_HOSTS, TwoHosts
+from experiments.paper_table import Cell
+from launch.children import POLL_SECONDS, ROOT, Children, last_line
 
+REDUCERS = {"sum": "sum", "adasum": "Adasum"}
+# One reduction, on devices that share a memory.
 SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (10_000,), "laptop": (10_000, 100_000, 1_000_000, 10_000_000)}
 REPEATS = {"smoke": 3, "laptop": 15}
+KERNEL_SEEDS = {"smoke": 1, "laptop": 3}
 NUM_WORKERS = 8
-MOST_TIME, MOST_BYTES = 2.0, 1.05  # over those of the sum
+# Whole steps, of two processes with a link between them.
+LINKS: dict[Scale, tuple[int, ...]] = {"smoke": (1,), "laptop": (1, 10)}  # gigabits a second
+STEPS = {"smoke": 10, "laptop": 100}
+LINK_SEEDS = {"smoke": 1, "laptop": 8}
+LOGGED = 10  # times in a run that its speed is recorded
+PORT = 8476
+MOST_TIME, MOST_BYTES = 1.1, 1.05  # over those of the sum
+# Key of a row, digits, and words.
+KERNEL = (
+    ("time_ratio", 2, "time over that of the sum"),
+    ("bytes_ratio", 4, "bytes over those of the sum"),
+    ("mean_ratio", 2, "time over that of the mean"),
+)
 
 
-def _measure(*, sizes: list[int], repeats: int, seed: int) -> dict[str, Any]:
-    """Measures both reducers in turns, in a process of its own, as it needs eight devices."""
+def _runs(scale: Scale, rows: Rows) -> list[Run]:
+    del rows
+    images = datasets.image_set(scale)["data.name"]
+    kernel = {"sizes": list(SIZES[scale]), "repeats": REPEATS[scale]}
+    links = [{"gigabits": gigabits, "data": images, "steps": STEPS[scale]} for gigabits in LINKS[scale]]
+    return [
+        *(Run(labels={**kernel, "seed": seed}) for seed in range(KERNEL_SEEDS[scale])),
+        *(Run(labels={**link, "seed": seed}) for link in links for seed in range(LINK_SEEDS[scale])),
+    ]
+
+
+def _measure(**labels: Any) -> dict[str, Any]:
+    return _on_devices(**labels) if "sizes" in labels else _over_link(**labels)
+
+
+def _on_devices(*, sizes: list[int], repeats: int, seed: int) -> dict[str, Any]:
+    """Measures one reduction by each in turns, in a process of its own, as it needs eight devices."""
     del seed  # distinguishes repetitions
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found.json"
@@ -66,62 +102,205 @@ def digest(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _over_link(*, gigabits: float, data: str, steps: int, seed: int) -> dict[str, Any]:
+    """Trains with each reducer, as two processes on hosts of their own; returns seconds and sent bytes of a step.
+
+    Every other seed begins with the other reducer, so that neither always has the warmer machine.
+    """
+    found: dict[str, Any] = {"cpu_count": os.cpu_count()}
+    with TwoHosts(bits_per_second=1e9 * gigabits) as hosts:
+        for reducer in list(REDUCERS)[:: 1 if seed % 2 == 0 else -1]:
+            before = _bytes_sent(hosts)
+            with tempfile.TemporaryDirectory() as folder:
+                _train(hosts, Path(folder), flags=_flags(reducer, data=data, steps=steps, seed=seed))
+                records = run_folders.read(Path(folder) / "run" / "metrics.jsonl")
+            found[f"{reducer}_seconds"] = step_seconds(records)
+            found[f"{reducer}_bytes"] = (_bytes_sent(hosts) - before) / NUM_HOSTS / steps
+    return found
+
+
+def _flags(reducer: str, *, data: str, steps: int, seed: int) -> list[str]:
+    """Returns flags of train.py: the recipe of Adasum's authors for one worker a host, with gradients reduced."""
+    overrides: dict[str, Any] = {
+        "data.name": data,
+        "num_workers": NUM_HOSTS,
+        "reducer.name": reducer,
+        "reducer_on": "gradients",
+        "schedule.name": "constant",
+        "optimizer.learning_rate": 0.001,  # the sum stays finite
+        "train_steps": steps,
+        "log_every_steps": max(1, steps // LOGGED),
+        "eval_every_steps": steps,
+        "checkpoint_every_steps": steps,
+        "seed": seed,
+    }
+    return ["--config=configs/mnist_adasum.py", *(f"--config.{key}={value}" for key, value in overrides.items())]
+
+
+def _train(hosts: TwoHosts, folder: Path, *, flags: Sequence[str]) -> None:
+    """Runs train.py on both hosts, each with its share of the cores.
+
+    Raises:
+      ValueError: one line, if a process fails.
+    """
+    command = [sys.executable, str(ROOT / "train.py"), *flags, f"--workdir={folder / 'run'}"]
+    command += [f"--coordinator={hosts.addresses[0]}:{PORT}", f"--num_processes={NUM_HOSTS}"]
+    cores = sorted(os.sched_getaffinity(0))
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    with Children() as children, open(folder / "output", "w+b") as output:
+        processes = [
+            children.start(
+                hosts.inside(host, [*command, f"--process_id={host}"]),
+                output=output,
+                environment=environment,
+                cores=cores[host::NUM_HOSTS],
+            )
+            for host in range(NUM_HOSTS)
+        ]
+        while any(process.poll() is None for process in processes):
+            if any(process.poll() for process in processes):  # the others would wait for it
+                children.kill()
+            children.forward_signals()
+            time.sleep(POLL_SECONDS)
+        if any(process.returncode for process in processes):
+            raise ValueError(f"train.py over a link: {last_line(output) or 'it said nothing'}")
+
+
+def _bytes_sent(hosts: TwoHosts) -> int:
+    return sum(map(hosts.bytes_sent, range(NUM_HOSTS)))
+
+
+def step_seconds(records: Sequence[Mapping[str, Any]]) -> float:
+    """Returns the median seconds of a whole step over a run's records; the first, which compiles, does not count.
+
+    >>> records = [{"kind": "train", "steps_per_second": speed} for speed in (0.1, 4.0, 5.0, 2.0)]
+    >>> step_seconds(records)
+    0.25
+    """
+    speeds = [record["steps_per_second"] for record in records if record["kind"] == "train"]
+    return 1 / statistics.median(speeds[1:])
+
+
+def _kernel(rows: Rows) -> list[Row]:
+    return [row for row in rows if "num_floats" in row]
+
+
+def _linked(rows: Rows, gigabits: float) -> list[Row]:
+    return ask.select(rows, gigabits=gigabits)
+
+
+def _links(rows: Rows) -> list[float]:
+    return ask.distinct(rows, "gigabits")
+
+
+def _over_sum(rows: Rows, quantity: str) -> list[float]:
+    """Returns a quantity of a step with Adasum over that with the sum, run by run."""
+    return [row[f"adasum_{quantity}"] / row[f"sum_{quantity}"] for row in rows]
+
+
+def _share(row: Row) -> float:
+    """Returns the share of the step that Adasum adds, in percent."""
+    return 100 * (1 - row["sum_seconds"] / row["adasum_seconds"])
+
+
 def _findings(rows: Rows) -> list[Finding]:
-    largest = f"{rows[0]['num_floats'][-1]:,} floats"
-    time, sent, over_mean = _ratios(rows)
+    found = []
     as_efficient = Quoted("almost as efficient as summing", "READ: abstract, arXiv")
     same_bytes = Quoted("1, but for O(log2 n) small messages", "DERIVED: halving and doubling")
+    for gigabits in _links(rows):
+        same, link = _linked(rows, gigabits), f"{gigabits:g} Gb/s"
+        time, sent = (Sample.of(_over_sum(same, quantity), digits=3) for quantity in ("seconds", "bytes"))
+        added = Sample.of(list(map(_share, same)), digits=1, unit="%")
+        found += [
+            Finding(f"whole step with Adasum over that with the sum, {link}", ours=time, paper=as_efficient),
+            Finding(f"share of the step that Adasum adds, {link}", ours=added),
+            Finding(f"bytes on the wire, over those of the sum, {link}", ours=sent, paper=same_bytes, paper_number=1),
+        ]
+    if kernel := _kernel(rows):
+        where = f"one reduction on {kernel[0]['num_devices']} devices that share a memory"
+        largest = f"{kernel[0]['num_floats'][-1]:,} floats"
+        for key, digits, words in KERNEL:
+            ours = ask.curve(kernel, key, digits=digits)[-1]
+            found.append(Finding(f"{where}, {words}, {largest}", ours=ours))
     slower = Quoted("about 10 times slower than the sum, 8 V100 a node", "READ: Horovod's issue 1760")
-    return [
-        Finding(f"time of Adasum over that of the sum, {largest}", ours=time, paper=as_efficient),
-        Finding(
-            f"bytes that a worker sends, over those of the sum, {largest}", ours=sent, paper=same_bytes, paper_number=1
-        ),
-        Finding(f"time of Adasum over that of the mean, {largest}", ours=over_mean),
-        Finding("what users say", ours="not tried: no cluster", paper=slower),
-    ]
-
-
-def _ratios(rows: Rows) -> list[Sample]:
-    """Returns time and bytes over those of the sum, and time over that of the mean, for the largest size."""
-    digits = {"time_ratio": 2, "bytes_ratio": 4, "mean_ratio": 2}
-    return [ask.curve(rows, key, digits=digits[key])[-1] for key in digits]
+    return [*found, Finding("what users say", ours="not tried: no cluster", paper=slower)]
 
 
 def _judge(rows: Rows) -> Verdict:
-    time, sent, _ = _ratios(rows)
+    links = _links(rows)
+    if not links:
+        return Verdict.untested("The rule needs whole steps over a link.")
+    contrasts, parts, bytes_hold = [], [], True
+    for gigabits in links:
+        same = _linked(rows, gigabits)
+        ratios, sent = _over_sum(same, "seconds"), Sample.of(_over_sum(same, "bytes"), digits=3)
+        compared = f"{gigabits:g} Gb/s: step with Adasum below {MOST_TIME:g} times that with the sum"
+        margin = [MOST_TIME] * len(ratios)
+        contrasts.append(significance.paired(ratios, margin, compared=compared, side="less", digits=3))
+        bytes_hold = bytes_hold and sent.mean <= MOST_BYTES
+        parts.append(
+            f"Over {gigabits:g} Gb/s a whole step takes {Sample.of(ratios, digits=3)} times as long with Adasum as "
+            f"with the sum, and sends {sent} times the bytes."
+        )
+    contrasts = significance.holm(contrasts)
     return Verdict.of(
-        time.mean <= MOST_TIME and sent.mean <= MOST_BYTES,
-        f"With {rows[0]['num_floats'][-1]:,} floats Adasum takes {time} times as long as the sum (bound {MOST_TIME:g}) "
-        f"and sends {sent} times the bytes (bound {MOST_BYTES:g}), on {rows[0]['num_devices']} devices of one machine "
-        f"with {rows[0]['cpu_count']} cores: memory in the place of a network.",
+        bytes_hold and all(contrast.holds for contrast in contrasts), " ".join(parts), contrasts=contrasts
     )
 
 
+def _basis(rows: Rows) -> Basis:
+    linked = [row for row in rows if "gigabits" in row]
+    return ask.basis(linked or rows, model=f"LeNet-5 on {NUM_HOSTS} hosts" if linked else "no model")
+
+
+def _paper_table(rows: Rows) -> Table:
+    if not (kernel := _kernel(rows)):
+        return Table((), ())
+    close = Quoted("close to the sum's", "MEM-lo, a figure")
+    columns = [ask.curve(kernel, f"{reducer}_seconds", digits=2, scale=1e3) for reducer in REDUCERS]
+    lines = {
+        f"{size:,}": [Cell(None, added), Cell(close, adasum)]
+        for size, added, adasum in zip(kernel[0]["num_floats"], *columns, strict=True)
+    }
+    note = (
+        "The paper has a figure of latency over tensor sizes: 64 tensors, 16 nodes of 4 V100, 100 Gb/s InfiniBand, "
+        f"against NCCL's sum (MEM-lo). Ours: {kernel[0]['num_devices']} devices of one machine that share its memory."
+    )
+    return paper_table.table("Floats", [f"{label}, ms" for label in REDUCERS.values()], lines, note=note)
+
+
 def _table(rows: Rows) -> Table:
-    columns = [
-        *(ask.curve(rows, f"{who}_seconds", digits=2, scale=1e3) for who in ("adasum", "sum")),
-        ask.curve(rows, "time_ratio", digits=2),
-        ask.curve(rows, "bytes_ratio", digits=4),
-    ]
-    sizes = [f"{size:,}" for size in rows[0]["num_floats"]]
-    cells = [[size, *map(str, samples)] for size, *samples in zip(sizes, *columns, strict=True)]
-    header = ["Floats", "Adasum, ms", "Sum, ms", "Time ratio", "Bytes ratio"]
-    return Table(header, cells, "Medians over the rounds of each run.")
+    cells = []
+    for gigabits in _links(rows):
+        same = _linked(rows, gigabits)
+        times = [Sample.of([1e3 * row[f"{reducer}_seconds"] for row in same], digits=1) for reducer in REDUCERS]
+        sent = [Sample.of([row[f"{reducer}_bytes"] / 1e6 for row in same], digits=2) for reducer in REDUCERS]
+        cells.append([f"{gigabits:g} Gb/s", *map(str, (*times, *sent))])
+    header = [f"{label}, {what}" for what in ("ms a step", "MB a step") for label in REDUCERS.values()]
+    return Table(["Link", *header], cells, "Median seconds of a run's steps; bytes that a host sends, headers and all.")
 
 
 def _draw(rows: Rows, figure: Figure) -> None:
-    times, ratios = figure.subplots(1, 2)
-    for position, (who, label) in enumerate((("sum", "sum"), ("adasum", "Adasum"))):
-        samples = ask.curve(rows, f"{who}_seconds", scale=1e3)
-        drawing.band(times, rows[0]["num_floats"], samples, position=position, label=label)
-    times.set(xscale="log", yscale="log", xlabel="floats of a gradient", ylabel="milliseconds")
-    for position, (key, label) in enumerate((("time_ratio", "time"), ("bytes_ratio", "bytes sent")), start=1):
-        drawing.band(ratios, rows[0]["num_floats"], ask.curve(rows, key), position=position, label=label)
-    ratios.axhline(MOST_TIME, linestyle="--", label="bound of the rule, for time", **drawing.REFERENCE)
-    ratios.set(xscale="log", xlabel="floats of a gradient", ylabel="Adasum over sum", ylim=(0, None))
-    for axes in (times, ratios):
-        axes.legend(fontsize=8)
+    steps, times = figure.subplots(1, 2)
+    links, width = _links(rows), 0.35
+    for position, (reducer, label) in enumerate(REDUCERS.items()):
+        look: Any = {"color": drawing.COLOURS[position], "label": label}
+        if links:
+            samples = [Sample.of([1e3 * row[f"{reducer}_seconds"] for row in _linked(rows, link)]) for link in links]
+            xs = [i + (position - 0.5) * width for i in range(len(links))]
+            means, errors = [sample.mean for sample in samples], [sample.std for sample in samples]
+            steps.bar(xs, means, width, yerr=errors, capsize=3, hatch="//" if position else "", **look)
+        if kernel := _kernel(rows):
+            curve = ask.curve(kernel, f"{reducer}_seconds", scale=1e3)
+            drawing.band(times, kernel[0]["num_floats"], curve, position=position, label=label)
+            times.set(xscale="log", yscale="log")
+    drawing.ticks(steps, {i: f"{link:g} Gb/s" for i, link in enumerate(links)})
+    steps.set(title="a whole step, two hosts", ylabel="milliseconds")
+    steps.margins(y=0.3)  # room for the legend
+    times.set(title="one reduction, a shared memory", xlabel="floats of a gradient", ylabel="milliseconds")
+    for axes in (steps, times):
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(fontsize=8)
 
 
 EXPERIMENT = Experiment(
@@ -129,30 +308,33 @@ EXPERIMENT = Experiment(
     title="Cost of Adasum",
     claim="Adasum of gradients is almost as efficient as their sum.",
     source="arXiv 2006.02924, abstract, and the micro-benchmark of latency over sizes",
-    rule=f"Supported if, for the largest gradient, Adasum takes at most {MOST_TIME:g} times as long as the sum (the "
-    "median over rounds, its mean over three processes) and sends at most "
-    f"{MOST_BYTES:g} times the bytes. Adasum needs a second pass over the gradients (dot products, then the weighted "
-    "sum); where devices share a memory, that is the bottleneck, a second pass can double the time, and nothing else "
-    "should come on top. Where a network is the bottleneck, bytes decide.",
-    hours={"smoke": 0.01, "laptop": 0.15},
-    runs=repeated(
-        lambda scale: [{"sizes": list(SIZES[scale]), "repeats": REPEATS[scale]}], seeds={"smoke": 1, "laptop": 3}
-    ),
+    rule="By whole train steps of LeNet-5 on two hosts, over a link of 1 and one of 10 Gb/s: the time of a step with "
+    f"Adasum over that with the sum, run by run. Supported if for both links it is below {MOST_TIME:g} (one-sided "
+    f"paired t-tests over runs, corrected by Holm's method, at {significance.ALPHA}), and Adasum sends at most "
+    f"{MOST_BYTES:g} times the bytes. The cost of one reduction on devices that share a memory is measured apart, and "
+    "is no part of the rule. Not tested without whole steps over a link.",
+    hours={"smoke": 0.04, "laptop": 0.35},
+    runs=_runs,
     measure=_measure,
     timings=("time_ratio", "adasum_seconds", "sum_seconds", "mean_ratio", "cpu_count", "device_kind"),
     findings=_findings,
-    basis=lambda rows: ask.basis(rows, data="8 devices that share a memory", model="no model"),
+    basis=_basis,
     judge=_judge,
+    paper_table=_paper_table,
     table=_table,
     draw=_draw,
     inches=(7.0, 3.2),
     notes=(
-        "Measured by `python -m benchmarks.reducers`: the leaves of ResNet-50 with all widths scaled alike, 8 workers "
-        "on 8 devices, each reducer compiled as the train step has it, both in the same rounds.",
-        "Differs in: the paper measured 64 tensors on 16 nodes with 4 GPUs each (an unverified recollection), against "
-        "NCCL; here 8 devices of one CPU share its memory, so that this says nothing of latency, of overlap with a "
-        "network, or of GPUs. On several GPUs of one machine the same command measures theirs.",
-        "The time bound was set knowing earlier measurements of this implementation on two cores, which were 1.6 to "
-        "1.8 times the mean at 10 million floats: it is a bound for regressions as much as a test of the claim.",
+        "Whole steps: two processes of train.py, each on a host of its own with a worker of 32 examples. The hosts "
+        "are network namespaces of one machine, and divide its cores; the link is a pair of interfaces, each of which "
+        "sends no more bits a second than said, by the kernel's token bucket. It adds no latency, which favours "
+        "Adasum, as it takes more rounds. It needs Linux, root and the programs ip and tc; a run says so in one line "
+        "where they are missing.",
+        "One reduction: measured by `python -m benchmarks.reducers`: the leaves of ResNet-50 with all widths scaled "
+        f"alike, {NUM_WORKERS} workers on as many devices, each reducer compiled as the train step has it, both in "
+        "the same rounds. Adasum needs a second pass over the gradients (dot products, then the weighted sum); where "
+        "devices share a memory, that is the bottleneck. On several GPUs of one machine the same command measures "
+        "theirs.",
+        f'The margin of {MOST_TIME:g} was set before the runs that decide, as what "almost" may mean.',
     ),
 )

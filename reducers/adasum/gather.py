@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from reducers.adasum.layers import wide
 from reducers.adasum.pairs import Tree, fold, pair, unit
-from reducers.adasum.telemetry import Telemetry, telemetry_of
+from reducers.adasum.telemetry import Products
 from reducers.backend import sum_neighbours
 from reducers.collectives import cut, gather_workers, join
 
@@ -18,7 +18,7 @@ _TOGETHER_ELEMENTS = 8192
 
 def gather_and_fold(
     vectors: Sequence[jax.Array], *, axes: tuple[str, ...], tree: Tree
-) -> list[tuple[jax.Array, Callable[[], Telemetry]]]:
+) -> list[tuple[jax.Array, Callable[[], Products]]]:
     """Every device gathers all nodes and folds the vectors themselves: the definition of Adasum.
 
     Args:
@@ -28,7 +28,7 @@ def gather_and_fold(
       tree: over num_devices * k nodes.
 
     Returns:
-      For every layer the result, [m], and a function that returns its telemetry.
+      For every layer the result, [m], and a function that returns its products.
     """
     block = join(vectors, axis=1)  # (k, M)
     block = wide(gather_workers(block, axes).reshape(-1, block.shape[1]))  # (n, M)
@@ -36,7 +36,7 @@ def gather_and_fold(
         block = sum_neighbours(block, tree.group_size)
         tree = tree.after_groups()
     stacks = cut(block, [x.shape[1] for x in vectors])  # (n, m) each
-    return [(v, functools.partial(_telemetry, x, v)) for x, v in zip(stacks, _fold_all(stacks, tree), strict=True)]
+    return [(v, functools.partial(_products, x, v)) for x, v in zip(stacks, _fold_all(stacks, tree), strict=True)]
 
 
 def _fold_all(stacks: list[jax.Array], tree: Tree) -> list[jax.Array]:
@@ -50,8 +50,8 @@ def _fold_all(stacks: list[jax.Array], tree: Tree) -> list[jax.Array]:
     return [results[i] for i in range(len(stacks))]
 
 
-def _telemetry(nodes: jax.Array, result: jax.Array) -> Telemetry:
+def _products(nodes: jax.Array, result: jax.Array) -> Products:
     scales, units = jax.vmap(unit)(nodes)
     scale, direction = unit(result)
     gram = jnp.matmul(units, units.T, precision="highest")
-    return telemetry_of(scales, gram, scale * jnp.linalg.norm(direction))
+    return Products(scales, gram, scale * jnp.linalg.norm(direction))

@@ -18,7 +18,7 @@ from jax import numpy as jnp
 
 from reducers.adasum.layers import wide
 from reducers.adasum.pairs import Tree, coefficients, nonzero, power_of_two
-from reducers.adasum.telemetry import Telemetry, telemetry_of
+from reducers.adasum.telemetry import Products
 from reducers.backend import dot_products, sum_neighbours
 from reducers.collectives import cut, gather_workers, join, num_workers
 
@@ -47,7 +47,7 @@ def too_small(num_elements: int, *, num_nodes: int) -> bool:
 
 def fold_slices(
     vectors: Sequence[jax.Array], *, axes: tuple[str, ...], tree: Tree, present: jax.Array | None = None
-) -> list[tuple[jax.Array, Callable[[], Telemetry]]]:
+) -> list[tuple[jax.Array, Callable[[], Products]]]:
     """Exchanges slices, folds in coefficient space, and gathers the weighted sums of the slices.
 
     Args:
@@ -58,12 +58,12 @@ def fold_slices(
       present: [num_devices * k], which of the nodes may be anything but zero; None for all.
 
     Returns:
-      For every layer the result, [m], of the dtype that came in, and a function that returns its telemetry.
+      For every layer the result, [m], of the dtype that came in, and a function that returns its products.
     """
     present = None if present is None else present[None]
     if not axes:
         sums, spanned = fold_rows([wide(nodes)[None] for nodes in vectors], tree=tree, present=present)
-        return [(result[0], functools.partial(_telemetry, spanned, i)) for i, result in enumerate(sums)]
+        return [(result[0], functools.partial(_products, spanned, i)) for i, result in enumerate(sums)]
     parts = [_slices(nodes, num_workers(axes)) for nodes in vectors]  # (k, num_devices, m / num_devices) each
     block = join(parts, axis=2)
     block = lax.all_to_all(block, axes, split_axis=1, concat_axis=0)  # (num_devices, k, M)
@@ -73,7 +73,7 @@ def fold_slices(
     whole = gather_workers(whole, axes)  # (num_devices, M)
     padded = cut(whole, [part.shape[2] for part in parts])
     results = [x.reshape(-1)[: nodes.shape[1]] for x, nodes in zip(padded, vectors, strict=True)]
-    return [(result, functools.partial(_telemetry, spanned, i)) for i, result in enumerate(results)]
+    return [(result, functools.partial(_products, spanned, i)) for i, result in enumerate(results)]
 
 
 @functools.partial(jax.jit, static_argnames=("tree", "axes"))  # layers of one size are traced once
@@ -147,9 +147,9 @@ def fold_coefficients(scales: jax.Array, gram: jax.Array, *, tree: Tree) -> Span
     return Spanned(scale[:, 0], square[:, 0, 0], weights, scales, gram)
 
 
-def _telemetry(spanned: Spanned, layer: int) -> Telemetry:
+def _products(spanned: Spanned, layer: int) -> Products:
     length = spanned.scale[layer] * jnp.sqrt(jnp.maximum(spanned.square[layer], 0))
-    return telemetry_of(spanned.scales[layer], spanned.gram[layer], length)
+    return Products(spanned.scales[layer], spanned.gram[layer], length)
 
 
 def _normalised(rows: list[jax.Array], gram: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -17,7 +17,7 @@ from reducers.adasum.gram import fold_slices, too_small
 from reducers.adasum.halving import halving
 from reducers.adasum.lanes import TOGETHER, LanePlan, fold_lanes, plan_lanes
 from reducers.adasum.pairs import Tree
-from reducers.adasum.telemetry import Telemetry, as_metrics
+from reducers.adasum.telemetry import Products, initial_metrics, metrics_of
 from reducers.collectives import AxisName, axes_of, devices_and_lanes, gather_workers, in_buckets, num_workers
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
@@ -63,10 +63,10 @@ def adasum(
       group_size: how many neighbouring workers are combined first, before the groups are by Adasum; it divides the
         number of workers.
       within: how a group is combined. "mean" is what Horovod does inside a node of GPUs.
-      telemetry: "on" keeps ``metrics`` of each layer in the state: the length of the result over the root of the summed
-        squared lengths of the gradients ("orthogonality", 1 if they are orthogonal) and over the length of their mean
-        ("gain"), and the mean cosine of all pairs ("cosine"). It works with "gram" and "gather" alone, and folds no
-        lanes beforehand.
+      telemetry: "on" keeps ``metrics`` of each layer and of the whole model in the state: the length of the result over
+        the root of the summed squared lengths of the gradients ("orthogonality", 1 if they are orthogonal) and over the
+        length of their mean ("gain"), and the mean cosine of all pairs ("cosine"). It works with "gram" and "gather"
+        alone, and folds no lanes beforehand.
 
     Returns:
       A reducer. Its update takes ``contributes``, optional: a bool of each worker, whether it is counted; a
@@ -100,7 +100,7 @@ def adasum(
     def init_fn(params):
         if not has_telemetry:
             return optax.EmptyState()
-        return AdasumState(as_metrics({name: Telemetry(0.0, 0.0, 0.0) for name in layers.members(params, granularity)}))
+        return AdasumState(initial_metrics(layers.members(params, granularity)))
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
@@ -112,10 +112,10 @@ def adasum(
         if within == "mean" and group_size > 1:  # the sum of shares
             share = _share(present, lax.axis_index(axes), group_size=group_size)
             vectors = {name: share * layers.wide(vector) for name, vector in vectors.items()}
-        results, measured = _reduce(
+        results, products = _reduce(
             vectors, axes=axes, tree=tree, present=present, algorithm=algorithm, has_telemetry=has_telemetry
         )
-        return restore(results), AdasumState(as_metrics(measured)) if has_telemetry else state
+        return restore(results), AdasumState(metrics_of(products)) if has_telemetry else state
 
     return Reducer(init_fn, update_fn, axis_name=axes, takes_mask=True, homogeneous=True)
 
@@ -203,8 +203,8 @@ def _reduce(
     present: jax.Array | None,
     algorithm: Algorithm,
     has_telemetry: bool,
-) -> tuple[dict[str, jax.Array], dict[str, Telemetry]]:
-    """Returns the result of every layer, [m], and its telemetry if asked for."""
+) -> tuple[dict[str, jax.Array], dict[str, Products]]:
+    """Returns the result of every layer, [m], and its products if telemetry is asked for."""
     devices, lanes = devices_and_lanes(axes)
     if (*devices, *lanes) != axes:
         raise ValueError(f"axis_name={axes!r}: vmapped axes ({', '.join(lanes)}) must come after those of devices")
@@ -234,12 +234,12 @@ def _reduce(
         which = _choose(vector.size, algorithm=algorithm, num_devices=num_devices, tree=rest)
         chosen.setdefault(which, []).append(name)
     results: dict[str, jax.Array] = {}
-    measured: dict[str, Telemetry] = {}
+    products: dict[str, Products] = {}
     for which, names in chosen.items():
         stacked = [nodes[name] for name in names]
         done = in_buckets(exchanges[which], stacked) if devices else exchanges[which](stacked)
-        for name, (result, telemetry_of) in zip(names, done, strict=True):
+        for name, (result, products_of) in zip(names, done, strict=True):
             results[name] = result
             if has_telemetry:
-                measured[name] = telemetry_of()
-    return results, measured
+                products[name] = products_of()
+    return results, products

@@ -1,0 +1,149 @@
+"""The claim about the cost of Adasum: one reduction, whole steps over a link, the rule and the report."""
+
+import subprocess
+import sys
+
+import pytest
+
+from experiments import hosts, report
+from experiments.claims import adasum_cost
+from experiments.significance import TooFewRuns
+from tests.claim_rows import FAILS, HOLDS, UNTESTED, whole_report
+
+CLAIM = adasum_cost.EXPERIMENT
+
+
+def benchmark(*, refused=""):
+    def row(reducer, size, seconds, sent):
+        more = {"baseline_seconds": [1.0] * len(seconds), "refused": refused}
+        traffic = {"bytes_per_worker": sent, "collectives": {}}
+        return {"reducer": reducer, "num_floats": size, "seconds": seconds, "traffic": traffic, **more}
+
+    rows = [
+        row("adasum", 10, [4.0, 6.0, 9.0], 101.0),
+        row("sum", 10, [2.0, 2.0, 9.0], 100.0),
+        row("adasum", 20, [3.0, 3.0, 3.0], 200.0),
+        row("sum", 20, [2.0, 2.0, 1.0], 200.0),
+    ]
+    return {"rows": rows, "num_devices": 8, "cpu_count": 2, "device_kind": "cpu"}
+
+
+def test_digest_pairs_the_calls_of_a_round():
+    row = adasum_cost.digest(benchmark())
+    assert row["num_floats"] == [10, 20]
+    assert row["time_ratio"] == [2.0, 1.5]  # medians of 2, 3, 1 and of 1.5, 1.5, 3
+    assert row["bytes_ratio"] == [1.01, 1.0]
+    assert row["sum_seconds"] == [2.0, 2.0]
+    assert row["mean_ratio"] == [6.0, 3.0]
+
+
+def test_digest_refuses_what_was_not_measured():
+    with pytest.raises(ValueError, match="adasum, 10 floats: too slow"):
+        adasum_cost.digest(benchmark(refused="too slow"))
+
+
+@pytest.mark.slow
+def test_cost_is_measured_in_a_process_of_its_own():
+    row = CLAIM.measure(sizes=[10_000], repeats=1, seed=0)
+    assert row["num_devices"] == 8
+    assert row["time_ratio"][0] > 0
+    assert 0.9 < row["bytes_ratio"][0] < 8  # small leaves are gathered
+
+
+def test_a_cost_that_cannot_be_measured_is_one_line():
+    with pytest.raises(ValueError, match=r"resnet50_like has .* floats at least"):
+        CLAIM.measure(sizes=[10], repeats=1, seed=0)
+
+
+def kernel_rows():
+    return [{**adasum_cost.digest(benchmark()), "seed": seed} for seed in range(3)]
+
+
+def link_rows(*, one=1.02, ten=1.05, sent=1.001, seeds=8, noise=0.02):
+    """Steps of 100 ms with the sum; with Adasum so many times as long over 1 and over 10 Gb/s."""
+    return [
+        {
+            **{"gigabits": gigabits, "data": "mnist", "steps": 100, "seed": seed, "cpu_count": 2},
+            **{"sum_seconds": 0.1, "adasum_seconds": 0.1 * (ratio + noise * ((seed % 3) - 1))},
+            **{"sum_bytes": 6.9e6, "adasum_bytes": 6.9e6 * sent},
+        }
+        for gigabits, ratio in ((1, one), (10, ten))
+        for seed in range(seeds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({}, HOLDS),
+        ({"one": 1.2}, FAILS),
+        ({"ten": 1.2}, FAILS),
+        ({"ten": 1.09, "noise": 0.1}, FAILS),  # below the margin by less than the noise
+        ({"sent": 1.2}, FAILS),
+    ],
+)
+def test_whole_steps_over_both_links_decide(changes, word):
+    rows = [*kernel_rows(), *link_rows(**changes)]
+    verdict = CLAIM.judge(rows)
+    assert verdict.word == word and CLAIM.basis(rows).n == 8
+    assert [contrast.holds for contrast in verdict.contrasts] == ["one" not in changes, "ten" not in changes]
+
+
+def test_one_reduction_alone_decides_nothing():
+    assert CLAIM.judge(kernel_rows()).word == UNTESTED
+    with pytest.raises(TooFewRuns):
+        CLAIM.judge(link_rows(seeds=1))
+
+
+def test_the_report_has_both_parts():
+    rows = [*kernel_rows(), *link_rows()]
+    ours = {finding.quantity: finding.ours for finding in CLAIM.findings(rows)}
+    assert ours["share of the step that Adasum adds, 10 Gb/s"].mean == pytest.approx(100 * (1 - 1 / 1.05), abs=0.5)
+    assert ours["one reduction on 8 devices that share a memory, time over that of the sum, 20 floats"].mean == 1.5
+    text = whole_report(CLAIM, rows)
+    assert "| 10 Gb/s | 100.0 ±" in text and "MEM-lo, a figure" in text
+    steps, reductions = report.draw(CLAIM, rows).axes
+    assert len(steps.patches) == 4 and len(reductions.lines) == 2
+
+
+@pytest.mark.parametrize("rows", [kernel_rows(), link_rows(), link_rows(seeds=1)[:1]])
+def test_a_part_of_the_runs_can_be_reported(rows):
+    assert CLAIM.claim in whole_report(CLAIM, rows)
+
+
+def test_a_machine_without_the_means_says_so_in_one_line(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ValueError, match="two hosts with a link between them: needs the program ip"):
+        CLAIM.measure(gigabits=1, data="digits", steps=2, seed=0)
+
+
+@pytest.mark.slow
+def test_steps_over_a_link_are_measured():
+    if reason := hosts.why_not():
+        pytest.skip(reason)
+    row = CLAIM.measure(gigabits=10, data="digits", steps=10, seed=1)
+    assert row["sum_seconds"] > 0 and row["adasum_seconds"] > 0
+    assert 0.8 < row["adasum_bytes"] / row["sum_bytes"] < 1.5
+
+
+def test_two_hosts_see_each_other_over_a_link_of_a_bandwidth():
+    if reason := hosts.why_not():
+        pytest.skip(reason)
+    listen = (
+        "import socket; server = socket.create_server(('', 5555)); print(flush=True)\n"
+        "connection = server.accept()[0]\n"
+        "while connection.recv(9999): pass"
+    )
+    send = "import socket, sys; socket.create_connection((sys.argv[1], 5555)).sendall(bytes(10**6))"
+    with hosts.TwoHosts(bits_per_second=1e9) as two:
+        command = two.inside(0, [sys.executable, "-c", listen])
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as listening:
+            listening.stdout.readline()
+            subprocess.run(two.inside(1, [sys.executable, "-c", send, two.addresses[0]]), check=True)
+        assert 1_000_000 < two.bytes_sent(1) < 1_200_000 and two.bytes_sent(0) < 100_000
+        for host in range(hosts.NUM_HOSTS):
+            limits = subprocess.run(two.inside(host, ["tc", "qdisc", "show"]), capture_output=True, text=True)
+            assert "rate 1Gbit" in limits.stdout
+        inside = two.inside(0, ["true"])
+        assert subprocess.run(inside).returncode == 0
+    assert subprocess.run(inside, capture_output=True).returncode != 0  # gone
