@@ -334,12 +334,12 @@ class Experiment:
         if missing := [run.name for run in self.runs(scale_of(rows), rows) if run.name not in finished]:
             others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             return Verdict.untested(f"Runs are missing: {missing[0]}{others}.")
-        if self.tuned and (edge := self.tuned.edge(scale_of(rows), rows)):
-            return Verdict.untested(edge)
         try:
-            return self.judge(rows)
+            verdict = self.judge(rows)
         except TooFewRuns as error:
             return Verdict.untested(f"{error}.")
+        edge = self.tuned.edge(scale_of(rows), rows) if self.tuned else ""
+        return Verdict.untested(edge) if edge and verdict.word != "not tested" else verdict
 
     @property
     def stated(self) -> dict[str, str]:

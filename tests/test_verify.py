@@ -260,11 +260,11 @@ def test_forecasts_are_the_sums_of_published_times(name):
     runs = forecast.all_runs(claims.load(name), "laptop", [], published=rows)
     found = forecast.forecast(claims.load(name), "laptop", runs, published=rows)
     recorded = {of_run["run"]: of_run["origin"]["wall_seconds"] for of_run in rows}
-    assert recorded.keys() & found.seconds.keys() and len(found.seconds) == len(runs)
-    assert all(found.seconds[run] == recorded[run] for run in recorded.keys() & found.seconds.keys())
-    assert found.basis.startswith("measured on ") and ("by their cost" in found.basis) == bool(
-        found.seconds.keys() - recorded
-    )
+    known = recorded.keys() & found.seconds.keys()  # none where the claim's runs have changed since
+    assert len(found.seconds) == len(runs)
+    assert all(found.seconds[run] == recorded[run] for run in known)
+    assert found.basis.startswith("measured on " if known else "estimated, never measured")
+    assert ("by their cost" in found.basis) == bool(known and found.seconds.keys() - recorded)
 
 
 def staged(scale, rows):
@@ -294,8 +294,10 @@ BIG = [(name, scale) for name in claims.CLAIMS for scale in claims.load(name).ho
 @pytest.mark.parametrize(("name", "scale"), BIG)
 def test_what_this_machine_cannot_run_can_be_planned(name, scale, tmp_path, capsys):
     assert command_line.main(["run", name, f"--scale={scale}", "--dry_run", f"--out={tmp_path / 'out'}"]) == 0
-    first, *lines, later, last = capsys.readouterr().out.splitlines()
-    awaited = int(re.search(r"for (\d+) runs with values that are picked", later)[1])
+    first, *lines, last = capsys.readouterr().out.splitlines()
+    awaited = 0
+    if claims.load(name).tuned:
+        awaited = int(re.search(r"for (\d+) runs with values that are picked", lines.pop())[1])
     assert first == f"{name} at scale {scale}: 0 of {len(lines) + awaited} runs are finished" and lines
     assert all("train.py --config=configs/" in line and " min " in line for line in lines)
     assert re.search(r"in all, one after another \((estimated, never measured|measured on .*)\)$", last)
