@@ -258,6 +258,7 @@ def run_sweep(
     if code_change == "refuse":  # it may have been edited meanwhile
         results.check_code(sweep.runs, root=root, code_change=code_change)
     rows = results.finished(sweep.runs, root=root)
+    root.mkdir(parents=True, exist_ok=True)  # the time may be up before a run has begun
     return sweep_report.write(SweepResults(sweep=sweep, rows=rows, goal=goal), root=root), failures
 
 

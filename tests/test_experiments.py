@@ -225,10 +225,18 @@ def test_a_run_that_fails_when_the_time_is_up_is_a_failure(tmp_path):
     assert failure.reason.startswith("exit code 1") and len(counts(tmp_path, "begun")) == 1
 
 
-def test_minutes_that_are_over_at_once_start_nothing(tmp_path, capsys):
-    argv = ["run", "convergence_constants", "--scale=smoke", f"--out={tmp_path}", "--minutes=1e-9"]
-    assert command_line.main(argv) == 0 and not list(tmp_path.glob("*/*/*/*"))
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["run", "convergence_constants", "--scale=smoke"],
+        ["reproduce", "convergence_constants", "--scale=smoke"],
+        ["sweep", "--config=configs/digits.py", "--grid=num_workers=2"],
+    ],
+)
+def test_minutes_that_are_over_at_once_start_nothing(argv, tmp_path, capsys):
+    assert command_line.main([*argv, f"--out={tmp_path}", "--minutes=1e-9"]) == 0
     assert "the time is up; 0 of 1 runs are finished; the same command goes on" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("output.log"))
 
 
 def test_data_that_are_missing_stop_all_before_a_run_unless_others_stand_in(tmp_path, monkeypatch, capsys):
