@@ -239,7 +239,7 @@ def run(argv: Sequence[str]) -> int:
         cache = FLAGS.compilation_cache and str(runs.expand(FLAGS.compilation_cache, key="compilation_cache"))
         layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
         count = steps_per_call(setup)
-        processes.check_same(  # folders may differ, and what is in them: data, and code of the user's own
+        processes.check_same(  # each has its own data.dir and files of code, whose contents must agree
             {
                 **{f"code.{module}": file["sha256"] for module, file in code.items()},
                 "data.num_train": setup.source.info.num_train,

@@ -4,7 +4,6 @@ TFDS itself downloads and converts the set. Most sets need TensorFlow for that, 
 program prints the commands that install it in a separate environment.
 """
 
-import argparse
 import importlib.util
 import logging
 import os
@@ -12,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any, NoReturn
+from typing import Any
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -20,6 +19,7 @@ if __name__ == "__main__":  # the imports below take seconds
     launch.command.begin()
 
 from data import tfds_sets
+from launch.parser import Parser
 
 
 def _unfit(features: Any) -> str:
@@ -29,14 +29,9 @@ def _unfit(features: Any) -> str:
 IMAGES_OR_TEXTS = tfds_sets.IMAGES_OF_ANY_SIZE._replace(unfit=_unfit)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:  # one line, like all other errors
-        raise ValueError(message)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Prepares one set; returns the exit code, 2 after an error, which it prints on stderr in one line."""
-    parser = _Parser(
+    parser = Parser(
         prog="python -m data.prepare", description="Prepares a TFDS set of images with labels, or of texts."
     )
     parser.add_argument("name", help="for example mnist, fashion_mnist, cifar10, svhn_cropped, tiny_shakespeare")

@@ -1,17 +1,21 @@
-"""Experiments: `python -m experiments list | run | report | reproduce | publish | sweep`; each has its own --help.
+"""Experiments: `python -m experiments list | run | report | reproduce | verify | sweep | ls`; each has its own --help.
 
     python -m experiments reproduce convergence_constants
+    python -m experiments verify convergence_constants --rows=2
     python -m experiments run lenet_workers --scale=laptop --jobs=2 --shard=1/4
     python -m experiments report --all
     python -m experiments sweep --config=configs/digits.py --grid reducer.name=mean,adasum --seeds=3
+    python -m experiments ls out/sweeps
 
 Finished runs are not run again, killed runs resume, and failed runs are listed without stopping the rest.
 """
 
 import argparse
+import math
 import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +25,16 @@ if __name__ == "__main__":  # the imports below take seconds
     launch.command.begin()
 
 import runs as run_folders
-from experiments import commands, slurm, sweep
+from experiments import claims, commands, datasets, listing, slurm, sweep, verify
 from experiments.commands import Shard
-from experiments.experiment import SCALES, Run
+from experiments.experiment import SCALES
+from experiments.goal import Goal
 from experiments.parsing import Parser
 from experiments.queue import Failure, Interrupted
+from experiments.sweep import Sweep
 from runs import CodeChange
 
-OUT = "out/experiments"
+OUT, SWEEPS, VERIFIED = "out/experiments", "out/sweeps", "out/verify"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,34 +42,51 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(prog="python -m experiments", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     kinds = top.add_subparsers(dest="command", required=True, parser_class=Parser)
 
-    scaled, queued = Parser(add_help=False), Parser(add_help=False)
+    scaled, queued, dry = (Parser(add_help=False) for _ in range(3))
     scaled.add_argument("--scale", choices=SCALES, default="laptop", help="default: laptop")
+    scaled.add_argument("--data", choices=[datasets.STAND_IN], help="images that stand in for MNIST")
     queued.add_argument(
         "--jobs", type=int, default=1, help="number of runs at once, which divide the cores among them (default: 1)"
     )
+    queued.add_argument("--minutes", type=float, help="after so many minutes, runs save and stop, to be gone on with")
     queued.add_argument("--shard", default="1/1", help="i/n: run every n-th run, as machine i of n")
     queued.add_argument("--slurm", type=int, help="submit this many shards as a SLURM array instead")
     queued.add_argument(
         "--slurm_option", action="append", default=[], help="key=value for submitit's executor; repeatable"
     )
 
+    dry.add_argument("--dry_run", action="store_true", help="print the commands and how long they take, run nothing")
+
     def command(name: str, does: str, *parents: Parser, out: str = OUT) -> argparse.ArgumentParser:
         kind = kinds.add_parser(name, help=does, description=does, allow_abbrev=False, parents=parents)
         kind.add_argument("--out", type=Path, default=Path(out), help=f"folder of the runs (default: {out})")
         return kind
 
-    command("list", "print names, claims, predicted hours and state")
-    command("run", "finish the runs of an experiment", scaled, queued).add_argument("name")
+    listed = command("list", "print names, claims, predicted hours and state, or the published rows of one experiment")
+    listed.add_argument("name", nargs="?")
+    command("run", "finish the runs of an experiment", scaled, queued, dry).add_argument("name")
     reported = command("report", "table, figure and verdict of the finished runs", scaled)
     reported.add_argument("name", nargs="?")
     reported.add_argument(
         "--all", action="store_true", help="write one page of all published claims, as Markdown and HTML"
     )
+    reported.add_argument("--published", action="store_true", help="print the published report; nothing is run")
     reported.add_argument("--readme", action="store_true", help="print the table of docs/experiments.md")
-    command("reproduce", "run, then report", scaled, queued).add_argument("name")
+    does = "run, report, and compare with the published rows"
+    command("reproduce", does, scaled, queued, dry).add_argument("name")
     command("publish", "write rows, report and figure into the repository", scaled).add_argument("name")
 
-    swept = command("sweep", "run a config with many values", queued, out="out/sweeps")
+    verified = command("verify", "run published rows again, and say how equal the numbers are", out=VERIFIED)
+    verified.add_argument("name", nargs="?")
+    verified.add_argument("--all", action="store_true", help="verify every experiment")
+    verified.add_argument("--rows", type=int, default=2, help="number of rows, the cheapest first (default: 2)")
+    verified.add_argument("--jobs", type=int, default=1, help="number of runs at once (default: 1)")
+    does = "run one published row again, by the command that it records"
+    command("rerun", does, dry, out=VERIFIED).add_argument("row", help="NAME/RUN, as `list NAME` prints them")
+
+    swept = command(
+        "sweep", "run a config with many values, and compare them on the validation split", queued, out=SWEEPS
+    )
     swept.add_argument("--config", required=True, help="config file, with an optional :variant")
     swept.add_argument("--set", action="append", default=[], help="key=value for all runs")
     swept.add_argument(
@@ -73,17 +96,35 @@ def parser() -> argparse.ArgumentParser:
     swept.add_argument("--draw", action="append", default=[], help="key=loguniform(a,b), uniform(a,b) or choice(x,y)")
     swept.add_argument("--draws", type=int, default=8, help="number of points to draw (default: 8)")
     swept.add_argument("--seeds", type=int, default=1, help="number of seeds per point (default: 1)")
+    swept.add_argument(
+        "--metric", help="metric of the evaluation that points are compared by (default: the task's own)"
+    )
+    swept.add_argument(
+        "--goal",
+        choices=("max", "min"),
+        help="which values of the metric are better (default: of the task's own metric, its own; else max for "
+        "accuracies, min for the rest)",
+    )
+    swept.add_argument(
+        "--name", help="name of the sweep's folder (default: one for each config and what --set gives to all runs)"
+    )
     swept.add_argument("--num_devices", type=int, help="number of devices per run")
     swept.add_argument(
         "--accept_code_change",
         action="store_true",
         help="keep the runs that are there although code of your own that they depend on has changed",
     )
+    listed = kinds.add_parser(
+        "ls", help="list the runs below a folder", description="list the runs below a folder", allow_abbrev=False
+    )
+    listed.add_argument(
+        "out", metavar="FOLDER", type=Path, help="a sweep, an experiment, or any other folder with runs"
+    )
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit code: 0, 1 if a run failed, 2 for bad input, 128 + n after signal n."""
+    """Runs a command; returns 0, 1 if a run failed or a row differs, 2 for bad input, or 128 + n after signal n."""
     try:
         return _main(sys.argv[1:] if argv is None else argv)
     except ValueError as error:
@@ -97,60 +138,117 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
     given.out = run_folders.expand(str(given.out), key="out")
-    for key in ("jobs", "seeds", "draws", "slurm"):
+    for key in ("jobs", "seeds", "draws", "slurm", "rows"):
         if (value := getattr(given, key, None)) is not None and value < 1:
             raise ValueError(f"{key}={value}: must be in [1, inf)")
+    until = math.inf
+    if (minutes := getattr(given, "minutes", None)) is not None:
+        if not 0 < minutes < math.inf:
+            raise ValueError(f"minutes={minutes:g}: must be in (0, inf)")
+        until = time.monotonic() + 60 * minutes
+    with datasets.stand_in(getattr(given, "data", None)):
+        return _execute(given, argv, until=until)
+
+
+def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) -> int:
+    """Executes a command whose arguments are in their ranges; ``until`` is when its time is up."""
     if getattr(given, "slurm", None) is not None:
         options = dict(sweep.value_of(text) for text in given.slurm_option)
         print(slurm.submit(argv, shards=given.slurm, folder=given.out / "slurm", options=options))
         return 0
     match given.command:
+        case "list" if given.name is not None:
+            print(commands.rows_of(given.name))
         case "list":
             print(commands.listing(out=given.out))
+        case "run" | "reproduce" if given.dry_run:
+            shard = Shard.parse(given.shard)
+            print(commands.dry_run(given.name, scale=given.scale, out=given.out, shard=shard))
         case "run" | "reproduce":
             shard = Shard.parse(given.shard)
             failures = commands.run_experiment(
-                given.name, scale=given.scale, out=given.out, jobs=given.jobs, shard=shard
+                given.name, scale=given.scale, out=given.out, jobs=given.jobs, shard=shard, until=until
             )
             if given.command == "reproduce":
                 print(commands.write_report(given.name, scale=given.scale, out=given.out))
+                print(commands.compare(given.name, scale=given.scale, out=given.out))
             return _exit_code(failures)
+        case "verify":
+            if (given.name is None) != given.all:
+                raise ValueError("verify: give a name, or --all")
+            names = list(claims.in_order()) if given.all else [given.name]
+            return _judge(verify.verify(names, count=given.rows, out=given.out, jobs=given.jobs))
+        case "rerun" if given.dry_run:
+            print(verify.dry_run(given.row, out=given.out))
+        case "rerun":
+            return _judge([verify.rerun(given.row, out=given.out)])
         case "report" if given.readme:
             print(commands.overview())
         case "report" if given.all:
             print(commands.write_page(given.out))
         case "report" if given.name is None:
             raise ValueError("report: give a name, or --all")
+        case "report" if given.published:
+            print(commands.published_report(given.name))
         case "report":
             print(commands.write_report(given.name, scale=given.scale, out=given.out))
         case "publish":
             print(commands.publish(given.name, scale=given.scale, out=given.out))
         case "sweep":
-            shard, runs = Shard.parse(given.shard), _runs_of_sweep(given)
+            swept = _sweep_of(given)
             code_change: CodeChange = "accept" if given.accept_code_change else "refuse"
             text, failures = commands.run_sweep(
-                given.config, runs, out=given.out, jobs=given.jobs, shard=shard, code_change=code_change
+                swept,
+                root=given.out / _folder_name(given.name or swept.name),
+                goal=Goal.of(swept.runs, metric=given.metric, mode=given.goal),
+                jobs=given.jobs,
+                shard=Shard.parse(given.shard),
+                code_change=code_change,
+                until=until,
             )
             print(text)
             return _exit_code(failures)
+        case "ls":
+            print(listing.of_folder(given.out))
     return 0
 
 
-def _runs_of_sweep(given: argparse.Namespace) -> list[Run]:
-    """Returns the runs of a sweep."""
-    parts: list[Sequence[sweep.Point]] = [[dict(sweep.value_of(text) for text in given.set)]]
+def _sweep_of(given: argparse.Namespace) -> Sweep:
+    """Returns the sweep that the arguments describe."""
+    drawn = {key: str(law) for key, law in map(sweep.value_of, given.draw)}
+    parts: list[Sequence[sweep.Point]] = []
     if given.grid:
         parts.append(sweep.grid(dict(sweep.values_of(text) for text in given.grid)))
     if given.zip:
         parts.append(sweep.zipped(dict(sweep.values_of(text) for text in given.zip)))
-    if given.draw:
-        parts.append(sweep.drawn({key: str(law) for key, law in map(sweep.value_of, given.draw)}, count=given.draws))
-    if len(parts) == 1:
-        parts.append(sweep.of_config(given.config))
+    if drawn:
+        parts.append(sweep.drawn(drawn, count=given.draws))
     flags: dict[str, Any] = {} if given.num_devices is None else {"num_devices": given.num_devices}
     if given.accept_code_change:
         flags["accept_code_change"] = True
-    return sweep.runs_of(given.config, sweep.combined(*parts), seeds=given.seeds, flags=flags)
+    return Sweep(
+        spec=given.config,
+        fixed=dict(sweep.value_of(text) for text in given.set),
+        points=sweep.combined(*(parts or [sweep.of_config(given.config)])),
+        drawn=drawn,
+        seeds=given.seeds,
+        flags=flags,
+    )
+
+
+def _folder_name(name: str) -> str:
+    if not name or name in (".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"name={name!r}: must be the name of one folder")
+    return name
+
+
+def _judge(found: Iterable[tuple[str, bool]]) -> int:
+    """Prints how rows compare as soon as it is known; returns 0 if all are equal, bit for bit or to rounding."""
+    are_equal = []
+    for text, is_equal in found:
+        print(text, flush=True)
+        are_equal.append(is_equal)
+    return 0 if all(are_equal) else 1
 
 
 def _exit_code(failures: Sequence[Failure]) -> int:

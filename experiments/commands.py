@@ -1,15 +1,22 @@
 """The actions behind the commands: finish runs, report on them, publish them."""
 
+import dataclasses
+import math
+import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import runs as run_folders
-from experiments import claims, queue, report, results, sweep
+from experiments import claims, datasets, forecast, queue, report, reruns, results, sweep_report
 from experiments.experiment import Experiment, Reduce, Row, Rows, Run, Scale, evaluations
+from experiments.goal import Goal
 from experiments.measure import command as measure_command
 from experiments.queue import Command, Failure
+from experiments.sweep import Sweep
+from experiments.sweep_results import SweepResults
 
 
 class Shard(NamedTuple):
@@ -47,6 +54,7 @@ def finish(
     jobs: int = 1,
     shard: Shard = WHOLE,
     reduce: Reduce = evaluations,
+    until: float = math.inf,
     rule: Mapping[str, str] | None = None,
 ) -> list[Failure]:
     """Finishes this shard's runs; those that depend on picks start once the rows to pick from are finished.
@@ -59,6 +67,7 @@ def finish(
       jobs: number of runs at once.
       shard: the share of this machine.
       reduce: records of a run -> the measurements in its row.
+      until: when the time is up, on the clock of ``time.monotonic``; the runs then save and stop.
       rule: the experiment's rule as stated now, for the record of each run.
 
     Returns:
@@ -66,17 +75,23 @@ def finish(
     """
     failures: list[Failure] = []
     known: dict[str, Run] = {}
+    ours: set[str] = set()
     while True:
         rows = results.finished(list(known.values()), root=root, reduce=reduce)
         runs = wanted(rows)
         new = [run for run in runs if run.name not in known]
-        if not new:
-            break
         known = {run.name: run for run in runs}
-        failures += queue.execute(shard.own(new), root=root, command=command, jobs=jobs, title=title, rule=rule)
-    unfinished = [run for run in known.values() if results.state_of(results.folder_of(run, root)) != "finished"]
-    others = len(unfinished) - len(failures)
-    if others > 0:
+        own = shard.own(new)
+        ours |= {run.name for run in own}
+        if not new or time.monotonic() >= until:
+            break
+        failures += queue.execute(own, root=root, command=command, jobs=jobs, title=title, until=until, rule=rule)
+    unfinished = {n for n, run in known.items() if results.state_of(results.folder_of(run, root)) != "finished"}
+    others = len(unfinished - ours)
+    if len(unfinished & ours) > len(failures):
+        counts = f"{len(known) - len(unfinished)} of {len(known)} runs are finished"
+        print(f"{title}: the time is up; {counts}; the same command goes on", file=sys.stderr)
+    if others:
         print(
             f"{title}: {others} runs are for other shards; copy their folders into {root} and repeat", file=sys.stderr
         )
@@ -88,7 +103,7 @@ def runs_of(experiment: Experiment, scale: Scale, *, root: Path) -> tuple[list[R
     rows: list[Row] = []
     while True:
         runs = list(experiment.runs(scale, rows))
-        found = results.finished(runs, root=root, reduce=experiment.reduce)
+        found = results.finished(runs, root=root, reduce=experiment.reduce, scale=scale)
         if len(found) == len(rows):
             return runs, found
         rows = found
@@ -99,22 +114,84 @@ def command_of(name: str) -> Command:
     return lambda run, folder: queue.train_command(run, folder) if run.spec else measure_command(name, run, folder)
 
 
-def run_experiment(name: str, *, scale: Scale, out: Path, jobs: int, shard: Shard) -> list[Failure]:
-    """Finishes the runs of an experiment at a scale."""
-    experiment, root = _load(name, scale), out / name / scale
-    print(
-        f"{name} at scale {scale}: about {experiment.hours[scale]:g} h predicted on 2 cores; in {root}", file=sys.stderr
-    )
+def run_experiment(
+    name: str, *, scale: Scale, out: Path, jobs: int, shard: Shard, until: float = math.inf
+) -> list[Failure]:
+    """Finishes the runs of an experiment at a scale, unless the time is up before.
+
+    Raises:
+      ValueError: one line, if the data of the runs are not prepared.
+    """
+    experiment, root, published = _load(name, scale), out / name / scale, results.published(name)
+    datasets.check(experiment.runs(scale, []))
+    predicted = _predicted(experiment, scale, published)
+    print(f"{name} at scale {scale}: {predicted}, one run after another; in {root}", file=sys.stderr)
+
+    def timed(rows: Rows) -> list[Run]:
+        """Returns the runs with their predicted seconds as costs, so that the progress bar is as good as those."""
+        known = experiment.runs(scale, rows)
+        seconds = forecast.forecast(experiment, scale, known, published=published).seconds
+        return [dataclasses.replace(run, cost=seconds[run.name]) for run in known]
+
     return finish(
         name,
-        lambda rows: experiment.runs(scale, rows),
+        timed,
         root=root,
         command=command_of(name),
         jobs=jobs,
         shard=shard,
         reduce=experiment.reduce,
+        until=until,
         rule=experiment.stated,
     )
+
+
+def dry_run(name: str, *, scale: Scale, out: Path, shard: Shard) -> str:
+    """Returns the commands of the runs that are not finished, with their predicted minutes; runs and writes nothing."""
+    experiment, root, published = _load(name, scale), out / name / scale, results.published(name)
+    runs, rows = runs_of(experiment, scale, root=root)
+    every = forecast.all_runs(experiment, scale, rows, published=published)
+    predicted = forecast.forecast(experiment, scale, every, published=published)
+    unfinished = [run for run in runs if results.state_of(results.folder_of(run, root)) != "finished"]
+    lines = [f"{name} at scale {scale}: {len(runs) - len(unfinished)} of {len(every)} runs are finished"]
+    for run in shard.own(unfinished):
+        line = shlex.join(command_of(name)(run, results.folder_of(run, root)))
+        lines.append(f"{forecast.minutes(predicted.seconds[run.name]):>10}  {line}")
+    ahead = sum(predicted.seconds[run.name] for run in unfinished)
+    if later := every[len(runs) :]:
+        seconds = sum(predicted.seconds[run.name] for run in later)
+        lines.append(f"{forecast.minutes(seconds):>10}  for {len(later)} runs with values that are picked from these")
+        ahead += seconds
+    lines.append(f"{forecast.minutes(ahead):>10}  in all, one after another ({predicted.basis})")
+    return "\n".join(lines)
+
+
+def compare(name: str, *, scale: Scale, out: Path) -> str:
+    """Returns how the finished rows of an experiment differ from the published rows of the same runs."""
+    experiment, published = _load(name, scale), forecast.of_scale(results.published(name), scale)
+    _, rows = runs_of(experiment, scale, root=out / name / scale)
+    now = {row["run"]: row for row in rows}
+    found = [
+        reruns.compare(row, now[row["run"]], timings=experiment.timings)
+        for row in published
+        if row["run"] in now and reruns.are_same(row, now[row["run"]])
+    ]
+    if not found:
+        return f"None of the {len(rows)} finished runs is published at scale {scale}: nothing to compare with."
+    return f"{len(found)} of the {len(rows)} finished runs are published: {reruns.summary(found)}"
+
+
+def published_report(name: str) -> str:
+    """Returns the published report.
+
+    Raises:
+      ValueError: one line, if there is none.
+    """
+    claims.load(name)
+    path = results.PUBLISHED / name / "report.md"
+    if not path.is_file():
+        raise ValueError(f"name={name!r}: nothing is published; `python -m experiments reproduce {name}` runs it")
+    return path.read_text()
 
 
 def write_report(name: str, *, scale: Scale, out: Path) -> str:
@@ -160,31 +237,29 @@ def write_page(out: Path) -> Path:
 
 
 def run_sweep(
-    spec: str,
-    runs: Sequence[Run],
+    sweep: Sweep,
     *,
-    out: Path,
+    root: Path,
+    goal: Goal,
     jobs: int,
     shard: Shard,
     code_change: run_folders.CodeChange = "refuse",
+    until: float = math.inf,
 ) -> tuple[str, list[Failure]]:
-    """Finishes the runs of a sweep, writes their table beside them, and returns it.
+    """Finishes the runs of a sweep, writes their table and figure into its folder, and returns what it found.
 
     Raises:
       ValueError: one line, for a config that is not valid, and unless all runs have the same code of the user's own.
     """
-    for run in runs:
-        run.config  # noqa: B018  # all configs are checked before the first run starts
-    name = sweep.name_of(spec, runs)
-    root = out / name
-    results.check_code(runs, root=root, code_change=code_change)
-    failures = finish(name, lambda rows: runs, root=root, command=queue.train_command, jobs=jobs, shard=shard)
+    results.check_code(sweep.runs, root=root, code_change=code_change)
+    failures = finish(
+        root.name, lambda rows: sweep.runs, root=root, command=queue.train_command, jobs=jobs, shard=shard, until=until
+    )
     if code_change == "refuse":  # it may have been edited meanwhile
-        results.check_code(runs, root=root, code_change=code_change)
-    keys = list(dict.fromkeys(key for run in runs for key in run.labels))
-    text = report.markdown(sweep.table(results.finished(runs, root=root), keys=keys)) + "\n"
-    run_folders.write_atomically(root / "table.md", text.encode())
-    return f"{text}\n{root / 'table.md'}", failures
+        results.check_code(sweep.runs, root=root, code_change=code_change)
+    rows = results.finished(sweep.runs, root=root)
+    root.mkdir(parents=True, exist_ok=True)  # the time may be up before a run has begun
+    return sweep_report.write(SweepResults(sweep=sweep, rows=rows, goal=goal), root=root), failures
 
 
 def listing(*, out: Path) -> str:
@@ -194,9 +269,24 @@ def listing(*, out: Path) -> str:
         done = {scale: len(list((out / name / scale).glob("*/DONE"))) for scale in experiment.hours}
         here = ", ".join(f"{count} runs here at {scale}" for scale, count in done.items() if count)
         state = f"{experiment.verdict(rows).word} ({len(rows)} published runs)" if rows else "not published"
-        hours = ", ".join(f"{scale} {hours:g} h" for scale, hours in experiment.hours.items())
+        hours = ", ".join(f"{scale} {_predicted(experiment, scale, rows)}" for scale in experiment.hours)
         lines += [name, f"    {experiment.claim}", f"    {hours}; {', '.join(filter(None, (state, here)))}"]
     return "\n".join(lines)
+
+
+def rows_of(name: str) -> str:
+    """Returns a list of the published rows of an experiment: minutes that the run took, and its name for `rerun`."""
+    claims.load(name)
+    lines = [
+        f"{forecast.minutes(row['origin']['wall_seconds'] or math.nan):>10}  {name}/{row['run']}"
+        for row in results.published(name)
+    ]
+    return "\n".join(lines) or f"{name}: nothing is published"
+
+
+def _predicted(experiment: Experiment, scale: Scale, published: Rows) -> forecast.Forecast:
+    runs = forecast.all_runs(experiment, scale, [], published=published)
+    return forecast.forecast(experiment, scale, runs, published=published)
 
 
 def _published() -> dict[str, tuple[Experiment, Rows]]:

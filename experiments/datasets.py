@@ -1,17 +1,65 @@
-"""The images that claims about training are tested on."""
+"""The images that claims about training are tested on, and whether the data of runs are there."""
 
-from experiments.experiment import Scale
+import contextlib
+import contextvars
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from data import corpora, sources
+from experiments.experiment import Run, Scale
+
+IMAGES = "mnist"
+STAND_IN = "digits"  # comes with scikit-learn
+_images = contextvars.ContextVar("images", default=IMAGES)
 
 
 def image_set(scale: Scale) -> dict[str, str]:
-    """Returns the overrides of a config that name its images: MNIST, and digits at smoke scale.
+    """Returns the overrides of a config that name its images: MNIST, or within `stand_in` those that stand in for it.
 
-    The smoke scale always has digits, which come with scikit-learn, so that it runs anywhere within seconds.
+    The smoke scale always has digits, so that it runs anywhere within seconds.
 
     Args:
       scale: scale of the runs.
 
-    >>> image_set("smoke")
+    >>> image_set("smoke"), image_set("laptop")
+    ({'data.name': 'digits'}, {'data.name': 'mnist'})
+    """
+    return {"data.name": STAND_IN if scale == "smoke" else _images.get()}
+
+
+@contextlib.contextmanager
+def stand_in(name: str | None) -> Iterator[None]:
+    """Makes `image_set` return these images instead of MNIST; None leaves it.
+
+    >>> with stand_in("digits"):
+    ...     image_set("laptop")
     {'data.name': 'digits'}
     """
-    return {"data.name": "digits" if scale == "smoke" else "mnist"}
+    token = _images.set(name or _images.get())
+    try:
+        yield
+    finally:
+        _images.reset(token)
+
+
+def check(runs: Sequence[Run]) -> None:
+    """Refuses runs whose data are not prepared; reads no examples.
+
+    Raises:
+      ValueError: one line with the command that prepares them.
+    """
+    blocks = [run.config["data"] if run.spec else {"name": run.labels.get("data", "")} for run in runs]
+    checked: list[Mapping[str, Any]] = []
+    for block in blocks:
+        if block in checked or block["name"] in ("", "synthetic"):  # of measurements
+            continue
+        checked.append(block)
+        if block["name"] == "text":
+            corpora.open_corpus(block["source"], directory=block["dir"])
+            continue
+        try:
+            sources.make(**block)
+        except ValueError as error:
+            if block["name"] != IMAGES:
+                raise
+            raise ValueError(f"{error}, or take {STAND_IN} instead by --data={STAND_IN}") from None

@@ -126,3 +126,45 @@ def percent_ticks(axes: "Axes") -> None:
     ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if low <= tick <= high]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.yaxis.set_minor_formatter("")
+
+
+def log_if_wide(axes: "Axes", values: Sequence[float]) -> None:
+    """Makes the x axis logarithmic, with plain numbers, if all values are positive and span more than a factor of 5."""
+    if min(values) > 0 and max(values) > 5 * min(values):
+        axes.set_xscale("log")
+        plain_numbers(axes.xaxis)
+
+
+def heat_map(
+    axes: "Axes",
+    values: Sequence[Sequence[float]],
+    *,
+    best: Literal["max", "min"],
+    marked: tuple[int, int] | None,
+    label: str,
+) -> None:
+    """Draws a table of numbers as colours, the better the brighter, with each number in its cell.
+
+    Args:
+      axes: the axes to draw on.
+      values: [rows, columns], from the bottom up; NaN leaves a cell empty.
+      best: which values are better.
+      marked: row and column of a cell that gets a frame.
+      label: name of the quantity.
+    """
+    import numpy as np
+    from matplotlib.patches import Rectangle
+
+    image = axes.imshow(values, origin="lower", aspect="auto", cmap="viridis" if best == "max" else "viridis_r")
+    colours = image.to_rgba(np.asarray(values))
+    for row, line in enumerate(values):
+        for column, value in enumerate(line):
+            if np.isfinite(value):
+                red, green, blue, _ = colours[row, column]
+                colour = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+                axes.text(column, row, f"{value:.4g}", ha="center", va="center", color=colour, fontsize=8)
+    if marked is not None:
+        corner = (marked[1] - 0.5, marked[0] - 0.5)
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=COLOURS[1], linewidth=3))
+    axes.grid(visible=False)
+    axes.figure.colorbar(image, ax=axes, label=label)

@@ -180,10 +180,14 @@ class Run:
         return ",".join(f"{key}={value}" for key, value in self.labels.items()) or "all"
 
     @property
+    def all_overrides(self) -> dict[str, Any]:
+        """The overrides; a run that diverges goes on unless they say otherwise, as that is a result."""
+        return {"on_nonfinite": "ignore", **self.overrides}
+
+    @property
     def overriding(self) -> list[str]:
-        """The overrides as arguments; a run that diverges goes on unless they say otherwise, as that is a result."""
-        overrides = {"on_nonfinite": "ignore", **self.overrides}
-        return [f"--config.{key}={value}" for key, value in overrides.items()]
+        """All overrides as arguments."""
+        return [f"--config.{key}={value}" for key, value in self.all_overrides.items()]
 
     @property
     def arguments(self) -> list[str]:
@@ -257,11 +261,18 @@ def evaluations_of(*keys: str) -> Reduce:
 class Selection(Protocol):
     """How values such as learning rates are picked: `experiments.tuning.Tuned`."""
 
+    @property
+    def key(self) -> str:
+        """Label of the value."""
+
     def edge(self, scale: Scale, rows: Rows) -> str:
         """Returns a sentence on the first pick at the edge of its grid; "" if none is."""
 
     def table(self, scale: Scale, rows: Rows) -> Table:
         """Returns the values that were tried, their scores and the picks."""
+
+    def awaited_runs(self, scale: Scale, rows: Rows) -> list[Run]:
+        """Returns runs like those whose values are not picked yet."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -280,6 +291,7 @@ class Experiment:
         finished.
       measure: a run's ``labels`` -> its row, for runs without a config.
       reduce: records of a run of train.py -> the measurements in its row.
+      timings: measured times, and other facts of the machine, among the measurements: a rerun need not repeat them.
       findings: rows -> quantities, the paper's value beside ours.
       judge: rows -> verdict, where no run that the rule needs is missing and no pick lies at the edge of its grid.
       basis: rows -> data, model and number of seeds that the verdict rests on.
@@ -308,6 +320,7 @@ class Experiment:
     paper_table: Callable[[Rows], Table] = lambda rows: Table((), ())
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
+    timings: Sequence[str] = ()
     selection: str = ""
     enough: Callable[[Rows], bool] = bool
     inches: tuple[float, float] = (5.0, 3.4)

@@ -3,17 +3,11 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+from launch.parser import Parser
 from reducers import arrivals
 from reducers.registry import literal
-
-
-class Parser(argparse.ArgumentParser):
-    """Raises a ValueError of one line where argparse would print its usage and exit."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
 
 
 class ModelParser(Parser):

@@ -1,34 +1,37 @@
 """Draws curves of one or several runs.
 
-    python -m experiments.plot RUN... [--x=step] [--y=loss,accuracy] [--out=curves.png]
+    python -m experiments.plot FOLDER... [--x=step] [--y=loss,accuracy] [--out=curves.png]
 
 With `--gantt=FIRST:LAST`, it draws the activity of each worker in these steps by simulated time instead.
 
-A RUN is the folder of a run, finished or not. Its train records are drawn as a thin line, its evaluation records as a
-thick one with markers; a cross marks where the numbers stop being finite. Each quantity has a panel.
+A FOLDER is that of a run, finished or not, or one with runs below it, such as that of a sweep. Train records are drawn
+as a thin line, evaluation records as a thick one with markers; a cross marks where the numbers stop being finite. Runs
+that differ in their seed alone are one curve, their mean, with a band of one standard deviation. Each quantity has a
+panel.
 """
 
 import difflib
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
 
     launch.command.begin()
 
-import runs as run_folders
-from experiments import gantt
+from experiments import gantt, saved_runs
 from experiments.drawing import FORMATS, REFERENCE, Figure, look, new_figure
+from experiments.experiment import Sample
 from experiments.parsing import Parser
-from runs import identity
+from experiments.saved_runs import SavedRun
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 X = Literal["step", "epoch", "examples", "wall_seconds", "simulated_seconds"]
 X_LABELS: dict[str, str] = {
@@ -41,7 +44,7 @@ X_LABELS: dict[str, str] = {
 DEFAULT_Y = ("loss", "accuracy")
 INCHES = (4.2, 3.1)  # of a panel
 PANELS_IN_A_ROW = 3
-MAX_LABEL = 60  # characters; runs that need longer labels are named by their folders
+MAX_NOTES = 5  # lines about folders that are not drawn
 
 EVALUATION: dict[str, Any] = {
     "linewidth": 1.8,
@@ -54,13 +57,32 @@ EVALUATION: dict[str, Any] = {
 Records = Sequence[Mapping[str, Any]]
 
 
-def draw(runs: Mapping[str, Records], *, x: X = "step", y: Sequence[str] = DEFAULT_Y) -> Figure:
+class Curve(NamedTuple):
+    """Runs that differ in their seed alone.
+
+    Attributes:
+        mean: records, each with the means over the runs; the records of the run where it is one.
+        deviation: records with the standard deviations over the runs, one for each of `mean`; empty for one run.
+    """
+
+    mean: Records
+    deviation: Records = ()
+
+
+def draw(
+    runs: Mapping[str, Records],
+    *,
+    x: X = "step",
+    y: Sequence[str] = DEFAULT_Y,
+    deviations: Mapping[str, Records] = MappingProxyType({}),
+) -> Figure:
     """Returns a figure of records.
 
     Args:
         runs: label of a run -> its records, each with "kind" ("train" or "eval"), `x` and some of `y`.
         x: the quantity along the axis; seconds turn into minutes or hours where there are many.
         y: the quantities, one panel each; logarithmic where all values are positive and span more than a factor of 50.
+        deviations: label -> the half-widths of a band around the curve, one record for each of the run's.
 
     Returns:
         The figure.
@@ -79,13 +101,13 @@ def draw(runs: Mapping[str, Records], *, x: X = "step", y: Sequence[str] = DEFAU
     columns = math.ceil(len(y) / rows)
     width, height = INCHES[0] * columns, INCHES[1] * rows
     with new_figure(width, height, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06)) as figure:
-        entries = _legend_entries(runs, y=y)
+        entries = _legend_entries(runs, y=y, has_band=bool(deviations))
         longest = max(len(str(entry.get_label())) for entry in entries)
         across = max(1, min(len(entries), int(width / (0.6 + 0.08 * longest))))
         figure.set_size_inches(width, height + 0.2 * math.ceil(len(entries) / across))
         panels = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, quantity in zip(panels, y, strict=False):
-            _draw_panel(axes, runs, x=x, y=quantity)
+            _draw_panel(axes, runs, deviations, x=x, y=quantity)
         for axes in panels[len(y) :]:
             axes.remove()
         by_row = [entry for column in range(across) for entry in entries[column::across]]  # matplotlib fills columns
@@ -93,12 +115,12 @@ def draw(runs: Mapping[str, Records], *, x: X = "step", y: Sequence[str] = DEFAU
     return figure
 
 
-def _draw_panel(axes: "Axes", runs: Mapping[str, Records], *, x: X, y: str) -> None:
+def _draw_panel(axes: "Axes", runs: Mapping[str, Records], deviations: Mapping[str, Records], *, x: X, y: str) -> None:
     """Draws one quantity of all runs."""
     from matplotlib import ticker
 
     unit, per_unit = _time_unit(runs, x=x)
-    for position, run in enumerate(runs.values()):
+    for position, (label, run) in enumerate(runs.items()):
         looks = look(position)
         for kind in ("train", "eval"):
             points = [(r[x] / per_unit, r[y]) for r in run if r["kind"] == kind and _number(r, x) and _number(r, y)]
@@ -111,6 +133,16 @@ def _draw_panel(axes: "Axes", runs: Mapping[str, Records], *, x: X, y: str) -> N
             else:
                 axes.plot(xs, ys, **looks, markevery=max(1, len(xs) // 15), **EVALUATION)
             _mark_end_of_numbers(axes, xs, ys, colour=looks["color"])
+            if kind == "train" and any(r["kind"] == "eval" and _number(r, y) for r in run):
+                continue  # the band is that of the evaluations
+            widths = [
+                width.get(y, math.nan)
+                for r, width in zip(run, deviations.get(label, ()), strict=False)
+                if r["kind"] == kind and _number(r, x) and _number(r, y)
+            ]
+            if widths:
+                low, high = ([v + sign * w for v, w in zip(ys, widths, strict=True)] for sign in (-1, 1))
+                axes.fill_between(xs, low, high, color=looks["color"], alpha=0.2, linewidth=0)
     values = [r[y] for run in runs.values() for r in run if _number(r, y) and math.isfinite(r[y])]
     if y.endswith("accuracy"):
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(xmax=1, decimals=None))
@@ -131,11 +163,12 @@ def _mark_end_of_numbers(axes: "Axes", xs: Sequence[float], ys: Sequence[float],
             axes.plot(xs[i - 1], ys[i - 1], "x", color=colour, markersize=11, markeredgewidth=2, zorder=4)
 
 
-def _legend_entries(runs: Mapping[str, Records], *, y: Sequence[str]) -> "list[Line2D]":
-    """Returns legend entries of the runs, and of thin lines, thick lines and crosses where those appear."""
+def _legend_entries(runs: Mapping[str, Records], *, y: Sequence[str], has_band: bool) -> "list[Artist]":
+    """Returns legend entries of the runs, and of thin lines, thick lines, bands and crosses where those appear."""
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
-    entries: list[Line2D] = []
+    entries: list[Artist] = []
     drawn = [r for run in runs.values() for r in run if any(_number(r, quantity) for quantity in y)]
     evaluated = any(r["kind"] == "eval" for r in drawn)
     for position, label in enumerate(runs):
@@ -145,6 +178,8 @@ def _legend_entries(runs: Mapping[str, Records], *, y: Sequence[str]) -> "list[L
     if len({r["kind"] for r in drawn}) > 1:
         entries.append(Line2D([], [], color=grey, linewidth=0.8, label="training"))
         entries.append(Line2D([], [], color=grey, marker="o", label="evaluation", **EVALUATION))
+    if has_band:
+        entries.append(Patch(color=grey, alpha=0.2, linewidth=0, label="± one standard deviation"))
     if any(not math.isfinite(r[quantity]) for r in drawn for quantity in y if _number(r, quantity)):
         entries.append(
             Line2D([], [], color=grey, linestyle="", marker="x", markeredgewidth=2, label="not finite after this")
@@ -184,52 +219,84 @@ def _check(runs: Mapping[str, Records], *, x: str, y: Sequence[str]) -> None:
         raise ValueError(f"x={x!r}: is 0 throughout; these runs had no arrival model")
 
 
-def read(run: str) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any] | None]:
-    """Returns the train and evaluation records of a run, finished or not, and its config, if it has one.
+def over_seeds(runs: Sequence[Records]) -> Curve:
+    """Returns the means and standard deviations of runs at the steps that all of them have recorded.
+
+    >>> one, other = ([{"kind": "eval", "step": 4, "loss": loss}] for loss in (1.0, 3.0))
+    >>> over_seeds([one, other]).mean
+    [{'kind': 'eval', 'step': 4, 'loss': 2.0}]
+    """
+    if len(runs) == 1:
+        return Curve(runs[0])
+    places = [{(record["kind"], record["step"]): record for record in run} for run in runs]
+    mean, deviation = [], []
+    for place in places[0]:
+        if all(place in other for other in places):
+            records = [other[place] for other in places]
+            samples = {
+                key: _sample([record[key] for record in records])
+                for key in records[0]
+                if key != "step" and all(_number(record, key) for record in records)
+            }
+            mean.append({"kind": place[0], "step": place[1], **{key: s.mean for key, s in samples.items()}})
+            deviation.append({key: sample.std for key, sample in samples.items()})
+    return Curve(mean, deviation)
+
+
+def _sample(values: Sequence[float]) -> Sample:
+    return Sample.of(values) if all(map(math.isfinite, values)) else Sample(math.nan, math.nan, len(values))
+
+
+def curves(runs: Mapping[str, SavedRun]) -> dict[str, Curve]:
+    """Returns label -> curve, with one curve for runs that differ in their seed alone."""
+    groups = saved_runs.by_seed({run: saved.config for run, saved in runs.items()})
+    if len(groups) == len(runs):
+        names = saved_runs.labels({run: saved.config for run, saved in runs.items()})
+        return {names[run]: Curve(saved.records) for run, saved in runs.items()}
+    configs = {group[0]: runs[group[0]].config for group in groups}
+    names = saved_runs.labels({run: config and saved_runs.without_seed(config) for run, config in configs.items()})
+    found = {}
+    for group in groups:
+        name = names[group[0]] if len(groups) > 1 else "mean"
+        count = f" ({len(group)} seeds)" if len(group) > 1 else ""
+        found[f"{name}{count}"] = over_seeds([runs[run].records for run in group])
+    return found
+
+
+def find(folders: Sequence[str]) -> tuple[dict[str, SavedRun], list[str]]:
+    """Returns the runs in some folders, and one line for each part that is no run or has nothing to draw.
 
     Raises:
-        ValueError: one line, if the folder does not exist, holds nothing to draw, or is damaged.
+        ValueError: one line, if a folder does not exist, or none of them has a run to draw.
     """
-    folder = Path(run).expanduser()
-    if not folder.is_dir():
-        raise ValueError(f"run={run!r}: no such folder")
-    if not (folder / "metrics.jsonl").is_file():
-        raise ValueError(f"run={run!r}: holds no metrics.jsonl; is it the folder of a run?")
-    found = [r for r in run_folders.read(folder / "metrics.jsonl") if r.get("kind") in ("train", "eval")]
+    found: dict[str, SavedRun] = {}
+    notes: list[str] = []
+    for run in _expanded(folders):
+        try:
+            found[run] = saved_runs.read(run)
+        except (ValueError, OSError) as error:
+            notes.append(str(error).partition("\n")[0])
     if not found:
-        raise ValueError(f"run={run!r}: its metrics.jsonl holds no records yet")
-    return found, identity.read_object(run, folder / "config.json", way_out="move it away")
+        raise ValueError(notes[0])
+    return found, notes
 
 
-def labels(configs: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
-    """Names each run by the config keys in which the runs differ, or by its folder where those are not unique.
-
-    Where a block's name differs, the block's other keys are left out.
-
-    >>> labels({"runs/a": {"seed": 0, "reducer": {"name": "mean"}}, "runs/b": {"seed": 0, "reducer": {"name": "sum"}}})
-    {'runs/a': 'reducer=mean', 'runs/b': 'reducer=sum'}
-    """
-    folders = {run: Path(run).resolve().name for run in configs}
-    if len(set(folders.values())) < len(folders):
-        folders = {run: str(run) for run in configs}
-    flat = {run: dict(identity.flatten(config)) for run, config in configs.items() if config is not None}
-    if len(flat) < len(configs):
-        return folders
-    keys = dict.fromkeys(key for config in flat.values() for key in config)
-    differing = [key for key in keys if len({repr(config.get(key)) for config in flat.values()}) > 1]
-    shown = identity.without_renamed(differing)
-    named = {
-        run: ", ".join(f"{key.removesuffix('.name')}={config[key]}" for key in shown if key in config)
-        for run, config in flat.items()
-    }
-    are_unique = len(set(named.values())) == len(named) and all(0 < len(label) <= MAX_LABEL for label in named.values())
-    return named if are_unique else folders
+def _expanded(folders: Sequence[str]) -> Iterator[str]:
+    """Yields each folder that is a run, and the runs below each that is none; a folder without any is yielded, too."""
+    for folder in dict.fromkeys(folders):
+        path = Path(folder).expanduser()
+        if not path.exists():
+            raise ValueError(f"run={folder!r}: no such folder")
+        if any((path / mark).exists() for mark in saved_runs.MARKS):
+            yield folder
+        else:
+            yield from [str(run) for run in saved_runs.below(path)] or [folder]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draws the figure that the command line asks for; returns the exit code."""
     parser = Parser(prog="python -m experiments.plot", description="Draws curves of runs.", allow_abbrev=False)
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run")
+    parser.add_argument("runs", metavar="FOLDER", nargs="+", help="folder of a run, or one with runs below it")
     parser.add_argument("--x", default="step", help=f"one of {', '.join(X_LABELS)} (default: step)")
     parser.add_argument("--y", help="quantities of the records, separated by commas (default: loss,accuracy)")
     parser.add_argument(
@@ -243,22 +310,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError(f"out={arguments.out!r}: must end in {', '.join(FORMATS)}")
         if not out.parent.is_dir():
             raise ValueError(f"out={arguments.out!r}: no such folder as {str(out.parent)!r}")
-        found = {run: read(run) for run in dict.fromkeys(arguments.runs)}
-        names = labels({run: config for run, (_, config) in found.items()})
+        found, notes = find(arguments.runs)
         if arguments.gantt is not None:
-            gantt.of_runs({names[run]: each for run, each in found.items()}, steps=arguments.gantt).savefig(
-                out, dpi=200
-            )
-            print(f"{out}: steps {arguments.gantt} by simulated time")
-            return 0
-        runs = {names[run]: records for run, (records, _) in found.items()}
-        recorded = {key for records in runs.values() for r in records for key in r}
-        y = [q for q in DEFAULT_Y if q in recorded] if arguments.y is None else arguments.y.split(",")
-        draw(runs, x=arguments.x, y=y).savefig(out, dpi=200)
+            names = saved_runs.labels({run: saved.config for run, saved in found.items()})
+            drawn = {names[run]: (saved.records, saved.config) for run, saved in found.items()}
+            gantt.of_runs(drawn, steps=arguments.gantt).savefig(out, dpi=200)
+            said = f"steps {arguments.gantt} by simulated time"
+        else:
+            drawn_curves = curves(found)
+            runs = {label: curve.mean for label, curve in drawn_curves.items()}
+            recorded = {key for records in runs.values() for r in records for key in r}
+            y = [q for q in DEFAULT_Y if q in recorded] if arguments.y is None else arguments.y.split(",")
+            deviations = {label: curve.deviation for label, curve in drawn_curves.items() if curve.deviation}
+            draw(runs, x=arguments.x, y=y, deviations=deviations).savefig(out, dpi=200)
+            said = f"{', '.join(y)} against {arguments.x} of {len(found)} run{'s' if len(found) > 1 else ''}"
+            said += f" in {len(runs)} curve{'s' if len(runs) > 1 else ''}" if len(runs) < len(found) else ""
     except (ValueError, OSError) as error:
         print(f"plot: {error}", file=sys.stderr)
         return 2
-    print(f"{out}: {', '.join(y)} against {arguments.x} of {len(runs)} run{'s' if len(runs) > 1 else ''}")
+    for note in notes[:MAX_NOTES]:
+        print(f"plot: skipped: {note}", file=sys.stderr)
+    if len(notes) > MAX_NOTES:
+        print(f"plot: skipped: {len(notes) - MAX_NOTES} more", file=sys.stderr)
+    print(f"{out}: {said}")
     return 0
 
 

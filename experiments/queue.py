@@ -22,6 +22,7 @@ from experiments.results import RULE
 from launch.children import ROOT, Children, last_line, with_repository
 
 POLL_SECONDS = 0.2
+STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)  # exit codes of a run that was asked to stop
 TERMINAL_SECONDS, LOG_SECONDS = 2.0, 60.0  # between two looks at the records, which are read whole
 _BAR = "{desc}: {percentage:3.0f}%|{bar:24}| {elapsed} so far, {remaining} left{postfix}"
 
@@ -62,13 +63,15 @@ def execute(
     command: Command,
     jobs: int = 1,
     title: str = "",
+    until: float = math.inf,
     rule: Mapping[str, str] | None = None,
 ) -> list[Failure]:
     """Finishes the runs that are not finished, and shows the progress of all.
 
     Each run is a process of its own, so that its failure does not affect the others. Runs that are active at the same
     time divide the cores of this process among them. The first SIGINT, SIGTERM or SIGHUP is forwarded to the active
-    runs, at which train.py saves and stops; the second one kills those that have not stopped by then.
+    runs, at which train.py saves and stops; the second one kills those that have not stopped by then. When the time is
+    up, the active runs are asked to save and stop in the same way, and no further one is started.
 
     Args:
       runs: the runs, in the order in which they start.
@@ -76,10 +79,11 @@ def execute(
       command: run, folder -> command line.
       jobs: how many runs are active at the same time.
       title: the title of the progress bar.
+      until: when the time is up, on the clock of ``time.monotonic``.
       rule: the experiment's rule as stated now, which is recorded in the folder of each run that has not begun.
 
     Returns:
-      The runs that failed; all others are finished.
+      The runs that failed; all others are finished, or not yet if the time is up.
 
     Raises:
       ValueError: if two runs have the same name.
@@ -115,16 +119,25 @@ def execute(
             bar.refresh()
 
         shown = -math.inf
-        while waiting or active:
+        stopping = False
+        while active or (waiting and not stopping):
             for job in [job for job in active if job.process.poll() is not None]:
                 active.remove(job)
                 free_cores.append(job.cores)
-                if results.state_of(job.folder) != "finished" and not children.signals:
+                if results.state_of(job.folder) == "finished" or children.signals:
+                    continue
+                if stopping and job.process.returncode in STOPPED:
+                    waiting.append(job.run)
+                else:
                     failures.append(_failure(job))
             children.forward_signals()
+            if not stopping and time.monotonic() >= until:
+                stopping = True
+                children.terminate()
             if children.signals and not active:
                 raise Interrupted(signal.Signals(children.signals[0]).name)
-            while free_cores and not children.signals and (run := _next(waiting, folders)) is not None:
+            ending = children.signals or stopping
+            while free_cores and not ending and (run := _next(waiting, folders, active)) is not None:
                 waiting.remove(run)
                 folder, cores = folders[run], free_cores.pop()
                 folder.mkdir(parents=True, exist_ok=True)
@@ -172,9 +185,11 @@ class _Lines(io.TextIOBase):
         return len(text)
 
 
-def _next(waiting: Sequence[Run], folders: dict[Run, Path]) -> Run | None:
-    """Returns the first run that no other process is working on."""
-    return next((run for run in waiting if results.state_of(folders[run]) in ("new", "begun")), None)
+def _next(waiting: Sequence[Run], folders: dict[Run, Path], active: Sequence[_Job]) -> Run | None:
+    """Returns the first run that no process is working on, under this name or another one of the same config."""
+    busy = {job.folder for job in active}
+    free = (run for run in waiting if folders[run] not in busy)
+    return next((run for run in free if results.state_of(folders[run]) in ("new", "begun")), None)
 
 
 def _divide_cores(jobs: int) -> list[frozenset[int]]:

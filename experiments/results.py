@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import runs as run_folders
-from experiments.experiment import Reduce, Row, Run, evaluations
+from experiments.experiment import Reduce, Row, Run, Scale, evaluations
 
 State = Literal["finished", "held", "begun", "new"]
 RULE = "rule.json"  # in the folder of an experiment's run: the rule as stated when the run began
@@ -18,10 +18,13 @@ PUBLISHED = Path(__file__).parent / "published"
 def folder_of(run: Run, root: Path) -> Path:
     """Returns the folder of a run, named by its labels and a hash of everything that its result depends on.
 
-    So runs of different configs never mix, and folders of several machines can be copied together.
+    So runs of different configs never mix, and folders of several machines can be copied together. A run of a config
+    that has a folder already keeps it, whatever its labels were.
     """
     name = run.name.replace("/", "_")[:MAX_NAME]  # values may be paths
-    return root / f"{name}-{run_folders.fingerprint(run.config)[:8]}"
+    digits = run_folders.fingerprint(run.config)[:8]
+    folder = root / f"{name}-{digits}"
+    return folder if folder.exists() else min(root.glob(f"*-{digits}/"), default=folder)
 
 
 def state_of(folder: Path) -> State:
@@ -58,27 +61,27 @@ def check_code(runs: Sequence[Run], *, root: Path, code_change: run_folders.Code
             run_folders.open_run(str(folder), run.config, **options).close()
 
 
-def finished(runs: Sequence[Run], *, root: Path, reduce: Reduce = evaluations) -> list[Row]:
+def finished(runs: Sequence[Run], *, root: Path, reduce: Reduce = evaluations, scale: Scale | None = None) -> list[Row]:
     """Returns the rows of the finished runs.
 
     Args:
       runs: runs of an experiment or a sweep.
       root: the folder that holds their folders.
       reduce: records of a run of train.py -> the measurements in its row.
+      scale: the scale of an experiment that they are runs of.
     """
-    return [
-        row_of(run, folder, reduce=reduce) for run in runs if state_of(folder := folder_of(run, root)) == "finished"
-    ]
+    folders = [(run, folder_of(run, root)) for run in runs]
+    return [row_of(run, at, reduce=reduce, scale=scale) for run, at in folders if state_of(at) == "finished"]
 
 
-def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations) -> Row:
+def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations, scale: Scale | None = None) -> Row:
     """Returns the row of a finished run: its labels, its measurements, and where it came from.
 
     Raises:
       ValueError: one line, if a file of the folder is missing or damaged, as after an incomplete copy.
     """
     try:
-        measured, origin = _read(run, folder, reduce=reduce)
+        measured, origin = _read(run, folder, reduce=reduce, scale=scale)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
@@ -90,32 +93,47 @@ def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations) -> Row:
     return {"run": run.name, **run.labels, **measured, "origin": origin}
 
 
-def _read(run: Run, folder: Path, *, reduce: Reduce) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the measurements of a finished run, and where it came from."""
     config = run_folders.from_json((folder / "config.json").read_bytes())
     start = run_folders.from_json((folder / "env.json").read_bytes())["starts"][-1]
+    done = run_folders.from_json((folder / "DONE").read_bytes())
     if run.spec:
         records = run_folders.read(folder / "metrics.jsonl")
         if gaps := [record for record in records if record["kind"] == "gap"]:
             raise ValueError(f"metrics.jsonl has lost records up to step {gaps[-1]['step']}")
+        last = records[-1]["step"] if records else 0
+        if (done.get("step") or 0) > last:  # a copy of the folder from before the run was finished lies over it
+            raise ValueError(f"metrics.jsonl ends at step {last}, and the run at {done['step']}")
         measured = reduce(records)
         seconds = records[-1].get("wall_seconds") if records else None
     else:
         (measured,) = read_rows(folder / "row.jsonl")
-        seconds = run_folders.from_json((folder / "DONE").read_bytes())["wall_seconds"]
+        seconds = done["wall_seconds"]
     origin = {
-        "config": {"spec": run.spec, "overrides": dict(run.overrides)} if run.spec else {"measure": dict(run.labels)},
+        "config": recorded_config(run),
+        "flags": dict(run.flags),
+        **({"scale": scale} if scale else {}),
         "fingerprint": run_folders.fingerprint(config),
         "commit": start["commit"],
         "tree": start["tree"],
         "python": start["python"],
         "jax": start["packages"]["jax"],
         "devices": start["devices"],
+        "cores": start.get("cores"),
+        "settings": {key: value for key, value in start.get("settings", {}).items() if value is not None},
         "wall_seconds": seconds and round(seconds, 1),
     }
     if (folder / RULE).exists():
         origin["rule"] = run_folders.from_json((folder / RULE).read_bytes())
     return measured, origin
+
+
+def recorded_config(run: Run) -> dict[str, Any]:
+    """Returns what a row records of the config of its run, from which `experiments.reruns` makes the run again."""
+    if not run.spec:
+        return {"measure": dict(run.labels)}
+    return {"spec": run.spec, "overrides": run.all_overrides}
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:

@@ -1,20 +1,91 @@
-"""Sweeps over any config: grids, lists in step, random draws and seeds; their runs and a table of the results."""
+"""Sweeps over any config: points by grids, lists in step, random draws and seeds, and the runs of these points."""
 
+import dataclasses
+import functools
 import hashlib
 import itertools
 import math
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from configs import config_file
-from experiments import rows as ask
-from experiments.experiment import Row, Rows, Run, Sample, Table
+from experiments.experiment import Run
 from reducers.registry import literal
 
 Point = Mapping[str, Any]  # dotted key of the config -> value
+SPLIT = "data.evaluate_on"
 _DRAW = re.compile(r"(uniform|loguniform|choice)\((.*)\)", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Runs of one config: points that are compared, each with several seeds.
+
+    The runs are evaluated on the validation split unless the config file, ``fixed`` or the points set
+    ``data.evaluate_on``, or their data have no such key.
+
+    Attributes:
+      spec: config file, with an optional :variant.
+      points: the points to compare; one that sets the seed keeps it.
+      fixed: keys that have the same value in all runs.
+      drawn: keys whose values are random, so that there is no next value to try.
+      seeds: number of seeds of each point.
+      flags: flags of train.py.
+
+    >>> [run.name for run in Sweep(spec="configs/digits.py", points=[{"reducer.name": "sum"}], seeds=2).runs]
+    ['reducer.name=sum,seed=0', 'reducer.name=sum,seed=1']
+    """
+
+    spec: str
+    points: Sequence[Point]
+    fixed: Point = dataclasses.field(default_factory=dict)
+    drawn: Collection[str] = ()
+    seeds: int = 1
+    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def runs(self) -> list[Run]:
+        """A run for each point and seed; points that are equal share theirs.
+
+        Raises:
+          ConfigError: one line, for a config that is not valid.
+        """
+        found: dict[str, Run] = {}
+        for point in self.points:
+            own = {**self.fixed, **point}
+            for seed in [own["seed"]] if "seed" in own else range(self.seeds):
+                labels = {**point, "seed": seed}
+                run = Run(labels=labels, spec=self.spec, overrides={**self.fixed, **labels}, flags=self.flags)
+                found.setdefault(run.name, self._on_validation_split(run))
+        return list(found.values())
+
+    def _on_validation_split(self, run: Run) -> Run:
+        if SPLIT in run.overrides or "evaluate_on" not in run.config["data"] or self._file_has_split:
+            return run
+        return dataclasses.replace(run, overrides={SPLIT: "validation", **run.overrides})
+
+    @functools.cached_property
+    def _file_has_split(self) -> bool:
+        path, _, variant = self.spec.partition(":")
+        return "evaluate_on" in config_file.execute(path).get_config(variant).data
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that the points set, apart from the seed."""
+        return [key for key in dict.fromkeys(key for point in self.points for key in point) if key != "seed"]
+
+    @property
+    def name(self) -> str:
+        """A name that depends on the config and on what all runs share, so that a larger grid keeps what has run.
+
+        >>> Sweep(spec="configs/digits.py:smoke", points=[{"seed": 0}]).name
+        'digits-smoke-...'
+        """
+        shared = "\n".join([self.spec, *sorted(f"{key}={value}" for key, value in self.fixed.items())])
+        stem = re.sub(r"\W+", "-", self.spec.removesuffix(".py").rpartition("/")[2].replace(".py:", "-"))
+        return f"{stem}-{hashlib.sha256(shared.encode()).hexdigest()[:8]}"
 
 
 def grid(values: Mapping[str, Sequence[Any]]) -> list[Point]:
@@ -68,56 +139,6 @@ def of_config(spec: str) -> list[Point]:
     if not isinstance(points, list) or not all(isinstance(point, Mapping) and point for point in points):
         raise ValueError(f"config={path!r}: sweep() must return a list of {{dotted key: value}}")
     return points
-
-
-def runs_of(spec: str, points: Sequence[Point], *, seeds: int = 1, flags: Mapping[str, Any] | None = None) -> list[Run]:
-    """Returns a run for each point and seed; a point that sets the seed keeps it.
-
-    >>> [run.name for run in runs_of("configs/digits.py", [{"reducer.name": "sum"}], seeds=2)]
-    ['reducer.name=sum,seed=0', 'reducer.name=sum,seed=1']
-    """
-    found = []
-    for point in points:
-        for seed in [point["seed"]] if "seed" in point else range(seeds):
-            overrides = {**point, "seed": seed}
-            found.append(Run(labels=overrides, spec=spec, overrides=overrides, flags=flags or {}))
-    return found
-
-
-def name_of(spec: str, runs: Sequence[Run]) -> str:
-    """Returns a name for a sweep, from its config and a hash of its points."""
-    points = "\n".join(sorted(run.name for run in runs))
-    stem = re.sub(r"\W+", "-", spec.removesuffix(".py").rpartition("/")[2].replace(".py:", "-"))
-    return f"{stem}-{hashlib.sha256(points.encode()).hexdigest()[:8]}"
-
-
-def table(rows: Rows, *, keys: Sequence[str]) -> Table:
-    """Returns one row per point: mean, standard deviation and number of seeds of each quantity at the last evaluation.
-
-    Quantities that are the same in all runs are left out. The cell of a key that a point does not set is empty.
-    """
-    columns = [key for key in keys if key != "seed"]
-    groups: list[tuple[Point, list[Row]]] = []  # values may be lists, so that a point cannot be a key
-    for row in rows:
-        point: Point = {key: row[key] for key in columns if key in row}
-        same = next((group for other, group in groups if other == point), None)
-        if same is None:
-            groups.append((point, [row]))
-        else:
-            same.append(row)
-    lists = [key for key in (rows[0] if rows else {}) if key not in keys and isinstance(rows[0][key], list)]
-    quantities = [key for key in lists if len({ask.last(row, key) for row in rows}) > 1]
-    cells = []
-    for point, same in groups:
-        samples = [_sample([ask.last(row, quantity) for row in same]) for quantity in quantities]
-        cells.append([*(str(point.get(key, "")) for key in columns), *samples])
-    return Table([*columns, *(quantity.replace("_", " ") for quantity in quantities)], cells)
-
-
-def _sample(values: Sequence[float]) -> str:
-    finite = [value for value in values if math.isfinite(value)]
-    lost = f", {len(values) - len(finite)} not finite" if len(finite) < len(values) else ""
-    return (str(Sample.of(finite)) if finite else "none") + lost
 
 
 def values_of(text: str) -> tuple[str, list[Any]]:

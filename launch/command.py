@@ -10,7 +10,8 @@ from launch import output, signals
 def begin() -> None:
     """Makes output that cannot be written harmless, and a signal end the process in one line.
 
-    A module that is a command calls it above its other imports, and ``run`` at its end::
+    A module that is a command calls it above its other imports, and ``run`` at its end if it cleans up at
+    KeyboardInterrupt::
 
         if __name__ == "__main__":
             import launch.command

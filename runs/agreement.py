@@ -19,7 +19,7 @@ def check(config: Mapping[str, Any], *, flags: Mapping[str, Any]) -> None:
     Raises:
       ValueError: in all processes, in one line that names the process and the keys.
     """
-    if processes.several():
+    if processes.several():  # the facts take reading all sources
         processes.check_same(facts(config, flags=flags))
 
 

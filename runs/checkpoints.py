@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -81,12 +81,6 @@ class Checkpoints:
         """Returns the newest step that has a checkpoint, damaged or not; None without any."""
         return max(self.steps(), default=None)
 
-    def holds(self, part: str, *, step: int) -> bool:
-        """Returns whether a checkpoint has anything under this name, such as "state/ema"; reads only its manifest."""
-        with contextlib.suppress(ValueError):  # a damaged checkpoint is reported when it is restored
-            return any(name.startswith(f"{part}/") for name in self._directory.manifest(step)["leaves"])
-        return False
-
     def save(self, step: int, tree: Any, *, metrics: Mapping[str, float] | None = None) -> None:
         """Saves a state in the background, after waiting for the save before and for a copy of the state.
 
@@ -149,7 +143,7 @@ class Checkpoints:
         self.close()
 
     def restore(
-        self, abstract_tree: Any, *, which: Literal["latest", "best"] | int = "latest", part: str = ""
+        self, abstract_tree: Any, *, which: Literal["latest", "best"] | int = "latest", part: str | tuple[str, ...] = ""
     ) -> tuple[int, Any] | None:
         """Reads a checkpoint and verifies every bit of it.
 
@@ -158,7 +152,8 @@ class Checkpoints:
             leaf with a sharding is restored as a JAX array of which each process reads its own part.
           which: "latest" and "best" skip damaged checkpoints, which are reported and, with access "write", moved
             aside. A step means that checkpoint alone.
-          part: the place of `abstract_tree` in the saved tree, such as "state/params"; "" is the whole tree.
+          part: the place of `abstract_tree` in the saved tree, such as "state/params"; "" is the whole tree. Of
+            several, the first that the checkpoint has.
 
         Returns:
           The step, and the tree with numpy arrays as leaves; None if there is no undamaged checkpoint.
@@ -168,15 +163,17 @@ class Checkpoints:
             version of the program, or if the step that was asked for is missing or damaged.
         """
         self.wait()
-        prefix = part and f"{part}/"
-        wanted = {prefix + name: leaf for name, leaf in flatten(abstract_tree).items()}
+        parts = (part,) if isinstance(part, str) else part
+        leaves = flatten(abstract_tree)
 
         def read() -> tuple[int, Any] | None:
-            step = processes.from_first(lambda: self._choose(which, wanted, prefix=prefix))
-            if step is None:
+            chosen = processes.from_first(lambda: self._choose(which, leaves, parts=parts))
+            if chosen is None:
                 return None
-            restored = self._read(step, wanted)
-            return step, jax.tree.unflatten(jax.tree.structure(abstract_tree), [restored[name] for name in wanted])
+            step, prefix = chosen
+            restored = self._read(step, {prefix + name: leaf for name, leaf in leaves.items()})
+            in_order = [restored[prefix + name] for name in leaves]
+            return step, jax.tree.unflatten(jax.tree.structure(abstract_tree), in_order)
 
         return read() if isinstance(which, int) else self.choose_again(read)
 
@@ -210,8 +207,8 @@ class Checkpoints:
     def _has(self, steps: list[int]) -> bool:
         return set(steps) <= set(processes.from_first(self.steps))
 
-    def _choose(self, which: str | int, wanted: Mapping[str, Any], *, prefix: str) -> int | None:
-        """Returns the step of an undamaged checkpoint that fits."""
+    def _choose(self, which: str | int, leaves: Mapping[str, Any], *, parts: Sequence[str]) -> tuple[int, str] | None:
+        """Returns the step of an undamaged checkpoint, and the prefix of its first part, where the leaves fit."""
         step: int | None
         if isinstance(which, int):
             step = which
@@ -222,16 +219,23 @@ class Checkpoints:
         else:
             steps = self.steps()[::-1] if which == "latest" else self._directory.best_first()
             step = next((step for step in steps if self._directory.is_whole(step)), None)
-        if step is not None:
-            manifest = self._directory.manifest(step)
-            if manifest.get("format", 1) < FORMAT:
-                raise ValueError(
-                    f"{self._name(step)} was written by an earlier version of this program, and cannot be read by "
-                    "this one; start over with --fresh, or use another --workdir"
-                )
-            saved = {name: leaf for name, leaf in manifest["leaves"].items() if name.startswith(prefix)}
-            _check_fits(saved, {name: _describe(leaf) for name, leaf in wanted.items()}, where=self._name(step))
-        return step
+        if step is None:
+            return None
+        manifest = self._directory.manifest(step)
+        if manifest.get("format", 1) < FORMAT:
+            raise ValueError(
+                f"{self._name(step)} was written by an earlier version of this program, and cannot be read by "
+                "this one; start over with --fresh, or use another --workdir"
+            )
+        saved = manifest["leaves"]
+        prefixes = [part and f"{part}/" for part in parts]
+        prefix = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in saved)), prefixes[-1])
+        _check_fits(
+            {name: leaf for name, leaf in saved.items() if name.startswith(prefix)},
+            {prefix + name: _describe(leaf) for name, leaf in leaves.items()},
+            where=self._name(step),
+        )
+        return step, prefix
 
     def _read(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the leaves that are wanted, and reads no others."""

@@ -50,6 +50,7 @@ def describe(*, devices: Sequence[str] = (), code: Code | None = None) -> dict[s
         "commit": commit,
         "tree": tree,
         "platform": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "devices": list(devices),
         "code": {name: dict(file) for name, file in (code or {}).items()},
     }

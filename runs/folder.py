@@ -254,9 +254,9 @@ def _read_starts(workdir: str, path: Path, *, code: Code, code_change: CodeChang
     starts = environment.read_starts(workdir, path)
     changed = environment.changed_code(starts, code)
     if changed and code_change == "refuse":
-        files = ", ".join(changed)
+        names = ", ".join(changed)
         way_out = "--fresh starts over, --accept_code_change keeps what is there"
-        raise ValueError(f"workdir={workdir!r}: {files} changed since this run was started; {way_out}")
+        raise ValueError(f"workdir={workdir!r}: {names} changed since this run was started; {way_out}")
     return starts
 
 

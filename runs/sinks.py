@@ -18,7 +18,7 @@ class Sink(Protocol):
     """A place for records."""
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Takes a record: its "kind" ("train" or "eval"), its "step", and numbers, strings or None."""
+        """Takes a record: its "kind" ("train", "eval" or "gap"), its "step", and numbers, strings or None."""
 
     def flush(self) -> None:
         """Is called before each checkpoint."""

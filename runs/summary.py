@@ -1,11 +1,14 @@
 """The default folder of a run, and the summary that it shows at the end."""
 
+import contextlib
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runs import identity, outcome, progress
+from runs.errors import ROOT
 
 
 def default_workdir(spec: str, config: Mapping[str, Any]) -> str:
@@ -63,6 +66,7 @@ def summarise(
         cures = outcome.cures(config, epoch=summary["epoch"]) if fault else []
         remark = f"\n{'remark':<14} {name} is {fault}{'; try ' if cures else ''}{_either(cures)}" if fault else ""
         flags = cures[:1] or outcome.comparison(config)
+        train, plot = _commands([f"--config={spec}", *_replaced(overrides, by=flags)], path=path)
         split = config["data"].get("evaluate_on", "test")
         speed = "not measured: too few steps"
         if summary["steps_per_second"]:
@@ -73,8 +77,8 @@ def summarise(
 speed          {speed}
 time           {summary["wall_seconds"]:.1f} s, simulated {summary["simulated_seconds"]:.1f} s
 results        {path}  (metrics.jsonl, tensorboard/, checkpoints/)
-next           {_command(flags, spec=spec, overrides=overrides)}
-               .venv/bin/python -m experiments.plot {shlex.quote(str(path))}"""
+next           {train}
+               {plot}"""
     except (LookupError, TypeError, ValueError) as error:
         damage = f"{type(error).__name__} {error}"
         raise ValueError(f"workdir={str(path)!r}: DONE is damaged ({damage}); remove it") from error
@@ -84,14 +88,26 @@ def _either(flags: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(flags[:-1]), *flags[-1:])))
 
 
-def _command(flags: Sequence[str], *, spec: str, overrides: Sequence[str]) -> str:
-    """Returns the command of the same run with further flags, which replace those of the same key or block."""
-    keys = {flag.partition("=")[0].lstrip("-") for flag in flags}
+def _replaced(overrides: Sequence[str], *, by: Sequence[str]) -> list[str]:
+    """Returns flags of a config, with further ones that replace those of the same key or block."""
+    keys = {flag.partition("=")[0].lstrip("-") for flag in by}
     blocks = tuple(key.removesuffix("name") for key in keys if key.endswith(".name"))
 
     def is_kept(flag: str) -> bool:
         key = flag.partition("=")[0].lstrip("-")
         return key not in keys and not key.startswith(blocks)
 
-    kept = filter(is_kept, overrides)
-    return f'make train ARGS="{shlex.join([f"--config={spec}", *kept, *flags])}"'
+    return [*filter(is_kept, overrides), *by]
+
+
+def _commands(arguments: Sequence[str], *, path: Path) -> tuple[str, str]:
+    """Returns the commands that train with these arguments and plot a run, as they work in the folder of this process.
+
+    They are short in the root of this repository, with the interpreter of its ``.venv``.
+    """
+    plot = ["-m", "experiments.plot", str(path)]
+    with contextlib.suppress(OSError):  # the folder of this process may be gone
+        if Path.cwd() == ROOT and Path(sys.prefix) == ROOT / ".venv":
+            return f'make train ARGS="{shlex.join(arguments)}"', shlex.join([".venv/bin/python", *plot])
+    train = [sys.executable, str(ROOT / "train.py"), *arguments]
+    return shlex.join(train), f"PYTHONPATH={shlex.quote(str(ROOT))} {shlex.join([sys.executable, *plot])}"

@@ -4,6 +4,7 @@ from experiments import report
 from experiments import rows as ask
 
 HOLDS, FAILS, UNTESTED = "supported at this scale", "not supported at this scale", "not tested"
+BUILT = "by construction"
 ORIGIN = {"commit": "0" * 40, "tree": "clean", "jax": "0", "devices": ["cpu"], "wall_seconds": 1.0}
 
 

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import functools
+import glob
 import importlib.util
 import io
 import os
@@ -24,8 +25,10 @@ from benchmarks import gpu
 from configs import flags as config_flags
 from configs import schema
 from data.assumed import make_or_assume
-from experiments import claims
+from experiments import claims, plot, queue
+from experiments.__main__ import main as experiments_main
 from experiments.__main__ import parser as experiments_parser
+from tests import saved
 from training.setup import make_setup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -177,7 +180,8 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
             check_jax_requirement(requirement)
         case [".venv/bin/python", "-m", "experiments", *arguments]:
             given = experiments_parser().parse_args(arguments)
-            assert given.command not in ("run", "reproduce", "publish") or claims.load(given.name), line
+            named = getattr(given, "row", None) or getattr(given, "name", None)
+            assert given.command == "sweep" or not named or claims.load(named.partition("/")[0]), line
         case [".venv/bin/python", "-m", "benchmarks", "gpu", *arguments]:
             gpu.parse(arguments)
         case [".venv/bin/python", "-m", module, *arguments]:
@@ -196,6 +200,31 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
             assert f"`{name}`" in ADDING.prose, line
         case _:
             pytest.fail(f"a command of unknown kind: {line}")
+
+
+def commands_of_runs(page: Page) -> list[list[str]]:
+    """The commands of a page that make sweeps, list runs or draw their curves, as words after the interpreter."""
+    lines = [shlex.split(line, comments=True) for text in page.blocks("sh") for line in text.splitlines() if line]
+    found = [words[2:] for words in lines if words[:2] == [PYTHON, "-m"]]
+    shown = [words for words in found if words[0] == "experiments.plot" or words[1:2] in (["sweep"], ["ls"])]
+    return [words for words in shown if not any(word.startswith("--gantt") for word in words)]
+
+
+@by_path([page for page in PAGES if commands_of_runs(page) and page.path != "docs/stragglers.md"])
+def test_sweeps_lists_and_plots_run(page, mine, tmp_path, monkeypatch):
+    """Trains nothing: each run of a sweep is written as it starts."""
+    monkeypatch.setattr(queue, "train_command", saved.train_command)
+    monkeypatch.setattr(queue, "POLL_SECONDS", 0.01)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    for name in ("digits", "mine"):
+        config = {"seed": 0, "optimizer": {"learning_rate": 0.1}}
+        saved.save(f"out/{name}/0", config, [saved.evaluated(1, loss=1.0, accuracy=0.5, bytes_per_worker=8)])
+    for module, *arguments in commands_of_runs(page):
+        words = [found for word in arguments for found in sorted(glob.glob(word)) or [word.replace(FOLDER, str(mine))]]
+        main = plot.main if module == "experiments.plot" else experiments_main
+        assert main(words) == 0, words
+    assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
 def make_targets() -> set[str]:
@@ -236,6 +265,37 @@ def test_command(line, in_root):
     check_command(line, mine=in_root)
 
 
+RUN_HERE = ("list", "run", "report", "reproduce", "verify", "rerun")  # tests of sweeps run the commands of theirs
+
+
+def can_run_here(line: str) -> bool:
+    """Whether a line is a command of experiments that needs no data that may be missing."""
+    command, _, comment = line.partition("#")
+    return bool(re.match(rf"{PYTHON} -m experiments ({'|'.join(RUN_HERE)})\b", command)) and "needs" not in comment
+
+
+QUICK = ("list", "--published", "--dry_run")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, marks=() if any(word in line for word in QUICK) else pytest.mark.slow)
+        for line in dict.fromkeys(COMMANDS)
+        if can_run_here(line)
+    ],
+)
+def test_commands_of_experiments_run(line, in_root, tmp_path, capsys):
+    arguments = [*shlex.split(line, comments=True)[3:], f"--out={tmp_path}"]
+    if arguments[0] in ("run", "reproduce") and "--minutes=8" not in arguments:
+        arguments.append("--minutes=0.1")
+    arguments = [argument.replace("--minutes=8", "--minutes=0.1") for argument in arguments]
+    code = experiments_main(arguments)
+    said = capsys.readouterr().out
+    judged = arguments[0] in ("verify", "rerun")  # other versions of JAX may give other numbers
+    assert ("equal" in said or "different" in said) if judged else code == 0
+
+
 README_RUNS = [line for text in read("README.md").blocks("sh") for line in text.splitlines() if "make train" in line]
 
 
@@ -264,6 +324,7 @@ def test_runs_of_the_readme_learn(line, in_root, tmp_path, capsys):
         f"{PYTHON} -m experiments.nope --help",
         f"{PYTHON} -m experiments run no_such_claim",
         f"{PYTHON} -m experiments list --jobs=2",
+        f"{PYTHON} -m experiments rerun no_such_claim/seed=0",
         f'{PYTHON} -m pip install "jax[cuda13]==0.10.1"',
         f'{PYTHON} -m pip install "jax[gpu]==0.10.2"',
         "conda install jax",

@@ -17,7 +17,7 @@ import pytest
 
 import runs
 import train
-from experiments import plot, results
+from experiments import results, saved_runs
 from reducers.arrivals.traces import read_trace
 from runs import identity
 from runs.checkpoints import Checkpoints
@@ -310,11 +310,11 @@ def test_hostile_records_and_rows(content, tmp_path):
     assert "\n" not in str(caught.value)
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match="line 2"):
-        plot.read(str(tmp_path))
+        saved_runs.read(str(tmp_path))
     path.write_bytes(b'{"kind": "train", "step": 1}\n')
     if content != b'{"step": 1e400}':
         with pytest.raises(ValueError, match=r"config.json is damaged"):
-            plot.read(str(tmp_path))
+            saved_runs.read(str(tmp_path))
     rows = tmp_path / "rows.jsonl"
     rows.write_bytes(b'{"loss": 1.0}\n' + content + b"\n")
     if content != b'{"step": 1e400}':

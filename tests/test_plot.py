@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import drawing, plot
+from experiments import drawing, plot, saved_runs
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -136,7 +136,7 @@ def test_matplotlib_is_imported_late_and_pyplot_never(tmp_path):
     run = write(tmp_path / "a", made_up())
     code = f"""
 import sys
-from experiments import drawing, plot
+from experiments import drawing, plot, saved_runs
 assert "matplotlib" not in sys.modules
 assert plot.main([{run!r}, "--out={tmp_path / "a.png"}"]) == 0
 assert "matplotlib.pyplot" not in sys.modules
@@ -150,24 +150,24 @@ def test_labels():
         return {"seed": 0, "num_workers": 8, "reducer": {"name": "mean"}, **changes}
 
     configs = {"out/a": config(), "out/b": config(seed=1), "out/c": config(reducer={"name": "krum", "f": 1})}
-    assert list(plot.labels(configs).values()) == [
+    assert list(saved_runs.labels(configs).values()) == [
         "seed=0, reducer=mean",
         "seed=1, reducer=mean",
         "seed=0, reducer=krum",
     ]
     inner = {"a": config(reducer={"name": "krum", "f": 1}), "b": config(reducer={"name": "krum", "f": 2})}
-    assert list(plot.labels(inner).values()) == ["reducer.f=1", "reducer.f=2"]
-    assert plot.labels({"out/a": config()}) == {"out/a": "a"}
-    assert plot.labels({"out/a": config(), "out/b": config()}) == {"out/a": "a", "out/b": "b"}
-    assert plot.labels({"out/a": config(), "out/b": None}) == {"out/a": "a", "out/b": "b"}
-    assert plot.labels({"x/a": config(), "y/a": config()}) == {"x/a": "x/a", "y/a": "y/a"}
+    assert list(saved_runs.labels(inner).values()) == ["reducer.f=1", "reducer.f=2"]
+    assert saved_runs.labels({"out/a": config()}) == {"out/a": "a"}
+    assert saved_runs.labels({"out/a": config(), "out/b": config()}) == {"out/a": "a", "out/b": "b"}
+    assert saved_runs.labels({"out/a": config(), "out/b": None}) == {"out/a": "a", "out/b": "b"}
+    assert saved_runs.labels({"x/a": config(), "y/a": config()}) == {"x/a": "x/a", "y/a": "y/a"}
     long = {"a": config(note="n" * 80), "b": config(note="m" * 80)}
-    assert plot.labels(long) == {"a": "a", "b": "b"}
+    assert saved_runs.labels(long) == {"a": "a", "b": "b"}
 
 
 def test_command_draws_runs_that_are_still_written(tmp_path, capsys):
     first = write(tmp_path / "a", made_up(), config={"seed": 0}, tail='{"kind": "train", "st')
-    second = write(tmp_path / "b", made_up((4.0, math.nan)), config={"seed": 1})
+    second = write(tmp_path / "b", made_up((4.0, math.nan)), config={"seed": 0, "num_workers": 2})
     out = tmp_path / "figure.png"
     assert plot.main([first, second, f"--out={out}", "--x=epoch"]) == 0
     assert capsys.readouterr().out == f"{out}: loss, accuracy against epoch of 2 runs\n"
@@ -191,7 +191,9 @@ def test_module_runs_as_a_command(tmp_path):
 
 REFUSED = [
     (["{tmp}/none"], "run='{tmp}/none': no such folder"),
-    (["{tmp}"], "run='{tmp}': holds no metrics.jsonl"),
+    (["{tmp}/nothing"], "run='{tmp}/nothing': holds no metrics.jsonl"),
+    (["{tmp}/file.txt"], "run='{tmp}/file.txt': is not a folder"),
+    (["{tmp}/good", "{tmp}/none"], "run='{tmp}/none': no such folder"),
     (["{tmp}/empty"], "run='{tmp}/empty': its metrics.jsonl holds no records yet"),
     (["{tmp}/broken"], "'{tmp}/broken/metrics.jsonl': line 1 is damaged"),
     (["{tmp}/bad_config"], "workdir='{tmp}/bad_config': config.json is damaged"),
@@ -205,7 +207,7 @@ REFUSED = [
     (["{tmp}/good", "--out={tmp}/curves.gif"], "out='{tmp}/curves.gif': must end in .png, .pdf, .svg"),
     (["{tmp}/good", "--out={tmp}/none/c.png"], "out='{tmp}/none/c.png': no such folder"),
     (["{tmp}/good", "--z=1"], "unrecognized arguments: --z=1"),
-    ([], "the following arguments are required: RUN"),
+    ([], "the following arguments are required: FOLDER"),
 ]
 
 
@@ -215,6 +217,8 @@ def test_refused_in_one_line_with_exit_code_2(tmp_path, capsys, argv, message):
     write(tmp_path / "no_epoch", [{"kind": "train", "step": 1, "loss": 1.0}])
     write(tmp_path / "empty", [])
     write(tmp_path / "broken", [], tail="{nonsense}\n")
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "file.txt").touch()
     write(tmp_path / "bad_config", made_up())
     (tmp_path / "bad_config" / "config.json").write_text("{")
     before = sorted(tmp_path.rglob("*"))
@@ -223,3 +227,78 @@ def test_refused_in_one_line_with_exit_code_2(tmp_path, capsys, argv, message):
     assert printed.out == ""
     assert printed.err.startswith("plot: " + message.format(tmp=tmp_path)) and printed.err.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+# ---- folders with runs, and seeds --------------------------------------------------------------------------------
+
+
+def seeds(root, *, reducer="mean", losses=((4.0, 2.0, 1.0), (6.0, 2.0, 3.0))):
+    for seed, each in enumerate(losses):
+        config = {"seed": seed, "num_workers": 8, "reducer": {"name": reducer}}
+        write(root / f"{reducer}-{seed}", made_up(each), config=config)
+    return str(root)
+
+
+def test_runs_that_differ_in_their_seed_are_a_mean_with_a_band(tmp_path):
+    runs, notes = plot.find([seeds(tmp_path)])
+    (label, curve), *others = plot.curves(runs).items()
+    assert label == "mean (2 seeds)" and not others and not notes
+    figure = plot.draw({label: curve.mean}, y=["loss"], deviations={label: curve.deviation})
+    (axes,) = figure.axes
+    np.testing.assert_array_equal(lines(axes)[1.8], [(1, 6), (3, 3)])  # of evaluations, which are 1 above training
+    (band,) = axes.collections
+    half = np.sqrt(2)  # of 5 and 7, and of 2 and 4
+    low, high = band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()
+    np.testing.assert_allclose((low, high), (3 - half, 6 + half))
+    assert "± one standard deviation" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_the_band_is_that_of_training_where_nothing_is_evaluated():
+    runs = [
+        [{"kind": "train", "step": 1, "loss": loss}, {"kind": "train", "step": 2, "loss": loss}] for loss in (1.0, 3.0)
+    ]
+    curve = plot.over_seeds(runs)
+    figure = plot.draw({"a": curve.mean}, y=["loss"], deviations={"a": curve.deviation})
+    assert len(figure.axes[0].collections) == 1
+
+
+def test_curves_are_named_by_the_keys_that_differ_and_count_their_seeds(tmp_path):
+    seeds(tmp_path, reducer="mean")
+    seeds(tmp_path, reducer="sum", losses=[(1.0, 1.0)])
+    runs, _ = plot.find([str(tmp_path)])
+    assert list(plot.curves(runs)) == ["reducer=mean (2 seeds)", "reducer=sum"]
+    alone = {run: saved for run, saved in runs.items() if not run.endswith("mean-1")}
+    assert list(plot.curves(alone)) == ["reducer=mean", "reducer=sum"]
+
+
+def test_a_mean_ends_where_the_shortest_run_does_and_where_one_diverges():
+    curve = plot.over_seeds([made_up((4.0, 2.0, 1.0), evaluated=False), made_up((2.0, math.inf), evaluated=False)])
+    assert [record["step"] for record in curve.mean] == [1, 2]
+    assert curve.mean[0]["loss"] == 3.0 and math.isnan(curve.mean[1]["loss"])
+
+
+def test_runs_of_one_config_that_are_the_same_seed_stay_apart(tmp_path):
+    seeds(tmp_path / "a", losses=[(4.0, 2.0)])
+    seeds(tmp_path / "b", losses=[(4.0, 2.0)])
+    runs, _ = plot.find([str(tmp_path)])
+    assert len(plot.curves(runs)) == 2
+
+
+def test_what_is_no_run_is_skipped_with_a_note(tmp_path, capsys):
+    root = tmp_path / "sweep"
+    seeds(root)
+    (root / "table.md").write_text("| a |")
+    (root / "xla").mkdir()
+    write(root / "begun", [], config={"seed": 7})
+    write(root / "broken", [], tail="{nonsense}\n", config={"seed": 8})
+    out = tmp_path / "new.png"
+    assert plot.main([str(root), f"--out={out}"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{out}: loss, accuracy against step of 2 runs in 1 curve\n"
+    assert [line.split("'")[1] for line in printed.err.splitlines()] == [
+        str(root / "begun"),
+        f"{root}/broken/metrics.jsonl",
+    ]
+    assert plot.main([*map(str, sorted(root.iterdir())), f"--out={out}"]) == 0  # as the shell expands sweep/*
+    printed = capsys.readouterr()
+    assert "of 2 runs" in printed.out and printed.err.count("plot: skipped: ") == 4

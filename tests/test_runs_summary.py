@@ -3,6 +3,9 @@
 import pathlib
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -15,6 +18,7 @@ from configs import flags
 from data.augment import as_inputs
 from training.setup import make_setup
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUMMARY = {
     "num_devices": 8,
     "lanes": 1,
@@ -38,9 +42,9 @@ CONFIG = {
 }
 
 
-def _summary(config, *, overrides=(), **changes):
+def _summary(config, *, overrides=(), path="out/run", spec="configs/digits.py", **changes):
     task = {"metric": "accuracy", "mode": "max", "chance": 0.1}
-    where = {"path": pathlib.Path("out/run"), "spec": "configs/digits.py", "overrides": overrides}
+    where = {"path": pathlib.Path(path), "spec": spec, "overrides": overrides}
     return runs.summarise({**SUMMARY, **changes}, config=config, **task, **where)
 
 
@@ -95,6 +99,45 @@ def test_the_next_command_replaces_the_flags_that_it_changes():
     assert learnt.count("reducer.name") == 1 and "--config.reducer.name=adasum" in learnt and "seed=3" in learnt
 
 
+def _next_commands(text):
+    lines = text.splitlines()
+    number = next(number for number, line in enumerate(lines) if line.startswith("next"))
+    return [line.removeprefix("next").strip() for line in lines[number:]]
+
+
+@pytest.mark.parametrize("where", ["root", "another interpreter", "another folder", "a folder that is gone"])
+def test_the_next_commands_are_short_in_the_root_and_complete_elsewhere(where, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path if "folder" in where else ROOT)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path if where == "another interpreter" else ROOT / ".venv"))
+    if where == "a folder that is gone":
+        tmp_path.rmdir()
+    begin, plot = _next_commands(_summary(CONFIG, path="out/my run"))
+    flags = "--config=configs/digits.py --config.reducer.name=adasum"
+    if where == "root":
+        assert begin == f'make train ARGS="{flags}"'
+        assert plot == ".venv/bin/python -m experiments.plot 'out/my run'"
+    else:
+        assert shlex.split(begin) == [sys.executable, f"{ROOT}/train.py", *flags.split()]
+        plots = [sys.executable, "-m", "experiments.plot", "out/my run"]
+        assert shlex.split(plot) == [f"PYTHONPATH={ROOT}", *plots]
+
+
+@pytest.mark.slow  # the test above compares the same commands
+def test_the_next_commands_run_in_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = pathlib.Path("my runs/one")
+    run.mkdir(parents=True)
+    with runs.Records(run / "metrics.jsonl") as records:
+        records.append({"kind": "train", "step": 1, "loss": 1.0})
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    shutil.copy(ROOT / "configs" / "digits.py", "mine.py")
+    begin, plot = _next_commands(_summary(CONFIG, path=run, spec="mine.py"))
+    for line, says in ((f"{begin} --dry_run --nodry_run_compile", "adasum"), (f"{plot} --y=loss", "loss against step")):
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and says in done.stdout, done
+
+
 def test_a_summary_of_before_says_nothing_of_what_it_does_not_know():
     assert "remark" not in _summary(CONFIG, accuracy=0.12)
     assert "at chance" in _summary(CONFIG, accuracy=0.10)
@@ -133,14 +176,14 @@ BEGIN = [("--config.train_epochs=15",), ("--config.reducer.name=sum", "--config.
 @pytest.mark.parametrize("begin", BEGIN, ids=["mean", "sum, at chance"])
 def test_the_recommended_run_learns(begin, tmp_path, monkeypatch, capsys):
     """Follows the recommendations of the digits config: none but the first run may end at chance."""
-    monkeypatch.chdir(pathlib.Path(__file__).resolve().parent.parent)
-    line, seen = ["--config=configs/digits.py", *begin], []
+    monkeypatch.chdir(tmp_path)
+    line, seen = [f"--config={ROOT}/configs/digits.py", *begin], []
     for number in range(3):
         with flagsaver.flagsaver():
             assert train.main(["train.py", *line, "--num_devices=2", f"--workdir={tmp_path}/{number}"]) == 0
         text = capsys.readouterr().out
         assert ("remark" in text) == (number == 0 and "sum" in str(begin)), text
         seen.append(frozenset(line))
-        (command,) = re.findall(r"^next +make train ARGS=\"(.*)\"$", text, re.MULTILINE)
+        (command,) = re.findall(r"^next .*/train\.py'? (.*)$", text, re.MULTILINE)
         line = shlex.split(command)
         assert frozenset(line) not in seen[-1:]

@@ -243,7 +243,7 @@ def test_a_sweep_from_a_folder_outside_of_the_repository(mine):
     given = ("--config=mine.py:smoke", "--set=model.depth=1", "--out=results")
     done = run_python("-m", "experiments", "sweep", *given, cwd=mine, more=str(ROOT))
     assert done.returncode == 0, done.stderr
-    assert "| 1 | 0.01 |" in done.stdout and "| 1 | 0.1 |" in done.stdout and "(n=1)" in done.stdout
+    assert "| 0.01 |" in done.stdout and "| 0.1 |" in done.stdout and "All runs have model.depth=1." in done.stdout
     edit(mine / "mine.py", "nn.relu", "nn.tanh")
     done = run_python("-m", "experiments", "sweep", *given, cwd=mine, more=str(ROOT))
     assert done.returncode == 2 and "mine.py changed" in done.stderr and "--accept_code_change" in done.stderr
@@ -353,9 +353,9 @@ def test_a_sweep_mixes_no_results_of_different_code(finished, mine, capsys):
     options = ["--set=train_steps=40", *(f"--set={flag.removeprefix('--config.')}" for flag in FORTY[:3])]
     arguments = ["sweep", "--config=mine.py", *options, "--out=results", "--grid=reducer.share=0.1,0.2"]
     fixed = {"train_steps": 40, "num_workers": 4, "model.depth": 1, "data.num_train": 256}
-    found = sweep.runs_of("mine.py", sweep.combined([fixed], points))
-    root = mine / "results" / sweep.name_of("mine.py", found)
-    for run in found:
+    found = sweep.Sweep(spec="mine.py", fixed=fixed, points=points)
+    root = mine / "results" / found.name
+    for run in found.runs:
         folder = results.folder_of(run, root)
         shutil.copytree(finished / "run", folder)
         (folder / "config.json").write_bytes(runs.files.to_json(runs.identity.plain(run.config)))

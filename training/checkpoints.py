@@ -13,6 +13,9 @@ from runs.errors import ConfigError, refusing
 from training.setup import TrainSetup, make_setup
 from training.train_state import STATE_AXES, TrainState, to_host
 
+# Where a checkpoint has the parameters at which its run is evaluated: the average, if the run has one.
+EVALUATED = ("state/ema", "state/params")
+
 
 class Restored(NamedTuple):
     """A checkpoint on the devices.
@@ -70,7 +73,8 @@ def restore_params(
     """Returns the parameters of a run at which it is evaluated, as nested dicts of NumPy arrays.
 
     They are the average of the parameters where the run has one. The model's code must be that of the run; its data
-    need not be present.
+    need not be present. The components ("module:attribute") that config.json names are imported and called, so open
+    only folders that you trust.
 
     Args:
       folder: of the run, finished or not.
@@ -85,17 +89,15 @@ def restore_params(
     if config is None:
         raise ConfigError(f"folder={str(path)!r}: must be the folder of a run, with a config.json")
     setup = make_setup(ConfigDict(config), open_data=data.assumed.make_or_assume)
-    shapes = setup.worker_shapes
-    part, wanted = ("state/params", shapes.params) if shapes.ema is None else ("state/ema", shapes.ema)
     with refusing(), open_checkpoints(setup, path, access="read") as checkpoints:
-        found = checkpoints.restore(wanted, which=checkpoint, part=part)
+        found = checkpoints.restore(setup.worker_shapes.params, which=checkpoint, part=EVALUATED)
     if found is None:
         raise ConfigError(f"folder={str(path)!r}: has no checkpoint to restore")
     return found[1]
 
 
 def params_of(setup: TrainSetup, folder: str) -> Any:
-    """Returns the parameters in another run's last checkpoint: their moving average, where it has one.
+    """Returns the parameters in another run's last checkpoint: their average, where it has one.
 
     Raises:
       ConfigError: if the folder has no checkpoint, or the last is damaged or of another model.
@@ -104,10 +106,7 @@ def params_of(setup: TrainSetup, folder: str) -> Any:
 
     def read() -> tuple[int, Any] | None:
         step = processes.from_first(checkpoints.latest_step)
-        if step is None:
-            return None
-        has_ema = processes.from_first(lambda: checkpoints.holds("state/ema", step=step))
-        return checkpoints.restore(shapes, which=step, part="state/ema" if has_ema else "state/params")
+        return None if step is None else checkpoints.restore(shapes, which=step, part=EVALUATED)
 
     with refusing(), open_checkpoints(setup, runs.expand(folder, key="config.init_from"), access="read") as checkpoints:
         found = checkpoints.choose_again(read)

@@ -191,10 +191,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
     """
     with in_block("data"):
         source = open_data(**config.data)
-    with in_block("model"):
-        model = models.make(**config.model, sizes=source.info.sizes)
-    with in_block("task"):
-        task = tasks.make(**config.task, model=model, example=example_inputs(source.info), sizes=source.info.sizes)
+    task = make_task(config, source=source)
     with in_block("arrivals"):
         arrival_seconds = make_arrivals(config)
         jax.eval_shape(arrival_seconds, 0)  # refuses a number of workers that the model does not allow
@@ -234,6 +231,18 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
         eval_every=duration(config, "eval_every", steps_per_epoch=steps_per_epoch),
         checkpoint_every=duration(config, "checkpoint_every", steps_per_epoch=steps_per_epoch),
     )
+
+
+def make_task(config: ConfigDict, *, source: Source) -> tasks.Task:
+    """Returns the model of a config joined with its loss; uses no device.
+
+    Raises:
+      ConfigError: as ``make_setup``.
+    """
+    with in_block("model"):
+        model = models.make(**config.model, sizes=source.info.sizes)
+    with in_block("task"):
+        return tasks.make(**config.task, model=model, example=example_inputs(source.info), sizes=source.info.sizes)
 
 
 def example_inputs(info: Info) -> dict[str, jax.ShapeDtypeStruct]:

@@ -316,6 +316,7 @@ EXPERIMENT = Experiment(
     hours={"smoke": 0.04, "laptop": 0.35},
     runs=_runs,
     measure=_measure,
+    timings=("time_ratio", "adasum_seconds", "sum_seconds", "mean_ratio", "cpu_count", "device_kind"),
     findings=_findings,
     basis=_basis,
     judge=_judge,

@@ -5,11 +5,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import drawing
+from experiments import drawing, paper_table
 from experiments import rows as ask
 from experiments.arrivals import ARRIVED_BY, MEAN_SECONDS
 from experiments.drawing import Figure
-from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
+from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, holds, repeated
+from experiments.paper_table import Cell
 from reducers import arrivals
 
 CLUSTER, LIGHT = "paper_cluster", "shifted_exponential"
@@ -46,21 +47,14 @@ def _growth(mean: np.ndarray) -> np.ndarray:
 
 
 def _findings(rows: Rows) -> list[Finding]:
-    mean, median, within = (_of(rows, CLUSTER, key) for key in ("mean", "median", "within_2_seconds"))
+    mean, median = (_of(rows, CLUSTER, key) for key in ("mean", "median"))
     growth, light = _growth(mean), _of(rows, LIGHT, "mean")[:, 99] / _of(rows, LIGHT, "median")[:, 99]
-    shares = [Sample.of(list(100 * within[:, k - 1]), digits=1, unit="%") for k in (98, 100)]
     low, high = MEAN_SECONDS
     usual = ((mean >= low) & (mean <= high)).sum(axis=1)
     exponential = Quoted("the last few means grow as an exponential does", "MEM med")
     below = Quoted("the median stays far below the mean in the tail", "MEM med")
     slowest = Quoted("about 310 s, in an unknown number of steps", "MEM hi")
     return [
-        Finding(
-            "98th gradients within 2 s (fitted)", paper=Quoted("about 80 %", "MEM hi"), paper_number=80, ours=shares[0]
-        ),
-        Finding(
-            "100th gradients within 2 s (fitted)", paper=Quoted("about 30 %", "MEM hi"), paper_number=30, ours=shares[1]
-        ),
         Finding(
             "of the 100 mean times to the k-th gradient, those within 1.4 to 1.8 s (fitted)",
             paper=Quoted("most", "MEM hi"),
@@ -82,18 +76,39 @@ def _in_words(growth: np.ndarray) -> str:
     return ", ".join(f"{factor:.2f}" for factor in growth.mean(axis=0))
 
 
+def parts_that_hold(rows: Rows, model: str) -> tuple[bool, bool]:
+    """Returns whether the last means of a model's rows grow ever faster, and whether its medians stay below them."""
+    mean, median = (_of(rows, model, key) for key in ("mean", "median"))
+    ratio = mean / median
+    grows = bool((np.diff(_growth(mean), axis=1) > 0).all())
+    return grows, bool((ratio[:, :90] <= 1.05).all() and (ratio[:, 99] >= 1.5).all())
+
+
 def _judge(rows: Rows) -> Verdict:
     mean, median = (_of(rows, CLUSTER, key) for key in ("mean", "median"))
     growth, ratio = _growth(mean), mean / median
-    grows = bool((np.diff(growth, axis=1) > 0).all())
-    apart = bool((ratio[:, :90] <= 1.05).all() and (ratio[:, 99] >= 1.5).all())
-    return Verdict.of(
-        grows and apart,
-        f"In each of {len(mean)} seeds, the factors from the 96th gradient's mean to the 100th's "
-        f"{'grow' if grows else 'do not all grow'} ({_in_words(growth)} on "
-        f"average); mean over median is at most {ratio[:, :90].max():.3f} up to the 90th gradient (bound 1.05), and at "
-        f"least {ratio[:, 99].min():.2f} for the 100th (bound 1.5).",
+    parts, light = (parts_that_hold(rows, model) for model in (CLUSTER, LIGHT))
+    return Verdict.by_construction(
+        all(parts),
+        f"In {len(mean)} seeds, the factors from the 96th gradient's mean to the 100th's are {_in_words(growth)} on "
+        f"average, and grow in each seed ({holds(parts[0])}); mean over median is at most {ratio[:, :90].max():.3f} up "
+        f"to the 90th gradient (bound 1.05), and at least {ratio[:, 99].min():.2f} for the 100th (bound 1.5; "
+        f"{holds(parts[1])}). Of workers without outliers the first part {holds(light[0])}, and the second "
+        f"{holds(light[1])}.",
     )
+
+
+def _paper_table(rows: Rows) -> Table:
+    mean, median, within = (_of(rows, CLUSTER, key) for key in ("mean", "median", "within_2_seconds"))
+    known = {98: Quoted("about 80 %", "MEM hi"), 100: Quoted("about 30 %", "MEM hi")}
+    cells = {}
+    for k in DRAWN:
+        share, *seconds = (list(values[:, k - 1]) for values in (within, mean, median))
+        ours = [Sample.of([100 * value for value in share], digits=1, unit="%")]
+        ours += [Sample.of(values, digits=2, unit="s") for values in seconds]
+        cells[str(k)] = [Cell(paper, value) for paper, value in zip((known.get(k), None, None), ours, strict=True)]
+    note = "Most of the paper's means lie within 1.4 to 1.8 s, its slowest step took about 310 s [MEM hi]."
+    return paper_table.table("k", ["within 2 s", "mean", "median"], cells, note=note)
 
 
 def _table(rows: Rows) -> Table:
@@ -135,9 +150,9 @@ EXPERIMENT = Experiment(
     claim="It is the last few of 100 gradients that take long: means up to them lie within 1.4 to 1.8 s and grow "
     "exponentially from there, far above the medians; 80 % of the 98th gradients arrive within 2 s, 30 % of the 100th.",
     source="arXiv 1604.00981, figures on stragglers: distribution, mean and median of the time to the k-th gradient",
-    rule="On what the model was not fitted to. Supported if in every seed the means of the 96th to the 100th gradient "
-    "grow by a larger factor each (as an exponential or faster), the mean is at most 5 % above the median for every "
-    "k up to 90, and at least 50 % above it for the 100th.",
+    rule="A check of our model, on what it was not fitted to: by construction if in every seed the means of the 96th "
+    "to the 100th gradient grow by a larger factor each (as an exponential or faster), the mean is at most 5 % above "
+    "the median for every k up to 90, and at least 50 % above it for the 100th. Not supported if a part fails.",
     hours={"smoke": 0.01, "laptop": 0.02},
     runs=repeated(
         lambda scale: [
@@ -148,9 +163,10 @@ EXPERIMENT = Experiment(
     ),
     measure=_measure,
     findings=_findings,
-    basis=lambda rows: ask.basis(rows, data="simulated arrival times", model="no model"),
+    basis=lambda rows: ask.basis(rows, data="simulated arrival times", model="`paper_cluster`"),
     judge=_judge,
     enough=lambda rows: {row["model"] for row in rows} == {CLUSTER, LIGHT},
+    paper_table=_paper_table,
     table=_table,
     draw=_draw,
     inches=(7, 3.2),
@@ -164,6 +180,10 @@ EXPERIMENT = Experiment(
         "worker is within 2 s in 98.8 % of its steps (0.3 to the power 1/100), and then the 98th of 100 is so in 88 % "
         "of the steps, not 80 %. So the paper's stragglers came in groups; our model's do not.",
         "Workers without outliers: a shifted exponential (1.53 s + 0.107 s) with the same median worker and about the "
-        "same share of 100th gradients within 2 s. It fails the rule: the fitted facts do not give the others.",
+        "same share of 100th gradients within 2 s. Their last means grow by ever larger factors, too, as those of any "
+        "exponential tail do: that part tells nothing of outliers. They fail the other part, so that the fitted facts "
+        "do not give it.",
+        "No trace of real arrival times of gradients is at hand. A trace of a cluster's own can be put in place of the "
+        "model, as the arrival model `trace`; until then nothing here supports the claim.",
     ),
 )

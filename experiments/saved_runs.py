@@ -1,0 +1,122 @@
+"""Runs on disk: those below a folder, what their folders hold, and the keys by which they differ."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import runs as run_folders
+from runs import identity
+
+Record = Mapping[str, Any]
+Config = Mapping[str, Any]
+
+MARKS = ("config.json", "metrics.jsonl")  # a folder with one of these is the folder of a run
+NOT_SEARCHED = {"checkpoints", "profile", "tensorboard", "xla", "compiled"}
+MAX_LABEL = 60  # characters; runs that need longer labels are named by their folders
+
+
+class SavedRun(NamedTuple):
+    """A run as its folder has it.
+
+    Attributes:
+      records: its train and evaluation records.
+      config: its config; None where the folder has none.
+    """
+
+    records: Sequence[Record]
+    config: Config | None
+
+
+def below(folder: Path) -> Iterator[Path]:
+    """Yields the folders of the runs in a folder and below it, sorted; a run may have others below it (--fresh)."""
+    for path, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in NOT_SEARCHED and not name.startswith("."))
+        if not set(files).isdisjoint(MARKS):
+            yield Path(path)
+
+
+def read(run: str) -> SavedRun:
+    """Returns the train and evaluation records of a run, finished or not, and its config, if it has one.
+
+    Raises:
+      ValueError: one line, if the folder does not exist, holds no records, or is damaged.
+    """
+    folder = Path(run).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"run={run!r}: {'is not a folder' if folder.exists() else 'no such folder'}")
+    if not (folder / "metrics.jsonl").is_file():
+        raise ValueError(f"run={run!r}: holds no metrics.jsonl; is it the folder of a run?")
+    found = [r for r in run_folders.read(folder / "metrics.jsonl") if r.get("kind") in ("train", "eval")]
+    if not found:
+        raise ValueError(f"run={run!r}: its metrics.jsonl holds no records yet")
+    return SavedRun(found, read_config(folder))
+
+
+def read_config(folder: Path) -> dict[str, Any] | None:
+    """Returns the config of a run; None where the folder has none.
+
+    Raises:
+      ValueError: one line, if it is damaged.
+    """
+    return identity.read_object(str(folder), folder / "config.json", way_out="move it away")
+
+
+def differing(configs: Sequence[Config]) -> tuple[list[str], list[dict[str, Any]]]:
+    """Returns the dotted keys by which configs differ, and each config by its dotted keys.
+
+    Where a block's name differs, the block's other keys are left out.
+
+    >>> differing([{"seed": 0, "reducer": {"name": "mean"}}, {"seed": 0, "reducer": {"name": "krum", "f": 1}}])[0]
+    ['reducer.name']
+    """
+    flat = [dict(identity.flatten(config)) for config in configs]
+    keys = dict.fromkeys(key for config in flat for key in config)
+    return identity.without_renamed([key for key in keys if len({repr(config.get(key)) for config in flat}) > 1]), flat
+
+
+def labels(configs: Mapping[str, Config | None]) -> dict[str, str]:
+    """Names each run by the config keys in which the runs differ, or by its folder where those are not unique.
+
+    Where a block's name differs, the block's other keys are left out.
+
+    >>> labels({"runs/a": {"seed": 0, "reducer": {"name": "mean"}}, "runs/b": {"seed": 0, "reducer": {"name": "sum"}}})
+    {'runs/a': 'reducer=mean', 'runs/b': 'reducer=sum'}
+    """
+    folders = {run: Path(run).resolve().name for run in configs}
+    if len(set(folders.values())) < len(folders):
+        folders = {run: str(run) for run in configs}
+    if any(config is None for config in configs.values()):
+        return folders
+    shown, flat = differing([config or {} for config in configs.values()])
+    named = {
+        run: ", ".join(f"{key.removesuffix('.name')}={config[key]}" for key in shown if key in config)
+        for run, config in zip(configs, flat, strict=True)
+    }
+    are_unique = len(set(named.values())) == len(named) and all(0 < len(label) <= MAX_LABEL for label in named.values())
+    return named if are_unique else folders
+
+
+def by_seed(configs: Mapping[str, Config | None]) -> list[list[str]]:
+    """Returns the runs in groups that differ in their seed alone; a run without a config is a group of its own.
+
+    >>> by_seed({"a": {"seed": 0, "n": 2}, "b": {"seed": 1, "n": 2}, "c": {"seed": 0, "n": 4}})
+    [['a', 'b'], ['c']]
+    """
+    groups: dict[str, list[str]] = {}
+    for run, config in configs.items():
+        groups.setdefault(run if config is None else run_folders.fingerprint(without_seed(config)), []).append(run)
+
+    def seeds(group: Sequence[str]) -> list[str]:
+        return [repr((configs[run] or {}).get("seed")) for run in group]
+
+    return [
+        part
+        for group in groups.values()
+        for part in ([group] if len(set(seeds(group))) == len(group) else [[run] for run in group])
+    ]
+
+
+def without_seed(config: Config) -> dict[str, Any]:
+    """Returns a config without its seed."""
+    return {key: value for key, value in config.items() if key != "seed"}

@@ -1,0 +1,94 @@
+"""The edges of a sweep's grid: whether the best value lies at one, and the value to try beyond it."""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from configs import flags as config_flags
+from configs import schema
+from experiments.experiment import Run
+from experiments.sweep_results import SweepResults
+from reducers import registry
+
+HALVINGS = 6  # of a step beyond the edge that leaves what the key allows
+
+
+def warnings(results: SweepResults) -> list[str]:
+    """Returns one line for each numeric key whose best value is the smallest or the largest that was tried.
+
+    Keys that are drawn at random have no edge, and there is none where nothing beyond a value is allowed, or where
+    another value is as good.
+    """
+    if results.best is None:
+        return []
+    config = config_flags.load(results.sweep.spec, _run_of_best(results).overriding)
+    found = []
+    for key in results.keys:
+        tried = [point.get(key) for point in _beside_best(results, key)]
+        best = results.best.point.get(key)
+        if key in results.sweep.drawn or not all(map(is_number, tried)) or best not in (min(tried), max(tried)):
+            continue
+        if any(point.get(key) != best for point in results.tied):
+            continue
+        annotation = schema.parameter(config, key).annotation
+        values = sorted(set(tried), reverse=best == min(tried))
+        following = next_value(values, allowed=functools.partial(registry.matches, annotation))
+        if following is not None:
+            end = "smallest" if best == min(tried) else "largest"
+            found.append(f"the best {key}, {best}, is the {end} that was tried; try {key}={following:g}, too")
+    return found
+
+
+def next_value(values: Sequence[float], *, allowed: Callable[[float], bool] = lambda value: True) -> float | None:
+    """Returns the value that continues a grid beyond its last one, or None if there is none that is allowed.
+
+    The grid goes on by its last ratio if all values are positive and not equally far apart, and else by its last
+    difference. Where this is not allowed, the step is halved a few times.
+
+    Args:
+      values: at least two, in the order in which they go on.
+      allowed: whether the key may have a value.
+
+    >>> next_value([0.1, 0.2]), next_value([4, 2]), next_value([0, 10, 20])
+    (0.4, 1, 30)
+    >>> next_value([0.0, 0.9], allowed=lambda x: 0 <= x < 1)
+    0.956
+    >>> next_value([2, 1], allowed=lambda x: x >= 1) is None
+    True
+    """
+    before, edge = values[-2:]
+    differences = [b - a for a, b in itertools.pairwise(values)]
+    is_even = len(values) > 2 and all(math.isclose(d, differences[0], rel_tol=1e-6) for d in differences)
+    beyond = edge * edge / before if min(values) > 0 and not is_even else 2 * edge - before
+    whole = all(isinstance(value, int) for value in values)
+    for halving in range(HALVINGS):
+        value = edge + (beyond - edge) / 2**halving
+        value = round(value) if whole else float(f"{value:.3g}")
+        if value != edge and allowed(value):
+            return value
+    return None
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether a value of a config is a finite number.
+
+    >>> is_number(3), is_number(True), is_number("3")
+    (True, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _beside_best(results: SweepResults, key: str) -> list[Any]:
+    """Returns the points that differ from the best one in this key alone; all points if others change in step."""
+    assert results.best is not None
+    best = results.best.point
+    beside = [p for p in results.sweep.points if all(p.get(k) == best.get(k) for k in results.keys if k != key)]
+    return beside if len({repr(point.get(key)) for point in beside}) > 1 else list(results.sweep.points)
+
+
+def _run_of_best(results: SweepResults) -> Run:
+    assert results.best is not None
+    name = results.best.rows[0]["run"]
+    return next(run for run in results.sweep.runs if run.name == name)

@@ -1,0 +1,34 @@
+"""The report of a sweep: the files in its folder, and the text that the command prints."""
+
+from pathlib import Path
+
+import runs as run_folders
+from experiments import results as run_results
+from experiments import saved_runs, sweep_figure, sweep_table
+from experiments.sweep_results import SweepResults
+
+TABLE, CSV, FIGURE = "table.md", "table.csv", "figure.png"
+
+
+def write(results: SweepResults, *, root: Path) -> str:
+    """Writes table.md, table.csv and figure.png into the folder of a sweep, and returns the text of the command."""
+    text = sweep_table.text(results)
+    others = runs_of_other_points(results, root=root)
+    if others:
+        text += f"\n{others} more runs in this folder are of other points: python -m experiments ls {root}\n"
+    run_folders.write_atomically(root / TABLE, text.encode())
+    run_folders.write_atomically(root / CSV, sweep_table.comma_separated(results).encode())
+    written = [str(root / TABLE), str(root / CSV)]
+    try:
+        sweep_figure.draw(results).savefig(root / FIGURE, dpi=200)
+        written.append(str(root / FIGURE))
+    except ValueError as error:
+        (root / FIGURE).unlink(missing_ok=True)  # that of another grid would not be of this table
+        written.append(f"no figure: {error}")
+    return "\n".join([text, *written])
+
+
+def runs_of_other_points(results: SweepResults, *, root: Path) -> int:
+    """Returns the number of runs in the folder of a sweep that are not of its points."""
+    own = {run_results.folder_of(run, root) for run in results.sweep.runs}
+    return len([folder for folder in saved_runs.below(root) if folder not in own])

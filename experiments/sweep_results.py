@@ -1,0 +1,141 @@
+"""The finished runs of a sweep, point by point, and the best of the points."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from experiments import rows as ask
+from experiments.experiment import Row, Rows, Sample
+from experiments.goal import Goal
+from experiments.sweep import Point, Sweep
+
+CONFIDENCE = 0.95
+
+
+class Entry(NamedTuple):
+    """A point of a sweep, and the rows of its finished runs, which differ in their seed alone."""
+
+    point: Point
+    rows: Rows
+
+    def values(self, quantity: str) -> list[float]:
+        """Returns a quantity at the last evaluation of each run; NaN where a run has none."""
+        return [ask.last(row, quantity) for row in self.rows]
+
+    def sample(self, quantity: str) -> Sample:
+        """Returns the finite ones of these values as a sample, whose mean is NaN if there are none."""
+        finite = [value for value in self.values(quantity) if math.isfinite(value)]
+        return Sample.of(finite) if finite else Sample(math.nan, math.nan, 0)
+
+
+def interval(sample: Sample) -> tuple[float, float] | None:
+    r"""Returns the confidence interval of a mean by Student's t, :math:`m \pm t_{n-1} s / \sqrt n`; None for one run.
+
+    >>> [round(end, 3) for end in interval(Sample.of([0.97, 0.98, 0.99]))]
+    [0.955, 1.005]
+    """
+    from scipy import stats
+
+    if sample.n < 2:
+        return None
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, sample.n - 1) * sample.std / math.sqrt(sample.n)
+    return float(sample.mean - half), float(sample.mean + half)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepResults:
+    """What a sweep has found so far.
+
+    Attributes:
+      sweep: the sweep.
+      rows: rows of its finished runs.
+      goal: what its points are compared by.
+    """
+
+    sweep: Sweep
+    rows: Rows
+    goal: Goal
+
+    @functools.cached_property
+    def entries(self) -> list[Entry]:
+        """The points that have finished runs, in the order of the grid."""
+        groups: list[tuple[Point, list[Row]]] = []  # values may be lists, so that a point cannot be a key
+        for row in self.rows:
+            point = {key: row[key] for key in self.sweep.keys if key in row}
+            same = next((group for other, group in groups if other == point), None)
+            if same is None:
+                groups.append((point, [row]))
+            else:
+                same.append(row)
+        return [Entry(point, rows) for point, rows in groups]
+
+    @functools.cached_property
+    def keys(self) -> list[str]:
+        """The keys in which the points differ."""
+        return [key for key in self.sweep.keys if len({repr(point.get(key)) for point in self.sweep.points}) > 1]
+
+    @functools.cached_property
+    def quantities(self) -> list[str]:
+        """The quantities in which the runs differ, after the goal's metric."""
+        differing = [key for key in self._recorded if len(set(self._all(key))) > 1 or len(self.rows) == 1]
+        return [self.goal.metric, *(key for key in differing if key != self.goal.metric)]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keys of the config that the sweep sets to one value in all runs."""
+        first = self.sweep.points[0]
+        alike = {key: first[key] for key in self.sweep.keys if key not in self.keys and key in first}
+        return {**{key: value for key, value in self.sweep.fixed.items() if key not in self.keys}, **alike}
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """The quantities that are the same at the end of all runs."""
+        return {key: self._all(key)[0] for key in self._recorded if key not in self.quantities}
+
+    @functools.cached_property
+    def best(self) -> Entry | None:
+        """The point with the best mean; one with a run that is not finite is none, and the first wins a tie."""
+        metric, sign = self.goal.metric, self.goal.sign
+        whole = [entry for entry in self.entries if all(map(math.isfinite, entry.values(metric)))]
+        return max(whole, key=lambda entry: sign * entry.sample(metric).mean, default=None)
+
+    @property
+    def tied(self) -> list[Point]:
+        """The points whose mean is that of the best one, itself included."""
+        if self.best is None:
+            return []
+        mean = self.best.sample(self.goal.metric).mean
+        return [entry.point for entry in self.entries if entry.sample(self.goal.metric).mean == mean]
+
+    @property
+    def num_within(self) -> int:
+        """The number of other points whose mean lies within the interval of the best one, or equals it."""
+        if self.best is None:
+            return 0
+        sample = self.best.sample(self.goal.metric)
+        low, high = interval(sample) or (sample.mean, sample.mean)
+        means = [entry.sample(self.goal.metric).mean for entry in self.entries if entry is not self.best]
+        return sum(low <= mean <= high for mean in means)
+
+    @functools.cached_property
+    def _recorded(self) -> list[str]:
+        return list(
+            dict.fromkeys(key for row in self.rows for key, value in row.items() if self._is_measured(key, value))
+        )
+
+    def _is_measured(self, key: str, value: Any) -> bool:
+        return key not in self.sweep.keys and isinstance(value, list) and bool(value)
+
+    def _all(self, quantity: str) -> list[float]:
+        return [ask.last(row, quantity) for row in self.rows]
+
+
+def in_words(point: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Returns these keys of a point as one text.
+
+    >>> in_words({"reducer.name": "sum", "seed": 0}, ["reducer.name"])
+    'reducer.name=sum'
+    """
+    return ", ".join(f"{key}={point[key]}" for key in keys if key in point)

@@ -1,0 +1,42 @@
+"""Folders of runs that never ran, for tests of what reads them."""
+
+import json
+import sys
+from pathlib import Path
+
+from runs import files, identity
+
+START = {
+    "commit": "0" * 40,
+    "tree": "clean",
+    "python": "3",
+    "packages": {"jax": "0"},
+    "devices": ["cpu"],
+    "command": [],
+}
+
+
+def evaluated(step, **numbers):
+    """Returns the record of an evaluation."""
+    return {"kind": "eval", "step": step, "epoch": step / 10, "wall_seconds": 1.0, **numbers}
+
+
+def save(folder, config, records, *, state="finished"):
+    """Writes the folder of a run, and returns its path."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_bytes(files.to_json(identity.plain(config)))
+    (folder / "env.json").write_text(json.dumps({"starts": [START]}))
+    lines = [json.dumps(files.encode_numbers(record)) for record in records]
+    (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    if state == "finished":
+        (folder / "DONE").write_text("{}")
+    return folder
+
+
+def train_command(run, folder):
+    """Stands in for ``queue.train_command``: writes a finished run whose accuracy is its learning rate and a bit."""
+    rate, seed = run.config["optimizer"]["learning_rate"], run.config["seed"]
+    numbers = {"loss": 1 - rate, "accuracy": rate + seed / 100, "learning_rate": 0.0, "bytes_per_worker": 8}
+    save(folder, run.config, [evaluated(5, **numbers), evaluated(10, **numbers)])
+    return [sys.executable, "-S", "-c", "pass"]

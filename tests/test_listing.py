@@ -1,0 +1,87 @@
+"""The list of the runs below a folder, and how they are found."""
+
+import pytest
+
+import runs as run_folders
+from experiments import __main__ as command_line
+from experiments import listing, saved_runs
+from tests import saved
+
+
+def config(**changes):
+    return {"seed": 0, "train_steps": 20, "train_epochs": None, "reducer": {"name": "mean"}, **changes}
+
+
+def columns(text):
+    return [line.split() for line in text.splitlines()]
+
+
+def test_a_list_has_folder_differing_keys_steps_metric_and_state(tmp_path):
+    record = saved.evaluated(20, loss=0.25, accuracy=0.9875)
+    saved.save(tmp_path / "a" / "one", config(), [saved.evaluated(10, accuracy=0.5), record])
+    saved.save(tmp_path / "a" / "two", config(seed=1), [{"kind": "train", "step": 5, "loss": 1.0}], state="begun")
+    saved.save(tmp_path / "b", config(reducer={"name": "krum", "f": 1}), [], state="begun")
+    assert columns(listing.of_folder(tmp_path)) == [
+        ["folder", "reducer", "seed", "steps", "last", "evaluation", "state"],
+        ["a/one", "mean", "0", "20", "of", "20", "loss", "0.2500,", "accuracy", "98.75%", "finished"],
+        ["a/two", "mean", "1", "5", "of", "20", "-", "begun"],
+        ["b", "krum", "0", "-", "-", "begun"],
+    ]
+    assert columns(listing.of_folder(tmp_path / "b")) == [
+        ["folder", "steps", "last", "evaluation", "state"],
+        [".", "-", "-", "begun"],
+    ]
+
+
+def test_a_run_of_epochs_says_of_how_many_steps(tmp_path):
+    records = [{"kind": "train", "step": 10, "epoch": 10 / 46.875}]
+    saved.save(tmp_path / "a", config(train_steps=None, train_epochs=2), records, state="begun")
+    assert "10 of 94" in listing.of_folder(tmp_path)
+
+
+def test_a_run_that_a_process_works_on_is_held(tmp_path):
+    with run_folders.open_run(str(tmp_path / "a"), config()):
+        assert columns(listing.of_folder(tmp_path))[1][-1] == "held"
+    assert columns(listing.of_folder(tmp_path))[1][-1] == "begun"
+
+
+def test_measurements_of_an_experiment_are_listed(tmp_path, capsys):
+    assert command_line.main(["run", "convergence_constants", "--scale=smoke", f"--out={tmp_path}"]) == 0
+    capsys.readouterr()
+    assert command_line.main(["ls", str(tmp_path)]) == 0
+    (run,) = columns(capsys.readouterr().out)[1:]
+    assert run[0].startswith("convergence_constants/smoke/") and run[1:] == ["-", "-", "finished"]
+
+
+def test_damaged_folders_get_a_note_and_the_rest_is_listed(tmp_path):
+    saved.save(tmp_path / "good", config(), [saved.evaluated(20, accuracy=0.5)])
+    saved.save(tmp_path / "config", config(), []).joinpath("config.json").write_text("{")
+    saved.save(tmp_path / "lines", config(seed=1), []).joinpath("metrics.jsonl").write_text("x\n{}\n")
+    saved.save(tmp_path / "none", config(), [saved.evaluated(3)], state="begun").joinpath("config.json").unlink()
+    saved.save(tmp_path / "text", config(), [saved.evaluated(3, accuracy="many")])
+    text = listing.of_folder(tmp_path)
+    assert {line[0]: line[-1] for line in columns(text)[1:6]} == {
+        "config": "damaged",
+        "good": "finished",
+        "lines": "damaged",
+        "none": "new",
+        "text": "damaged",
+    }
+    notes = [line.partition(": ") for line in text.splitlines()[6:]]
+    assert [name for name, _, _ in notes] == ["config", "lines", "none", "text"]
+    assert all(reason for _, _, reason in notes)
+
+
+def test_what_belongs_to_a_run_is_no_run_and_fresh_starts_are(tmp_path):
+    run = saved.save(tmp_path / "run", config(), [])
+    saved.save(run / "checkpoints" / "20", config(), [])
+    saved.save(run / "fresh-1", config(), [])
+    saved.save(tmp_path / ".hidden", config(), [])
+    assert list(saved_runs.below(tmp_path)) == [run, run / "fresh-1"]
+
+
+@pytest.mark.parametrize(("folder", "said"), [("none", "no such folder"), ("", "holds no runs")])
+def test_nothing_to_list_is_one_line(folder, said, tmp_path, capsys):
+    assert command_line.main(["ls", str(tmp_path / folder)]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1

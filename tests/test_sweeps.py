@@ -1,0 +1,455 @@
+"""Sweeps: their points, what is run again, the table, the edge of a grid, the figure, and the command."""
+
+import csv
+import math
+import signal
+import sys
+
+import pytest
+
+from experiments import __main__ as command_line
+from experiments import queue, results, sweep, sweep_edge, sweep_figure, sweep_table
+from experiments.experiment import Run
+from experiments.goal import Goal
+from experiments.sweep import Sweep
+from experiments.sweep_results import SweepResults
+from tests import saved
+
+DIGITS = "configs/digits.py"
+RATE = "optimizer.learning_rate"
+
+
+# ---- points ------------------------------------------------------------------------------------------------------
+
+
+def test_points_are_products_and_draws_are_of_the_seed():
+    points = sweep.combined(sweep.grid({"a": [1, 2]}), sweep.zipped({"b": [3, 4], "c": [5, 6]}))
+    assert len(points) == 4 and {"a": 2, "b": 4, "c": 6} in points
+    laws = {"x": "uniform(0, 1)", "y": "choice(p, q)"}
+    points = sweep.drawn(laws, count=5)
+    assert points == sweep.drawn(laws, count=5) and len({point["x"] for point in points}) == 5
+    for key, law in (("x", "normal(0, 1)"), ("x", "loguniform(0, 1)"), ("x", "uniform(2, 1)"), ("x", "uniform(a, b)")):
+        with pytest.raises(ValueError, match="must be uniform"):
+            sweep.drawn({key: law}, count=1)
+    with pytest.raises(ValueError, match="equally long, not a: 1, b: 2"):
+        sweep.zipped({"a": [1], "b": [1, 2]})
+
+
+def test_a_config_file_may_hold_its_sweep(tmp_path):
+    path = tmp_path / "mine.py"
+    text = (
+        "from configs.digits import get_config\ndef sweep():\n    return [{'seed': 3}, {'seed': 4, 'num_workers': 2}]"
+    )
+    path.write_text(text)
+    found = Sweep(spec=str(path), points=sweep.of_config(str(path)), seeds=2)
+    assert [run.name for run in found.runs] == ["seed=3", "seed=4,num_workers=2"]
+    for text in ("x = 1", "def sweep():\n    return 3", "def sweep():\n    return [{}]"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="sweep"):
+            sweep.of_config(str(path))
+
+
+def test_equal_points_share_their_run():
+    drawn = {"reducer.name": "choice(mean, sum)"}
+    found = Sweep(spec=DIGITS, points=sweep.drawn(drawn, count=20), drawn=drawn)
+    assert sorted(run.name for run in found.runs) == ["reducer.name=mean,seed=0", "reducer.name=sum,seed=0"]
+
+
+def test_the_name_is_that_of_the_config_and_of_what_all_runs_share():
+    small = Sweep(spec=DIGITS, points=[{"seed": 0}], fixed={"num_workers": 2})
+    large = Sweep(spec=DIGITS, points=[{"seed": 0}, {"seed": 1, RATE: 0.1}], seeds=9, fixed={"num_workers": 2})
+    assert small.name == large.name and small.name.startswith("digits-")
+    others = [
+        Sweep(spec=DIGITS, points=[{"seed": 0}]),
+        Sweep(spec="configs/digits.py:smoke", points=[{"seed": 0}], fixed={"num_workers": 2}),
+        Sweep(spec=DIGITS, points=[{"seed": 0}], fixed={"num_workers": 4}),
+    ]
+    assert len({small.name, *(other.name for other in others)}) == 4
+
+
+def test_runs_are_evaluated_on_the_validation_split_unless_a_key_says_otherwise(tmp_path, monkeypatch):
+    def splits(**options):
+        return [run.config["data"].get("evaluate_on") for run in Sweep(spec=DIGITS, **options).runs]
+
+    assert splits(points=[{RATE: 0.1}, {RATE: 0.2}]) == ["validation", "validation"]
+    assert splits(points=[{RATE: 0.1}], fixed={sweep.SPLIT: "test"}) == ["test"]
+    assert splits(points=[{sweep.SPLIT: "test"}, {sweep.SPLIT: "validation"}]) == ["test", "validation"]
+    (tmp_path / "own.py").write_text(
+        "from configs import digits\ndef get_config(variant):\n    config = digits.get_config(variant)\n"
+        "    config.data = {'name': 'digits', 'evaluate_on': 'test'}\n    return config\n"
+    )
+    (run,) = Sweep(spec=str(tmp_path / "own.py"), points=[{RATE: 0.1}]).runs
+    assert run.config["data"]["evaluate_on"] == "test"
+    (tmp_path / "bare.py").write_text(
+        "from data import sources\ndef data():\n    return sources.make('digits')\n"
+        "from configs import digits\ndef get_config(variant):\n    config = digits.get_config(variant)\n"
+        "    config.data = {'name': 'bare:data'}\n    return config\n"
+    )
+    bare = Sweep(spec=str(tmp_path / "bare.py"), points=[{RATE: 0.1}])
+    assert [run.config["data"] for run in bare.runs] == [{"name": "bare:data"}]
+    said = sweep_table.headline(SweepResults(sweep=bare, rows=[], goal=Goal("accuracy", "max")))
+    assert "on the test split" in said and "bare:data have no key data.evaluate_on" in said
+
+
+def test_the_goal_is_the_tasks_own_metric_unless_another_is_named():
+    def goal(spec, **options):
+        return tuple(Goal.of([Run(labels={}, spec=spec)], **options))
+
+    assert goal(DIGITS) == ("accuracy", "max")
+    assert goal("configs/bert_lamb.py") == ("masked_lm_loss", "min")
+    assert goal("configs/shakespeare.py:smoke") == ("perplexity", "min")
+    assert goal("configs/bert_lamb.py", metric="next_sentence_accuracy") == ("next_sentence_accuracy", "max")
+    assert goal(DIGITS, metric="loss") == ("loss", "min")
+    assert goal(DIGITS, metric="simulated_seconds") == ("simulated_seconds", "min")
+    assert goal(DIGITS, mode="min") == ("accuracy", "min")
+    broken = Run(labels={}, spec=DIGITS, overrides={"task.name": "causal_lm"})
+    assert Goal.of([broken, Run(labels={}, spec=DIGITS)]) == ("accuracy", "max")  # the first one fails on its own
+    with pytest.raises(ValueError, match="needs data of running text"):
+        Goal.of([broken])
+    with pytest.raises(ValueError, match=r"^metric='acuracy': is not evaluated; allowed: accuracy, loss, simulated_"):
+        goal(DIGITS, metric="acuracy")
+
+
+# ---- tables ------------------------------------------------------------------------------------------------------
+
+
+def measured(points, value, *, seeds=1, goal=("accuracy", "max"), **options):
+    """The results of a sweep whose last evaluation is ``value(labels)``, a dict of numbers; None: not finished."""
+    found = Sweep(spec=DIGITS, points=points, seeds=seeds, **options)
+    numbers = [(run, value(run.labels)) for run in found.runs]
+    rows = [
+        {"run": run.name, **run.labels, **{key: [0.0, last] for key, last in of.items()}}
+        for run, of in numbers
+        if of is not None
+    ]
+    return SweepResults(sweep=found, rows=rows, goal=Goal(*goal))
+
+
+def test_the_best_point_is_marked_with_students_interval():
+    values = {0.1: (0.97, 0.98, 0.99), 0.2: (0.9, 0.92, 0.94), 0.4: (0.96, 0.96, 0.96)}
+    points = [{RATE: rate} for rate in values]
+    of = measured(points, lambda labels: {"accuracy": values[labels[RATE]][labels["seed"]]}, seeds=3)
+    table = sweep_table.table(of)
+    assert list(table.header) == [RATE, "accuracy"]
+    assert [row[1] for row in table.cells] == [
+        "**0.9800 ± 0.0100 (n=3)**, 95 % interval [0.9552, 1.0048]",  # 4.3027 standard errors of 0.00577
+        "0.9200 ± 0.0200 (n=3)",
+        "0.9600 ± 0.0000 (n=3)",
+    ]
+    assert "Best: optimizer.learning_rate=0.1: accuracy 0.9800" in sweep_table.best(of)
+    assert "one other point lies within" in sweep_table.best(of)
+
+
+def test_the_goal_decides_which_point_is_best():
+    points = [{RATE: rate} for rate in (0.1, 0.2)]
+    for mode, best in (("max", 0.2), ("min", 0.1)):
+        of = measured(points, lambda labels: {"loss": labels[RATE]}, goal=("loss", mode))
+        assert of.best is not None and of.best.point[RATE] == best
+
+
+def test_one_run_has_no_deviation_and_a_tie_is_told():
+    of = measured([{RATE: rate} for rate in (0.1, 0.2, 0.4)], lambda labels: {"accuracy": min(labels[RATE], 0.2)})
+    assert [row[1] for row in sweep_table.table(of).cells] == [
+        "0.1000 ± - (n=1)",
+        "**0.2000 ± - (n=1)**",
+        "0.2000 ± - (n=1)",
+    ]
+    assert "equal to that of one other point" in sweep_table.best(of) and "--seeds=3" in sweep_table.best(of)
+
+
+def test_a_point_that_diverged_is_never_the_best_and_what_was_lost_is_said():
+    values = {(1, 0): 1.0, (1, 1): 3.0, (2, 0): math.nan, (2, 1): 9.0, (3, 0): math.nan, (3, 1): math.inf}
+    points = [{"num_workers": count} for count in (1, 2, 3)]
+    of = measured(points, lambda labels: {"accuracy": values[labels["num_workers"], labels["seed"]]}, seeds=2)
+    cells = [row[1] for row in sweep_table.table(of).cells]
+    assert cells[0].startswith("**2.0000 ± 1.4142 (n=2)**")
+    assert cells[1:] == ["9.0000 ± - (n=1), 1 not finite", "none, 2 not finite"]
+    lost = measured([{"num_workers": 1}], lambda labels: {"accuracy": math.nan})
+    assert lost.best is None and "No point has finished" in sweep_table.text(lost)
+
+
+def test_what_is_constant_is_said_above_the_table_and_is_no_column():
+    points = [{"reducer.name": "mean", RATE: rate} for rate in (0.1, 0.2)]
+    of = measured(points, lambda labels: {"accuracy": labels[RATE], "step": 40.0}, fixed={"train_steps": 40})
+    above, _, below = sweep_table.text(of).partition("\n| ")
+    assert "All runs have train_steps=40, reducer.name=mean." in above and "All runs ended with step 40." in above
+    assert below.startswith(f"{RATE} | accuracy |\n")
+    assert "for the largest accuracy on the validation split" in above
+
+
+def test_points_may_be_lists_and_set_different_keys():
+    sizes = {"model.hidden_sizes": [8, 8]}
+    points = [sizes, {**sizes, "num_workers": 2}, {"num_workers": 2}]
+    of = measured(points, lambda labels: {"accuracy": float(len(labels))})
+    assert [row[:2] for row in sweep_table.table(of).cells] == [["[8, 8]", ""], ["[8, 8]", "2"], ["", "2"]]
+    assert [row[2].strip("*").partition(" ")[0] for row in sweep_table.table(of).cells] == [
+        "2.0000",
+        "3.0000",
+        "2.0000",
+    ]
+
+
+def test_runs_that_are_not_finished_are_told():
+    of = measured(
+        [{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"accuracy": 0.5} if labels[RATE] < 0.2 else None
+    )
+    assert "1 of 2 runs are not finished" in sweep_table.text(of) and len(sweep_table.table(of).cells) == 1
+
+
+def test_the_csv_has_the_numbers_in_full():
+    values = {0.1: (0.25, 0.5), 0.2: (0.125, math.nan)}
+    of = measured(
+        [{RATE: rate} for rate in values], lambda labels: {"accuracy": values[labels[RATE]][labels["seed"]]}, seeds=2
+    )
+    one, other = csv.DictReader(sweep_table.comma_separated(of).splitlines())
+    assert (one[RATE], one["accuracy"], one["accuracy_n"], one["best"], one["runs"]) == (
+        "0.1",
+        "0.375",
+        "2",
+        "best",
+        "2",
+    )
+    assert float(one["accuracy_std"]) == pytest.approx(0.125 * math.sqrt(2))
+    half = (float(one["accuracy_high"]) - float(one["accuracy_low"])) / 2
+    assert half == pytest.approx(12.7062 * 0.125, rel=1e-4)
+    assert (other["accuracy"], other["accuracy_std"], other["accuracy_n"], other["best"]) == ("0.125", "", "1", "")
+
+
+# ---- the edge of a grid ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "best", "following"),
+    [
+        (RATE, (0.1, 0.2, 0.4), 0.2, None),
+        (RATE, (0.4, 0.1, 0.2), 0.4, "0.8"),
+        (RATE, (0.1, 0.2, 0.4), 0.1, "0.05"),
+        (RATE, (0.1, 0.2), 0.2, "0.4"),
+        ("model.dropout_rate", (0.0, 0.1, 0.2), 0.2, "0.3"),
+        ("model.dropout_rate", (0.0, 0.1, 0.2), 0.0, None),  # less is not allowed
+        ("optimizer.momentum", (0.8, 0.9), 0.9, "0.956"),  # 1.01 is not allowed
+        ("num_workers", (1, 2, 4), 1, None),
+        ("num_workers", (2, 4, 8), 2, "1"),
+        ("num_workers", (2, 3, 4), 4, "5"),
+        ("reducer.name", ("mean", "sum"), "sum", None),
+        (RATE, (0.1,), 0.1, None),
+    ],
+)
+def test_a_best_value_at_the_edge_names_the_next_one_to_try(key, values, best, following):
+    of = measured([{key: value} for value in values], lambda labels: {"accuracy": float(labels[key] == best)})
+    said = sweep_edge.warnings(of)
+    assert [line.rpartition(f"try {key}=")[2] for line in said] == ([] if following is None else [f"{following}, too"])
+
+
+@pytest.mark.parametrize(("best", "is_edge"), [("sum", True), ("mean", False)])
+def test_the_edge_is_that_of_the_values_beside_the_best_point(best, is_edge):
+    points = sweep.combined(sweep.grid({"reducer.name": ["mean", "sum"], RATE: [0.1, 0.2, 0.4]}))
+    points = [*points, {"reducer.name": "mean", RATE: 0.8}]
+    of = measured(points, lambda labels: {"accuracy": float(labels == {"reducer.name": best, RATE: 0.4, "seed": 0})})
+    said = [line.endswith("try optimizer.learning_rate=0.8, too") for line in sweep_edge.warnings(of)]
+    assert said == ([True] if is_edge else [])
+
+
+def test_lists_in_step_have_an_edge_and_random_draws_have_none():
+    zipped = sweep.zipped({"num_workers": [2, 4], "batch_size_per_worker": [32, 16]})
+    said = sweep_edge.warnings(measured(zipped, lambda labels: {"accuracy": labels["num_workers"]}))
+    assert [line.split(" try ")[1] for line in said] == ["num_workers=8, too", "batch_size_per_worker=8, too"]
+    drawn = {RATE: "loguniform(0.1, 1)"}
+    of = measured(sweep.drawn(drawn, count=3), lambda labels: {"accuracy": labels[RATE]}, drawn=drawn)
+    assert sweep_edge.warnings(of) == []
+
+
+def test_a_best_value_at_the_edge_that_another_one_equals_is_no_reason_to_go_on():
+    of = measured([{RATE: rate} for rate in (0.1, 0.2, 0.4)], lambda labels: {"accuracy": min(labels[RATE], 0.2)})
+    of_min = measured([{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"loss": 1.0}, goal=("loss", "min"))
+    assert sweep_edge.warnings(of) == sweep_edge.warnings(of_min) == []
+
+
+def test_a_value_that_was_asked_for_and_has_not_finished_is_no_edge():
+    points = [{RATE: rate} for rate in (0.1, 0.2, 0.4)]
+    of = measured(points, lambda labels: {"accuracy": labels[RATE]} if labels[RATE] < 0.4 else None)
+    assert sweep_edge.warnings(of) == []
+
+
+# ---- figures -----------------------------------------------------------------------------------------------------
+
+
+def test_two_numeric_keys_give_a_heat_map_with_the_best_cell_framed():
+    points = sweep.grid({RATE: [0.1, 0.2, 0.4], "num_workers": [2, 4]})
+    of = measured(points, lambda labels: {"accuracy": labels[RATE] * labels["num_workers"]})
+    axes = sweep_figure.draw(of).axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (RATE, "num_workers")
+    assert axes.images[0].get_array().tolist() == [[0.2, 0.4, 0.8], [0.4, 0.8, 1.6]]
+    (frame,) = axes.patches
+    assert frame.get_xy() == (1.5, 0.5)
+    assert [text.get_text() for text in axes.texts] == ["0.2", "0.4", "0.8", "0.4", "0.8", "1.6"]
+
+
+def test_one_numeric_key_gives_a_curve_for_each_value_of_the_others():
+    points = sweep.grid({"reducer.name": ["mean", "sum"], RATE: [0.01, 0.1, 1.0]})
+    of = measured(points, lambda labels: {"accuracy": labels[RATE] + labels["seed"]}, seeds=2)
+    figure = sweep_figure.draw(of)
+    (axes,) = figure.axes
+    assert axes.get_xscale() == "log" and axes.get_xlabel() == RATE
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "best mean",
+        "reducer.name=mean",
+        "reducer.name=sum",
+    ]
+    drawn = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xdata()) == 3]
+    assert [[0.01, 0.51], [0.1, 0.6], [1.0, 1.5]] in [[[x, round(y, 6)] for x, y in line] for line in drawn]
+
+
+def test_keys_that_change_in_step_have_a_panel_each():
+    points = sweep.zipped({"num_workers": [2, 4, 8], "batch_size_per_worker": [32, 16, 8]})
+    figure = sweep_figure.draw(measured(points, lambda labels: {"accuracy": labels["num_workers"]}))
+    assert [axes.get_xlabel() for axes in figure.axes] == ["num_workers", "batch_size_per_worker"]
+
+
+@pytest.mark.parametrize(
+    ("points", "value", "said"),
+    [
+        ([{"reducer.name": "mean"}, {"reducer.name": "sum"}], 1.0, "no numeric key has several values"),
+        ([{RATE: 0.1}], 1.0, "no numeric key has several values"),
+        ([{RATE: 0.1}, {RATE: 0.2}], math.nan, "no run has a finite accuracy"),
+    ],
+)
+def test_nothing_to_draw_is_said(points, value, said):
+    with pytest.raises(ValueError, match=said):
+        sweep_figure.draw(measured(points, lambda labels: {"accuracy": value}))
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sweeping(tmp_path, monkeypatch, capsys):
+    """Runs the command of a sweep whose runs finish as they start; returns code, output and starts."""
+    started = []
+
+    def train_command(run, folder):
+        started.append(run.name)
+        if run.config["optimizer"]["learning_rate"] == 0.3:
+            return [sys.executable, "-S", "-c", "raise SystemExit(3)"]
+        return saved.train_command(run, folder)
+
+    monkeypatch.setattr(queue, "train_command", train_command)
+    monkeypatch.setattr(queue, "POLL_SECONDS", 0.01)
+
+    def run(*arguments, config=DIGITS):
+        started.clear()
+        code = command_line.main(["sweep", f"--config={config}", *arguments, f"--out={tmp_path}"])
+        return code, capsys.readouterr(), list(started)
+
+    return run
+
+
+def folder_of(tmp_path):
+    (folder,) = tmp_path.iterdir()
+    return folder
+
+
+def test_a_larger_grid_keeps_what_has_run(sweeping, tmp_path):
+    grid = f"--grid={RATE}=0.1,0.2"
+    code, said, started = sweeping(grid)
+    assert code == 0 and len(started) == 2 and f"{RATE}=0.4, too" in said.out
+    assert sweeping(grid)[2] == []
+    code, said, started = sweeping(f"{grid},0.4,0.8", "--seeds=2")
+    assert code == 0 and sorted(started) == [
+        f"{RATE}=0.1,seed=1",
+        f"{RATE}=0.2,seed=1",
+        *(f"{RATE}={rate},seed={seed}" for rate in (0.4, 0.8) for seed in (0, 1)),
+    ]
+    assert said.out.count("(n=2)") == 9 and "more runs" not in said.out
+    code, said, started = sweeping(grid, "--grid=reducer.name=mean,sum")  # digits.py has the mean already
+    assert code == 0 and started == [f"{RATE}={rate},reducer.name=sum,seed=0" for rate in (0.1, 0.2)]
+    assert said.out.count("(n=1)") == 9 and "6 more runs in this folder are of other points" in said.out
+    assert len(list(folder_of(tmp_path).glob("*/DONE"))) == 10
+
+
+def test_other_fixed_values_and_other_splits_are_another_folder(sweeping, tmp_path):
+    grid = f"--grid={RATE}=0.1,0.2"
+    for more in (
+        (),
+        ("--set=num_workers=4",),
+        ("--set=data.evaluate_on=test",),
+        ("--name=mine", "--set=num_workers=4"),
+    ):
+        code, said, started = sweeping(grid, *more)
+        assert code == 0 and len(started) == 2 and "more runs" not in said.out
+    assert len(list(tmp_path.iterdir())) == 4
+    code, said, started = sweeping(grid, "--name=mine")  # the same folder and labels, another config
+    assert code == 0 and len(started) == 2 and "2 more runs in this folder" in said.out
+
+
+def test_what_the_folder_of_a_sweep_holds(sweeping, tmp_path):
+    code, said, _ = sweeping(f"--grid={RATE}=0.1,0.2", "--seeds=3", "--metric=loss")
+    folder = folder_of(tmp_path)
+    names = ["table.md", "table.csv", "figure.png"]
+    assert code == 0 and said.out.splitlines()[-3:] == [str(folder / name) for name in names]
+    assert (folder / "table.md").read_text() in said.out and "for the smallest loss on the validation" in said.out
+    assert (folder / "figure.png").stat().st_size > 5000
+    code, said, _ = sweeping("--grid=reducer.name=mean,sum")
+    assert said.out.splitlines()[-1] == "no figure: no numeric key has several values"
+    assert not (folder / "figure.png").exists()  # it would be that of another table
+
+
+def test_a_run_that_failed_is_told_and_is_run_again_alone(sweeping):
+    grid = f"--grid={RATE}=0.1,0.3"
+    code, said, started = sweeping(grid)
+    assert code == 1 and len(started) == 2
+    assert "1 of 2 runs are not finished" in said.out and said.err.count("failed: ") == 1
+    assert sweeping(grid)[2] == [f"{RATE}=0.3,seed=0"]
+
+
+def test_a_config_that_runs_under_two_names_is_run_once(sweeping, tmp_path):
+    code, _, started = sweeping(f"--grid={RATE}=0.1", "--grid=reducer.name=mean")
+    assert code == 0 and len(started) == 1
+    assert sweeping(f"--grid={RATE}=0.1")[2] == sweeping("--set=seed=0", f"--grid={RATE}=0.1")[2][1:] == []
+
+
+def test_two_names_of_a_config_with_a_folder_are_not_run_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(queue, "POLL_SECONDS", 0.01)
+    runs = [Run(labels={"name": name}, spec=DIGITS) for name in "ab"]
+    saved.save(results.folder_of(runs[0], tmp_path), runs[0].config, [], state="begun")
+    started = []
+
+    def slowly(run, folder):
+        started.append(run.name)
+        saved.save(folder, run.config, [], state="begun")
+        wait = "import pathlib, sys, time; time.sleep(0.3); pathlib.Path(sys.argv[1], 'DONE').write_text('{}')"
+        return [sys.executable, "-S", "-c", wait, str(folder)]
+
+    assert queue.execute(runs, root=tmp_path, command=slowly, jobs=2) == []
+    assert started == ["name=a"]
+
+
+def test_a_sweep_that_a_signal_stopped_goes_on_with_the_same_command(sweeping, monkeypatch, tmp_path):
+    finishes = queue.train_command
+
+    def stops(run, folder):
+        if run.config["optimizer"]["learning_rate"] == 0.2:
+            signal.raise_signal(signal.SIGINT)  # as a terminal sends it, while the queue works
+            return [sys.executable, "-S", "-c", "pass"]
+        return finishes(run, folder)
+
+    grid = f"--grid={RATE}=0.1,0.2,0.4"
+    monkeypatch.setattr(queue, "train_command", stops)
+    code, said, started = sweeping(grid)
+    assert code == 130 and started == [f"{RATE}=0.1,seed=0"] and "the same command resumes" in said.err
+    assert not (folder_of(tmp_path) / "table.md").exists()
+    monkeypatch.setattr(queue, "train_command", finishes)
+    code, said, started = sweeping(grid)
+    assert code == 0 and started == [f"{RATE}=0.2,seed=0", f"{RATE}=0.4,seed=0"] and "not finished" not in said.out
+
+
+@pytest.mark.slow
+def test_a_sweep_of_training_runs(tmp_path, capsys):
+    argv = ["sweep", f"--config={DIGITS}:smoke", "--grid=reducer.name=mean,sum", "--jobs=2", f"--out={tmp_path}"]
+    assert command_line.main(argv) == 0
+    first = capsys.readouterr().out
+    assert "| mean | " in first and "| sum | " in first and "± - (n=1)" in first
+    assert command_line.main(argv) == 0
+    assert capsys.readouterr().out == first
+    for folder in folder_of(tmp_path).glob("*/DONE"):
+        assert results.state_of(folder.parent) == "finished"

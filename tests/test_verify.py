@@ -1,0 +1,329 @@
+"""Published rows run again and compared, forecasts from their times, and dry runs."""
+
+import dataclasses
+import json
+import math
+import os
+import re
+import shutil
+
+import pytest
+
+from experiments import __main__ as command_line
+from experiments import claims, commands, forecast, report, reruns, results
+from experiments.experiment import Run
+from runs import environment
+from tests.claim_rows import ORIGIN
+
+NAME, RUN = "convergence_constants", "dimension=2,num_points=3,steps=100,seed=0"
+EXPERIMENT = claims.load(NAME)
+
+
+def row(measured=None, **origin):
+    """A row of a run of train.py."""
+    labels = {"reducer": "sum", "sizes": [4, 8], "seed": 0}
+    recorded = {"config": {"spec": "configs/digits.py", "overrides": {"seed": 0}}, "flags": {"num_devices": 1}}
+    name = Run(labels=labels).name
+    return {"run": name, **labels, **(measured or {}), "origin": {**ORIGIN, **recorded, **origin}}
+
+
+# ---- the run that a row records ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", claims.CLAIMS)
+def test_published_rows_record_all_that_their_runs_need(name):
+    rows = results.published(name)
+    for published in rows:
+        run = reruns.run_of(published)
+        assert run.name == published["run"] and published["origin"]["scale"] in claims.load(name).hours
+        assert all(published[key] == value for key, value in run.labels.items())
+        assert not run.spec or published["origin"]["config"]["overrides"]["on_nonfinite"] == "ignore"
+    for published in reruns.cheapest(rows, count=1):
+        run = reruns.run_of(published)
+        assert run.config["measure" if not run.spec else "seed"] is not None
+        if run.spec:
+            assert f"--num_devices={len(published['origin']['devices'])}" in run.arguments
+
+
+def test_a_row_records_flags_scale_and_what_was_set_of_jax(tmp_path):
+    run = Run(
+        labels={"seed": 1}, spec="configs/digits.py:smoke", overrides={"num_workers": 2}, flags={"num_devices": 2}
+    )
+    start = {"commit": "c", "tree": "clean", "python": "3", "packages": {"jax": "1"}, "devices": ["cpu"], "cores": 3}
+    start |= {"settings": {"XLA_FLAGS": None, "jax_enable_x64": False}}
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "env.json").write_text(json.dumps({"starts": [{}, start]}))
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "eval", "step": 2, "wall_seconds": 7.0, "loss": 0.5}\n')
+    (tmp_path / "DONE").write_text('{"step": 2}')
+    made = results.row_of(run, tmp_path, scale="smoke")
+    origin = made["origin"]
+    assert origin["config"]["overrides"] == {"on_nonfinite": "ignore", "num_workers": 2}
+    assert (origin["flags"], origin["scale"], origin["cores"]) == ({"num_devices": 2}, "smoke", 3)
+    assert origin["settings"] == {"jax_enable_x64": False}
+    assert reruns.run_of(made).arguments == run.arguments
+    (tmp_path / "DONE").write_text('{"step": 4}')  # of another copy of the folder
+    with pytest.raises(ValueError, match=r"not whole .*metrics.jsonl ends at step 2, and the run at 4"):
+        results.row_of(run, tmp_path)
+
+
+def test_a_row_without_flags_cannot_be_run_again():
+    old = row()
+    del old["origin"]["flags"]
+    with pytest.raises(ValueError, match=r"has no origin.flags; run and publish it again"):
+        reruns.run_of(old)
+
+
+def test_settings_of_jax_are_set_as_they_were():
+    now = {key: value for key, value in environment.settings().items() if value is not None}
+    assert reruns.environment_of(row()) == reruns.environment_of(row(settings=now)) == []
+    other = {**now, "jax_enable_x64": not now["jax_enable_x64"], "XLA_FLAGS": "--mine"}
+    changed = {"env", f"JAX_ENABLE_X64={other['jax_enable_x64']}", "XLA_FLAGS=--mine"}
+    assert set(reruns.environment_of(row(settings=other))) == changed
+    now.pop("XLA_FLAGS", None)
+    unset = ["env", "--unset=XLA_FLAGS"] if "XLA_FLAGS" in os.environ else []
+    assert reruns.environment_of(row(settings=now)) == unset
+
+
+# ---- numbers side by side ----------------------------------------------------------------------------------------
+
+TINY = 1 + 2**-23
+COMPARED = [
+    ({"x": [1.0, math.nan, math.inf]}, {"x": [1.0, math.nan, math.inf]}, "equal bit for bit"),
+    ({"x": [2, "a", None]}, {"x": (2, "a", None), "new": 3}, "equal bit for bit"),
+    ({"x": [1.0, 3.0]}, {"x": [TINY, 3.0]}, "equal to rounding (largest relative difference 1e-07)"),
+    ({"x": [8.0, 0.0]}, {"x": [8.0, 1e-9]}, "equal to rounding (largest relative difference 1e-09)"),
+    ({"x": [8.0, 0.001]}, {"x": [8.0, 0.0011]}, "x[1] 0.001 published, 0.0011 now (relative difference 0.0001)"),
+    ({"x": {"a": [1.0], "b": [[1, 2], [3]]}}, {"x": {"a": [1.0], "b": [[1, 2], [4]]}}, "x.b[1] 3 published, 4 now"),
+    ({"x": {"mean": 9.0, "count": 9e9}}, {"x": {"mean": 9.1, "count": 9e9}}, "x.mean 9 published, 9.1 now"),
+    ({"x": [1.0, 2.0]}, {"x": [1.0]}, "x 2 values published, 1 values now"),
+    ({"x": [1.0]}, {"x": [math.nan]}, "x 1 published, nan now"),
+    ({"x": [1.0]}, {}, "x 1 published, None now"),
+    ({"x": "a", "y": 2.0}, {"x": "b", "y": 2.0}, "x a published, b now"),
+]
+
+
+@pytest.mark.parametrize(("published", "now", "said"), COMPARED)
+def test_numbers_are_compared_place_by_place(published, now, said):
+    found = reruns.compare(row(published), row(now))
+    assert found.is_equal == said.startswith("equal") and said in str(found)
+    assert reruns.compare(row(published), row(published)).word == "equal bit for bit"
+
+
+def test_measured_times_are_shown_and_not_judged():
+    found = reruns.compare(row({"x": 1.0, "seconds": [1.0, 2.0]}), row({"x": 1.0, "seconds": [1.0, 8.0]}))
+    assert not found.is_equal
+    found = reruns.compare(found.published, found.now, timings=["seconds"])
+    assert found.is_equal and "time seconds[1] 2 published, 8 now" in str(found)
+    assert "time_ratio" in claims.load("adasum_cost").timings and not EXPERIMENT.timings
+
+
+def test_a_difference_comes_with_what_else_differs():
+    found = reruns.compare(row({"x": 1.0}, jax="1", commit="a" * 40), row({"x": 2.0}, jax="2", commit="b" * 40))
+    assert str(found).endswith(f"run with commit {'b' * 10}, not {'a' * 10}, with jax 2, not 1")
+
+
+def test_a_summary_counts_and_lists_only_what_differs():
+    pairs = [(1.0, 1.0), (1.0, TINY), (1.0, 1.5)]
+    found = [reruns.compare(row({"x": old}), row({"x": new})) for old, new in pairs]
+    counts = "1 equal bit for bit, 1 equal to rounding (largest relative difference 1e-07)"
+    assert reruns.summary(found[:2]) == f"{counts}."
+    head, line = reruns.summary(found).splitlines()
+    assert head == f"{counts}, 1 different:" and "x 1 published, 1.5 now" in line
+
+
+def test_rows_of_one_name_and_other_configs_are_not_the_same():
+    assert reruns.are_same(row(), row({"x": 1}))
+    assert not reruns.are_same(row(), row(flags={"num_devices": 2}))
+
+
+# ---- the commands ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder in which an experiment was reproduced at smoke scale, and published."""
+    root = tmp_path_factory.mktemp("verify")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(results, "PUBLISHED", root / "published")
+        for command in ("reproduce", "publish"):
+            assert command_line.main([command, NAME, "--scale=smoke", f"--out={root / 'out'}"]) == 0
+    return root
+
+
+@pytest.fixture
+def published(folder, monkeypatch, tmp_path):
+    """The path of the published rows, which may be changed."""
+    monkeypatch.setattr(results, "PUBLISHED", tmp_path / "published")
+    return shutil.copytree(folder / "published", tmp_path / "published") / NAME / "rows.jsonl"
+
+
+@pytest.fixture(scope="module")
+def verified(folder):
+    """The folder of a verification that found all equal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(results, "PUBLISHED", folder / "published")
+        assert command_line.main(["verify", NAME, f"--out={folder / 'verify'}"]) == 0
+    return folder / "verify"
+
+
+def test_what_a_rerun_gave_is_said_and_kept(published, verified):
+    (of_run,) = results.read_rows(published)
+    said = (verified / NAME / "1" / "verified.txt").read_text()
+    assert said == f"{NAME}/{of_run['run']}: equal bit for bit\n"
+    (again,) = results.finished([reruns.run_of(of_run)], root=verified / NAME / "1")
+    assert again["worst_cosine"] == of_run["worst_cosine"]
+
+
+def test_an_interrupted_rerun_is_gone_on_with_and_differences_fail(published, verified, tmp_path, capsys):
+    (of_run,) = results.read_rows(published)
+    results.write_rows(published, [{**of_run, "longest": 2 * of_run["longest"]}])
+    root = shutil.copytree(verified, tmp_path / "verify")
+    (root / NAME / "1" / "verified.txt").unlink()
+    begun = len(json.loads(next(root.glob(f"{NAME}/1/*/env.json")).read_text())["starts"])
+    for arguments in (["verify", NAME, "--rows=9"], ["rerun", f"{NAME}/{of_run['run']}"]):
+        assert command_line.main([*arguments, f"--out={root}"]) == 1
+        assert f"{of_run['run']}: different; longest {2 * of_run['longest']:.9g} published" in capsys.readouterr().out
+        (root / NAME / "1" / "verified.txt").unlink()
+    assert len(json.loads(next(root.glob(f"{NAME}/1/*/env.json")).read_text())["starts"]) == begun == 1
+
+
+def test_what_is_reproduced_is_compared_with_what_is_published(published, folder, tmp_path, capsys):
+    (of_run,) = results.read_rows(published)
+    out = shutil.copytree(folder / "out", tmp_path / "out")
+    again = ["reproduce", NAME, "--scale=smoke", f"--out={out}"]
+    assert command_line.main(again) == 0
+    assert capsys.readouterr().out.endswith("1 of the 1 finished runs are published: 1 equal bit for bit.\n")
+    results.write_rows(published, [{**of_run, "longest": 2 * of_run["longest"]}])
+    assert command_line.main(again) == 0
+    assert ": 1 different:\n" in capsys.readouterr().out
+    results.write_rows(published, [{**of_run, "origin": {**of_run["origin"], "scale": "laptop"}}])
+    assert command_line.main(again) == 0
+    assert capsys.readouterr().out.endswith("is published at scale smoke: nothing to compare with.\n")
+
+
+def test_the_published_report_is_printed_without_a_run(published, tmp_path, capsys):
+    assert command_line.main(["report", NAME, "--published", f"--out={tmp_path / 'out'}"]) == 0
+    assert capsys.readouterr().out == (published.parent / "report.md").read_text() + "\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_are_listed_by_the_names_that_rerun_takes(published, tmp_path, capsys):
+    (of_run,) = results.read_rows(published)
+    assert command_line.main(["list", NAME]) == 0
+    listed = capsys.readouterr().out.split()[-1]
+    assert listed == f"{NAME}/{of_run['run']}"
+    assert command_line.main(["rerun", listed, "--dry_run", f"--out={tmp_path / 'out'}"]) == 0
+    assert "-m experiments.measure" in capsys.readouterr().out and not (tmp_path / "out").exists()
+    assert command_line.main(["rerun", listed[:-1] + "7", f"--out={tmp_path / 'out'}"]) == 2
+    said = capsys.readouterr().err
+    assert f"did you mean {of_run['run']!r}?" in said and said.count("\n") == 1
+    published.unlink()
+    assert command_line.main(["verify", NAME]) == 2 and "has no published rows" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_training_run_is_the_same_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(results, "PUBLISHED", tmp_path / "published")
+    name = "reducers_compared"
+    (run, *_) = claims.load(name).runs("smoke", [])
+    assert commands.finish(name, lambda rows: [run], root=tmp_path, command=commands.command_of(name)) == []
+    rows = results.finished([run], root=tmp_path, reduce=claims.load(name).reduce, scale="smoke")
+    (tmp_path / "published" / name).mkdir(parents=True)
+    results.write_rows(tmp_path / "published" / name / "rows.jsonl", rows)
+    assert command_line.main(["rerun", f"{name}/{run.name}", f"--out={tmp_path / 'verify'}"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{name}/{run.name}: equal bit for bit\n" and "--num_devices=1" in printed.err
+
+
+# ---- forecasts and dry runs --------------------------------------------------------------------------------------
+
+
+def measured(name, seconds, **origin):
+    return {"run": name, "origin": {**ORIGIN, "scale": "laptop", "wall_seconds": seconds, **origin}}
+
+
+def test_times_are_those_of_published_rows_where_there_are_some():
+    runs = [Run(labels={"seed": seed}, cost=1.0 + seed) for seed in range(3)]
+    rows = [measured("seed=0", 10.0, cores=2), measured("seed=1", 50.0, cores=2), measured("x", 7.0, scale="gpu")]
+    found = forecast.forecast(EXPERIMENT, "laptop", runs, published=rows)
+    assert found.seconds == {"seed=0": 10.0, "seed=1": 50.0, "seed=2": 60.0}
+    assert found.basis == "measured on cpu (2 cores), 1 of 3 runs by their cost"
+    estimated = forecast.forecast(EXPERIMENT, "laptop", runs, published=rows[2:])
+    assert estimated.basis == "estimated, never measured"
+    assert estimated.total == pytest.approx(3600 * EXPERIMENT.hours["laptop"])
+    assert estimated.seconds["seed=2"] == pytest.approx(3 * estimated.seconds["seed=0"])
+
+
+@pytest.mark.parametrize("name", claims.CLAIMS)
+def test_forecasts_are_the_sums_of_published_times(name):
+    rows = forecast.of_scale(results.published(name), "laptop")
+    runs = forecast.all_runs(claims.load(name), "laptop", [], published=rows)
+    found = forecast.forecast(claims.load(name), "laptop", runs, published=rows)
+    recorded = {of_run["run"]: of_run["origin"]["wall_seconds"] for of_run in rows}
+    assert recorded.keys() & found.seconds.keys() and len(found.seconds) == len(runs)
+    assert all(found.seconds[run] == recorded[run] for run in recorded.keys() & found.seconds.keys())
+    assert found.basis.startswith("measured on ") and ("by their cost" in found.basis) == bool(
+        found.seconds.keys() - recorded
+    )
+
+
+def staged(scale, rows):
+    """Two runs, and once they are finished three with a pick."""
+    first = [Run(labels={"rate": rate}, cost=2.0) for rate in (1, 2)]
+    picked = max((of_run["rate"] for of_run in rows if "seed" not in of_run), default=0)
+    return first + [Run(labels={"rate": picked, "seed": seed}) for seed in range(3) if len(rows) >= 2]
+
+
+def test_runs_that_come_later_are_those_that_were_published():
+    experiment = dataclasses.replace(EXPERIMENT, runs=staged)
+    first = ["rate=1", "rate=2"]
+    every = [*first, *(f"rate=2,seed={seed}" for seed in range(3))]
+
+    def predicted(rows, published):
+        return [run.name for run in forecast.all_runs(experiment, "laptop", rows, published=published)]
+
+    rows = [{"rate": rate, **measured(f"rate={rate}", 5.0)} for rate in (1, 2)]
+    assert predicted([], []) == first and predicted([], rows) == predicted(rows, []) == every
+    other = [{**of_run, "rate": 3 - of_run["rate"] / 2} for of_run in rows]  # of which another one is picked
+    assert predicted(rows, other) == every
+
+
+BIG = [(name, scale) for name in claims.CLAIMS for scale in claims.load(name).hours if scale in ("gpu", "paper")]
+
+
+@pytest.mark.parametrize(("name", "scale"), BIG)
+def test_what_this_machine_cannot_run_can_be_planned(name, scale, tmp_path, capsys):
+    assert command_line.main(["run", name, f"--scale={scale}", "--dry_run", f"--out={tmp_path / 'out'}"]) == 0
+    first, *lines, later, last = capsys.readouterr().out.splitlines()
+    awaited = int(re.search(r"for (\d+) runs with values that are picked", later)[1])
+    assert first == f"{name} at scale {scale}: 0 of {len(lines) + awaited} runs are finished" and lines
+    assert all("train.py --config=configs/" in line and " min " in line for line in lines)
+    assert re.search(r"in all, one after another \((estimated, never measured|measured on .*)\)$", last)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_leaves_out_what_is_finished(folder, capsys):
+    assert command_line.main(["run", NAME, "--scale=smoke", "--dry_run", f"--out={folder / 'out'}"]) == 0
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.endswith("1 of 1 runs are finished") and last.split()[:2] == ["0", "min"]
+
+
+# ---- several machines --------------------------------------------------------------------------------------------
+
+
+def test_runs_of_two_machines_in_one_folder_are_one_experiment(folder, tmp_path):
+    here = folder / "out" / NAME / "smoke"
+    (run,) = EXPERIMENT.runs("smoke", [])
+    at = results.folder_of(run, here)
+    shutil.copytree(at, tmp_path / at.name)
+    other = Run(labels={**run.labels, "seed": 1})
+    there = shutil.copytree(at, tmp_path / "there" / results.folder_of(other, tmp_path).name)
+    env = json.loads((there / "env.json").read_text())
+    env["starts"][-1] |= {"devices": ["cuda:0 NVIDIA H100"], "commit": "b" * 40, "tree": "dirty"}
+    (there / "env.json").write_text(json.dumps(env))
+    shutil.copytree(there, tmp_path / there.name)  # as one copies folders of another machine
+    rows = results.finished([run, other], root=tmp_path, scale="smoke")
+    assert [of_run["seed"] for of_run in rows] == [0, 1]
+    text = report.section(EXPERIMENT, rows)
+    assert "2 runs" in text and "1 x cpu (1)" in text and "1 x cuda:0 NVIDIA H100 (1)" in text
+    assert f"{'b' * 10}, changed (1)" in text
