@@ -27,7 +27,7 @@ class Setting(NamedTuple):
 _LENET = {"optimizer.learning_rate": 0.01}
 _RESNET = {"data.name": "cifar10", "schedule.warmup_epochs": 1}
 SETTINGS: dict[Scale, Setting] = {
-    "smoke": Setting("configs/mnist_adasum.py", "LeNet-5", _LENET, num_workers=8, batch_size=32, epochs=6),
+    "smoke": Setting("configs/mnist_adasum.py", "LeNet-5", _LENET, num_workers=8, batch_size=32, epochs=3),
     "laptop": Setting("configs/mnist_adasum.py", "LeNet-5", _LENET, num_workers=8, batch_size=256, epochs=12),
     "gpu": Setting(
         "configs/imagenet_resnet50.py:laptop", "ResNet-20", _RESNET, num_workers=16, batch_size=256, epochs=20
