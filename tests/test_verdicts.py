@@ -1,0 +1,167 @@
+"""Every published verdict again, from the published rows alone, by code that shares nothing with the claims' own.
+
+The rules are read off the published reports: a function below has a rule's numbers in it, and asks NumPy and SciPy.
+A claim that is published with a verdict needs one, so that no verdict rests on one implementation.
+"""
+
+import collections
+import itertools
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments import claims, results
+
+ALPHA = 0.05
+HELD, FAILED, BUILT = "supported at this scale", "not supported at this scale", "by construction"
+PUBLISHED = pathlib.Path(__file__).resolve().parent.parent / "experiments" / "published"
+
+
+def read(name):
+    path = PUBLISHED / name / "rows.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def all_significant(p_values):
+    """Whether every hypothesis is rejected by Holm's method: the k-th smallest p at alpha / (m - k)."""
+    m = len(p_values)
+    return all(p < ALPHA / (m - k) for k, p in enumerate(sorted(p_values)))
+
+
+def checked(held):
+    return BUILT if held else FAILED
+
+
+def decided(held):
+    return HELD if held else FAILED
+
+
+def staleness(rows):
+    near = all(abs(row["whole"]["mean"] - (row["num_workers"] - 1)) <= 0.02 * (row["num_workers"] - 1) for row in rows)
+    cluster = [row["layers"] for row in rows if row["model"] == "paper_cluster" and row["num_workers"] == 40]
+    falls = all(low["mean"] > high["mean"] for layers in cluster for low, high in itertools.pairwise(layers))
+    return checked(near and falls)
+
+
+def kth_arrival(rows):
+    held = []
+    for row in rows:
+        if row["model"] == "paper_cluster":
+            mean, median = np.array(row["mean"]), np.array(row["median"])
+            factors = mean[96:] / mean[95:-1]
+            held += [bool((np.diff(factors) > 0).all()), bool((mean[:90] <= 1.05 * median[:90]).all())]
+            held.append(mean[99] >= 1.5 * median[99])
+    return checked(all(held))
+
+
+def convergence_constants(rows):
+    bound = math.cos(0.108 * math.pi)  # 2 sqrt(2) / 3 = 0.9428 to four digits
+    cosines = [row["worst_cosine"] for row in rows]
+    kept = min(cosines) > 2 * math.sqrt(2) / 3 - 1e-4 and abs(bound - 2 * math.sqrt(2) / 3) < 1e-3
+    lengths = all(row["shortest"] >= 1 - 1e-4 and row["longest"] <= 2 + 1e-4 for row in rows)
+    near = math.acos(min(cosines)) / math.pi > math.acos(2 * math.sqrt(2) / 3) / math.pi - 0.001
+    return checked(kept and lengths) if near or not kept else "not tested"
+
+
+def toy_polynomial(rows):
+    savings = [
+        100 * (mean - adasum) / mean
+        for row in rows
+        if row["seed"] == 0
+        for mean, adasum in zip(row["mean"], row["adasum"], strict=True)
+        if max(mean, adasum) < 100
+    ]
+    return decided(45 <= max(savings) <= 55)
+
+
+def toy_polynomial_average(rows):
+    p_values = []
+    for x_max, lost in itertools.product((1, 2), (100, 50)):
+        same = [row for row in rows if row["polynomial"] == "square" and row["x_max"] == x_max]
+        steps = {}
+        for name in ("mean", "adasum"):
+            values = {
+                row["seed"]: np.array(row[f"{name}_steps"]) - (100 - lost) * (1 - np.array(row[f"{name}_stopped"]))
+                for row in same
+            }
+            best = int(values[0].argmin())
+            steps[name] = [value[best] for seed, value in sorted(values.items()) if seed != 0]
+        p_values.append(stats.ttest_rel(steps["adasum"], steps["mean"], alternative="less").pvalue)
+    return decided(all_significant(p_values))
+
+
+def server_saturation(rows):
+    def mean(num_workers, key):
+        return np.mean(
+            [row[key][row["server"].index("2,850 images/s")] for row in rows if row["num_workers"] == num_workers]
+        )
+
+    near = abs(mean(200, "synchronous_median") / 2300 - 1) <= 0.15
+    shorter = 1 - mean(106, "asynchronous") / mean(212, "asynchronous")  # epochs last as 1 / speed
+    return checked(near and shorter < 0.1)
+
+
+def tensorflow_backups(rows):
+    agrees = collections.defaultdict(list)
+    for row in rows:
+        t = np.array(row["median"])
+        per_machine = t[0] / t * 50 / (50 + np.arange(6))
+        agrees[row["model"], row["fitted_to"]].append(per_machine.argmax() == 3 and t[5] > 0.99 * t[4])
+    return decided(any(map(all, agrees.values())))
+
+
+def backup_adasum(rows):
+    times = collections.defaultdict(dict)
+    for row in rows:
+        if row["stage"] == "final":
+            there = [t for t, a in zip(row["simulated_seconds"], row["accuracy"], strict=True) if a >= 0.95]
+            times[row["method"]][row["seed"]] = there[0] if there else math.inf
+    seeds = sorted(times["mean"])
+    ours, *others = ([times[name][seed] for seed in seeds] for name in ("backup_adasum", "backup", "adasum"))
+    if not all(map(math.isfinite, itertools.chain(ours, *others))):
+        return "not tested"
+    return decided(all_significant([stats.ttest_rel(ours, other, alternative="less").pvalue for other in others]))
+
+
+def partitioned_state(rows):
+    exact = all(abs(row["measured"] - row["state"]) <= 1e-3 * row["state"] for row in rows if "measured" in row)
+    shares = [
+        owners * fullest / row["state"]
+        for row in rows
+        if "contiguous" in row
+        for owners, fullest in zip((1, 4, 8, 16), row["contiguous"], strict=True)
+    ]
+    return checked(exact and max(shares) <= 1.5)
+
+
+AGAIN = {
+    function.__name__: function
+    for function in (
+        staleness,
+        kth_arrival,
+        convergence_constants,
+        toy_polynomial,
+        toy_polynomial_average,
+        server_saturation,
+        tensorflow_backups,
+        backup_adasum,
+        partitioned_state,
+    )
+}
+DECIDED = [
+    name
+    for name, experiment in claims.in_order().items()
+    if (rows := results.published(name)) and experiment.verdict(rows).word != "not tested"
+]
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_the_published_verdict_follows_from_the_rows(name):
+    assert name in AGAIN, f"{name} is published with a verdict: write down its rule here once more"
+    word = claims.load(name).verdict(results.published(name)).word
+    assert AGAIN[name](read(name)) == word
+    assert f"**Verdict: {word} (" in (PUBLISHED / name / "report.md").read_text()
