@@ -14,7 +14,8 @@ MIN_SEEDS = 3
 def test_a_report_is_what_its_rows_say(name):
     experiment, rows, folder = claims.load(name), results.published(name), results.PUBLISHED / name
     assert report.section(experiment, rows, figure="figure.png") == (folder / "report.md").read_text()
-    assert report.draw(experiment, rows).axes and (folder / "figure.png").stat().st_size > 5000
+    if experiment.enough(rows):
+        assert report.draw(experiment, rows).axes and (folder / "figure.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
