@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Scale = Literal["smoke", "laptop", "gpu", "paper"]
+OLYMPIC = 5  # values of which the extremes may be left out, as MLPerf does
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "gpu", "paper")
 Row = Mapping[str, Any]  # one finished run: its labels, its measurements, its origin
 Rows = Sequence[Row]
@@ -45,28 +46,19 @@ class Sample(NamedTuple):
     n: int
     digits: int = 4
     unit: str = ""
+    olympic: float | None = None  # the mean without the lowest and the highest value, of five values or more
 
     @classmethod
     def of(cls, values: Sequence[float], *, digits: int = 4, unit: str = "") -> "Sample":
         values = [float(value) for value in values]
         finite = all(map(math.isfinite, values))
         std = (statistics.stdev(values) if finite else math.nan) if len(values) > 1 else 0.0
-        return cls(statistics.fmean(values), std, len(values), digits, unit)
+        olympic = statistics.fmean(sorted(values)[1:-1]) if len(values) >= OLYMPIC and finite else None
+        return cls(statistics.fmean(values), std, len(values), digits, unit, olympic)
 
     def __str__(self) -> str:
         unit = self.unit and f" {self.unit}"
         return f"{self.mean:,.{self.digits}f} ± {self.std:,.{self.digits}f}{unit} (n={self.n})"
-
-
-def olympic(values: Sequence[float]) -> float:
-    """Returns the mean without the lowest and the highest value, as MLPerf reports convergence; at least five values.
-
-    >>> olympic([1.0, 2.0, 3.0, 4.0, 100.0])
-    3.0
-    """
-    if len(values) < 5:
-        raise ValueError(f"olympic mean: needs at least five values, not {len(values)}")
-    return statistics.fmean(sorted(values)[1:-1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +77,13 @@ class Finding:
     ours: Sample | str
     paper: Quoted | None = None
     paper_number: float | None = None
+
+    @property
+    def olympic(self) -> str:
+        """Our mean without the lowest and the highest run; "" for a text, and of fewer than five runs."""
+        if not isinstance(self.ours, Sample) or self.ours.olympic is None:
+            return ""
+        return f"{self.ours.olympic:,.{self.ours.digits}f}"
 
     @property
     def difference(self) -> str:

@@ -156,8 +156,10 @@ def _changed_rule(experiment: Experiment, rows: Rows) -> str:
 
 
 def _findings(findings: Sequence[Finding]) -> Table:
-    cells = [[f.quantity, str(f.paper or "not given"), str(f.ours), f.difference] for f in findings]
-    return Table(["Quantity", "Paper", "Ours: mean ± standard deviation (n)", "Difference"], cells)
+    cells = [[f.quantity, str(f.paper or "not given"), str(f.ours), f.olympic, f.difference] for f in findings]
+    header = ["Quantity", "Paper", "Ours: mean ± standard deviation (n)", "Olympic mean", "Difference"]
+    shown = [place for place in range(len(header)) if place < 3 or any(line[place] for line in cells)]
+    return Table([header[place] for place in shown], [[line[place] for place in shown] for line in cells])
 
 
 def _origins(rows: Rows) -> str:

@@ -1,5 +1,6 @@
 """The machinery of experiments: a queue that loses nothing, rows, selections, reports, sweeps, the command."""
 
+import dataclasses
 import json
 import math
 import os
@@ -404,8 +405,18 @@ def test_a_section_has_claim_verdict_findings_and_table(done):
         "![Made up](figure.png)",
     ):
         assert part in text
-    assert r"| a\|b | 2 [MEM] | 2.0000 ± 2.0000 (n=3) |  |" in text and "A note." in text and "3 runs" in text
+    assert r"| a\|b | 2 [MEM] | 2.0000 ± 2.0000 (n=3) |" in text and "A note." in text and "3 runs" in text
     assert "**Verdict: not tested (not run).**" in report.section(MADE_UP, [])
+
+
+def test_the_olympic_mean_is_beside_the_mean_from_five_runs_on(done):
+    of_five = Finding(quantity="", ours=Sample.of([1.0, 2.0, 3.0, 4.0, 100.0], digits=1))
+    assert of_five.olympic == "3.0" and Finding(quantity="", ours=Sample.of([1.0, 2.0])).olympic == ""
+    few = report.section(MADE_UP, results.finished(made_up(), root=done))
+    many = report.section(
+        dataclasses.replace(MADE_UP, findings=lambda rows: [of_five]), results.finished(made_up(), root=done)
+    )
+    assert "Olympic mean" in many and "| 22.0 ± 43.6 (n=5) | 3.0 |" in many and "Olympic mean" not in few
 
 
 def test_a_difference_needs_two_numbers():

@@ -6,11 +6,12 @@ import statistics
 from experiments import rows as ask
 from experiments.comparison import Comparison
 from experiments.experiment import Row, Rows, Sample, Scale, Verdict
-from experiments.significance import holm, welch
+from experiments.significance import holm, runs_needed, welch
 
 NAMES = ("mean", "sum", "adasum", "adacons", "coordinate_median", "trimmed_mean", "sign_majority")
 MARGIN = 0.25  # percentage points: the least difference that matters
-SEEDS = 40  # which show a difference of the margin at a deviation of 0.4 with a power of 80 %
+NOISE = 0.4  # percentage points: the deviation of seeds, as earlier runs had it
+SEEDS = runs_needed(std=NOISE, difference=MARGIN)
 LEARNED = 90.0  # % of test accuracy that the mean must end at, or there is nothing to be above
 EPOCHS = {"smoke": 2, "laptop": 60}
 
