@@ -95,7 +95,7 @@ def curves(axes: "Axes", groups: Mapping[str, Rows], *, along: str, of: str, **c
 def ticks(axes: "Axes", labels: Mapping[float, str]) -> None:
     """Labels the x axis at these values alone."""
     axes.set_xticks(list(labels), list(labels.values()))
-    axes.minorticks_off()
+    axes.xaxis.minorticks_off()
 
 
 def legend_below(figure: "Figure", axes: "Axes", *, columns: int, fontsize: int = 8) -> None:
