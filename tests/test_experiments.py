@@ -488,7 +488,7 @@ def test_an_experiment_is_reproduced(tmp_path, capsys):
     assert command_line.main(["reproduce", "convergence_constants", "--scale=smoke", f"--out={tmp_path}"]) == 0
     text = capsys.readouterr().out
     root = tmp_path / "convergence_constants" / "smoke"
-    assert "**Verdict: by construction (smoke: " in text and text.startswith((root / "report.md").read_text())
+    assert "(smoke: drawn gradients, no model, n = 1).**" in text and text.startswith((root / "report.md").read_text())
     assert (root / "figure.png").stat().st_size > 10_000
     (row,) = results.finished(
         commands.runs_of(commands.claims.load("convergence_constants"), "smoke", root=root)[0], root=root
