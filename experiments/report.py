@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.drawing import Figure, new_figure
-from experiments.experiment import Experiment, Finding, Rows, Table, scale_of
+from experiments.experiment import Experiment, Finding, Rows, Table, Verdict, scale_of
 from experiments.significance import Contrast
 
 
@@ -26,7 +26,10 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
     verdict, enough = experiment.verdict(rows), experiment.enough(rows)
     if enough:
         parts += _shown(experiment.paper_table(rows))
-    parts += [f"**Verdict: {_verdict(experiment, rows)}.** {verdict.because}", *_shown(_contrasts(verdict.contrasts))]
+    parts += [
+        f"**Verdict: {_in_words(verdict, experiment, rows)}.** {verdict.because}",
+        *_shown(_contrasts(verdict.contrasts)),
+    ]
     parts.append(f"**Rule.** {experiment.rule}{_changed_rule(experiment, rows)}")
     if experiment.selection:
         parts.append(f"**Selection.** {experiment.selection}")
@@ -70,7 +73,13 @@ def overview(experiments: Mapping[str, tuple[Experiment, Rows]], *, thumbnails: 
     """
     cells = []
     for name, (experiment, rows) in experiments.items():
-        line = [str(experiment.number), f"`{name}`", experiment.claim, experiment.source, _verdict(experiment, rows)]
+        line = [
+            str(experiment.number),
+            f"`{name}`",
+            experiment.claim,
+            experiment.source,
+            _in_words(experiment.verdict(rows), experiment, rows),
+        ]
         if thumbnails is not None:
             line.append(f"![{experiment.title}]({thumbnails[name]})" if name in thumbnails else "")
         cells.append(line)
@@ -115,13 +124,12 @@ def html(text: str, *, folder: Path) -> str:
     return _PAGE.format(title=title[1] if title else "Report", body=body)
 
 
-def _verdict(experiment: Experiment, rows: Rows) -> str:
+def _in_words(verdict: Verdict, experiment: Experiment, rows: Rows) -> str:
     """Returns the verdict's word with the scale, the data, the model and the number of seeds that it rests on."""
     if not rows:
         return "not tested (not run)"
-    word = experiment.verdict(rows).word
     basis = str(experiment.basis(rows)) if experiment.enough(rows) else f"{len(rows)} runs"
-    return f"{word} ({scale_of(rows)}: {basis})"
+    return f"{verdict.word} ({scale_of(rows)}: {basis})"
 
 
 def _shown(table: Table) -> list[str]:

@@ -73,24 +73,6 @@ def curve(rows: Rows, key: str, *, digits: int = 4, scale: float = 1.0) -> list[
     return [Sample.of([scale * value for value in at], digits=digits) for at in values]
 
 
-def standard_error(one: Sample, other: Sample) -> float:
-    r"""Returns the standard error of the difference of two means, :math:`\sqrt{s_1^2 / n_1 + s_2^2 / n_2}`.
-
-    >>> standard_error(Sample(0.0, 3.0, n=1), Sample(0.0, 8.0, n=4))
-    5.0
-    """
-    return math.sqrt(one.std**2 / one.n + other.std**2 / other.n)
-
-
-def above(one: Sample, other: Sample, *, errors: float) -> bool:
-    """Returns whether a mean is above another by more than so many standard errors of the difference.
-
-    >>> above(Sample(2.1, 1.0, n=2), Sample(0.0, 1.0, n=2), errors=2)
-    True
-    """
-    return one.mean - other.mean > errors * standard_error(one, other)
-
-
 def first_at(row: Row, target: float, *, of: str, along: str = "step", mode: Mode = "max") -> float:
     """Returns where a run first evaluates at a target or better, which is as exact as evaluations are frequent.
 
@@ -109,15 +91,6 @@ def first_at(row: Row, target: float, *, of: str, along: str = "step", mode: Mod
     """
     better = (lambda value: value >= target) if mode == "max" else (lambda value: value <= target)
     return next((float(x) for x, value in zip(row[along], row[of], strict=True) if better(value)), math.inf)
-
-
-def reached(value: float, *, digits: int) -> str:
-    """Returns the value of `first_at` in words.
-
-    >>> reached(20.0, digits=1), reached(math.inf, digits=1)
-    ('20.0', 'not reached')
-    """
-    return f"{value:.{digits}f}" if value < math.inf else "not reached"
 
 
 def until(
@@ -165,15 +138,6 @@ def best(rows: Sequence[Row], *, by: str, mode: Mode = "max") -> Row:
         return sign * value if math.isfinite(value) else -math.inf
 
     return max(rows, key=quality)
-
-
-def in_words(tried: Rows, key: str, *, by: str, digits: int, scale: float = 1.0) -> str:
-    """Returns the values of a key that were tried, with a quantity at the end of each run.
-
-    >>> in_words([{"accuracy": [0.8], "rate": 0.1}], "rate", by="accuracy", digits=2, scale=100)
-    '0.1: 80.00'
-    """
-    return ", ".join(f"{row[key]:g}: {scale * last(row, by):.{digits}f}" for row in tried)
 
 
 def errors(rows: Rows) -> list[Row]:

@@ -46,7 +46,7 @@ def interval(sample: Sample) -> tuple[float, float] | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepResults:
-    """What a sweep has found so far.
+    """The findings of a sweep so far.
 
     Attributes:
       sweep: the sweep.

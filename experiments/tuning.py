@@ -55,7 +55,7 @@ class Score(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What the scores are, as the head of a column."""
+        """The head of the column of scores."""
         end = f"{self.of.replace('_', ' ')}{' (%)' if self.factor == 100 else ''} at the end"
         if self.target is None:
             return f"Validation {end}"

@@ -42,7 +42,7 @@ def guide_rows(*, guide=0.99, untuned=0.98, tuned=0.985, **options):
     ("changes", "word"),
     [
         ({}, HOLDS),
-        ({"tuned": 0.995}, HOLDS),  # the tuned mean is above, which is told but does not decide
+        ({"tuned": 0.995}, HOLDS),  # the tuned mean is above: the report has it, the rule does not use it
         ({"guide": 0.98}, FAILS),
         ({"guide": 0.981, "spread": 0.01}, FAILS),  # above by less than the noise
     ],

@@ -1,4 +1,4 @@
-"""Which images an experiment takes, and what is said where they are missing."""
+"""The images that an experiment takes, and the error where they are missing."""
 
 import pytest
 

@@ -181,8 +181,8 @@ EXPERIMENT = Experiment(
         "of the steps, not 80 %. So the paper's stragglers came in groups; our model's do not.",
         "Workers without outliers: a shifted exponential (1.53 s + 0.107 s) with the same median worker and about the "
         "same share of 100th gradients within 2 s. Their last means grow by ever larger factors, too, as those of any "
-        "exponential tail do: that part tells nothing of outliers. They fail the other part, so that the fitted facts "
-        "do not give it.",
+        "exponential tail do: that part says nothing about outliers. They fail the other part, so that the fitted "
+        "facts do not give it.",
         "No trace of real arrival times of gradients is at hand. A trace of a cluster's own can be put in place of the "
         "model, as the arrival model `trace`; until then nothing here supports the claim.",
     ),

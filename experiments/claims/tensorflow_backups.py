@@ -39,7 +39,7 @@ FAMILIES: dict[str, tuple[Any, tuple[float, float]]] = {
     ),
 }
 CLUSTER, NOTHING = "paper_cluster", "nothing"
-# What a model is fitted to -> the backups, and the median step with them over the one without.
+# Figure that a model is fitted to -> the number of backups, and the median step with them over the one without.
 FITS = {
     "step_at_4": (4, 1 - SHORTER / 100),
     "gain_at_3": (BEST, REQUIRED / (REQUIRED + BEST) / (1 + GAIN / 100)),
