@@ -30,7 +30,6 @@ import optax
 from reducers.adacons import adacons
 from reducers.adasum import adasum, adasum_algorithms
 from reducers.apply_if_finite import apply_if_finite
-from reducers.arrived import Waited, waited
 from reducers.backup_workers import backup_workers
 from reducers.collectives import AxisName, num_workers, same_on_all
 from reducers.communication import in_half_precision, overflowed
@@ -38,9 +37,11 @@ from reducers.coordinate_median import coordinate_median
 from reducers.deadline import deadline
 from reducers.dynamic_backup_workers import dynamic_backup_workers
 from reducers.dynamic_scale import DynamicScale, all_finite
+from reducers.gram import from_gram
 from reducers.k_batch import k_batch
 from reducers.mean import mean
 from reducers.metrics import metrics
+from reducers.record import Waited, counts, waited
 from reducers.reducer import Reducer, ReducerRegistry, as_reducer, chain
 from reducers.sign_majority import sign_majority
 from reducers.stale import stale
@@ -66,8 +67,10 @@ __all__ = [
     "backup_workers",
     "chain",
     "coordinate_median",
+    "counts",
     "deadline",
     "dynamic_backup_workers",
+    "from_gram",
     "in_half_precision",
     "k_batch",
     "make",

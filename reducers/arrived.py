@@ -1,4 +1,4 @@
-"""The common part of reducers that leave late workers out: the choice of workers, and the record of it."""
+"""The common part of reducers that leave late workers out."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,20 +10,8 @@ from jax import numpy as jnp
 from reducers.arrivals.order import Arrived
 from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.mean import mean
+from reducers.record import Waited, nobody_yet
 from reducers.reducer import Combine, Reducer, as_reducer
-
-
-class Waited(NamedTuple):
-    """Which workers the last update waited for; in the state of every reducer that leaves late workers out.
-
-    Attributes:
-      contributes: [] int32, the number of this worker's batches that are counted, 0 or 1 for all but ``k_batch``. It
-        differs between workers.
-      metrics: "step_seconds", the simulated duration, and "contributors", how many workers are counted; float32.
-    """
-
-    contributes: jax.Array
-    metrics: dict[str, jax.Array]
 
 
 class ArrivedState(NamedTuple):
@@ -90,37 +78,9 @@ def check_seconds(arrival_seconds: jax.Array, *, axis_name: AxisName) -> jax.Arr
     return arrival_seconds
 
 
-def nobody_yet() -> Waited:
-    """Returns the record before the first update."""
-    return Waited(jnp.zeros((), jnp.int32), {"step_seconds": jnp.zeros(()), "contributors": jnp.zeros(())})
-
-
 def waited_for(arrived: Arrived, *, axis_name: AxisName) -> Waited:
     """Returns one worker's record of who arrived; a worker counts once, however many batches it made."""
     contributes = arrived.contributes.astype(jnp.int32)
     contributors = jnp.sum(contributes > 0, dtype=jnp.float32)
     metrics = {"step_seconds": arrived.step_seconds.astype(jnp.float32), "contributors": contributors}
     return Waited(contributes[lax.axis_index(axis_name)], metrics)
-
-
-def keep_if(is_kept: jax.Array, new: Any, old: Any) -> Any:
-    """Returns the new state if an update is kept, else the old one, but for the record of who arrived: time has passed.
-
-    >>> keep_if(jnp.array(False), {"count": jnp.array(2)}, {"count": jnp.array(1)})
-    {'count': Array(1, dtype=int32, weak_type=True)}
-    """
-
-    def keep(new, old):
-        return new if isinstance(new, Waited) else jnp.where(is_kept, new, old)
-
-    return jax.tree.map(keep, new, old, is_leaf=lambda node: isinstance(node, Waited))
-
-
-def waited(state: Any) -> Waited | None:
-    """Returns the record of a reducer's state, wherever it is nested; None if the reducer waits for all workers.
-
-    >>> waited(((), ArrivedState((), nobody_yet()))).metrics["contributors"]
-    Array(0., dtype=float32)
-    """
-    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Waited))
-    return next((leaf for leaf in leaves if isinstance(leaf, Waited)), None)

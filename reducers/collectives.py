@@ -186,17 +186,17 @@ def map_together(reduce: Callable[[jax.Array], jax.Array], tree: Any, *, axis_na
 
 
 def in_buckets(
-    reduce: Callable[[list[jax.Array]], list[tuple[jax.Array, Any]]], vectors: Sequence[jax.Array]
+    reduce: Callable[[list[int], list[jax.Array]], list[tuple[jax.Array, Any]]], vectors: Sequence[jax.Array]
 ) -> list[tuple[jax.Array, Any]]:
     """Applies ``reduce`` to buckets of vectors; the number of calls follows the bytes, not the number of vectors.
 
     Args:
-      reduce: takes a list of vectors; returns for each a vector and any other value.
+      reduce: takes the places of vectors and the vectors; returns for each a vector and any other value.
       vectors: arrays of the same dtype in any number of dimensions.
 
-    >>> double = lambda bucket: [(2 * x, "doubled") for x in bucket]
+    >>> double = lambda places, bucket: [(2 * x, place) for x, place in zip(bucket, places)]
     >>> in_buckets(double, [jnp.ones(2), jnp.ones(1)])
-    [(Array([2., 2.], dtype=float32), 'doubled'), (Array([2.], dtype=float32), 'doubled')]
+    [(Array([2., 2.], dtype=float32), 0), (Array([2.], dtype=float32), 1)]
     """
     results: dict[int, tuple[jax.Array, Any]] = {}
     ends: list[jax.Array] = []  # an element of each bucket's result
@@ -204,7 +204,7 @@ def in_buckets(
         chosen = [vectors[i] for i in bucket]
         if len(ends) >= IN_FLIGHT:
             chosen = [backend.wait_for(ends[-IN_FLIGHT], vector) for vector in chosen]
-        done = reduce(chosen)
+        done = reduce(bucket, chosen)
         results |= dict(zip(bucket, done, strict=True))
         ends.append(done[0][0][0])
     return [results[i] for i in range(len(vectors))]

@@ -7,10 +7,10 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.arrived import keep_if
 from reducers.collectives import AxisName, axes_of
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
 from reducers.options import check_options
+from reducers.record import keep_if
 from reducers.reducer import Reducer, as_reducer
 from reducers.registry import Registry
 

@@ -8,10 +8,11 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.arrivals.order import first_arrivals
-from reducers.arrived import Waited, check_seconds, nobody_yet, waited_for
+from reducers.arrived import check_seconds, waited_for
 from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.mean import mean
 from reducers.options import check_options, check_static
+from reducers.record import Waited, nobody_yet
 from reducers.reducer import Reducer
 
 

@@ -6,9 +6,10 @@ import jax
 from jax import numpy as jnp
 
 from reducers.arrivals.order import k_batch_arrivals
-from reducers.arrived import Waited, check_seconds, nobody_yet, waited_for
+from reducers.arrived import check_seconds, waited_for
 from reducers.collectives import AxisName, axes_of, sum_workers
 from reducers.options import check_options
+from reducers.record import Waited, nobody_yet
 from reducers.reducer import Reducer
 
 

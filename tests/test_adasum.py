@@ -16,7 +16,7 @@ from jax import numpy as jnp
 
 import reducers
 from benchmarks.leaves import resnet50
-from reducers.adasum.pairs import Tree, fold, pair
+from reducers.adasum import Tree, fold, pair
 from tests.cases import adasum as oracle
 from tests.grid import grid
 from tests.test_reducers import WORKER, stateless

@@ -10,7 +10,7 @@ from experiments import emulation, report
 from experiments.claims import emulation_error
 from experiments.emulation import RATE
 from experiments.significance import TooFewRuns
-from reducers.adasum.pairs import pair
+from reducers.adasum import pair
 from tests.claim_rows import FAILS, HOLDS, whole_report
 
 CLAIM = emulation_error.EXPERIMENT

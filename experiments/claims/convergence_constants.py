@@ -12,7 +12,7 @@ from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
 from experiments.paper_table import Cell
-from reducers.adasum.pairs import pair
+from reducers.adasum import pair
 
 COSINE = 2 * np.sqrt(2) / 3  # Kantorovich's bound for eigenvalues in [1, 2]; an angle of 0.1082 pi
 TOLERANCE = 1e-4  # float32

@@ -1,24 +1,24 @@
 """Adasum by gathering all gradients and folding them: the readable reference, and best for small layers."""
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 from jax import numpy as jnp
 
-from reducers.adasum.layers import wide
-from reducers.adasum.pairs import Tree, fold, pair, unit
-from reducers.adasum.telemetry import Products
+from reducers.adasum.fold import weigher
+from reducers.adasum.pair import pair
+from reducers.adasum.tree import Tree, fold
 from reducers.backend import sum_neighbours
-from reducers.collectives import cut, gather_workers, join
+from reducers.collectives import cut
+from reducers.gram.engine import Weighed, combine_rows, gathered
 
 # Layers of fewer elements are folded together, padded to one length; larger ones one by one, uncopied.
 _TOGETHER_ELEMENTS = 8192
 
 
 def gather_and_fold(
-    vectors: Sequence[jax.Array], *, axes: tuple[str, ...], tree: Tree
-) -> list[tuple[jax.Array, Callable[[], Products]]]:
+    vectors: Sequence[jax.Array], *, axes: tuple[str, ...], tree: Tree, present: jax.Array, has_telemetry: bool
+) -> list[tuple[jax.Array, Weighed | None]]:
     """Every device gathers all nodes and folds the vectors themselves: the definition of Adasum.
 
     Args:
@@ -26,17 +26,21 @@ def gather_and_fold(
         tree.
       axes: the devices, outer first; empty if this device has all nodes.
       tree: over num_devices * k nodes.
+      present: [num_devices * k], which of the nodes may be anything but zero.
+      has_telemetry: whether to find the weights, too, which then follow from the nodes' dot products.
 
     Returns:
-      For every layer the result, [m], and a function that returns its products.
+      For every layer the result, [m], and how it is a combination of the nodes, or None.
     """
-    block = join(vectors, axis=1)  # (k, M)
-    block = wide(gather_workers(block, axes).reshape(-1, block.shape[1]))  # (n, M)
+    stacks = cut(gathered(vectors, axes), [x.shape[1] for x in vectors])  # (n, m) each
+    weighed: list[Weighed | None] = [None] * len(stacks)
+    if has_telemetry:
+        found = combine_rows([stack[None] for stack in stacks], (), weigh=weigher(tree), present=present)[1]
+        weighed = [found.of(i) for i in range(len(stacks))]
     if tree.within == "sum":
-        block = sum_neighbours(block, tree.group_size)
+        stacks = [sum_neighbours(stack, tree.group_size) for stack in stacks]
         tree = tree.after_groups()
-    stacks = cut(block, [x.shape[1] for x in vectors])  # (n, m) each
-    return [(v, functools.partial(_products, x, v)) for x, v in zip(stacks, _fold_all(stacks, tree), strict=True)]
+    return list(zip(_fold_all(stacks, tree), weighed, strict=True))
 
 
 def _fold_all(stacks: list[jax.Array], tree: Tree) -> list[jax.Array]:
@@ -48,10 +52,3 @@ def _fold_all(stacks: list[jax.Array], tree: Tree) -> list[jax.Array]:
         together = fold(jax.vmap(pair), jnp.stack(padded, axis=1), tree)
         results |= {i: vector[: stack.shape[1]] for (i, stack), vector in zip(small.items(), together, strict=True)}
     return [results[i] for i in range(len(stacks))]
-
-
-def _products(nodes: jax.Array, result: jax.Array) -> Products:
-    scales, units = jax.vmap(unit)(nodes)
-    scale, direction = unit(result)
-    gram = jnp.matmul(units, units.T, precision="highest")
-    return Products(scales, gram, scale * jnp.linalg.norm(direction))

@@ -6,9 +6,9 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.adasum.layers import wide
-from reducers.adasum.pairs import coefficients, nonzero, unit
+from reducers.adasum.pair import coefficients
 from reducers.collectives import cut, gather_workers, join, num_workers
+from reducers.gram.scales import nonzero, unit, wide
 
 
 def halving(vectors: Sequence[jax.Array], *, axes: tuple[str, ...]) -> list[tuple[jax.Array, None]]:

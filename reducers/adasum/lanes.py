@@ -7,10 +7,12 @@ from typing import NamedTuple
 import jax
 from jax import numpy as jnp
 
-from reducers.adasum.gram import fold_rows, too_small
-from reducers.adasum.layers import wide
-from reducers.adasum.pairs import Tree, fold, pair
+from reducers.adasum.fold import weigher
+from reducers.adasum.pair import pair
+from reducers.adasum.tree import Tree, fold
 from reducers.backend import sum_neighbours
+from reducers.gram.engine import combine_rows, too_small
+from reducers.gram.scales import wide
 
 # How many lanes are folded at once, a power of two. With all pairs of n lanes, each lane takes part in n dot products;
 # eight at a time, each lane costs the same whatever their number.
@@ -65,31 +67,31 @@ def plan_lanes(num_lanes: int, tree: Tree, *, only_sums: bool = False) -> LanePl
     return LanePlan(added, folded, rest)
 
 
-def fold_lanes(layers: Sequence[jax.Array], plan: LanePlan, *, present: jax.Array | None = None) -> list[jax.Array]:
+def fold_lanes(layers: Sequence[jax.Array], plan: LanePlan, *, present: jax.Array) -> list[jax.Array]:
     """Combines a device's nodes as planned.
 
     Args:
       layers: [lanes, m] each.
       plan: of ``plan_lanes``.
-      present: [lanes], which of them may be anything but zero; None for all.
+      present: [lanes], which of them may be anything but zero.
 
     Returns:
       The nodes of each layer that are left, [k, m], in float32 at least if anything was combined.
 
-    >>> fold_lanes([jnp.eye(2)], LanePlan(2, (), Tree(1)))
+    >>> fold_lanes([jnp.eye(2)], LanePlan(2, (), Tree(1)), present=jnp.ones(2, bool))
     [Array([[1., 1.]], dtype=float32)]
     """
     if plan.added > 1:
         layers = [sum_neighbours(wide(nodes), plan.added) for nodes in layers]
+        present = present.reshape(-1, plan.added).any(1)
     for size in plan.folded:
         blocks = [wide(nodes).reshape(-1, size, nodes.shape[-1]) for nodes in layers]
-        small = [too_small(nodes.shape[-1], num_nodes=size) for nodes in layers]
-        of_blocks = None
-        if present is not None:
-            present = present.reshape(len(blocks[0]), -1, size).any(1)
-            of_blocks, present = jnp.tile(present, (len(small) - sum(small), 1)), present.any(1)
+        small = [too_small(nodes.shape[-1], num_gradients=size) for nodes in layers]
+        blocks_present = present.reshape(len(blocks[0]), size)
         large = [block for block, is_small in zip(blocks, small, strict=True) if not is_small]
-        folded = iter(fold_rows(large, tree=Tree(size), present=of_blocks)[0] if large else ())
+        of_large = jnp.tile(blocks_present, (len(large), 1))
+        folded = iter(combine_rows(large, (), weigh=weigher(Tree(size)), present=of_large)[0] if large else ())
+        present = blocks_present.any(1)
         fold_block = jax.vmap(lambda block, size=size: fold(pair, block, Tree(size)))
         layers = [fold_block(x) if is_small else next(folded) for x, is_small in zip(blocks, small, strict=True)]
     return list(layers)

@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
@@ -11,14 +10,17 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.adasum import layers
+from reducers.adasum.fold import weigher
 from reducers.adasum.gather import gather_and_fold
-from reducers.adasum.gram import fold_slices, too_small
 from reducers.adasum.halving import halving
 from reducers.adasum.lanes import TOGETHER, LanePlan, fold_lanes, plan_lanes
-from reducers.adasum.pairs import Tree
-from reducers.adasum.telemetry import Products, initial_metrics, metrics_of
-from reducers.collectives import AxisName, axes_of, devices_and_lanes, gather_workers, in_buckets, num_workers
+from reducers.adasum.tree import Tree
+from reducers.collectives import AxisName, axes_of, gather_workers, in_buckets, num_workers
+from reducers.gram import groups
+from reducers.gram.engine import Weighed, exchange_slices, too_small
+from reducers.gram.reducer import split_axes
+from reducers.gram.scales import wide
+from reducers.gram.telemetry import initial_metrics, metrics_of
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
@@ -63,10 +65,8 @@ def adasum(
       group_size: how many neighbouring workers are combined first, before the groups are by Adasum; it divides the
         number of workers.
       within: how a group is combined. "mean" is what Horovod does inside a node of GPUs.
-      telemetry: "on" keeps ``metrics`` of each layer and of the whole model in the state: the length of the result over
-        the root of the summed squared lengths of the gradients ("orthogonality", 1 if they are orthogonal) and over the
-        length of their mean ("gain"), and the mean cosine of all pairs ("cosine"). It works with "gram" and "gather"
-        alone, and folds no lanes beforehand.
+      telemetry: "on" keeps ``metrics`` of each layer and of the whole model in the state, see ``gram.Telemetry``. It
+        works with "gram" and "gather" alone, and folds no lanes beforehand.
 
     Returns:
       A reducer. Its update takes ``contributes``, optional: a bool of each worker, whether it is counted; a
@@ -94,28 +94,29 @@ def adasum(
     if has_telemetry and algorithm == "halving":
         allowed = ", ".join(repr(other) for other in get_args(Algorithm) if other != algorithm)
         raise ValueError(f"algorithm={algorithm!r}: must be one of {allowed} with telemetry")
-    layers.check(granularity)
+    groups.check(granularity)
     axes = axes_of(axis_name)
 
     def init_fn(params):
         if not has_telemetry:
             return optax.EmptyState()
-        return AdasumState(initial_metrics(layers.members(params, granularity)))
+        return AdasumState(initial_metrics(groups.members(params, granularity)))
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
-        vectors, restore = layers.split(updates, granularity)
+        vectors, restore = groups.split(updates, granularity)
         tree = Tree.of(num_workers(axes), group_size=group_size, within=within)
-        present = None if contributes is None else gather_workers(jnp.asarray(contributes), axes)  # (W,)
+        present = jnp.ones(tree.num_nodes, bool)
         if contributes is not None:  # a zero gradient is neutral
+            present = gather_workers(jnp.asarray(contributes, bool), axes)
             vectors = {name: jnp.where(contributes, vector, 0) for name, vector in vectors.items()}
         if within == "mean" and group_size > 1:  # the sum of shares
             share = _share(present, lax.axis_index(axes), group_size=group_size)
-            vectors = {name: share * layers.wide(vector) for name, vector in vectors.items()}
-        results, products = _reduce(
+            vectors = {name: share * wide(vector) for name, vector in vectors.items()}
+        results, weighed = _reduce(
             vectors, axes=axes, tree=tree, present=present, algorithm=algorithm, has_telemetry=has_telemetry
         )
-        return restore(results), AdasumState(metrics_of(products)) if has_telemetry else state
+        return restore(results), AdasumState(metrics_of(weighed)) if has_telemetry else state
 
     return Reducer(init_fn, update_fn, axis_name=axes, takes_mask=True, homogeneous=True)
 
@@ -154,7 +155,7 @@ def adasum_algorithms(
     tree = Tree.of(num_devices * lanes, group_size=group_size, within=within)
     rest = _plan(lanes, tree, num_devices=num_devices, algorithm=algorithm).rest
     sizes = [math.prod(np.shape(leaf)) for leaf in jax.tree.leaves(updates)]
-    layers_of = layers.members(updates, granularity)
+    layers_of = groups.members(updates, granularity)
     chosen = functools.partial(_choose, algorithm=algorithm, num_devices=num_devices, tree=rest)
     return {name: chosen(sum(sizes[i] for i in leaves)) for name, leaves in layers_of.items()}
 
@@ -184,14 +185,12 @@ def _choose(num_elements: int, *, algorithm: Algorithm, num_devices: int, tree: 
             f"each{groups}; it takes a power of two of devices, and of lanes"
         )
     if algorithm in ("auto", "gram"):
-        return "gather" if too_small(num_elements, num_nodes=tree.num_nodes) else "gram"
+        return "gather" if too_small(num_elements, num_gradients=tree.num_nodes) else "gram"
     return algorithm
 
 
-def _share(present: jax.Array | None, worker: jax.Array, *, group_size: int) -> jax.Array | float:
+def _share(present: jax.Array, worker: jax.Array, *, group_size: int) -> jax.Array:
     """Returns one over the number of workers that count in this worker's group."""
-    if present is None:
-        return 1 / group_size
     return 1 / jnp.maximum(present.reshape(-1, group_size).sum(1)[worker // group_size], 1)
 
 
@@ -200,14 +199,12 @@ def _reduce(
     *,
     axes: tuple[str, ...],
     tree: Tree,
-    present: jax.Array | None,
+    present: jax.Array,
     algorithm: Algorithm,
     has_telemetry: bool,
-) -> tuple[dict[str, jax.Array], dict[str, Products]]:
-    """Returns the result of every layer, [m], and its products if telemetry is asked for."""
-    devices, lanes = devices_and_lanes(axes)
-    if (*devices, *lanes) != axes:
-        raise ValueError(f"axis_name={axes!r}: vmapped axes ({', '.join(lanes)}) must come after those of devices")
+) -> tuple[dict[str, jax.Array], dict[str, Weighed]]:
+    """Returns the result of every layer, [m], and how it combines the gradients if telemetry is asked for."""
+    devices, lanes = split_axes(axes)
     if not devices and algorithm == "halving":
         devices, lanes = axes, ()  # as if the lanes were devices
     num_devices, num_lanes = num_workers(devices), num_workers(lanes)
@@ -215,31 +212,31 @@ def _reduce(
         devices = ()
     plan = _plan(num_lanes, tree, num_devices=num_devices, algorithm=algorithm, has_telemetry=has_telemetry)
     rest = plan.rest
-    own = None
-    if present is not None:
-        own = present.reshape(num_devices, num_lanes)[lax.axis_index(devices)]
-        present = present.reshape(rest.num_nodes, -1).any(1)
+    own = present.reshape(num_devices, num_lanes)[lax.axis_index(devices)]
+    present = present.reshape(rest.num_nodes, -1).any(1)
     folded = fold_lanes([gather_workers(vector, lanes) for vector in vectors.values()], plan, present=own)
     nodes = dict(zip(vectors, folded, strict=True))  # (k, m) each
     if plan.folded and rest.num_nodes == 1:
         return {name: vector[0] for name, vector in nodes.items()}, {}
 
-    exchanges: dict[Algorithm, Callable[[list[jax.Array]], list[tuple[jax.Array, Any]]]] = {
-        "gather": lambda bucket: gather_and_fold(bucket, axes=devices, tree=rest),
-        "gram": lambda bucket: fold_slices(bucket, axes=devices, tree=rest, present=present),
-        "halving": lambda bucket: halving(bucket, axes=devices),
-    }
+    def reduce(which: Algorithm, bucket: list[jax.Array]) -> list[tuple[jax.Array, Any]]:
+        if which == "halving":
+            return halving(bucket, axes=devices)
+        if which == "gather":
+            return gather_and_fold(bucket, axes=devices, tree=rest, present=present, has_telemetry=has_telemetry)
+        return exchange_slices(bucket, (), weigh=weigher(rest), axes=devices, present=present)
+
     chosen: dict[Algorithm, list[str]] = {}
     for name, vector in vectors.items():
         which = _choose(vector.size, algorithm=algorithm, num_devices=num_devices, tree=rest)
         chosen.setdefault(which, []).append(name)
     results: dict[str, jax.Array] = {}
-    products: dict[str, Products] = {}
+    weighed: dict[str, Weighed] = {}
     for which, names in chosen.items():
-        stacked = [nodes[name] for name in names]
-        done = in_buckets(exchanges[which], stacked) if devices else exchanges[which](stacked)
-        for name, (result, products_of) in zip(names, done, strict=True):
+        stacked, run = [nodes[name] for name in names], functools.partial(reduce, which)
+        done = in_buckets(lambda places, bucket, run=run: run(bucket), stacked) if devices else run(stacked)  # type: ignore[misc]
+        for name, (result, how) in zip(names, done, strict=True):
             results[name] = result
             if has_telemetry:
-                products[name] = products_of()
-    return results, products
+                weighed[name] = how
+    return results, weighed

@@ -1,4 +1,4 @@
-"""Layers, the vectors that Adasum combines: each a leaf, leaves whose paths match alike, or the whole model."""
+"""Groups of leaves, each combined as one vector: every leaf, leaves whose paths match alike, or the whole model."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def check(granularity: str) -> None:
 
 
 def members(tree: Any, granularity: str) -> dict[str, list[int]]:
-    """Returns name of each layer -> indices of its leaves; empty leaves belong to none.
+    """Returns name of each group -> indices of its leaves; empty leaves belong to none.
 
     Raises:
       ValueError: for a pattern that matches no leaf.
@@ -34,7 +34,7 @@ def members(tree: Any, granularity: str) -> dict[str, list[int]]:
     >>> members({"a": {"w": jnp.ones(2), "b": jnp.ones(1)}, "c": jnp.ones(3)}, "^a")
     {'a': [0, 1], 'c': [2]}
     """
-    layers: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     of_match: set[str] = set()
     leaves = [
         (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
@@ -50,18 +50,18 @@ def members(tree: Any, granularity: str) -> dict[str, list[int]]:
         elif name in of_match:  # a leaf with the name that others match
             name = f"{name} (leaf)"
         if np.size(leaf):
-            layers.setdefault(name, []).append(i)
+            groups.setdefault(name, []).append(i)
     if leaves and not of_match and granularity not in _NOT_PATTERNS:
         some = ", ".join([*(repr(name) for name, _ in leaves[:3]), *["..."] * (len(leaves) > 3)])
         raise ValueError(f"granularity={granularity!r}: matches no leaf; the leaves are {some}")
-    return layers
+    return groups
 
 
 def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[dict[str, jax.Array]], Any]]:
     """Takes a tree apart into vectors.
 
     Returns:
-      Name -> vector of each layer, [m], of the dtype that its leaves promote to; and a function that makes such vectors
+      Name -> vector of each group, [m], of the dtype that its leaves promote to; and a function that makes such vectors
       a tree again, of the old dtypes.
 
     Raises:
@@ -69,19 +69,14 @@ def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[
     """
     flat, treedef = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in flat]
-    layers = members(tree, granularity)
-    vectors = {name: join([leaves[i].ravel() for i in indices]) for name, indices in layers.items()}
+    groups = members(tree, granularity)
+    vectors = {name: join([leaves[i].ravel() for i in indices]) for name, indices in groups.items()}
 
     def restore(vectors: dict[str, jax.Array]) -> Any:
         results = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]  # empty leaves stay so
-        for name, indices in layers.items():
+        for name, indices in groups.items():
             for i, part in zip(indices, cut(vectors[name], [leaves[i].size for i in indices]), strict=True):
                 results[i] = part.reshape(leaves[i].shape).astype(leaves[i].dtype)
         return jax.tree.unflatten(treedef, results)
 
     return vectors, restore
-
-
-def wide(x: jax.Array) -> jax.Array:
-    """Returns x in float32 at least, the precision in which Adasum computes."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))

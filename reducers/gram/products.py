@@ -1,0 +1,80 @@
+"""What a rule knows of the workers' gradients: their dot products, apart from their scales."""
+
+from typing import NamedTuple
+
+import jax
+from jax import numpy as jnp
+
+from reducers.gram.scales import nonzero
+
+
+class Products(NamedTuple):
+    r"""Dot products of the workers' gradients of one group of leaves; the same on all workers.
+
+    .. math:: G_{ij} = \frac{g_i}{s_i} \cdot \frac{g_j}{s_j}
+
+    Scales are kept apart, since a product of two gradients soon leaves the range of float32. A worker that is absent
+    has a scale of 0, as one with a zero gradient has. NaN or Inf in a gradient is one in its row and column.
+
+    Attributes:
+      gram: [n, n], of the units g_i / s_i, whose norms lie between about 1 and the root of their number of elements.
+      scales: [n], powers of two.
+      present: [n] bool, which workers count.
+
+    >>> products = Products(jnp.eye(2), jnp.array([3.0, 4.0]), jnp.array([True, True]))
+    >>> products.norms, products.distances[0, 1]
+    (Array([3., 4.], dtype=float32), Array(5., dtype=float32))
+    """
+
+    gram: jax.Array
+    scales: jax.Array
+    present: jax.Array
+
+    @property
+    def finite(self) -> jax.Array:
+        """Which workers are present with a gradient that is finite, [n] bool."""
+        return self.present & jnp.isfinite(jnp.diagonal(self.gram)) & jnp.isfinite(self.scales)
+
+    @property
+    def unit_norms(self) -> jax.Array:
+        """Norms of the units, [n]."""
+        return jnp.sqrt(jnp.diagonal(self.gram))
+
+    @property
+    def norms(self) -> jax.Array:
+        """Norms of the gradients, [n]."""
+        return self.scales * self.unit_norms
+
+    @property
+    def cosines(self) -> jax.Array:
+        """Cosines of the angles between gradients, [n, n]; 0 with a zero gradient."""
+        norms = nonzero(self.unit_norms)
+        return self.gram / norms[:, None] / norms[None, :]
+
+    @property
+    def distances(self) -> jax.Array:
+        """Distances between gradients, [n, n]; infinite to one that is absent or not finite, and 0 to itself."""
+        larger = nonzero(jnp.maximum(self.scales[:, None], self.scales[None, :]))
+        mine, other = self.scales[:, None] / larger, self.scales[None, :] / larger
+        squares = jnp.diagonal(self.gram)
+        square = mine**2 * squares[:, None] + other**2 * squares[None, :] - 2 * mine * other * self.gram
+        known = self.finite[:, None] & self.finite[None, :]
+        distances = jnp.where(known, larger * jnp.sqrt(jnp.maximum(square, 0)), jnp.inf)
+        return jnp.where(jnp.eye(len(squares), dtype=bool), 0, distances)
+
+    @property
+    def at_one_scale(self) -> tuple[jax.Array, jax.Array]:
+        """The Gram matrix of the gradients over the largest of their scales, [n, n], and that scale."""
+        largest = self.scales.max()
+        shares = self.scales / nonzero(largest)
+        return self.gram * shares[:, None] * shares[None, :], largest
+
+    def of_units(self, weights: jax.Array) -> jax.Array:
+        """Returns the weights of the units, [n], for weights of the gradients; 0 stays 0 whatever the gradient is."""
+        return jnp.where(weights == 0, 0, weights * self.scales)
+
+    def only_finite(self) -> "Products":
+        """Returns the products with every gradient that is not finite taken for an absent one."""
+        finite = self.finite
+        gram = jnp.where(finite[:, None] & finite[None, :], self.gram, 0)
+        return Products(gram, jnp.where(finite, self.scales, 0), finite)

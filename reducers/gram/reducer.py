@@ -1,0 +1,180 @@
+"""Reducers made of a rule: a function from the workers' dot products to the weights of their gradients."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers.collectives import AxisName, axes_of, devices_and_lanes, gather_workers, in_buckets, num_workers
+from reducers.gram import groups, telemetry
+from reducers.gram.engine import Weighed, exchange_slices, gather_all, too_small
+from reducers.gram.products import Products
+from reducers.options import check_options
+from reducers.record import Used
+from reducers.reducer import Reducer
+
+Rule: TypeAlias = Callable[[Products, Any], tuple[jax.Array, Any]]
+Telemetry: TypeAlias = Literal["off", "on"]
+
+
+class GramState(NamedTuple):
+    """State of a reducer made by ``from_gram``.
+
+    Attributes:
+      rule: the rule's own, each worker's part of it, with a leading axis of groups.
+      record: whether the last update used this worker's gradient; it differs between workers.
+      metrics: of the last update, name -> scalar; empty without telemetry.
+    """
+
+    rule: Any
+    record: Used
+    metrics: dict[str, Any]
+
+
+def from_gram(
+    axis_name: AxisName,
+    rule: Rule,
+    *,
+    init: Callable[[Any], Any] = lambda dtype: (),
+    granularity: str = "model",
+    telemetry: Telemetry = "off",
+    homogeneous: bool = True,
+) -> Reducer:
+    r"""Makes a reducer of a rule that finds the workers' weights from the dot products of their gradients.
+
+    .. math:: R(g_1, \dots, g_n) = \sum_i w_i \frac{g_i}{s_i}, \qquad w = \mathrm{rule}(G, s), \qquad
+        G_{ij} = \frac{g_i}{s_i} \cdot \frac{g_j}{s_j}
+
+    The devices exchange slices of the gradients, add up the Gram matrices of their slices, apply the rule to the same
+    n x n numbers, and gather the weighted sums of their slices: 2 (n - 1) / n of a gradient's bytes, as an all-reduce
+    of the mean sends, whatever the number of workers and whoever is absent.
+
+    Args:
+      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      rule: ``(Products, state) -> (weights [n] of the units g_i / s_i, state)``, for each group of leaves by itself. It
+        is pure, and communicates nothing. ``Products.of_units`` makes such weights of weights of the gradients. The
+        weight of a worker that is not present is taken for 0. State has a leading axis of workers, [n, ...].
+      init: dtype -> the rule's state at the start, of one worker; the dtype is that in which a group is computed.
+      granularity: what counts as one vector: the whole "model", each "layer" (leaf), or a regular expression, and then
+        the leaves in whose path, such as "Block_3/Conv_0/kernel", it matches the same text.
+      telemetry: "on" keeps ``metrics`` of each group and of the whole model in the state, see ``gram.Telemetry``.
+      homogeneous: whether the rule's result scales as the gradients do.
+
+    Returns:
+      A reducer with ``GramState``, part of which is each worker's own: map it over the worker axis. Its update takes
+      ``contributes``, optional: a bool of each worker, whether it is counted. A worker whose weight is 0 in all groups
+      is left out, whatever its values, NaN included: ``reducers.counts`` says so. Dtypes are kept, arithmetic is in
+      float32 at least.
+
+    Raises:
+      ValueError: for a granularity that is no regular expression; when traced, for a pattern that matches no leaf.
+
+    >>> def longest(products, state):  # the gradient that is longest, alone
+    ...     return products.of_units(1.0 * (jnp.arange(len(products.norms)) == products.norms.argmax())), state
+    >>> reducer = from_gram("worker", longest)
+    >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
+    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[1.0, 0.0], [0.0, 2.0]]))[0]
+    Array([0., 2.], dtype=float32)
+
+    Priors: TorchJD weighs several losses of one machine by rules on their Gram matrix. That the weights of Adasum's
+    whole tree, too, follow from it, and all of it in one exchange of slices, is this project's.
+    """
+    check_options(from_gram, granularity=granularity, telemetry=telemetry)
+    groups.check(granularity)
+    axes, weigh = axes_of(axis_name), jax.vmap(rule)
+
+    def init_fn(params):
+        members = groups.members(params, granularity)
+        leaves = jax.tree.leaves(params)
+        dtypes = [jnp.result_type(jnp.float32, *(leaves[i] for i in indices)) for indices in members.values()]
+        states = [init(dtype) for dtype in dtypes] or [init(jnp.float32)]
+        rule_state = jax.tree.map(lambda *parts: jnp.stack(parts), *states)
+        return GramState(rule_state, Used(jnp.array(True)), _initial_metrics(members, telemetry))
+
+    def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
+        del params, extra_args
+        vectors, restore = groups.split(updates, granularity)
+        if not vectors:
+            return updates, state
+        present = jnp.ones(num_workers(axes), bool)
+        if contributes is not None:
+            present = gather_workers(jnp.asarray(contributes, bool), axes)
+            vectors = {name: jnp.where(contributes, vector, 0) for name, vector in vectors.items()}
+        of_all = jax.tree.map(lambda x: jnp.moveaxis(gather_workers(x, axes), 0, 1), state.rule)  # [groups, n, ...]
+        combined = combine(list(vectors.values()), of_all, weigh=weigh, axis_name=axes, present=present)
+        results = dict(zip(vectors, [result for result, _ in combined], strict=True))
+        weighed = [how for _, how in combined]
+        own = jax.tree.map(lambda *parts: jnp.stack(parts)[:, lax.axis_index(axes)], *[how.state for how in weighed])
+        own = jax.tree.map(lambda new, old: new.astype(old.dtype), own, state.rule)
+        metrics = _metrics(dict(zip(vectors, weighed, strict=True)), telemetry)
+        record = Used(_are_used(weighed, present)[lax.axis_index(axes)])
+        return restore(results), GramState(own, record, metrics)
+
+    return Reducer(init_fn, update_fn, axis_name=axes, takes_mask=True, homogeneous=homogeneous)
+
+
+def combine(vectors, state, *, weigh, axis_name: AxisName, present: jax.Array) -> list[tuple[jax.Array, Weighed]]:
+    """Combines vectors of this worker with those of all others, large ones by slices and small ones whole.
+
+    Args:
+      vectors: [m] each.
+      state: of the rule, [groups, n, ...].
+      weigh: the rule over a leading axis of groups.
+      axis_name: the worker axes, outer first; lanes last.
+      present: [n] bool.
+
+    Returns:
+      For every vector the result, [m], and how it was made.
+    """
+    devices, lanes = split_axes(axis_name)
+    num_devices = num_workers(devices)
+    if num_devices == 1:
+        devices = ()
+    stacked = [gather_workers(vector, lanes) for vector in vectors]  # (k, m) each
+    small = [too_small(x.shape[1], num_gradients=len(present)) for x in stacked]
+    results: dict[int, tuple[jax.Array, Weighed]] = {}
+    for exchange, are_small in ((gather_all, True), (exchange_slices, False)):
+        chosen = [i for i, is_small in enumerate(small) if is_small == are_small]
+
+        def reduce(places, bucket, exchange=exchange, chosen=chosen):
+            indices = jnp.array([chosen[place] for place in places])
+            of_bucket = jax.tree.map(lambda x: x[indices], state)
+            return exchange(bucket, of_bucket, weigh=weigh, axes=devices, present=present)
+
+        held = [stacked[i] for i in chosen]
+        done = in_buckets(reduce, held) if devices else reduce(range(len(held)), held) if held else []
+        results |= dict(zip(chosen, done, strict=True))
+    return [results[i] for i in range(len(vectors))]
+
+
+def split_axes(axis_name: AxisName) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the axes of devices and those of lanes.
+
+    Raises:
+      ValueError: if lanes do not come last.
+    """
+    axes = axes_of(axis_name)
+    devices, lanes = devices_and_lanes(axes)
+    if (*devices, *lanes) != axes:
+        raise ValueError(f"axis_name={axes!r}: vmapped axes ({', '.join(lanes)}) must come after those of devices")
+    return devices, lanes
+
+
+def _are_used(weighed: list[Weighed], present: jax.Array) -> jax.Array:
+    """Returns who counts, [n] bool: workers with a weight other than 0 for a gradient that is not zero in any group.
+
+    All that are present count where nobody has such a weight, as where all gradients are zero.
+    """
+    has_weight = [(how.weights != 0) | (how.products.scales == 0) for how in weighed]
+    used = jnp.stack(has_weight).any(0) & present
+    return jnp.where(used.any(), used, present)
+
+
+def _metrics(weighed: dict[str, Weighed], switch: Telemetry) -> dict[str, Any]:
+    return telemetry.metrics_of(weighed) if switch == "on" else {}
+
+
+def _initial_metrics(members: dict[str, list[int]], switch: Telemetry) -> dict[str, Any]:
+    return telemetry.initial_metrics(members) if switch == "on" else {}
