@@ -1,8 +1,9 @@
-"""Experiments: `python -m experiments list | run | report | reproduce | verify | sweep | ls`; each has its own --help.
+"""Experiments: `python -m experiments list | run | save | report | reproduce | verify | sweep | ls`, each with --help.
 
     python -m experiments reproduce convergence_constants
     python -m experiments verify convergence_constants --rows=2
     python -m experiments run lenet_workers --scale=laptop --jobs=2 --shard=1/4
+    python -m experiments save lenet_workers
     python -m experiments report --all
     python -m experiments sweep --config=configs/digits.py --grid reducer.name=mean,adasum --seeds=3
     python -m experiments ls out/sweeps
@@ -26,7 +27,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import runs as run_folders
 from experiments import claims, commands, datasets, listing, slurm, sweep, verify
-from experiments.commands import Shard
+from experiments.commands import Shard, Start
 from experiments.experiment import SCALES
 from experiments.goal import Goal
 from experiments.parsing import Parser
@@ -74,6 +75,8 @@ def parser() -> argparse.ArgumentParser:
     reported.add_argument("--readme", action="store_true", help="print the table of docs/experiments.md")
     does = "run, report, and compare with the published rows"
     command("reproduce", does, scaled, queued, dry).add_argument("name")
+    does = "write the rows of the finished runs into the repository, for other machines to go on from"
+    command("save", does, scaled).add_argument("name")
     command("publish", "write rows, report and figure into the repository", scaled).add_argument("name")
 
     verified = command("verify", "run published rows again, and say how equal the numbers are", out=VERIFIED)
@@ -161,18 +164,8 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
             print(commands.rows_of(given.name))
         case "list":
             print(commands.listing(out=given.out))
-        case "run" | "reproduce" if given.dry_run:
-            shard = Shard.parse(given.shard)
-            print(commands.dry_run(given.name, scale=given.scale, out=given.out, shard=shard))
         case "run" | "reproduce":
-            shard = Shard.parse(given.shard)
-            failures = commands.run_experiment(
-                given.name, scale=given.scale, out=given.out, jobs=given.jobs, shard=shard, until=until
-            )
-            if given.command == "reproduce":
-                print(commands.write_report(given.name, scale=given.scale, out=given.out))
-                print(commands.compare(given.name, scale=given.scale, out=given.out))
-            return _exit_code(failures)
+            return _run(given, until=until)
         case "verify":
             if (given.name is None) != given.all:
                 raise ValueError("verify: give a name, or --all")
@@ -192,6 +185,8 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
             print(commands.published_report(given.name))
         case "report":
             print(commands.write_report(given.name, scale=given.scale, out=given.out))
+        case "save":
+            print(commands.save(given.name, scale=given.scale, out=given.out))
         case "publish":
             print(commands.publish(given.name, scale=given.scale, out=given.out))
         case "sweep":
@@ -211,6 +206,21 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
         case "ls":
             print(listing.of_folder(given.out))
     return 0
+
+
+def _run(given: argparse.Namespace, *, until: float) -> int:
+    """Runs an experiment; to reproduce it, this machine makes every row itself."""
+    start: Start = "anew" if given.command == "reproduce" else "saved"
+    options: dict[str, Any] = {"scale": given.scale, "out": given.out, "start": start}
+    shard = Shard.parse(given.shard)
+    if given.dry_run:
+        print(commands.dry_run(given.name, shard=shard, **options))
+        return 0
+    failures = commands.run_experiment(given.name, jobs=given.jobs, shard=shard, until=until, **options)
+    if given.command == "reproduce":
+        print(commands.write_report(given.name, **options))
+        print(commands.compare(given.name, scale=given.scale, out=given.out))
+    return _exit_code(failures)
 
 
 def _sweep_of(given: argparse.Namespace) -> Sweep:

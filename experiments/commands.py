@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import runs as run_folders
-from experiments import claims, datasets, forecast, queue, report, reruns, results, sweep_report
-from experiments.experiment import Experiment, Reduce, Row, Rows, Run, Scale, evaluations
+from experiments import claims, datasets, forecast, queue, report, reruns, results, saved_rows, sweep_report
+from experiments.experiment import Experiment, Reduce, Rows, Run, Scale, evaluations
 from experiments.goal import Goal
 from experiments.measure import command as measure_command
+from experiments.progress import Progress, progress_of, stages
 from experiments.queue import Command, Failure
 from experiments.sweep import Sweep
 from experiments.sweep_results import SweepResults
@@ -42,6 +43,7 @@ class Shard(NamedTuple):
 
 
 WHOLE = Shard(1, 1)
+Start = Literal["saved", "anew"]  # whether saved rows count as finished runs, or the folders of this machine alone
 THUMBNAIL_DPI = 40
 
 
@@ -56,6 +58,7 @@ def finish(
     reduce: Reduce = evaluations,
     until: float = math.inf,
     rule: Mapping[str, str] | None = None,
+    saved: Rows = (),
 ) -> list[Failure]:
     """Finishes this shard's runs; those that depend on picks start once the rows to pick from are finished.
 
@@ -69,27 +72,25 @@ def finish(
       reduce: records of a run -> the measurements in its row.
       until: when the time is up, on the clock of ``time.monotonic``; the runs then save and stop.
       rule: the experiment's rule as stated now, for the record of each run.
+      saved: rows of runs that were finished elsewhere, which are not run here.
 
     Returns:
       The runs that failed.
     """
     failures: list[Failure] = []
-    known: dict[str, Run] = {}
     ours: set[str] = set()
-    while True:
-        rows = results.finished(list(known.values()), root=root, reduce=reduce)
-        runs = wanted(rows)
-        new = [run for run in runs if run.name not in known]
-        known = {run.name: run for run in runs}
-        own = shard.own(new)
+    for stage in stages(wanted, lambda runs: results.finished(runs, root=root, reduce=reduce, saved=saved)):
+        own = shard.own(stage.new)
         ours |= {run.name for run in own}
-        if not new or time.monotonic() >= until:
+        if not stage.new or time.monotonic() >= until:
             break
-        failures += queue.execute(own, root=root, command=command, jobs=jobs, title=title, until=until, rule=rule)
-    unfinished = {n for n, run in known.items() if results.state_of(results.folder_of(run, root)) != "finished"}
+        failures += queue.execute(
+            own, root=root, command=command, jobs=jobs, title=title, until=until, rule=rule, saved=saved
+        )
+    unfinished = {run.name for run in results.unfinished(stage.runs, root=root, saved=saved)}
     others = len(unfinished - ours)
     if len(unfinished & ours) > len(failures):
-        counts = f"{len(known) - len(unfinished)} of {len(known)} runs are finished"
+        counts = f"{len(stage.runs) - len(unfinished)} of {len(stage.runs)} runs are finished"
         print(f"{title}: the time is up; {counts}; the same command goes on", file=sys.stderr)
     if others:
         print(
@@ -98,24 +99,13 @@ def finish(
     return failures
 
 
-def runs_of(experiment: Experiment, scale: Scale, *, root: Path) -> tuple[list[Run], list[Row]]:
-    """Returns all runs that the finished ones give rise to, and the rows of the finished ones."""
-    rows: list[Row] = []
-    while True:
-        runs = list(experiment.runs(scale, rows))
-        found = results.finished(runs, root=root, reduce=experiment.reduce, scale=scale)
-        if len(found) == len(rows):
-            return runs, found
-        rows = found
-
-
 def command_of(name: str) -> Command:
     """Returns the command of an experiment's runs: train.py, or the experiment's own measurement."""
     return lambda run, folder: queue.train_command(run, folder) if run.spec else measure_command(name, run, folder)
 
 
 def run_experiment(
-    name: str, *, scale: Scale, out: Path, jobs: int, shard: Shard, until: float = math.inf
+    name: str, *, scale: Scale, out: Path, jobs: int, shard: Shard, until: float = math.inf, start: Start = "saved"
 ) -> list[Failure]:
     """Finishes the runs of an experiment at a scale, unless the time is up before.
 
@@ -124,8 +114,11 @@ def run_experiment(
     """
     experiment, root, published = _load(name, scale), out / name / scale, results.published(name)
     datasets.check(experiment.runs(scale, []))
+    progress = _progress(name, scale=scale, out=out, start=start)
+    every = forecast.all_runs(experiment, scale, progress.rows, published=published)
     predicted = _predicted(experiment, scale, published)
-    print(f"{name} at scale {scale}: {predicted}, one run after another; in {root}", file=sys.stderr)
+    counts = f"{len(progress.rows)} of {len(every)} runs are finished"
+    print(f"{name} at scale {scale}: {predicted}, one run after another; in {root}; {counts}", file=sys.stderr)
 
     def timed(rows: Rows) -> list[Run]:
         """Returns the runs with their predicted seconds as costs, so that the progress bar is as good as those."""
@@ -143,20 +136,24 @@ def run_experiment(
         reduce=experiment.reduce,
         until=until,
         rule=experiment.stated,
+        saved=progress.saved,
     )
 
 
-def dry_run(name: str, *, scale: Scale, out: Path, shard: Shard) -> str:
+def dry_run(name: str, *, scale: Scale, out: Path, shard: Shard, start: Start = "saved") -> str:
     """Returns the commands of the runs that are not finished, with their predicted minutes; runs and writes nothing."""
     experiment, root, published = _load(name, scale), out / name / scale, results.published(name)
-    runs, rows = runs_of(experiment, scale, root=root)
-    every = forecast.all_runs(experiment, scale, rows, published=published)
+    progress = _progress(name, scale=scale, out=out, start=start)
+    runs, every = progress.runs, forecast.all_runs(experiment, scale, progress.rows, published=published)
     predicted = forecast.forecast(experiment, scale, every, published=published)
-    unfinished = [run for run in runs if results.state_of(results.folder_of(run, root)) != "finished"]
-    lines = [f"{name} at scale {scale}: {len(runs) - len(unfinished)} of {len(every)} runs are finished"]
-    for run in shard.own(unfinished):
-        line = shlex.join(command_of(name)(run, results.folder_of(run, root)))
-        lines.append(f"{forecast.minutes(predicted.seconds[run.name]):>10}  {line}")
+    ours = {run.name for stage in progress.stages for run in shard.own(stage.new)}
+    finished = {row["run"] for row in progress.rows}
+    unfinished = [run for run in runs if run.name not in finished]
+    lines = [f"{name} at scale {scale}: {len(progress.rows)} of {len(every)} runs are finished"]
+    for run in unfinished:
+        if run.name in ours:
+            line = shlex.join(command_of(name)(run, results.folder_of(run, root)))
+            lines.append(f"{forecast.minutes(predicted.seconds[run.name]):>10}  {line}")
     ahead = sum(predicted.seconds[run.name] for run in unfinished)
     if later := every[len(runs) :]:
         seconds = sum(predicted.seconds[run.name] for run in later)
@@ -167,9 +164,9 @@ def dry_run(name: str, *, scale: Scale, out: Path, shard: Shard) -> str:
 
 
 def compare(name: str, *, scale: Scale, out: Path) -> str:
-    """Returns how the finished rows of an experiment differ from the published rows of the same runs."""
+    """Returns how the rows of the runs that this machine finished differ from the published rows of the same runs."""
     experiment, published = _load(name, scale), forecast.of_scale(results.published(name), scale)
-    _, rows = runs_of(experiment, scale, root=out / name / scale)
+    rows = _progress(name, scale=scale, out=out, start="anew").rows
     now = {row["run"]: row for row in rows}
     found = [
         reruns.compare(row, now[row["run"]], timings=experiment.timings)
@@ -194,24 +191,61 @@ def published_report(name: str) -> str:
     return path.read_text()
 
 
-def write_report(name: str, *, scale: Scale, out: Path) -> str:
+def write_report(name: str, *, scale: Scale, out: Path, start: Start = "saved") -> str:
     """Writes report.md and figure.png of the finished runs beside them, and returns the text."""
     experiment, root = _load(name, scale), out / name / scale
-    _, rows = runs_of(experiment, scale, root=root)
+    rows = _progress(name, scale=scale, out=out, start=start).rows
     root.mkdir(parents=True, exist_ok=True)
     return _write(experiment, rows, root)
 
 
+def save(name: str, *, scale: Scale, out: Path) -> str:
+    """Writes the rows of the finished runs into the repository, so that other machines go on; returns what is saved.
+
+    Rows that were saved before under the same rule stay until a row of the same name replaces them: those that do not
+    count now may be of other data, or of values that are not picked yet.
+
+    Raises:
+      ValueError: one line, if no run is finished under the rule as it is stated now.
+    """
+    experiment, path = _load(name, scale), saved_rows.path_of(name, scale)
+    progress = _progress(name, scale=scale, out=out)
+    rows = saved_rows.current(progress.rows, experiment, scale)
+    every = forecast.all_runs(experiment, scale, progress.rows, published=results.published(name))
+    counts = f"{name}: {len(rows)} of {len(every)} runs at scale {scale} are"
+    before = len(progress.rows) - len(rows)
+    others = f" ({before} more were begun under another rule)" if before else ""
+    if not rows:
+        raise ValueError(f"{counts} finished{others}; run it first")
+    names = {row["run"] for row in rows}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    results.write_rows(path, [*rows, *(row for row in progress.saved if row["run"] not in names)])
+    named = f"{name} --scale={scale}"
+    then = (
+        f"Commit it before further runs: `python -m experiments run {named}` goes on from it on any machine that has it"
+    )
+    if len(progress.rows) == len(progress.runs):
+        then = f"All are finished: `python -m experiments publish {named}` makes the report of them"
+    return f"{counts} saved in {path}{others}\n{then}"
+
+
 def publish(name: str, *, scale: Scale, out: Path) -> str:
-    """Writes rows, report and figure of the finished runs into the repository, and returns the text."""
-    experiment = _load(name, scale)
-    runs, rows = runs_of(experiment, scale, root=out / name / scale)
+    """Writes rows, report and figure of the finished runs into the repository, and returns the text.
+
+    Raises:
+      ValueError: one line, if a run is not finished.
+    """
+    experiment, progress = _load(name, scale), _progress(name, scale=scale, out=out)
+    runs, rows = progress.runs, progress.rows
     if len(rows) < len(runs):
-        raise ValueError(f"{name}: {len(rows)} of {len(runs)} runs at scale {scale} are finished; run it first")
+        counts = f"{len(rows)} of {len(runs)} runs at scale {scale} are finished"
+        raise ValueError(f"{name}: {counts}; `run` finishes the others, `save` lets another machine do so")
     folder = results.PUBLISHED / name
     folder.mkdir(parents=True, exist_ok=True)
     results.write_rows(folder / "rows.jsonl", rows)
-    return _write(experiment, results.read_rows(folder / "rows.jsonl"), folder)
+    text = _write(experiment, results.read_rows(folder / "rows.jsonl"), folder)
+    saved_rows.path_of(name, scale).unlink(missing_ok=True)
+    return text
 
 
 def overview() -> str:
@@ -267,10 +301,12 @@ def listing(*, out: Path) -> str:
     lines = []
     for name, (experiment, rows) in _published().items():
         done = {scale: len(list((out / name / scale).glob("*/DONE"))) for scale in experiment.hours}
-        here = ", ".join(f"{count} runs here at {scale}" for scale, count in done.items() if count)
+        saved = {scale: saved_rows.current(saved_rows.read(name, scale), experiment, scale) for scale in done}
+        here = [f"{count} runs here at {scale}" for scale, count in done.items() if count]
+        here += [f"{len({row['run'] for row in of})} runs saved at {scale}" for scale, of in saved.items() if of]
         state = f"{experiment.verdict(rows).word} ({len(rows)} published runs)" if rows else "not published"
         hours = ", ".join(f"{scale} {_predicted(experiment, scale, rows)}" for scale in experiment.hours)
-        lines += [name, f"    {experiment.claim}", f"    {hours}; {', '.join(filter(None, (state, here)))}"]
+        lines += [name, f"    {experiment.claim}", f"    {hours}; {', '.join([state, *here])}"]
     return "\n".join(lines)
 
 
@@ -292,6 +328,15 @@ def _predicted(experiment: Experiment, scale: Scale, published: Rows) -> forecas
 def _published() -> dict[str, tuple[Experiment, Rows]]:
     """Returns all experiments, each with its published rows."""
     return {name: (experiment, results.published(name)) for name, experiment in claims.in_order().items()}
+
+
+def _progress(name: str, *, scale: Scale, out: Path, start: Start = "saved") -> Progress:
+    """Returns how far an experiment is; says on standard error how many saved rows do not count, and why."""
+    saved = saved_rows.read(name, scale) if start == "saved" else []
+    progress = progress_of(_load(name, scale), scale, root=out / name / scale, saved=saved)
+    if progress.note:
+        print(f"{name}: {progress.note}", file=sys.stderr)
+    return progress
 
 
 def _load(name: str, scale: Scale) -> Experiment:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 import runs as run_folders
 from experiments import results
-from experiments.experiment import Run
+from experiments.experiment import Rows, Run
 from experiments.results import RULE
 from launch.children import ROOT, Children, last_line, with_repository
 
@@ -65,6 +65,7 @@ def execute(
     title: str = "",
     until: float = math.inf,
     rule: Mapping[str, str] | None = None,
+    saved: Rows = (),
 ) -> list[Failure]:
     """Finishes the runs that are not finished, and shows the progress of all.
 
@@ -81,6 +82,7 @@ def execute(
       title: the title of the progress bar.
       until: when the time is up, on the clock of ``time.monotonic``.
       rule: the experiment's rule as stated now, which is recorded in the folder of each run that has not begun.
+      saved: rows of runs that were finished elsewhere, which are not run here.
 
     Returns:
       The runs that failed; all others are finished, or not yet if the time is up.
@@ -93,7 +95,7 @@ def execute(
     if repeated := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"runs: {min(repeated)!r} is there twice")
     folders = {run: results.folder_of(run, root) for run in runs}
-    waiting = [run for run in folders if results.state_of(folders[run]) != "finished"]
+    waiting = results.unfinished(runs, root=root, saved=saved)
     active: list[_Job] = []
     failures: list[Failure] = []
     free_cores = _divide_cores(jobs)

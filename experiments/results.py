@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import runs as run_folders
-from experiments.experiment import Reduce, Row, Run, Scale, evaluations
+from experiments import reruns
+from experiments.experiment import Reduce, Row, Rows, Run, Scale, evaluations
 
 State = Literal["finished", "held", "begun", "new"]
 RULE = "rule.json"  # in the folder of an experiment's run: the rule as stated when the run began
@@ -61,17 +62,48 @@ def check_code(runs: Sequence[Run], *, root: Path, code_change: run_folders.Code
             run_folders.open_run(str(folder), run.config, **options).close()
 
 
-def finished(runs: Sequence[Run], *, root: Path, reduce: Reduce = evaluations, scale: Scale | None = None) -> list[Row]:
-    """Returns the rows of the finished runs.
+def finished(
+    runs: Sequence[Run], *, root: Path, reduce: Reduce = evaluations, scale: Scale | None = None, saved: Rows = ()
+) -> list[Row]:
+    """Returns the rows of the finished runs: from their folders, and from the saved rows where no folder is finished.
 
     Args:
       runs: runs of an experiment or a sweep.
       root: the folder that holds their folders.
       reduce: records of a run of train.py -> the measurements in its row.
       scale: the scale of an experiment that they are runs of.
+      saved: rows of runs that were finished elsewhere.
     """
     folders = [(run, folder_of(run, root)) for run in runs]
-    return [row_of(run, at, reduce=reduce, scale=scale) for run, at in folders if state_of(at) == "finished"]
+    rows = [
+        row_of(run, at, reduce=reduce, scale=scale) if state_of(at) == "finished" else saved_row(run, saved)
+        for run, at in folders
+    ]
+    return [row for row in rows if row is not None]
+
+
+def unfinished(runs: Sequence[Run], *, root: Path, saved: Rows = ()) -> list[Run]:
+    """Returns the runs of which `finished` has no row, with the same arguments."""
+    return [run for run in runs if state_of(folder_of(run, root)) != "finished" and saved_row(run, saved) is None]
+
+
+def saved_row(run: Run, saved: Rows) -> Row | None:
+    """Returns the first saved row of a run; None if there is none."""
+    name = run.name
+    return next((row for row in saved if row["run"] == name and is_of(row, run)), None)
+
+
+def is_of(row: Row, run: Run) -> bool:
+    """Returns whether a row is of a run as it is now: by the name, the config and the flags that the row records.
+
+    The fingerprint must be the same, too: the config file may have changed, which the recorded overrides do not show.
+    """
+    now = {"config": recorded_config(run), "flags": dict(run.flags)}
+    return (
+        row["run"] == run.name
+        and reruns.are_same(row, {"origin": now})
+        and row["origin"].get("fingerprint") == run_folders.fingerprint(run.config)
+    )
 
 
 def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations, scale: Scale | None = None) -> Row:

@@ -6,6 +6,7 @@ import functools
 import glob
 import importlib.util
 import io
+import json
 import os
 import pathlib
 import re
@@ -25,7 +26,7 @@ from benchmarks import gpu
 from configs import flags as config_flags
 from configs import schema
 from data.assumed import make_or_assume
-from experiments import claims, plot, queue
+from experiments import claims, plot, queue, results, saved_rows
 from experiments.__main__ import main as experiments_main
 from experiments.__main__ import parser as experiments_parser
 from tests import saved
@@ -265,7 +266,7 @@ def test_command(line, in_root):
     check_command(line, mine=in_root)
 
 
-RUN_HERE = ("list", "run", "report", "reproduce", "verify", "rerun")  # tests of sweeps run the commands of theirs
+RUN_HERE = ("list", "run", "report", "reproduce", "verify", "rerun")  # other tests run those of sweeps and `save`
 
 
 def can_run_here(line: str) -> bool:
@@ -294,6 +295,26 @@ def test_commands_of_experiments_run(line, in_root, tmp_path, capsys):
     said = capsys.readouterr().out
     judged = arguments[0] in ("verify", "rerun")  # other versions of JAX may give other numbers
     assert ("equal" in said or "different" in said) if judged else code == 0
+
+
+SAVING = [line for line in dict.fromkeys(COMMANDS) if line.startswith(f"{PYTHON} -m experiments save ")]
+
+
+@pytest.mark.parametrize("line", SAVING)
+def test_commands_that_save_rows_run(line, in_root, tmp_path, monkeypatch, capsys):
+    """Trains nothing: the folder of one finished run is written."""
+    monkeypatch.setattr(results, "PUBLISHED", tmp_path / "published")
+    arguments = [*shlex.split(line, comments=True)[3:], f"--out={tmp_path}"]
+    given = experiments_parser().parse_args(arguments)
+    experiment = claims.load(given.name)
+    (run, *_), root = experiment.runs(given.scale, []), tmp_path / given.name / given.scale
+    folder = saved.save(
+        results.folder_of(run, root), run.config, [saved.evaluated(1, accuracy=0.5, loss=1.0, simulated_seconds=0.0)]
+    )
+    (folder / results.RULE).write_text(json.dumps(experiment.stated))
+    assert experiments_main(arguments) == 0
+    assert f"{given.name}: 1 of " in capsys.readouterr().out
+    assert [row["run"] for row in saved_rows.read(given.name, given.scale)] == [run.name]
 
 
 README_RUNS = [line for text in read("README.md").blocks("sh") for line in text.splitlines() if "make train" in line]

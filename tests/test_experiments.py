@@ -447,6 +447,9 @@ def test_a_page_needs_no_other_file(tmp_path):
         (["run", "convergence_constants", "--scale=paper"], "scale='paper': convergence_constants has smoke, laptop"),
         (["report", "convergence_constants", "--scale=gpu"], "scale='gpu': convergence_constants has smoke, laptop"),
         (["publish", "convergence_constants", "--scale=gpu"], "scale='gpu': convergence_constants has smoke, laptop"),
+        (["save", "nothing"], "name='nothing': must be one of"),
+        (["save", "convergence_constants", "--scale=gpu"], "scale='gpu': convergence_constants has smoke, laptop"),
+        (["save", "convergence_constants", "--scale=smoke"], "0 of 1 runs at scale smoke are finished; run it first"),
         (["run", "convergence_constants", "--shard=3/2"], "experiments: shard='3/2': must be i/n"),
         (["run", "convergence_constants", "--jobs=0"], "jobs=0: must be in [1, inf)"),
         (["run", "convergence_constants", "--minutes=0"], "minutes=0: must be in (0, inf)"),
@@ -490,9 +493,7 @@ def test_an_experiment_is_reproduced(tmp_path, capsys):
     root = tmp_path / "convergence_constants" / "smoke"
     assert "(smoke: drawn gradients, no model, n = 1).**" in text and text.startswith((root / "report.md").read_text())
     assert (root / "figure.png").stat().st_size > 10_000
-    (row,) = results.finished(
-        commands.runs_of(commands.claims.load("convergence_constants"), "smoke", root=root)[0], root=root
-    )
+    (row,) = results.finished(commands.claims.load("convergence_constants").runs("smoke", []), root=root)
     assert row["origin"]["fingerprint"] == run_folders.fingerprint({"measure": row["origin"]["config"]["measure"]})
 
 

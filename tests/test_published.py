@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from experiments import claims, report, results
+from experiments import claims, report, results, saved_rows
 
 PUBLISHED = [name for name in claims.CLAIMS if results.published(name)]
 MIN_SEEDS = 3
@@ -36,6 +36,13 @@ def test_rows_can_be_traced(name):
     assert {row["origin"]["tree"] for row in rows} == {"clean"}
     seeds = {row.get("seed") for row in rows}
     assert len(seeds) >= MIN_SEEDS
+
+
+def test_saved_rows_are_of_claims_and_can_be_published():
+    for path in results.PUBLISHED.glob("*/unfinished-*.jsonl"):
+        name, scale = path.parent.name, path.stem.removeprefix("unfinished-")
+        assert scale in claims.load(name).hours and path == saved_rows.path_of(name, scale)
+        assert {row["origin"]["tree"] for row in saved_rows.read(name, scale)} == {"clean"}
 
 
 def test_every_folder_of_claims_has_an_experiment():
