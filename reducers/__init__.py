@@ -29,18 +29,25 @@ import optax
 
 from reducers.adacons import adacons
 from reducers.adasum import adasum, adasum_algorithms
+from reducers.agreement_scaled_mean import agreement_scaled_mean
 from reducers.apply_if_finite import apply_if_finite
 from reducers.backup_workers import backup_workers
 from reducers.collectives import AxisName, num_workers, same_on_all
 from reducers.communication import in_half_precision, overflowed
 from reducers.coordinate_median import coordinate_median
+from reducers.corrupt import corrupt
 from reducers.deadline import deadline
 from reducers.dynamic_backup_workers import dynamic_backup_workers
 from reducers.dynamic_scale import DynamicScale, all_finite
+from reducers.geometric_median import geometric_median
 from reducers.gram import from_gram
 from reducers.k_batch import k_batch
+from reducers.krum import krum, multi_krum
 from reducers.mean import mean
 from reducers.metrics import metrics
+from reducers.mgda import mgda
+from reducers.pcgrad import pcgrad
+from reducers.radial_directional import radial_directional
 from reducers.record import Waited, counts, waited
 from reducers.reducer import Reducer, ReducerRegistry, as_reducer, chain
 from reducers.sign_majority import sign_majority
@@ -48,6 +55,7 @@ from reducers.stale import stale
 from reducers.sum import sum  # noqa: A004 - the field's name for it
 from reducers.traffic import Traffic, traffic
 from reducers.trimmed_mean import trimmed_mean
+from reducers.upgrad import upgrad
 
 __version__ = "0.2.0"
 
@@ -61,29 +69,38 @@ __all__ = [
     "adacons",
     "adasum",
     "adasum_algorithms",
+    "agreement_scaled_mean",
     "all_finite",
     "apply_if_finite",
     "as_reducer",
     "backup_workers",
     "chain",
     "coordinate_median",
+    "corrupt",
     "counts",
     "deadline",
     "dynamic_backup_workers",
     "from_gram",
+    "geometric_median",
     "in_half_precision",
     "k_batch",
+    "krum",
     "make",
     "mean",
     "metrics",
+    "mgda",
+    "multi_krum",
     "num_workers",
     "overflowed",
+    "pcgrad",
+    "radial_directional",
     "same_on_all",
     "sign_majority",
     "stale",
     "sum",
     "traffic",
     "trimmed_mean",
+    "upgrad",
     "waited",
 ]
 
@@ -91,16 +108,25 @@ REDUCERS = ReducerRegistry(
     {
         "adacons": adacons,
         "adasum": adasum,
+        "agreement_scaled_mean": agreement_scaled_mean,
         "backup_workers": backup_workers,
         "coordinate_median": coordinate_median,
+        "corrupt": corrupt,
         "deadline": deadline,
         "dynamic_backup_workers": dynamic_backup_workers,
+        "geometric_median": geometric_median,
         "k_batch": k_batch,
+        "krum": krum,
         "mean": mean,
+        "mgda": mgda,
+        "multi_krum": multi_krum,
+        "pcgrad": pcgrad,
+        "radial_directional": radial_directional,
         "sign_majority": sign_majority,
         "stale": stale,
         "sum": sum,
         "trimmed_mean": trimmed_mean,
+        "upgrad": upgrad,
     },
     given={"axis_name"},
     makes=optax.GradientTransformation,

@@ -1,13 +1,14 @@
 """Adaptive consensus: each worker weighs as much as its direction agrees with the sum of all gradients."""
 
-import functools
 from typing import Annotated, NamedTuple
 
 import jax
-from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import AxisName, axes_of, gather_workers, num_workers, sum_workers
+from reducers.collectives import AxisName
+from reducers.gram import from_gram
+from reducers.gram.reducer import Telemetry
+from reducers.gram.scales import nonzero
 from reducers.options import check_options
 from reducers.reducer import Reducer
 
@@ -15,39 +16,48 @@ from reducers.reducer import Reducer
 _NOISE = 1e-4
 
 
-class State(NamedTuple):
+class Average(NamedTuple):
     """Each worker's own state; it differs between workers.
 
     Attributes:
-      started: [], whether there was a step before.
-      average: [], on worker r the moving average of the (r + 1)-th smallest weight, whosever it was.
+      started: whether there was a step before.
+      average: on worker r the moving average of the (r + 1)-th smallest weight, whosever it was.
     """
 
     started: jax.Array
     average: jax.Array
 
 
-def adacons(axis_name: AxisName, *, momentum: Annotated[float, "[0, 1)"] = 0.99) -> Reducer:
+def adacons(
+    axis_name: AxisName,
+    *,
+    momentum: Annotated[float, "[0, 1)"] = 0.99,
+    granularity: str = "model",
+    telemetry: Telemetry = "off",
+) -> Reducer:
     r"""Sums the directions of the workers' updates, weighted by how far each agrees with the sum of them all.
 
     .. math:: R(g_1, \dots, g_n) = \sum_{i=1}^{n} \frac{\bar c_i}{\sum_j \bar c_j} \frac{g_i}{|g_i|}, \qquad
         c_i = \frac{1}{n} \Big\langle \frac{g_i}{|g_i|}, \sum_j g_j \Big\rangle
 
-    where a gradient is that of the whole model, and the average :math:`\bar c` over steps is of ranks, not of workers:
-    sorted, then averaged, then each worker takes the average of the rank that its weight has now.
+    where the average :math:`\bar c` over steps is of ranks, not of workers: sorted, then averaged, then each worker
+    takes the average of the rank that its weight has now.
 
     The result has no scale, whatever that of the gradients: it is of length 1 where all agree, and the learning rate
     alone is the size of a step. Where weights have both signs it can be longer; where they add up to nothing or less
     (less than 1e-4 of their magnitudes), it is zero.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
       momentum: rate of the moving average of the weights, which starts from those of the first step; 0 for none.
+      granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
+      telemetry: as of ``from_gram``.
 
     Returns:
-      A reducer with a state that is each worker's own, two scalars: map it over the worker axis. Dtypes are kept,
-      arithmetic is in float32 at least. A zero gradient has weight 0. NaN or Inf of any worker makes all of it NaN,
-      and the average with it.
+      A reducer with ``GramState``, two scalars of which are each worker's own: map it over the worker axis. Its update
+      takes ``contributes``, optional: a bool of each worker, whether it is counted; the ranks are then those of the
+      workers that are, the first of all ranks, and the averages of the others stay. A zero gradient has weight 0. NaN
+      or Inf of a worker that counts makes its group NaN, and the average with it.
 
     Raises:
       ValueError: for a momentum outside [0, 1).
@@ -60,52 +70,29 @@ def adacons(axis_name: AxisName, *, momentum: Annotated[float, "[0, 1)"] = 0.99)
     Reference: Choukroun et al., "Adaptive Consensus Gradients Aggregation for Scaled Distributed Training",
     arXiv 2411.03742; the equations are those of the authors' code. Differs from it in: norms without the 1e-8 that is
     added to them there, so that scales do not matter; weights that do not add up to more than nothing, by which the
-    code divides all the same, give zero instead of a step of any length, or against the sum.
+    code divides all the same, give zero instead of a step of any length, or against the sum; a worker takes the average
+    of its rank, where the code takes that at the place of the worker with its rank, which for two workers is the same.
     """
     check_options(adacons, momentum=momentum)
-    axes = axes_of(axis_name)
 
-    def init_fn(params):
-        dtype = jnp.result_type(jnp.float32, *jax.tree.leaves(params))
-        return State(started=jnp.zeros((), bool), average=jnp.zeros((), dtype))
+    def rule(products, state):
+        present, count = products.present, products.present.sum()
+        inverse = jnp.where(products.scales == 0, 0, 1 / nonzero(products.unit_norms))
+        largest = products.scales.max()
+        shares = products.scales / nonzero(largest)
+        weights = largest * (inverse * (products.gram @ shares)) / jnp.maximum(count, 1)
 
-    def update_fn(updates, state, params=None, **extra_args):
-        del params, extra_args
-        leaves, treedef = jax.tree.flatten(updates)
-        wide = [jnp.asarray(leaf, jnp.promote_types(jnp.result_type(leaf), jnp.float32)) for leaf in leaves]
-        _, own = _direction(wide)
-        length, common = _direction(sum_workers(wide, axes))
-        weight = length * _dot(own, common) / num_workers(axes)
-
-        pair = jnp.stack([weight, state.average.astype(weight.dtype)])
-        weights, averages = gather_workers(pair, axes).T  # (W,), (W,)
-        order = jnp.argsort(weights)  # the worker of each rank
+        order = jnp.argsort(jnp.where(present, weights, jnp.inf))  # the worker of each rank
         ranked = weights[order]
-        averages = jnp.where(state.started, momentum * averages + (1 - momentum) * ranked, ranked)
-        worker = lax.axis_index(axes)
-        rank = jnp.argsort(order)[worker]
-        total, magnitude = averages.sum(), jnp.abs(averages).sum()
+        averaged = jnp.where(state.started, momentum * state.average + (1 - momentum) * ranked, ranked)
+        averages = jnp.where(jnp.arange(len(order)) < count, averaged, state.average)
+        mine = jnp.where(present, averages[jnp.argsort(order)], 0)
+        total, magnitude = mine.sum(), jnp.abs(mine).sum()
         vanishes = total <= _NOISE * magnitude  # NaN does not
-        share = jnp.where(vanishes, 0, averages[rank] / jnp.where(vanishes, 1, total))
+        consensus = jnp.where(vanishes, 0, mine / jnp.where(vanishes, 1, total))
+        return consensus * inverse, Average(jnp.ones_like(state.started), averages)
 
-        sums = sum_workers([share * leaf for leaf in own], axes)
-        sums = [total.astype(jnp.result_type(g)) for total, g in zip(sums, leaves, strict=True)]
-        state = State(started=jnp.ones((), bool), average=averages[worker].astype(state.average.dtype))
-        return jax.tree.unflatten(treedef, sums), state
+    def init(dtype):
+        return Average(started=jnp.zeros((), bool), average=jnp.zeros((), dtype))
 
-    return Reducer(init_fn, update_fn, axis_name=axes)
-
-
-def _direction(leaves: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
-    """Returns length and direction of all leaves as one vector; (0, leaves) for zero.
-
-    The largest element is divided out first, so that no square leaves the range of float32.
-    """
-    largest = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(x), initial=0.0) for x in leaves], jnp.zeros(()))
-    scaled = [x / jnp.where(largest == 0, 1, largest) for x in leaves]
-    norm = jnp.sqrt(_dot(scaled, scaled))
-    return largest * norm, [x / jnp.where(norm == 0, 1, norm) for x in scaled]
-
-
-def _dot(a: list[jax.Array], b: list[jax.Array]) -> jax.Array:
-    return sum((jnp.vdot(x, y, precision="highest") for x, y in zip(a, b, strict=True)), jnp.zeros(()))
+    return from_gram(axis_name, rule, init=init, granularity=granularity, telemetry=telemetry, homogeneous=False)

@@ -1,10 +1,13 @@
 """One row per reducer: what it computes, and which laws it promises. The laws are in test_reducers.py."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
+
+from tests import gram_oracles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +81,36 @@ def first(num_required, g):
 
 
 CASES = (
-    Case("adacons", adacons, granularity="model", consensus=False, homogeneous=False),
+    Case("adacons", adacons, granularity="model", consensus=False, homogeneous=False, takes_mask=True),
+    Case("agreement_scaled_mean", gram_oracles.agreement_scaled_mean, granularity="model", takes_mask=True),
+    Case(
+        "corrupt",
+        lambda g: np.concatenate([g[1:2], g[1:]]).mean(0),
+        kwargs={"how": "copy"},
+        permutation_invariant=False,
+        takes_mask=True,
+        min_workers=2,
+    ),
+    Case("geometric_median", gram_oracles.geometric_median, granularity="model", takes_mask=True),
+    Case(
+        "krum",
+        functools.partial(gram_oracles.krum, byzantine=0),
+        kwargs={"num_byzantine": 0},
+        granularity="model",
+        takes_mask=True,
+    ),
+    Case("mgda", gram_oracles.mgda, granularity="model", takes_mask=True),
+    Case("multi_krum", functools.partial(gram_oracles.krum, selected=None), granularity="model", takes_mask=True),
+    Case(
+        "pcgrad",
+        gram_oracles.pcgrad,
+        granularity="model",
+        kwargs={"order": "workers"},
+        permutation_invariant=False,
+        takes_mask=True,
+    ),
+    Case("radial_directional", gram_oracles.radial_directional, takes_mask=True),
+    Case("upgrad", gram_oracles.upgrad, granularity="model", takes_mask=True),
     Case("adasum", adasum, permutation_invariant=False, takes_mask=True),
     Case("adasum", adasum, kwargs={"algorithm": "gather"}, permutation_invariant=False, takes_mask=True),
     Case(

@@ -143,9 +143,7 @@ def test_the_check_of_leaks_rejects(monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     with pytest.raises(AssertionError):
         check_no_leak("--config.reducer.name=mean", values=(np.nan,))
-    monkeypatch.setattr(
-        train_step, "leave_out_late_worker", lambda mine, before, waited, seconds: (mine, waited.metrics)
-    )
+    monkeypatch.setattr(train_step, "leave_out", lambda mine, before, counts: mine)
     with pytest.raises(AssertionError):  # parameters are right, but statistics and metrics are not
         check_no_leak(*BACKUP, values=(np.nan,))
 

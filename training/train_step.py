@@ -225,7 +225,8 @@ def reduce_gradients(
     seconds = arrival_seconds(state.step)  # (W,)
     needs = {"arrival_seconds": seconds} if reducer.needs_arrivals else {}
     updates, reducer_state = reducer.update(mine.updates, state.reducer_state, state.params, **needs)
-    mine, time = leave_out_late_worker(mine, state.worker, reducers.waited(reducer_state), seconds)
+    mine = leave_out(mine, state.worker, counts=reducers.counts(reducer_state))
+    time = step_time(reducers.waited(reducer_state), seconds)
     measured = {name: jnp.asarray(value, jnp.float32) for name, value in reducers.metrics(reducer_state).items()}
     measured = {name: value for name, value in measured.items() if name not in time}
     report = {} if on_nonfinite == "ignore" else nonfinite.own_part(mine.layers, mine.sums)
@@ -235,10 +236,8 @@ def reduce_gradients(
     return Reduced(updates, mine.worker, reducer_state, totals, time, measured, report, overflowed)
 
 
-def leave_out_late_worker(
-    mine: WorkerGradient, before: WorkerState, waited: reducers.Waited | None, seconds: jax.Array
-) -> tuple[WorkerGradient, Metrics]:
-    """Makes a worker that the reducer left out as if it had not begun the step.
+def leave_out(mine: WorkerGradient, before: WorkerState, *, counts: jax.Array | None) -> WorkerGradient:
+    """Makes a worker that the reducer did not count as if it had not begun the step.
 
     Its BatchNorm statistics, the state of its own optimizer and its loss scale stay as they were before, and its loss
     and gradient norm enter no metric, so that its NaN is nowhere.
@@ -246,20 +245,26 @@ def leave_out_late_worker(
     Args:
       mine: what this worker computed.
       before: its own state before the step.
-      waited: whom the reducer waited for; None if for all.
-      seconds: [W], when each worker's gradient arrives.
-
-    Returns:
-      The part of ``mine`` that counts, and the step's simulated "step_seconds" and number of "contributors".
+      counts: [] bool, whether it is counted: it arrived in time, and its gradient was used; None counts all workers.
     """
-    if waited is None:
-        return mine, {"step_seconds": jnp.max(seconds), "contributors": jnp.float32(len(seconds))}
-    counts = waited.contributes > 0
-    kept = mine._replace(
+    if counts is None:
+        return mine
+    return mine._replace(
         worker=optax.tree.where(counts, mine.worker, before),
         sums=jax.tree.map(lambda x: jnp.where(counts, x, 0), mine.sums),
     )
-    return kept, {name: reducers.same_on_all(value, AXES) for name, value in waited.metrics.items()}
+
+
+def step_time(waited: reducers.Waited | None, seconds: jax.Array) -> Metrics:
+    """Returns a step's simulated "step_seconds", and its number of "contributors", the workers that were waited for.
+
+    Args:
+      waited: whom the reducer waited for; None if for all.
+      seconds: [W], when each worker's gradient arrives.
+    """
+    if waited is None:
+        return {"step_seconds": jnp.max(seconds), "contributors": jnp.float32(len(seconds))}
+    return {name: reducers.same_on_all(value, AXES) for name, value in waited.metrics.items()}
 
 
 def sum_over_workers(tree: Any) -> Any:

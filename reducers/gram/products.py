@@ -57,7 +57,8 @@ class Products(NamedTuple):
         larger = nonzero(jnp.maximum(self.scales[:, None], self.scales[None, :]))
         mine, other = self.scales[:, None] / larger, self.scales[None, :] / larger
         squares = jnp.diagonal(self.gram)
-        square = mine**2 * squares[:, None] + other**2 * squares[None, :] - 2 * mine * other * self.gram
+        gram = (self.gram + self.gram.T) / 2  # to the last bit, so that equal distances tie
+        square = mine**2 * squares[:, None] + other**2 * squares[None, :] - 2 * mine * other * gram
         known = self.finite[:, None] & self.finite[None, :]
         distances = jnp.where(known, larger * jnp.sqrt(jnp.maximum(square, 0)), jnp.inf)
         return jnp.where(jnp.eye(len(squares), dtype=bool), 0, distances)
@@ -73,8 +74,19 @@ class Products(NamedTuple):
         """Returns the weights of the units, [n], for weights of the gradients; 0 stays 0 whatever the gradient is."""
         return jnp.where(weights == 0, 0, weights * self.scales)
 
+    def length_of(self, weights: jax.Array) -> jax.Array:
+        """Returns the norm of the combination of units with these weights, [..., n] -> [...].
+
+        >>> Products(jnp.eye(2), jnp.ones(2), jnp.ones(2, bool)).length_of(jnp.array([3e30, 4e30]))
+        Array(5.e+30, dtype=float32)
+        """
+        largest = jnp.abs(weights).max(-1)
+        shares = weights / nonzero(largest)[..., None]
+        square = jnp.einsum("...i,ij,...j->...", shares, self.gram, shares, precision="highest")
+        return largest * jnp.sqrt(jnp.maximum(square, 0))
+
     def only_finite(self) -> "Products":
-        """Returns the products with every gradient that is not finite taken for an absent one."""
-        finite = self.finite
+        """Returns the products with gradients that are not finite taken for absent ones, unless none is finite."""
+        finite = jnp.where(self.finite.any(), self.finite, self.present)
         gram = jnp.where(finite[:, None] & finite[None, :], self.gram, 0)
         return Products(gram, jnp.where(finite, self.scales, 0), finite)

@@ -49,15 +49,12 @@ class Lengths(NamedTuple):
     def of(cls, weighed: Weighed) -> "Lengths":
         """Returns the lengths of one group."""
         products, weights, _ = weighed
-        largest = jnp.abs(weights).max()
-        shares = weights / nonzero(largest)
-        length = largest * jnp.sqrt(jnp.maximum(shares @ products.gram @ shares, 0))
         counted = products.scales > 0
         inverse = jnp.where(counted, products.scales.max() / nonzero(products.scales), 0)
-        of_gradients = shares * inverse
+        of_gradients = weights / nonzero(jnp.abs(weights).max()) * inverse
         magnitude = jnp.abs(of_gradients).sum() / jnp.maximum(counted.sum(), 1)
         spread = jnp.where(counted, of_gradients, -jnp.inf).max() - jnp.where(counted, of_gradients, jnp.inf).min()
-        return cls(products, length, jnp.where(counted.any(), spread, 0) / nonzero(magnitude))
+        return cls(products, products.length_of(weights), jnp.where(counted.any(), spread, 0) / nonzero(magnitude))
 
 
 def telemetry_of(lengths: Lengths) -> Telemetry:

@@ -1,0 +1,84 @@
+"""Workers that send something else than their gradients, to see what a reducer makes of it."""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers.collectives import AxisName, axes_of, num_workers, sum_workers
+from reducers.mean import mean
+from reducers.options import check_options
+from reducers.reducer import Combine, Reducer, as_reducer
+
+GARBAGE = 1e6
+
+
+class CorruptState(NamedTuple):
+    """State of ``corrupt``: the number of updates, and the state of the reducer inside it."""
+
+    num_updates: jax.Array
+    combine: Any
+
+
+def corrupt(
+    axis_name: AxisName,
+    *,
+    workers: tuple[int, ...] = (0,),
+    how: Literal["garbage", "nan", "copy", "flip"] = "garbage",
+    combine: Combine = None,
+) -> Reducer:
+    r"""Lets some workers send something else than their gradients; the others send theirs, and ``combine`` gets all.
+
+    .. math:: R'(g_1, \dots, g_n) = R(h_1, \dots, h_n), \qquad h_i = \begin{cases} \mathrm{corrupt}(g_i) &
+        i \in \mathrm{workers} \\ g_i & \text{else} \end{cases}
+
+    Args:
+      axis_name: the worker axis, or a tuple of axes, outer first.
+      workers: who sends something else.
+      how: what it sends: "garbage", normal numbers times a million, drawn anew for each worker and update; "nan"; a
+        "copy" of the gradient of the first worker that is not among them; or its own with the signs "flip"-ped.
+      combine: a reducer; None is ``mean``.
+
+    Returns:
+      A reducer with the facts of ``combine``; with garbage, which has a scale of its own, it is not homogeneous.
+
+    Raises:
+      ValueError: for an unknown ``how``; when traced, for a worker that there is not, or if there are no others.
+
+    >>> reducer = corrupt("worker", workers=(2,), how="flip")
+    >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
+    >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 1.0, 4.0]))[0]
+    Array(-0.6666667, dtype=float32)
+
+    Reference: the attacks of the literature on Byzantine workers; values as this project's tests need them.
+    """
+    check_options(corrupt, workers=workers, how=how)
+    axes = axes_of(axis_name)
+    combiner = mean(axes) if combine is None else as_reducer(combine, key="combine")
+
+    def init_fn(params):
+        return CorruptState(jnp.zeros((), jnp.int32), combiner.init(params))
+
+    def update_fn(updates, state, params=None, **extra_args):
+        worker, count = lax.axis_index(axes), num_workers(axes)
+        if beyond := [w for w in workers if not 0 <= w < count]:
+            raise ValueError(f"workers={workers}: {beyond[0]} is none of the {count} workers")
+        honest = next((w for w in range(count) if w not in workers), None)
+        if honest is None:
+            raise ValueError(f"workers={workers}: leaves none of the {count} workers as it is")
+        is_corrupt = (worker == jnp.array(workers, jnp.int32)).any()
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), state.num_updates), worker)
+        leaves, treedef = jax.tree.flatten(updates)
+        if how == "copy":
+            sent = sum_workers(leaves, axes, where=worker == honest)
+        elif how == "garbage":
+            keys = jax.random.split(key, len(leaves))
+            sent = [GARBAGE * jax.random.normal(k, jnp.shape(g)) for k, g in zip(keys, leaves, strict=True)]
+        else:
+            sent = [-g if how == "flip" else jnp.full_like(g, jnp.nan) for g in leaves]
+        given = [jnp.where(is_corrupt, x.astype(g.dtype), g) for x, g in zip(sent, leaves, strict=True)]
+        result, inner = combiner.update(jax.tree.unflatten(treedef, given), state.combine, params, **extra_args)
+        return result, CorruptState(state.num_updates + 1, inner)
+
+    return combiner.like(init_fn, update_fn, axis_name=axes, homogeneous=combiner.homogeneous and how != "garbage")

@@ -1,0 +1,84 @@
+"""PCGrad: each gradient loses what points against another, and the mean of the rest is taken."""
+
+from typing import Annotated, Literal
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers.collectives import AxisName
+from reducers.gram import Products, from_gram
+from reducers.gram.reducer import Telemetry
+from reducers.gram.scales import nonzero
+from reducers.options import check_options, check_static
+from reducers.reducer import Reducer
+
+
+def pcgrad(
+    axis_name: AxisName,
+    *,
+    order: Literal["random", "workers"] = "random",
+    seed: Annotated[int, "[0, inf)"] = 0,
+    granularity: str = "model",
+    telemetry: Telemetry = "off",
+) -> Reducer:
+    r"""Projects each gradient away from those that it conflicts with, and averages.
+
+    .. math:: R(g_1, \dots, g_n) = \frac{1}{n} \sum_i p_i, \qquad
+        p_i \leftarrow p_i - \min\Big(0, \frac{p_i \cdot g_j}{|g_j|^2}\Big) g_j
+
+    where p_i starts as g_i and meets the other gradients one after the other, as they were before any projection.
+
+    Args:
+      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      order: in which a gradient meets the others: "random" draws an order for each gradient and step, "workers" is that
+        of the workers.
+      seed: of the random orders, which are the same on all workers.
+      granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
+      telemetry: as of ``from_gram``.
+
+    Returns:
+      A reducer with ``GramState``; the number of steps is in it if orders are drawn. Its update takes ``contributes``,
+      optional: a bool of each worker, whether it is counted. NaN or Inf of a worker that counts makes its group NaN.
+
+    Raises:
+      ValueError: for an unknown order.
+
+    >>> reducer = pcgrad("worker")
+    >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
+    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[-4.0, 1.0, 1.0], [6.0, 1.0, 1.0]]))[0].round(4)
+    Array([0.2924, 1.9006, 1.9006], dtype=float32)
+
+    Reference: Yu, Kumar, Gupta, Levine, Hausman, Finn, "Gradient Surgery for Multi-Task Learning", arXiv 2001.06782;
+    known through its authors' code and TorchJD's, which agree. Differs from the paper in: the mean, not the sum, so
+    that a learning rate means what it does with ``mean``.
+    """
+    check_options(pcgrad, order=order, seed=seed)
+    check_static(seed=seed)
+    is_random = order == "random"
+
+    def rule(products, step):
+        num_workers = len(products.scales)
+        orders = jnp.broadcast_to(jnp.arange(num_workers), (num_workers, num_workers))
+        if is_random:
+            keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), step[0]), num_workers)
+            orders = jax.vmap(lambda key: jax.random.permutation(key, num_workers))(keys)
+        surgery = jax.vmap(projected, in_axes=(None, 0, 0))(products, jnp.arange(num_workers), orders)
+        weights = surgery.sum(0) / jnp.maximum(products.present.sum(), 1)
+        return weights, step + 1 if is_random else step
+
+    initial = (lambda dtype: jnp.zeros((), jnp.int32)) if is_random else (lambda dtype: ())
+    return from_gram(axis_name, rule, init=initial, granularity=granularity, telemetry=telemetry)
+
+
+def projected(products: Products, worker: jax.Array, order: jax.Array) -> jax.Array:
+    """Returns the weights of the units in one worker's gradient after all projections, [n]."""
+    squares = jnp.diagonal(products.gram)
+
+    def meet(place, weights):
+        other = order[place]
+        along = jnp.minimum(0, products.gram[other] @ weights) / nonzero(squares[other])
+        return weights.at[other].add(jnp.where(other == worker, 0, -along))
+
+    start = jnp.where(jnp.arange(len(order)) == worker, products.scales, 0)
+    return lax.fori_loop(0, len(order), meet, start)

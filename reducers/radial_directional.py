@@ -1,0 +1,49 @@
+"""The mean of the norms times the direction of the mean of the directions."""
+
+from jax import numpy as jnp
+
+from reducers.collectives import AxisName
+from reducers.gram import from_gram
+from reducers.gram.reducer import Telemetry
+from reducers.gram.scales import nonzero
+from reducers.reducer import Reducer
+
+# A sum of n directions that is shorter than n times this is rounding noise, and has no direction.
+_NOISE = 1e-3
+
+
+def radial_directional(axis_name: AxisName, *, granularity: str = "layer", telemetry: Telemetry = "off") -> Reducer:
+    r"""Averages lengths and directions apart, so that gradients that differ in direction do not shrink.
+
+    .. math:: R(g_1, \dots, g_n) = \Big( \frac{1}{n} \sum_i |g_i| \Big) \, \phi\Big( \sum_i \phi(g_i) \Big), \qquad
+        \phi(x) = \frac{x}{|x|}, \quad \phi(0) = 0
+
+    Args:
+      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      granularity: what counts as one vector, as of ``from_gram``: each "layer", the whole "model", or a pattern.
+      telemetry: as of ``from_gram``.
+
+    Returns:
+      A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
+      counted. The result is zero where the directions add up to nothing. NaN or Inf of a worker that counts makes its
+      group NaN.
+
+    >>> import jax
+    >>> reducer = radial_directional("worker")
+    >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
+    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[2.0, 0.0], [0.0, 2.0]]))[0].round(4)
+    Array([1.4142, 1.4142], dtype=float32)
+
+    Reference: the merge of Decoupled DiLoCo, Douillard et al., arXiv 2604.21428, known at second hand alone: three
+    readers of the paper agree on the equation, two on taking it tensor by tensor. Differs from the paper in: workers
+    weigh alike; embeddings, which it averages, are treated as all others.
+    """
+
+    def rule(products, state):
+        directions = jnp.where(products.scales == 0, 0, 1 / nonzero(products.unit_norms))
+        count = jnp.maximum(products.present.sum(), 1)
+        length = products.length_of(directions)
+        vanishes = length <= _NOISE * (products.scales != 0).sum()
+        return jnp.where(vanishes, 0, products.norms.sum() / count / nonzero(length) * directions), state
+
+    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry)

@@ -1,0 +1,308 @@
+"""Rules on dot products, beyond the laws: what each promises of its result, robustness, NaN, state, layouts."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+import reducers
+from parallel import AXES, Layout, map_devices
+from reducers.gram import Products
+from tests import gram_oracles
+from tests.test_reducers import WORKER, reduce
+
+FAMILY = {  # with the options that make them deterministic
+    "adacons": {},
+    "agreement_scaled_mean": {},
+    "geometric_median": {},
+    "krum": {},
+    "mgda": {},
+    "multi_krum": {},
+    "pcgrad": {"order": "workers"},
+    "radial_directional": {},
+    "upgrad": {},
+}
+every_rule = pytest.mark.parametrize("name", FAMILY)
+
+
+def combined(name, grads, *, extra=(), **options):
+    """What all workers hold, [...], of gradients [W, ...]."""
+    options = {**FAMILY.get(name, {}), **options}
+    result = reduce(lambda axis_name: reducers.make(name, axis_name=axis_name, **options), grads, extra=dict(extra))
+    for leaf in jax.tree.leaves(result):
+        np.testing.assert_array_equal(leaf, np.broadcast_to(leaf[:1], leaf.shape))
+    return jax.tree.map(lambda leaf: np.asarray(leaf[0]), result)
+
+
+def gaussian(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def norm(x):
+    return np.linalg.norm(x.astype(np.float64))
+
+
+# ---- identities ------------------------------------------------------------------------------------------------------
+
+
+@every_rule
+def test_one_worker_present_is_the_identity(name):
+    grads, kept = gaussian(5, 200), np.arange(5) == 3
+    expected = grads[3] / norm(grads[3]) if name == "adacons" else grads[3]  # which has no scale
+    grads[0] = np.nan
+    np.testing.assert_allclose(combined(name, grads, extra={"contributes": kept}), expected, rtol=1e-5)
+
+
+@every_rule
+def test_nobody_present_is_zero(name):
+    assert (combined(name, gaussian(4, 100), extra={"contributes": np.zeros(4, bool)}) == 0).all()
+
+
+def test_lengths_of_orthogonal_gradients():
+    n, radius = 8, 3.0
+    grads = radius * np.eye(n, 100, dtype=np.float32)
+    lengths = {name: norm(combined(name, grads)) for name in ("adasum", "radial_directional", "mean")}
+    expected = {"adasum": radius * n**0.5, "radial_directional": radius, "mean": radius / n**0.5}
+    assert lengths == pytest.approx(expected, rel=1e-5)
+    assert norm(combined("agreement_scaled_mean", grads)) == pytest.approx(radius * n**0.5, rel=1e-5)
+    assert norm(combined("agreement_scaled_mean", grads, max_scale=2.0)) == pytest.approx(2 * radius / n**0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("num_workers", [2, 5, 8])
+def test_mgda_is_the_shortest(num_workers):
+    grads = gaussian(num_workers, 100, seed=num_workers) + 0.1
+    shortest = combined("mgda", grads)
+    weights = np.random.default_rng(0).dirichlet(np.ones(num_workers), size=1000)
+    assert norm(shortest) <= np.linalg.norm(weights @ grads, axis=1).min() * (1 + 1e-6)
+    # Stationary: no gradient is nearer to zero along it than it is itself.
+    assert (grads @ shortest).min() >= norm(shortest) ** 2 * (1 - 1e-4)
+
+
+@pytest.mark.parametrize("order", ["workers", "random"])
+def test_a_pair_after_surgery_has_no_conflict(order):
+    for seed in range(5):
+        grads = gaussian(2, 100, seed=seed)
+        grads[1] -= grads[0] * np.float32(0.5)
+        assert (grads @ combined("pcgrad", grads, order=order)).min() >= -1e-4
+        np.testing.assert_allclose(combined("pcgrad", grads), combined("upgrad", grads), atol=1e-5)  # equal for two
+
+
+@pytest.mark.parametrize("num_workers", [3, 6])
+def test_upgrad_conflicts_with_nobody(num_workers):
+    grads = gaussian(num_workers, 10, seed=num_workers) - 0.2
+    assert (gaussian(num_workers, 10, seed=num_workers) @ gaussian(num_workers, 10, seed=num_workers).T).min() < 0
+    assert (grads @ combined("upgrad", grads)).min() >= -1e-4
+
+
+@pytest.mark.parametrize("num_workers", range(3, 9))
+@pytest.mark.parametrize("byzantine", [0, 1, 2])
+def test_krum_is_what_brute_force_finds(num_workers, byzantine):
+    grads = gaussian(num_workers, 100, seed=num_workers)
+    for name, selected in (("krum", 1), ("multi_krum", None), ("multi_krum", 2)):
+        options = {"num_selected": selected} if name == "multi_krum" else {}
+        expected = gram_oracles.krum(grads.astype(np.float64), byzantine=byzantine, selected=selected)
+        found = combined(name, grads, num_byzantine=byzantine, **options)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_equal_sums_go_to_the_first_worker():
+    rows = np.array([[1, 1, 1], [1, 0, 1], [75, -666, 23], [1, 2, 3], [2, 0, 1]], np.float32)
+    # Sums of squares by hand: f = 1: 3, 2, 898885, 13, 3; f = 2: 1, 1, 449369, 5, 1.
+    np.testing.assert_array_equal(combined("krum", rows, num_byzantine=1), rows[1])
+    np.testing.assert_array_equal(combined("krum", rows, num_byzantine=2), rows[0])
+    chosen = combined("multi_krum", rows, num_byzantine=1, num_selected=2)
+    np.testing.assert_allclose(chosen, rows[[0, 1]].mean(0))
+
+
+@pytest.mark.parametrize("outlier", [1, 1e6])
+def test_the_subgradient_at_the_geometric_median_vanishes(outlier):
+    grads = gaussian(9, 200)
+    grads[:2] *= np.float32(outlier)
+    z = combined("geometric_median", grads).astype(np.float64)
+    away = z - grads
+    assert norm((away / np.linalg.norm(away, axis=1, keepdims=True)).mean(0)) <= 1e-4
+
+
+# ---- robustness ------------------------------------------------------------------------------------------------------
+
+ROBUST = {"krum": {"num_byzantine": 2}, "multi_krum": {"num_byzantine": 2}, "geometric_median": {}}
+ROBUST |= {"coordinate_median": {}, "trimmed_mean": {"num_trimmed": 2}}
+
+
+def corrupted(name, how, grads, **options):
+    """What a reducer makes of the gradients of nine workers of which two send something else."""
+    inner = lambda axis: reducers.make(name, axis_name=axis, **options)  # noqa: E731
+    return reduce(
+        lambda axis_name: reducers.corrupt(axis_name, workers=(2, 5), how=how, combine=inner(axis_name)), grads
+    )
+
+
+def is_near(result, grads):
+    """Whether a result is no farther from the mean of the honest gradients than the farthest of those."""
+    honest = np.delete(grads, [2, 5], axis=0)
+    center = honest.mean(0)
+    return norm(result - center) <= np.linalg.norm(honest - center, axis=1).max()
+
+
+@pytest.mark.parametrize("how", ["garbage", "nan", "copy", "flip"])
+@pytest.mark.parametrize("name", ROBUST)
+def test_two_of_nine_cannot_break_a_robust_rule(name, how):
+    grads = 1 + gaussian(9, 500)
+    assert is_near(np.asarray(corrupted(name, how, grads, **ROBUST[name])[0]), grads)
+
+
+@pytest.mark.parametrize("how", ["garbage", "nan"])
+@pytest.mark.parametrize("name", ["mean", "adasum"])
+def test_two_of_nine_break_the_others(name, how):
+    grads = 1 + gaussian(9, 500)
+    assert not is_near(np.asarray(corrupted(name, how, grads)[0]), grads)
+
+
+@pytest.mark.parametrize("name", ["krum", "multi_krum", "geometric_median"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_who_is_left_out_by_its_weight(name, value):
+    """A worker of weight 0 does not count, and NaN of it is nowhere; one of weight 0 in some groups alone counts."""
+    reducer = reducers.make(name, axis_name=WORKER)
+    grads = {"w": gaussian(7, 100), "b": gaussian(7, 3)}
+    grads["w"][4] = value
+    results, counts = jax.jit(
+        jax.vmap(
+            lambda g: (lambda updates, state: (updates, reducers.counts(state)))(*reducer.update(g, reducer.init(g))),
+            axis_name=WORKER,
+        )
+    )(grads)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results))
+    chosen = {"krum": 1, "multi_krum": 6, "geometric_median": 7 if value == 1e30 else 6}[name]
+    assert counts.sum() == chosen and counts[4] == (name == "geometric_median" and value == 1e30)
+
+
+def test_all_count_where_all_gradients_are_zero():
+    reducer = reducers.krum(WORKER)
+    state = jax.vmap(lambda g: reducer.update(g, reducer.init(g))[1], axis_name=WORKER)(np.zeros((4, 100), np.float32))
+    assert reducers.counts(state).all()
+
+
+# ---- the engine ------------------------------------------------------------------------------------------------------
+
+
+@every_rule
+@pytest.mark.parametrize("layout", [(4, 3), (1, 7)], ids=str)
+def test_devices_with_lanes_and_absent_workers(name, layout):
+    num_devices, lanes = layout
+    n = num_devices * lanes
+    present = np.arange(n) % 3 != 1
+    grads = {"large": gaussian(n, 301, seed=1), "small": gaussian(n, 5, seed=2)}
+    reducer, at = reducers.make(name, axis_name=AXES, **FAMILY[name]), Layout.of(n, num_devices=num_devices)
+
+    def device(grads, contributes):
+        one = lambda g, c: reducer.update(g, reducer.init(g), contributes=c)[0]  # noqa: E731
+        return jax.vmap(one, axis_name=AXES[1], out_axes=None)(grads, contributes)
+
+    held = jax.tree.map(lambda g: np.where(present.reshape(-1, *[1] * (g.ndim - 1)), g, np.nan), grads)
+    results = jax.device_get(map_devices(device, layout=at)(*at.put_per_worker((held, present))))
+    expected = combined(name, jax.tree.map(lambda g: g[present], grads))
+    for key, replicas in results.items():
+        assert all(np.array_equal(replicas[0], replica) for replica in replicas)
+        np.testing.assert_allclose(replicas[0], expected[key], atol=2e-5)
+
+
+@pytest.mark.parametrize("num_workers", [12, 31])
+@pytest.mark.parametrize("name", ["krum", "radial_directional", "agreement_scaled_mean"])
+def test_many_workers(name, num_workers):
+    grads = gaussian(num_workers, 700, seed=num_workers)
+    oracle = getattr(gram_oracles, name)
+    np.testing.assert_allclose(combined(name, grads), oracle(grads.astype(np.float64)), atol=1e-5)
+
+
+@pytest.mark.parametrize("granularity", ["layer", "model", "^a"])
+def test_granularity(granularity):
+    grads = {"a": {"x": gaussian(3, 80), "y": gaussian(3, 90, seed=1)}, "b": gaussian(3, 100, seed=2)}
+    found = combined("radial_directional", grads, granularity=granularity)
+    groups = {"layer": [("x",), ("y",), ("b",)], "model": [("x", "y", "b")], "^a": [("x", "y"), ("b",)]}[granularity]
+    leaves, results = {**grads["a"], "b": grads["b"]}, {**found["a"], "b": found["b"]}
+    for group in groups:
+        expected = gram_oracles.radial_directional(np.hstack([leaves[key] for key in group]).astype(np.float64))
+        np.testing.assert_allclose(np.hstack([results[key] for key in group]), expected, atol=1e-5)
+
+
+def test_gradients_of_all_scales_meet():
+    directions = gaussian(4, 300)
+    scales = np.array([[1e30], [1e-30], [1], [1e30]], np.float32)
+    found = combined("radial_directional", directions * scales)
+    expected = gram_oracles.radial_directional((directions * scales).astype(np.float64))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * norm(expected))
+
+
+@pytest.mark.parametrize("name", ["krum", "mgda", "upgrad"])
+def test_half_precision_is_sent_and_comes_back(name):
+    grads = gaussian(8, 4096).astype(np.float16)
+    result = combined(name, grads)
+    assert result.dtype == np.float16
+    np.testing.assert_allclose(result, combined(name, grads.astype(np.float32)), atol=2e-3)
+    sent = [
+        reducers.traffic(reducers.make(name, axis_name=WORKER), jnp.zeros(4096, dtype), axis_sizes={WORKER: 8})
+        for dtype in (jnp.float16, jnp.float32)
+    ]
+    assert sent[0].bytes_per_worker < 0.6 * sent[1].bytes_per_worker
+
+
+@every_rule
+@pytest.mark.parametrize("num_workers", [8, 64])
+def test_bytes_are_those_of_an_all_reduce(name, num_workers):
+    leaf = jax.ShapeDtypeStruct((1 << 20,), jnp.float32)
+    options = {"axis_sizes": {WORKER: num_workers}}
+    rule = reducers.traffic(reducers.make(name, axis_name=WORKER), leaf, **options)
+    mean = reducers.traffic(reducers.mean(WORKER), leaf, **options)
+    assert mean.bytes_per_worker <= rule.bytes_per_worker <= 1.02 * mean.bytes_per_worker
+
+
+def test_poison_stays_in_its_group():
+    grads = {"a": gaussian(4, 100), "b": gaussian(4, 100, seed=1)}
+    grads["a"][2, 7] = np.nan
+    found = combined("upgrad", grads, granularity="layer")
+    assert np.isnan(found["a"]).all() and np.isfinite(found["b"]).all()
+
+
+def test_orders_are_drawn_anew_and_follow_the_seed():
+    grads = gaussian(6, 100) - 0.3
+    grads[::2] *= -1
+
+    def two_steps(seed):
+        reducer = reducers.pcgrad(WORKER, seed=seed)
+
+        def worker(g):
+            first, state = reducer.update(g, reducer.init(g))
+            return first, reducer.update(g, state)[0]
+
+        return [np.asarray(x[0]) for x in jax.jit(jax.vmap(worker, axis_name=WORKER))(grads)]
+
+    (first, second), again, other = two_steps(0), two_steps(0), two_steps(1)
+    np.testing.assert_array_equal(first, again[0])
+    assert np.abs(first - second).max() > 1e-3 < np.abs(first - other[0]).max()
+
+
+def test_a_rule_of_ones_own():
+    """From dot products to weights: the gradient that is longest, alone."""
+
+    def longest(products: Products, state):
+        is_longest = jnp.arange(len(products.norms)) == products.norms.argmax()
+        return products.of_units(is_longest.astype(jnp.float32)), state
+
+    grads = gaussian(5, 100)
+    grads[3] *= 4
+    result = reduce(functools.partial(reducers.from_gram, rule=longest), grads)
+    np.testing.assert_array_equal(result[0], grads[3])
+
+
+def test_telemetry_of_a_rule():
+    grads = gaussian(4, 100)
+    reducer = reducers.multi_krum(WORKER, num_byzantine=1, num_selected=2, telemetry="on")
+    state = jax.vmap(lambda g: reducer.update(g, reducer.init(g))[1], axis_name=WORKER)(grads)
+    found = {name: float(value[0]) for name, value in reducers.metrics(state).items()}
+    wide = grads.astype(np.float64)
+    assert found["covariance_trace"] == pytest.approx(wide.var(axis=0, ddof=1).sum(), rel=1e-4)
+    assert found["weight_spread"] == pytest.approx(2)  # weights 1/2, 1/2, 0, 0
+    assert found["cosine"] == found["cosine/model"]
+    assert reducers.metrics(reducer.init(grads[0])).keys() == found.keys()
