@@ -48,7 +48,7 @@ def agreement_scaled_mean(
     Array([2., 2.], dtype=float32)
 
     Reference: this project's; the two squares are those of McCandlish, Kaplan, Amodei et al., "An Empirical Model of
-    Large-Batch Training", arXiv 1812.06162, appendix A.1, known at second hand.
+    Large-Batch Training", 2018, appendix A.1, known at second hand.
     """
     check_options(agreement_scaled_mean, max_scale=max_scale)
 

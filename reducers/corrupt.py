@@ -28,7 +28,7 @@ def corrupt(
     how: Literal["garbage", "nan", "copy", "flip"] = "garbage",
     combine: Combine = None,
 ) -> Reducer:
-    r"""Lets some workers send something else than their gradients; the others send theirs, and ``combine`` gets all.
+    r"""Lets some workers send something else than their gradients, before another reducer combines them all.
 
     .. math:: R'(g_1, \dots, g_n) = R(h_1, \dots, h_n), \qquad h_i = \begin{cases} \mathrm{corrupt}(g_i) &
         i \in \mathrm{workers} \\ g_i & \text{else} \end{cases}
@@ -77,7 +77,9 @@ def corrupt(
             sent = [GARBAGE * jax.random.normal(k, jnp.shape(g)) for k, g in zip(keys, leaves, strict=True)]
         else:
             sent = [-g if how == "flip" else jnp.full_like(g, jnp.nan) for g in leaves]
-        given = [jnp.where(is_corrupt, x.astype(g.dtype), g) for x, g in zip(sent, leaves, strict=True)]
+        given = [
+            jnp.where(is_corrupt, x.astype(g.dtype), g) if g.size else g for x, g in zip(sent, leaves, strict=True)
+        ]
         result, inner = combiner.update(jax.tree.unflatten(treedef, given), state.combine, params, **extra_args)
         return result, CorruptState(state.num_updates + 1, inner)
 

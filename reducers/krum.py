@@ -90,8 +90,8 @@ def multi_krum(
     >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 1.5, 2.0, 90.0, 4.0]))[0]
     Array(1.25, dtype=float32)
 
-    Reference: as of ``krum``. Differs from the preprint in: all m are chosen by one computation of the sums, as common
-    libraries do, where the preprint computes them anew after each choice.
+    Reference: as of ``krum``, arXiv 1703.02757. Differs from the preprint in: all m are chosen by one computation of
+    the sums, as common libraries do, where the preprint computes them anew after each choice.
     """
     check_options(multi_krum, num_byzantine=num_byzantine, num_selected=num_selected)
 

@@ -158,7 +158,9 @@ def test_the_table_has_these_rows():
     ("name", "static", "options", "traced"),
     [
         ("adacons", (), {}, {"momentum": 0.5}),
+        ("agreement_scaled_mean", (), {}, {"max_scale": 2.0}),
         ("deadline", (), {}, {"deadline_seconds": 2}),
+        ("multi_krum", (), {}, {"num_byzantine": 2, "num_selected": 3}),
         ("backup_workers", (), {}, {"num_required": 3}),
         ("k_batch", (), {}, {"num_batches": 3}),
         ("dynamic_backup_workers", ("min_required", "max_workers"), {}, {"decay": 0.5, "warmup_steps": 1}),
@@ -177,6 +179,10 @@ def test_a_traced_number_gives_what_the_number_gives(name, static, options, trac
         ("trimmed_mean", {"num_trimmed": 1}, "num_trimmed"),
         ("stale", {"delay_steps": 1}, "delay_steps"),
         ("adasum", {}, "group_size"),
+        ("geometric_median", {"num_steps": 4}, "num_steps"),
+        ("mgda", {"num_steps": 4}, "num_steps"),
+        ("pcgrad", {"seed": 0}, "seed"),
+        ("upgrad", {"num_sweeps": 4}, "num_sweeps"),
     ],
 )
 def test_a_number_that_shapes_the_program_is_refused(name, options, key):
@@ -222,7 +228,7 @@ def test_workers_decide_alike(lift):
         dropped.append(not updates["w"].any())
         (guard, _) = states
         assert np.asarray(guard.total_notfinite).tolist() == [number] * 8
-        assert bool(np.isfinite(guard.inner_state.average).all()) == (number < 3)
+        assert bool(np.isfinite(guard.inner_state.rule.average).all()) == (number < 3)
     assert finite == [True, True, True, False] and dropped == [False, True, True, False]
 
 

@@ -122,7 +122,7 @@ def combine_rows(
       The weighted sums of the rows, [vectors, m] each, and how all of them were made.
     """
     # The vectors are multiplied as they are, which in float32 loses nothing as long as their norms are not extreme.
-    gram = lax.psum(_gram(rows), axes)  # (vectors, n, n)
+    gram = _over_devices(lax.psum, _gram(rows), axes)  # (vectors, n, n)
     present = jnp.broadcast_to(present, gram.shape[:2])
     plain = _can_multiply(gram, present)
     scales, gram = lax.cond(plain, _normalised, lambda rows, _: _rescaled(rows, axes), rows, gram)
@@ -150,8 +150,12 @@ def _normalised(rows: list[jax.Array], gram: jax.Array) -> tuple[jax.Array, jax.
 def _rescaled(rows: list[jax.Array], axes: tuple[str, ...]) -> tuple[jax.Array, jax.Array]:
     """Returns the same for vectors of any scale, whose largest elements are divided out first."""
     largest = jnp.concatenate([jnp.max(jnp.abs(r), axis=2) for r in rows])
-    scales = power_of_two(lax.pmax(largest, axes))
-    return scales, lax.psum(_gram(_over(rows, scales)), axes)
+    scales = power_of_two(_over_devices(lax.pmax, largest, axes))
+    return scales, _over_devices(lax.psum, _gram(_over(rows, scales)), axes)
+
+
+def _over_devices(reduce: Callable[..., jax.Array], x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    return reduce(x, axes) if axes else x
 
 
 def _sums(rows: list[jax.Array], weights: jax.Array, scales: jax.Array) -> list[jax.Array]:
