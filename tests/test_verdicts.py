@@ -26,10 +26,18 @@ def read(name):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def rejected(p_values):
+    """Which hypotheses Holm's method rejects: the k-th smallest p at alpha / (m - k), up to the first that is not."""
+    p_values = np.array(p_values)
+    order = np.argsort(p_values)
+    below = p_values[order] < ALPHA / np.arange(len(p_values), 0, -1)
+    found = np.zeros(len(p_values), bool)
+    found[order] = np.logical_and.accumulate(below)
+    return found
+
+
 def all_significant(p_values):
-    """Whether every hypothesis is rejected by Holm's method: the k-th smallest p at alpha / (m - k)."""
-    m = len(p_values)
-    return all(p < ALPHA / (m - k) for k, p in enumerate(sorted(p_values)))
+    return bool(rejected(p_values).all())
 
 
 def checked(held):
@@ -127,6 +135,26 @@ def backup_adasum(rows):
     return decided(all_significant([stats.ttest_rel(ours, other, alternative="less").pvalue for other in others]))
 
 
+def adasum_groups(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["stage"] == "final":
+            ends[row["method"]].append(100 * row["accuracy"][-1])
+    if not np.mean(ends["mean"]) > 90:
+        return "not tested"
+
+    def p_above(ours, theirs):
+        return stats.ttest_ind(ours, theirs, equal_var=False, alternative="greater").pvalue
+
+    layer, margin = np.array(ends["layer"]), 0.5
+    as_layer = [
+        max(p_above(layer, np.array(ends[name]) - margin), p_above(np.array(ends[name]) + margin, layer))
+        for name in ("mean in groups", "adasum in groups")
+    ]
+    above = [p_above(layer, ends[name]) for name in ("model", "mean")]
+    return decided(rejected([*above, *as_layer])[[0, 2, 3]].all())  # the plain mean counts in the correction alone
+
+
 def partitioned_state(rows):
     exact = all(abs(row["measured"] - row["state"]) <= 1e-3 * row["state"] for row in rows if "measured" in row)
     shares = [
@@ -149,6 +177,7 @@ AGAIN = {
         server_saturation,
         tensorflow_backups,
         backup_adasum,
+        adasum_groups,
         partitioned_state,
     )
 }
