@@ -135,6 +135,28 @@ def backup_adasum(rows):
     return decided(all_significant([stats.ttest_rel(ours, other, alternative="less").pvalue for other in others]))
 
 
+def pixelcnn_workers(rows):
+    p_values = []
+    for n in (8, 16):
+        bits, times = {}, {}
+        for mode in ("synchronous", "asynchronous"):
+            same = [row for row in rows if (row["split"], row["mode"], row["num_workers"]) == ("test", mode, n)]
+            if min(row["epoch"][-1] for row in same) < 10:
+                return "not tested"
+            target = {"digits": 2.2, "cifar10": 4.2}[same[0]["data"]]
+            reached = [np.array(row["bits_per_dim"]) <= target for row in same]
+            if mode == "synchronous" and not all(map(np.any, reached)):
+                return "not tested"
+            bits[mode] = [row["bits_per_dim"][-1] for row in same]
+            times[mode] = [
+                row["simulated_seconds"][at.argmax() if at.any() else -1] for row, at in zip(same, reached, strict=True)
+            ]
+        for found in (bits, times):
+            ours, theirs = found["synchronous"], found["asynchronous"]
+            p_values.append(stats.ttest_ind(ours, theirs, equal_var=False, alternative="less").pvalue)
+    return decided(all_significant(p_values))
+
+
 def adasum_groups(rows):
     ends = collections.defaultdict(list)
     for row in rows:
@@ -177,6 +199,7 @@ AGAIN = {
         server_saturation,
         tensorflow_backups,
         backup_adasum,
+        pixelcnn_workers,
         adasum_groups,
         partitioned_state,
     )
