@@ -157,6 +157,22 @@ def pixelcnn_workers(rows):
     return decided(all_significant(p_values))
 
 
+def emulation_error(rows):
+    p_values = []
+    for n in (2, 4):
+        same = [row for row in rows if (row["setting"], row["num_workers"]) == ("lenet5", n) and row["seed"] >= 3]
+        if len(same) < 2:
+            return "not tested"
+        tests = [("adasum", other, share) for other in ("sum", "mean") for share in (0.5, 1)]
+        for nearer, other, share in [*tests, ("sum", "adasum", 1 / 16), ("mean", "adasum", 2)]:
+            at = [int(np.argmin(np.abs(np.array(row["step_sizes"]) - share * 0.03278))) for row in same]
+            ours, theirs = ([row[name][i] for row, i in zip(same, at, strict=True)] for name in (nearer, other))
+            if not np.isfinite([*ours, *theirs]).all():
+                return "not tested"
+            p_values.append(stats.ttest_rel(ours, theirs, alternative="less").pvalue)
+    return decided(all_significant(p_values))
+
+
 def adasum_groups(rows):
     ends = collections.defaultdict(list)
     for row in rows:
@@ -227,6 +243,7 @@ AGAIN = {
         tensorflow_backups,
         backup_adasum,
         pixelcnn_workers,
+        emulation_error,
         adasum_groups,
         backup_split,
         partitioned_state,
