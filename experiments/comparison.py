@@ -32,6 +32,7 @@ class Comparison:
       model: the model, in words.
       picked_by: whether rates are picked by the way to the target, or by the accuracy at the end.
       seeds: number of seeds that are reported at each scale.
+      drawn_below: percentage points below the target at which the figure's axis begins.
     """
 
     spec: str
@@ -44,6 +45,7 @@ class Comparison:
     picked_by: Literal["target", "end"] = "target"
     reduce = staticmethod(evaluations_of("step", "epoch", "simulated_seconds", "accuracy"))
     seeds: Mapping[Scale, int] = dataclasses.field(default_factory=lambda: {"smoke": 1, "laptop": 20})
+    drawn_below: float = 7.5
 
     def experiment(self, **declared: Any) -> Experiment:
         """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule, judge and so on."""
@@ -149,7 +151,9 @@ class Comparison:
                 drawing.band(axes, xs, samples, position=position, label=label, markevery=every)
         aim = 100 * self.aim(rows)
         axes.axhline(aim, linestyle=":", **drawing.REFERENCE, label=f"target, {aim:g} %")
-        axes.set(xlabel=LABELS[self.along], ylabel="test accuracy (%)", xscale="log", ylim=(aim - 7.5, 100))
+        axes.set(
+            xlabel=LABELS[self.along], ylabel="test accuracy (%)", xscale="log", ylim=(aim - self.drawn_below, 100)
+        )
         drawing.plain_numbers(axes.xaxis)
         axes.legend(fontsize=7, loc="lower right")
 

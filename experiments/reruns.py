@@ -266,7 +266,7 @@ def _shown(value: Value, digits: int = 9) -> str:
 
 def _changes(published: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns in words what differs between the origins of two rows of one run."""
-    keys = ("fingerprint", "commit", "python", "jax", "devices", "settings")
+    keys = ("fingerprint", "commit", "python", "jax", "devices", "cores", "settings")
     return [
         f"with {key} {_short(now[key])}, not {_short(published[key])}"
         for key in keys

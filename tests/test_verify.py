@@ -118,8 +118,9 @@ def test_measured_times_are_shown_and_not_judged():
 
 
 def test_a_difference_comes_with_what_else_differs():
-    found = reruns.compare(row({"x": 1.0}, jax="1", commit="a" * 40), row({"x": 2.0}, jax="2", commit="b" * 40))
-    assert str(found).endswith(f"run with commit {'b' * 10}, not {'a' * 10}, with jax 2, not 1")
+    published, now = {"jax": "1", "cores": 1, "commit": "a" * 40}, {"jax": "2", "cores": 2, "commit": "b" * 40}
+    found = reruns.compare(row({"x": 1.0}, **published), row({"x": 2.0}, **now))
+    assert str(found).endswith(f"run with commit {'b' * 10}, not {'a' * 10}, with jax 2, not 1, with cores 2, not 1")
 
 
 def test_a_summary_counts_and_lists_only_what_differs():
