@@ -139,6 +139,13 @@ def test_a_dropped_workers_nan_is_nowhere(overrides, monkeypatch):
     check_no_leak(*overrides)
 
 
+@pytest.mark.parametrize("name", ["multi_krum", "geometric_median"])
+def test_the_nan_of_a_worker_that_a_rule_leaves_out_is_nowhere(name, monkeypatch):
+    """It weighs nothing, so it does not stop the run, and its statistics and loss are as if it were late."""
+    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+    check_no_leak(f"--config.reducer.name={name}", values=(np.nan, np.inf, -np.inf))
+
+
 def test_the_check_of_leaks_rejects(monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     with pytest.raises(AssertionError):
