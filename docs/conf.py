@@ -11,6 +11,7 @@ html_theme = "furo"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["*.ipynb"]
+myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 # The manual also links to files outside of docs/, which are no pages; tests/test_docs.py checks every link.
 suppress_warnings = ["myst.xref_missing"]
