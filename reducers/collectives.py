@@ -19,6 +19,8 @@ AxisName: TypeAlias = str | tuple[str, ...]
 
 # A bucket begins when the one so many before it has ended: one is sent while another is computed with.
 IN_FLIGHT = 2
+# Vectors of fewer elements, and of fewer elements a gradient, are gathered as they are.
+_MIN_ELEMENTS, _MIN_ELEMENTS_PER_GRADIENT = 64, 8
 
 
 # ---- axes ----------------------------------------------------------------------------------------------------------
@@ -130,6 +132,51 @@ def same_on_all(x: jax.Array, axis_name: AxisName) -> jax.Array:
     """
     _, lanes = devices_and_lanes(axis_name)
     return gather_workers(x, lanes)[0] if lanes else x
+
+
+# ---- slices of arrays ----------------------------------------------------------------------------------------------
+
+
+def too_small(num_elements: int, *, num_gradients: int) -> bool:
+    """Returns whether slices of a vector are too small to be worth an exchange.
+
+    Dot products of so few elements lose digits, too, where many gradients nearly cancel.
+    """
+    return num_elements < max(_MIN_ELEMENTS, _MIN_ELEMENTS_PER_GRADIENT * num_gradients)
+
+
+def slice_size(num_elements: int, axes: tuple[str, ...]) -> int:
+    """Returns the number of elements in a device's slice of a vector, padding included."""
+    return -(-num_elements // num_workers(axes))
+
+
+def to_slices(vectors: Sequence[jax.Array], axes: tuple[str, ...]) -> jax.Array:
+    """Exchanges all devices' vectors, so that each device has a slice of every one: (n - 1) / n of the bytes.
+
+    Args:
+      vectors: this device's, [k, m] each: k gradients, those of its lanes.
+      axes: the devices, outer first.
+
+    Returns:
+      This device's slices of all gradients, [devices * k, M], one vector after the other, padded with zeros to
+      ``slice_size`` each. Types are kept.
+    """
+    padded = [jnp.pad(x, ((0, 0), (0, -x.shape[1] % num_workers(axes)))) for x in vectors]
+    block = join([x.reshape(len(x), num_workers(axes), -1) for x in padded], axis=2)  # (k, devices, M)
+    return lax.all_to_all(block, axes, split_axis=1, concat_axis=0).reshape(-1, block.shape[2])
+
+
+def from_slices(slices: jax.Array, sizes: Sequence[int], axes: tuple[str, ...]) -> list[jax.Array]:
+    """Gathers all devices' slices of some vectors, one after the other, [M], and returns the vectors without padding.
+
+    >>> mesh = jax.make_mesh((1,), ("device",), axis_types=(jax.sharding.AxisType.Auto,))
+    >>> there_and_back = lambda x: from_slices(to_slices([x], ("device",))[0], [3], ("device",))[0]
+    >>> spec = jax.sharding.PartitionSpec()
+    >>> jax.shard_map(there_and_back, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(jnp.ones((1, 3)))
+    Array([1., 1., 1.], dtype=float32)
+    """
+    padded = cut(gather_workers(slices, axes), [slice_size(size, axes) for size in sizes])  # (devices, width) each
+    return [x.reshape(-1)[:size] for x, size in zip(padded, sizes, strict=True)]
 
 
 # ---- many arrays ---------------------------------------------------------------------------------------------------

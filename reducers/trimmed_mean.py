@@ -3,10 +3,9 @@
 from typing import Annotated
 
 import optax
-from jax import lax
-from jax import numpy as jnp
 
-from reducers.collectives import AxisName, axes_of, gather_workers, map_together
+from reducers.collectives import AxisName, axes_of, num_workers
+from reducers.coordinatewise import mean_of_middle
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
@@ -23,15 +22,16 @@ def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"]
       num_trimmed: how many values are dropped at either end.
 
     Returns:
-      A stateless reducer; dtypes are kept, arithmetic is in float32 at least. It gathers all gradients: n times the
-      memory of one. NaN counts as the largest value, so that up to ``num_trimmed`` workers with NaN are dropped. Its
-      update takes ``contributes``, optional: a bool of each worker, whether it is counted; of m that are, k is at most
-      (m - 1) // 2, so that one is left.
+      A stateless reducer; dtypes are kept, arithmetic is in float32 at least. Each device sorts a slice of all
+      gradients, which sends what an all-reduce sends. NaN counts as the largest value, so that up to ``num_trimmed``
+      workers with NaN are dropped. Its update takes ``contributes``, optional: a bool of each worker, whether it is
+      counted; of m that are, k is at most (m - 1) // 2, so that one is left.
 
     Raises:
       ValueError: for a negative ``num_trimmed``; and when traced, if it leaves no worker.
 
     >>> import jax
+    >>> from jax import numpy as jnp
     >>> reducer = trimmed_mean("worker", num_trimmed=1)
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
     >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 3.0, -70.0, 90.0]))
@@ -44,29 +44,10 @@ def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"]
     check_static(num_trimmed=num_trimmed)
     axes = axes_of(axis_name)
 
-    def average(g):
-        gathered = gather_workers(g, axes)  # (W, ...)
-        if 2 * num_trimmed >= len(gathered):
-            raise ValueError(f"num_trimmed={num_trimmed}: at both ends, leaves none of {len(gathered)} workers")
-        kept = jnp.sort(gathered, axis=0)[num_trimmed : len(gathered) - num_trimmed]  # NaN last
-        wide = jnp.promote_types(g.dtype, jnp.float32)
-        return jnp.mean(kept, axis=0, dtype=wide).astype(g.dtype)
-
-    def average_of(g, contributes, count):
-        masked = jnp.where(contributes, g, jnp.nan)  # NaN is last in the order
-        ordered = jnp.sort(gather_workers(masked, axes), axis=0)  # (W, ...)
-        trimmed = jnp.minimum(num_trimmed, (count - 1) // 2)
-        place = jnp.arange(len(ordered)).reshape(-1, *[1] * g.ndim)
-        kept = (trimmed <= place) & (place < count - trimmed)
-        wide = jnp.promote_types(g.dtype, jnp.float32)
-        total = jnp.sum(jnp.where(kept, ordered, 0), axis=0, dtype=wide)
-        return (total / (count - 2 * trimmed)).astype(g.dtype)
-
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
-        if contributes is None:
-            return map_together(average, updates, axis_name=axes), state
-        count = lax.psum(jnp.asarray(contributes, jnp.int32), axes)
-        return map_together(lambda g: average_of(g, contributes, count), updates, axis_name=axes), state
+        if contributes is None and 2 * num_trimmed >= num_workers(axes):
+            raise ValueError(f"num_trimmed={num_trimmed}: at both ends, leaves none of {num_workers(axes)} workers")
+        return mean_of_middle(updates, axes, num_trimmed=num_trimmed, contributes=contributes), state
 
     return Reducer(optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True)

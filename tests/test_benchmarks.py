@@ -122,8 +122,9 @@ def test_what_is_too_large_is_refused_before_it_is_made(monkeypatch):
     assert not measured(["mean"])[0].refused
     (row,) = measured(["mean"], num_floats=1_000_000)
     assert row.refused == "needs 0.1 GB of memory, of which 0.0 GB are free"
-    mean, median = measured(["mean", "coordinate_median"], num_floats=100_000)  # results fit, what is gathered does not
-    assert not mean.refused and "GB" in median.refused
+    labels = ["mean", "adasum:algorithm=gather"]
+    mean, gather = measured(labels, num_floats=100_000)  # results fit, what is gathered does not
+    assert not mean.refused and "GB" in gather.refused
 
 
 def test_what_is_too_slow_is_refused_after_one_call():

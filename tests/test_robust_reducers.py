@@ -6,6 +6,7 @@ import pytest
 from jax import numpy as jnp
 
 import reducers
+from parallel import AXES, Layout, map_devices
 from tests.test_reducers import WORKER, reduce, stateless
 
 INF, NAN = np.inf, np.nan
@@ -46,6 +47,60 @@ def test_large_and_tiny_numbers_of_a_narrow_type(name, dtype):
     if dtype == jnp.float16:  # the sum of two exceeds the type, their mean does not
         assert reduced(name, *[largest] * 4, dtype=dtype) == pytest.approx(largest, rel=1e-3)
     assert reduced(name, *[tiny] * 4, dtype=dtype) == tiny
+
+
+def by_sorting(name: str, values):
+    """What NumPy sorts and averages, [W, ...] -> [...], in float32."""
+    ordered, n = np.sort(values, axis=0), len(values)
+    k = (n - 1) // 2 if name == "coordinate_median" else 1
+    return np.mean(ordered[k : n - k], axis=0, dtype=np.float32)
+
+
+def with_wild_values(num_workers: int, num_coordinates: int):
+    values = np.random.default_rng(0).standard_normal((num_workers, num_coordinates)).astype(np.float32)
+    values[values > 2], values[values < -2] = NAN, -INF
+    return np.where(np.abs(values) < 0.1, np.float32(0.1), values)  # ties
+
+
+@pytest.mark.parametrize("name", ["coordinate_median", "trimmed_mean"])
+@pytest.mark.parametrize("num_workers", [3, 5, 8, 13, 16, 31, 32, 33, 40])
+def test_any_number_of_workers_is_sorted(name, num_workers):
+    values = with_wild_values(num_workers, 500)
+    result = reduce(lambda axis_name: reducers.make(name, axis_name=axis_name), values)
+    np.testing.assert_allclose(result[0], by_sorting(name, values), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["coordinate_median", "trimmed_mean"])
+@pytest.mark.parametrize("num_devices", [8, 4, 2, 1])
+@pytest.mark.parametrize("kept", [None, np.arange(8) != 5, np.arange(8) < 2], ids=["all", "seven", "two"])
+def test_slices_are_sorted_as_the_whole(name, num_devices, kept):
+    """1003 elements are not a multiple of the devices; those of the small leaf are gathered."""
+    layout, reducer = Layout.of(8, num_devices=num_devices), reducers.make(name, axis_name=AXES)
+
+    def update(grads, contributes):
+        extra = {} if kept is None else {"contributes": contributes}
+        return reducer.update(grads, reducer.init(grads), **extra)[0]
+
+    grads = {"large": with_wild_values(8, 1003).reshape(8, 17, 59), "small": with_wild_values(8, 3)}
+    lanes = jax.vmap(update, axis_name=AXES[1])
+    given = jax.tree.map(layout.split, (grads, np.ones(8, bool) if kept is None else kept))
+    result = map_devices(lanes, layout=layout, mapping="shard_map")(*given)
+    for leaf, values in grads.items():
+        counted = values if kept is None else values[kept]
+        expected = by_sorting("coordinate_median" if len(counted) == 2 else name, counted)
+        for replica in np.asarray(result[leaf]).reshape(8, *expected.shape):
+            np.testing.assert_allclose(replica, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["coordinate_median", "trimmed_mean"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("num_workers", [8, 64])
+def test_slices_send_what_an_all_reduce_sends(name, dtype, num_workers):
+    reducer, gradient = reducers.make(name, axis_name=WORKER), jax.ShapeDtypeStruct((64, 100), dtype)
+    share = 2 * (num_workers - 1) / num_workers
+    for extra, of_mask in (({}, 0), ({"contributes": np.True_}, 4)):
+        moved = reducers.traffic(reducer, gradient, axis_sizes={WORKER: num_workers}, **extra)
+        assert moved.bytes_per_worker == pytest.approx(share * (gradient.size * dtype.dtype.itemsize + of_mask))
 
 
 @pytest.mark.parametrize("num_workers", [3, 4, 7, 8])

@@ -11,7 +11,8 @@ from reducers.adasum.fold import weigher
 from reducers.adasum.pair import pair
 from reducers.adasum.tree import Tree, fold
 from reducers.backend import sum_neighbours
-from reducers.gram.engine import combine_rows, too_small
+from reducers.collectives import too_small
+from reducers.gram.engine import combine_rows
 from reducers.gram.scales import wide
 
 # How many lanes are folded at once, a power of two. With all pairs of n lanes, each lane takes part in n dot products;

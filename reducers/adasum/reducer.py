@@ -15,9 +15,9 @@ from reducers.adasum.gather import gather_and_fold
 from reducers.adasum.halving import halving
 from reducers.adasum.lanes import TOGETHER, LanePlan, fold_lanes, plan_lanes
 from reducers.adasum.tree import Tree
-from reducers.collectives import AxisName, axes_of, gather_workers, in_buckets, num_workers
+from reducers.collectives import AxisName, axes_of, gather_workers, in_buckets, num_workers, too_small
 from reducers.gram import groups
-from reducers.gram.engine import Weighed, exchange_slices, too_small
+from reducers.gram.engine import Weighed, exchange_slices
 from reducers.gram.reducer import split_axes
 from reducers.gram.scales import wide
 from reducers.gram.telemetry import initial_metrics, metrics_of

@@ -19,12 +19,10 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.backend import dot_products
-from reducers.collectives import cut, gather_workers, join, num_workers
+from reducers.collectives import cut, from_slices, gather_workers, join, slice_size, to_slices
 from reducers.gram.products import Products
 from reducers.gram.scales import nonzero, power_of_two, wide
 
-# Vectors of fewer elements, and of fewer elements a gradient, are gathered as they are.
-_MIN_ELEMENTS, _MIN_ELEMENTS_PER_GRADIENT = 64, 8
 # Squared norms between these leave float32 room enough for all dot products of the vectors as they are.
 _PLAIN_SQUARES = (1e-24, 1e24)
 
@@ -47,14 +45,6 @@ class Weighed(NamedTuple):
 Combined = list[tuple[jax.Array, Weighed]]  # of each vector the weighted sum, [m], and how it was made
 
 
-def too_small(num_elements: int, *, num_gradients: int) -> bool:
-    """Returns whether slices of a vector are too small to be worth an exchange.
-
-    Dot products of so few elements lose digits, too, where many gradients nearly cancel.
-    """
-    return num_elements < max(_MIN_ELEMENTS, _MIN_ELEMENTS_PER_GRADIENT * num_gradients)
-
-
 def exchange_slices(
     vectors: Sequence[jax.Array], state: Any, *, weigh: Weigh, axes: tuple[str, ...], present: jax.Array
 ) -> Combined:
@@ -73,15 +63,12 @@ def exchange_slices(
     if not axes:
         sums, weighed = combine_rows([wide(x)[None] for x in vectors], state, weigh=weigh, present=present)
         return _each(sums, weighed)
-    parts = [_slices(x, num_workers(axes)) for x in vectors]  # (k, devices, m / devices) each
-    block = join(parts, axis=2)
-    block = lax.all_to_all(block, axes, split_axis=1, concat_axis=0)  # (devices, k, M)
-    widths = [part.shape[2] for part in parts]
-    rows = _alike(wide(block.reshape(-1, block.shape[-1])), widths)
+    sizes = [x.shape[1] for x in vectors]
+    block = to_slices(vectors, axes)  # (n, M)
+    rows = _alike(wide(block), [slice_size(size, axes) for size in sizes])
     sums, weighed = combine_rows(rows, state, weigh=weigh, axes=axes, present=present)
     whole = join([x.ravel() for x in sums]).astype(block.dtype)  # (M,)
-    padded = cut(gather_workers(whole, axes), widths)  # (devices, m / devices) each
-    return [(x.reshape(-1)[: v.shape[1]], weighed.of(i)) for i, (x, v) in enumerate(zip(padded, vectors, strict=True))]
+    return [(x, weighed.of(i)) for i, x in enumerate(from_slices(whole, sizes, axes))]
 
 
 def gather_all(
@@ -189,8 +176,3 @@ def _alike(block: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
 
 def _gram(rows: Sequence[jax.Array]) -> jax.Array:
     return join([dot_products(r) for r in rows])  # (vectors, n, n)
-
-
-def _slices(vector: jax.Array, num_slices: int) -> jax.Array:
-    padded = jnp.pad(vector, ((0, 0), (0, -vector.shape[1] % num_slices)))
-    return padded.reshape(len(vector), num_slices, -1)

@@ -7,9 +7,17 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import AxisName, axes_of, devices_and_lanes, gather_workers, in_buckets, num_workers
+from reducers.collectives import (
+    AxisName,
+    axes_of,
+    devices_and_lanes,
+    gather_workers,
+    in_buckets,
+    num_workers,
+    too_small,
+)
 from reducers.gram import groups, telemetry
-from reducers.gram.engine import Weighed, exchange_slices, gather_all, too_small
+from reducers.gram.engine import Weighed, exchange_slices, gather_all
 from reducers.gram.products import Products
 from reducers.options import check_options
 from reducers.record import Used

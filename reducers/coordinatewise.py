@@ -1,0 +1,59 @@
+"""Means of the values in the middle, coordinate by coordinate: each device sorts a slice of all workers' gradients."""
+
+from typing import Any
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers import backend
+from reducers.collectives import (
+    devices_and_lanes,
+    from_slices,
+    gather_workers,
+    map_together,
+    num_workers,
+    to_slices,
+    too_small,
+)
+
+
+def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, contributes: jax.Array | None) -> Any:
+    r"""Averages over workers what is left of each coordinate's values without the largest and the smallest ones.
+
+    .. math:: R(g_1, \dots, g_n)_j = \frac{1}{n - 2k} \sum_{i=k+1}^{n-k} g_{(i)j}
+
+    Args:
+      updates: a tree of this worker's arrays.
+      axes: the worker axes, outer first.
+      num_trimmed: k, how many values are dropped at either end; (n - 1) // 2 of n workers that are counted, if that is
+        less.
+      contributes: whether this worker is counted; None counts all.
+
+    Returns:
+      The tree of means, in the dtypes of the updates. NaN counts as the largest value; means of no workers are NaN.
+    """
+    devices, lanes = devices_and_lanes(axes)
+    total = num_workers(axes)
+    count: Any = total
+    trimmed: Any = min(num_trimmed, (total - 1) // 2)
+    if contributes is not None:
+        count = lax.psum(jnp.asarray(contributes, jnp.int32), axes)
+        trimmed = jnp.minimum(trimmed, (count - 1) // 2)
+
+    def of_rows(rows: jax.Array) -> jax.Array:  # (W, m) -> (m,)
+        ordered = backend.sort_rows(rows.astype(jnp.promote_types(rows.dtype, jnp.float32)))
+        kept = [jnp.where((trimmed <= i) & (i < count - trimmed), row, 0) for i, row in enumerate(ordered)]
+        return sum(kept[1:], kept[0]) / (count - 2 * trimmed)
+
+    def reduce(g: jax.Array) -> jax.Array:
+        # Where a worker is not counted it has NaN, which is last in the order.
+        sent = (g if contributes is None else jnp.where(contributes, g, jnp.nan)).ravel()
+        if num_workers(devices) == 1 or too_small(g.size, num_gradients=total):
+            result = of_rows(gather_workers(sent, axes)).astype(g.dtype)
+        else:
+            middle = of_rows(to_slices([gather_workers(sent, lanes)], devices)).astype(g.dtype)
+            (result,) = from_slices(middle, [g.size], devices)
+        return result.reshape(g.shape)
+
+    return map_together(reduce, updates, axis_name=axes)
