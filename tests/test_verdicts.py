@@ -220,6 +220,32 @@ def backup_split(rows):
     return decided(sooner and -slope - half > 0.5)
 
 
+def orthogonality(rows):
+    p_values = []
+    middle = (1 / math.sqrt(8) + 1) / 2
+    for measure in ("mean", "model"):
+        curves, parts = [], []
+        for row in rows:
+            layers = np.array(list(row["layers"].values())).mean(0)
+            curve, step = np.array(row["whole"]) if measure == "model" else layers, np.array(row["step"])
+            last = step[-1]
+            curves.append((curve[step <= 0.02 * last].mean(), curve[step > last * 2 / 3].mean()))
+            number = np.ceil(step * 6 / last).astype(int)
+            parts.append([curve[number == i].mean() for i in range(1, 7)])
+        early, late = np.array(curves).T
+        p_values.append(stats.ttest_rel(late, early, alternative="greater").pvalue)
+        p_values.append(stats.ttest_1samp(early, middle, alternative="less").pvalue)
+        p_values.append(stats.ttest_1samp(late, middle, alternative="greater").pvalue)
+        p_values.append(stats.page_trend_test(parts).pvalue)
+    over_run = {name: [np.mean(row["layers"][name]) for row in rows] for name in rows[0]["layers"]}
+    first = next(i for i, row in enumerate(rows) if row["seed"] == 0)
+    low, high = (pick(over_run, key=lambda name: over_run[name][first]) for pick in (min, max))
+    others = [i for i in range(len(rows)) if i != first]
+    low, high = ([over_run[name][i] for i in others] for name in (low, high))
+    p_values.append(stats.ttest_rel(high, low, alternative="greater").pvalue)
+    return decided(all_significant(p_values))
+
+
 def partitioned_state(rows):
     exact = all(abs(row["measured"] - row["state"]) <= 1e-3 * row["state"] for row in rows if "measured" in row)
     shares = [
@@ -246,6 +272,7 @@ AGAIN = {
         emulation_error,
         adasum_groups,
         backup_split,
+        orthogonality,
         partitioned_state,
     )
 }
