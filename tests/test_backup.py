@@ -14,6 +14,7 @@ import reducers
 from reducers import arrivals
 from reducers.arrivals import deadline_arrivals, first_arrivals, k_batch_arrivals
 from tests.cases import CASES, SECONDS, TIMES, adasum, first
+from tests.test_gram_family import FAMILY
 from tests.test_reducers import WORKER, absent, reduce, stateless, tree_of, twenty_steps
 
 COMBINERS = ("adasum", "coordinate_median", "mean", "sign_majority", "sum", "trimmed_mean")
@@ -168,7 +169,7 @@ OVER_FIVE = [
 
 
 def test_the_combiners_are_those_that_take_a_mask():
-    assert set(COMBINERS) == {case.name for case in CASES if case.takes_mask} - {"stale"}
+    assert {*COMBINERS, *FAMILY} == {case.name for case in CASES if case.takes_mask} - {"corrupt", "stale"}
 
 
 def check_no_leak(run):

@@ -65,9 +65,8 @@ BROKEN = {
     ),
     f"{LATE} --config.reducer.name=backup_workers --config.reducer.num_required=9": "required=9: exceeds num_workers=8",
     f"{LATE} --config.reducer.name=backup_workers": "config.reducer.num_required: missing",
-    f"{LATE} --config.reducer.name=deadline --config.reducer.deadline_seconds=2 --config.reducer.combine=adacons": (
-        "config.reducer.combine: must be a reducer that takes a mask"
-    ),
+    f"{LATE} --config.reducer.name=deadline --config.reducer.deadline_seconds=2 "
+    "--config.reducer.combine=dynamic_backup_workers": "config.reducer.combine: must be a reducer that takes a mask",
     "--config.reducer.name=stale --config.reducer.delay_steps=1 --config.reducer.combine={{'name':'sum','nmae':3}}": (
         "config.reducer.combine.nmae: unknown key"
     ),
