@@ -31,7 +31,8 @@ def geometric_median(
     .. math:: w_i \leftarrow \frac{1 / \max(\nu, |z - g_i|)}{\sum_j 1 / \max(\nu, |z - g_j|)}, \qquad z = \sum_i w_i g_i
 
     which starts from z = 0; nu is ``smoothing`` times the median of the distances from z. Fewer than half of the
-    workers, whatever they send, cannot move it beyond the others.
+    workers, whatever they send, cannot move it beyond the others. Of two gradients any point between is a median; it
+    then is the one that is nearer to the shorter of them, by the ratio of their norms.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.

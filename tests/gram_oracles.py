@@ -18,9 +18,9 @@ def krum(g, *, byzantine=1, selected=1):
 
 
 def geometric_median(g, *, steps=20_000):
-    """Weiszfeld's iteration from the mean, to its end."""
+    """Weiszfeld's iteration from zero, to its end; of two points any between is a median, and the start decides."""
     scale = _norms(g).max() or 1
-    points, z = g / scale, g.mean(0) / scale
+    points, z = g / scale, np.zeros_like(g[0])
     for _ in range(steps):
         weights = 1 / np.maximum(_norms(points - z), 1e-12)
         after = weights @ points / weights.sum()
