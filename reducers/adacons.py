@@ -8,7 +8,6 @@ from jax import numpy as jnp
 from reducers.collectives import AxisName
 from reducers.gram import from_gram
 from reducers.gram.reducer import Telemetry
-from reducers.gram.scales import nonzero
 from reducers.options import check_options
 from reducers.reducer import Reducer
 
@@ -77,10 +76,8 @@ def adacons(
 
     def rule(products, state):
         present, count = products.present, products.present.sum()
-        inverse = jnp.where(products.scales == 0, 0, 1 / nonzero(products.unit_norms))
-        largest = products.scales.max()
-        shares = products.scales / nonzero(largest)
-        weights = largest * (inverse * (products.gram @ shares)) / jnp.maximum(count, 1)
+        directions, largest = products.directions, products.scales.max()
+        weights = largest * (directions * (products.gram @ products.relative_scales)) / jnp.maximum(count, 1)
 
         order = jnp.argsort(jnp.where(present, weights, jnp.inf))  # the worker of each rank
         ranked = weights[order]
@@ -90,7 +87,7 @@ def adacons(
         total, magnitude = mine.sum(), jnp.abs(mine).sum()
         vanishes = total <= _NOISE * magnitude  # NaN does not
         consensus = jnp.where(vanishes, 0, mine / jnp.where(vanishes, 1, total))
-        return consensus * inverse, Average(jnp.ones_like(state.started), averages)
+        return consensus * directions, Average(jnp.ones_like(state.started), averages)
 
     def init(dtype):
         return Average(started=jnp.zeros((), bool), average=jnp.zeros((), dtype))

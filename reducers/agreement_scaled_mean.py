@@ -53,7 +53,7 @@ def agreement_scaled_mean(
     check_options(agreement_scaled_mean, max_scale=max_scale)
 
     def rule(products, state):
-        gram, _ = products.at_one_scale
+        gram = products.at_one_scale
         count = jnp.maximum(products.present.sum(), 1).astype(gram.dtype)
         of_each, of_sum = jnp.trace(gram), gram.sum()
         largest = count if max_scale is None else max_scale

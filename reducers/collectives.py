@@ -233,18 +233,26 @@ def map_together(reduce: Callable[[jax.Array], jax.Array], tree: Any, *, axis_na
 
 
 def in_buckets(
-    reduce: Callable[[list[int], list[jax.Array]], list[tuple[jax.Array, Any]]], vectors: Sequence[jax.Array]
+    reduce: Callable[[list[int], list[jax.Array]], list[tuple[jax.Array, Any]]],
+    vectors: Sequence[jax.Array],
+    *,
+    axis_name: tuple[str, ...],
 ) -> list[tuple[jax.Array, Any]]:
     """Applies ``reduce`` to buckets of vectors; the number of calls follows the bytes, not the number of vectors.
+
+    Where nothing is sent, all vectors are one bucket.
 
     Args:
       reduce: takes the places of vectors and the vectors; returns for each a vector and any other value.
       vectors: arrays of the same dtype in any number of dimensions.
+      axis_name: the devices that they are reduced over; empty for one device.
 
     >>> double = lambda places, bucket: [(2 * x, place) for x, place in zip(bucket, places)]
-    >>> in_buckets(double, [jnp.ones(2), jnp.ones(1)])
+    >>> in_buckets(double, [jnp.ones(2), jnp.ones(1)], axis_name=("device",))
     [(Array([2., 2.], dtype=float32), 0), (Array([2.], dtype=float32), 1)]
     """
+    if not axis_name:
+        return reduce(list(range(len(vectors))), list(vectors)) if vectors else []
     results: dict[int, tuple[jax.Array, Any]] = {}
     ends: list[jax.Array] = []  # an element of each bucket's result
     for bucket in buckets(vectors):

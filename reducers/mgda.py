@@ -64,8 +64,7 @@ def mgda(
 
 def shortest(products: Products, *, num_steps: int) -> jax.Array:
     """Returns the weights of the shortest convex combination of the gradients, [n]."""
-    gram, _ = products.at_one_scale
-    present = products.present
+    gram, present = products.at_one_scale, products.present
     count = jnp.maximum(present.sum(), 1)
 
     def step(_, weights):

@@ -40,8 +40,7 @@ def radial_directional(axis_name: AxisName, *, granularity: str = "layer", telem
     """
 
     def rule(products, state):
-        directions = jnp.where(products.scales == 0, 0, 1 / nonzero(products.unit_norms))
-        count = jnp.maximum(products.present.sum(), 1)
+        directions, count = products.directions, jnp.maximum(products.present.sum(), 1)
         length = products.length_of(directions)
         vanishes = length <= _NOISE * (products.scales != 0).sum()
         return jnp.where(vanishes, 0, products.norms.sum() / count / nonzero(length) * directions), state

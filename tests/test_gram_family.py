@@ -28,7 +28,7 @@ every_rule = pytest.mark.parametrize("name", FAMILY)
 
 
 def combined(name, grads, *, extra=(), **options):
-    """What all workers hold, [...], of gradients [W, ...]."""
+    """Returns the result that all workers hold, [...], of gradients [W, ...]."""
     options = {**FAMILY.get(name, {}), **options}
     result = reduce(lambda axis_name: reducers.make(name, axis_name=axis_name, **options), grads, extra=dict(extra))
     for leaf in jax.tree.leaves(result):
@@ -132,7 +132,7 @@ ROBUST |= {"coordinate_median": {}, "trimmed_mean": {"num_trimmed": 2}}
 
 
 def corrupted(name, how, grads, **options):
-    """What a reducer makes of the gradients of nine workers of which two send something else."""
+    """Returns all workers' results where two of nine send something else than their gradients."""
     inner = lambda axis: reducers.make(name, axis_name=axis, **options)  # noqa: E731
     return reduce(
         lambda axis_name: reducers.corrupt(axis_name, workers=(2, 5), how=how, combine=inner(axis_name)), grads

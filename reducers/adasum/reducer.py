@@ -219,7 +219,8 @@ def _reduce(
     if plan.folded and rest.num_nodes == 1:
         return {name: vector[0] for name, vector in nodes.items()}, {}
 
-    def reduce(which: Algorithm, bucket: list[jax.Array]) -> list[tuple[jax.Array, Any]]:
+    def reduce(which: Algorithm, places: list[int], bucket: list[jax.Array]) -> list[tuple[jax.Array, Any]]:
+        del places
         if which == "halving":
             return halving(bucket, axes=devices)
         if which == "gather":
@@ -233,8 +234,7 @@ def _reduce(
     results: dict[str, jax.Array] = {}
     weighed: dict[str, Weighed] = {}
     for which, names in chosen.items():
-        stacked, run = [nodes[name] for name in names], functools.partial(reduce, which)
-        done = in_buckets(lambda places, bucket, run=run: run(bucket), stacked) if devices else run(stacked)  # type: ignore[misc]
+        done = in_buckets(functools.partial(reduce, which), [nodes[name] for name in names], axis_name=devices)
         for name, (result, how) in zip(names, done, strict=True):
             results[name] = result
             if has_telemetry:

@@ -1,4 +1,4 @@
-"""What a rule knows of the workers' gradients: their dot products, apart from their scales."""
+"""Dot products of the workers' gradients, apart from their scales: all that a rule is given."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ class Products(NamedTuple):
 
     @property
     def finite(self) -> jax.Array:
-        """Which workers are present with a gradient that is finite, [n] bool."""
+        """Whether each worker is present with a finite gradient, [n] bool."""
         return self.present & jnp.isfinite(jnp.diagonal(self.gram)) & jnp.isfinite(self.scales)
 
     @property
@@ -46,10 +46,14 @@ class Products(NamedTuple):
         return self.scales * self.unit_norms
 
     @property
-    def cosines(self) -> jax.Array:
-        """Cosines of the angles between gradients, [n, n]; 0 with a zero gradient."""
-        norms = nonzero(self.unit_norms)
-        return self.gram / norms[:, None] / norms[None, :]
+    def directions(self) -> jax.Array:
+        """Weights of the units in the gradients over their norms, [n]; 0 of a zero gradient."""
+        return jnp.where(self.scales == 0, 0, 1 / nonzero(self.unit_norms))
+
+    @property
+    def relative_scales(self) -> jax.Array:
+        """Scales over the largest of them, [n]."""
+        return self.scales / nonzero(self.scales.max())
 
     @property
     def distances(self) -> jax.Array:
@@ -64,11 +68,9 @@ class Products(NamedTuple):
         return jnp.where(jnp.eye(len(squares), dtype=bool), 0, distances)
 
     @property
-    def at_one_scale(self) -> tuple[jax.Array, jax.Array]:
-        """The Gram matrix of the gradients over the largest of their scales, [n, n], and that scale."""
-        largest = self.scales.max()
-        shares = self.scales / nonzero(largest)
-        return self.gram * shares[:, None] * shares[None, :], largest
+    def at_one_scale(self) -> jax.Array:
+        """The Gram matrix of the gradients over the largest of their scales, [n, n]."""
+        return self.gram * self.relative_scales[:, None] * self.relative_scales[None, :]
 
     def of_units(self, weights: jax.Array) -> jax.Array:
         """Returns the weights of the units, [n], for weights of the gradients; 0 stays 0 whatever the gradient is."""

@@ -137,8 +137,7 @@ def combine(vectors, state, *, weigh, axis_name: AxisName, present: jax.Array) -
       For every vector the result, [m], and how it was made.
     """
     devices, lanes = split_axes(axis_name)
-    num_devices = num_workers(devices)
-    if num_devices == 1:
+    if num_workers(devices) == 1:
         devices = ()
     stacked = [gather_workers(vector, lanes) for vector in vectors]  # (k, m) each
     small = [too_small(x.shape[1], num_gradients=len(present)) for x in stacked]
@@ -151,8 +150,7 @@ def combine(vectors, state, *, weigh, axis_name: AxisName, present: jax.Array) -
             of_bucket = jax.tree.map(lambda x: x[indices], state)
             return exchange(bucket, of_bucket, weigh=weigh, axes=devices, present=present)
 
-        held = [stacked[i] for i in chosen]
-        done = in_buckets(reduce, held) if devices else reduce(range(len(held)), held) if held else []
+        done = in_buckets(reduce, [stacked[i] for i in chosen], axis_name=devices)
         results |= dict(zip(chosen, done, strict=True))
     return [results[i] for i in range(len(vectors))]
 

@@ -39,7 +39,7 @@ ZERO = Telemetry(*[0.0] * len(Telemetry._fields))
 
 
 class Lengths(NamedTuple):
-    """What telemetry is made of: dot products of one group, the length of its result, and the spread of its weights."""
+    """Dot products of one group, the length of its result, and the spread of its weights: the input of telemetry."""
 
     products: Products
     length: jax.Array
@@ -68,14 +68,14 @@ def telemetry_of(lengths: Lengths) -> Telemetry:
     McCandlish et al., "An Empirical Model of Large-Batch Training", arXiv 1812.06162, appendix A.1, with batches of one
     worker and of all workers.
     """
-    (gram, scales, _), length, spread = lengths
+    products, length, spread = lengths
+    gram, scales, _ = products
     squares = jnp.diagonal(gram)
     counted = (scales > 0) & (squares > 0)
     count = counted.sum()
     inverse = jnp.where(counted, 1 / jnp.sqrt(jnp.where(counted, squares, 1)), 0)
     cosine = (inverse @ gram @ inverse - count) / jnp.maximum(count * (count - 1), 1)
-    largest = scales.max()
-    shares = scales / nonzero(largest)
+    largest, shares = scales.max(), products.relative_scales
     of_all, of_sum = shares**2 @ squares, jnp.maximum(shares @ gram @ shares, 0)
     mean_square, square_of_mean = of_all / jnp.maximum(count, 1), of_sum / jnp.maximum(count, 1) ** 2
     several = jnp.where(count > 1, largest**2 / jnp.maximum(count - 1, 1), 0)
