@@ -66,7 +66,7 @@ def defaults() -> list[Candidate]:
     A reducer that needs an option is included. It raises when it is made, and is then listed with the reason.
 
     >>> [candidate.label for candidate in defaults()][1:3]
-    ['adasum:algorithm=auto', 'adasum:algorithm=gram']
+    ['adasum:algorithm=gram', 'adasum:algorithm=halving']
     """
     labels = []
     for name in reducers.REDUCERS:

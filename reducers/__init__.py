@@ -28,7 +28,7 @@ from typing import Any
 import optax
 
 from reducers.adacons import adacons
-from reducers.adasum import adasum, adasum_algorithms
+from reducers.adasum import adasum
 from reducers.agreement_scaled_mean import agreement_scaled_mean
 from reducers.apply_if_finite import apply_if_finite
 from reducers.backup_workers import backup_workers
@@ -68,7 +68,6 @@ __all__ = [
     "Waited",
     "adacons",
     "adasum",
-    "adasum_algorithms",
     "agreement_scaled_mean",
     "all_finite",
     "apply_if_finite",

@@ -145,6 +145,26 @@ def too_small(num_elements: int, *, num_gradients: int) -> bool:
     return num_elements < max(_MIN_ELEMENTS, _MIN_ELEMENTS_PER_GRADIENT * num_gradients)
 
 
+def by_size(
+    vectors: Sequence[jax.Array],
+    *,
+    num_gradients: int,
+    small: Callable[[list[jax.Array]], list[Any]],
+    large: Callable[[list[jax.Array]], list[Any]],
+) -> list[Any]:
+    """Combines vectors, [..., m], that are ``too_small`` in one way and the others in another; keeps their order.
+
+    >>> by_size([jnp.ones(2), jnp.ones(100)], num_gradients=2, small=lambda xs: ["small"], large=lambda xs: ["large"])
+    ['small', 'large']
+    """
+    results: dict[int, Any] = {}
+    for is_small, combine in ((True, small), (False, large)):
+        places = [i for i, x in enumerate(vectors) if too_small(x.shape[-1], num_gradients=num_gradients) == is_small]
+        if places:
+            results |= dict(zip(places, combine([vectors[i] for i in places]), strict=True))
+    return [results[i] for i in range(len(vectors))]
+
+
 def slice_size(num_elements: int, axes: tuple[str, ...]) -> int:
     """Returns the number of elements in a device's slice of a vector, padding included."""
     return -(-num_elements // num_workers(axes))

@@ -260,7 +260,7 @@ def test_an_interrupted_run_keeps_what_it_has(calls_before, tmp_path, capsys, mo
         ("--reducers=", "name=''"),
         ("--reducers=maen", "did you mean 'mean'"),
         ("--reducers=mean:speed=1", "reducers='mean:speed=1': speed: unknown key; allowed: none"),
-        ("--reducers=adasum:algorithm=ring", "algorithm='ring': must be one of 'auto', 'gram'"),
+        ("--reducers=adasum:algorithm=ring", "algorithm='ring': must be one of 'gram', 'halving'"),
         ("--reducers=adasum:granularity=(", "granularity='('"),
         ("--reducers=adacons:momentum=1", "momentum=1: must be float in [0, 1)"),
         ("--reducers=adacons:momentum", "'momentum' must be key=value"),

@@ -255,7 +255,7 @@ def test_waiting():
 @pytest.mark.slow
 def test_processes():
     found = named(processes.benchmark(repeats=1, log=print, num_floats=20_000, counts=(1, 2)))
-    assert [name.partition(",")[0] for name in found][:2] == ["mean", "adasum (auto) over mean"] and len(found) == 9
+    assert [name.partition(",")[0] for name in found][:2] == ["mean", "adasum (gram) over mean"] and len(found) == 9
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 from jax import numpy as jnp
@@ -11,7 +10,7 @@ from reducers.adasum.fold import weigher
 from reducers.adasum.pair import pair
 from reducers.adasum.tree import Tree, fold
 from reducers.backend import sum_neighbours
-from reducers.collectives import too_small
+from reducers.collectives import by_size
 from reducers.gram.engine import combine_rows
 from reducers.gram.scales import wide
 
@@ -20,79 +19,58 @@ from reducers.gram.scales import wide
 TOGETHER = 8
 
 
-class LanePlan(NamedTuple):
-    """How far each device can follow the tree with its own lanes alone.
-
-    Attributes:
-      added: how many neighbouring lanes are first added up.
-      folded: how many neighbours are then folded, in turn.
-      rest: the tree that is left, over all devices' nodes.
-    """
-
-    added: int
-    folded: tuple[int, ...]
-    rest: Tree
-
-
-def plan_lanes(num_lanes: int, tree: Tree, *, only_sums: bool = False) -> LanePlan:
-    """Finds the subtrees that every device holds whole: groups, and powers of two of neighbours.
+def whole_subtrees(num_lanes: int, tree: Tree) -> tuple[list[Tree], Tree]:
+    """Finds the subtrees that every device holds whole: groups, parts of sums, and powers of two of neighbours.
 
     Args:
       num_lanes: of each device.
       tree: over all workers.
-      only_sums: leaves the folding to the exchange between devices.
 
-    >>> plan_lanes(12, Tree(24))  # each device has three subtrees of four
-    LanePlan(added=1, folded=(4,), rest=Tree(num_nodes=6, group_size=1, within='adasum'))
-    >>> plan_lanes(64, Tree(128)).folded
-    (8, 8)
-    >>> plan_lanes(4, Tree(16, 8, "sum"))  # half a group
-    LanePlan(added=4, folded=(), rest=Tree(num_nodes=4, group_size=2, within='sum'))
+    Returns:
+      Subtrees to be combined one after the other, and the tree that is left, over all devices' nodes.
+
+    >>> whole_subtrees(12, Tree(24))  # each device has three subtrees of four
+    ([Tree(num_nodes=4, group_size=1, within='adasum')], Tree(num_nodes=6, group_size=1, within='adasum'))
+    >>> [subtree.num_nodes for subtree in whole_subtrees(64, Tree(128))[0]]
+    [8, 8]
+    >>> whole_subtrees(4, Tree(16, 8, "sum"))  # half a group
+    ([Tree(num_nodes=4, group_size=4, within='sum')], Tree(num_nodes=4, group_size=2, within='sum'))
     """
-    added = 1
-    if tree.within == "sum" and tree.group_size > 1:
-        added = math.gcd(num_lanes, tree.group_size)
-        num_lanes //= added
-        tree = Tree(tree.num_nodes // added, tree.group_size // added, "sum")
-    if only_sums or (tree.within == "sum" and tree.group_size > 1):
-        return LanePlan(added, (), tree)
-    folded: tuple[int, ...] = ()
-    if tree.group_size > 1 and num_lanes % tree.group_size == 0:
-        folded, num_lanes, tree = (tree.group_size,), num_lanes // tree.group_size, tree.after_groups()
-    together = math.gcd(num_lanes, tree.group_size) if tree.group_size > 1 else num_lanes
-    together &= -together  # its largest power of two
-    rest = Tree(tree.num_nodes // together, max(1, tree.group_size // together))
-    while together > 1:
-        folded = (*folded, min(together, TOGETHER))
-        together //= folded[-1]
-    return LanePlan(added, folded, rest)
+    found: list[Tree] = []
+    while True:
+        size = math.gcd(num_lanes, tree.group_size) if tree.group_size > 1 else num_lanes
+        adds = tree.group_size > 1 and tree.within == "sum"
+        if not adds and (size != tree.group_size or size == 1):
+            size = min(size & -size, TOGETHER)  # a power of two
+        if size == 1:
+            return found, tree
+        found.append(Tree(size, size if adds else 1, tree.within))
+        num_lanes //= size
+        tree = Tree(tree.num_nodes // size, max(1, tree.group_size // size), tree.within)
 
 
-def fold_lanes(layers: Sequence[jax.Array], plan: LanePlan, *, present: jax.Array) -> list[jax.Array]:
-    """Combines a device's nodes as planned.
+def fold_lanes(layers: Sequence[jax.Array], subtree: Tree, *, present: jax.Array) -> list[jax.Array]:
+    """Combines a device's neighbouring nodes along copies of a subtree.
 
     Args:
       layers: [lanes, m] each.
-      plan: of ``plan_lanes``.
+      subtree: one that ``whole_subtrees`` finds.
       present: [lanes], which of them may be anything but zero.
 
     Returns:
-      The nodes of each layer that are left, [k, m], in float32 at least if anything was combined.
+      The nodes of each layer, [lanes / subtree.num_nodes, m], in float32 at least.
 
-    >>> fold_lanes([jnp.eye(2)], LanePlan(2, (), Tree(1)), present=jnp.ones(2, bool))
+    >>> fold_lanes([jnp.eye(2)], Tree(2), present=jnp.ones(2, bool))  # orthogonal: the sum
     [Array([[1., 1.]], dtype=float32)]
     """
-    if plan.added > 1:
-        layers = [sum_neighbours(wide(nodes), plan.added) for nodes in layers]
-        present = present.reshape(-1, plan.added).any(1)
-    for size in plan.folded:
-        blocks = [wide(nodes).reshape(-1, size, nodes.shape[-1]) for nodes in layers]
-        small = [too_small(nodes.shape[-1], num_gradients=size) for nodes in layers]
-        blocks_present = present.reshape(len(blocks[0]), size)
-        large = [block for block, is_small in zip(blocks, small, strict=True) if not is_small]
-        of_large = jnp.tile(blocks_present, (len(large), 1))
-        folded = iter(combine_rows(large, (), weigh=weigher(Tree(size)), present=of_large)[0] if large else ())
-        present = blocks_present.any(1)
-        fold_block = jax.vmap(lambda block, size=size: fold(pair, block, Tree(size)))
-        layers = [fold_block(x) if is_small else next(folded) for x, is_small in zip(blocks, small, strict=True)]
-    return list(layers)
+    size = subtree.num_nodes
+    if subtree.group_size > 1:
+        return [sum_neighbours(wide(nodes), size) for nodes in layers]
+    blocks = [wide(nodes).reshape(-1, size, nodes.shape[1]) for nodes in layers]
+    fold_vectors = jax.vmap(lambda block: fold(pair, block, subtree))
+
+    def fold_products(large: list[jax.Array]) -> list[jax.Array]:
+        present_in = jnp.tile(present.reshape(-1, size), (len(large), 1))
+        return combine_rows(large, (), weigh=weigher(subtree), present=present_in)[0]
+
+    return by_size(blocks, num_gradients=size, small=lambda xs: list(map(fold_vectors, xs)), large=fold_products)

@@ -1,5 +1,7 @@
 """The tree along which Adasum combines many gradients, neighbours first."""
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -58,12 +60,13 @@ def fold(combine: Callable[[Any, Any], Any], nodes: Any, tree: Tree) -> Any:
     """Folds along the first axis, neighbours first: ((0, 1), (2, 3)), ...
 
     Where a level has an odd node out, its last, it goes up unpaired: 5 nodes fold as (((0, 1), (2, 3)), 4), 6 as
-    (((0, 1), (2, 3)), (4, 5)). For powers of two this is Horovod's tree. Groups are folded first, each by itself.
+    (((0, 1), (2, 3)), (4, 5)). For powers of two this is Horovod's tree. Groups are folded or added up first, each by
+    itself.
 
     Args:
       combine: of two nodes.
       nodes: tree of arrays with a leading axis of ``tree.num_nodes``.
-      tree: its shape; groups that are added up have been, before this.
+      tree: its shape.
 
     >>> fold(lambda a, b: 10 * a + b, jnp.arange(1, 6), Tree(5))  # (((1, 2), (3, 4)), 5)
     Array(1545, dtype=int32)
@@ -72,8 +75,9 @@ def fold(combine: Callable[[Any, Any], Any], nodes: Any, tree: Tree) -> Any:
     """
     n = tree.num_nodes
     if tree.group_size > 1:
+        inside = combine if tree.within == "adasum" else functools.partial(jax.tree.map, operator.add)
         grouped = jax.tree.map(lambda x: x.reshape(-1, tree.group_size, *x.shape[1:]), nodes)
-        nodes = jax.vmap(lambda group: fold(combine, group, Tree(tree.group_size)))(grouped)
+        nodes = jax.vmap(lambda group: fold(inside, group, Tree(tree.group_size)))(grouped)
         return fold(combine, nodes, tree.after_groups())
     while n > 1:
         num_pairs = n // 2

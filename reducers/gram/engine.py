@@ -62,7 +62,7 @@ def exchange_slices(
     """
     if not axes:
         sums, weighed = combine_rows([wide(x)[None] for x in vectors], state, weigh=weigh, present=present)
-        return _each(sums, weighed)
+        return each(sums, weighed)
     sizes = [x.shape[1] for x in vectors]
     block = to_slices(vectors, axes)  # (n, M)
     rows = _alike(wide(block), [slice_size(size, axes) for size in sizes])
@@ -71,24 +71,18 @@ def exchange_slices(
     return [(x, weighed.of(i)) for i, x in enumerate(from_slices(whole, sizes, axes))]
 
 
-def gather_all(
-    vectors: Sequence[jax.Array], state: Any, *, weigh: Weigh, axes: tuple[str, ...], present: jax.Array
-) -> Combined:
-    """Combines vectors of which each device then has all gradients: n - 1 times the bytes, best for small vectors.
+def gather_rows(vectors: Sequence[jax.Array], axes: tuple[str, ...]) -> list[jax.Array]:
+    """Gathers all gradients of vectors whole: n - 1 times the bytes, which is little for small ones.
 
-    Arguments and result are those of ``exchange_slices``.
+    Returns:
+      As ``combine_rows`` takes them, [vectors, n, m] each, in float32 at least.
     """
-    rows = _alike(gathered(vectors, axes), [x.shape[1] for x in vectors])
-    return _each(*combine_rows(rows, state, weigh=weigh, present=present))
-
-
-def gathered(vectors: Sequence[jax.Array], axes: tuple[str, ...]) -> jax.Array:
-    """Returns all gradients of vectors joined, [n, M], in float32 at least."""
     block = join(vectors, axis=1)  # (k, M)
-    return wide(gather_workers(block, axes).reshape(-1, block.shape[1]))
+    return _alike(wide(gather_workers(block, axes).reshape(-1, block.shape[1])), [x.shape[1] for x in vectors])
 
 
-def _each(sums: list[jax.Array], weighed: Weighed) -> Combined:
+def each(sums: list[jax.Array], weighed: Weighed) -> Combined:
+    """Returns the sums that ``combine_rows`` makes, and how, vector by vector."""
     return [(result, weighed.of(i)) for i, result in enumerate(itertools.chain.from_iterable(sums))]
 
 

@@ -72,6 +72,19 @@ class Products(NamedTuple):
         """The Gram matrix of the gradients over the largest of their scales, [n, n]."""
         return self.gram * self.relative_scales[:, None] * self.relative_scales[None, :]
 
+    @classmethod
+    def joined(cls, parts: "Products") -> "Products":
+        """Returns the products of vectors from those of their parts, which have a leading axis of parts.
+
+        >>> parts = Products(jnp.ones((2, 1, 1)), jnp.array([[3.0], [4.0]]), jnp.ones((2, 1), bool))
+        >>> Products.joined(parts).norms
+        Array([5.], dtype=float32)
+        """
+        gram, scales, present = parts
+        largest = scales.max(0)
+        shares = scales / nonzero(largest)[None]
+        return cls((shares[:, :, None] * gram * shares[:, None, :]).sum(0), largest, present.any(0))
+
     def of_units(self, weights: jax.Array) -> jax.Array:
         """Returns the weights of the units, [n], for weights of the gradients; 0 stays 0 whatever the gradient is."""
         return jnp.where(weights == 0, 0, weights * self.scales)

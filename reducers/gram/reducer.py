@@ -1,9 +1,10 @@
 """Reducers made of a rule: a function from the workers' dot products to the weights of their gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
+import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
@@ -14,11 +15,11 @@ from reducers.collectives import (
     gather_workers,
     in_buckets,
     num_workers,
-    too_small,
 )
-from reducers.gram import groups, telemetry
-from reducers.gram.engine import Weighed, exchange_slices, gather_all
+from reducers.gram import groups
+from reducers.gram.engine import Combined, Weighed, exchange_slices
 from reducers.gram.products import Products
+from reducers.gram.telemetry import initial_metrics, metrics_of
 from reducers.options import check_options
 from reducers.record import Used
 from reducers.reducer import Reducer
@@ -91,7 +92,7 @@ def from_gram(
     """
     check_options(from_gram, granularity=granularity, telemetry=telemetry)
     groups.check(granularity)
-    axes, weigh = axes_of(axis_name), jax.vmap(rule)
+    axes, weigh, has_telemetry = axes_of(axis_name), jax.vmap(rule), telemetry == "on"
 
     def init_fn(params):
         members = groups.members(params, granularity)
@@ -99,64 +100,45 @@ def from_gram(
         dtypes = [jnp.result_type(jnp.float32, *(leaves[i] for i in indices)) for indices in members.values()]
         states = [init(dtype) for dtype in dtypes] or [init(jnp.float32)]
         rule_state = jax.tree.map(lambda *parts: jnp.stack(parts), *states)
-        return GramState(rule_state, Used(jnp.array(True)), _initial_metrics(members, telemetry))
+        return GramState(rule_state, Used(jnp.array(True)), initial_metrics(members) if has_telemetry else {})
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
         vectors, restore = groups.split(updates, granularity)
         if not vectors:
             return updates, state
-        present = jnp.ones(num_workers(axes), bool)
-        if contributes is not None:
-            present = gather_workers(jnp.asarray(contributes, bool), axes)
-            vectors = {name: jnp.where(contributes, vector, 0) for name, vector in vectors.items()}
+        vectors, present = take_part(vectors, contributes, axes)
         of_all = jax.tree.map(lambda x: jnp.moveaxis(gather_workers(x, axes), 0, 1), state.rule)  # [groups, n, ...]
-        combined = combine(list(vectors.values()), of_all, weigh=weigh, axis_name=axes, present=present)
+        devices, lanes = split_axes(axes)
+
+        def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
+            of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
+            return exchange_slices(bucket, of_bucket, weigh=weigh, axes=devices, present=present)
+
+        stacked = [gather_workers(vector, lanes) for vector in vectors.values()]  # (k, m) each
+        combined = in_buckets(reduce, stacked, axis_name=devices)
         results = dict(zip(vectors, [result for result, _ in combined], strict=True))
-        weighed = [how for _, how in combined]
-        own = jax.tree.map(lambda *parts: jnp.stack(parts)[:, lax.axis_index(axes)], *[how.state for how in weighed])
-        own = jax.tree.map(lambda new, old: new.astype(old.dtype), own, state.rule)
-        metrics = _metrics(dict(zip(vectors, weighed, strict=True)), telemetry)
-        record = Used(_are_used(weighed, present)[lax.axis_index(axes)])
-        return restore(results), GramState(own, record, metrics)
+        weighed = dict(zip(vectors, [how for _, how in combined], strict=True))
+        worker, of_groups = lax.axis_index(axes), [how.state for how in weighed.values()]
+        own = jax.tree.map(lambda old, *new: jnp.stack(new)[:, worker].astype(old.dtype), state.rule, *of_groups)
+        record = Used(_are_used(weighed.values(), present)[worker])
+        return restore(results), GramState(own, record, metrics_of(weighed) if has_telemetry else {})
 
     return Reducer(init_fn, update_fn, axis_name=axes, takes_mask=True, homogeneous=homogeneous)
 
 
-def combine(vectors, state, *, weigh, axis_name: AxisName, present: jax.Array) -> list[tuple[jax.Array, Weighed]]:
-    """Combines vectors of this worker with those of all others, large ones by slices and small ones whole.
-
-    Args:
-      vectors: [m] each.
-      state: of the rule, [groups, n, ...].
-      weigh: the rule over a leading axis of groups.
-      axis_name: the worker axes, outer first; lanes last.
-      present: [n] bool.
-
-    Returns:
-      For every vector the result, [m], and how it was made.
-    """
-    devices, lanes = split_axes(axis_name)
-    if num_workers(devices) == 1:
-        devices = ()
-    stacked = [gather_workers(vector, lanes) for vector in vectors]  # (k, m) each
-    small = [too_small(x.shape[1], num_gradients=len(present)) for x in stacked]
-    results: dict[int, tuple[jax.Array, Weighed]] = {}
-    for exchange, are_small in ((gather_all, True), (exchange_slices, False)):
-        chosen = [i for i, is_small in enumerate(small) if is_small == are_small]
-
-        def reduce(places, bucket, exchange=exchange, chosen=chosen):
-            indices = jnp.array([chosen[place] for place in places])
-            of_bucket = jax.tree.map(lambda x: x[indices], state)
-            return exchange(bucket, of_bucket, weigh=weigh, axes=devices, present=present)
-
-        done = in_buckets(reduce, [stacked[i] for i in chosen], axis_name=devices)
-        results |= dict(zip(chosen, done, strict=True))
-    return [results[i] for i in range(len(vectors))]
+def take_part(
+    vectors: dict[str, jax.Array], contributes: jax.Array | None, axes: tuple[str, ...]
+) -> tuple[dict[str, jax.Array], jax.Array]:
+    """Returns the vectors, zeros where this worker is not counted, and who is, [n] bool."""
+    if contributes is None:
+        return vectors, jnp.ones(num_workers(axes), bool)
+    present = gather_workers(jnp.asarray(contributes, bool), axes)
+    return {name: jnp.where(contributes, vector, 0) for name, vector in vectors.items()}, present
 
 
 def split_axes(axis_name: AxisName) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the axes of devices and those of lanes.
+    """Returns the axes of devices, none if there is one device alone, and those of lanes.
 
     Raises:
       ValueError: if lanes do not come last.
@@ -165,10 +147,10 @@ def split_axes(axis_name: AxisName) -> tuple[tuple[str, ...], tuple[str, ...]]:
     devices, lanes = devices_and_lanes(axes)
     if (*devices, *lanes) != axes:
         raise ValueError(f"axis_name={axes!r}: vmapped axes ({', '.join(lanes)}) must come after those of devices")
-    return devices, lanes
+    return devices if num_workers(devices) > 1 else (), lanes
 
 
-def _are_used(weighed: list[Weighed], present: jax.Array) -> jax.Array:
+def _are_used(weighed: Iterable[Weighed], present: jax.Array) -> jax.Array:
     """Returns who counts, [n] bool: workers with a weight other than 0 for a gradient that is not zero in any group.
 
     All that are present count where nobody has such a weight, as where all gradients are zero.
@@ -176,11 +158,3 @@ def _are_used(weighed: list[Weighed], present: jax.Array) -> jax.Array:
     has_weight = [(how.weights != 0) | (how.products.scales == 0) for how in weighed]
     used = jnp.stack(has_weight).any(0) & present
     return jnp.where(used.any(), used, present)
-
-
-def _metrics(weighed: dict[str, Weighed], switch: Telemetry) -> dict[str, Any]:
-    return telemetry.metrics_of(weighed) if switch == "on" else {}
-
-
-def _initial_metrics(members: dict[str, list[int]], switch: Telemetry) -> dict[str, Any]:
-    return telemetry.initial_metrics(members) if switch == "on" else {}

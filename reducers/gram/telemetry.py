@@ -38,37 +38,43 @@ class Telemetry(NamedTuple):
 ZERO = Telemetry(*[0.0] * len(Telemetry._fields))
 
 
-class Lengths(NamedTuple):
-    """Dot products of one group, the length of its result, and the spread of its weights: the input of telemetry."""
+class Combination(NamedTuple):
+    """The gradients of one group by their dot products, the norm of what was made of them, and its weights' spread."""
 
     products: Products
-    length: jax.Array
+    norm: jax.Array
     weight_spread: jax.Array
 
-    @classmethod
-    def of(cls, weighed: Weighed) -> "Lengths":
-        """Returns the lengths of one group."""
-        products, weights, _ = weighed
-        counted = products.scales > 0
-        inverse = jnp.where(counted, products.scales.max() / nonzero(products.scales), 0)
-        of_gradients = weights / nonzero(jnp.abs(weights).max()) * inverse
-        magnitude = jnp.abs(of_gradients).sum() / jnp.maximum(counted.sum(), 1)
-        spread = jnp.where(counted, of_gradients, -jnp.inf).max() - jnp.where(counted, of_gradients, jnp.inf).min()
-        return cls(products, products.length_of(weights), jnp.where(counted.any(), spread, 0) / nonzero(magnitude))
+
+def _combination(weighed: Weighed) -> Combination:
+    products, weights, _ = weighed
+    counted = products.scales > 0
+    inverse = jnp.where(counted, products.scales.max() / nonzero(products.scales), 0)
+    of_gradients = weights / nonzero(jnp.abs(weights).max()) * inverse
+    magnitude = jnp.abs(of_gradients).sum() / jnp.maximum(counted.sum(), 1)
+    spread = jnp.where(counted, of_gradients, -jnp.inf).max() - jnp.where(counted, of_gradients, jnp.inf).min()
+    return Combination(products, products.length_of(weights), jnp.where(counted.any(), spread, 0) / nonzero(magnitude))
 
 
-def telemetry_of(lengths: Lengths) -> Telemetry:
+def _joined(groups: Sequence[Combination]) -> Combination:
+    """Returns the vector that consists of these groups; the spread of its weights is the largest of any group."""
+    products, norms, spreads = jax.tree.map(lambda *parts: jnp.stack(parts), *groups)
+    longest = norms.max()
+    return Combination(Products.joined(products), longest * jnp.linalg.norm(norms / nonzero(longest)), spreads.max())
+
+
+def telemetry_of(combination: Combination) -> Telemetry:
     """Returns the telemetry of a group.
 
     >>> three_and_four = Products(jnp.eye(2), jnp.array([3.0, 4.0]), jnp.ones(2, bool))
-    >>> [round(float(x), 3) for x in telemetry_of(Lengths(three_and_four, jnp.array(5.0), jnp.array(0.0)))]
+    >>> [round(float(x), 3) for x in telemetry_of(Combination(three_and_four, jnp.array(5.0), jnp.array(0.0)))]
     [1.0, 0.0, 2.0, 0.0, 12.5, 0.0]
 
     Reference: orthogonality as the authors of arXiv 2006.02924 log it in their BERT training; the two estimates as in
     McCandlish et al., "An Empirical Model of Large-Batch Training", arXiv 1812.06162, appendix A.1, with batches of one
     worker and of all workers.
     """
-    products, length, spread = lengths
+    products, norm, spread = combination
     gram, scales, _ = products
     squares = jnp.diagonal(gram)
     counted = (scales > 0) & (squares > 0)
@@ -80,42 +86,20 @@ def telemetry_of(lengths: Lengths) -> Telemetry:
     mean_square, square_of_mean = of_all / jnp.maximum(count, 1), of_sum / jnp.maximum(count, 1) ** 2
     several = jnp.where(count > 1, largest**2 / jnp.maximum(count - 1, 1), 0)
     return Telemetry(
-        orthogonality=_over(length, largest * jnp.sqrt(of_all)),
+        orthogonality=norm / nonzero(largest * jnp.sqrt(of_all)),  # with 1 for a denominator of 0, as the authors do
         cosine=cosine,
-        gain=_over(length, largest * jnp.sqrt(square_of_mean)),
+        gain=norm / nonzero(largest * jnp.sqrt(square_of_mean)),
         squared_gradient=several * (count * square_of_mean - mean_square),
         covariance_trace=several * count * (mean_square - square_of_mean),
         weight_spread=spread,
     )
 
 
-def joined(groups: Sequence[Lengths]) -> Lengths:
-    """Returns the lengths of the vector that consists of these groups, whose result was computed group by group.
-
-    The spread of its weights is the largest of any group.
-
-    >>> group = Lengths(Products(jnp.eye(2), jnp.array([3.0, 4.0]), jnp.ones(2, bool)), jnp.array(5.0), jnp.array(0.0))
-    >>> [round(float(x), 3) for x in joined([group, group]).products.gram.ravel()]
-    [2.0, 0.0, 0.0, 2.0]
-    """
-    (gram, scales, present), length, spread = jax.tree.map(lambda *parts: jnp.stack(parts), *groups)
-    largest, longest = scales.max(0), length.max()
-    shares = scales / nonzero(largest)[None]
-    whole = (shares[:, :, None] * gram * shares[:, None, :]).sum(0)
-    of_model = Products(whole, largest, present.any(0))
-    return Lengths(of_model, longest * jnp.linalg.norm(length / nonzero(longest)), spread.max())
-
-
-def _over(length: jax.Array, other: jax.Array) -> jax.Array:
-    """Returns the ratio; as the authors do, replaces a denominator of 0 by 1."""
-    return length / nonzero(other)
-
-
 def metrics_of(groups: dict[str, Weighed]) -> dict[str, jax.Array]:
     """Returns name -> scalar, as in records: "cosine/Dense_0/kernel" is a group's and "cosine" the whole model's."""
-    lengths = {name: Lengths.of(weighed) for name, weighed in groups.items()}
-    model = telemetry_of(joined(list(lengths.values()))) if lengths else ZERO
-    return _as_metrics({name: telemetry_of(of_group) for name, of_group in lengths.items()}, model=model)
+    found = {name: _combination(weighed) for name, weighed in groups.items()}
+    model = telemetry_of(_joined(list(found.values()))) if found else ZERO
+    return _as_metrics({name: telemetry_of(combination) for name, combination in found.items()}, model=model)
 
 
 def initial_metrics(groups: Iterable[str]) -> dict[str, jax.Array]:
