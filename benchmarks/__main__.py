@@ -60,12 +60,18 @@ def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
 
 
 def publish(*, measured: Path = MEASURED) -> None:
-    """Copies the measured results to the published ones, and writes their page."""
+    """Copies the measured results to the published ones, and writes their page and its figure."""
+    from benchmarks import drawing
+    from benchmarks import measured as results
+
     report.PUBLISHED.mkdir(exist_ok=True)
     for name in BENCHMARKS:
         if (measured / f"{name}.json").exists():
             shutil.copy(measured / f"{name}.json", report.PUBLISHED)
     report.PAGE.write_text(report.page(BENCHMARKS))
+    reduction = report.PUBLISHED / "reduction.json"
+    if reduction.exists():
+        drawing.reduction(results.read(reduction)[1]).savefig(reduction.with_suffix(".png"), dpi=120)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,8 +1,10 @@
-"""Adasum against the mean, for 8 workers on 8 devices of one process and 10 million floats in ResNet-50's leaves.
+"""Reducers against the mean, for 8 workers on 8 devices of one process and 10 million floats in ResNet-50's leaves.
 
     python -m benchmarks.reduction
 
-This is the one result of ``benchmarks.reducers`` that has a target; that command measures every reducer at any size.
+Adasum and each rule on dot products, all in turns with the mean; what they send; and the bound of their exchange, an
+all-to-all and an all-gather of slices without anything computed. ``benchmarks.reducers`` measures every reducer at any
+size.
 """
 
 import sys
@@ -12,40 +14,87 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
+import jax
+import optax
+
 from benchmarks import candidates, command, leaves, loops
+from benchmarks.candidates import Candidate
 from benchmarks.command import Found, Log
 from benchmarks.measure import Row, measure
 from benchmarks.measured import Measured, Target
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
+from reducers.collectives import axes_of, devices_and_lanes, from_slices, gather_workers, in_buckets, to_slices
 
 WORKERS, FLOATS, MAX_SECONDS = 8, 10_000_000, 300.0
+ADASUM, HALVING, GATHER, MODEL = (
+    "adasum",
+    "adasum:algorithm=halving",
+    "adasum:algorithm=gather",
+    "adasum:granularity=model",
+)
+LAYERWISE = ("radial_directional",)
+OF_MODEL = ("adacons", "agreement_scaled_mean", "geometric_median", "krum", "multi_krum", "mgda", "pcgrad", "upgrad")
+COORDINATEWISE = ("coordinate_median", "trimmed_mean")
+EXCHANGE = "all-to-all and all-gather alone"
 
 
-def benchmark(*, repeats: int, log: Log) -> Found:
-    """Measures one reducer on one set of leaves, as ``benchmarks.reducers`` does."""
+def benchmark(*, repeats: int, log: Log, num_floats: int = FLOATS) -> Found:
+    """Measures reducers on one set of leaves, as ``benchmarks.reducers`` does.
+
+    Args:
+      repeats: the number of rounds.
+      log: called with lines of progress.
+      num_floats: the number of floats of a gradient.
+    """
     keep_freed_memory()
     configure_cpu_devices(WORKERS, num_devices=WORKERS)
     layout = Layout.of(WORKERS, num_devices=WORKERS)
     rows: list[Row] = []
-    ((name, shapes),) = leaves.sets(["resnet50_like"], sizes=[FLOATS])
-    measure(
-        name,
-        shapes,
-        [candidates.parse("adasum")],
-        layout=layout,
-        repeats=repeats,
-        max_seconds=MAX_SECONDS,
-        rows=rows,
-        log=log,
-    )
-    (row,) = rows
-    if row.refused:
-        raise RuntimeError(row.refused)
+    ((name, shapes),) = leaves.sets(["resnet50_like"], sizes=[num_floats])
+    labels = (ADASUM, HALVING, GATHER, MODEL, *LAYERWISE, *OF_MODEL, *COORDINATEWISE)
+    exchange = Candidate(EXCHANGE, exchange_alone)
+    measured = [exchange, *map(candidates.parse, labels)]
+    measure(name, shapes, measured, layout=layout, repeats=repeats, max_seconds=MAX_SECONDS, rows=rows, log=log)
+    if refused := [row for row in rows if row.refused]:
+        raise RuntimeError(f"{refused[0].reducer}: {refused[0].refused}")
+    of = {row.reducer: row for row in rows}
+    where = f"{WORKERS} devices, {num_floats / 1e6:g} M floats"
+    targets = {ADASUM: Target("<=", 2.0), **dict.fromkeys(COORDINATEWISE, Target("<=", 3.0))}
     found = [
-        Measured("adasum over mean, 8 devices, 10 M floats", row.ratios.tolist(), target=Target("<=", 1.3)),
-        Measured("mean, 8 devices, 10 M floats", row.baseline_seconds, unit="s"),
+        Measured(f"{label} over mean, {where}", row.ratios.tolist(), target=targets.get(label))
+        for label, row in of.items()
     ]
+    for label in (*LAYERWISE, *OF_MODEL):
+        base = ADASUM if label in LAYERWISE else MODEL
+        ratios = [own / other for own, other in zip(of[label].seconds, of[base].seconds, strict=True)]
+        found.append(Measured(f"{label} over {base}", ratios, target=Target("<=", 1.1)))
+    for label, row in of.items():
+        assert row.traffic is not None
+        found.append(
+            Measured(f"{label} sends", [row.traffic.bytes_per_worker / (4 * row.num_floats)], unit="gradients")
+        )
+    found.append(Measured(f"mean, {where}", of[ADASUM].baseline_seconds, unit="s"))
     return Found(found, loops.devices(layout.num_devices))
+
+
+def exchange_alone(*, axis_name: str | tuple[str, ...]) -> optax.GradientTransformationExtraArgs:
+    """Returns a transformation that exchanges slices of all gradients and gathers those of the first worker's back."""
+
+    def update(updates, state, params=None, **extra_args):
+        del params, extra_args
+        devices, lanes = devices_and_lanes(axes_of(axis_name))
+        flat, treedef = jax.tree.flatten(updates)
+
+        def there_and_back(places, bucket):
+            del places
+            whole = from_slices(to_slices(bucket, devices)[0], [x.shape[1] for x in bucket], devices)
+            return [(x, None) for x in whole]
+
+        sent = in_buckets(there_and_back, [gather_workers(x.ravel(), lanes) for x in flat], axis_name=devices)
+        results = [x.reshape(leaf.shape) for (x, _), leaf in zip(sent, flat, strict=True)]
+        return jax.tree.unflatten(treedef, results), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
 if __name__ == "__main__":

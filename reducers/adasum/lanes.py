@@ -7,8 +7,8 @@ import jax
 from jax import numpy as jnp
 
 from reducers.adasum.fold import weigher
-from reducers.adasum.pair import pair
-from reducers.adasum.tree import Tree, fold
+from reducers.adasum.gather import fold_vectors
+from reducers.adasum.tree import Tree
 from reducers.backend import sum_neighbours
 from reducers.collectives import by_size
 from reducers.gram.engine import combine_rows
@@ -67,10 +67,9 @@ def fold_lanes(layers: Sequence[jax.Array], subtree: Tree, *, present: jax.Array
     if subtree.group_size > 1:
         return [sum_neighbours(wide(nodes), size) for nodes in layers]
     blocks = [wide(nodes).reshape(-1, size, nodes.shape[1]) for nodes in layers]
-    fold_vectors = jax.vmap(lambda block: fold(pair, block, subtree))
 
     def fold_products(large: list[jax.Array]) -> list[jax.Array]:
         present_in = jnp.tile(present.reshape(-1, size), (len(large), 1))
         return combine_rows(large, (), weigh=weigher(subtree), present=present_in)[0]
 
-    return by_size(blocks, num_gradients=size, small=lambda xs: list(map(fold_vectors, xs)), large=fold_products)
+    return by_size(blocks, num_gradients=size, small=lambda xs: fold_vectors(xs, subtree), large=fold_products)

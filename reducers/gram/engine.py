@@ -62,7 +62,7 @@ def exchange_slices(
     """
     if not axes:
         sums, weighed = combine_rows([wide(x)[None] for x in vectors], state, weigh=weigh, present=present)
-        return each(sums, weighed)
+        return [(result[0], weighed.of(i)) for i, result in enumerate(sums)]
     sizes = [x.shape[1] for x in vectors]
     block = to_slices(vectors, axes)  # (n, M)
     rows = _alike(wide(block), [slice_size(size, axes) for size in sizes])
@@ -72,18 +72,9 @@ def exchange_slices(
 
 
 def gather_rows(vectors: Sequence[jax.Array], axes: tuple[str, ...]) -> list[jax.Array]:
-    """Gathers all gradients of vectors whole: n - 1 times the bytes, which is little for small ones.
-
-    Returns:
-      As ``combine_rows`` takes them, [vectors, n, m] each, in float32 at least.
-    """
+    """Gathers all gradients of vectors whole, [n, m] each, in float32 at least: n - 1 times the bytes."""
     block = join(vectors, axis=1)  # (k, M)
-    return _alike(wide(gather_workers(block, axes).reshape(-1, block.shape[1])), [x.shape[1] for x in vectors])
-
-
-def each(sums: list[jax.Array], weighed: Weighed) -> Combined:
-    """Returns the sums that ``combine_rows`` makes, and how, vector by vector."""
-    return [(result, weighed.of(i)) for i, result in enumerate(itertools.chain.from_iterable(sums))]
+    return cut(wide(gather_workers(block, axes).reshape(-1, block.shape[1])), [x.shape[1] for x in vectors])
 
 
 @functools.partial(jax.jit, static_argnames=("weigh", "axes"))  # vectors of one size are traced once
