@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 import benchmarks.__main__ as program
-from benchmarks import command, measured, report, rounds
+from benchmarks import command, drawing, measured, report, rounds
 from benchmarks.measured import Measured, Target
 
 CHILD = """
@@ -114,6 +114,14 @@ def test_the_published_page_is_that_of_the_published_files():
     assert set(there) <= set(program.BENCHMARKS)
     if there:
         assert report.PAGE.read_text() == report.page(program.BENCHMARKS)
+
+
+def test_the_figure_has_each_reducer_once():
+    over = {"quick over mean, 8 devices": [1.5, 2.0, 2.5], "slow over mean, 8 devices": [4.0, 5.0]}
+    figure = drawing.reduction(found(**over, **{"quick sends": [1.75], "slow sends": [7.0]}, ratio=[1.1]))
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["slow  (7.00)", "quick  (1.75)"]
+    assert list(axes.containers[0].lines[0].get_xdata()) == [4.5, 2.0]
 
 
 def unexplained(found, *, notes):

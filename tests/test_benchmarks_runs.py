@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import dispatch, groups, loops, measure, processes, scaling, simulation, start_up, waiting
+from benchmarks import dispatch, groups, loops, measure, processes, reduction, scaling, simulation, start_up, waiting
 from benchmarks.candidates import parse
 from benchmarks.leaves import plain
 from data.tokenizers import CLS, SEP
@@ -256,6 +256,16 @@ def test_waiting():
 def test_processes():
     found = named(processes.benchmark(repeats=1, log=print, num_floats=20_000, counts=(1, 2)))
     assert [name.partition(",")[0] for name in found][:2] == ["mean", "adasum (gram) over mean"] and len(found) == 9
+
+
+@pytest.mark.slow
+def test_reduction():
+    found = named(reduction.benchmark(repeats=1, log=print, num_floats=20_000))
+    over_mean = {name.partition(" over mean")[0] for name in found if " over mean, 8 devices" in name}
+    sends = {name.removesuffix(" sends"): one.median for name, one in found.items() if name.endswith(" sends")}
+    assert sends.keys() == over_mean and {"adasum", "krum", reduction.EXCHANGE} < over_mean
+    assert sends["adasum:algorithm=gather"] == pytest.approx(7)
+    assert sends[reduction.EXCHANGE] == pytest.approx(1.75, rel=0.1)  # slices of tiny leaves are padded
 
 
 @pytest.mark.slow
