@@ -220,6 +220,28 @@ def backup_split(rows):
     return decided(sooner and -slope - half > 0.5)
 
 
+def sync_async(rows):
+    final = [row for row in rows if row["split"] == "test"]
+    target = {"mnist": 0.94, "cifar10": 0.7, "digits": 0.8}[final[0]["data"]]
+    p_values, gaps = [], {}
+    for n in sorted({row["num_workers"] for row in final}):
+        ends, times = collections.defaultdict(dict), collections.defaultdict(dict)
+        for row in final:
+            if row["num_workers"] == n:
+                reached = np.array(row["accuracy"]) >= target
+                if row["mode"] == "synchronous" and not reached.any():
+                    return "not tested"
+                at = reached.argmax() if reached.any() else -1
+                ends[row["mode"]][row["seed"]] = row["accuracy"][-1]
+                times[row["mode"]][row["seed"]] = row["simulated_seconds"][at]
+        gaps[n] = [ends["synchronous"][seed] - ends["asynchronous"][seed] for seed in ends["synchronous"]]
+        for found, side in ((ends, "greater"), (times, "less")) if n > 53 else ():
+            both = [list(found[mode].values()) for mode in ("synchronous", "asynchronous")]
+            p_values.append(stats.ttest_ind(*both, equal_var=False, alternative=side).pvalue)
+    wider = stats.ttest_ind(gaps[max(gaps)], gaps[min(gaps)], equal_var=False, alternative="greater").pvalue
+    return decided(all_significant([*p_values, wider]))
+
+
 def orthogonality(rows):
     p_values = []
     middle = (1 / math.sqrt(8) + 1) / 2
@@ -272,6 +294,7 @@ AGAIN = {
         emulation_error,
         adasum_groups,
         backup_split,
+        sync_async,
         orthogonality,
         partitioned_state,
     )
