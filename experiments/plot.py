@@ -389,7 +389,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m experiments.plot", description="Draws curves of runs.", allow_abbrev=False)
     parser.add_argument("runs", metavar="FOLDER", nargs="+", help="folder of a run, or one with runs below it")
     parser.add_argument("--x", default="step", help=f"one of {', '.join(X_LABELS)} (default: step)")
-    parser.add_argument("--y", help="quantities of the records, separated by commas (default: loss,accuracy)")
+    parser.add_argument(
+        "--y",
+        help="quantities of the records, separated by commas (default: loss,accuracy); 'cosine/*' is that of each "
+        "group of leaves",
+    )
     parser.add_argument(
         "--gantt", metavar="FIRST:LAST", help="draw the activity of each worker in these steps, not curves"
     )
