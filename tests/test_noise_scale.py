@@ -103,6 +103,13 @@ def test_a_run_that_was_stopped_goes_on_with_its_averages(still, tmp_path, monke
 
 ON = ("--config.reducer.name=adasum", "--config.reducer.telemetry=on")
 
+BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6", "--config.arrivals.name=lognormal")
+
+
+def behind_backup_workers(group_size):
+    combine = {"name": "adasum", "telemetry": "on", "group_size": group_size}
+    return (*BACKUP, f"--config.reducer.combine={combine}")
+
 
 @pytest.mark.parametrize(
     ("overrides", "has_it"),
@@ -113,6 +120,10 @@ ON = ("--config.reducer.name=adasum", "--config.reducer.telemetry=on")
         ((*ON, "--config.accumulation.count=4", "--config.accumulation.combine=adasum"), False),
         ((*ON, "--config.accumulation.count=1", "--config.accumulation.combine=adasum"), True),
         ((*ON, "--config.reducer_on=updates"), False),
+        ((*ON, "--config.reducer.group_size=4"), False),
+        ((*ON, "--config.reducer.group_size=4", "--config.reducer.within=adasum"), True),
+        (behind_backup_workers(1), True),
+        (behind_backup_workers(2), False),
         (ON[:1], False),
         ((), False),
     ],

@@ -13,6 +13,7 @@ appendix A.1.
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import reducers
 from training.setup import TrainSetup
@@ -27,11 +28,11 @@ Averages = dict[str, tuple[float, ...]]
 def initial_averages(setup: TrainSetup) -> Averages:
     """Returns the averages before the first step, of whatever the reducer estimates; else an empty dict.
 
-    There are none where what the reducer combines is no mean of the gradients of b examples, nor a multiple of it: it
-    may be an optimizer's updates, or Adasum of micro-batches.
+    There are none where what the reducer measures is no mean of the gradients of b examples, nor a multiple of it: it
+    may be an optimizer's updates, Adasum of micro-batches, or sums over as many workers as a device happens to hold.
     """
     is_mean = setup.micro_batches["count"] == 1 or setup.micro_batches["combine"] != "adasum"
-    if setup.config.reducer_on != "gradients" or not is_mean:
+    if setup.config.reducer_on != "gradients" or not is_mean or _adds_workers(setup.config.reducer.to_dict()):
         return {}
     names = reducers.metrics(setup.worker_shapes.reducer_state)
     places = [name.removeprefix(SQUARED_GRADIENT) for name in names if name.startswith(SQUARED_GRADIENT)]
@@ -70,3 +71,9 @@ def noise_scales(averages: Averages, *, batch_size: int) -> dict[str, float]:
         for place, (trace, square) in averages.items()
         if square > 0
     }
+
+
+def _adds_workers(reducer: Mapping[str, Any]) -> bool:
+    """Returns whether Adasum, here or in a reducer's ``combine``, adds groups of workers up before it measures them."""
+    own = reducer.get("group_size", 1) > 1 and reducer.get("within") != "adasum"
+    return own or any(_adds_workers(part) for part in reducer.values() if isinstance(part, Mapping))
