@@ -7,10 +7,12 @@ With `--gantt=FIRST:LAST`, it draws the activity of each worker in these steps b
 A FOLDER is that of a run, finished or not, or one with runs below it, such as that of a sweep. Train records are drawn
 as a thin line, evaluation records as a thick one with markers; a cross marks where the numbers stop being finite. Runs
 that differ in their seed alone are one curve, their mean, with a band of one standard deviation. Each quantity has a
-panel.
+panel. `--y="cosine/*"` draws what a reducer's telemetry records of groups of leaves: a panel for each curve, with the
+model as a thick line and the groups as thin ones.
 """
 
 import difflib
+import fnmatch
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +46,7 @@ X_LABELS: dict[str, str] = {
 DEFAULT_Y = ("loss", "accuracy")
 INCHES = (4.2, 3.1)  # of a panel
 PANELS_IN_A_ROW = 3
+MAX_NAMED = 12  # groups of leaves with a colour and a name each
 MAX_NOTES = 5  # lines about folders that are not drawn
 
 EVALUATION: dict[str, Any] = {
@@ -53,6 +56,8 @@ EVALUATION: dict[str, Any] = {
     "markeredgewidth": 0.7,
     "zorder": 3,
 }
+
+MODEL: dict[str, Any] = {"color": "#000000", "linewidth": 1.8, "zorder": 3}  # beside its groups of leaves
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -82,6 +87,7 @@ def draw(
         runs: label of a run -> its records, each with "kind" ("train" or "eval"), `x` and some of `y`.
         x: the quantity along the axis; seconds turn into minutes or hours where there are many.
         y: the quantities, one panel each; logarithmic where all values are positive and span more than a factor of 50.
+            A pattern such as "cosine/*" has one panel for each run, with "cosine" and all that match.
         deviations: label -> the half-widths of a band around the curve, one record for each of the run's.
 
     Returns:
@@ -97,18 +103,25 @@ def draw(
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     _check(runs, x=x, y=y)
-    rows = math.ceil(len(y) / PANELS_IN_A_ROW)
-    columns = math.ceil(len(y) / rows)
+    panels = [(q, label) for q in y for label in (runs if "*" in q else [None])]
+    rows = math.ceil(len(panels) / PANELS_IN_A_ROW)
+    columns = math.ceil(len(panels) / rows)
     width, height = INCHES[0] * columns, INCHES[1] * rows
     with new_figure(width, height, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06)) as figure:
-        entries = _legend_entries(runs, y=y, has_band=bool(deviations))
+        looks = _group_looks(runs, y)
+        entries = _legend_entries(runs, y=y, looks=looks, has_band=bool(deviations))
         longest = max(len(str(entry.get_label())) for entry in entries)
         across = max(1, min(len(entries), int(width / (0.6 + 0.08 * longest))))
         figure.set_size_inches(width, height + 0.2 * math.ceil(len(entries) / across))
-        panels = list(figure.subplots(rows, columns, squeeze=False).flat)
-        for axes, quantity in zip(panels, y, strict=False):
-            _draw_panel(axes, runs, deviations, x=x, y=quantity)
-        for axes in panels[len(y) :]:
+        places = list(figure.subplots(rows, columns, squeeze=False).flat)
+        first: dict[str, Axes] = {}
+        for axes, (quantity, label) in zip(places, panels, strict=False):
+            if label is None:
+                _draw_panel(axes, runs, deviations, x=x, y=quantity)
+                continue
+            axes.sharey(first.setdefault(quantity, axes))  # runs are compared
+            _draw_groups(axes, runs, deviations, label=label, x=x, y=quantity, looks=looks)
+        for axes in places[len(panels) :]:
             axes.remove()
         by_row = [entry for column in range(across) for entry in entries[column::across]]  # matplotlib fills columns
         figure.legend(handles=by_row, loc="outside lower center", ncols=across)
@@ -117,33 +130,99 @@ def draw(
 
 def _draw_panel(axes: "Axes", runs: Mapping[str, Records], deviations: Mapping[str, Records], *, x: X, y: str) -> None:
     """Draws one quantity of all runs."""
-    from matplotlib import ticker
-
-    unit, per_unit = _time_unit(runs, x=x)
+    _, per_unit = _time_unit(runs, x=x)
     for position, (label, run) in enumerate(runs.items()):
         looks = look(position)
         for kind in ("train", "eval"):
-            points = [(r[x] / per_unit, r[y]) for r in run if r["kind"] == kind and _number(r, x) and _number(r, y)]
-            if not points:
+            points = _points(run, deviations.get(label, ()), kinds=(kind,), x=x, y=y, per_unit=per_unit)
+            if not points.xs:
                 continue
-            xs = [value for value, _ in points]
-            ys = [value if math.isfinite(value) else math.nan for _, value in points]
             if kind == "train":
-                axes.plot(xs, ys, **looks | {"marker": None}, linewidth=0.8, alpha=0.45, zorder=2)
+                axes.plot(points.xs, points.ys, **looks | {"marker": None}, linewidth=0.8, alpha=0.45, zorder=2)
             else:
-                axes.plot(xs, ys, **looks, markevery=max(1, len(xs) // 15), **EVALUATION)
-            _mark_end_of_numbers(axes, xs, ys, colour=looks["color"])
+                axes.plot(points.xs, points.ys, **looks, markevery=max(1, len(points.xs) // 15), **EVALUATION)
+            _mark_end_of_numbers(axes, points, colour=looks["color"])
             if kind == "train" and any(r["kind"] == "eval" and _number(r, y) for r in run):
                 continue  # the band is that of the evaluations
-            widths = [
-                width.get(y, math.nan)
-                for r, width in zip(run, deviations.get(label, ()), strict=False)
-                if r["kind"] == kind and _number(r, x) and _number(r, y)
-            ]
-            if widths:
-                low, high = ([v + sign * w for v, w in zip(ys, widths, strict=True)] for sign in (-1, 1))
-                axes.fill_between(xs, low, high, color=looks["color"], alpha=0.2, linewidth=0)
-    values = [r[y] for run in runs.values() for r in run if _number(r, y) and math.isfinite(r[y])]
+            _draw_band(axes, points, colour=looks["color"])
+    _label_axes(axes, runs, x=x, y=y, drawn=[y])
+
+
+def _draw_groups(
+    axes: "Axes",
+    runs: Mapping[str, Records],
+    deviations: Mapping[str, Records],
+    *,
+    label: str,
+    x: X,
+    y: str,
+    looks: Mapping[str, dict[str, Any]],
+) -> None:
+    """Draws a quantity of the groups of leaves of one run as thin lines, and that of its model as a thick one."""
+    model, groups = _metric(y), _matching(runs, y)
+    _, per_unit = _time_unit(runs, x=x)
+    for quantity in [*groups, model]:
+        how = looks.get(quantity.partition("/")[2], MODEL)
+        deviation = deviations.get(label, ()) if quantity == model else ()
+        # Evaluations have the telemetry of the step before them.
+        points = _points(runs[label], deviation, kinds=("train", "eval"), x=x, y=quantity, per_unit=per_unit)
+        axes.plot(points.xs, points.ys, **how)
+        _mark_end_of_numbers(axes, points, colour=how["color"])
+        _draw_band(axes, points, colour=how["color"])
+    _label_axes(axes, runs, x=x, y=model, drawn=[model, *groups])
+    if len(runs) > 1:
+        axes.set_title(label, fontsize="medium")
+
+
+def _metric(y: str) -> str:
+    """Returns the quantity of the model to which that of a group, or a pattern of those, belongs."""
+    return y.partition("/")[0]
+
+
+def _matching(runs: Mapping[str, Records], pattern: str) -> list[str]:
+    """Returns the quantities of groups of leaves that match a pattern such as "cosine/Dense_*"."""
+    found = {key for run in runs.values() for r in run for key in r if _number(r, key)}
+    return sorted(key for key in found if _metric(pattern) in found and fnmatch.fnmatchcase(key, pattern))
+
+
+def _group_looks(runs: Mapping[str, Records], y: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Returns the group of leaves -> look, the same in all panels; where there are many, they look alike."""
+    quantities = [found for pattern in y if "*" in pattern for found in _matching(runs, pattern)]
+    groups = sorted({quantity.partition("/")[2] for quantity in quantities})
+    if len(groups) > MAX_NAMED:
+        return {group: {"color": REFERENCE["color"], "linewidth": 0.6, "alpha": 0.4} for group in groups}
+    return {group: look(i) | {"marker": "", "linewidth": 0.8} for i, group in enumerate(groups)}
+
+
+class _Points(NamedTuple):
+    """A curve: its x and y, NaN where y is not finite, and the half-widths of its band, if it has one."""
+
+    xs: list[float]
+    ys: list[float]
+    widths: list[float]
+
+
+def _points(run: Records, deviation: Records, *, kinds: Sequence[str], x: X, y: str, per_unit: float) -> _Points:
+    """Returns the points of the records of some kinds that have both quantities."""
+    chosen = [i for i, r in enumerate(run) if r["kind"] in kinds and _number(r, x) and _number(r, y)]
+    return _Points(
+        [run[i][x] / per_unit for i in chosen],
+        [run[i][y] if math.isfinite(run[i][y]) else math.nan for i in chosen],
+        [deviation[i].get(y, math.nan) for i in chosen] if deviation else [],
+    )
+
+
+def _draw_band(axes: "Axes", points: _Points, *, colour: str) -> None:
+    if points.widths:
+        low, high = ([v + sign * w for v, w in zip(points.ys, points.widths, strict=True)] for sign in (-1, 1))
+        axes.fill_between(points.xs, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def _label_axes(axes: "Axes", runs: Mapping[str, Records], *, x: X, y: str, drawn: Sequence[str]) -> None:
+    """Names the axes, and scales them by the quantities that are drawn in any run."""
+    from matplotlib import ticker
+
+    values = [r[q] for run in runs.values() for r in run for q in drawn if _number(r, q) and math.isfinite(r[q])]
     if y.endswith("accuracy"):
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(xmax=1, decimals=None))
     elif values and min(values) > 0 and max(values) > 50 * min(values):
@@ -151,36 +230,45 @@ def _draw_panel(axes: "Axes", runs: Mapping[str, Records], deviations: Mapping[s
     largest = max((r[x] for run in runs.values() for r in run if _number(r, x)), default=0)
     if x in ("step", "examples") and largest >= 10_000:
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
-    axes.set_xlabel(f"{X_LABELS[x]}{unit}")
+    axes.set_xlabel(f"{X_LABELS[x]}{_time_unit(runs, x=x)[0]}")
     axes.set_ylabel(_y_label(y))
     axes.margins(x=0.02)
 
 
-def _mark_end_of_numbers(axes: "Axes", xs: Sequence[float], ys: Sequence[float], *, colour: str) -> None:
+def _mark_end_of_numbers(axes: "Axes", points: _Points, *, colour: str) -> None:
     """Draws a cross at the last finite point before a value that is not finite, which shows divergence."""
+    xs, ys, _ = points
     for i in range(1, len(ys)):
         if math.isnan(ys[i]) and not math.isnan(ys[i - 1]):
             axes.plot(xs[i - 1], ys[i - 1], "x", color=colour, markersize=11, markeredgewidth=2, zorder=4)
 
 
-def _legend_entries(runs: Mapping[str, Records], *, y: Sequence[str], has_band: bool) -> "list[Artist]":
-    """Returns legend entries of the runs, and of thin lines, thick lines, bands and crosses where those appear."""
+def _legend_entries(
+    runs: Mapping[str, Records], *, y: Sequence[str], looks: Mapping[str, dict[str, Any]], has_band: bool
+) -> "list[Artist]":
+    """Returns legend entries of the runs, groups of leaves, thin and thick lines, bands and crosses that appear."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     entries: list[Artist] = []
-    drawn = [r for run in runs.values() for r in run if any(_number(r, quantity) for quantity in y)]
+    of_runs, patterns = [q for q in y if "*" not in q], [q for q in y if "*" in q]
+    shown = [*of_runs, *(quantity for p in patterns for quantity in (_metric(p), *_matching(runs, p)))]
+    drawn = [r for run in runs.values() for r in run if any(_number(r, q) for q in of_runs)]
     evaluated = any(r["kind"] == "eval" for r in drawn)
-    for position, label in enumerate(runs):
-        looks = look(position) | ({} if evaluated else {"marker": ""})
-        entries.append(Line2D([], [], **looks, label=label, **EVALUATION))
     grey = REFERENCE["color"]
+    for position, label in enumerate(runs if of_runs else []):
+        of_run = look(position) | ({} if evaluated else {"marker": ""})
+        entries.append(Line2D([], [], **of_run, label=label, **EVALUATION))
     if len({r["kind"] for r in drawn}) > 1:
         entries.append(Line2D([], [], color=grey, linewidth=0.8, label="training"))
         entries.append(Line2D([], [], color=grey, marker="o", label="evaluation", **EVALUATION))
+    if patterns:
+        entries.append(Line2D([], [], **MODEL, label="model"))
+        named = looks if len(looks) <= MAX_NAMED else {f"each of {len(looks)} groups": next(iter(looks.values()))}
+        entries += [Line2D([], [], **how, label=group) for group, how in named.items()]
     if has_band:
         entries.append(Patch(color=grey, alpha=0.2, linewidth=0, label="± one standard deviation"))
-    if any(not math.isfinite(r[quantity]) for r in drawn for quantity in y if _number(r, quantity)):
+    if any(not math.isfinite(r[q]) for run in runs.values() for r in run for q in shown if _number(r, q)):
         entries.append(
             Line2D([], [], color=grey, linestyle="", marker="x", markeredgewidth=2, label="not finite after this")
         )
@@ -200,6 +288,8 @@ def _time_unit(runs: Mapping[str, Records], *, x: X) -> tuple[str, float]:
 
 
 def _y_label(y: str) -> str:
+    if y.partition("/")[0] == "noise_scale":
+        return f"{y.replace('_', ' ')} (examples)"
     return f"{y.removesuffix('_seconds').replace('_', ' ')} (s)" if y.endswith("_seconds") else y.replace("_", " ")
 
 
@@ -208,9 +298,10 @@ def _check(runs: Mapping[str, Records], *, x: str, y: Sequence[str]) -> None:
         raise ValueError(f"x={x!r}: must be one of {', '.join(X_LABELS)}")
     known = sorted({key for run in runs.values() for r in run for key in r if _number(r, key)} - {"step"})
     for quantity in y or [""]:
-        if quantity not in known:
+        if quantity not in known and not ("*" in quantity and _matching(runs, quantity)):
             near = difflib.get_close_matches(quantity, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"they hold {', '.join(known) or 'nothing'}"
+            listed = ", ".join(key for key in known if _metric(key) not in known or "/" not in key)
+            hint = f"did you mean {near[0]!r}?" if near else f"they hold {listed or 'nothing'}"
             raise ValueError(f"y={quantity!r}: not in the records; {hint}")
     for label, run in runs.items():
         if not any(_number(r, x) for r in run):
@@ -298,7 +389,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m experiments.plot", description="Draws curves of runs.", allow_abbrev=False)
     parser.add_argument("runs", metavar="FOLDER", nargs="+", help="folder of a run, or one with runs below it")
     parser.add_argument("--x", default="step", help=f"one of {', '.join(X_LABELS)} (default: step)")
-    parser.add_argument("--y", help="quantities of the records, separated by commas (default: loss,accuracy)")
+    parser.add_argument(
+        "--y",
+        help="quantities of the records, separated by commas (default: loss,accuracy); 'cosine/*' is that of each "
+        "group of leaves",
+    )
     parser.add_argument(
         "--gantt", metavar="FIRST:LAST", help="draw the activity of each worker in these steps, not curves"
     )

@@ -17,6 +17,7 @@ from data.example_order import ExampleOrder
 from data.feeds import Feeds
 from parallel import Layout, StepsInFlight
 from training.async_train_step import make_step_of_mode
+from training.checkpoints import initial_counters
 from training.evaluate import make_evaluation
 from training.setup import make_setup
 from training.train_state import shared_part, to_host
@@ -150,7 +151,7 @@ def after_each_call(monkeypatch, act):
 
 def checkpoint_of(workdir, setup, which="latest"):
     """Returns the step of a run's checkpoint, and its {"state": TrainState, "counters": dict}."""
-    tree = {"state": setup.abstract_state(), "counters": runs.RunCounters.abstract()}
+    tree = {"state": setup.abstract_state(), "counters": initial_counters(setup).abstract()}
     with runs.Checkpoints(pathlib.Path(workdir) / "checkpoints", access="read") as checkpoints:
         return checkpoints.restore(tree, which=which)
 

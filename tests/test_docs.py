@@ -218,9 +218,11 @@ def test_sweeps_lists_and_plots_run(page, mine, tmp_path, monkeypatch):
     monkeypatch.setattr(queue, "POLL_SECONDS", 0.01)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    for name in ("digits", "mine"):
-        config = {"seed": 0, "optimizer": {"learning_rate": 0.1}}
-        saved.save(f"out/{name}/0", config, [saved.evaluated(1, loss=1.0, accuracy=0.5, bytes_per_worker=8)])
+    measured = {f"{name}{group}": 0.5 for name in ("cosine", "noise_scale") for group in ("", "/Dense_0/kernel")}
+    for name, seed in (("digits", 0), ("mine", 0), ("telemetry", 0), ("telemetry", 1)):
+        config = {"seed": seed, "optimizer": {"learning_rate": 0.1}}
+        record = saved.evaluated(1, loss=1.0, accuracy=0.5, bytes_per_worker=8, **measured)
+        saved.save(f"out/{name}/{seed}", config, [record])
     for module, *arguments in commands_of_runs(page):
         words = [found for word in arguments for found in sorted(glob.glob(word)) or [word.replace(FOLDER, str(mine))]]
         main = plot.main if module == "experiments.plot" else experiments_main

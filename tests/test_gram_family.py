@@ -10,7 +10,7 @@ from jax import numpy as jnp
 import reducers
 from parallel import AXES, Layout, map_devices
 from reducers.gram import Products
-from tests import gram_oracles
+from tests import cases, gram_oracles
 from tests.test_reducers import WORKER, reduce
 
 FAMILY = {  # with the options that make them deterministic
@@ -227,20 +227,43 @@ def test_granularity(granularity):
         np.testing.assert_allclose(np.hstack([results[key] for key in group]), expected, atol=1e-5)
 
 
-def test_gradients_of_all_scales_meet():
-    directions = gaussian(4, 300)
-    scales = np.array([[1e30], [1e-30], [1], [1e30]], np.float32)
-    found = combined("radial_directional", directions * scales)
-    expected = gram_oracles.radial_directional((directions * scales).astype(np.float64))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * norm(expected))
+ORACLES = {"adacons": cases.adacons, "multi_krum": functools.partial(gram_oracles.krum, selected=None)}
+LARGEST = {"bfloat16": 1e30, "float16": 1e3, "float32": 1e30}
+SIGNS = {  # of the exponents of [W, m] elements
+    "alike": np.zeros((5, 40)),
+    "tiny": -np.ones((5, 40)),
+    "huge": np.ones((5, 40)),
+    "workers of any scale": np.broadcast_to([[1], [-1], [0], [1], [0]], (5, 40)),
+    "elements of any scale": np.broadcast_to(np.arange(40) % 3 - 1, (5, 40)),
+}
+# These know their result relative to the longest gradient: the median smooths distances, and mgda compares the squares
+# of lengths, which in float32 vanish beside the longest one's.
+KNOWN_TO_THE_LONGEST = {"geometric_median": 1e-6, "mgda": 1e-19}
 
 
-@pytest.mark.parametrize("name", ["krum", "mgda", "upgrad"])
-def test_half_precision_is_sent_and_comes_back(name):
-    grads = gaussian(8, 4096).astype(np.float16)
-    result = combined(name, grads)
-    assert result.dtype == np.float16
-    np.testing.assert_allclose(result, combined(name, grads.astype(np.float32)), atol=2e-3)
+@every_rule
+def test_every_dtype_and_scale(name):
+    """One program combines a vector of each dtype by itself, for several inputs."""
+    reducer = reducers.make(name, axis_name=WORKER, **FAMILY[name])
+    combine = jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name=WORKER)
+    program = jax.jit(functools.partial(jax.tree.map, combine))
+    oracle = ORACLES.get(name) or getattr(gram_oracles, name)
+    for scales, signs in SIGNS.items():
+        grads = {dtype: jnp.asarray(gaussian(5, 40) * e**signs, dtype) for dtype, e in LARGEST.items()}
+        for dtype, result in program(grads).items():
+            assert result.dtype == dtype
+            wide = np.asarray(grads[dtype], np.float64)
+            expected = oracle(wide)
+            error = np.linalg.norm(np.asarray(result, np.float64) - expected, axis=1)  # of each worker's copy
+            allowed = (float(jnp.finfo(dtype).eps) / 2 + 1e-6) * norm(
+                expected
+            )  # rounding of the result, and of weights
+            allowed = max(allowed, KNOWN_TO_THE_LONGEST.get(name, 0) * np.linalg.norm(wide, axis=-1).max())
+            assert (error <= allowed).all(), (scales, dtype, error / norm(expected))
+
+
+@every_rule
+def test_half_precision_is_sent(name):
     sent = [
         reducers.traffic(reducers.make(name, axis_name=WORKER), jnp.zeros(4096, dtype), axis_sizes={WORKER: 8})
         for dtype in (jnp.float16, jnp.float32)

@@ -229,6 +229,90 @@ def test_refused_in_one_line_with_exit_code_2(tmp_path, capsys, argv, message):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+# ---- telemetry of groups of leaves -----------------------------------------------------------------------------------
+
+GROUPS = ("Dense_0/bias", "Dense_0/kernel", "Dense_1/kernel")
+
+
+def telemetry(cosines=(0.5, 0.25), *, groups=GROUPS, metrics=("cosine", "gain")):
+    """Records in which the metrics of the model are ``cosines``, and those of the i-th group i + 1 larger."""
+    return [
+        {"kind": "train", "step": step, "loss": 1.0}
+        | {metric: value for metric in metrics}
+        | {f"{metric}/{group}": value + i for metric in metrics for i, group in enumerate(groups, start=1)}
+        for step, value in enumerate(cosines, start=1)
+    ]
+
+
+def by_look(axes):
+    """Line width and colour -> the curves, from their first y up."""
+    found = {}
+    for line in sorted(axes.lines, key=lambda line: line.get_ydata()[0]):
+        found.setdefault((line.get_linewidth(), line.get_color()), []).append(line.get_xydata().tolist())
+    return found
+
+
+def test_groups_are_thin_lines_beside_the_thick_one_of_the_model():
+    figure = plot.draw({"mine": telemetry()}, y=["cosine/*"])
+    (axes,) = figure.axes
+    drawn = by_look(axes)
+    model = drawn.pop(max(drawn))
+    assert model == [[[1, 0.5], [2, 0.25]]] and axes.get_ylabel() == "cosine"
+    assert [curve for curves in drawn.values() for curve in curves] == [
+        [[1, 0.5 + i], [2, 0.25 + i]] for i in (1, 2, 3)
+    ]
+    assert len(drawn) == 3 and max(drawn)[0] < 1
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"model", *GROUPS}
+
+
+def test_each_run_has_a_panel_of_groups_and_all_have_one_scale():
+    runs = {"one": telemetry(), "other": telemetry((0.1, 0.2))}
+    figure = plot.draw(runs, y=["loss", "cosine/*"])
+    loss, one, other = figure.axes
+    assert [axes.get_title() for axes in figure.axes] == ["", "one", "other"]
+    assert one.get_ylim() == other.get_ylim() != loss.get_ylim()
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted(texts) == sorted(["one", "other", "model", *GROUPS])
+
+
+def test_a_pattern_chooses_groups_which_look_the_same_in_all_panels():
+    figure = plot.draw({"mine": telemetry()}, y=["cosine/*", "gain/*/kernel"])
+    cosine, gain = (
+        {line.get_ydata()[0]: line.get_color() for line in axes.lines if line.get_linewidth() < 1}
+        for axes in figure.axes
+    )
+    assert set(gain) == {2.5, 3.5} and gain.items() <= cosine.items()
+
+
+def test_many_groups_are_not_named_one_by_one():
+    names = [f"Block_{i}/kernel" for i in range(30)]
+    figure = plot.draw({"mine": telemetry(groups=names)}, y=["cosine/*"])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["model", "each of 30 groups"]
+    drawn = by_look(figure.axes[0])
+    assert sorted(map(len, drawn.values())) == [1, 30]
+
+
+def test_over_seeds_the_model_has_a_band_and_the_groups_are_means(tmp_path):
+    for seed, cosines in enumerate([(0.5, 0.25), (0.7, 0.25)]):
+        write(tmp_path / str(seed), telemetry(cosines), config={"seed": seed, "num_workers": 8})
+    runs, _ = plot.find([str(tmp_path)])
+    ((label, curve),) = plot.curves(runs).items()
+    (axes,) = plot.draw({label: curve.mean}, y=["cosine/*"], deviations={label: curve.deviation}).axes
+    (band,) = axes.collections
+    assert band.get_paths()[0].vertices[:, 1].max() == pytest.approx(0.6 + 0.02**0.5)
+    assert sorted(line.get_ydata()[0] for line in axes.lines) == pytest.approx([0.6, 1.6, 2.6, 3.6])
+
+
+def test_the_command_draws_groups(tmp_path, capsys):
+    run = write(tmp_path / "a", telemetry())
+    out = tmp_path / "a.png"
+    assert plot.main([run, "--y=cosine,cosine/*", f"--out={out}"]) == 0
+    assert capsys.readouterr().out == f"{out}: cosine, cosine/* against step of 1 run\n"
+    for pattern in ("cosine/Conv_*", "loss/*", "*"):
+        assert plot.main([run, f"--y={pattern}", f"--out={out}"]) == 2
+        assert f"y={pattern!r}: not in the records" in capsys.readouterr().err
+
+
 # ---- folders with runs, and seeds --------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import data.assumed
 import runs
 from parallel import Layout, processes
 from runs.errors import ConfigError, refusing
+from training import noise_scale
 from training.setup import TrainSetup, make_setup
 from training.train_state import STATE_AXES, TrainState, to_host
 
@@ -58,13 +59,19 @@ def restore(
     setup: TrainSetup, layout: Layout, checkpoints: runs.Checkpoints, *, which: Any = "latest"
 ) -> Restored | None:
     """Restores an undamaged checkpoint, the "latest", the "best" or that of a step; None if there is none."""
-    tree = {"state": setup.abstract_state(sharding=layout.saved), "counters": runs.RunCounters.abstract()}
+    counters = initial_counters(setup)
+    tree = {"state": setup.abstract_state(sharding=layout.saved), "counters": counters.abstract()}
     with refusing():
         restored = checkpoints.restore(tree, which=which)
     if restored is None:
         return None
     step, found = restored
-    return Restored(step, layout.put(found["state"], STATE_AXES), runs.RunCounters.of(found["counters"]))
+    return Restored(step, layout.put(found["state"], STATE_AXES), counters.restored(found["counters"]))
+
+
+def initial_counters(setup: TrainSetup) -> runs.RunCounters:
+    """Returns the counters of a run before its first step."""
+    return runs.RunCounters(averages=noise_scale.initial_averages(setup))
 
 
 def restore_params(

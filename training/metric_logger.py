@@ -7,7 +7,7 @@ import numpy as np
 
 import runs
 from parallel import Layout
-from training import nonfinite
+from training import noise_scale, nonfinite
 from training.setup import TrainSetup
 from training.step_plan import PlannedWave, StepPlan
 
@@ -20,7 +20,7 @@ class MetricLogger:
     """Turns the metrics of finished calls into run counters, records and progress, in the order of the steps.
 
     Attributes:
-      counters: sums over all steps so far; part of every checkpoint.
+      counters: sums and averages over all steps so far; part of every checkpoint.
       clock: the host's clock of the run.
       last_evaluation: the last record of an evaluation; None where there is none, and in all processes but the first
         until this start has made one.
@@ -116,6 +116,7 @@ class MetricLogger:
                     contributors=numbers["contributors"],
                     step_seconds=numbers["step_seconds"],
                 )
+                noise_scale.add_step(self.counters.averages, numbers)
                 if step % self._setup.log_every == 0 or step == self._setup.num_steps:
                     rates = rates or self._lap(plan.last_step, waited_seconds)
                     self._progress.update(step, self._record("train", step, {**numbers, **rates}))
@@ -144,6 +145,7 @@ class MetricLogger:
     def _record(self, kind: str, step: int, measured: Numbers) -> dict[str, Any]:
         counters, batch_size = self.counters, self._setup.config.batch_size_per_worker
         examples = counters.num_counted * batch_size
+        of_gradients = noise_scale.noise_scales(counters.averages, batch_size=batch_size)
         record = {
             "kind": kind,
             "step": step,
@@ -154,6 +156,7 @@ class MetricLogger:
             "simulated_seconds": counters.simulated_seconds,
             # The traced program's traffic, unless the reducer's state says what it would send on a wire.
             "bytes_per_worker": self._setup.traffic.bytes_per_worker,
+            **of_gradients,
             **measured,
         }
         if self._records:

@@ -66,7 +66,7 @@ class Run:
             stack.callback(self._dataset.close)
             self._checkpoints = stack.enter_context(state_checkpoints.open_checkpoints(self._setup, self._folder.path))
             self._restored = state_checkpoints.restore(self._setup, self._layout, self._checkpoints)
-            counters = runs.RunCounters()
+            counters = state_checkpoints.initial_counters(self._setup)
             if self._restored is not None:
                 self.step, _, counters = self._restored
             if self._times is not None:

@@ -1,0 +1,79 @@
+r"""The simple noise scale: the batch size at which the noise of a gradient is as large as the gradient itself.
+
+.. math:: B = b \, \frac{\overline{\mathrm{tr} \, \Sigma_b}}{\overline{|G|^2}}
+
+G is the true gradient and :math:`\Sigma_b` the covariance of a worker's gradient, which is a mean over b examples. A
+reducer with telemetry estimates both in each step. The estimates of few workers are noisy, and the ratio of two noisy
+numbers is biased, so each is averaged over steps first: a moving average that forgets 1 % a step. Every step counts,
+whether it is recorded or not.
+
+Reference: McCandlish, Kaplan, Amodei, OpenAI Dota Team, "An Empirical Model of Large-Batch Training", arXiv 1812.06162,
+appendix A.1.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import reducers
+from training.setup import TrainSetup
+
+SQUARED_GRADIENT, COVARIANCE_TRACE, NOISE_SCALE = "squared_gradient", "covariance_trace", "noise_scale"
+DECAY = 0.99
+
+Averages = dict[str, tuple[float, ...]]
+"""Where a metric belongs, "" for the model and "/Dense_0/kernel" for a group -> averages of the trace and of |G|^2."""
+
+
+def initial_averages(setup: TrainSetup) -> Averages:
+    """Returns the averages before the first step, of whatever the reducer estimates; else an empty dict.
+
+    There are none where what the reducer measures is no mean of the gradients of b examples, nor a multiple of it: it
+    may be an optimizer's updates, Adasum of micro-batches, or sums over as many workers as a device happens to hold.
+    """
+    is_mean = setup.micro_batches["count"] == 1 or setup.micro_batches["combine"] != "adasum"
+    if setup.config.reducer_on != "gradients" or not is_mean or _adds_workers(setup.config.reducer.to_dict()):
+        return {}
+    names = reducers.metrics(setup.worker_shapes.reducer_state)
+    places = [name.removeprefix(SQUARED_GRADIENT) for name in names if name.startswith(SQUARED_GRADIENT)]
+    return {place: (0.0, 0.0) for place in places if f"{COVARIANCE_TRACE}{place}" in names}
+
+
+def add_step(averages: Averages, numbers: Mapping[str, float]) -> None:
+    """Adds the metrics of one step to the averages, but for those that are not finite.
+
+    Both averages begin at zero and have the same weights, so that no factor corrects them: it would cancel.
+    """
+    for place, before in averages.items():
+        now = (numbers[f"{COVARIANCE_TRACE}{place}"], numbers[f"{SQUARED_GRADIENT}{place}"])
+        if all(map(math.isfinite, now)):
+            averages[place] = tuple(DECAY * a + (1 - DECAY) * b for a, b in zip(before, now, strict=True))
+
+
+def noise_scales(averages: Averages, *, batch_size: int) -> dict[str, float]:
+    """Returns name -> noise scale in examples, as in records: "noise_scale" is the model's.
+
+    An average of the estimates of |G|^2 that is not positive, as it may be where the gradient is lost in its noise,
+    gives none.
+
+    Args:
+      averages: of all steps so far.
+      batch_size: b, the examples of a worker's gradient.
+
+    >>> averages = {"": (0.0, 0.0), "/Dense_0/kernel": (0.0, 0.0)}
+    >>> metrics = {"covariance_trace": 6.0, "squared_gradient": 0.5}
+    >>> add_step(averages, metrics | {"covariance_trace/Dense_0/kernel": 1.0, "squared_gradient/Dense_0/kernel": -0.1})
+    >>> noise_scales(averages, batch_size=16)
+    {'noise_scale': 192.0}
+    """
+    return {
+        f"{NOISE_SCALE}{place}": batch_size * trace / square
+        for place, (trace, square) in averages.items()
+        if square > 0
+    }
+
+
+def _adds_workers(reducer: Mapping[str, Any]) -> bool:
+    """Returns whether Adasum, here or in a reducer's ``combine``, adds groups of workers up before it measures them."""
+    own = reducer.get("group_size", 1) > 1 and reducer.get("within") != "adasum"
+    return own or any(_adds_workers(part) for part in reducer.values() if isinstance(part, Mapping))
