@@ -289,6 +289,15 @@ def test_telemetry(layout, algorithm):
             assert metrics[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name
 
 
+def test_telemetry_of_groups_that_are_added_up_is_of_workers_on_every_layout():
+    held = dict(zip("ab", leaves_of(4)[3:], strict=True))
+    alone = metrics_of(held, num_devices=4)
+    for num_devices in (1, 2, 4):
+        grouped = metrics_of(held, num_devices=num_devices, group_size=2, within="sum")
+        for key in ("cosine", "squared_gradient", "covariance_trace"):
+            assert grouped[key] == pytest.approx(alone[key], rel=1e-5), (num_devices, key)
+
+
 def test_telemetry_of_what_has_no_angle():
     orthogonal = np.kron(np.eye(4), np.ones((1, 20))).astype(np.float32)
     same = np.repeat(orthogonal[:1], 4, axis=0)

@@ -121,6 +121,7 @@ def behind_backup_workers(group_size):
         ((*ON, "--config.accumulation.count=1", "--config.accumulation.combine=adasum"), True),
         ((*ON, "--config.reducer_on=updates"), False),
         ((*ON, "--config.reducer.group_size=4"), False),
+        ((*ON, "--config.reducer.group_size=4", "--config.reducer.within=sum"), True),
         ((*ON, "--config.reducer.group_size=4", "--config.reducer.within=adasum"), True),
         (behind_backup_workers(1), True),
         (behind_backup_workers(2), False),

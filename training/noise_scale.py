@@ -28,11 +28,11 @@ Averages = dict[str, tuple[float, ...]]
 def initial_averages(setup: TrainSetup) -> Averages:
     """Returns the averages before the first step, of whatever the reducer estimates; else an empty dict.
 
-    There are none where what the reducer measures is no mean of the gradients of b examples, nor a multiple of it: it
-    may be an optimizer's updates, Adasum of micro-batches, or sums over as many workers as a device happens to hold.
+    There are none where what the reducer measures is no mean of the gradients of b examples, nor a multiple of it that
+    is always the same: an optimizer's updates, Adasum of micro-batches, or shares of the mean of a group of workers.
     """
     is_mean = setup.micro_batches["count"] == 1 or setup.micro_batches["combine"] != "adasum"
-    if setup.config.reducer_on != "gradients" or not is_mean or _adds_workers(setup.config.reducer.to_dict()):
+    if setup.config.reducer_on != "gradients" or not is_mean or _measures_shares(setup.config.reducer.to_dict()):
         return {}
     names = reducers.metrics(setup.worker_shapes.reducer_state)
     places = [name.removeprefix(SQUARED_GRADIENT) for name in names if name.startswith(SQUARED_GRADIENT)]
@@ -73,7 +73,10 @@ def noise_scales(averages: Averages, *, batch_size: int) -> dict[str, float]:
     }
 
 
-def _adds_workers(reducer: Mapping[str, Any]) -> bool:
-    """Returns whether Adasum, here or in a reducer's ``combine``, adds groups of workers up before it measures them."""
-    own = reducer.get("group_size", 1) > 1 and reducer.get("within") != "adasum"
-    return own or any(_adds_workers(part) for part in reducer.values() if isinstance(part, Mapping))
+def _measures_shares(reducer: Mapping[str, Any]) -> bool:
+    """Returns whether Adasum, here or in a ``combine``, measures workers' shares of a group's mean.
+
+    These depend on how many workers of the group are counted.
+    """
+    own = reducer.get("group_size", 1) > 1 and reducer.get("within", "mean") == "mean"
+    return own or any(_measures_shares(part) for part in reducer.values() if isinstance(part, Mapping))
