@@ -193,6 +193,24 @@ def adasum_groups(rows):
     return decided(rejected([*above, *as_layer])[[0, 2, 3]].all())  # the plain mean counts in the correction alone
 
 
+def reducers_compared(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["stage"] == "final":
+            end = 100 * row["accuracy"][-1]
+            ends[row["method"]].append(end if math.isfinite(end) else 0)
+    mean = ends.pop("mean")
+    if not np.mean(mean) > 90:
+        return "not tested"
+
+    def p_value(ours, side):
+        return stats.ttest_ind(ours, mean, equal_var=False, alternative=side).pvalue
+
+    if rejected([p_value(ours, "greater") for ours in ends.values()]).any():
+        return FAILED
+    return HELD if all_significant([p_value(np.array(ours) - 0.25, "less") for ours in ends.values()]) else "not tested"
+
+
 def backup_split(rows):
     steps, seconds = collections.defaultdict(dict), collections.defaultdict(dict)
     for row in rows:
@@ -293,6 +311,7 @@ AGAIN = {
         pixelcnn_workers,
         emulation_error,
         adasum_groups,
+        reducers_compared,
         backup_split,
         sync_async,
         orthogonality,
