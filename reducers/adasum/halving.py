@@ -8,10 +8,9 @@ from jax import numpy as jnp
 
 from reducers.adasum.fold import weigher
 from reducers.adasum.tree import Tree
-from reducers.backend import dot_products
 from reducers.collectives import cut, gather_workers, join, num_workers
 from reducers.gram.products import Products
-from reducers.gram.scales import nonzero, power_of_two, wide
+from reducers.gram.scales import nonzero, unit, wide
 
 
 def halving(vectors: Sequence[jax.Array], *, axes: tuple[str, ...]) -> list[tuple[jax.Array, None]]:
@@ -36,23 +35,27 @@ def halving(vectors: Sequence[jax.Array], *, axes: tuple[str, ...]) -> list[tupl
     distance = 1
     while distance < num_devices:
         side = (index // distance) % 2  # of the pair, in the order of the tree
-        halves = join([chunks.reshape(-1, 2, chunks.shape[1]) for chunks in held], axis=2)
-        kept, sent = (lax.dynamic_index_in_dim(halves, which, 1, keepdims=False) for which in (side, 1 - side))
-        pairs = jnp.stack([kept, _from_partner(sent, axes, distance)])  # (2, chunks, M), one message for all layers
-        held = _combine_spread(cut(pairs, widths), order=side ^ jnp.arange(2), axes=axes, distance=distance)
+        split = [chunks.reshape(-1, 2, chunks.shape[1]) for chunks in held]
+        kept, sent = (
+            [lax.dynamic_index_in_dim(halves, which, 1, keepdims=False) for halves in split]
+            for which in (side, 1 - side)
+        )
+        received = cut(_from_partner(join(sent, axis=1), axes, distance), widths)  # one message for all layers
+        held = _combine_spread(kept, received, order=side ^ jnp.arange(2), axes=axes, distance=distance)
         distance *= 2
     results = cut(gather_workers(join([chunk[0] for chunk in held]), axes), widths)  # (num_devices, width) each
     return [(result.reshape(-1)[: nodes.size], None) for result, nodes in zip(results, vectors, strict=True)]
 
 
-def _combine_spread(pairs, *, order, axes: tuple[str, ...], distance: int) -> list[jax.Array]:
-    """Returns Adasum of pairs, [2, chunks, width], that are spread over 2 * distance devices, whose weights agree."""
-    rows = [pair.reshape(2, -1)[order] for pair in pairs]
-    scales = power_of_two(jnp.stack([jnp.abs(row).max(1) for row in rows]))  # (layers, 2)
-    gram = jnp.concatenate(
-        [dot_products((row / nonzero(s)[:, None])[None]) for row, s in zip(rows, scales, strict=True)]
-    )
-    known = jnp.concatenate([gram, scales[:, None]], axis=1)  # (layers, 3, 2), one message
+def _combine_spread(kept, received, *, order, axes: tuple[str, ...], distance: int) -> list[jax.Array]:
+    """Returns Adasum of pairs that are spread over 2 * distance devices, all of which find the same weights."""
+    parts = []  # [3, 2] of each layer: dot products, and scales
+    for own, other in zip(kept, received, strict=True):
+        (s_own, u), (s_other, v) = unit(own), unit(other)
+        dot = jnp.vdot(u, v)
+        numbers = jnp.stack([jnp.vdot(u, u), dot, dot, jnp.vdot(v, v), s_own, s_other]).reshape(3, 2)
+        parts.append(numbers[jnp.append(order, 2)][:, order])
+    known = jnp.stack(parts)
     join_parts = jax.vmap(lambda x: Products.joined(Products(x[:, :2], x[:, 2], jnp.ones(x[:, 2].shape, bool))))
     step = 1
     while step <= distance:
@@ -60,9 +63,11 @@ def _combine_spread(pairs, *, order, axes: tuple[str, ...], distance: int) -> li
         known = jnp.concatenate([products.gram, products.scales[:, None]], axis=1)
         step *= 2
     weights, _ = weigher(Tree(2))(products, ())
-    units = [row / nonzero(s)[:, None] for row, s in zip(rows, products.scales, strict=True)]
-    results = [jnp.einsum("i,im->m", w, unit, precision="highest") for w, unit in zip(weights, units, strict=True)]
-    return [result.reshape(pair.shape[1:]) for result, pair in zip(results, pairs, strict=True)]
+    shares = jnp.stack([weights, nonzero(products.scales)], axis=1)[:, :, order]  # own first
+    return [
+        w_own * (own / s_own) + w_other * (other / s_other)
+        for own, other, ((w_own, w_other), (s_own, s_other)) in zip(kept, received, shares, strict=True)
+    ]
 
 
 def _from_partner(x: jax.Array, axes: tuple[str, ...], distance: int) -> jax.Array:
