@@ -12,7 +12,7 @@ import reducers
 from parallel import AXES, Layout, map_devices
 from reducers.adacons import Average
 from tests.cases import CASES
-from tests.test_reducers import WORKER, check_oracle, reduce
+from tests.test_reducers import WORKER, check_oracle, made, reduce
 
 (ROW,) = (case for case in CASES if case.name == "adacons")
 
@@ -80,7 +80,7 @@ def test_several_steps_reject(wrong):
 def test_the_whole_model_is_one_vector():
     layer_by_layer = dataclasses.replace(ROW, granularity="layer")
     with pytest.raises(AssertionError):
-        check_oracle(layer_by_layer, lambda axis_name: reducers.adacons(axis_name), 4)
+        check_oracle(layer_by_layer, made("adacons"), 4)
 
 
 @pytest.mark.parametrize("num_devices", [8, 2])
@@ -100,7 +100,7 @@ def test_the_state_is_local(num_devices):
 
 def one_step(*grads):
     stacked = np.array(grads, np.float32)
-    return np.asarray(reduce(lambda axis_name: reducers.adacons(axis_name), stacked))[0]
+    return np.asarray(reduce(made("adacons"), stacked))[0]
 
 
 def test_scales_that_differ_by_worker():

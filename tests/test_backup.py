@@ -15,7 +15,7 @@ from reducers import arrivals
 from reducers.arrivals import deadline_arrivals, first_arrivals, k_batch_arrivals
 from tests.cases import CASES, SECONDS, TIMES, adasum, first
 from tests.test_gram_family import FAMILY
-from tests.test_reducers import WORKER, absent, reduce, stateless, tree_of, twenty_steps
+from tests.test_reducers import WORKER, absent, made, reduce, stateless, tree_of, twenty_steps
 
 COMBINERS = ("adasum", "coordinate_median", "mean", "sign_majority", "sum", "trimmed_mean")
 DROPPED = ~np.isin(np.arange(8), np.argsort(SECONDS)[:5])  # with 5 of 8 required, or until 4 s
@@ -230,10 +230,8 @@ def check_as_mean(name, num_workers: int, **options):
     grads = {"w": np.random.default_rng(num_workers).standard_normal((num_workers, 1000)).astype(np.float32)}
     seconds = {"arrival_seconds": np.stack([np.linspace(2, 1, num_workers, dtype=np.float32)] * num_workers)}
     contributes = {"contributes": np.ones(num_workers, bool)} if name == "mean" else {}
-    plain = reduce(functools.partial(reducers.make, "mean"), grads)
-    assert_same_bits(
-        reduce(functools.partial(reducers.make, name, **options), grads, extra={**seconds, **contributes}), plain
-    )
+    plain = reduce(made("mean"), grads)
+    assert_same_bits(reduce(made(name, **options), grads, extra={**seconds, **contributes}), plain)
 
 
 @pytest.mark.parametrize("num_workers", [5, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 7))])
@@ -259,8 +257,7 @@ def test_that_check_rejects_one_fewer():
 @pytest.mark.parametrize("num_devices", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_without_backups_it_trains_as_plain_sgd(num_devices):
     run = functools.partial(twenty_steps, num_devices=num_devices, lift="pmap", shared=TIMES)
-    plain = run(functools.partial(reducers.make, "mean"))
-    assert_same_bits(run(functools.partial(reducers.make, "backup_workers", num_required=8)), plain)
+    assert_same_bits(run(made("backup_workers", num_required=8)), run(made("mean")))
 
 
 def test_one_batch_a_worker_is_backup_workers():
@@ -271,7 +268,7 @@ def test_one_batch_a_worker_is_backup_workers():
 
 def test_batches_are_weighed_by_their_number():
     seconds = np.array([[1, 4, 9], [1, 4, 9], [1, 4, 9]], np.float32)  # 1, 2, 3, 4: worker 0 three times, worker 1
-    make = functools.partial(reducers.make, "k_batch", num_batches=4)
+    make = made("k_batch", num_batches=4)
     result = reduce(make, jnp.array([1.0, 10.0, np.nan]), extra={"arrival_seconds": np.stack([seconds] * 3)})
     assert np.asarray(result).tolist() == [13 / 4] * 3
 

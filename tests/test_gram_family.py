@@ -11,7 +11,7 @@ import reducers
 from parallel import AXES, Layout, map_devices
 from reducers.gram import Products
 from tests import cases, gram_oracles
-from tests.test_reducers import WORKER, reduce
+from tests.test_reducers import WORKER, made, reduce
 
 FAMILY = {  # with the options that make them deterministic
     "adacons": {},
@@ -30,7 +30,7 @@ every_rule = pytest.mark.parametrize("name", FAMILY)
 def combined(name, grads, *, extra=(), **options):
     """Returns the result that all workers hold, [...], of gradients [W, ...]."""
     options = {**FAMILY.get(name, {}), **options}
-    result = reduce(lambda axis_name: reducers.make(name, axis_name=axis_name, **options), grads, extra=dict(extra))
+    result = reduce(made(name, **options), grads, extra=dict(extra))
     for leaf in jax.tree.leaves(result):
         np.testing.assert_array_equal(leaf, np.broadcast_to(leaf[:1], leaf.shape))
     return jax.tree.map(lambda leaf: np.asarray(leaf[0]), result)

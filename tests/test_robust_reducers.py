@@ -7,14 +7,14 @@ from jax import numpy as jnp
 
 import reducers
 from parallel import AXES, Layout, map_devices
-from tests.test_reducers import WORKER, reduce, stateless
+from tests.test_reducers import WORKER, made, reduce, stateless
 
 INF, NAN = np.inf, np.nan
 
 
 def reduced(name: str, *values: float, dtype=np.float32, **kwargs):
     """One coordinate of the result, which all workers hold."""
-    result = reduce(lambda axis_name: reducers.make(name, axis_name=axis_name, **kwargs), jnp.array(values, dtype))
+    result = reduce(made(name, **kwargs), np.array(values, dtype))
     assert all(np.array_equal(r, result[0], equal_nan=True) for r in result)
     return float(result[0])
 
@@ -66,7 +66,7 @@ def with_wild_values(num_workers: int, num_coordinates: int):
 @pytest.mark.parametrize("num_workers", [3, 5, 8, 13, 16, 31, 32, 33, 40])
 def test_any_number_of_workers_is_sorted(name, num_workers):
     values = with_wild_values(num_workers, 500)
-    result = reduce(lambda axis_name: reducers.make(name, axis_name=axis_name), values)
+    result = reduce(made(name), values)
     np.testing.assert_allclose(result[0], by_sorting(name, values), rtol=1e-6, atol=1e-6)
 
 
