@@ -193,6 +193,27 @@ def adasum_groups(rows):
     return decided(rejected([*above, *as_layer])[[0, 2, 3]].all())  # the plain mean counts in the correction alone
 
 
+def byzantine_workers(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["stage"] == "final":
+            ends[row["method"]].append(np.nan_to_num(100 * row["accuracy"][-1]))
+    clean = np.array(ends["clean mean"])
+    if not clean.mean() > 90:
+        return "not tested"
+    lowered = [("mean", 10, "less"), ("adasum", 10, "less")] + [
+        (name, 1, "greater") for name in ("krum", "geometric_median", "coordinate_median", "trimmed_mean")
+    ]
+    return decided(
+        all_significant(
+            [
+                stats.ttest_ind(ends[name], clean - by, equal_var=False, alternative=side).pvalue
+                for name, by, side in lowered
+            ]
+        )
+    )
+
+
 def backup_split(rows):
     steps, seconds = collections.defaultdict(dict), collections.defaultdict(dict)
     for row in rows:
@@ -271,6 +292,7 @@ AGAIN = {
         pixelcnn_workers,
         emulation_error,
         adasum_groups,
+        byzantine_workers,
         backup_split,
         orthogonality,
         partitioned_state,
