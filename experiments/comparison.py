@@ -33,6 +33,8 @@ class Comparison:
       picked_by: whether rates are picked by the way to the target, or by the accuracy at the end.
       seeds: number of seeds that are reported at each scale.
       drawn_below: percentage points below the target at which the figure's axis begins.
+      floor: validation accuracy of runs that have learnt nothing: rates that end no higher are equally bad; None if
+        each accuracy counts as it is.
     """
 
     spec: str
@@ -46,11 +48,12 @@ class Comparison:
     reduce = staticmethod(evaluations_of("step", "epoch", "simulated_seconds", "accuracy"))
     seeds: Mapping[Scale, int] = dataclasses.field(default_factory=lambda: {"smoke": 1, "laptop": 20})
     drawn_below: float = 7.5
+    floor: float | None = None
 
     def experiment(self, **declared: Any) -> Experiment:
-        """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule, judge and so on."""
+        """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule, and what else is its own."""
         parts = {name: getattr(self, name) for name in PARTS}
-        return Experiment(basis=lambda rows: self.tuned.basis(rows, model=self.model), **parts, **declared)
+        return Experiment(basis=lambda rows: self.tuned.basis(rows, model=self.model), **{**parts, **declared})
 
     def sooner(self, rows: Rows, ours: str, *, than: Sequence[str]) -> Verdict:
         """Judges the claim that one method reaches the target before each of the others, by seeds that belong together.
@@ -79,20 +82,22 @@ class Comparison:
         """How learning rates are picked."""
         first = "first at the target (of several, or where none gets there: most accurate at the end)"
         by = first if self.picked_by == "target" else "most accurate at the end"
+        ties = "" if self.floor is None else f" Rates that end at {100 * self.floor:g} % or less are equally bad."
         return (
             f"Each method's learning rate: {by} on the validation split, mean of 3 seeds, of "
-            f"{_listed(self.rates['laptop'])}, a grid that goes on by its own ratio until the pick is inside."
+            f"{_listed(self.rates['laptop'])}, a grid that goes on by its own ratio until the pick is inside.{ties}"
         )
 
     @property
     def tuned(self) -> Tuned:
         """The runs of the methods, each with the learning rate that is first at the target."""
+        score = Score(target=self.aim, along=self.along) if self.picked_by == "target" else ACCURACY
         return Tuned(
             points=lambda scale: [{"method": method} for method in self.methods],
             grid=lambda scale, point: self.rates[scale],
             recipe=self._recipe,
             seeds=self.seeds,
-            score=Score(target=self.aim, along=self.along) if self.picked_by == "target" else ACCURACY,
+            score=score._replace(floor=self.floor),
             stages=NAMED_STAGES,
             first=("stage", "data"),
         )

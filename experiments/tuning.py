@@ -37,6 +37,8 @@ class Score(NamedTuple):
       target: rows -> the value of the quantity that should be reached first; None to go by the end of the runs.
       along: the quantity in which the way to the target is measured.
       digits, factor: of the quantity in texts.
+      floor: the quantity that runs have which have learnt nothing: values with no better mean at the end are equally
+        bad, so that none is picked for its luck; None if each quantity counts as it is.
     """
 
     of: str = "accuracy"
@@ -45,12 +47,15 @@ class Score(NamedTuple):
     along: str = "epoch"
     digits: int = 2
     factor: float = 100.0
+    floor: float | None = None
 
     def __call__(self, rows: Rows) -> tuple[float, float]:
         """Returns what is compared: nearness to the target, then the quantity at the end; means over the runs."""
         sign = 1 if self.mode == "max" else -1
         ends = [sign * ask.last(row, self.of) for row in rows]
         end = statistics.fmean(ends) if all(map(math.isfinite, ends)) else -math.inf
+        if self.floor is not None and end <= sign * self.floor:
+            end = -math.inf
         return -self._until(rows), end
 
     @property
@@ -232,6 +237,8 @@ class Tuned:
             place = "inside" if self.is_inside(rows, **at) else "at the edge"
             if len(tried) == 1:
                 place = "one value"
+            elif all(self.score(found)[1] == -math.inf for found in tried.values()):
+                place = "none learns"
             fewest = min(map(len, tried.values()))
             cells.append([_named(at) or "all", scores, str(fewest), f"{picked:g}", place, str(extended)])
         header = ["Tuned", f"{self.score.title} by {self.key}", "Seeds", "Picked", "In its grid", "Values added"]

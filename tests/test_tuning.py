@@ -79,6 +79,23 @@ def test_values_that_tie_are_no_reason_to_go_on():
     assert picks(rows) == {"ours": 0.2, "theirs": 0.2} and CLAIM.verdict(rows).word == "supported at this scale"
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_values_that_learn_nothing_tie_and_one_that_learns_is_followed(sign):
+    floored = dataclasses.replace(TUNED, score=Score(floor=sign * 0.2, mode="max" if sign > 0 else "min"))
+    claim = dataclasses.replace(CLAIM, runs=floored.runs, tuned=floored)
+
+    def measured(labels):  # guessing is luckiest at the largest rate; at the smallest theirs begin to learn
+        guess = 0.1 + 0.05 * labels["rate"]
+        learns = labels["method"] == "theirs" and labels["rate"] <= 0.1
+        return {"accuracy": [sign * (0.3 if learns else min(guess, 0.2))]}
+
+    rows = complete(claim, measured)
+    tried = {method: {row["rate"] for row in floored.tried(rows, method=method)} for method in ("ours", "theirs")}
+    assert tried["ours"] == {0.1, 0.2, 0.4} and floored.picked(rows, method="ours") == 0.2
+    assert min(tried["theirs"]) == 0.05 and floored.picked(rows, method="theirs") < 0.2
+    assert [cells[4] for cells in floored.table("laptop", rows).cells] == ["none learns", "inside"]
+
+
 def test_every_tuning_seed_counts_and_none_may_be_missing():
     def measured(labels):  # the first seed alone would pick 0.4
         lucky = labels["rate"] == 0.4 and labels["seed"] == 0

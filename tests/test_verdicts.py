@@ -211,6 +211,27 @@ def reducers_compared(rows):
     return HELD if all_significant([p_value(np.array(ours) - 0.25, "less") for ours in ends.values()]) else "not tested"
 
 
+def byzantine_workers(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["stage"] == "final":
+            ends[row["method"]].append(np.nan_to_num(100 * row["accuracy"][-1]))
+    clean = np.array(ends["clean mean"])
+    if not clean.mean() > 90:
+        return "not tested"
+    lowered = [("mean", 10, "less"), ("adasum", 10, "less")] + [
+        (name, 1, "greater") for name in ("krum", "geometric_median", "coordinate_median", "trimmed_mean")
+    ]
+    return decided(
+        all_significant(
+            [
+                stats.ttest_ind(ends[name], clean - by, equal_var=False, alternative=side).pvalue
+                for name, by, side in lowered
+            ]
+        )
+    )
+
+
 def backup_split(rows):
     steps, seconds = collections.defaultdict(dict), collections.defaultdict(dict)
     for row in rows:
@@ -312,6 +333,7 @@ AGAIN = {
         emulation_error,
         adasum_groups,
         reducers_compared,
+        byzantine_workers,
         backup_split,
         sync_async,
         orthogonality,
