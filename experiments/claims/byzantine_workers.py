@@ -188,10 +188,10 @@ EXPERIMENT = COMPARISON.experiment(
         "of the picks. A model of NaN is evaluated like one that always guesses the first class.",
         "Seen after the runs: the notes from before them said that no learning rate saves the mean. For this model "
         "that is not so. Garbage makes the weights grow, and the gradients of a network with ReLU grow with its "
-        "weights. In the mean's run of seed 0 the workers' gradients have a norm of 5 to 7 million from step 120 on, and the "
-        "mean, mostly garbage, one of 31 million. A likely reason for what is learnt: gradients point the same way "
-        "in many steps, and garbage does not. The accuracy does not see the scale: the test loss of that run ends at "
-        "2e11. One run with a rate of 0.00001, which is not among those of this claim, ends near guessing.",
+        "weights. In the mean's run of seed 0 the workers' gradients have a norm of 5 to 7 million from step 120 on, "
+        "and the mean, mostly garbage, one of 31 million. A likely reason for what is learnt: gradients point the "
+        "same way in many steps, and garbage does not. The accuracy does not see the scale: the test loss of that run"
+        " ends at 2e11. One run with a rate of 0.00001, which is not among those of this claim, ends near guessing.",
         "Seen after the runs: the low accuracy of `radial_directional` is due to its rates. All that were tried ended "
         "below 20 %, so that its grid did not go on. Its result points where most gradients point and is as long as "
         "the mean of their lengths, 44 million, which needs a far smaller rate. One run at 1e-9, which is not among "
