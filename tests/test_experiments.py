@@ -24,14 +24,12 @@ from tests.claim_rows import ORIGIN
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# A run that takes a while: it says so in a file of its own, counts its beginnings, and ends as its arguments say.
+# A run that takes a while: it says so in a file of its own, and counts its beginnings.
 SCRIPT = f"""
 import json, os, signal, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 import runs
-folder, config, seconds, fails = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3]), sys.argv[4] == "fails"
-if fails:
-    print("first line"); print("config.x=3: is refused"); sys.exit(2)
+folder, config, seconds = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
 with runs.open_run(folder, config) as held:
     with open(held.path / "begun", "a") as file:
         file.write("x")
@@ -54,10 +52,23 @@ def made_up(count=3, **others):
     return [Run(labels={"seed": seed, **others}) for seed in range(count)]
 
 
-def command(seconds=0.0, failing=()):
+def command(seconds):
+    return lambda run, folder: [sys.executable, "-c", SCRIPT, str(folder), json.dumps(run.config), str(seconds)]
+
+
+def at_once(failing=()):
+    """The same runs, which are over as they start: this process writes their folders, and theirs imports nothing."""
+
     def of(run, folder):
-        fails = "fails" if run.labels["seed"] in failing else "works"
-        return [sys.executable, "-c", SCRIPT, str(folder), json.dumps(run.config), str(seconds), fails]
+        if run.labels["seed"] in failing:
+            return [sys.executable, "-S", "-c", "import sys; print('first line\\nconfig.x=3: is refused'); sys.exit(2)"]
+        with run_folders.open_run(str(folder), run.config) as held:
+            for name in ("begun", "ended"):
+                with open(held.path / name, "a") as file:
+                    file.write("x")
+            held.write("row.jsonl", json.dumps({"value": run.config["measure"]["seed"] * 2.0}) + "\n")
+            held.finish({"wall_seconds": 0.1})
+        return [sys.executable, "-S", "-c", "pass"]
 
     return of
 
@@ -66,7 +77,7 @@ def command(seconds=0.0, failing=()):
 def done(tmp_path_factory):
     """The folder of three finished runs; to be copied where it is changed."""
     root = tmp_path_factory.mktemp("done")
-    assert queue.execute(made_up(), root=root, command=command()) == []
+    assert queue.execute(made_up(), root=root, command=at_once()) == []
     return root
 
 
@@ -79,17 +90,17 @@ def counts(root, name):
 
 def test_what_is_finished_is_never_run_again(done, tmp_path):
     root = shutil.copytree(done, tmp_path / "root")
-    assert queue.execute(made_up(4), root=root, command=command()) == []
+    assert queue.execute(made_up(4), root=root, command=at_once()) == []
     assert counts(root, "ended") == counts(root, "begun") == [(f"seed={seed}", 1) for seed in range(4)]
     rows = results.finished(made_up(4), root=root)
     assert [row["value"] for row in rows] == [0.0, 2.0, 4.0, 6.0] and rows[0]["origin"]["fingerprint"]
 
 
 def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(tmp_path):
-    (failure,) = queue.execute(made_up(), root=tmp_path, command=command(failing={1}))
+    (failure,) = queue.execute(made_up(), root=tmp_path, command=at_once(failing={1}))
     assert failure.run.name == "seed=1" and failure.reason == "exit code 2: config.x=3: is refused"
     assert [row["seed"] for row in results.finished(made_up(), root=tmp_path)] == [0, 2]
-    assert queue.execute(made_up(), root=tmp_path, command=command()) == []  # mended: it alone is run
+    assert queue.execute(made_up(), root=tmp_path, command=at_once()) == []  # mended: it alone is run
     assert counts(tmp_path, "ended") == [("seed=0", 1), ("seed=1", 1), ("seed=2", 1)]
 
 
@@ -103,7 +114,7 @@ def test_runs_at_once_share_the_cores_out(tmp_path):
 
 
 def test_a_log_says_how_far_all_runs_are(tmp_path, capsys):
-    queue.execute(made_up(2), root=tmp_path, command=command(failing={1}), title="mine")
+    queue.execute(made_up(2), root=tmp_path, command=at_once(failing={1}), title="mine")
     lines = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"mine:   0%\|.*\| .* so far, .* left", lines[0].partition(", 0 of")[0])
     assert lines[-1].endswith("1 of 2 runs, 1 failed") and "100%" in lines[-1]  # nothing is ahead
@@ -111,7 +122,7 @@ def test_a_log_says_how_far_all_runs_are(tmp_path, capsys):
 
 def test_two_runs_of_one_name_are_refused(tmp_path):
     with pytest.raises(ValueError, match="'seed=0' is there twice"):
-        queue.execute([*made_up(1), *made_up(1)], root=tmp_path, command=command())
+        queue.execute([*made_up(1), *made_up(1)], root=tmp_path, command=command(0.0))
 
 
 DRIVER = f"""
@@ -212,7 +223,7 @@ def test_when_the_time_is_up_runs_save_and_the_same_command_goes_on(tmp_path, ca
     assert said in capsys.readouterr().err.splitlines()
     for folder in tmp_path.glob("seed*"):
         shutil.rmtree(folder)
-    assert finish(command()) == [] and len(counts(tmp_path, "ended")) == 3
+    assert finish(at_once()) == [] and len(counts(tmp_path, "ended")) == 3
     assert finish(patient, until=-math.inf) == [] and "the time is up" not in capsys.readouterr().err
 
 
@@ -254,7 +265,7 @@ def test_a_folder_that_vanishes_is_a_failure_and_not_the_end(tmp_path):
     vanishes = "import shutil, sys, os; shutil.rmtree(sys.argv[1]); sys.exit(3)"
 
     def of(run, folder):
-        return [sys.executable, "-c", vanishes, str(folder)] if run.labels["seed"] == 0 else command()(run, folder)
+        return [sys.executable, "-c", vanishes, str(folder)] if run.labels["seed"] == 0 else at_once()(run, folder)
 
     (failure,) = queue.execute(made_up(2), root=tmp_path, command=of)
     assert failure.reason == "exit code 3: it said nothing" and counts(tmp_path, "ended") == [("seed=1", 1)]
@@ -287,13 +298,13 @@ def test_two_shards_that_are_merged_equal_one_run(tmp_path, capsys):
         return [*made_up(2, stage="tune"), *picked]
 
     whole, one, two = (tmp_path / name for name in ("whole", "one", "two"))
-    commands.finish("whole", wanted, root=whole, command=command())
+    commands.finish("whole", wanted, root=whole, command=at_once())
     for root, number in ((one, 1), (two, 2)):
-        commands.finish("part", wanted, root=root, command=command(), shard=commands.Shard(number, 2))
+        commands.finish("part", wanted, root=root, command=at_once(), shard=commands.Shard(number, 2))
     assert "part: 1 runs are for other shards" in capsys.readouterr().err
     for folder in two.glob("seed*"):
         shutil.copytree(folder, one / folder.name)
-    commands.finish("merged", wanted, root=one, command=command())
+    commands.finish("merged", wanted, root=one, command=at_once())
 
     def values(root):
         tuned = results.finished(made_up(2, stage="tune"), root=root)
@@ -332,7 +343,7 @@ def test_a_folder_that_is_half_copied_is_refused_in_a_line(done, tmp_path, missi
 
 def test_a_measurement_with_the_name_of_a_label_is_refused(tmp_path):
     runs = made_up(1, value=3)
-    queue.execute(runs, root=tmp_path, command=command())
+    queue.execute(runs, root=tmp_path, command=at_once())
     with pytest.raises(ValueError, match="run='seed=0,value=3': measures 'value', which is one of its labels"):
         results.finished(runs, root=tmp_path)
 
