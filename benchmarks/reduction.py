@@ -38,19 +38,20 @@ COORDINATEWISE = ("coordinate_median", "trimmed_mean")
 EXCHANGE = "all-to-all and all-gather alone"
 
 
-def benchmark(*, repeats: int, log: Log, num_floats: int = FLOATS) -> Found:
+def benchmark(*, repeats: int, log: Log, leaves_like: str = "resnet50_like", num_floats: int = FLOATS) -> Found:
     """Measures reducers on one set of leaves, as ``benchmarks.reducers`` does.
 
     Args:
       repeats: the number of rounds.
       log: called with lines of progress.
+      leaves_like: one of ``leaves.SIZED``.
       num_floats: the number of floats of a gradient.
     """
     keep_freed_memory()
     configure_cpu_devices(WORKERS, num_devices=WORKERS)
     layout = Layout.of(WORKERS, num_devices=WORKERS)
     rows: list[Row] = []
-    ((name, shapes),) = leaves.sets(["resnet50_like"], sizes=[num_floats])
+    ((name, shapes),) = leaves.sets([leaves_like], sizes=[num_floats])
     labels = (ADASUM, HALVING, GATHER, MODEL, *LAYERWISE, *OF_MODEL, *COORDINATEWISE)
     exchange = Candidate(EXCHANGE, exchange_alone)
     measured = [exchange, *map(candidates.parse, labels)]
