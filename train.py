@@ -36,6 +36,8 @@ from training.evaluate import evaluate_checkpoint
 from training.nonfinite import NonfiniteError
 from training.run import Run
 from training.setup import TrainSetup, make_setup
+from training.step_times import StepTimes
+from training.train_state import TrainState
 from training.train_step import make_train_step, worker_mapping
 
 flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
@@ -158,6 +160,7 @@ def train(
     )
     make_step = make_train_step if setup.async_mode is None else make_async_train_step
     step = make_step(setup, layout, map_workers=mapping)
+    times = worker_times and StepTimes(folder.path, layout, measured=lambda: worker_times.seconds, compiles=True)
 
     with Run(
         setup,
@@ -165,23 +168,28 @@ def train(
         folder,
         dataset=dataset,
         steps_per_call=steps_per_call,
-        worker_times=worker_times,
+        recorder=times,
         profile=profile,
         sinks=sinks,
     ) as run:
         state = run.restore() or setup.init_state(layout, params=initial_params(setup))
-        for plan, batch, inputs in run.plans():
-            with run.profile(plan, state):
-                state, metrics = step(state, batch, run.resident, inputs)
-            stop = run.stop_requested(plan)
-            save = plan.checkpoint or stop is not None
-            run.log(plan, metrics, state, drain=plan.evaluate or save)
-            quality = run.evaluate(plan, state) if plan.evaluate else None
-            if save:
-                run.save(plan, state, metrics=quality)
-            if stop is not None and not plan.is_last:
-                return run.stopped(stop, plan)
-        return run.finish(state)
+        return loop(run, step, state)
+
+
+def loop(run: Run, step: parallel.Step, state: TrainState) -> dict[str, Any]:
+    """Takes the steps of a run that are left; returns its summary."""
+    for plan, batch, inputs in run.plans():
+        with run.profile(plan, state):
+            state, metrics = step(state, batch, run.resident, inputs)
+        stop = run.stop_requested(plan)
+        save = plan.checkpoint or stop is not None
+        run.log(plan, metrics, state, drain=plan.evaluate or save)
+        quality = run.evaluate(plan, state) if plan.evaluate else None
+        if save:
+            run.save(plan, state, metrics=quality)
+        if stop is not None and not plan.is_last:
+            return run.stopped(stop, plan)
+    return run.finish(state)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------

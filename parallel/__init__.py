@@ -13,7 +13,7 @@ from parallel.backend import (
     keep_freed_memory,
     start_backend,
 )
-from parallel.dispatched_lanes import dispatch_lanes
+from parallel.dispatched_lanes import dispatch_lanes, update_of_work
 from parallel.lanes import Lanes, resolve_lanes, resolve_steps_per_call
 from parallel.layout import AXES, DEVICE_AXIS, LANE_AXIS, Layout
 from parallel.mapping import DeviceMapping, Step, map_devices, map_workers
@@ -42,4 +42,5 @@ __all__ = [
     "resolve_lanes",
     "resolve_steps_per_call",
     "start_backend",
+    "update_of_work",
 ]

@@ -46,19 +46,14 @@ def dispatch_lanes(
     """
     if steps_per_call > 1:
         raise ValueError(f"steps_per_dispatch={steps_per_call}: must be 1 where lanes are dispatched")
-    update_lanes = over_lanes(update, layout=layout, state_axes=state_axes)
 
     def compute_lane(state, batch, resident, lane):
         own, _ = take_lane(state, (), lane, state_axes=state_axes)
         return compute(own, batch, resident)
 
-    def update_list(state, work, inputs):
-        state, metrics = update_lanes(state, stack_lanes(work), inputs)
-        return state, jax.tree.map(lambda x: jnp.expand_dims(x, 0), metrics)
-
     # A process may skip lanes that others compute; compute has no collective.
     one_lane = map_devices(compute_lane, layout=layout, mapping=mapping, run_by="this")
-    all_lanes = map_devices(update_list, layout=layout, mapping=mapping, donate_argnums=(0,))
+    all_lanes = update_of_work(update, layout=layout, state_axes=state_axes, mapping=mapping)
     num_devices = len(layout.own_devices)
     zeros: list[Any] = []  # stands in for the work of idle lanes; made when first needed
 
@@ -94,3 +89,20 @@ def dispatch_lanes(
         }
 
     return Step(step, lower=lower)
+
+
+def update_of_work(
+    update: Update, *, layout: Layout, state_axes: Any, mapping: DeviceMapping = "pmap"
+) -> Callable[[Any, list[Any], Any], tuple[Any, Any]]:
+    """Returns ``update`` for all workers, as a compiled function of work that was computed before.
+
+    It is called with the state, a list of the lanes' work, [D, ...] each, and the inputs, [D, L]; it returns the state
+    and the metrics of one step, [D, 1, ...]. The buffers of the state are donated.
+    """
+    update_lanes = over_lanes(update, layout=layout, state_axes=state_axes)
+
+    def update_list(state, work, inputs):
+        state, metrics = update_lanes(state, stack_lanes(work), inputs)
+        return state, jax.tree.map(lambda x: jnp.expand_dims(x, 0), metrics)
+
+    return map_devices(update_list, layout=layout, mapping=mapping, donate_argnums=(0,))

@@ -39,14 +39,14 @@ class TraceRecorder:
         """Adds a step.
 
         Args:
-          seconds: [W], finite and above 0.
+          seconds: [W], above 0; infinite for a worker that had not arrived when the step ended.
 
         Raises:
           ValueError: if they are not.
         """
         row = np.asarray(seconds, np.float32)
-        if row.shape != (self._num_workers,) or not (np.isfinite(row) & (row > 0)).all():
-            raise ValueError(f"seconds={seconds!r}: must be {self._num_workers} finite numbers above 0")
+        if row.shape != (self._num_workers,) or not (row > 0).all():
+            raise ValueError(f"seconds={seconds!r}: must be {self._num_workers} numbers above 0")
         self._rows.append(row)
 
     def write(self, path: Path) -> None:

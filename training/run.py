@@ -12,7 +12,7 @@ import runs
 from data.example_order import ExampleOrder
 from data.examples import Dataset
 from data.feeds import Feeds
-from parallel import Layout, StepsInFlight, WorkerTimes, processes
+from parallel import Layout, StepsInFlight, processes
 from runs.errors import refusing
 from training import checkpoints as state_checkpoints
 from training.evaluate import make_evaluation
@@ -20,6 +20,7 @@ from training.metric_logger import MetricLogger
 from training.nonfinite import NonfiniteError
 from training.setup import TrainSetup
 from training.step_plan import StepPlan, event_order
+from training.step_times import Recorder
 from training.train_state import TrainState
 
 
@@ -36,7 +37,7 @@ class Run:
       folder: of the run.
       dataset: the examples.
       steps_per_call: the most steps that one call of the devices takes.
-      worker_times: if given, each worker's seconds are written to the folder.
+      recorder: if given, keeps what the run measures.
       profile: folder for a trace of ten steps, or None.
       sinks: further places for the records.
     """
@@ -49,14 +50,13 @@ class Run:
         *,
         dataset: Dataset,
         steps_per_call: int = 1,
-        worker_times: WorkerTimes | None = None,
+        recorder: Recorder | None = None,
         profile: pathlib.Path | None = None,
         sinks: Sequence[runs.Sink] = (),
     ):
         self._setup, self._layout, self._folder, self._dataset = setup, layout, folder, dataset
-        self._steps_per_call, self._times, self._profile_folder = steps_per_call, worker_times, profile
+        self._steps_per_call, self._recorder, self._profile_folder = steps_per_call, recorder, profile
         self._sinks = sinks
-        self._trace = runs.TraceRecorder(num_workers=layout.num_workers)
         self._in_flight = StepsInFlight(steps_per_call=steps_per_call)
         self._num_calls = 0
         self.step = 0
@@ -69,9 +69,9 @@ class Run:
             counters = state_checkpoints.initial_counters(self._setup)
             if self._restored is not None:
                 self.step, _, counters = self._restored
-            if self._times is not None:
+            if self._recorder is not None:
                 with refusing():
-                    processes.from_first(lambda: runs.cut_traces(self._folder.path, last_step=self.step))
+                    self._recorder.begin(self.step)
             self._feeds = stack.enter_context(self._make_feeds())
             self.resident = self._layout.put_shared(
                 {"train": self._feeds.resident, "constants": self._dataset.constants}
@@ -141,8 +141,8 @@ class Run:
         Raises:
           NonfiniteError: if a number was not finite and is to stop the run; the state before it is saved.
         """
-        if self._times is not None and plan.first_step > self.step + 1:  # programs compile in the first step
-            self._trace.add(self._layout.gather(self._times.seconds))
+        if self._recorder is not None:
+            self._recorder.add(plan)
         finished = self._in_flight.push(plan, metrics)
         if drain:
             finished += self._in_flight.drain()
@@ -186,10 +186,8 @@ class Run:
     def _flush(self) -> None:
         self._folder.check_held()
         self._logger.flush()
-        if self._folder.process == 0 and self._trace.num_steps:
-            self._trace.write(runs.trace_path(self._folder.path, first_step=self.step + 2))
-            if processes.several():
-                self._logger.message(runs.slowest_process(self._trace.seconds, num_processes=processes.count()))
+        if self._recorder is not None and (line := self._recorder.write()):
+            self._logger.message(line)
 
     def finish(self, state: TrainState) -> dict[str, Any]:
         """Waits for the last checkpoint; returns the run's summary: its last evaluation, and its speed."""

@@ -307,12 +307,20 @@ def make_mode(config: ConfigDict) -> asynchronous.Mode | None:
 
 
 def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: asynchronous.Mode | None) -> None:
-    """Raises ConfigError if the reducer or server needs arrival times and ``config.arrivals`` is "none"."""
+    """Raises ConfigError if ``config.arrivals`` does not say what the reducer or server waits for."""
     block = "reducer" if mode is None else "server"
     if config.arrivals.name == "none" and (mode is not None or reducer.needs_arrivals):
         others = ", ".join(sorted(set(arrivals.ARRIVALS) - {"none"}))
         needs = f"config.{block}.name={config[block].name!r} needs arrival times"
         raise ConfigError(f"config.arrivals.name='none': {needs}; allowed: {others}")
+    if config.arrivals.name == "trace":
+        seconds = arrivals.read_trace(config.arrivals.path, absent="allow")[:, : config.num_workers]
+        present = np.isfinite(seconds).sum(axis=1)
+        waits_for_all = mode is not None or not reducer.needs_arrivals
+        needed = config.num_workers if waits_for_all else min(reducer.num_counted or 1, config.num_workers)
+        if len(steps := np.flatnonzero(present < needed)):
+            where = f"config.arrivals.path={config.arrivals.path!r}: at step {steps[0]} {present[steps[0]]} workers arrive"
+            raise ConfigError(f"{where}; config.{block}.name={config[block].name!r} waits for {needed}")
 
 
 # ---- reduction ---------------------------------------------------------------------------------------------------

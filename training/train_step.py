@@ -25,6 +25,7 @@ import reducers
 from data.augment import Augmentation, as_inputs
 from data.feeds import fetch
 from parallel import AXES, Layout
+from reducers.collectives import gather_workers
 from training import nonfinite
 from training.device_memory import resolve_lanes_at_once
 from training.gradient_wrappers import (
@@ -76,12 +77,11 @@ def make_train_step(
         apply = nonfinite.skip_nonfinite(apply, then=config.on_nonfinite, look_at="loss" if may_overflow else "all")
 
     def update(state: TrainState, mine: "WorkerGradient", inputs: Any) -> tuple[TrainState, Metrics]:
-        del inputs  # a synchronous step has none
         reduced = reduce_gradients(
             state,
             mine,
             reducer=setup.reducer,
-            arrival_seconds=setup.arrival_seconds,
+            seconds=arrival_seconds(setup, state.step, inputs),
             on_nonfinite=config.on_nonfinite,
         )
         state, metrics = apply(state, reduced)
@@ -210,7 +210,7 @@ def reduce_gradients(
     mine: WorkerGradient,
     *,
     reducer: reducers.Reducer,
-    arrival_seconds: Callable[[Any], jax.Array],
+    seconds: jax.Array,
     on_nonfinite: nonfinite.OnNonfinite = "stop",
 ) -> Reduced:
     """Reduces the workers' updates and metrics; every collective of the step is here.
@@ -219,10 +219,9 @@ def reduce_gradients(
       state: before the step.
       mine: what this worker computed.
       reducer: along ``AXES``.
-      arrival_seconds: step -> [W], when each worker's gradient arrives, for the reducer and the simulated clock.
+      seconds: [W], when each worker's gradient arrives, for the reducer and the clock of the run.
       on_nonfinite: with "ignore" no report is made.
     """
-    seconds = arrival_seconds(state.step)  # (W,)
     needs = {"arrival_seconds": seconds} if reducer.needs_arrivals else {}
     updates, reducer_state = reducer.update(mine.updates, state.reducer_state, state.params, **needs)
     mine = leave_out(mine, state.worker, counts=reducers.counts(reducer_state))
@@ -234,6 +233,19 @@ def reduce_gradients(
     measured = {name: total / reducers.num_workers(AXES) for name, total in measured.items()}
     overflowed = reducers.overflowed(reducer_state)
     return Reduced(updates, mine.worker, reducer_state, totals, time, measured, report, overflowed)
+
+
+def arrival_seconds(setup: TrainSetup, step: Any, inputs: Mapping[str, Any]) -> jax.Array:
+    """Returns when each worker's gradient arrives in a step, [W]: as measured, or else as the arrival model says.
+
+    Args:
+      setup: of the run.
+      step: [] int32.
+      inputs: this worker's; "arrival_seconds", [], where they were measured.
+    """
+    if "arrival_seconds" in inputs:
+        return gather_workers(inputs["arrival_seconds"], AXES)
+    return setup.arrival_seconds(step)
 
 
 def leave_out(mine: WorkerGradient, before: WorkerState, *, counts: jax.Array | None) -> WorkerGradient:

@@ -1,6 +1,7 @@
 """An arrival model that replays recorded times, and the reader of their files."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from jax import numpy as jnp
@@ -16,13 +17,14 @@ def trace(*, path: str):
       path: the path of a file that ``read_trace`` reads.
 
     Returns:
-      An arrival model, which uses the first workers of the trace. It raises ValueError, when traced, if the trace has
-      too few workers. The whole trace becomes a constant of the compiled program.
+      An arrival model, which uses the first workers of the trace; those that did not arrive have infinite seconds. It
+      raises ValueError, when traced, if the trace has too few workers. The whole trace becomes a constant of the
+      compiled program.
 
     Raises:
       ValueError: if the file is not a valid trace.
     """
-    seconds = read_trace(path)
+    seconds = read_trace(path, absent="allow")
 
     def model(key, step, num_workers):
         del key
@@ -33,18 +35,20 @@ def trace(*, path: str):
     return model
 
 
-def read_trace(path: str | Path) -> np.ndarray:
+def read_trace(path: str | Path, *, absent: Literal["refuse", "allow"] = "refuse") -> np.ndarray:
     """Reads a trace: seconds [steps, workers].
 
     Args:
       path: the path of a .csv file that has a line per step, with the seconds of each worker separated by commas, and
         comments in lines that begin with #; or of an .npz file with an array ``seconds``.
+      absent: whether seconds may be infinite, which is how runs of real processes record a worker that had not arrived
+        when the step ended; not all of a step.
 
     Returns:
       [S, W] float32, S and W at least 1.
 
     Raises:
-      ValueError: one line, if the file cannot be read, or holds a value that is not finite and above 0.
+      ValueError: one line, if the file cannot be read, or holds a value that is not allowed.
     """
     path = Path(path)
     where = f"path={str(path)!r}"
@@ -63,11 +67,14 @@ def read_trace(path: str | Path) -> np.ndarray:
         raise ValueError(f"{where}: holds {seconds.dtype} {list(seconds.shape)}, must be seconds [steps, workers]")
     with np.errstate(over="ignore"):  # a value that overflows float32 is refused below
         seconds = seconds.astype(np.float32)
-    wrong = np.argwhere(~(np.isfinite(seconds) & (seconds > 0)))
+    allowed = (np.isfinite(seconds) | (absent == "allow")) & (seconds > 0)
+    wrong = np.argwhere(~allowed)
     if len(wrong):
         step, worker = wrong[0]
         value = seconds[step, worker]
         raise ValueError(f"{where}: {value} seconds of worker {worker} at step {step}, must be finite and above 0")
+    if len(nobody := np.flatnonzero(np.isinf(seconds).all(axis=1))):
+        raise ValueError(f"{where}: nobody arrives at step {nobody[0]}, at least one worker must")
     return seconds
 
 

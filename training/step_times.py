@@ -1,0 +1,75 @@
+"""The seconds of each step and worker of a run, in its folder, for the arrival model ``trace``."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+import runs
+from parallel import Layout, processes
+from reducers import arrivals
+from training.step_plan import StepPlan
+
+
+class Recorder(Protocol):
+    """Keeps what a run measures, in its folder."""
+
+    def begin(self, step: int) -> None:
+        """Goes on after ``step``, forgetting what was measured later.
+
+        Raises:
+          ValueError: in one line, if a file is damaged.
+        """
+
+    def add(self, plan: StepPlan) -> None:
+        """Keeps what was measured in a call of the devices."""
+
+    def write(self) -> str | None:
+        """Writes all that was measured; returns a line to show, or None.
+
+        Raises:
+          SaveError: in one line, for example if the disk is full.
+        """
+
+
+class StepTimes:
+    """Keeps seconds[step, worker].
+
+    Args:
+      folder: of the run.
+      layout: where the workers are.
+      measured: returns the seconds of the step that was just taken, [W], of which this process needs only its own.
+      compiles: whether programs compile in the first step of a start, whose seconds are then left out; each start has a
+        file of its own. Otherwise all starts of a run share one file.
+    """
+
+    def __init__(self, folder: Path, layout: Layout, *, measured: Callable[[], np.ndarray], compiles: bool):
+        self._folder, self._layout, self._measured, self._compiles = folder, layout, measured, compiles
+        self._trace = runs.TraceRecorder(num_workers=layout.num_workers)
+
+    def begin(self, step: int) -> None:
+        """Goes on after ``step``."""
+        processes.from_first(lambda: runs.cut_traces(self._folder, last_step=step))
+        self._first = step + (2 if self._compiles else 1)
+        whole = runs.trace_path(self._folder, first_step=1)
+        if not self._compiles and step and whole.exists():
+            before = arrivals.read_trace(whole, absent="allow")
+            if len(before) == step:
+                self._first = 1
+                for row in before:
+                    self._trace.add(row)
+
+    def add(self, plan: StepPlan) -> None:
+        """Keeps the seconds of a call of one step."""
+        if plan.first_step >= self._first:
+            self._trace.add(self._layout.gather(self._measured()))
+
+    def write(self) -> str | None:
+        """Writes the trace; returns a line about the slowest process where there are several."""
+        if processes.index() or not self._trace.num_steps:
+            return None
+        self._trace.write(runs.trace_path(self._folder, first_step=self._first))
+        if not processes.several():
+            return None
+        return runs.slowest_process(self._trace.seconds, num_processes=processes.count())
