@@ -18,7 +18,7 @@ each worker has a replica: ``exchange`` says who has received what, and ``exchan
 
 from asynchronous.events import Durations, Events, Reads, from_model, from_table, order
 from asynchronous.messages import Latencies, Mail, Received, exchange, latencies_from_model, mail, num_slots
-from asynchronous.modes import MODES, Decentralised, Mode
+from asynchronous.modes import MODES, AsyncMode, Decentralised, Mode
 from asynchronous.replicas import broadcast_traffic, exchange_updates, init_updates, mean_replica, squared_distance
 from asynchronous.rules import RATED, RULES, Rate, Rule, make
 from asynchronous.server import ServerState, apply_in_order, at_rate, init_server, traffic, values_in_order
@@ -39,6 +39,7 @@ __all__ = [
     "MODES",
     "RATED",
     "RULES",
+    "AsyncMode",
     "Decentralised",
     "Durations",
     "Events",

@@ -1,6 +1,6 @@
 """Modes of training by name: synchronous, or asynchronous with a server or without one."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 from asynchronous.rules import RULES, Rule
 from reducers.arrivals.models import ARRIVALS, Arrivals, constant
@@ -38,6 +38,9 @@ class Decentralised(NamedTuple):
     @property
     def staleness_bound(self) -> None:
         """No worker waits."""
+
+
+AsyncMode: TypeAlias = Mode | Decentralised
 
 
 def synchronous() -> None:

@@ -84,7 +84,7 @@ class TrainSetup:
     num_local_steps: int
     learning_rate: optax.Schedule
     arrival_seconds: Callable[[Any], jax.Array]
-    async_mode: asynchronous.Mode | asynchronous.Decentralised | None
+    async_mode: asynchronous.AsyncMode | None
     traffic: reducers.Traffic
     num_steps: int
     log_every: int
@@ -353,7 +353,7 @@ def message_seconds(config: ConfigDict, *, latency: arrivals.Arrivals) -> Callab
     return seconds
 
 
-def make_mode(config: ConfigDict) -> asynchronous.Mode | asynchronous.Decentralised | None:
+def make_mode(config: ConfigDict) -> asynchronous.AsyncMode | None:
     """Returns the options of an asynchronous run; None for a synchronous one.
 
     Raises:
@@ -366,8 +366,8 @@ def make_mode(config: ConfigDict) -> asynchronous.Mode | asynchronous.Decentrali
         needs = ASYNCHRONOUS_NEEDS
         if isinstance(mode, asynchronous.Decentralised):
             needs = DECENTRALISED_NEEDS
-            # Refuses a number of workers that the model does not allow.
-            jax.eval_shape(message_seconds(config, latency=mode.latency), 0, 0)
+            with in_block("server.latency_seconds"):  # the model may not allow this number of workers
+                jax.eval_shape(message_seconds(config, latency=mode.latency), 0, 0)
         for path, needed in needs.items():
             found = functools.reduce(operator.getitem, path, config)
             if found != needed:
@@ -383,7 +383,7 @@ def check_arrivals(
     config: ConfigDict,
     *,
     reducer: reducers.Reducer,
-    mode: asynchronous.Mode | asynchronous.Decentralised | None,
+    mode: asynchronous.AsyncMode | None,
 ) -> None:
     """Raises ConfigError if the reducer or server needs arrival times and ``config.arrivals`` is "none"."""
     block = "reducer" if mode is None else "server"
@@ -409,9 +409,7 @@ def num_counted(config: ConfigDict, *, reducer: reducers.Reducer) -> int:
     return config.num_workers if reducer.num_counted is None else reducer.num_counted
 
 
-def traffic_of(
-    config: ConfigDict, params: Any, *, mode: asynchronous.Mode | asynchronous.Decentralised | None
-) -> reducers.Traffic:
+def traffic_of(config: ConfigDict, params: Any, *, mode: asynchronous.AsyncMode | None) -> reducers.Traffic:
     """Returns the traffic of one worker in a step, counted in the reducer's traced program."""
     if isinstance(mode, asynchronous.Decentralised):
         return asynchronous.broadcast_traffic(params, num_workers=config.num_workers)
