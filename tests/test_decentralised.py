@@ -14,11 +14,12 @@ from absl.testing import flagsaver
 from jax import numpy as jnp
 
 import asynchronous
+import models
 import runs
 import train
 from configs import flags
-from tests.stepper import Stepper, after_each_call, checkpoint_of, largest_difference, same_bits, setup_of
-from training import dry_run
+from tests.stepper import Normalised, Stepper, after_each_call, checkpoint_of, largest_difference, same_bits, setup_of
+from training import dry_run, step_plan
 from training.setup import make_setup
 from training.train_state import STATE_AXES
 from training.train_step import compute_gradients, make_gradient_function
@@ -94,16 +95,22 @@ def test_mail_of_a_wave_by_hand():
 
 
 def test_pieces_change_nothing():
-    ((events, reads, received),) = scripted()
-    parts = list(scripted(events_per_piece=3))
-    assert len(parts) == 4
-    for whole, columns in zip((events, reads, received), zip(*parts, strict=True), strict=True):
-        for name in ("worker", "event", "update", "version", "read_version"):
-            if hasattr(whole, name):
-                joined = np.concatenate([getattr(part, name) for part in columns])
-                if whole is not events or "version" not in name:
-                    np.testing.assert_array_equal(joined, getattr(whole, name))
-    np.testing.assert_array_equal(np.concatenate([e.staleness for e, *_ in parts]), events.staleness)
+    def joined(pieces):
+        events, _, received = zip(*pieces, strict=True)
+        return np.concatenate([e.staleness for e in events]), np.concatenate([np.stack(r) for r in received], axis=1)
+
+    def known(pieces):
+        waves = step_plan.decentralised_waves(0, pieces, num_slots=10, num_workers=3)
+        columns = [wave.known for wave in waves]
+        return {name: np.concatenate([column[name] for column in columns]).tolist() for name in columns[0]}
+
+    assert len(list(scripted(events_per_piece=3))) == 4
+    for ours, theirs in zip(joined(scripted(events_per_piece=3)), joined(scripted()), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    found = known(scripted(events_per_piece=3))
+    assert found == known(scripted())
+    assert found["staleness_max"] == [0] * 7 + [2] * 3 and found["staleness_mean"][6:] == [0, 2 / 8, 2 / 9, 4 / 10]
+    assert [found["delay"][k] for k in (7, 9)] == [3, 7]
 
 
 def test_a_round_is_a_message_from_each_to_each():
@@ -249,6 +256,20 @@ def test_idle_workers_leave_nothing():
     assert int(found.step) == NUM_EVENTS and largest_difference(found, final(*LATE)) < 1e-6
 
 
+def test_a_worker_without_a_gradient_keeps_its_statistics(monkeypatch):
+    """A worker whose gradient is in the wave takes the statistics of its own batch."""
+    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+    plain = ("--config.optimizer.momentum=None", "--config.ema_decay=None", "--config.server.name=decentralised")
+    stepper, seen = Stepper(setup_of("--config.model.name=normalised", *plain, *EXPONENTIAL), num_devices=2), set()
+    means = lambda: stepper.host().worker.model_state["batch_stats"]["BatchNorm_0"]["mean"]  # noqa: E731
+    for plan in itertools.islice(stepper.setup.plans(0, steps_per_call=1), 6):
+        before, _ = means(), stepper.call(plan)
+        moved = (means() != before).any(axis=1)
+        np.testing.assert_array_equal(moved, plan.inputs["position"][0] >= 0)
+        seen |= set(moved.tolist())
+    assert seen == {True, False}
+
+
 def test_a_gradient_that_is_not_finite_freezes_all_replicas():
     stepper, before = spoiling(np.uint32(20)), None
     for plan in stepper.setup.plans(0, steps_per_call=1):
@@ -379,19 +400,20 @@ def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_pat
     assert records(tmp_path) == records(finished) and records(tmp_path, "eval") == records(finished, "eval")
 
 
+MODE, SECONDS = "config.server.name='decentralised'", "config.server.latency_seconds"
 REFUSED = {
-    "--config.optimizer.momentum=0.9": "needs config.optimizer.momentum=None, not 0.9",
-    "--config.optimizer.name=rmsprop": "needs config.optimizer.name='sgd', not 'rmsprop'",
-    "--config.ema_decay=0.9": "needs config.ema_decay=None, not 0.9",
-    "--config.reducer.name=sum": "needs config.reducer.name='mean', not 'sum'",
-    "--config.reducer_on=updates": "needs config.reducer_on='gradients', not 'updates'",
-    "--config.communication.name=half": "needs config.communication.name='full', not 'half'",
-    "--config.loss_scaling.name=dynamic": "needs config.loss_scaling.name='none', not 'dynamic'",
-    "--config.on_nonfinite=skip": "config.on_nonfinite='skip': config.server.name='decentralised' needs",
-    "--config.arrivals.name=none": "config.arrivals.name='none': config.server.name='decentralised' needs",
-    "--config.server.latency_seconds=-1": "config.server.latency_seconds=-1: must be",
-    "--config.server.latency_seconds=lognormall": "config.server.latency_seconds.name='lognormall': unknown name",
-    "--config.server.latency_seconds={'name': 'slow_workers', 'num_slow': 5}": "latency_seconds.num_slow=5: exceeds",
+    "--config.optimizer.momentum=0.9": f"{MODE}: needs config.optimizer.momentum=None, not 0.9",
+    "--config.optimizer.name=rmsprop": f"{MODE}: needs config.optimizer.name='sgd', not 'rmsprop'",
+    "--config.ema_decay=0.9": f"{MODE}: needs config.ema_decay=None, not 0.9",
+    "--config.reducer.name=sum": f"{MODE}: needs config.reducer.name='mean', not 'sum'",
+    "--config.reducer_on=updates": f"{MODE}: needs config.reducer_on='gradients', not 'updates'",
+    "--config.communication.name=half": f"{MODE}: needs config.communication.name='full', not 'half'",
+    "--config.loss_scaling.name=dynamic": f"{MODE}: needs config.loss_scaling.name='none', not 'dynamic'",
+    "--config.on_nonfinite=skip": f"config.on_nonfinite='skip': {MODE} needs 'stop' or 'ignore'",
+    "--config.arrivals.name=none": f"config.arrivals.name='none': {MODE} needs arrival times; allowed: constant",
+    f"--{SECONDS}=-1": f"{SECONDS}=-1: must be",
+    f"--{SECONDS}=lognormall": f"{SECONDS}.name='lognormall': unknown name; did you mean 'lognormal'?",
+    f"--{SECONDS}={{'name': 'slow_workers', 'num_slow': 5}}": f"{SECONDS}.num_slow=5: exceeds num_workers=4",
 }
 
 
@@ -400,4 +422,4 @@ def test_refused_in_one_line(more, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(train, "train", lambda *_, **__: pytest.fail("training began"))
     assert run(tmp_path / "run", more) == 2
     said = capsys.readouterr().err
-    assert REFUSED[more] in said and len(said.splitlines()) == 1 and not (tmp_path / "run").exists()
+    assert said.startswith(REFUSED[more]) and len(said.splitlines()) == 1 and not (tmp_path / "run").exists()

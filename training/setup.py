@@ -363,16 +363,15 @@ def make_mode(config: ConfigDict) -> asynchronous.AsyncMode | None:
         mode = asynchronous.modes.make(**config.server)
         if mode is None:
             return None
-        needs = ASYNCHRONOUS_NEEDS
-        if isinstance(mode, asynchronous.Decentralised):
-            needs = DECENTRALISED_NEEDS
-            with in_block("server.latency_seconds"):  # the model may not allow this number of workers
-                jax.eval_shape(message_seconds(config, latency=mode.latency), 0, 0)
-        for path, needed in needs.items():
+        is_decentralised = isinstance(mode, asynchronous.Decentralised)
+        for path, needed in (DECENTRALISED_NEEDS if is_decentralised else ASYNCHRONOUS_NEEDS).items():
             found = functools.reduce(operator.getitem, path, config)
             if found != needed:
                 key = ".".join(path)
                 raise ValueError(f"name={config.server.name!r}: needs config.{key}={needed!r}, not {found!r}")
+    if isinstance(mode, asynchronous.Decentralised):
+        with in_block("server.latency_seconds"):  # refuses a number of workers that the model does not allow
+            jax.eval_shape(message_seconds(config, latency=mode.latency), 0, 0)
     if config.on_nonfinite == "skip":  # who reads what, and how stale it is, was settled before
         where = f"config.server.name={config.server.name!r}"
         raise ConfigError(f"config.on_nonfinite='skip': {where} needs 'stop' or 'ignore'")
