@@ -29,16 +29,16 @@ from data.examples import ReadError
 from parallel import Layout, WorkerTimes, processes
 from runs.errors import ConfigError, in_block, refusing
 from training import dry_run
-from training.async_train_step import make_async_train_step
 from training.checkpoints import check_init_from, initial_params
 from training.device_memory import resolve_lanes_at_once
 from training.evaluate import evaluate_checkpoint
 from training.nonfinite import NonfiniteError
 from training.run import Run
 from training.setup import TrainSetup, make_setup
+from training.step_of_mode import make_step_of_mode
 from training.step_times import StepTimes
 from training.train_state import TrainState
-from training.train_step import make_train_step, worker_mapping
+from training.train_step import worker_mapping
 
 flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
 flags.DEFINE_string("workdir", None, "Folder of the run. Default: out/<config>/<hash of the config>.")
@@ -158,8 +158,7 @@ def train(
     mapping = worker_mapping(
         setup, layout, steps_per_call=steps_per_call, lanes_at_once=lanes_at_once, worker_times=worker_times
     )
-    make_step = make_train_step if setup.async_mode is None else make_async_train_step
-    step = make_step(setup, layout, map_workers=mapping)
+    step = make_step_of_mode(setup, layout, map_workers=mapping)
     times = worker_times and StepTimes(folder.path, layout, measured=lambda: worker_times.seconds, compiles=True)
 
     with Run(

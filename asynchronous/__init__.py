@@ -1,8 +1,9 @@
-"""Asynchronous SGD, exactly simulated: one server, and n workers that read, compute and push without waiting.
+"""Asynchronous SGD, exactly simulated: n workers that read, compute and push without waiting, and one server or none.
 
 The order of arrivals depends on the durations of tasks alone, so ``order`` computes it before any training. ``waves``
 cuts the order into groups of gradients that do not depend on each other and can be computed in parallel.
-``apply_in_order`` applies the gradients of a wave one by one, under one of the staleness ``RULES``.
+``apply_in_order`` applies the gradients of a wave one by one, under one of the staleness ``RULES``. Without a server
+each worker has a replica: ``exchange`` says who has received what, and ``exchange_updates`` applies it.
 
 >>> import numpy as np
 >>> durations = from_table(np.array([[1.0, 1.0, 3.5]] * 9))  # seconds of each task of three workers
@@ -16,7 +17,9 @@ cuts the order into groups of gradients that do not depend on each other and can
 """
 
 from asynchronous.events import Durations, Events, Reads, from_model, from_table, order
-from asynchronous.modes import MODES, Mode
+from asynchronous.messages import Latencies, Mail, Received, exchange, latencies_from_model, mail, num_slots
+from asynchronous.modes import MODES, AsyncMode, Decentralised, Mode
+from asynchronous.replicas import broadcast_traffic, exchange_updates, init_updates, mean_replica, squared_distance
 from asynchronous.rules import RATED, RULES, Rate, Rule, make
 from asynchronous.server import ServerState, apply_in_order, at_rate, init_server, traffic, values_in_order
 from asynchronous.staleness import (
@@ -36,12 +39,17 @@ __all__ = [
     "MODES",
     "RATED",
     "RULES",
+    "AsyncMode",
+    "Decentralised",
     "Durations",
     "Events",
+    "Latencies",
     "LayerTimes",
+    "Mail",
     "Mode",
     "Rate",
     "Reads",
+    "Received",
     "Rule",
     "ServerState",
     "Slots",
@@ -49,16 +57,25 @@ __all__ = [
     "Wave",
     "apply_in_order",
     "at_rate",
+    "broadcast_traffic",
+    "exchange",
+    "exchange_updates",
     "from_model",
     "from_table",
     "histogram",
     "init_server",
+    "init_updates",
+    "latencies_from_model",
     "layer_staleness",
     "layer_table",
     "layer_times",
+    "mail",
     "make",
+    "mean_replica",
     "merge",
+    "num_slots",
     "order",
+    "squared_distance",
     "summary",
     "table",
     "traffic",

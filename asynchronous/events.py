@@ -97,12 +97,12 @@ class Events(NamedTuple):
     read_event: np.ndarray  # [E] int64, number of gradients that had arrived when the task's parameters were read
     read_seconds: np.ndarray  # [E] float64
     seconds: np.ndarray  # [E] float64, time of arrival
-    read_version: np.ndarray  # [E] int64, number of updates that had been applied at the read
-    version: np.ndarray  # [E] int64, number of updates before the one that this gradient is part of
+    read_version: np.ndarray  # [E] int64, number of updates that had been applied to what was read
+    version: np.ndarray  # [E] int64, number of updates before the one that this gradient is part of; see ``exchange``
 
     @property
     def staleness(self) -> np.ndarray:
-        """The number of updates between the read and the update that the gradient is part of, [E] int64."""
+        """The number of updates that the gradient misses, [E] int64: ``version`` less ``read_version``."""
         return self.version - self.read_version
 
 

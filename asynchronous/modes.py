@@ -1,13 +1,14 @@
-"""Modes of training by name: synchronous, or asynchronous with a server."""
+"""Modes of training by name: synchronous, or asynchronous with a server or without one."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 from asynchronous.rules import RULES, Rule
+from reducers.arrivals.models import ARRIVALS, Arrivals, constant
 from reducers.registry import Block, Registry
 
 
 class Mode(NamedTuple):
-    """The options of asynchronous SGD.
+    """The options of asynchronous SGD with a server.
 
     Attributes:
       rule: the staleness rule.
@@ -18,6 +19,28 @@ class Mode(NamedTuple):
     rule: Rule
     gradients_per_update: int
     staleness_bound: int | None
+
+
+class Decentralised(NamedTuple):
+    """The options of asynchronous SGD without a server.
+
+    Attributes:
+      latency: an arrival model: with a key of the sender, the seconds of its task's update to each receiver.
+    """
+
+    latency: Arrivals
+
+    @property
+    def gradients_per_update(self) -> int:
+        """Each gradient is an update."""
+        return 1
+
+    @property
+    def staleness_bound(self) -> None:
+        """No worker waits."""
+
+
+AsyncMode: TypeAlias = Mode | Decentralised
 
 
 def synchronous() -> None:
@@ -48,6 +71,28 @@ def asynchronous(
     return Mode(RULES.build(rule, where="rule"), gradients_per_update, staleness_bound)
 
 
-MODES = Registry({"asynchronous": asynchronous, "synchronous": synchronous})
+def decentralised(*, latency_seconds: Block | Annotated[float, "[0, inf)"] = 0.0) -> Decentralised:
+    """Each worker has a replica, applies its update to it at once, and sends the update to all others.
+
+    Args:
+      latency_seconds: how long a message takes: a number, or an arrival model, such as {"name": "lognormal",
+        "median_seconds": 0.5}. The model's times of step c are those of the update of a sender's c-th gradient to each
+        receiver, drawn independently for each sender.
+
+    Raises:
+      ValueError: one line, for a latency that makes no sense.
+
+    >>> decentralised(latency_seconds="lognormalised")
+    Traceback (most recent call last):
+    ValueError: latency_seconds.name='lognormalised': unknown name; did you mean 'lognormal'?
+
+    Reference: Tosi and Theobald, "Convergence Analysis of Decentralized ASGD", arXiv 2309.03754.
+    """
+    if isinstance(latency_seconds, int | float):
+        return Decentralised(constant(seconds=float(latency_seconds)))
+    return Decentralised(ARRIVALS.build(latency_seconds, where="latency_seconds"))
+
+
+MODES = Registry({"asynchronous": asynchronous, "decentralised": decentralised, "synchronous": synchronous})
 
 make = MODES.make  # make(**config.server)

@@ -16,9 +16,9 @@ from data.examples import Arrays, Columns, Dataset, Info
 from data.feeds import Feeds
 from launch.children import ROOT
 from parallel import AXES, Layout, Step, StepsInFlight
-from training.async_train_step import make_step_of_mode
 from training.metric_logger import StepNumbers
 from training.setup import TrainSetup, make_setup
+from training.step_of_mode import make_step_of_mode
 from training.step_plan import StepPlan
 from training.train_step import worker_mapping
 

@@ -92,7 +92,7 @@ def experiment(
       schedule: the learning rate over the run, as a factor of its peak.
       reducer: how the workers' gradients are combined into one.
       arrivals: a model of how long each worker takes, in simulated seconds.
-      server: synchronous training, or asynchronous training with a parameter server.
+      server: synchronous training, or asynchronous training with a parameter server or without one.
       task: the loss and its metrics.
       accumulation: how a worker splits its batch: gradients of micro-batches, or local optimizer steps.
       loss_scaling: keeps gradients in float16 from underflow and overflow.

@@ -52,8 +52,9 @@ def summarise(
         names = {block: config[block]["name"] for block in ("data", "model", "reducer", "server")}
         method = f"synchronous, reducer {names['reducer']}"
         if names["server"] != "synchronous":  # it has no reducer
-            rule = config["server"].get("rule", "none")
-            method = f"{names['server']}, rule {rule if isinstance(rule, str) else rule['name']}"
+            rule = config["server"].get("rule")
+            rule = rule if isinstance(rule, str | None) else rule["name"]
+            method = names["server"] if rule is None else f"{names['server']}, rule {rule}"
         where = f"{config['num_workers']} workers = {summary['num_devices']} devices x {summary['lanes']}"
         name, value = next(iter(progress.quantities(summary, names=[metric])), ("", ""))
         fault = outcome.fault(

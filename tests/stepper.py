@@ -16,10 +16,10 @@ from data import sources
 from data.example_order import ExampleOrder
 from data.feeds import Feeds
 from parallel import Layout, StepsInFlight
-from training.async_train_step import make_step_of_mode
 from training.checkpoints import initial_counters
 from training.evaluate import make_evaluation
 from training.setup import make_setup
+from training.step_of_mode import make_step_of_mode
 from training.train_state import shared_part, to_host
 from training.train_step import worker_mapping
 

@@ -16,8 +16,8 @@ from data.assumed import make_or_assume
 from parallel import AXES, Layout, map_devices, map_workers
 from tests.cases import CASES
 from training import dry_run
-from training.async_train_step import make_step_of_mode
 from training.setup import make_setup
+from training.step_of_mode import make_step_of_mode
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLATFORMS = ("cuda", "rocm", "tpu")

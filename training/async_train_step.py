@@ -24,7 +24,6 @@ from training.train_step import (
     apply_gradients,
     compute_gradients,
     make_gradient_function,
-    make_train_step,
 )
 
 # Metrics of each update, in order.
@@ -67,7 +66,7 @@ def make_async_train_step(
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
     mode, config = setup.async_mode, setup.config
-    assert mode is not None
+    assert isinstance(mode, asynchronous.Mode)
     gradient = make_gradient_function(setup)
 
     def compute(state: TrainState, batch: Any, resident: Any) -> WorkerGradient:
@@ -126,12 +125,6 @@ def make_async_train_step(
     return map_workers(
         compute, update, layout=layout, state_axes=STATE_AXES, is_idle=lambda inputs: inputs["position"] < 0
     )
-
-
-def make_step_of_mode(setup: TrainSetup, layout: Layout, *, map_workers: Callable[..., parallel.Step]) -> parallel.Step:
-    """Returns the synchronous or the asynchronous step, whichever the setup is of; both take the same arguments."""
-    make = make_train_step if setup.async_mode is None else make_async_train_step
-    return make(setup, layout, map_workers=map_workers)
 
 
 def _begin(state: TrainState) -> Served:

@@ -65,7 +65,8 @@ def step_bytes(setup: TrainSetup, *, lanes: int) -> dict[str, int]:
         "parameters": _bytes(state.params),
         "moving average": _bytes(state.ema),
         "shared optimizer state": _bytes(state.opt_state),
-        "state of the workers": lanes * _bytes((state.worker, state.reducer_state, state.snapshot)),
+        "state of the server": _bytes(state.server),  # without a server, the updates under way
+        "state of the workers": lanes * _bytes((state.worker, state.reducer_state, state.snapshot, state.replica)),
         "gradients": lanes * _bytes(state.params),
         "batch": lanes * setup.config.batch_size_per_worker * info.example_bytes,  # as it is stored
         "resident data": resident + _bytes(info.constants),

@@ -12,10 +12,9 @@ import jax
 from jax import numpy as jnp
 
 from parallel import DEVICE_AXIS, LANE_AXIS, Layout
-from training.async_train_step import make_step_of_mode
 from training.device_memory import resolve_lanes_at_once, step_bytes
 from training.setup import TrainSetup
-from training.step_plan import ASYNC_INPUTS
+from training.step_of_mode import make_step_of_mode
 from training.train_state import map_per_worker
 from training.train_step import worker_mapping
 
@@ -81,12 +80,11 @@ def step_inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
         batch["index"], resident = shape((lanes, batch_size), jnp.int32), many(info.num_train)
     else:
         batch["batch"] = many(lanes, batch_size)
-    names = {} if setup.async_mode is None else ASYNC_INPUTS
     return {
         "state": map_per_worker(lambda x: shape((lanes, *x.shape), x.dtype), state),
         "batch": batch,
         "resident": {"train": resident, "constants": info.constants},
-        "inputs": {name: shape((lanes,), dtype) for name, dtype in names.items()},
+        "inputs": {name: shape((lanes, *x.shape), x.dtype) for name, x in setup.wave_inputs.items()},
     }
 
 

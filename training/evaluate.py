@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax import lax
 
+import asynchronous
 import runs
 from data.augment import as_inputs
 from data.examples import Examples, gather
@@ -25,7 +26,8 @@ def make_evaluation(
 ) -> Callable[[TrainState, Any], dict[str, float]]:
     """Returns ``evaluate(state, resident) -> metrics of the task`` over a whole split, exactly.
 
-    It uses the moving average of the parameters where there is one, and the mean of the workers' model states.
+    It uses the moving average of the parameters where there is one, and the mean of the workers' model states. Where
+    the workers have replicas, "consensus_distance" is the mean of their squared distances from their mean.
     """
 
     def one_device(params, model_states, resident, batch):
@@ -33,7 +35,12 @@ def make_evaluation(
         inputs = as_inputs(batch["examples"], resident["constants"])
         return lax.psum(setup.task.evaluate(params, model_state, inputs, batch["weight"]), DEVICE_AXIS)
 
+    def consensus_distance(mean, replicas):
+        each = jax.vmap(asynchronous.squared_distance, in_axes=(0, None))(replicas, mean)
+        return lax.pmean(each.mean(), DEVICE_AXIS)
+
     compiled = map_devices(one_device, layout=layout, mapping=setup.config.lift)
+    distance = map_devices(consensus_distance, layout=layout, mapping=setup.config.lift)
     num_examples, num_devices = examples.num_examples, layout.num_devices
     no_batch_index = np.full(len(layout.own_devices), -1)
     batch_size = math.ceil(min(setup.config.eval_batch_size, num_examples) / num_devices)  # of one device
@@ -52,7 +59,10 @@ def make_evaluation(
             done += in_flight.push(start, sums)
         each = [layout.get_shared(sums) for _, sums in done + in_flight.drain()]
         total = {name: sum(float(sums[name]) for sums in each) for name in each[0]}
-        return {name: float(value) for name, value in setup.task.metrics(total).items()}
+        quality = {name: float(value) for name, value in setup.task.metrics(total).items()}
+        if state.replica is not None:
+            quality["consensus_distance"] = float(layout.get_shared(distance(state.params, state.replica)))
+        return quality
 
     return evaluate
 

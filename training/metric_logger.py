@@ -1,6 +1,6 @@
 """Turns the metrics of steps into records, progress and counters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -184,15 +184,16 @@ class StepNumbers:
         if wave.arrivals is None:
             return [(wave.steps[-1], {name: float(value) for name, value in metrics.items()})]
         complete: list[tuple[int, Numbers]] = []
-        for i, staleness in enumerate(wave.arrivals.staleness):
-            numbers = {name: float(column[i]) for name, column in metrics["gradients"].items()}
-            self._waiting.append({**numbers, "staleness": float(staleness)})
+        for i, seconds in enumerate(wave.arrivals.seconds):
+            columns = {**metrics["gradients"], **wave.known}
+            self._waiting.append({name: float(column[i]) for name, column in columns.items()})
             if len(self._waiting) == self._size:
                 update = len(complete)
                 of_update = {name: float(column[update]) for name, column in metrics["updates"].items()}
                 contributors = float(self._size if of_update["rate"] > 0 else 0)
-                time = {"step_seconds": self._lap(wave.arrivals.seconds[i]), "contributors": contributors}
-                complete.append((wave.steps[update], {**self._of_gradients(), **of_update, **time}))
+                time = {"step_seconds": self._lap(seconds), "contributors": contributors}
+                numbers = {**self._of_gradients(wave.known), **of_update, **time}
+                complete.append((wave.steps[update], numbers))
                 self._waiting = []
         return complete
 
@@ -202,11 +203,11 @@ class StepNumbers:
         self._seconds += lap
         return lap
 
-    def _of_gradients(self) -> Numbers:
+    def _of_gradients(self, known: Iterable[str]) -> Numbers:
         gradients = self._waiting
         total = {name: sum(g[name] for g in gradients) for name in gradients[0]}
         return {
             **{name: float(value) for name, value in self._measure(total).items()},
             "gradient_norm": (total["squared_norm"] / len(gradients)) ** 0.5,  # root mean square, as over workers
-            "staleness": total["staleness"] / len(gradients),
+            **{name: total[name] / len(gradients) for name in known},
         }

@@ -19,7 +19,7 @@ from training.evaluate import make_evaluation
 from training.metric_logger import MetricLogger
 from training.nonfinite import NonfiniteError
 from training.setup import TrainSetup
-from training.step_plan import StepPlan, event_order
+from training.step_plan import StepPlan
 from training.step_times import Recorder
 from training.train_state import TrainState
 
@@ -206,14 +206,9 @@ class Run:
 
     def _count_staleness(self) -> np.ndarray:
         """Counts the run's gradients by worker and staleness, [W, S]."""
-        setup = self._setup
-        assert setup.async_mode is not None
-        num_workers = setup.config.num_workers
-        order = event_order(
-            0, setup.num_steps, durations=setup.durations, mode=setup.async_mode, num_workers=num_workers
-        )
+        num_workers = self._setup.config.num_workers
         counts = np.zeros((num_workers, 1), np.int64)
-        for events, _ in order:
+        for events in self._setup.events():
             part = asynchronous.histogram(events.worker, events.staleness, num_workers=num_workers)
             counts = asynchronous.merge(counts, part)
         return counts

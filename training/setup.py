@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -30,14 +30,21 @@ from training.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
 from training.train_state import STATE_AXES, TrainState, WorkerState, map_per_worker
 
 # Independent streams of randomness of one seed; the order of examples has its own generator.
-INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM = 0, 1, 2
+INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM, LATENCY_STREAM = 0, 1, 2, 3
 
-# Keys that an asynchronous server has no use for, and the only value that it allows for each.
-ASYNCHRONOUS_NEEDS = {
+# Keys that an asynchronous run has no use for, and the only value that it allows for each.
+ASYNCHRONOUS_NEEDS: Mapping[tuple[str, ...], str | None] = {
     ("reducer", "name"): "mean",
     ("communication", "name"): "full",
     ("loss_scaling", "name"): "none",
     ("reducer_on",): "gradients",
+}
+# Without a server, a worker's momentum would part its replica from the others for good.
+DECENTRALISED_NEEDS: Mapping[tuple[str, ...], str | None] = {
+    **ASYNCHRONOUS_NEEDS,
+    ("optimizer", "name"): "sgd",
+    ("optimizer", "momentum"): None,
+    ("ema_decay",): None,
 }
 
 
@@ -77,7 +84,7 @@ class TrainSetup:
     num_local_steps: int
     learning_rate: optax.Schedule
     arrival_seconds: Callable[[Any], jax.Array]
-    async_mode: asynchronous.Mode | None
+    async_mode: asynchronous.AsyncMode | None
     traffic: reducers.Traffic
     num_steps: int
     log_every: int
@@ -104,6 +111,46 @@ class TrainSetup:
         """The seconds of each worker's tasks in an asynchronous run."""
         return asynchronous.from_model(self.arrival_seconds)
 
+    @functools.cached_property
+    def latencies(self) -> asynchronous.Latencies:
+        """The seconds of each message in a run without a server."""
+        assert isinstance(self.async_mode, asynchronous.Decentralised)
+        return asynchronous.latencies_from_model(message_seconds(self.config, latency=self.async_mode.latency))
+
+    @functools.cached_property
+    def num_slots(self) -> int:
+        """The number of updates that a run without a server keeps, found in a pass over all events of the run."""
+        with jax.ensure_compile_time_eval():  # also where the state is traced
+            return asynchronous.num_slots(self.exchange(), num_workers=self.config.num_workers)
+
+    def exchange(self) -> Iterator[tuple[asynchronous.Events, asynchronous.Reads, asynchronous.Received]]:
+        """Yields the events of a run without a server, and what is received with them."""
+        return asynchronous.exchange(
+            self.durations, self.latencies, num_workers=self.config.num_workers, num_events=self.num_steps
+        )
+
+    def events(self) -> Iterator[asynchronous.Events]:
+        """Yields the gradients of an asynchronous run in the order of arrival, in pieces."""
+        assert self.async_mode is not None
+        if isinstance(self.async_mode, asynchronous.Decentralised):
+            return (events for events, *_ in self.exchange())
+        num_workers = self.config.num_workers
+        order = step_plan.event_order(
+            0, self.num_steps, durations=self.durations, mode=self.async_mode, num_workers=num_workers
+        )
+        return (events for events, _ in order)
+
+    @property
+    def wave_inputs(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes of one worker's inputs of an asynchronous step; {} of a synchronous one."""
+        if self.async_mode is None:
+            return {}
+        if not isinstance(self.async_mode, asynchronous.Decentralised):
+            return {name: jax.ShapeDtypeStruct((), dtype) for name, dtype in step_plan.ASYNC_INPUTS.items()}
+        scalar = jax.ShapeDtypeStruct((), jnp.int32)
+        inbox = jax.ShapeDtypeStruct((self.num_slots,), jnp.int32)
+        return {"position": scalar, "slot": scalar, "inbox": inbox, "num_before": scalar}
+
     def init_worker(self, *, params: Any = None) -> TrainState:
         """Returns the state that every worker begins with.
 
@@ -115,11 +162,12 @@ class TrainSetup:
         params = own if params is None else params
         opt_state = self.optimizer.init(params)
         is_averaged = config.ema_decay is not None or optim.schedule_free.state_in(opt_state) is not None
-        server = snapshot = None
-        if self.async_mode is not None:
+        server: Any = None
+        if isinstance(self.async_mode, asynchronous.Decentralised):
+            server = asynchronous.init_updates(params, num_slots=self.num_slots)
+        elif self.async_mode is not None:
             count = self.async_mode.gradients_per_update
             server = asynchronous.init_server(params, rule=self.async_mode.rule, gradients_per_update=count)
-            snapshot = params
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             key=jax.random.key_data(jax.random.fold_in(key, STEP_STREAM)),
@@ -129,7 +177,8 @@ class TrainSetup:
             server=server,
             worker=WorkerState(model_state, self.worker_optimizer.init(params)),
             reducer_state=self.reducer.init(params),
-            snapshot=snapshot,
+            snapshot=None if self.async_mode is None else params,
+            replica=params if isinstance(self.async_mode, asynchronous.Decentralised) else None,
         )
 
     @functools.cached_property
@@ -159,8 +208,17 @@ class TrainSetup:
 
     def plans(self, first_step: int, *, steps_per_call: int) -> Iterator[step_plan.StepPlan]:
         """Yields the calls of the devices after ``first_step``, up to the end of the run."""
+        stops = (self.eval_every, self.checkpoint_every)
         if self.async_mode is None:
             waves = step_plan.synchronous_waves(first_step, self.num_steps, num_workers=self.config.num_workers)
+        elif isinstance(self.async_mode, asynchronous.Decentralised):
+            waves = step_plan.decentralised_waves(
+                first_step,
+                self.exchange(),
+                num_slots=self.num_slots,
+                num_workers=self.config.num_workers,
+                stops=stops,
+            )
         else:
             waves = step_plan.asynchronous_waves(
                 first_step,
@@ -168,7 +226,7 @@ class TrainSetup:
                 durations=self.durations,
                 mode=self.async_mode,
                 num_workers=self.config.num_workers,
-                stops=(self.eval_every, self.checkpoint_every),
+                stops=stops,
             )
         return step_plan.plan_calls(
             waves,
@@ -285,28 +343,42 @@ def make_arrivals(config: ConfigDict) -> Callable[[Any], jax.Array]:
     return arrival_seconds
 
 
-def make_mode(config: ConfigDict) -> asynchronous.Mode | None:
+def message_seconds(config: ConfigDict, *, latency: arrivals.Arrivals) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Returns (sender, task) -> [W] seconds to each receiver; they depend on the seed of a config alone."""
+
+    def seconds(sender, task):
+        key = jax.random.fold_in(jax.random.key(config.seed), LATENCY_STREAM)
+        return latency(jax.random.fold_in(key, sender), task, config.num_workers)
+
+    return seconds
+
+
+def make_mode(config: ConfigDict) -> asynchronous.AsyncMode | None:
     """Returns the options of an asynchronous run; None for a synchronous one.
 
     Raises:
-      ConfigError: if another block asks for something that an asynchronous server has no place for.
+      ConfigError: if another block asks for something that an asynchronous run has no place for.
     """
     with in_block("server"):
         mode = asynchronous.modes.make(**config.server)
         if mode is None:
             return None
-        for path, needed in ASYNCHRONOUS_NEEDS.items():
+        is_decentralised = isinstance(mode, asynchronous.Decentralised)
+        for path, needed in (DECENTRALISED_NEEDS if is_decentralised else ASYNCHRONOUS_NEEDS).items():
             found = functools.reduce(operator.getitem, path, config)
             if found != needed:
                 key = ".".join(path)
                 raise ValueError(f"name={config.server.name!r}: needs config.{key}={needed!r}, not {found!r}")
+    if isinstance(mode, asynchronous.Decentralised):
+        with in_block("server.latency_seconds"):  # refuses a number of workers that the model does not allow
+            jax.eval_shape(message_seconds(config, latency=mode.latency), 0, 0)
     if config.on_nonfinite == "skip":  # who reads what, and how stale it is, was settled before
         where = f"config.server.name={config.server.name!r}"
         raise ConfigError(f"config.on_nonfinite='skip': {where} needs 'stop' or 'ignore'")
     return mode
 
 
-def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: asynchronous.Mode | None) -> None:
+def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: asynchronous.AsyncMode | None) -> None:
     """Raises ConfigError if ``config.arrivals`` does not say what the reducer or server waits for."""
     block = "reducer" if mode is None else "server"
     if config.arrivals.name == "none" and (mode is not None or reducer.needs_arrivals):
@@ -319,7 +391,9 @@ def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: async
         waits_for_all = mode is not None or not reducer.needs_arrivals
         needed = config.num_workers if waits_for_all else min(reducer.num_counted or 1, config.num_workers)
         if len(steps := np.flatnonzero(present < needed)):
-            where = f"config.arrivals.path={config.arrivals.path!r}: at step {steps[0]} {present[steps[0]]} workers arrive"
+            where = (
+                f"config.arrivals.path={config.arrivals.path!r}: at step {steps[0]} {present[steps[0]]} workers arrive"
+            )
             raise ConfigError(f"{where}; config.{block}.name={config[block].name!r} waits for {needed}")
 
 
@@ -339,8 +413,10 @@ def num_counted(config: ConfigDict, *, reducer: reducers.Reducer) -> int:
     return config.num_workers if reducer.num_counted is None else reducer.num_counted
 
 
-def traffic_of(config: ConfigDict, params: Any, *, mode: asynchronous.Mode | None) -> reducers.Traffic:
+def traffic_of(config: ConfigDict, params: Any, *, mode: asynchronous.AsyncMode | None) -> reducers.Traffic:
     """Returns the traffic of one worker in a step, counted in the reducer's traced program."""
+    if isinstance(mode, asynchronous.Decentralised):
+        return asynchronous.broadcast_traffic(params, num_workers=config.num_workers)
     if mode is not None:
         count = mode.gradients_per_update
         return asynchronous.traffic(params, num_workers=config.num_workers, gradients_per_update=count)

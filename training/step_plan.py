@@ -24,8 +24,9 @@ class PlannedWave(NamedTuple):
     Attributes:
       steps: the steps that it completes, counted from 1.
       batch_index: [W] int64, the index of each worker's batch; -1 for a worker without one.
-      inputs: [W] each, per-worker inputs of an asynchronous step.
+      inputs: [W, ...] each, per-worker inputs of an asynchronous step.
       arrivals: the gradients of an asynchronous wave; None where all arrive together.
+      known: [K] each, numbers of these gradients that are known before they are computed, such as "staleness".
       is_whole: no gradient waits for others of its update afterwards, so that a run can stop there.
       begins_whole: the same of the moment before.
     """
@@ -34,6 +35,7 @@ class PlannedWave(NamedTuple):
     batch_index: np.ndarray
     inputs: Mapping[str, np.ndarray] = {}
     arrivals: asynchronous.Events | None = None
+    known: Mapping[str, np.ndarray] = {}
     is_whole: bool = True
     begins_whole: bool = True
 
@@ -86,7 +88,7 @@ class StepPlan(NamedTuple):
 
     @property
     def inputs(self) -> dict[str, np.ndarray]:
-        """[k, W] each, of each wave."""
+        """[k, W, ...] each, of each wave."""
         return {name: np.stack([wave.inputs[name] for wave in self.waves]) for name in self.waves[0].inputs}
 
     def split(self, metrics: Any) -> Iterator[tuple[PlannedWave, Any]]:
@@ -138,9 +140,57 @@ def asynchronous_waves(
             batch_index=wave.slots.batch_index,
             inputs={name: getattr(wave.slots, name) for name in ASYNC_INPUTS},
             arrivals=wave.events,
+            known={"staleness": wave.events.staleness},
             is_whole=wave.next_event % count == 0,
             begins_whole=wave.first_event % count == 0,
         )
+
+
+def decentralised_waves(
+    first_step: int,
+    pieces: Iterable[tuple[asynchronous.Events, asynchronous.Reads, asynchronous.Received]],
+    *,
+    num_slots: int,
+    num_workers: int,
+    stops: Sequence[int] = (),
+) -> Iterator[PlannedWave]:
+    """Yields the waves of a run without a server, in which each gradient is a step.
+
+    Known of a gradient are its "staleness"; "staleness_mean" and "staleness_max" of the run until then; and "delay",
+    the number of updates that were applied somewhere before its own and that it does not know: the staleness that it
+    has at a server.
+
+    Args:
+      first_step: the steps that are done already.
+      pieces: of the whole run, as ``asynchronous.exchange`` yields them.
+      num_slots: M, of updates that are kept.
+      num_workers: W.
+      stops: periods in steps; no wave crosses a multiple of one of them.
+    """
+    start, total, largest = 0, 0, 0
+    for events, reads, received in pieces:
+        event = np.arange(start, start + len(events.worker))
+        totals = total + np.cumsum(events.staleness)
+        maxima = np.maximum(largest, np.maximum.accumulate(events.staleness))
+        known = {
+            "staleness": events.staleness,
+            "staleness_mean": totals / (event + 1),
+            "staleness_max": maxima,
+            "delay": event - events.read_version,
+        }
+        done = min(max(first_step - start, 0), len(event))
+        rest = asynchronous.Events(*(column[done:] for column in events))
+        for wave in asynchronous.waves([(rest, reads)], num_workers=num_workers, first_event=start + done, stops=stops):
+            here = slice(wave.first_event - start, wave.next_event - start)
+            mail = asynchronous.mail(wave, received, num_slots=num_slots)
+            yield PlannedWave(
+                steps=range(wave.first_event + 1, wave.next_event + 1),
+                batch_index=wave.slots.batch_index,
+                inputs={"position": wave.slots.position, **mail._asdict()},
+                arrivals=wave.events,
+                known={name: column[here] for name, column in known.items()},
+            )
+        start, total, largest = start + len(event), int(totals[-1]), int(maxima[-1])
 
 
 def event_order(

@@ -22,18 +22,19 @@ class WorkerState(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """All that a step reads and writes. The last three fields are each worker's own; the others are shared.
+    """All that a step reads and writes. The last four fields are each worker's own; the others are shared.
 
     Attributes:
       step: [] int32, server updates so far; bitwise-negated after a non-finite step, which freezes the state.
       key: [2] uint32, the random key of dropout and augmentation.
-      params: the parameters.
+      params: the parameters; without a server the mean of the workers' replicas.
       opt_state: state of the optimizer after the reducer.
       ema: the parameters' moving average, or the average of a schedule-free optimizer; None without either.
-      server: further state of an asynchronous server, or None.
+      server: further state of an asynchronous server; without a server the latest updates, [M, ...]; or None.
       worker: what a left-out worker keeps.
       reducer_state: state of the reducer.
       snapshot: the parameters that an asynchronous worker has read, or None.
+      replica: the parameters of an asynchronous worker without a server, or None.
     """
 
     step: Any
@@ -45,11 +46,21 @@ class TrainState(NamedTuple):
     worker: Any
     reducer_state: Any
     snapshot: Any
+    replica: Any = None
 
 
 # The axis of each field over lanes: None for shared fields, 0 for each worker's own.
 STATE_AXES = TrainState(
-    step=None, key=None, params=None, opt_state=None, ema=None, server=None, worker=0, reducer_state=0, snapshot=0
+    step=None,
+    key=None,
+    params=None,
+    opt_state=None,
+    ema=None,
+    server=None,
+    worker=0,
+    reducer_state=0,
+    snapshot=0,
+    replica=0,
 )
 
 

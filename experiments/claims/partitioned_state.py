@@ -16,9 +16,9 @@ from experiments.experiment import Experiment, Finding, Quoted, Rows, Run, Sampl
 from experiments.paper_table import Cell
 from parallel import Layout
 from training import dry_run
-from training.async_train_step import make_step_of_mode
 from training.device_memory import residual_bytes
 from training.setup import TrainSetup, make_setup
+from training.step_of_mode import make_step_of_mode
 from training.train_step import worker_mapping
 
 OWNERS = (1, 4, 8, 16)  # GPUs of a node

@@ -1,0 +1,425 @@
+"""Asynchronous SGD without a server: messages by hand, a plain simulator, limits, layouts, exact resume, refusals."""
+
+import functools
+import heapq
+import itertools
+import math
+import pathlib
+import signal
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+from jax import numpy as jnp
+
+import asynchronous
+import models
+import runs
+import train
+from configs import flags
+from tests.stepper import Normalised, Stepper, after_each_call, checkpoint_of, largest_difference, same_bits, setup_of
+from training import dry_run, step_plan
+from training.setup import make_setup
+from training.train_state import STATE_AXES
+from training.train_step import compute_gradients, make_gradient_function
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NUM_EVENTS = 50
+SMALL = (
+    *("--config.model.hidden_sizes=(8,)", "--config.model.dropout_rate=0.0", "--config.optimizer.learning_rate=0.2"),
+    *("--config.optimizer.momentum=None", "--config.ema_decay=None"),
+)
+EXPONENTIAL = ("--config.arrivals.name=shifted_exponential",)
+CONSTANT = ("--config.arrivals.name=constant",)
+WITHOUT, WITH = (*SMALL, "--config.server.name=decentralised"), (*SMALL, "--config.server.name=asynchronous")
+LOGNORMAL = "--config.server.latency_seconds={'name': 'lognormal', 'median_seconds': 0.5, 'sigma': 1.0}"
+LATE = (*WITHOUT, *EXPONENTIAL, LOGNORMAL)
+
+
+# ---- messages ----------------------------------------------------------------------------------------------------
+
+# Seconds of a message from each worker, by row, to each other worker.
+LATENCY = np.array([[0.0, 1.0, 4.0], [1.0, 0.0, 0.5], [0.0, 7.0, 0.0]])
+
+
+def scripted(events_per_piece=100):
+    """Workers 0, 1 and 2, whose tasks take 2, 3 and 5 seconds."""
+    return asynchronous.exchange(
+        asynchronous.from_table(np.tile([2.0, 3.0, 5.0], (9, 1))),
+        lambda worker, task: LATENCY[worker],
+        num_workers=3,
+        num_events=10,
+        events_per_piece=events_per_piece,
+    )
+
+
+def test_messages_worked_out_by_hand():
+    ((events, _, received),) = scripted()
+    assert events.seconds.tolist() == [2, 3, 4, 5, 6, 6, 8, 9, 10, 10]
+    assert events.worker.tolist() == [0, 1, 0, 2, 0, 1, 0, 1, 0, 2]
+    expected = {  # update: receiver -> event with which it is received; 10 is after the end
+        0: {1: 1, 2: 4},  # at 3 s, the very time of event 1, and at 6 s
+        1: {0: 2, 2: 2},  # at 4 s and at 3.5 s
+        2: {1: 3, 2: 6},
+        3: {0: 3, 1: 10},  # at once, and at 12 s
+        4: {1: 6, 2: 8},  # at 7 s and at 10 s
+        5: {0: 6, 2: 6},
+        6: {1: 7, 2: 10},
+        7: {0: 8, 2: 8},
+        8: {1: 10, 2: 10},
+        9: {0: 9, 1: 10},
+    }
+    found = {update: {} for update in expected}
+    for event, worker, update in zip(*received, strict=True):
+        found[int(update)][int(worker)] = int(event)
+    assert found == expected
+    # Worker 1 began event 7 at 6 s without updates 3 and 4, worker 2 began event 9 at 5 s without 0 and 2.
+    assert events.staleness.tolist() == [0, 0, 0, 0, 0, 0, 0, 2, 0, 2]
+    missing = np.arange(10) - events.read_version  # and those of the meantime: 5 and 6; 4 to 8
+    assert missing[[7, 9]].tolist() == [3, 7]
+    assert asynchronous.num_slots(scripted(), num_workers=3) == 3 + 7  # update 3 is under way at the end
+
+
+def test_mail_of_a_wave_by_hand():
+    """Events 4 and 5: worker 2 receives update 0 and computes on; workers 0 and 1 receive nothing."""
+    ((events, reads, received),) = scripted()
+    waves = {wave.first_event: wave for wave in asynchronous.waves([(events, reads)], num_workers=3)}
+    assert [wave.events.worker.tolist() for wave in waves.values()][:4] == [[0, 1], [0, 2], [0, 1], [0, 1]]
+    mail = asynchronous.mail(waves[4], received, num_slots=10)
+    assert mail.slot.tolist() == [4, 5, 10] and mail.num_before.tolist() == [0, 0, 0]
+    assert [row[row >= 0].tolist() for row in mail.inbox] == [[], [], [0]]
+    mail = asynchronous.mail(waves[2], received, num_slots=10)  # update 3 reaches worker 0 after event 2, its own
+    assert [row[row >= 0].tolist() for row in mail.inbox] == [[1, 3], [2], [1]]
+    assert mail.num_before.tolist() == [1, 0, 1]
+
+
+def test_pieces_change_nothing():
+    def joined(pieces):
+        events, _, received = zip(*pieces, strict=True)
+        return np.concatenate([e.staleness for e in events]), np.concatenate([np.stack(r) for r in received], axis=1)
+
+    def known(pieces):
+        waves = step_plan.decentralised_waves(0, pieces, num_slots=10, num_workers=3)
+        columns = [wave.known for wave in waves]
+        return {name: np.concatenate([column[name] for column in columns]).tolist() for name in columns[0]}
+
+    assert len(list(scripted(events_per_piece=3))) == 4
+    for ours, theirs in zip(joined(scripted(events_per_piece=3)), joined(scripted()), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    found = known(scripted(events_per_piece=3))
+    assert found == known(scripted())
+    assert found["staleness_max"] == [0] * 7 + [2] * 3 and found["staleness_mean"][6:] == [0, 2 / 8, 2 / 9, 4 / 10]
+    assert [found["delay"][k] for k in (7, 9)] == [3, 7]
+
+
+def test_a_round_is_a_message_from_each_to_each():
+    setup = setup_of(*LATE, train_steps=NUM_EVENTS)
+    updates = np.concatenate([received.update for *_, received in setup.exchange()])
+    assert np.bincount(updates).tolist() == [7] * NUM_EVENTS
+    num_bytes = sum(4 * x.size for x in jax.tree.leaves(setup.worker_shapes.params))
+    round_bytes = 8 * 8 * setup.traffic.bytes_per_worker  # of 8 updates, over 8 workers
+    assert round_bytes == pytest.approx(8 * 7 * num_bytes)
+    assert "(7 send)" in dry_run.describe(setup, num_devices=4, compiled="never")
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
+def test_a_latency_without_sense_is_refused(seconds):
+    table = asynchronous.from_table(np.ones((9, 2)))
+    with pytest.raises(ValueError, match=r"^latency_seconds: is .* must be in \[0, inf\)$"):
+        list(asynchronous.exchange(table, lambda w, _: np.full((len(w), 2), seconds), num_workers=2, num_events=4))
+
+
+# ---- against a plain simulator -----------------------------------------------------------------------------------
+
+
+def finish(stepper):
+    """Takes all calls that are left; returns the state on the host."""
+    while stepper.calls(1):
+        pass
+    return stepper.host()
+
+
+@functools.cache
+def final(*overrides, num_devices=8, lanes="vmap", num_events=NUM_EVENTS):
+    return finish(Stepper(setup_of(*overrides, train_steps=num_events), num_devices=num_devices, lanes=lanes))
+
+
+def simulate(setup):
+    """Workers, replicas and messages, one gradient at a time, from durations and latencies alone.
+
+    Returns:
+      The replicas, what each computes at, the staleness of each gradient, and the replicas after the last message.
+    """
+    n, start = setup.config.num_workers, setup.init_worker()
+    stepper, function = Stepper(setup, num_devices=1, lanes="vmap"), make_gradient_function(setup)
+    resident = jax.tree.map(lambda x: x[0], stepper.resident)
+
+    @jax.jit
+    def gradient(snapshot, batch):
+        state = start._replace(snapshot=snapshot)
+        return compute_gradients(state, batch, resident, gradient=function, augment=setup.source.augment).updates
+
+    def plus(tree, other):
+        return jax.tree.map(np.add, tree, other)
+
+    params = jax.tree.map(np.asarray, start.params)
+    replicas, snapshots, has, missed = [params] * n, [params] * n, [0] * n, [0] * n
+    batches, staleness, num_done = list(range(n)), [], [0] * n
+    finishing = sorted((float(setup.durations(0)[0, w]), w) for w in range(n))
+    under_way = []  # (seconds, number of the update, receiver, update)
+
+    def deliver(until):
+        while under_way and under_way[0][0] <= until:
+            _, _, receiver, update = heapq.heappop(under_way)
+            replicas[receiver], has[receiver] = plus(replicas[receiver], update), has[receiver] + 1
+
+    for k in range(setup.num_steps):
+        now, w = heapq.heappop(finishing)
+        deliver(now)
+        batch = stepper.feeds.at(np.full((1, n), batches[w]))
+        g = gradient(snapshots[w], jax.tree.map(lambda x: x[0, 0, 0], batch))
+        rate = np.float32(setup.learning_rate(k))
+        update = jax.tree.map(lambda x, rate=rate: -rate * np.asarray(x), g)
+        replicas[w], has[w] = plus(replicas[w], update), has[w] + 1
+        seconds = setup.latencies(np.array([w]), np.array([num_done[w]]))[0]
+        for receiver in set(range(n)) - {w}:
+            heapq.heappush(under_way, (now + seconds[receiver], k, receiver, update))
+        deliver(now)
+        staleness.append(missed[w])
+        snapshots[w], missed[w], batches[w] = replicas[w], k + 1 - has[w], n + k
+        num_done[w] += 1
+        heapq.heappush(finishing, (now + float(setup.durations(0)[num_done[w], w]), w))
+    stacked = [jax.tree.map(lambda *rows: np.stack(rows), *trees) for trees in (replicas, snapshots)]
+    deliver(math.inf)
+    return *stacked, staleness, replicas
+
+
+def test_waves_equal_one_at_a_time():
+    setup = setup_of(*LATE, train_steps=NUM_EVENTS)
+    replicas, snapshots, staleness, at_rest = simulate(setup)
+    found = final(*LATE)
+    assert largest_difference(found.replica, replicas) < 1e-6
+    assert largest_difference(found.snapshot, snapshots) < 1e-6
+    mean = jax.tree.map(lambda x: x.mean(0), replicas)
+    assert largest_difference(found.params, mean) < 1e-6
+    assert np.concatenate([events.staleness for events in setup.events()]).tolist() == staleness
+    assert max(staleness) > 1
+    spread = max(np.ptp(x, axis=0).max() for x in jax.tree.leaves(found.replica))
+    assert spread > 1e-3  # messages are under way
+    # After the last message all replicas are equal.
+    *_, (_, _, received) = setup.exchange()
+    rest = [np.array(x) for x in jax.tree.leaves(found.replica)]
+    for event, worker, update in zip(*received, strict=True):
+        for x, kept in zip(rest, jax.tree.leaves(found.server), strict=True):
+            x[worker] += kept[update % setup.num_slots] if event == setup.num_steps else 0
+    assert max(np.ptp(x, axis=0).max() for x in rest) < 1e-6
+    assert largest_difference([x[0] for x in rest], jax.tree.leaves(at_rest[0])) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "lanes", "lift"),
+    [
+        (2, "vmap", "shard_map"),
+        (1, "dispatched", "pmap"),
+        *(
+            pytest.param(*layout, marks=pytest.mark.slow)
+            for layout in itertools.product((8, 4, 2, 1), ("vmap", "dispatched"), ("pmap", "shard_map"))
+        ),
+    ],
+)
+def test_layouts_agree(num_devices, lanes, lift):
+    found = final(*LATE, f"--config.lift={lift}", num_devices=num_devices, lanes=lanes)
+    assert largest_difference(found, final(*LATE)) < 1e-6
+
+
+def test_several_waves_in_a_call():
+    stepper = Stepper(setup_of(*LATE, train_steps=NUM_EVENTS), num_devices=2, lanes="vmap", steps_per_call=4)
+    assert largest_difference(finish(stepper), final(*LATE)) < 1e-6
+
+
+def spoiling(batch_index):
+    """Returns a stepper in which everything that is computed on one batch is NaN."""
+
+    def wrap(compute):
+        def spoilt(state, batch, resident):
+            mine = compute(state, batch, resident)
+            return jax.tree.map(lambda x: jnp.where(batch["batch_index"] == batch_index, jnp.nan, x), mine)
+
+        return spoilt
+
+    return Stepper(setup_of(*LATE, train_steps=NUM_EVENTS), num_devices=2, lanes="vmap", wrap=wrap)
+
+
+def test_idle_workers_leave_nothing():
+    found = finish(spoiling(np.uint32(2**32 - 1)))  # the batch of a worker that has no gradient in the wave
+    assert int(found.step) == NUM_EVENTS and largest_difference(found, final(*LATE)) < 1e-6
+
+
+def test_a_worker_without_a_gradient_keeps_its_statistics(monkeypatch):
+    """A worker whose gradient is in the wave takes the statistics of its own batch."""
+    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+    plain = ("--config.optimizer.momentum=None", "--config.ema_decay=None", "--config.server.name=decentralised")
+    stepper, seen = Stepper(setup_of("--config.model.name=normalised", *plain, *EXPONENTIAL), num_devices=2), set()
+    means = lambda: stepper.host().worker.model_state["batch_stats"]["BatchNorm_0"]["mean"]  # noqa: E731
+    for plan in itertools.islice(stepper.setup.plans(0, steps_per_call=1), 6):
+        before, _ = means(), stepper.call(plan)
+        moved = (means() != before).any(axis=1)
+        np.testing.assert_array_equal(moved, plan.inputs["position"][0] >= 0)
+        seen |= set(moved.tolist())
+    assert seen == {True, False}
+
+
+def test_a_gradient_that_is_not_finite_freezes_all_replicas():
+    stepper, before = spoiling(np.uint32(20)), None
+    for plan in stepper.setup.plans(0, steps_per_call=1):
+        (metrics,) = stepper.call(plan)
+        if 20 in plan.batch_index:
+            position = plan.inputs["position"][0, list(plan.batch_index[0]).index(20)]
+            report = metrics["nonfinite"]
+            assert report.is_bad and np.flatnonzero(np.isnan(report.losses)).tolist() == [position]
+            break
+        before = stepper.host()
+    assert 8 < int(before.step) < NUM_EVENTS and same_bits(finish(stepper), before)
+
+
+# ---- limits ------------------------------------------------------------------------------------------------------
+
+
+def test_one_worker_is_plain_sgd_bit_for_bit():
+    one = {"num_devices": 1, "num_events": 20}
+    found = final(*WITHOUT, *CONSTANT, "--config.num_workers=1", **one)
+    plain = final(*SMALL, "--config.num_workers=1", **one)
+    for part in ("step", "params", "opt_state"):
+        assert same_bits(getattr(found, part), getattr(plain, part)), part
+    assert same_bits(jax.tree.map(lambda x: x[0], found.replica), plain.params)
+
+
+@pytest.mark.parametrize("arrivals", [EXPONENTIAL, CONSTANT], ids=["exponential", "ties"])
+def test_without_latency_it_is_the_asynchronous_server(arrivals):
+    found, server = final(*WITHOUT, *arrivals), final(*WITH, *arrivals)
+    assert largest_difference(found.params, server.params) < 1e-6
+    assert largest_difference(found.snapshot, server.snapshot) < 1e-6
+    assert all(np.ptp(x, axis=0).max() < 1e-6 for x in jax.tree.leaves(found.replica))
+    assert (
+        largest_difference(final(*WITHOUT, *arrivals, "--config.server.latency_seconds=0.5").params, server.params)
+        > 1e-4
+    )
+
+
+def test_a_run_goes_on_at_any_event_bit_for_bit():
+    """A state of each event, in a run whose waves are cut down to single gradients, and the waves that are left."""
+    setup, single = (
+        setup_of(*LATE, f"--config.eval_every_steps={n}", "--config.eval_every_epochs=None", train_steps=NUM_EVENTS)
+        for n in (NUM_EVENTS, 1)
+    )
+    stepper = Stepper(setup, num_devices=2, lanes="vmap")
+    states = {0: stepper.host()}
+    for plan in single.plans(0, steps_per_call=1):
+        stepper.call(plan)
+        states[plan.last_step] = stepper.host()
+    assert list(states) == list(range(NUM_EVENTS + 1))
+    assert len(list(setup.plans(0, steps_per_call=1))) < NUM_EVENTS
+    for step in range(0, NUM_EVENTS, 3):
+        stepper.state = stepper.layout.put(states[step], STATE_AXES)
+        for plan in setup.plans(step, steps_per_call=1):
+            stepper.call(plan)
+        assert same_bits(stepper.host(), states[NUM_EVENTS]), step
+
+
+# ---- the trainer -------------------------------------------------------------------------------------------------
+
+RUN = (
+    *(*LATE, "--config.num_workers=4", "--config.batch_size_per_worker=8", "--config.train_steps=40"),
+    *("--config.log_every_steps=1", "--config.eval_every_steps=10", "--config.checkpoint_every_steps=16"),
+)
+
+
+def run(workdir, *more):
+    """Trains on 2 devices; returns the exit code."""
+    with flagsaver.flagsaver():
+        command = ["train.py", f"--config={ROOT}/configs/digits.py", "--num_devices=2", f"--workdir={workdir}"]
+        return train.main([*command, *RUN, *more])
+
+
+def load():
+    return make_setup(flags.load(f"{ROOT}/configs/digits.py", list(RUN)))
+
+
+def records(workdir, kind="train"):
+    found = [record for record in runs.read(pathlib.Path(workdir) / "metrics.jsonl") if record["kind"] == kind]
+    return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in found]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("decentralised")
+    assert run(workdir) == 0
+    return workdir
+
+
+def test_records(finished, capsys):
+    setup, found = load(), records(finished)
+    staleness = np.concatenate([events.staleness for events in setup.events()])
+    assert [r["step"] for r in found] == list(range(1, 41)) and staleness.max() > 0
+    assert [r["staleness"] for r in found] == staleness.tolist()
+    assert [r["staleness_mean"] for r in found] == (np.cumsum(staleness) / np.arange(1, 41)).tolist()
+    assert [r["staleness_max"] for r in found] == np.maximum.accumulate(staleness).tolist()
+    assert all(r["delay"] >= r["staleness"] for r in found) and "consensus_distance" not in found[0]
+    lines = (finished / "staleness.csv").read_text().splitlines()[1:]
+    counts = np.bincount(staleness).tolist()
+    assert [sum(int(x.split(",")[2]) for x in lines if x.split(",")[1] == str(s)) for s in range(len(counts))] == counts
+    state, evaluation = checkpoint_of(finished, setup)[1]["state"], records(finished, "eval")[-1]
+    distance = sum(np.square(x - np.mean(x, 0, keepdims=True)).sum() / 4 for x in jax.tree.leaves(state.replica))
+    assert evaluation["consensus_distance"] == pytest.approx(distance, rel=1e-4) and distance > 1e-6
+    assert evaluation["staleness_mean"] == found[-1]["staleness_mean"]
+    assert run(finished, "--evaluate_only") == 0
+    assert f"{evaluation['accuracy']:.2%}" in capsys.readouterr().out
+
+
+def crash():
+    raise MemoryError
+
+
+def ask_to_stop():
+    signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("after", "end"), [(22, crash), pytest.param(9, ask_to_stop, marks=pytest.mark.slow)])
+def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        after_each_call(patch, lambda state, k: end() if int(np.asarray(state.step)[0]) >= after else None)
+        if end is crash:
+            with pytest.raises(MemoryError):
+                run(tmp_path)
+        else:
+            assert run(tmp_path) == 128 + signal.SIGTERM
+    assert run(tmp_path) == 0
+    states = [checkpoint_of(workdir, load())[1]["state"] for workdir in (tmp_path, finished)]
+    assert same_bits(*states)
+    assert records(tmp_path) == records(finished) and records(tmp_path, "eval") == records(finished, "eval")
+
+
+MODE, SECONDS = "config.server.name='decentralised'", "config.server.latency_seconds"
+REFUSED = {
+    "--config.optimizer.momentum=0.9": f"{MODE}: needs config.optimizer.momentum=None, not 0.9",
+    "--config.optimizer.name=rmsprop": f"{MODE}: needs config.optimizer.name='sgd', not 'rmsprop'",
+    "--config.ema_decay=0.9": f"{MODE}: needs config.ema_decay=None, not 0.9",
+    "--config.reducer.name=sum": f"{MODE}: needs config.reducer.name='mean', not 'sum'",
+    "--config.reducer_on=updates": f"{MODE}: needs config.reducer_on='gradients', not 'updates'",
+    "--config.communication.name=half": f"{MODE}: needs config.communication.name='full', not 'half'",
+    "--config.loss_scaling.name=dynamic": f"{MODE}: needs config.loss_scaling.name='none', not 'dynamic'",
+    "--config.on_nonfinite=skip": f"config.on_nonfinite='skip': {MODE} needs 'stop' or 'ignore'",
+    "--config.arrivals.name=none": f"config.arrivals.name='none': {MODE} needs arrival times; allowed: constant",
+    f"--{SECONDS}=-1": f"{SECONDS}=-1: must be",
+    f"--{SECONDS}=lognormall": f"{SECONDS}.name='lognormall': unknown name; did you mean 'lognormal'?",
+    f"--{SECONDS}={{'name': 'slow_workers', 'num_slow': 5}}": f"{SECONDS}.num_slow=5: exceeds num_workers=4",
+}
+
+
+@pytest.mark.parametrize("more", REFUSED)
+def test_refused_in_one_line(more, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(train, "train", lambda *_, **__: pytest.fail("training began"))
+    assert run(tmp_path / "run", more) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(REFUSED[more]) and len(said.splitlines()) == 1 and not (tmp_path / "run").exists()
