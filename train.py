@@ -8,7 +8,7 @@ A config is the whole experiment; flags say where it runs, on how many devices, 
 import contextlib
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -159,7 +159,9 @@ def train(
         setup, layout, steps_per_call=steps_per_call, lanes_at_once=lanes_at_once, worker_times=worker_times
     )
     step = make_step_of_mode(setup, layout, map_workers=mapping)
-    times = worker_times and StepTimes(folder.path, layout, measured=lambda: worker_times.seconds, compiles=True)
+    times = None
+    if worker_times is not None:
+        times = StepTimes(folder.path, layout, measured=lambda: worker_times.seconds, compiles=True)
 
     with Run(
         setup,
@@ -212,8 +214,20 @@ def main(argv: Sequence[str]) -> int:
     return runs.exit_code(lambda: run(argv), failures=FAILURES)
 
 
-def run(argv: Sequence[str]) -> int:
+def run(
+    argv: Sequence[str],
+    *,
+    train: Callable[..., dict[str, Any]] = train,
+    check: Callable[[TrainSetup], None] = lambda setup: None,
+    below: str = "out",
+) -> int:
     """Does what a command line asks for, and returns the exit code.
+
+    Args:
+      argv: the command line.
+      train: trains a run, as ``train``.
+      check: raises ConfigError for a config that ``train`` does not take.
+      below: the folder of the default workdirs.
 
     Raises:
       ConfigError: one line; nothing was compiled and nothing written.
@@ -238,9 +252,12 @@ def run(argv: Sequence[str]) -> int:
         runs.agreement.check(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
     with processes.together(ConfigError):
         setup = make_setup(config)
+        check(setup)
         with refusing():
             code = own_code.describe(config)
-    workdir = runs.default_workdir(FLAGS.config, config.to_dict()) if FLAGS.workdir is None else FLAGS.workdir
+    workdir = (
+        runs.default_workdir(FLAGS.config, config.to_dict(), below=below) if FLAGS.workdir is None else FLAGS.workdir
+    )
     with refusing():
         path = runs.expand(workdir)
         cache = FLAGS.compilation_cache and str(runs.expand(FLAGS.compilation_cache, key="compilation_cache"))

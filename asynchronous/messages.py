@@ -55,9 +55,8 @@ def exchange(
 ) -> Iterator[tuple[Events, Reads, Received]]:
     """Yields the events of a decentralised run from its beginning, with what is received meanwhile, in pieces.
 
-    The staleness of a gradient is the number of updates that, when its worker began it, had been applied somewhere and
-    were not in this worker's replica. So ``version`` of these events counts the updates that had been applied
-    somewhere, and ``read_version`` those in the replica.
+    The staleness of a gradient is the number of updates that have been applied somewhere before its own and were not in
+    the replica at which its worker computed it. So ``read_version`` of these events counts the updates in that replica.
 
     Args:
       durations: the seconds of each task of each worker.
@@ -77,7 +76,7 @@ def exchange(
     >>> half = lambda worker, task: np.full((len(worker), 2), 0.5)
     >>> ((events, _, received),) = exchange(from_table(np.ones((9, 2))), half, num_workers=2, num_events=4)
     >>> events.worker, events.staleness  # at second 1 worker 0 does not have worker 1's update yet, nor the reverse
-    (array([0, 1, 0, 1], dtype=int32), array([0, 0, 0, 1]))
+    (array([0, 1, 0, 1], dtype=int32), array([0, 1, 1, 2]))
     >>> [row.tolist() for row in received]
     [[2, 2, 4, 4], [1, 0, 1, 0], [0, 1, 2, 3]]
 
@@ -107,7 +106,7 @@ def exchange(
             versions = np.append(version_read[worker], has)
             read_version[own], version_read[worker] = versions[:-1], versions[-1]
             num_received[worker] += len(at)
-        yield events._replace(version=events.read_event, read_version=read_version), reads, received
+        yield events._replace(read_version=read_version), reads, received
         sent_at, update, receiver, first = sent_at[num:], update[num:], receiver[num:], stop
 
 

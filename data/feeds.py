@@ -4,7 +4,7 @@ import collections
 import contextlib
 import itertools
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent import futures
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -43,6 +43,29 @@ def fetch(resident: Mapping[str, jax.Array], feed: Mapping[str, Any]) -> dict[st
     if "index" not in feed:
         return dict(feed["batch"])
     return {name: column.at[feed["index"]].get(mode="promise_in_bounds") for name, column in resident.items()}
+
+
+class NumbersAlone:
+    """Feeds for workers that are elsewhere and read their batches themselves: they get the numbers of the batches.
+
+    Attributes:
+      resident: {}, since no example is on a device.
+      waited_seconds: 0.
+    """
+
+    def __init__(self) -> None:
+        self.resident: Columns = {}
+        self.waited_seconds = 0.0
+
+    def follow(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, Feed]]:
+        """Yields each plan with {"batch_index": [k, W]}, in order."""
+        return ((plan, {"batch_index": plan.batch_index}) for plan in plans)
+
+    def __enter__(self) -> "NumbersAlone":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        pass
 
 
 class Feeds:

@@ -91,13 +91,11 @@ def dispatch_lanes(
     return Step(step, lower=lower)
 
 
-def update_of_work(
-    update: Update, *, layout: Layout, state_axes: Any, mapping: DeviceMapping = "pmap"
-) -> Callable[[Any, list[Any], Any], tuple[Any, Any]]:
-    """Returns ``update`` for all workers, as a compiled function of work that was computed before.
+def update_of_work(update: Update, *, layout: Layout, state_axes: Any, mapping: DeviceMapping = "pmap") -> Any:
+    """Returns ``update`` for all workers, of work that was computed before.
 
-    It is called with the state, a list of the lanes' work, [D, ...] each, and the inputs, [D, L]; it returns the state
-    and the metrics of one step, [D, 1, ...]. The buffers of the state are donated.
+    It is a compiled function: called with the state, a list of the lanes' work, [D, ...] each, and the inputs, [D, L],
+    it returns the state and the metrics of one step, [D, 1, ...]. The buffers of the state are donated.
     """
     update_lanes = over_lanes(update, layout=layout, state_axes=state_axes)
 

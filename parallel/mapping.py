@@ -112,13 +112,8 @@ def map_workers(
     """
     update_lanes = over_lanes(update, layout=layout, state_axes=state_axes)
 
-    def compute_at_once(state, batch, resident):
-        if jax.tree.leaves(batch)[0].shape[0] == 1:  # a batch of one would make other, slower products of matrices
-            return stack_lanes([compute(*take_lane(state, batch, 0, state_axes=state_axes), resident)])
-        return jax.vmap(compute, in_axes=(state_axes, 0, None))(state, batch, resident)
-
     compute_lanes = in_groups(
-        compute_at_once,
+        compute_at_once(compute, state_axes=state_axes),
         lanes=layout.lanes,
         lanes_at_once=lanes_at_once or layout.lanes,
         state_axes=state_axes,
@@ -144,6 +139,17 @@ def map_workers(
         return _lower(compiled, *shapes, jax.ShapeDtypeStruct((num_devices,), np.int32), platforms=platforms)
 
     return Step(call, lower=lower)
+
+
+def compute_at_once(compute: Compute, *, state_axes: Any) -> Compute:
+    """Returns ``compute`` of all lanes of one device at once: batch and per-worker state are [L, ...], as its work."""
+
+    def call(state, batch, resident):
+        if jax.tree.leaves(batch)[0].shape[0] == 1:  # a batch of one would make other, slower products of matrices
+            return stack_lanes([compute(*take_lane(state, batch, 0, state_axes=state_axes), resident)])
+        return jax.vmap(compute, in_axes=(state_axes, 0, None))(state, batch, resident)
+
+    return call
 
 
 def only_step(step: Callable) -> Callable:

@@ -11,7 +11,7 @@ from runs import identity, outcome, progress
 from runs.errors import ROOT
 
 
-def default_workdir(spec: str, config: Mapping[str, Any]) -> str:
+def default_workdir(spec: str, config: Mapping[str, Any], *, below: str = "out") -> str:
     """Returns a folder of its own for each config, so that the same command goes on in it.
 
     >>> default_workdir("configs/digits.py:smoke", {"seed": 0})
@@ -19,7 +19,7 @@ def default_workdir(spec: str, config: Mapping[str, Any]) -> str:
     """
     path, _, variant = spec.partition(":")
     name = "-".join(filter(None, (Path(path).stem, variant)))
-    return str(Path("out", name, identity.fingerprint(config)[:8]))
+    return str(Path(below, name, identity.fingerprint(config)[:8]))
 
 
 def summarise(

@@ -22,8 +22,7 @@ from training.train_step import (
     Metrics,
     WorkerGradient,
     apply_gradients,
-    compute_gradients,
-    make_gradient_function,
+    make_compute,
 )
 
 # Metrics of each update, in order.
@@ -67,10 +66,6 @@ def make_async_train_step(
     """
     mode, config = setup.async_mode, setup.config
     assert isinstance(mode, asynchronous.Mode)
-    gradient = make_gradient_function(setup)
-
-    def compute(state: TrainState, batch: Any, resident: Any) -> WorkerGradient:
-        return compute_gradients(state, batch, resident, gradient=gradient, augment=setup.source.augment)
 
     def apply_one(served: Served, gradients: Any, rate: asynchronous.Rate) -> Served:
         state, metrics = apply_gradients(
@@ -123,7 +118,7 @@ def make_async_train_step(
         return nonfinite.undo(is_bad, state, after, then=config.on_nonfinite), {**metrics, "nonfinite": report}
 
     return map_workers(
-        compute, update, layout=layout, state_axes=STATE_AXES, is_idle=lambda inputs: inputs["position"] < 0
+        make_compute(setup), update, layout=layout, state_axes=STATE_AXES, is_idle=lambda inputs: inputs["position"] < 0
     )
 
 

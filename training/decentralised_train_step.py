@@ -20,7 +20,7 @@ from reducers.collectives import gather_workers
 from training import nonfinite
 from training.setup import TrainSetup
 from training.train_state import STATE_AXES, TrainState
-from training.train_step import Metrics, WorkerGradient, compute_gradients, make_gradient_function
+from training.train_step import Metrics, WorkerGradient, make_compute
 
 
 def make_decentralised_train_step(
@@ -36,10 +36,7 @@ def make_decentralised_train_step(
       layout: where the workers are.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
-    gradient, on_nonfinite = make_gradient_function(setup), setup.config.on_nonfinite
-
-    def compute(state: TrainState, batch: Any, resident: Any) -> WorkerGradient:
-        return compute_gradients(state, batch, resident, gradient=gradient, augment=setup.source.augment)
+    on_nonfinite = setup.config.on_nonfinite
 
     def update(state: TrainState, mine: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
         position, mail = inputs["position"], {name: inputs[name] for name in asynchronous.Mail._fields}
@@ -77,7 +74,7 @@ def make_decentralised_train_step(
         return nonfinite.undo(is_bad, state, after, then=on_nonfinite), {**metrics, "nonfinite": report}
 
     return map_workers(
-        compute, update, layout=layout, state_axes=STATE_AXES, is_idle=lambda inputs: inputs["position"] < 0
+        make_compute(setup), update, layout=layout, state_axes=STATE_AXES, is_idle=lambda inputs: inputs["position"] < 0
     )
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,7 +11,7 @@ import asynchronous
 import runs
 from data.example_order import ExampleOrder
 from data.examples import Dataset
-from data.feeds import Feeds
+from data.feeds import Feeds, NumbersAlone
 from parallel import Layout, StepsInFlight, processes
 from runs.errors import refusing
 from training import checkpoints as state_checkpoints
@@ -37,6 +37,7 @@ class Run:
       folder: of the run.
       dataset: the examples.
       steps_per_call: the most steps that one call of the devices takes.
+      computes: whether gradients are computed in "this" process, or "elsewhere", where no batch is read here.
       recorder: if given, keeps what the run measures.
       profile: folder for a trace of ten steps, or None.
       sinks: further places for the records.
@@ -50,13 +51,14 @@ class Run:
         *,
         dataset: Dataset,
         steps_per_call: int = 1,
+        computes: Literal["this", "elsewhere"] = "this",
         recorder: Recorder | None = None,
         profile: pathlib.Path | None = None,
         sinks: Sequence[runs.Sink] = (),
     ):
         self._setup, self._layout, self._folder, self._dataset = setup, layout, folder, dataset
         self._steps_per_call, self._recorder, self._profile_folder = steps_per_call, recorder, profile
-        self._sinks = sinks
+        self._sinks, self._computes = sinks, computes
         self._in_flight = StepsInFlight(steps_per_call=steps_per_call)
         self._num_calls = 0
         self.step = 0
@@ -90,7 +92,9 @@ class Run:
     def __exit__(self, *exception: Any) -> bool | None:
         return self._stack.__exit__(*exception)
 
-    def _make_feeds(self) -> Feeds:
+    def _make_feeds(self) -> Any:
+        if self._computes == "elsewhere":
+            return NumbersAlone()
         config = self._setup.config
         order = ExampleOrder(
             num_examples=self._dataset.train.num_examples, batch_size=config.batch_size_per_worker, seed=config.seed
@@ -128,6 +132,25 @@ class Run:
         signal = self._stop.asked(self._num_calls)
         self._num_calls += 1
         return signal if plan.is_whole else None
+
+    def message(self, text: str) -> None:
+        """Shows one line."""
+        self._logger.message(text)
+
+    @property
+    def is_to_stop(self) -> bool:
+        """Whether a signal has asked this process to stop."""
+        return self._stop.requested is not None
+
+    def give_up(self, state: TrainState) -> dict[str, Any]:
+        """Saves a state between two steps, and waits for it; returns the summary of a run that stops there."""
+        step = int(self._layout.get_shared(state.step))
+        for done, measured in self._in_flight.drain():
+            self._logger.log(done, measured, waited_seconds=self._feeds.waited_seconds)
+        self._flush()
+        self._save(step, state)
+        self._checkpoints.wait()
+        return {"stopped_by": self._stop.requested, "step": step}
 
     def log(self, plan: StepPlan, metrics: dict[str, Any], state: TrainState, *, drain: bool) -> None:
         """Adds a dispatched call, and records the calls that have finished meanwhile.

@@ -156,9 +156,7 @@ def decentralised_waves(
 ) -> Iterator[PlannedWave]:
     """Yields the waves of a run without a server, in which each gradient is a step.
 
-    Known of a gradient are its "staleness"; "staleness_mean" and "staleness_max" of the run until then; and "delay",
-    the number of updates that were applied somewhere before its own and that it does not know: the staleness that it
-    has at a server.
+    Known of a gradient are its "staleness", and "staleness_mean" and "staleness_max" of the run until then.
 
     Args:
       first_step: the steps that are done already.
@@ -176,7 +174,6 @@ def decentralised_waves(
             "staleness": events.staleness,
             "staleness_mean": totals / (event + 1),
             "staleness_max": maxima,
-            "delay": event - events.read_version,
         }
         done = min(max(first_step - start, 0), len(event))
         rest = asynchronous.Events(*(column[done:] for column in events))

@@ -56,10 +56,6 @@ def make_train_step(
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
     config = setup.config
-    gradient = make_gradient_function(setup)
-
-    def compute(state: TrainState, batch: Any, resident: Any) -> "WorkerGradient":
-        return compute_gradients(state, batch, resident, gradient=gradient, augment=setup.source.augment)
 
     def apply_reduced(state: TrainState, reduced: "Reduced") -> tuple[TrainState, Metrics]:
         state, metrics = apply_gradients(
@@ -87,7 +83,7 @@ def make_train_step(
         state, metrics = apply(state, reduced)
         return state, step_metrics(reduced, metrics, measure=setup.task.metrics)
 
-    return map_workers(compute, update, layout=layout, state_axes=STATE_AXES)
+    return map_workers(make_compute(setup), update, layout=layout, state_axes=STATE_AXES)
 
 
 def worker_mapping(
@@ -152,6 +148,11 @@ def compute_gradients(
     examples = as_inputs(examples, resident["constants"], augment=augment, key=augment_key)
     updates, worker, sums = gradient(state, state.worker, examples, dropout_key)
     return WorkerGradient(updates, worker, {**sums, "workers": jnp.ones(())}, nonfinite.squares(updates))
+
+
+def make_compute(setup: TrainSetup) -> Callable[[TrainState, Any, Any], WorkerGradient]:
+    """Returns ``(state, batch, resident) -> WorkerGradient`` of one worker: the first part of every mode's step."""
+    return functools.partial(compute_gradients, gradient=make_gradient_function(setup), augment=setup.source.augment)
 
 
 def make_gradient_function(setup: TrainSetup) -> GradientFunction:

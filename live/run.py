@@ -1,0 +1,106 @@
+"""A run whose workers are processes: the loop of train.py, with a step whose gradients are computed elsewhere."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import runs
+from data import examples
+from live import engine as engines
+from live.server import Missing, Server, Stopped
+from live.step import LiveSteps
+from parallel import Layout
+from runs.errors import ConfigError, in_block
+from training.checkpoints import initial_params
+from training.run import Run
+from training.setup import TrainSetup
+from training.step_of_mode import make_step_of_mode
+from training.step_times import StepTimes
+from training.train_state import TrainState
+
+Loop = Callable[[Run, Any, TrainState], dict[str, Any]]
+
+
+class MissingError(Exception):
+    """Too few workers are alive, and have been so for too long; what was reached is saved."""
+
+
+def check(setup: TrainSetup) -> None:
+    """Raises ConfigError for a config that real workers cannot run."""
+    if setup.async_mode is not None:
+        name = setup.config.server.name
+        raise ConfigError(f"config.server.name={name!r}: must be 'synchronous' where workers are processes")
+    if "k_batch" in _names(setup.config.reducer.to_dict()):
+        raise ConfigError("config.reducer.name='k_batch': must wait for gradients of one batch a worker here")
+
+
+def train(
+    setup: TrainSetup,
+    layout: Layout,
+    folder: runs.Folder,
+    *,
+    loop: Loop,
+    engine: engines.Engine,
+    workers_per_process: int = 1,
+    patience: float = 300.0,
+    delay: Callable[[int, int], float] = lambda step, worker: 0.0,
+    sinks: Sequence[runs.Sink] = (),
+    **clock: Any,
+) -> dict[str, Any]:
+    """Trains from the folder's last checkpoint, or from the start, to the end or until it has to stop.
+
+    Args:
+      setup: what to train.
+      layout: of the server: all workers as lanes of one device.
+      folder: of the run.
+      loop: takes the steps of a run that are left.
+      engine: of the worker processes, which end with this call.
+      workers_per_process: k.
+      patience: seconds after which a step is given up for which too few workers are alive.
+      delay: (step, worker) -> seconds that the worker takes at least.
+      sinks: further places for the records.
+      **clock: "clock" of the server, where it is not that of the wall.
+
+    Returns:
+      The summary of the run, as ``train.train``.
+
+    Raises:
+      ConfigError: if the data cannot be read, or the checkpoint does not fit the code.
+      MissingError: if too few workers are alive, for longer than the patience; the state is saved.
+    """
+    with in_block("data"):
+        dataset: examples.Dataset = setup.source.load(setup.config.seed)
+    try:
+        run_options: dict[str, Any] = {"dataset": dataset, "computes": "elsewhere", "sinks": sinks}
+        times = StepTimes(folder.path, layout, measured=lambda: steps.seconds, compiles=False)
+        with Run(setup, layout, folder, recorder=times, **run_options) as run:
+            server = Server(
+                engine,
+                num_processes=layout.num_workers // workers_per_process,
+                workers_per_process=workers_per_process,
+                patience=patience,
+                is_to_stop=lambda: run.is_to_stop,
+                report=run.message,
+                **clock,
+            )
+            steps = LiveSteps(setup, layout, server, workers_per_process=workers_per_process, delay=delay)
+            step = make_step_of_mode(setup, layout, map_workers=steps.map_workers)
+            state = run.restore() or setup.init_state(layout, params=initial_params(setup))
+            try:
+                server.wait_until_ready()
+                return loop(run, step, state)
+            except (Missing, Stopped) as reason:
+                summary = run.give_up(steps.before or state)
+                if isinstance(reason, Stopped):
+                    return summary
+                raise MissingError(
+                    f"{reason}; step {summary['step']} is saved, and the same command goes on there"
+                ) from None
+    finally:
+        engine.end()
+
+
+def _names(block: Any) -> set[str]:
+    """Returns the names in a block, and in the blocks inside it."""
+    if not isinstance(block, dict):
+        return {block} if isinstance(block, str) else set()
+    return set().union(*map(_names, block.values()))

@@ -1,0 +1,155 @@
+"""The server of real workers: it hands out the tasks of a step, and ends the step by the reducer's own rule."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from live.engine import Died, Done, Engine, Event, Ready, Task
+
+_LONGEST_WAIT = 0.5  # seconds; then the server looks whether it is to stop
+_SOME_TIME = 1e30  # seconds, finite
+
+
+class Missing(Exception):
+    """Too few workers are alive for the step to end, and have been so for too long; the state is that before it."""
+
+
+class Stopped(Exception):
+    """A signal asked to stop while the step waited for workers; the state is that before it."""
+
+
+class Server:
+    """Hands out tasks, and hears of gradients, deaths and new starts.
+
+    A process that is late with an earlier step works on; what it then hands in is dropped, whatever it holds, and it is
+    given the task of the step that is open, so that it begins this step late. A process that dies is started again. One
+    that hangs is late, and no more.
+
+    Differs from a simulated run in: there all workers begin each step together.
+
+    Args:
+      engine: of the processes.
+      num_processes: P.
+      workers_per_process: k; worker w belongs to process w // k.
+      patience: seconds after which a step is given up for which too few processes are alive.
+      clock: seconds that only grow.
+      is_to_stop: whether a step that waits is to be given up.
+      report: called with a line about a process that died.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        num_processes: int,
+        workers_per_process: int = 1,
+        patience: float,
+        clock: Callable[[], float] = time.perf_counter,
+        is_to_stop: Callable[[], bool] = lambda: False,
+        report: Callable[[str], Any] = lambda line: None,
+    ):
+        self._engine, self._num_processes, self._each = engine, num_processes, workers_per_process
+        self._patience, self._clock, self._is_to_stop, self._report = patience, clock, is_to_stop, report
+        self._working_on: dict[int, int] = {}  # process -> number of its task
+        self._idle: set[int] = set()
+        self._why_dead: dict[int, str] = {}  # of processes that are being started again
+        self._lacking_since: float | None = None
+        for process in range(num_processes):
+            engine.start(process)
+
+    def wait_until_ready(self) -> None:
+        """Waits until all processes have started.
+
+        Raises:
+          Missing: if one has not, after the patience.
+          Stopped: if asked to.
+        """
+        while len(self._idle) < self._num_processes:
+            self._hear(_LONGEST_WAIT)
+            self._be_patient(enough=False)
+        self._lacking_since = None
+
+    def gather(
+        self, number: int, task_of: Callable[[int], Task], step_seconds: Callable[[np.ndarray], float]
+    ) -> tuple[np.ndarray, dict[int, Any]]:
+        """Takes a step up to the moment at which the rule is content.
+
+        Args:
+          number: of the step.
+          task_of: the task of a process, which is asked for when the process begins it.
+          step_seconds: the reducer's rule: [W] seconds, infinite for who is not there -> the time at which the step
+            ends, infinite while that is not known.
+
+        Returns:
+          [W] float32, when each worker's gradient came, counted from the step's beginning, infinite if it did not; and
+          the work of each process that came.
+
+        Raises:
+          Missing: if fewer are alive than the rule needs, for longer than the patience.
+          Stopped: if asked to.
+        """
+        seconds = np.full(self._num_processes * self._each, np.inf, np.float32)
+        due = float(step_seconds(seconds))  # compiles the rule, the first time
+        work: dict[int, Any] = {}
+        began = self._clock()
+        for process in sorted(self._idle):
+            self._give(process, task_of(process))
+        while (left := due - (self._clock() - began)) > 0:
+            for event in self._hear(min(left, _LONGEST_WAIT)):
+                if isinstance(event, Done) and event.number == number:
+                    work[event.process] = event.work
+                    seconds[self._workers(event.process)] = self._clock() - began
+                elif not isinstance(event, Died):  # it is late with another step, or has just started
+                    self._give(event.process, task_of(event.process))
+            due = float(step_seconds(seconds))
+            hoped = seconds.copy()
+            for process in self._working_on:
+                hoped[self._workers(process)] = np.minimum(seconds[self._workers(process)], _SOME_TIME)
+            self._be_patient(enough=bool(np.isfinite(step_seconds(hoped))))
+        self._lacking_since = None
+        return seconds, work
+
+    def _workers(self, process: int) -> slice:
+        return slice(process * self._each, (process + 1) * self._each)
+
+    def _give(self, process: int, task: Task) -> None:
+        self._idle.discard(process)
+        self._working_on[process] = task.number
+        self._engine.give(process, task)
+
+    def _hear(self, seconds: float) -> Sequence[Event]:
+        """Waits for events; afterwards processes that are ready or done are idle, and the dead are being started."""
+        events = self._engine.wait(seconds)
+        for event in events:
+            self._working_on.pop(event.process, None)
+            if isinstance(event, Died):
+                self._idle.discard(event.process)
+                self._why_dead[event.process] = event.reason
+                self._report(f"{self._name(event.process)} died ({event.reason}), and is started again")
+                self._engine.start(event.process)
+            else:
+                self._idle.add(event.process)
+                if isinstance(event, Ready) and self._why_dead.pop(event.process, ""):
+                    self._report(f"{self._name(event.process)} is back")
+        return events
+
+    def _be_patient(self, *, enough: bool) -> None:
+        if self._is_to_stop():
+            raise Stopped
+        now = self._clock()
+        if enough:
+            self._lacking_since = None
+        elif self._lacking_since is None:
+            self._lacking_since = now
+        elif now - self._lacking_since >= self._patience:
+            gone = [p for p in range(self._num_processes) if p not in self._idle and p not in self._working_on]
+            reasons = {self._why_dead[p] for p in gone if p in self._why_dead}
+            why = f" ({'; '.join(sorted(reasons))})" if reasons else ""
+            names = ", ".join(self._name(p) for p in gone)
+            raise Missing(f"{names}: not there for {self._patience:g} s{why}, and too few workers are left")
+
+    def _name(self, process: int) -> str:
+        workers = range(self._num_processes * self._each)[self._workers(process)]
+        return f"worker {workers[0]}" if self._each == 1 else f"workers {workers[0]} to {workers[-1]}"

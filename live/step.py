@@ -1,0 +1,104 @@
+"""A synchronous step whose gradients are computed by other processes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+import parallel
+import reducers
+from live.engine import Task
+from live.server import Server
+from parallel import AXES, LANE_AXIS, Layout
+from parallel.mapping import Compute, Update
+from reducers.collectives import gather_workers
+from training.setup import TrainSetup
+from training.train_state import STATE_AXES, TrainState
+from training.train_step import step_time
+
+
+class LiveSteps:
+    """Maps one worker's step to workers that are processes; its ``map_workers`` stands for ``parallel.map_workers``.
+
+    Attributes:
+      seconds: [W] float32, when each worker's gradient came in the last step; infinite if it did not.
+      before: the state at which the last step began, whole while its gradients are waited for; None before the first.
+
+    Args:
+      setup: what to train.
+      layout: of the server: all workers as lanes of one device.
+      server: of the worker processes.
+      workers_per_process: k.
+      delay: (step, worker) -> seconds that the worker takes at least.
+    """
+
+    def __init__(
+        self,
+        setup: TrainSetup,
+        layout: Layout,
+        server: Server,
+        *,
+        workers_per_process: int = 1,
+        delay: Callable[[int, int], float] = lambda step, worker: 0.0,
+    ):
+        self._setup, self._layout, self._server = setup, layout, server
+        self._each, self._delay = workers_per_process, delay
+        self.seconds = np.full(layout.num_workers, np.inf, np.float32)
+        self.before: TrainState | None = None
+
+    def map_workers(self, compute: Compute, update: Update, *, layout: Layout, state_axes: Any) -> parallel.Step:
+        """Returns the step of all workers, of which ``compute`` runs elsewhere."""
+        del compute  # each process compiles its own
+        apply = parallel.update_of_work(update, layout=layout, state_axes=state_axes)
+        rule = completion(self._setup, layout)
+
+        def step(state, batch, resident, inputs):
+            del resident, inputs
+            self.before = state
+            host = layout.get(given(state), STATE_AXES)
+            number, batch_index = int(host.step), np.ravel(batch["batch_index"])
+
+            def task_of(process: int) -> Task:
+                mine = slice(process * self._each, (process + 1) * self._each)
+                own = host._replace(worker=_rows(host.worker, mine), snapshot=_rows(host.snapshot, mine))
+                delays = [self._delay(number, worker) for worker in range(mine.start, mine.stop)]
+                return Task(number, shared, own, batch_index[mine], max(delays))
+
+            shared = host._replace(worker=None, snapshot=None)
+            self.seconds, work = self._server.gather(number, task_of, lambda seconds: rule(state, seconds))
+            absent = jax.tree.map(np.zeros_like, next(iter(work.values())))
+            of_all = [work.get(process, absent) for process in range(layout.num_workers // self._each)]
+            lanes = [layout.put_shared(_rows(part, lane)) for part in of_all for lane in range(self._each)]
+            return apply(state, lanes, {"arrival_seconds": self.seconds[None]})
+
+        return parallel.Step(step, lower=lambda *shapes: {})
+
+
+def given(state: TrainState) -> TrainState:
+    """Returns what a worker is given of the state: all that its gradient depends on."""
+    return state._replace(opt_state=None, ema=None, server=None, reducer_state=None, replica=None)
+
+
+def completion(setup: TrainSetup, layout: Layout) -> Callable[[TrainState, np.ndarray], float]:
+    """Returns ``(state, seconds [W]) -> the time at which the step ends``, by the reducer's own rule.
+
+    Infinite seconds are those of who has not come; the result is infinite while the rule still waits. It is read in the
+    record that the reducer keeps, of a reduction in which nothing else is computed.
+    """
+
+    def ends(state: TrainState, own_seconds: jax.Array) -> jax.Array:
+        seconds = gather_workers(own_seconds, AXES)
+        updates = jax.tree.map(jnp.zeros_like, state.params)
+        needs = {"arrival_seconds": seconds} if setup.reducer.needs_arrivals else {}
+        _, reducer_state = setup.reducer.update(updates, state.reducer_state, state.params, **needs)
+        return step_time(reducers.waited(reducer_state), seconds)["step_seconds"]
+
+    lanes = jax.vmap(ends, in_axes=(STATE_AXES, 0), out_axes=None, axis_name=LANE_AXIS, axis_size=layout.lanes)
+    compiled = parallel.map_devices(lanes, layout=layout)
+    return lambda state, seconds: float(layout.get_shared(compiled(state, seconds[None])))
+
+
+def _rows(tree: Any, rows: Any) -> Any:
+    return jax.tree.map(lambda x: x[rows], tree)
