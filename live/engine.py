@@ -57,6 +57,9 @@ Event: TypeAlias = Ready | Done | Died
 class Engine(Protocol):
     """Runs worker processes."""
 
+    def clock(self) -> float:
+        """Returns the seconds of a clock that only grows, by which gradients arrive."""
+
     def start(self, process: int) -> None:
         """Starts a process, or starts it again; ``wait`` returns ``Ready`` or ``Died`` of it later."""
 

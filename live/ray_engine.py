@@ -5,6 +5,7 @@ Ray exchanges pickles among processes that trust each other; on this machine it 
 
 import importlib.util
 import os
+import time
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -46,6 +47,10 @@ class RayEngine:
         self._actors: dict[int, Any] = {}
         self._pending: dict[Any, tuple[int, int | None]] = {}  # result -> process, and number of the task
         self._shared: tuple[Any, Any] = (None, None)  # what all workers of a step are given, and where Ray keeps it
+
+    def clock(self) -> float:
+        """Returns the seconds of this machine's clock."""
+        return time.perf_counter()
 
     def start(self, process: int) -> None:
         """Starts a process, or starts it again."""

@@ -44,7 +44,6 @@ def train(
     patience: float = 300.0,
     delay: Callable[[int, int], float] = lambda step, worker: 0.0,
     sinks: Sequence[runs.Sink] = (),
-    **clock: Any,
 ) -> dict[str, Any]:
     """Trains from the folder's last checkpoint, or from the start, to the end or until it has to stop.
 
@@ -58,7 +57,6 @@ def train(
       patience: seconds after which a step is given up for which too few workers are alive.
       delay: (step, worker) -> seconds that the worker takes at least.
       sinks: further places for the records.
-      **clock: "clock" of the server, where it is not that of the wall.
 
     Returns:
       The summary of the run, as ``train.train``.
@@ -80,7 +78,6 @@ def train(
                 patience=patience,
                 is_to_stop=lambda: run.is_to_stop,
                 report=run.message,
-                **clock,
             )
             steps = LiveSteps(setup, layout, server, workers_per_process=workers_per_process, delay=delay)
             step = make_step_of_mode(setup, layout, map_workers=steps.map_workers)

@@ -1,6 +1,5 @@
 """The server of real workers: it hands out the tasks of a step, and ends the step by the reducer's own rule."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +33,6 @@ class Server:
       num_processes: P.
       workers_per_process: k; worker w belongs to process w // k.
       patience: seconds after which a step is given up for which too few processes are alive.
-      clock: seconds that only grow.
       is_to_stop: whether a step that waits is to be given up.
       report: called with a line about a process that died.
     """
@@ -46,12 +44,11 @@ class Server:
         num_processes: int,
         workers_per_process: int = 1,
         patience: float,
-        clock: Callable[[], float] = time.perf_counter,
         is_to_stop: Callable[[], bool] = lambda: False,
         report: Callable[[str], Any] = lambda line: None,
     ):
         self._engine, self._num_processes, self._each = engine, num_processes, workers_per_process
-        self._patience, self._clock, self._is_to_stop, self._report = patience, clock, is_to_stop, report
+        self._patience, self._is_to_stop, self._report = patience, is_to_stop, report
         self._working_on: dict[int, int] = {}  # process -> number of its task
         self._idle: set[int] = set()
         self._why_dead: dict[int, str] = {}  # of processes that are being started again
@@ -93,14 +90,14 @@ class Server:
         seconds = np.full(self._num_processes * self._each, np.inf, np.float32)
         due = float(step_seconds(seconds))  # compiles the rule, the first time
         work: dict[int, Any] = {}
-        began = self._clock()
+        began = self._engine.clock()
         for process in sorted(self._idle):
             self._give(process, task_of(process))
-        while (left := due - (self._clock() - began)) > 0:
+        while (left := due - (self._engine.clock() - began)) > 0:
             for event in self._hear(min(left, _LONGEST_WAIT)):
                 if isinstance(event, Done) and event.number == number:
                     work[event.process] = event.work
-                    seconds[self._workers(event.process)] = self._clock() - began
+                    seconds[self._workers(event.process)] = self._engine.clock() - began
                 elif not isinstance(event, Died):  # it is late with another step, or has just started
                     self._give(event.process, task_of(event.process))
             due = float(step_seconds(seconds))
@@ -138,7 +135,7 @@ class Server:
     def _be_patient(self, *, enough: bool) -> None:
         if self._is_to_stop():
             raise Stopped
-        now = self._clock()
+        now = self._engine.clock()
         if enough:
             self._lacking_since = None
         elif self._lacking_since is None:

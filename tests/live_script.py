@@ -1,0 +1,77 @@
+"""Worker processes as a script has them, on a clock of its own, so that the server is tried whole without Ray."""
+
+import heapq
+import itertools
+
+import jax
+import numpy as np
+
+from live.engine import Died, Done, Ready
+from live.worker import Worker
+
+
+class Script:
+    """An ``Engine`` whose gradients come when a table says; what they are, ``work`` computes from each task.
+
+    Args:
+      seconds: (process, number of tasks it was given before) -> how long it takes; inf for never.
+      work: task -> work.
+      dies: (process, number of tasks given before) of tasks in which the process dies, at their end.
+      never_starts: (process, number of starts before) -> whether it dies as it starts.
+      on_wait: called at each wait.
+    """
+
+    def __init__(self, seconds, work, *, dies=(), never_starts=lambda process, starts: False, on_wait=lambda: None):
+        self._seconds, self._work, self._dies, self._never_starts = seconds, work, set(dies), never_starts
+        self._on_wait = on_wait
+        self._now, self._order, self._coming = 0.0, itertools.count(), []
+        self._given, self._starts = {}, {}
+        self.ended = False
+
+    def clock(self):
+        return self._now
+
+    def start(self, process):
+        starts = self._starts[process] = self._starts.get(process, -1) + 1
+        self._push(1.0, Died(process, "no memory") if self._never_starts(process, starts) else Ready(process))
+
+    def give(self, process, task):
+        count = self._given[process] = self._given.get(process, -1) + 1
+        seconds = self._seconds(process, count)
+        if (process, count) in self._dies:
+            self._push(seconds, Died(process, "killed"))
+        elif np.isfinite(seconds):
+            self._push(seconds, Done(process, task.number, self._work(task)))
+
+    def wait(self, seconds):
+        self._on_wait()
+        end = self._now + seconds
+        if not self._coming or self._coming[0][0] > end:
+            self._now = end
+            return []
+        self._now = self._coming[0][0]
+        return [heapq.heappop(self._coming)[2] for _ in range(sum(at == self._now for at, *_ in self._coming))]
+
+    def end(self):
+        self.ended = True
+
+    def _push(self, seconds, event):
+        heapq.heappush(self._coming, (self._now + seconds, next(self._order), event))
+
+
+def scripted(seconds, *, spoilt=lambda task: False, **options):
+    """Returns what stands for ``RayEngine``: the script, with real gradients; NaN where a task's is ``spoilt``."""
+
+    def make(config, *, workers_per_process, address=None):
+        worker = Worker(config, num_workers=workers_per_process)
+
+        def work(task):
+            found = worker(task._replace(least_seconds=0.0))
+            if spoilt(task):
+                floats = lambda x: np.full_like(x, np.nan) if np.issubdtype(x.dtype, np.floating) else x
+                found = jax.tree.map(floats, found)
+            return found
+
+        return Script(seconds, work, **options)
+
+    return make

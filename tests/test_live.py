@@ -1,0 +1,234 @@
+"""Workers that are processes: the server against scripts worked out by hand, and whole runs against their replay."""
+
+import json
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+import train as command
+from live import __main__ as live_command
+from live import ray_engine
+from live.engine import Task
+from live.server import Missing, Server
+from reducers.arrivals.order import deadline_arrivals, first_arrivals
+from tests.live_script import Script, scripted
+from training.checkpoints import restore_params
+
+# ---- the server, by hand -----------------------------------------------------------------------------------------
+
+
+def first(count):
+    return lambda seconds: first_arrivals(np.asarray(seconds), count).step_seconds
+
+
+def steps_of(engine, rule, *, num_steps, num_processes=3, patience=60.0, **options):
+    """Returns the seconds of each step, and which processes' work came with the number of its step."""
+    server = Server(engine, num_processes=num_processes, patience=patience, **options)
+    server.wait_until_ready()
+    found, came = [], []
+    for number in range(num_steps):
+        seconds, work = server.gather(number, lambda process, n=number: Task(n, None, None, np.array([process])), rule)
+        found.append(seconds.tolist())
+        came.append(work)
+    return found, came
+
+
+def table(rows):
+    """Seconds of each process's tasks; the last one goes on."""
+    return lambda process, count: rows[process][min(count, len(rows[process]) - 1)]
+
+
+INF = float("inf")
+
+
+def test_the_first_two_of_three_by_hand():
+    """Worker 2 is late with step 0, in time for step 1, and then hands in step 2 in step 6."""
+    engine = Script(table([[1.0], [1.0, 2.0], [2.5, 0.25, 9.0, 1.0]]), lambda task: task.number)
+    seconds, came = steps_of(engine, first(2), num_steps=7)
+    assert seconds == [
+        [1, 1, INF],  # a tie, of two that are both needed
+        [1, INF, 1.75],  # worker 2 begins 1.5 s late, worker 1 takes 2 s
+        [1, 2.25, INF],  # worker 1 begins a quarter of a second late
+        [1, 2, INF],
+        [1, 2, INF],
+        [1, 2, INF],
+        [1, INF, 1.75],  # worker 2 drops step 2 at 11.75 s, and takes a second
+    ]
+    assert [sorted(work.items()) for work in came] == [
+        [(p, n) for p in range(3) if np.isfinite(row[p])] for n, row in enumerate(seconds)
+    ]
+
+
+def test_a_tie_that_one_too_many_wins_is_recorded_whole():
+    engine = Script(table([[1.0], [1.0], [1.0]]), lambda task: task.number)
+    seconds, _ = steps_of(engine, first(2), num_steps=2)
+    assert seconds == [[1, 1, 1]] * 2  # the rule breaks it, by index, here and in the replay
+
+
+def test_all_late_at_the_deadline():
+    def rule(seconds):
+        return deadline_arrivals(np.asarray(seconds), 2.0).step_seconds
+
+    engine = Script(table([[3.0, 1.0], [4.0, 4.0], [5.0, 5.0]]), lambda task: task.number)
+    seconds, _ = steps_of(engine, rule, num_steps=3)
+    assert seconds == [
+        [3, INF, INF],  # the first who comes
+        [1, INF, INF],  # 3 to 5 s; workers 1 and 2 drop step 0 at 4 and 5 s, and are given step 1
+        [1, INF, INF],
+    ]
+
+
+def test_a_worker_that_dies_begins_again_and_one_that_hangs_is_late():
+    lines = []
+    engine = Script(table([[1.0], [1.0], [1.0, INF]]), lambda task: task.number, dies=[(1, 1)])
+    seconds, _ = steps_of(engine, first(2), num_steps=3, report=lines.append)
+    assert seconds[0] == [1, 1, 1]
+    assert seconds[1] == [1, 3, INF]  # dead after a second, there again after two, done after three
+    assert seconds[2] == [1, 1, INF]
+    assert len(lines) == 2 and all("worker 1" in line for line in lines) and "killed" in lines[0]
+
+
+def test_patience_ends_where_too_few_are_left():
+    engine = Script(table([[1.0]] * 3), lambda task: 0, dies=[(1, 1)], never_starts=lambda p, starts: starts > 0)
+    with pytest.raises(Missing, match=r"^worker 1: not there for 7 s \(no memory\)"):
+        steps_of(engine, first(3), num_steps=3, patience=7.0)
+    assert 10 <= engine.clock() < 11  # it died at second 3, after a second of starting and one of step 0
+    engine = Script(table([[1.0]] * 3), lambda task: 0, dies=[(1, 1)], never_starts=lambda p, starts: starts > 0)
+    seconds, _ = steps_of(engine, first(2), num_steps=30, patience=7.0)  # two are enough
+    assert seconds[5:] == [[1, INF, 1]] * 25
+
+
+def test_workers_of_one_process_arrive_together():
+    engine = Script(table([[1.0], [2.0]]), lambda task: 0)
+    seconds, _ = steps_of(engine, first(3), num_steps=1, num_processes=2, workers_per_process=2)
+    assert seconds == [[1, 1, 2, 2]]
+
+
+# ---- whole runs ----------------------------------------------------------------------------------------------------
+
+DIGITS = (
+    "--config=configs/digits.py",
+    "--config.num_workers=4",
+    "--config.train_steps=12",
+    "--config.log_every_steps=1",
+    "--config.eval_every_steps=6",
+    "--config.checkpoint_every_steps=4",
+    "--config.arrivals.name=constant",  # a rule that waits asks for some; they are measured
+)
+BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=3")
+REDUCERS = {
+    "mean": (),
+    "backup_workers": BACKUP,
+    "its Adasum": (*BACKUP, "--config.reducer.combine=adasum"),
+    "deadline": ("--config.reducer.name=deadline", "--config.reducer.deadline_seconds=1.25"),
+    "local optimizers": (*BACKUP, "--config.reducer_on=updates", "--config.optimizer.momentum=0.9"),
+}
+
+
+def uneven(process, count):
+    """Some of everything: ties, and gradients that come one, two and three steps late."""
+    return float([[1.0], [1.0, 1.5], [0.5, 3.5, 0.75], [1.25, 0.5, 1.0, 5.0]][process][count % (process + 1)])
+
+
+def live(monkeypatch, workdir, *flags, seconds=uneven, **script):
+    monkeypatch.setattr(ray_engine, "check", lambda: None)
+    monkeypatch.setattr(ray_engine, "RayEngine", scripted(seconds, **script))
+    return live_command.main(["live", *DIGITS, *flags, f"--workdir={workdir}"])
+
+
+def replay(live_folder, workdir, *flags):
+    own = [flag for flag in DIGITS if "arrivals" not in flag]
+    trace = ["--config.arrivals.name=trace", f"--config.arrivals.path={live_folder / 'worker_seconds-1.npz'}"]
+    return command.main(["train.py", *own, *flags, *trace, "--num_devices=1", f"--workdir={workdir}"])
+
+
+def records(workdir, kind="train"):
+    found = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in found if record["kind"] == kind]
+
+
+def largest_difference(one, other):
+    one, other = (restore_params(folder, checkpoint="latest") for folder in (one, other))
+    return max(jax.tree.leaves(jax.tree.map(lambda x, y: float(np.abs(x - y).max()), one, other)))
+
+
+def agree(live_folder, replayed):
+    for ours, theirs in zip(records(live_folder), records(replayed), strict=True):
+        for name in ("step", "contributors", "step_seconds", "dropped_examples", "simulated_seconds"):
+            assert ours[name] == theirs[name], (name, ours, theirs)
+    assert largest_difference(live_folder, replayed) < 1e-6
+
+
+@pytest.mark.parametrize("reducer", ["its Adasum", *(pytest.param(n, marks=pytest.mark.slow) for n in REDUCERS)])
+def test_a_live_run_equals_its_replay(reducer, monkeypatch, tmp_path):
+    flags = REDUCERS[reducer]
+    if reducer == "mean":
+        flags = (*flags, "--config.train_steps=100")
+    # What is not finite is in gradients that come late alone.
+    spoilt = (
+        (lambda task: task.number == 1 and task.batch_index[0] % 4 == 2) if reducer != "mean" else lambda task: False
+    )
+    assert live(monkeypatch, tmp_path / "live", *flags, spoilt=spoilt) == 0
+    seconds = np.load(tmp_path / "live" / "worker_seconds-1.npz")["seconds"]
+    assert len(seconds) == len(records(tmp_path / "live"))
+    assert np.isinf(seconds).any() == (reducer != "mean")
+    assert replay(tmp_path / "live", tmp_path / "replayed", *flags) == 0
+    agree(tmp_path / "live", tmp_path / "replayed")
+
+
+def test_it_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
+    """Patience that ends, and a signal while a step waits: both save, and the same command goes on to the same end."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert live(monkeypatch, whole) == 0
+    capsys.readouterr()
+    gone = {"dies": [(2, 5)], "never_starts": lambda process, starts: process == 2 and starts > 0}
+    assert live(monkeypatch, parts, "--patience=20", **gone) == 1
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "worker 2" in last and "step 5" in last
+    waits = iter(range(10**6))
+
+    def stop():
+        if next(waits) == 40:
+            signal.raise_signal(signal.SIGTERM)
+
+    hangs = {"seconds": lambda process, count: INF if (process, count) == (1, 4) else 1.0, "on_wait": stop}
+    assert live(monkeypatch, parts, **hangs) == 128 + signal.SIGTERM
+    assert live(monkeypatch, parts) == 0
+    assert largest_difference(whole, parts) == 0
+    assert [r["loss"] for r in records(whole)] == [r["loss"] for r in records(parts)]
+    assert len(np.load(parts / "worker_seconds-1.npz")["seconds"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--config.server.name=asynchronous",), "config.server.name='asynchronous'"),
+        (("--config.reducer.name=k_batch", "--config.reducer.num_batches=4"), "config.reducer.name='k_batch'"),
+        (("--workers_per_process=3",), "workers_per_process=3"),
+        (("--num_devices=2",), "num_devices=2"),
+        (("--record_times",), "record_times=True"),
+        (("--delays=nobody",), "delays"),
+        (("--delays=none.csv",), "none.csv"),
+    ],
+)
+def test_what_real_workers_cannot_do_is_refused(flags, named, monkeypatch, tmp_path, capsys):
+    assert live(monkeypatch, tmp_path / "run", *flags) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert named in line and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "flags", "named"),
+    [
+        ([[1.0, INF, 1.0, 1.0]], (), "at step 0 3 workers arrive"),
+        ([[1.0, 1.0, 1.0, 1.0], [1.0, INF, INF, 1.0]], BACKUP, "at step 1 2 workers arrive"),
+        ([[INF] * 4], BACKUP, "nobody arrives at step 0"),
+    ],
+)
+def test_a_trace_with_too_few_arrivals_is_refused(rows, flags, named, tmp_path, capsys):
+    np.savez(tmp_path / "worker_seconds-1.npz", seconds=np.array(rows))
+    assert replay(tmp_path, tmp_path / "run", *flags) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "config.arrivals.path" in line.replace("config.arrivals: path", "config.arrivals.path") and named in line

@@ -1,0 +1,110 @@
+"""Workers that are Ray's processes: whole runs by the command, and kills. They need Ray: requirements-live.txt."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from launch.children import ROOT
+from tests.test_live import BACKUP, DIGITS, agree, records, replay
+
+pytest.importorskip("ray", reason="needs Ray: python -m pip install -r requirements-live.txt")
+
+DELAYS = '--delays={"name": "shifted_exponential", "shift_seconds": 0.02, "scale_seconds": 0.03}'
+
+
+def start(workdir, *flags):
+    command = [sys.executable, "-m", "live", *DIGITS, *flags, DELAYS, f"--workdir={workdir}"]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run(workdir, *flags):
+    process = start(workdir, *flags)
+    output, _ = process.communicate(timeout=280)
+    return process.returncode, output
+
+
+def workers_of(server):
+    """Returns the ids of a server's worker processes."""
+    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()[1:]]
+    parents = {int(pid): int(parent) for pid, parent, _ in rows}
+
+    def is_below(pid):
+        while pid in parents and pid != server:
+            pid = parents[pid]
+        return pid == server
+
+    return [int(pid) for pid, _, text in rows if text.startswith("ray::_Process") and is_below(int(pid))]
+
+
+def lines_of(workdir):
+    path = workdir / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_a_live_run_equals_its_replay(tmp_path):
+    code, output = run(tmp_path / "live", *BACKUP, "--config.train_steps=100")
+    assert code == 0, output
+    assert replay(tmp_path / "live", tmp_path / "replayed", *BACKUP, "--config.train_steps=100") == 0
+    agree(tmp_path / "live", tmp_path / "replayed")
+
+
+@pytest.mark.slow
+def test_twenty_kills_of_workers_change_nothing_but_the_times(tmp_path):
+    flags = ("--config.num_workers=8", "--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
+    flags = (*flags, "--config.train_steps=400", "--config.checkpoint_every_steps=100", "--config.eval_every_steps=100")
+    server, draw, killed = start(tmp_path / "live", *flags), random.Random(0), 0
+    while killed < 20 and server.poll() is None:
+        seen = lines_of(tmp_path / "live")
+        if seen >= 3 and (workers := workers_of(server.pid)) and len(workers) >= 7:
+            os.kill(draw.choice(workers), signal.SIGKILL)
+            killed += 1
+        time.sleep(draw.uniform(0.2, 1.0))
+    output, _ = server.communicate(timeout=280)
+    assert server.returncode == 0 and killed == 20, output
+    assert output.count("died") >= 15, output
+    seconds = np.load(tmp_path / "live" / "worker_seconds-1.npz")["seconds"]
+    assert seconds.shape == (400, 8) and len(records(tmp_path / "live")) == 400
+    assert replay(tmp_path / "live", tmp_path / "replayed", *flags) == 0
+    agree(tmp_path / "live", tmp_path / "replayed")
+
+
+@pytest.mark.slow
+def test_one_of_three_that_are_all_needed_rejoins(tmp_path):
+    flags = ("--config.num_workers=3", "--config.train_steps=60")
+    server = start(tmp_path / "live", *flags)
+    while lines_of(tmp_path / "live") < 5:
+        time.sleep(0.1)
+    os.kill(workers_of(server.pid)[0], signal.SIGKILL)
+    output, _ = server.communicate(timeout=280)
+    assert server.returncode == 0 and "is back" in output, output
+
+
+@pytest.mark.slow
+def test_five_kills_of_the_server(tmp_path):
+    """Its workers end with it, and the same command goes on; with all needed, to the bits of a run without kills."""
+    flags = ("--config.train_steps=80",)
+    for number in range(1, 6):
+        server = start(tmp_path / "live", *flags)
+        while server.poll() is None and lines_of(tmp_path / "live") < 13 * number:
+            time.sleep(0.05)
+        workers = workers_of(server.pid)
+        server.kill()
+        server.communicate(timeout=60)
+        assert workers
+        until = time.monotonic() + 60
+        while any(os.path.exists(f"/proc/{pid}") for pid in workers) and time.monotonic() < until:
+            time.sleep(0.2)
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in workers)
+    code, output = run(tmp_path / "live", *flags)
+    assert code == 0, output
+    assert replay(tmp_path / "live", tmp_path / "replayed", *flags) == 0
+    agree(tmp_path / "live", tmp_path / "replayed")
+    assert json.loads((tmp_path / "live" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 80
