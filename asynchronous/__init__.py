@@ -16,7 +16,17 @@ each worker has a replica: ``exchange`` says who has received what, and ``exchan
 [0 1] [1 1]
 """
 
-from asynchronous.events import Durations, Events, Reads, from_model, from_table, order
+from asynchronous.events import (
+    Durations,
+    Events,
+    Reads,
+    Recorded,
+    Source,
+    from_model,
+    from_table,
+    order,
+    read_order,
+)
 from asynchronous.messages import Latencies, Mail, Received, exchange, latencies_from_model, mail, num_slots
 from asynchronous.modes import MODES, AsyncMode, Decentralised, Mode
 from asynchronous.replicas import broadcast_traffic, exchange_updates, init_updates, mean_replica, squared_distance
@@ -50,9 +60,11 @@ __all__ = [
     "Rate",
     "Reads",
     "Received",
+    "Recorded",
     "Rule",
     "ServerState",
     "Slots",
+    "Source",
     "Summary",
     "Wave",
     "apply_in_order",
@@ -75,6 +87,7 @@ __all__ = [
     "merge",
     "num_slots",
     "order",
+    "read_order",
     "squared_distance",
     "summary",
     "table",

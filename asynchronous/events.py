@@ -74,6 +74,100 @@ def _of_worker(durations: Durations, worker: int) -> Iterator[float]:
         task += len(column)
 
 
+# ---- who arrives next ----------------------------------------------------------------------------------------------
+
+
+class Source:
+    """Says who arrives next, and is told who begins a task; ``order`` asks it.
+
+    Attributes:
+      events_per_piece: the largest number of events that may be asked for before those before are applied.
+    """
+
+    events_per_piece: int = 1 << 16
+
+    def start(self, num_workers: int) -> None:
+        """Goes back to second 0.
+
+        Raises:
+          ValueError: if it is of another number of workers.
+        """
+
+    def begin(self, worker: int, *, now: float, batch_index: int) -> None:
+        """Notes that a worker has read the parameters, and begins a task."""
+
+    def next(self) -> tuple[float, int]:
+        """Returns the second of the next arrival, and the worker."""
+        raise NotImplementedError
+
+
+class _Simulated(Source):
+    """Arrivals that follow from durations."""
+
+    def __init__(self, durations: Durations):
+        self._durations = durations
+
+    def start(self, num_workers: int) -> None:
+        if (found := self._durations(0).shape[1:]) != (num_workers,) or not num_workers:
+            raise ValueError(f"seconds: of {found} workers, must be ({num_workers},)")
+        self._seconds_of = [_of_worker(self._durations, worker) for worker in range(num_workers)]
+        self._ends: list[tuple[float, int]] = []  # of the current tasks
+
+    def begin(self, worker: int, *, now: float, batch_index: int) -> None:
+        heapq.heappush(self._ends, (now + next(self._seconds_of[worker]), worker))
+
+    def next(self) -> tuple[float, int]:
+        return heapq.heappop(self._ends)
+
+
+class Recorded(Source):
+    """Arrivals in an order that was recorded.
+
+    Args:
+      worker: [E], who arrives.
+      seconds: [E], when, in order.
+      where: the origin, for errors.
+
+    >>> recorded = Recorded([1, 0, 1], [0.5, 2.0, 2.5])
+    >>> ((events, _),) = order(recorded, num_workers=2, num_events=3)
+    >>> events.staleness, events.batch_index
+    (array([0, 1, 1]), array([1, 0, 2]))
+    """
+
+    def __init__(self, worker: Sequence[int], seconds: Sequence[float], *, where: str = "order"):
+        self.worker, self.seconds, self._where = list(worker), list(seconds), where
+
+    def start(self, num_workers: int) -> None:
+        if self.worker and not 0 <= min(self.worker) <= max(self.worker) < num_workers:
+            raise ValueError(f"{self._where}: has workers {min(self.worker)} to {max(self.worker)}, of {num_workers}")
+        self._num_taken = 0
+
+    def next(self) -> tuple[float, int]:
+        if self._num_taken == len(self.worker):
+            raise ValueError(f"{self._where}: ends after {self._num_taken} gradients, before the run does")
+        self._num_taken += 1
+        return self.seconds[self._num_taken - 1], self.worker[self._num_taken - 1]
+
+
+def read_order(path: str) -> Recorded:
+    """Reads the order of arrival that a live run has written, an .npz file with ``worker`` [E] and ``seconds`` [E].
+
+    Raises:
+      ValueError: one line, if the file cannot be read, or is no such order.
+    """
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            worker, seconds = np.asarray(arrays["worker"]), np.asarray(arrays["seconds"], np.float64)
+    except FileNotFoundError:
+        raise ValueError(f"order={path!r}: no such file") from None
+    except Exception as error:  # zipfile, zlib and NumPy raise many classes for a damaged archive
+        raise ValueError(f"order={path!r}: is no order of arrival: {' '.join(str(error).split())}") from None
+    fits = worker.ndim == 1 and worker.dtype.kind in "iu" and worker.shape == seconds.shape
+    if not fits or not np.isfinite(seconds).all() or (np.diff(seconds, prepend=0.0) < 0).any():
+        raise ValueError(f"order={path!r}: must be worker [E] and seconds [E], which grow")
+    return Recorded(worker.tolist(), seconds.tolist(), where=f"order={path!r}")
+
+
 # ---- the order -----------------------------------------------------------------------------------------------------
 
 
@@ -98,7 +192,7 @@ class Events(NamedTuple):
     read_seconds: np.ndarray  # [E] float64
     seconds: np.ndarray  # [E] float64, time of arrival
     read_version: np.ndarray  # [E] int64, number of updates that had been applied to what was read
-    version: np.ndarray  # [E] int64, number of updates before the one that this gradient is part of; see ``exchange``
+    version: np.ndarray  # [E] int64, number of updates before the one that this gradient is part of
 
     @property
     def staleness(self) -> np.ndarray:
@@ -107,14 +201,14 @@ class Events(NamedTuple):
 
 
 def order(
-    durations: Durations,
+    durations: Durations | Source,
     *,
     num_workers: int,
     num_events: int,
     first_event: int = 0,
     staleness_bound: int | None = None,
     gradients_per_update: int = 1,
-    events_per_piece: int = 1 << 16,
+    events_per_piece: int | None = None,
 ) -> Iterator[tuple[Events, Reads]]:
     """Yields the events [first_event, num_events) and the reads that follow them, in pieces.
 
@@ -122,7 +216,7 @@ def order(
     one are simulated and discarded. Memory grows with the size of a piece, not with the number of events.
 
     Args:
-      durations: the seconds of each task of each worker.
+      durations: the seconds of each task of each worker; or who arrives next.
       num_workers: n.
       num_events: the number of gradients to simulate from the beginning.
       first_event: the number of the first event to yield.
@@ -130,7 +224,7 @@ def order(
         slowest one waits. 0 makes rounds, in which all gradients are of the same parameters; with None no worker waits.
         The bound is on tasks; it implies that a gradient misses at most (2 s + 1)(n - 1) updates.
       gradients_per_update: c, of soft synchronisation: the server updates with every c-th gradient; no worker waits.
-      events_per_piece: the largest number of events in a piece.
+      events_per_piece: the largest number of events in a piece; None for that of the source.
 
     Raises:
       ValueError: if the durations are of another number of workers, end, or are not positive; for a bound below 0 or a
@@ -152,11 +246,11 @@ def order(
         raise ValueError(f"staleness_bound={staleness_bound}: must be in [0, inf) or None")
     if gradients_per_update < 1:
         raise ValueError(f"gradients_per_update={gradients_per_update}: must be in [1, inf)")
-    if (found := durations(0).shape[1:]) != (num_workers,) or not num_workers:
-        raise ValueError(f"seconds: of {found} workers, must be ({num_workers},)")
-    seconds_of = [_of_worker(durations, worker) for worker in range(num_workers)]
-    heap = [(next(seconds), worker) for worker, seconds in enumerate(seconds_of)]  # ends of the current tasks
-    heapq.heapify(heap)
+    source = durations if isinstance(durations, Source) else _Simulated(durations)
+    source.start(num_workers)
+    for worker in range(num_workers):
+        source.begin(worker, now=0.0, batch_index=worker)
+    events_per_piece = events_per_piece or source.events_per_piece
     # Lists, because accessing an item of an array takes several times as long.
     task, batch_index = [0] * num_workers, list(range(num_workers))
     read_event, read_seconds = [0] * num_workers, [0.0] * num_workers
@@ -164,7 +258,9 @@ def order(
     arrived: list[tuple] = []
     reads: list[tuple] = []
     for event in range(1, num_events + 1):
-        now, worker = heapq.heappop(heap)
+        now, worker = source.next()
+        if worker in waiting:
+            raise ValueError(f"order: event {event - 1} is of worker {worker}, which waits")
         if event > first_event:
             arrived.append((worker, task[worker], batch_index[worker], read_event[worker], read_seconds[worker], now))
         task[worker] += 1
@@ -173,7 +269,7 @@ def order(
         waiting.difference_update(readers)
         for reader in readers:
             batch_index[reader], read_event[reader], read_seconds[reader] = num_reads, event, now
-            heapq.heappush(heap, (now + next(seconds_of[reader]), reader))
+            source.begin(reader, now=now, batch_index=num_reads)
             num_reads += 1
             if event > first_event:
                 reads.append((reader, event, now))

@@ -2,6 +2,7 @@
 
 from typing import Annotated, NamedTuple, TypeAlias
 
+from asynchronous.events import Source, read_order
 from asynchronous.rules import RULES, Rule
 from reducers.arrivals.models import ARRIVALS, Arrivals, constant
 from reducers.registry import Block, Registry
@@ -14,11 +15,13 @@ class Mode(NamedTuple):
       rule: the staleness rule.
       gradients_per_update: c, of soft synchronisation.
       staleness_bound: s, of stale synchronous parallel; with None no worker waits.
+      order: who arrives next; None where that follows from arrival times.
     """
 
     rule: Rule
     gradients_per_update: int
     staleness_bound: int | None
+    order: Source | None = None
 
 
 class Decentralised(NamedTuple):
@@ -52,6 +55,7 @@ def asynchronous(
     rule: Block = "none",
     gradients_per_update: Annotated[int, "[1, inf)"] = 1,
     staleness_bound: Annotated[int, "[0, inf)"] | None = None,
+    order: str | None = None,
 ) -> Mode:
     """Each worker reads, computes and pushes at its own pace; the server applies each gradient when it arrives.
 
@@ -60,6 +64,7 @@ def asynchronous(
         "max_staleness": 100}.
       gradients_per_update: how many gradients make an update.
       staleness_bound: how many tasks a worker may be ahead of the slowest before it waits; with None no worker waits.
+      order: path of the events.npz of a live run, whose order of arrival is taken in place of arrival times.
 
     Raises:
       ValueError: one line, for a rule or an option that makes no sense.
@@ -68,7 +73,8 @@ def asynchronous(
     Traceback (most recent call last):
     ValueError: rule.max_staleness=-1: must be int in [0, inf)
     """
-    return Mode(RULES.build(rule, where="rule"), gradients_per_update, staleness_bound)
+    recorded = None if order is None else read_order(order)
+    return Mode(RULES.build(rule, where="rule"), gradients_per_update, staleness_bound, recorded)
 
 
 def decentralised(*, latency_seconds: Block | Annotated[float, "[0, inf)"] = 0.0) -> Decentralised:

@@ -76,11 +76,7 @@ def check(setup: TrainSetup) -> None:
     for name in REFUSED:
         if FLAGS[name].present:
             raise ConfigError(f"{name}={FLAGS[name].value}: is not for workers that are processes; train.py takes it")
-    live_run.check(setup)
-    num_workers = setup.config.num_workers
-    if num_workers % FLAGS.workers_per_process:
-        allowed = f"must divide config.num_workers={num_workers}"
-        raise ConfigError(f"workers_per_process={FLAGS.workers_per_process}: {allowed}")
+    live_run.check(setup, workers_per_process=FLAGS.workers_per_process)
     delays(FLAGS.delays, setup)
     ray_engine.check()
 

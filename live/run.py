@@ -1,11 +1,14 @@
 """A run whose workers are processes: the loop of train.py, with a step whose gradients are computed elsewhere."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import asynchronous
 import runs
 from data import examples
 from live import engine as engines
+from live.arrivals import LiveArrivals
 from live.server import Missing, Server, Stopped
 from live.step import LiveSteps
 from parallel import Layout
@@ -14,7 +17,7 @@ from training.checkpoints import initial_params
 from training.run import Run
 from training.setup import TrainSetup
 from training.step_of_mode import make_step_of_mode
-from training.step_times import StepTimes
+from training.step_times import Recorder, StepTimes
 from training.train_state import TrainState
 
 Loop = Callable[[Run, Any, TrainState], dict[str, Any]]
@@ -24,13 +27,24 @@ class MissingError(Exception):
     """Too few workers are alive, and have been so for too long; what was reached is saved."""
 
 
-def check(setup: TrainSetup) -> None:
+def check(setup: TrainSetup, *, workers_per_process: int = 1) -> None:
     """Raises ConfigError for a config that real workers cannot run."""
-    if setup.async_mode is not None:
-        name = setup.config.server.name
-        raise ConfigError(f"config.server.name={name!r}: must be 'synchronous' where workers are processes")
-    if "k_batch" in _names(setup.config.reducer.to_dict()):
-        raise ConfigError("config.reducer.name='k_batch': must wait for gradients of one batch a worker here")
+    config, mode = setup.config, setup.async_mode
+    if isinstance(mode, asynchronous.Decentralised):
+        raise ConfigError("config.server.name='decentralised': must be synchronous or asynchronous for real workers")
+    if "k_batch" in _names(config.reducer.to_dict()):
+        raise ConfigError("config.reducer.name='k_batch': must count one batch of a worker at most, for real workers")
+    if config.num_workers % workers_per_process:
+        allowed = f"must divide config.num_workers={config.num_workers}"
+        raise ConfigError(f"workers_per_process={workers_per_process}: {allowed}")
+    if mode is not None and workers_per_process > 1:
+        raise ConfigError(
+            f"workers_per_process={workers_per_process}: must be 1 with config.server.name='asynchronous'"
+        )
+    if mode is not None and mode.order is not None:
+        raise ConfigError(
+            f"config.server.order={config.server.order!r}: must be None for real workers; train.py takes it"
+        )
 
 
 def train(
@@ -69,8 +83,15 @@ def train(
         dataset: examples.Dataset = setup.source.load(setup.config.seed)
     try:
         run_options: dict[str, Any] = {"dataset": dataset, "computes": "elsewhere", "sinks": sinks}
-        times = StepTimes(folder.path, layout, measured=lambda: steps.seconds, compiles=False)
-        with Run(setup, layout, folder, recorder=times, **run_options) as run:
+        steps: LiveSteps | LiveArrivals
+        recorder: Recorder
+        if isinstance(setup.async_mode, asynchronous.Mode):
+            steps = recorder = LiveArrivals(engine, folder.path / "events.npz", setup, delay=delay)
+            setup = dataclasses.replace(setup, async_mode=setup.async_mode._replace(order=steps))
+        else:
+            steps = times = LiveSteps(setup, layout, workers_per_process=workers_per_process, delay=delay)
+            recorder = StepTimes(folder.path, layout, measured=lambda: times.seconds, compiles=False)
+        with Run(setup, layout, folder, recorder=recorder, **run_options) as run:
             server = Server(
                 engine,
                 num_processes=layout.num_workers // workers_per_process,
@@ -79,14 +100,14 @@ def train(
                 is_to_stop=lambda: run.is_to_stop,
                 report=run.message,
             )
-            steps = LiveSteps(setup, layout, server, workers_per_process=workers_per_process, delay=delay)
             step = make_step_of_mode(setup, layout, map_workers=steps.map_workers)
             state = run.restore() or setup.init_state(layout, params=initial_params(setup))
+            steps.open(server, state)
             try:
                 server.wait_until_ready()
                 return loop(run, step, state)
             except (Missing, Stopped) as reason:
-                summary = run.give_up(steps.before or state)
+                summary = run.give_up(steps.before)
                 if isinstance(reason, Stopped):
                     return summary
                 raise MissingError(

@@ -1,5 +1,6 @@
 """The server of real workers: it hands out the tasks of a step, and ends the step by the reducer's own rule."""
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ class Server:
         self._idle: set[int] = set()
         self._why_dead: dict[int, str] = {}  # of processes that are being started again
         self._lacking_since: float | None = None
+        self._arrived: collections.deque[tuple[int, Any]] = collections.deque()  # gradients that none has asked for
         for process in range(num_processes):
             engine.start(process)
 
@@ -92,14 +94,14 @@ class Server:
         work: dict[int, Any] = {}
         began = self._engine.clock()
         for process in sorted(self._idle):
-            self._give(process, task_of(process))
+            self.give(process, task_of(process))
         while (left := due - (self._engine.clock() - began)) > 0:
             for event in self._hear(min(left, _LONGEST_WAIT)):
                 if isinstance(event, Done) and event.number == number:
                     work[event.process] = event.work
                     seconds[self._workers(event.process)] = self._engine.clock() - began
                 elif not isinstance(event, Died):  # it is late with another step, or has just started
-                    self._give(event.process, task_of(event.process))
+                    self.give(event.process, task_of(event.process))
             due = float(step_seconds(seconds))
             hoped = seconds.copy()
             for process in self._working_on:
@@ -108,13 +110,33 @@ class Server:
         self._lacking_since = None
         return seconds, work
 
-    def _workers(self, process: int) -> slice:
-        return slice(process * self._each, (process + 1) * self._each)
+    def next_arrival(self, task_of: Callable[[int], Task]) -> tuple[int, Any]:
+        """Waits for the next gradient of an asynchronous run; returns its process and the work.
 
-    def _give(self, process: int, task: Task) -> None:
+        Args:
+          task_of: the task that a process was given last, for one that died in it.
+
+        Raises:
+          Missing: if nobody has computed for longer than the patience.
+          Stopped: if asked to.
+        """
+        while not self._arrived:
+            for event in self._hear(_LONGEST_WAIT):
+                if isinstance(event, Done):
+                    self._arrived.append((event.process, event.work))
+                elif isinstance(event, Ready):
+                    self.give(event.process, task_of(event.process))
+            self._be_patient(enough=bool(self._working_on or self._arrived))
+        return self._arrived.popleft()
+
+    def give(self, process: int, task: Task) -> None:
+        """Gives a process that is idle a task."""
         self._idle.discard(process)
         self._working_on[process] = task.number
         self._engine.give(process, task)
+
+    def _workers(self, process: int) -> slice:
+        return slice(process * self._each, (process + 1) * self._each)
 
     def _hear(self, seconds: float) -> Sequence[Event]:
         """Waits for events; afterwards processes that are ready or done are idle, and the dead are being started."""

@@ -24,12 +24,11 @@ class LiveSteps:
 
     Attributes:
       seconds: [W] float32, when each worker's gradient came in the last step; infinite if it did not.
-      before: the state at which the last step began, whole while its gradients are waited for; None before the first.
+      before: the state at which the last step began, whole while its gradients are waited for.
 
     Args:
       setup: what to train.
       layout: of the server: all workers as lanes of one device.
-      server: of the worker processes.
       workers_per_process: k.
       delay: (step, worker) -> seconds that the worker takes at least.
     """
@@ -38,15 +37,17 @@ class LiveSteps:
         self,
         setup: TrainSetup,
         layout: Layout,
-        server: Server,
         *,
         workers_per_process: int = 1,
         delay: Callable[[int, int], float] = lambda step, worker: 0.0,
     ):
-        self._setup, self._layout, self._server = setup, layout, server
+        self._setup = setup
         self._each, self._delay = workers_per_process, delay
         self.seconds = np.full(layout.num_workers, np.inf, np.float32)
-        self.before: TrainState | None = None
+
+    def open(self, server: Server, state: TrainState) -> None:
+        """Begins to ask the server, with the state from which the run goes on."""
+        self._server, self.before = server, state
 
     def map_workers(self, compute: Compute, update: Update, *, layout: Layout, state_axes: Any) -> parallel.Step:
         """Returns the step of all workers, of which ``compute`` runs elsewhere."""
@@ -78,7 +79,8 @@ class LiveSteps:
 
 def given(state: TrainState) -> TrainState:
     """Returns what a worker is given of the state: all that its gradient depends on."""
-    return state._replace(opt_state=None, ema=None, server=None, reducer_state=None, replica=None)
+    params = state.params if state.snapshot is None else None
+    return state._replace(params=params, opt_state=None, ema=None, server=None, reducer_state=None, replica=None)
 
 
 def completion(setup: TrainSetup, layout: Layout) -> Callable[[TrainState, np.ndarray], float]:

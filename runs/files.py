@@ -2,12 +2,15 @@
 
 import contextlib
 import hashlib
+import io
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 _MAX_DEPTH = 32  # of nested lists and objects; a config has 5
 _MAX_DIGITS = 20  # of an integer: 64 bits and a sign
@@ -53,6 +56,13 @@ def write_atomically(path: Path, content: bytes) -> None:
             temporary.unlink()
         raise
     sync(path.parent)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays to an .npz file, atomically."""
+    content = io.BytesIO()
+    np.savez_compressed(content, **dict[str, Any](arrays))
+    write_atomically(path, content.getvalue())
 
 
 def to_json(value: Any) -> bytes:

@@ -1,6 +1,5 @@
 """Measured seconds per step and worker, in a file that the arrival model ``trace`` replays."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -56,7 +55,7 @@ class TraceRecorder:
           SaveError: in one line, for example if the disk is full.
         """
         with files.saving(path):
-            _write(path, self.seconds)
+            files.write_arrays(path, {"seconds": self.seconds})
 
 
 def trace_path(folder: Path, *, first_step: int) -> Path:
@@ -85,13 +84,7 @@ def cut_traces(folder: Path, *, last_step: int) -> None:
             if len(kept) == 0:
                 path.unlink()
             elif len(kept) < len(seconds):
-                _write(path, kept)
-
-
-def _write(path: Path, seconds: np.ndarray) -> None:
-    content = io.BytesIO()
-    np.savez_compressed(content, seconds=seconds)
-    files.write_atomically(path, content.getvalue())
+                files.write_arrays(path, {"seconds": kept})
 
 
 def slowest_process(seconds: np.ndarray, *, num_processes: int) -> str:

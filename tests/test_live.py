@@ -118,6 +118,7 @@ DIGITS = (
     "--config.arrivals.name=constant",  # a rule that waits asks for some; they are measured
 )
 BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=3")
+ASYNC = ("--config.server.name=asynchronous", "--config.optimizer.learning_rate=0.02")
 REDUCERS = {
     "mean": (),
     "backup_workers": BACKUP,
@@ -204,7 +205,8 @@ def test_it_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        (("--config.server.name=asynchronous",), "config.server.name='asynchronous'"),
+        ((*ASYNC, "--config.server.name=decentralised"), "config.server.name='decentralised'"),
+        ((*ASYNC, "--workers_per_process=2"), "workers_per_process=2"),
         (("--config.reducer.name=k_batch", "--config.reducer.num_batches=4"), "config.reducer.name='k_batch'"),
         (("--workers_per_process=3",), "workers_per_process=3"),
         (("--num_devices=2",), "num_devices=2"),
@@ -217,6 +219,84 @@ def test_what_real_workers_cannot_do_is_refused(flags, named, monkeypatch, tmp_p
     assert live(monkeypatch, tmp_path / "run", *flags) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert named in line and not (tmp_path / "run").exists()
+
+
+# ---- asynchronous ------------------------------------------------------------------------------------------------
+
+
+def replay_order(live_folder, workdir, *flags):
+    order = f"--config.server.order={live_folder / 'events.npz'}"
+    own = [flag for flag in DIGITS if "arrivals" not in flag]
+    return command.main(["train.py", *own, *flags, order, "--num_devices=1", f"--workdir={workdir}"])
+
+
+RULES = {
+    "none": ("--config.train_steps=100",),
+    "inverse, two to an update": ("--config.server.rule=inverse", "--config.server.gradients_per_update=2"),
+    "delay_compensation, bounded": ("--config.server.rule=delay_compensation", "--config.server.staleness_bound=1"),
+}
+
+
+@pytest.mark.parametrize("rule", [pytest.param("none", marks=pytest.mark.slow), *list(RULES)[1:]])
+def test_an_asynchronous_live_run_equals_its_replay(rule, monkeypatch, tmp_path):
+    flags = (*ASYNC, *RULES[rule])
+    assert live(monkeypatch, tmp_path / "live", *flags) == 0
+    assert replay_order(tmp_path / "live", tmp_path / "replayed", *flags) == 0
+    found = records(tmp_path / "live")
+    for ours, theirs in zip(found, records(tmp_path / "replayed"), strict=True):
+        assert all(ours[name] == theirs[name] for name in ("step", "staleness", "simulated_seconds"))
+    assert max(record["staleness"] for record in found) >= 2
+    assert largest_difference(tmp_path / "live", tmp_path / "replayed") < 1e-6
+    one, other = ((tmp_path / name / "staleness.csv").read_text() for name in ("live", "replayed"))
+    assert one == other
+
+
+def test_the_order_of_arrival_by_hand(monkeypatch, tmp_path):
+    """All start at second 1, which is second 0 of the run; worker 1 dies in its second task, and begins it again."""
+    rows = [[1.0], [1.5], [4.0], [100.0]]
+    seconds = lambda process, count: rows[process][0]  # noqa: E731
+    assert live(monkeypatch, tmp_path / "live", *ASYNC, seconds=seconds, dies=[(1, 1)]) == 0
+    with np.load(tmp_path / "live" / "events.npz") as events:
+        assert events["worker"].tolist()[:9] == [0, 1, 0, 0, 2, 0, 0, 1, 0]
+        assert events["seconds"].tolist()[:9] == [1, 1.5, 2, 3, 4, 4, 5, 5.5, 6]
+        assert events["read_event"].tolist()[:9] == [0, 0, 1, 3, 0, 4, 6, 2, 7]
+        assert len(events["worker"]) == 12
+
+
+def test_an_asynchronous_live_run_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert live(monkeypatch, whole, *ASYNC) == 0
+    waits = iter(range(10**6))
+
+    def stop():
+        if next(waits) == 10:
+            signal.raise_signal(signal.SIGTERM)
+
+    assert live(monkeypatch, parts, *ASYNC, on_wait=stop) == 128 + signal.SIGTERM
+    stopped_at = len(np.load(parts / "events.npz")["worker"])
+    assert 0 < stopped_at < 12
+    assert live(monkeypatch, parts, *ASYNC) == 0
+    with np.load(parts / "events.npz") as events:
+        assert len(events["worker"]) == 12 and (np.diff(events["seconds"]) >= 0).all()
+    assert replay_order(parts, tmp_path / "replayed", *ASYNC) == 0
+    assert largest_difference(parts, tmp_path / "replayed") < 1e-6
+    assert [r["staleness"] for r in records(parts)] == [r["staleness"] for r in records(tmp_path / "replayed")]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "named"),
+    [
+        ({"worker": [0, 1], "seconds": [1.0, 2.0]}, "ends after 2 gradients"),
+        ({"worker": [0, 7] * 6, "seconds": list(range(12))}, "of 4"),
+        ({"worker": [0, 1], "seconds": [2.0, 1.0]}, "which grow"),
+        ({"worker": [0, 1]}, "is no order of arrival"),
+    ],
+)
+def test_an_order_without_sense_is_refused(arrays, named, tmp_path, capsys):
+    np.savez(tmp_path / "events.npz", **arrays)
+    assert replay_order(tmp_path, tmp_path / "run", *ASYNC) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "config.server" in line and "order" in line and named in line
 
 
 @pytest.mark.parametrize(

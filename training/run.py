@@ -73,7 +73,7 @@ class Run:
                 self.step, _, counters = self._restored
             if self._recorder is not None:
                 with refusing():
-                    self._recorder.begin(self.step)
+                    self._recorder.go_on(self.step)
             self._feeds = stack.enter_context(self._make_feeds())
             self.resident = self._layout.put_shared(
                 {"train": self._feeds.resident, "constants": self._dataset.constants}

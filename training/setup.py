@@ -111,6 +111,12 @@ class TrainSetup:
         """The seconds of each worker's tasks in an asynchronous run."""
         return asynchronous.from_model(self.arrival_seconds)
 
+    @property
+    def arrival_order(self) -> asynchronous.Durations | asynchronous.Source:
+        """What decides who arrives next at an asynchronous server: the durations, or an order of its own."""
+        assert isinstance(self.async_mode, asynchronous.Mode)
+        return self.durations if self.async_mode.order is None else self.async_mode.order
+
     @functools.cached_property
     def latencies(self) -> asynchronous.Latencies:
         """The seconds of each message in a run without a server."""
@@ -136,7 +142,7 @@ class TrainSetup:
             return (events for events, *_ in self.exchange())
         num_workers = self.config.num_workers
         order = step_plan.event_order(
-            0, self.num_steps, durations=self.durations, mode=self.async_mode, num_workers=num_workers
+            0, self.num_steps, source=self.arrival_order, mode=self.async_mode, num_workers=num_workers
         )
         return (events for events, _ in order)
 
@@ -223,7 +229,7 @@ class TrainSetup:
             waves = step_plan.asynchronous_waves(
                 first_step,
                 self.num_steps,
-                durations=self.durations,
+                source=self.arrival_order,
                 mode=self.async_mode,
                 num_workers=self.config.num_workers,
                 stops=stops,
@@ -261,6 +267,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
     batches_per_step = counted if mode is None else mode.gradients_per_update
     steps_per_epoch = source.info.num_train / (batches_per_step * config.batch_size_per_worker)
     num_steps = duration(config, "train", steps_per_epoch=steps_per_epoch)
+    check_order(config, mode=mode, num_steps=num_steps)
     learning_rate = make_learning_rate(
         config, num_counted=counted, total_steps=num_steps, steps_per_epoch=steps_per_epoch
     )
@@ -381,7 +388,8 @@ def make_mode(config: ConfigDict) -> asynchronous.AsyncMode | None:
 def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: asynchronous.AsyncMode | None) -> None:
     """Raises ConfigError if ``config.arrivals`` does not say what the reducer or server waits for."""
     block = "reducer" if mode is None else "server"
-    if config.arrivals.name == "none" and (mode is not None or reducer.needs_arrivals):
+    needs_times = reducer.needs_arrivals if mode is None else getattr(mode, "order", None) is None
+    if config.arrivals.name == "none" and needs_times:
         others = ", ".join(sorted(set(arrivals.ARRIVALS) - {"none"}))
         needs = f"config.{block}.name={config[block].name!r} needs arrival times"
         raise ConfigError(f"config.arrivals.name='none': {needs}; allowed: {others}")
@@ -395,6 +403,14 @@ def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: async
                 f"config.arrivals.path={config.arrivals.path!r}: at step {steps[0]} {present[steps[0]]} workers arrive"
             )
             raise ConfigError(f"{where}; config.{block}.name={config[block].name!r} waits for {needed}")
+
+
+def check_order(config: ConfigDict, *, mode: asynchronous.AsyncMode | None, num_steps: int) -> None:
+    """Raises ConfigError if a recorded order of arrival is not that of such a run, or ends before it."""
+    if isinstance(mode, asynchronous.Mode) and mode.order is not None:
+        with in_block("server"):
+            for _ in step_plan.event_order(0, num_steps, source=mode.order, mode=mode, num_workers=config.num_workers):
+                pass
 
 
 # ---- reduction ---------------------------------------------------------------------------------------------------

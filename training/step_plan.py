@@ -112,24 +112,24 @@ def asynchronous_waves(
     first_step: int,
     num_steps: int,
     *,
-    durations: asynchronous.Durations,
+    source: asynchronous.Durations | asynchronous.Source,
     mode: asynchronous.Mode,
     num_workers: int,
     stops: Sequence[int] = (),
 ) -> Iterator[PlannedWave]:
-    """Yields the waves of an event order, which follows from the durations of the workers' tasks alone.
+    """Yields the waves of an event order, which follows from the durations of the workers' tasks alone, or is given.
 
     Args:
       first_step: the steps that are done already.
       num_steps: the step at which the run ends.
-      durations: seconds of each task of each worker.
+      source: seconds of each task of each worker, or who arrives next.
       mode: the options of the asynchronous run.
       num_workers: W.
       stops: periods in steps; no wave crosses a multiple of one of them.
     """
     count = mode.gradients_per_update
     waves = asynchronous.waves(
-        event_order(first_step, num_steps, durations=durations, mode=mode, num_workers=num_workers),
+        event_order(first_step, num_steps, source=source, mode=mode, num_workers=num_workers),
         num_workers=num_workers,
         first_event=first_step * count,
         stops=[stop * count for stop in stops],
@@ -191,11 +191,16 @@ def decentralised_waves(
 
 
 def event_order(
-    first_step: int, num_steps: int, *, durations: asynchronous.Durations, mode: asynchronous.Mode, num_workers: int
+    first_step: int,
+    num_steps: int,
+    *,
+    source: asynchronous.Durations | asynchronous.Source,
+    mode: asynchronous.Mode,
+    num_workers: int,
 ) -> Iterator[tuple[asynchronous.Events, asynchronous.Reads]]:
     """Yields the gradients of the steps after ``first_step`` in the order of arrival, piece by piece."""
     return asynchronous.order(
-        durations,
+        source,
         num_workers=num_workers,
         num_events=num_steps * mode.gradients_per_update,
         first_event=first_step * mode.gradients_per_update,

@@ -15,7 +15,7 @@ from training.step_plan import StepPlan
 class Recorder(Protocol):
     """Keeps what a run measures, in its folder."""
 
-    def begin(self, step: int) -> None:
+    def go_on(self, step: int) -> None:
         """Goes on after ``step``, forgetting what was measured later.
 
         Raises:
@@ -48,7 +48,7 @@ class StepTimes:
         self._folder, self._layout, self._measured, self._compiles = folder, layout, measured, compiles
         self._trace = runs.TraceRecorder(num_workers=layout.num_workers)
 
-    def begin(self, step: int) -> None:
+    def go_on(self, step: int) -> None:
         """Goes on after ``step``."""
         processes.from_first(lambda: runs.cut_traces(self._folder, last_step=step))
         self._first = step + (2 if self._compiles else 1)

@@ -1,0 +1,148 @@
+"""An asynchronous step whose gradients are computed by other processes, in the order in which they come."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import asynchronous
+import parallel
+from live.engine import Engine, Task
+from live.server import Server
+from live.step import given
+from parallel import Layout
+from parallel.mapping import Compute, Update
+from runs import files
+from training.setup import TrainSetup
+from training.step_plan import StepPlan
+from training.train_state import TrainState
+
+
+class LiveArrivals(asynchronous.Source):
+    """Says who has arrived, and gives the next task to a worker that reads; the plan and the step of a run share it.
+
+    A step applies one gradient. A worker's task is what it has read: its row of the snapshots, and the number of its
+    batch. All of that is in a checkpoint, or follows from the order of arrival, so that a resumed run, or a worker that
+    was started again, computes the same gradients.
+
+    Args:
+      engine: whose clock it is.
+      path: the file of the order, which ``config.server.order`` replays.
+      setup: what to train.
+      delay: (task, worker) -> seconds that the worker takes at least.
+    """
+
+    events_per_piece = 1
+
+    def __init__(self, engine: Engine, path: Path, setup: TrainSetup, *, delay: Callable[[int, int], float]):
+        self._engine, self._path, self._setup, self._delay = engine, path, setup, delay
+        self._recorded = asynchronous.Recorded([], [])
+        self._reading: dict[int, int] = {}  # worker -> number of the batch that it has not been given yet
+        self._tasks: dict[int, Task] = {}
+        self._work: Any = None
+        self._began: float | None = None  # second 0 of the order, by the engine's clock; known when all are ready
+
+    def open(self, server: Server, state: TrainState) -> None:
+        """Begins to ask the server, with the state from which the run goes on."""
+        self._server, self.before = server, state
+
+    # ---- who arrives -------------------------------------------------------------------------------------------------
+
+    def start(self, num_workers: int) -> None:
+        """Goes back to the first gradient that is recorded."""
+        self._recorded.start(num_workers)
+        self._num_asked = 0
+        self._num_read = [0] * num_workers
+
+    def begin(self, worker: int, *, now: float, batch_index: int) -> None:
+        """Notes what a worker reads; it is given the task after the step, or when the run goes on."""
+        del now
+        self._reading[worker] = batch_index
+        self._num_read[worker] += 1
+
+    def next(self) -> tuple[float, int]:
+        """Returns the next arrival: one that is recorded, or else the next to come."""
+        if self._num_asked == len(self._recorded.worker):
+            if self._began is None:
+                self._began = self._engine.clock() - (self._recorded.seconds or [0.0])[-1]
+            self._give_all()
+            worker, self._work = self._server.next_arrival(self._tasks.__getitem__)
+            self._recorded.worker.append(worker)
+            self._recorded.seconds.append(self._engine.clock() - self._began)
+        self._num_asked += 1
+        seconds, worker = self._recorded.next()
+        self._reading.pop(worker, None)
+        return seconds, worker
+
+    def _give_all(self) -> None:
+        for worker, batch_index in sorted(self._reading.items()):
+            state = given(self.before)
+            own = state._replace(worker=_row(state.worker, worker), snapshot=_row(state.snapshot, worker))
+            shared = jax.tree.map(lambda x: np.asarray(x[0]), state._replace(worker=None, snapshot=None))
+            delay = self._delay(self._num_read[worker] - 1, worker)
+            self._tasks[worker] = Task(batch_index, shared, own, np.array([batch_index]), delay)
+            self._server.give(worker, self._tasks[worker])
+        self._reading.clear()
+
+    # ---- the step ----------------------------------------------------------------------------------------------------
+
+    def map_workers(
+        self, compute: Compute, update: Update, *, layout: Layout, state_axes: Any, is_idle: Any = None
+    ) -> parallel.Step:
+        """Returns the step of all workers, of which ``compute`` runs elsewhere; each call applies one gradient."""
+        del compute, is_idle
+        apply = parallel.update_of_work(update, layout=layout, state_axes=state_axes)
+
+        def step(state, batch, resident, inputs):
+            del batch, resident
+            inputs = jax.tree.map(lambda x: x[:, 0], inputs)
+            (worker,) = np.flatnonzero(inputs["position"][0] >= 0)
+            absent = layout.put_shared(jax.tree.map(lambda x: np.zeros_like(x[0]), self._work))
+            work = layout.put_shared(jax.tree.map(lambda x: x[0], self._work))
+            state, metrics = apply(state, [work if w == worker else absent for w in range(layout.lanes)], inputs)
+            self.before = state
+            self._give_all()
+            return state, metrics
+
+        return parallel.Step(step, lower=lambda *shapes: {})
+
+    # ---- the record --------------------------------------------------------------------------------------------------
+
+    def go_on(self, step: int) -> None:
+        """Reads the order up to the gradients of ``step``."""
+        assert self._setup.async_mode is not None
+        num_events = step * self._setup.async_mode.gradients_per_update
+        if num_events:
+            order = asynchronous.read_order(str(self._path))
+            if len(order.worker) < num_events:
+                raise ValueError(f"{str(self._path)!r}: ends before step {step}; use another workdir")
+            self._recorded.worker[:] = order.worker[:num_events]
+            self._recorded.seconds[:] = order.seconds[:num_events]
+
+    def add(self, plan: StepPlan) -> None:
+        """Does nothing: arrivals are kept as they come."""
+
+    def write(self) -> None:
+        """Writes the order of arrival, with what each gradient's worker had read."""
+        mode = self._setup.async_mode
+        assert isinstance(mode, asynchronous.Mode)
+        recorded = asynchronous.Recorded(self._recorded.worker, self._recorded.seconds)
+        pieces = asynchronous.order(
+            recorded,
+            num_workers=self._setup.config.num_workers,
+            num_events=len(recorded.worker),
+            staleness_bound=mode.staleness_bound,
+            gradients_per_update=mode.gradients_per_update,
+        )
+        names = ("worker", "seconds", "read_event", "read_seconds", "batch_index")
+        columns = [events for events, _ in pieces]
+        arrays = {name: np.concatenate([getattr(events, name) for events in columns] or [[]]) for name in names}
+        with files.saving(self._path):
+            files.write_arrays(self._path, arrays)
+
+
+def _row(tree: Any, worker: int) -> Any:
+    """Returns a worker's row of arrays on the server's device, [1, W, ...], as [1, ...] NumPy."""
+    return jax.tree.map(lambda x: np.asarray(x[0, worker])[None], tree)
