@@ -8,7 +8,7 @@ A config is the whole experiment; flags say where it runs, on how many devices, 
 import contextlib
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -21,6 +21,7 @@ from absl import app, flags
 from ml_collections import ConfigDict
 
 import data.assumed
+import live
 import parallel
 import runs
 from configs import flags as config_flags
@@ -104,7 +105,36 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("process_id", None, lower_bound=0, help="Multi-process: index of this process, from 0.")
 
+flags.DEFINE_bool("live", False, "Runs workers as processes, on the clock of the wall; needs requirements-live.txt.")
+flags.DEFINE_integer(
+    "workers_per_process",
+    1,
+    lower_bound=1,
+    help="Live: workers of one process, which arrive together; divides num_workers.",
+)
+flags.DEFINE_string(
+    "delays",
+    None,
+    "Live: how long workers take at least: a trace (.csv, .npz), the name of an arrival model, or its block as JSON.",
+)
+flags.DEFINE_float("patience", 300.0, lower_bound=0.0, help="Live: seconds to wait where too few workers are left.")
+flags.DEFINE_string("ray_address", None, "Live: a Ray cluster that is there. Default: processes on this machine.")
+
 FLAGS = flags.FLAGS
+LIVE_FLAGS = ("workers_per_process", "delays", "patience", "ray_address")
+# Flags about devices and processes, of which a live run has its own.
+NOT_LIVE = (
+    "num_devices",
+    "steps_per_dispatch",
+    "latency_hiding",
+    "record_times",
+    "profile",
+    "dry_run",
+    "dry_run_devices",
+    "coordinator",
+    "num_processes",
+    "process_id",
+)
 # Those that all processes of a run must give alike, because they decide which programs the devices run.
 SHARED_FLAGS = (
     "workdir",
@@ -200,6 +230,7 @@ def loop(run: Run, step: parallel.Step, state: TrainState) -> dict[str, Any]:
 FAILURES: dict[type[Exception], str] = {
     ReadError: "config.{}; the same command goes on from the last checkpoint",
     NonfiniteError: "{}",
+    live.MissingError: "{}",
     runs.SaveError: "{}; the same command goes on from the checkpoint before",  # a full disk, say
 }
 
@@ -214,20 +245,8 @@ def main(argv: Sequence[str]) -> int:
     return runs.exit_code(lambda: run(argv), failures=FAILURES)
 
 
-def run(
-    argv: Sequence[str],
-    *,
-    train: Callable[..., dict[str, Any]] = train,
-    check: Callable[[TrainSetup], None] = lambda setup: None,
-    below: str = "out",
-) -> int:
+def run(argv: Sequence[str]) -> int:
     """Does what a command line asks for, and returns the exit code.
-
-    Args:
-      argv: the command line.
-      train: trains a run, as ``train``.
-      check: raises ConfigError for a config that ``train`` does not take.
-      below: the folder of the default workdirs.
 
     Raises:
       ConfigError: one line; nothing was compiled and nothing written.
@@ -246,22 +265,28 @@ def run(
         num_processes = processes.join(
             coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
         )
-    parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices, num_processes=num_processes)
+    num_devices = 1 if FLAGS.live else FLAGS.num_devices  # of the server, which computes no gradient
+    parallel.configure_cpu_devices(config.num_workers, num_devices=num_devices, num_processes=num_processes)
     with refusing():
         parallel.start_backend()
         runs.agreement.check(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
     with processes.together(ConfigError):
         setup = make_setup(config)
-        check(setup)
+        if FLAGS.live:
+            live.check(setup, workers_per_process=FLAGS.workers_per_process)
+            live.delays.make(FLAGS.delays, setup)
+            live.ray_engine.check()
         with refusing():
             code = own_code.describe(config)
     workdir = (
-        runs.default_workdir(FLAGS.config, config.to_dict(), below=below) if FLAGS.workdir is None else FLAGS.workdir
+        runs.default_workdir(FLAGS.config, config.to_dict(), below="out/live" if FLAGS.live else "out")
+        if FLAGS.workdir is None
+        else FLAGS.workdir
     )
     with refusing():
         path = runs.expand(workdir)
         cache = FLAGS.compilation_cache and str(runs.expand(FLAGS.compilation_cache, key="compilation_cache"))
-        layout = Layout.of(config.num_workers, num_devices=FLAGS.num_devices)
+        layout = Layout.of(config.num_workers, num_devices=num_devices)
         count = steps_per_call(setup)
         processes.check_same(  # each has its own data.dir and files of code, whose contents must agree
             {
@@ -306,16 +331,19 @@ def run(
             with processes.together(ConfigError):
                 names = FLAGS.sink if folder.process == 0 else []
                 sinks = [runs.sinks.make(name, folder.path, config.to_dict()) for name in names]
-            summary = train(
-                setup,
-                layout,
-                folder,
-                steps_per_call=count,
-                lanes_at_once=config.lanes_at_once or folder.resolved.get("lanes_at_once"),
-                worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
-                profile=folder.path / "profile" if FLAGS.profile else None,
-                sinks=sinks,
-            )
+            if FLAGS.live:
+                summary = train_live(setup, layout, folder, sinks=sinks)
+            else:
+                summary = train(
+                    setup,
+                    layout,
+                    folder,
+                    steps_per_call=count,
+                    lanes_at_once=config.lanes_at_once or folder.resolved.get("lanes_at_once"),
+                    worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
+                    profile=folder.path / "profile" if FLAGS.profile else None,
+                    sinks=sinks,
+                )
             if summary["stopped_by"]:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
                 return runs.exit_code_after(summary["stopped_by"])
@@ -330,6 +358,22 @@ def run(
     return 0
 
 
+def train_live(setup: TrainSetup, layout: Layout, folder: runs.Folder, *, sinks: Sequence[runs.Sink]) -> dict[str, Any]:
+    """Trains with workers that are processes, as the flags say."""
+    each = FLAGS.workers_per_process
+    return live.train(
+        setup,
+        layout,
+        folder,
+        loop=loop,
+        engine=live.ray_engine.RayEngine(setup.config.to_dict(), workers_per_process=each, address=FLAGS.ray_address),
+        workers_per_process=each,
+        patience=FLAGS.patience,
+        delay=live.delays.make(FLAGS.delays, setup),
+        sinks=sinks,
+    )
+
+
 def is_dry_run() -> bool:
     """Returns whether the flags ask only what would run."""
     return FLAGS.dry_run or FLAGS.dry_run_devices is not None
@@ -341,6 +385,11 @@ def check_flags(config: ConfigDict) -> None:
         raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
     if FLAGS["dry_run_compile"].present and not is_dry_run():
         raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True or dry_run_devices")
+    for name in NOT_LIVE if FLAGS.live else LIVE_FLAGS:
+        if FLAGS[name].present:
+            raise ConfigError(
+                f"{name}={FLAGS[name].value}: must be left out {'with' if FLAGS.live else 'without'} --live"
+            )
     for name in FLAGS.sink:
         runs.sinks.find(name)
 

@@ -1,6 +1,5 @@
 """An asynchronous step whose gradients are computed by other processes, in the order in which they come."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 
 import asynchronous
 import parallel
+from live.delays import Delay
 from live.engine import Engine, Task
 from live.server import Server
 from live.step import given
@@ -36,7 +36,7 @@ class LiveArrivals(asynchronous.Source):
 
     events_per_piece = 1
 
-    def __init__(self, engine: Engine, path: Path, setup: TrainSetup, *, delay: Callable[[int, int], float]):
+    def __init__(self, engine: Engine, path: Path, setup: TrainSetup, *, delay: Delay):
         self._engine, self._path, self._setup, self._delay = engine, path, setup, delay
         self._recorded = asynchronous.Recorded([], [])
         self._reading: dict[int, int] = {}  # worker -> number of the batch that it has not been given yet

@@ -7,8 +7,10 @@ from typing import Any
 import asynchronous
 import runs
 from data import examples
+from live import delays
 from live import engine as engines
 from live.arrivals import LiveArrivals
+from live.delays import Delay
 from live.server import Missing, Server, Stopped
 from live.step import LiveSteps
 from parallel import Layout
@@ -56,7 +58,7 @@ def train(
     engine: engines.Engine,
     workers_per_process: int = 1,
     patience: float = 300.0,
-    delay: Callable[[int, int], float] = lambda step, worker: 0.0,
+    delay: Delay = delays.none,
     sinks: Sequence[runs.Sink] = (),
 ) -> dict[str, Any]:
     """Trains from the folder's last checkpoint, or from the start, to the end or until it has to stop.

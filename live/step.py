@@ -9,6 +9,7 @@ from jax import numpy as jnp
 
 import parallel
 import reducers
+from live.delays import Delay
 from live.engine import Task
 from live.server import Server
 from parallel import AXES, LANE_AXIS, Layout
@@ -39,7 +40,7 @@ class LiveSteps:
         layout: Layout,
         *,
         workers_per_process: int = 1,
-        delay: Callable[[int, int], float] = lambda step, worker: 0.0,
+        delay: Delay,
     ):
         self._setup = setup
         self._each, self._delay = workers_per_process, delay

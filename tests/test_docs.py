@@ -177,6 +177,10 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
                 check_flags(arguments)
         case [".venv/bin/python", "train.py", *arguments]:
             check_flags(arguments)
+        case [".venv/bin/python", "-m", "live", *arguments]:
+            check_flags(["--live", *arguments])
+        case [".venv/bin/python", "-m", "pip", "install", "-r", name]:
+            assert (ROOT / name).exists(), line
         case [".venv/bin/python", "-m", "pip", "install", requirement]:
             check_jax_requirement(requirement)
         case [".venv/bin/python", "-m", "experiments", *arguments]:

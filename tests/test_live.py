@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import train as command
-from live import __main__ as live_command
 from live import ray_engine
 from live.engine import Task
 from live.server import Missing, Server
@@ -136,7 +135,7 @@ def uneven(process, count):
 def live(monkeypatch, workdir, *flags, seconds=uneven, **script):
     monkeypatch.setattr(ray_engine, "check", lambda: None)
     monkeypatch.setattr(ray_engine, "RayEngine", scripted(seconds, **script))
-    return live_command.main(["live", *DIGITS, *flags, f"--workdir={workdir}"])
+    return command.main(["train.py", "--live", *DIGITS, *flags, f"--workdir={workdir}"])
 
 
 def replay(live_folder, workdir, *flags):
