@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from launch.children import ROOT
-from tests.test_live import BACKUP, DIGITS, agree, records, replay
+from tests.test_live import ASYNC, BACKUP, DIGITS, agree, largest_difference, records, replay, replay_order
 
 pytest.importorskip("ray", reason="needs Ray: python -m pip install -r requirements-live.txt")
 
@@ -54,6 +54,17 @@ def test_a_live_run_equals_its_replay(tmp_path):
     assert code == 0, output
     assert replay(tmp_path / "live", tmp_path / "replayed", *BACKUP, "--config.train_steps=100") == 0
     agree(tmp_path / "live", tmp_path / "replayed")
+
+
+def test_an_asynchronous_live_run_equals_its_replay(tmp_path):
+    flags = (*ASYNC, "--config.train_steps=100")
+    code, output = run(tmp_path / "live", *flags)
+    assert code == 0, output
+    assert replay_order(tmp_path / "live", tmp_path / "replayed", *flags) == 0
+    live, replayed = records(tmp_path / "live"), records(tmp_path / "replayed")
+    assert [r["staleness"] for r in live] == [r["staleness"] for r in replayed]
+    assert max(r["staleness"] for r in live) >= 2
+    assert largest_difference(tmp_path / "live", tmp_path / "replayed") < 1e-6
 
 
 @pytest.mark.slow

@@ -307,6 +307,17 @@ def orthogonality(rows):
     return decided(all_significant(p_values))
 
 
+def adasum_cost(rows):
+    links = [row for row in rows if "gigabits" in row]
+    p_values, sent = [], []
+    for gigabits in (1, 10):
+        found = [row for row in links if row["gigabits"] == gigabits]
+        ratios = np.array([row["adasum_seconds"] / row["sum_seconds"] for row in found])
+        p_values.append(stats.ttest_1samp(ratios, 1.1, alternative="less").pvalue)
+        sent.append(np.mean([row["adasum_bytes"] / row["sum_bytes"] for row in found]))
+    return decided(all_significant(p_values) and max(sent) <= 1.05)
+
+
 def partitioned_state(rows):
     exact = all(abs(row["measured"] - row["state"]) <= 1e-3 * row["state"] for row in rows if "measured" in row)
     shares = [
@@ -337,6 +348,7 @@ AGAIN = {
         backup_split,
         sync_async,
         orthogonality,
+        adasum_cost,
         partitioned_state,
     )
 }
