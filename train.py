@@ -278,11 +278,10 @@ def run(argv: Sequence[str]) -> int:
             live.ray_engine.check()
         with refusing():
             code = own_code.describe(config)
-    workdir = (
-        runs.default_workdir(FLAGS.config, config.to_dict(), below="out/live" if FLAGS.live else "out")
-        if FLAGS.workdir is None
-        else FLAGS.workdir
-    )
+    workdir = FLAGS.workdir
+    if workdir is None:
+        below = "out/live" if FLAGS.live else "out"
+        workdir = runs.default_workdir(FLAGS.config, config.to_dict(), below=below)
     with refusing():
         path = runs.expand(workdir)
         cache = FLAGS.compilation_cache and str(runs.expand(FLAGS.compilation_cache, key="compilation_cache"))

@@ -48,6 +48,12 @@ class LiveArrivals(asynchronous.Source):
         """Begins to ask the server, with the state from which the run goes on."""
         self._server, self.before = server, state
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no gradient waits for others of its update."""
+        assert self._setup.async_mode is not None
+        return len(self._recorded.worker) % self._setup.async_mode.gradients_per_update == 0
+
     # ---- who arrives -------------------------------------------------------------------------------------------------
 
     def start(self, num_workers: int) -> None:
@@ -94,14 +100,16 @@ class LiveArrivals(asynchronous.Source):
         """Returns the step of all workers, of which ``compute`` runs elsewhere; each call applies one gradient."""
         del compute, is_idle
         apply = parallel.update_of_work(update, layout=layout, state_axes=state_axes)
+        absent: list[Any] = []  # what stands for the work of all others; made when first needed
 
         def step(state, batch, resident, inputs):
             del batch, resident
             inputs = jax.tree.map(lambda x: x[:, 0], inputs)
             (worker,) = np.flatnonzero(inputs["position"][0] >= 0)
-            absent = layout.put_shared(jax.tree.map(lambda x: np.zeros_like(x[0]), self._work))
+            if not absent:
+                absent.append(layout.put_shared(jax.tree.map(lambda x: np.zeros_like(x[0]), self._work)))
             work = layout.put_shared(jax.tree.map(lambda x: x[0], self._work))
-            state, metrics = apply(state, [work if w == worker else absent for w in range(layout.lanes)], inputs)
+            state, metrics = apply(state, [work if w == worker else absent[0] for w in range(layout.lanes)], inputs)
             self.before = state
             self._give_all()
             return state, metrics

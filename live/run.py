@@ -109,7 +109,7 @@ def train(
                 server.wait_until_ready()
                 return loop(run, step, state)
             except (Missing, Stopped) as reason:
-                summary = run.give_up(steps.before)
+                summary = run.give_up(steps.before, is_whole=steps.is_whole)
                 if isinstance(reason, Stopped):
                     return summary
                 raise MissingError(

@@ -50,6 +50,11 @@ class LiveSteps:
         """Begins to ask the server, with the state from which the run goes on."""
         self._server, self.before = server, state
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no gradient waits for others of its update: always, between steps."""
+        return True
+
     def map_workers(self, compute: Compute, update: Update, *, layout: Layout, state_axes: Any) -> parallel.Step:
         """Returns the step of all workers, of which ``compute`` runs elsewhere."""
         del compute  # each process compiles its own

@@ -263,21 +263,17 @@ def test_the_order_of_arrival_by_hand(monkeypatch, tmp_path):
 
 
 def test_an_asynchronous_live_run_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert live(monkeypatch, whole, *ASYNC) == 0
-    waits = iter(range(10**6))
-
-    def stop():
-        if next(waits) == 10:
-            signal.raise_signal(signal.SIGTERM)
-
-    assert live(monkeypatch, parts, *ASYNC, on_wait=stop) == 128 + signal.SIGTERM
-    stopped_at = len(np.load(parts / "events.npz")["worker"])
-    assert 0 < stopped_at < 12
-    assert live(monkeypatch, parts, *ASYNC) == 0
+    parts = tmp_path / "parts"
+    flags = (*ASYNC, "--config.server.gradients_per_update=2")
+    gone = {"dies": [(w, 3) for w in range(4)], "never_starts": lambda process, starts: starts > 0}
+    assert live(monkeypatch, parts, *flags, "--patience=5", **gone) == 1
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert all(f"worker {w}" in last for w in range(4))
+    assert 0 < len(records(parts)) < 12
+    assert live(monkeypatch, parts, *flags) == 0
     with np.load(parts / "events.npz") as events:
-        assert len(events["worker"]) == 12 and (np.diff(events["seconds"]) >= 0).all()
-    assert replay_order(parts, tmp_path / "replayed", *ASYNC) == 0
+        assert len(events["worker"]) == 24 and (np.diff(events["seconds"]) >= 0).all()
+    assert replay_order(parts, tmp_path / "replayed", *flags) == 0
     assert largest_difference(parts, tmp_path / "replayed") < 1e-6
     assert [r["staleness"] for r in records(parts)] == [r["staleness"] for r in records(tmp_path / "replayed")]
 

@@ -142,15 +142,22 @@ class Run:
         """Whether a signal has asked this process to stop."""
         return self._stop.requested is not None
 
-    def give_up(self, state: TrainState) -> dict[str, Any]:
-        """Saves a state between two steps, and waits for it; returns the summary of a run that stops there."""
-        step = int(self._layout.get_shared(state.step))
-        for done, measured in self._in_flight.drain():
-            self._logger.log(done, measured, waited_seconds=self._feeds.waited_seconds)
-        self._flush()
-        self._save(step, state)
+    def give_up(self, state: TrainState, *, is_whole: bool = True) -> dict[str, Any]:
+        """Stops a run between two calls; returns its summary, in which "step" is that from which it will go on.
+
+        Args:
+          state: after the call before.
+          is_whole: whether the state can be saved; not if gradients wait for others of their update.
+
+        Raises:
+          NonfiniteError: as ``log``.
+        """
+        self._record(self._in_flight.drain(), state)
+        if is_whole:
+            self._flush()
+            self._save(int(self._layout.get_shared(state.step)), state)
         self._checkpoints.wait()
-        return {"stopped_by": self._stop.requested, "step": step}
+        return {"stopped_by": self._stop.requested, "step": self._checkpoints.latest_step() or 0}
 
     def log(self, plan: StepPlan, metrics: dict[str, Any], state: TrainState, *, drain: bool) -> None:
         """Adds a dispatched call, and records the calls that have finished meanwhile.
@@ -169,6 +176,9 @@ class Run:
         finished = self._in_flight.push(plan, metrics)
         if drain:
             finished += self._in_flight.drain()
+        self._record(finished, state)
+
+    def _record(self, finished: Sequence[tuple[StepPlan, Any]], state: TrainState) -> None:
         for done, measured in finished:
             bad = self._logger.log(done, measured, waited_seconds=self._feeds.waited_seconds)
             if bad is not None:
