@@ -2,12 +2,14 @@
 
     python -m benchmarks.reduction
 
-Adasum and each rule on dot products, all in turns with the mean; what they send; and the bound of their exchange, an
-all-to-all and an all-gather of slices without anything computed. ``benchmarks.reducers`` measures every reducer at any
-size.
+Adasum and each rule on dot products, all in turns with the mean; what they send; and the stages of their exchange: an
+all-to-all and an all-gather of slices alone, then with an all-reduce of n x n numbers, then with dot products and a
+weighted sum. ``benchmarks.reducers`` measures every reducer at any size.
 """
 
+import functools
 import sys
+from collections.abc import Callable
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -16,6 +18,8 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import jax
 import optax
+from jax import lax
+from jax import numpy as jnp
 
 from benchmarks import candidates, command, leaves, loops
 from benchmarks.candidates import Candidate
@@ -23,6 +27,7 @@ from benchmarks.command import Found, Log
 from benchmarks.measure import Row, measure
 from benchmarks.measured import Measured, Target
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
+from reducers import backend
 from reducers.collectives import axes_of, devices_and_lanes, from_slices, gather_workers, in_buckets, to_slices
 
 WORKERS, FLOATS, MAX_SECONDS = 8, 10_000_000, 300.0
@@ -36,6 +41,8 @@ LAYERWISE = ("radial_directional",)
 OF_MODEL = ("adacons", "agreement_scaled_mean", "geometric_median", "krum", "multi_krum", "mgda", "pcgrad", "upgrad")
 COORDINATEWISE = ("coordinate_median", "trimmed_mean")
 EXCHANGE = "all-to-all and all-gather alone"
+EXCHANGE_AND_SUM = "the same with an all-reduce of n x n numbers"
+EXCHANGE_AND_PRODUCTS = "the same with dot products and a weighted sum"
 
 
 def benchmark(*, repeats: int, log: Log, leaves_like: str = "resnet50_like", num_floats: int = FLOATS) -> Found:
@@ -53,8 +60,9 @@ def benchmark(*, repeats: int, log: Log, leaves_like: str = "resnet50_like", num
     rows: list[Row] = []
     ((name, shapes),) = leaves.sets([leaves_like], sizes=[num_floats])
     labels = (ADASUM, HALVING, GATHER, MODEL, *LAYERWISE, *OF_MODEL, *COORDINATEWISE)
-    exchange = Candidate(EXCHANGE, exchange_alone)
-    measured = [exchange, *map(candidates.parse, labels)]
+    stages = {EXCHANGE: first_row, EXCHANGE_AND_SUM: first_row_after_a_sum, EXCHANGE_AND_PRODUCTS: weighted_sum}
+    exchanges = [Candidate(label, functools.partial(exchange, make=make)) for label, make in stages.items()]
+    measured = [*exchanges, *map(candidates.parse, labels)]
     measure(name, shapes, measured, layout=layout, repeats=repeats, max_seconds=MAX_SECONDS, rows=rows, log=log)
     if refused := [row for row in rows if row.refused]:
         raise RuntimeError(f"{refused[0].reducer}: {refused[0].refused}")
@@ -78,8 +86,15 @@ def benchmark(*, repeats: int, log: Log, leaves_like: str = "resnet50_like", num
     return Found(found, loops.devices(layout.num_devices))
 
 
-def exchange_alone(*, axis_name: str | tuple[str, ...]) -> optax.GradientTransformationExtraArgs:
-    """Returns a transformation that exchanges slices of all gradients and gathers those of the first worker's back."""
+def exchange(
+    *, axis_name: str | tuple[str, ...], make: Callable[[jax.Array, tuple[str, ...]], jax.Array]
+) -> optax.GradientTransformationExtraArgs:
+    """Returns a transformation that exchanges slices of all gradients, and gathers what is made of them.
+
+    Args:
+      axis_name: the worker axis, or a tuple of axes, outer first.
+      make: from the slices of a bucket, [n, m], to the one that is gathered, [m], on devices with these axes.
+    """
 
     def update(updates, state, params=None, **extra_args):
         del params, extra_args
@@ -88,7 +103,7 @@ def exchange_alone(*, axis_name: str | tuple[str, ...]) -> optax.GradientTransfo
 
         def there_and_back(places, bucket):
             del places
-            whole = from_slices(to_slices(bucket, devices)[0], [x.shape[1] for x in bucket], devices)
+            whole = from_slices(make(to_slices(bucket, devices), devices), [x.shape[1] for x in bucket], devices)
             return [(x, None) for x in whole]
 
         sent = in_buckets(there_and_back, [gather_workers(x.ravel(), lanes) for x in flat], axis_name=devices)
@@ -96,6 +111,24 @@ def exchange_alone(*, axis_name: str | tuple[str, ...]) -> optax.GradientTransfo
         return jax.tree.unflatten(treedef, results), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+def first_row(rows: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """Returns the slice of the first worker: nothing is computed."""
+    del axes
+    return rows[0]
+
+
+def first_row_after_a_sum(rows: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """Returns the slice of the first worker, when n x n numbers have been added up over the devices."""
+    some = rows[:, 0]
+    return rows[0] + lax.psum(jnp.outer(some, some), axes)[0, 0]
+
+
+def weighted_sum(rows: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """Returns a sum of the slices, weighted by the norms of the gradients: all passes of a rule on dot products."""
+    gram = lax.psum(backend.dot_products(rows[None])[0], axes)
+    return jnp.einsum("n,nm->m", 1 / (1 + jnp.diagonal(gram)), rows, precision="highest")
 
 
 if __name__ == "__main__":
