@@ -140,6 +140,8 @@ QUICK = {"staleness", "reducers_compared"}  # one that measures, and one that tr
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXPERIMENTS]
 )
 def test_the_first_run_at_smoke_scale_ends_in_a_row(name, tmp_path):
+    if name == "real_clock":
+        pytest.importorskip("ray", reason="live runs need Ray: pip install -r requirements-live.txt")
     experiment = EXPERIMENTS[name]
     run = experiment.runs("smoke", [])[0]
     assert queue.execute([run], root=tmp_path, command=commands.command_of(name)) == []

@@ -1,0 +1,235 @@
+"""The step of real processes that wait for the first N of M, against the order statistics of their recorded times."""
+
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import runs as run_folders
+from experiments import drawing, paper_table
+from experiments import rows as ask
+from experiments.drawing import Figure
+from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
+from experiments.paper_table import Cell
+from experiments.planner import power_law
+from experiments.significance import ALPHA, Contrast, equivalent, holm
+from launch.children import ROOT, last_line
+
+WORKERS: dict[Scale, int] = {"smoke": 3, "laptop": 8}
+LEAST: dict[Scale, int] = {"smoke": 2, "laptop": 4}  # the smallest N
+STEPS: dict[Scale, int] = {"smoke": 10, "laptop": 100}
+SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 5}
+LOGGED = 10  # times in a run that its speed is recorded
+DELAYS = {"name": "lognormal", "median_seconds": 0.25, "sigma": 0.5}
+MARGIN = 0.1  # of the predicted step
+EXPONENT = 0.85  # of the steps to a target over N, as the planner's default example has it
+OURS = Quoted("nothing: this claim is ours", "-")
+
+
+def _runs(scale: Scale, rows: Rows) -> list[Run]:
+    del rows
+    workers, found = WORKERS[scale], []
+    for seed in range(SEEDS[scale]):
+        given = {"workers": workers, "steps": STEPS[scale], "data": "digits", "seed": seed}
+        found += [
+            Run(labels={"required": count, "delays": "lognormal", **given})
+            for count in range(LEAST[scale], workers + 1)
+        ]
+        found.append(Run(labels={"required": workers, "delays": "none", **given}, cost=0.4))
+    return found
+
+
+def _measure(*, required: int, delays: str, workers: int, steps: int, data: str, seed: int) -> dict[str, Any]:
+    """Trains with worker processes; returns the seconds of its steps, and the mean seconds of each arrival in order.
+
+    Raises:
+      ValueError: one line, if Ray is not installed or the run fails.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise ValueError(
+            "real_clock: needs Ray; install it by .venv/bin/python -m pip install -r requirements-live.txt"
+        )
+    overrides = {
+        "num_workers": workers,
+        "reducer.name": "backup_workers",
+        "reducer.num_required": required,
+        "arrivals.name": "constant",
+        "train_steps": steps,
+        "log_every_steps": max(1, steps // LOGGED),
+        "eval_every_steps": steps,
+        "checkpoint_every_steps": steps,
+        "seed": seed,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        workdir = Path(folder) / "run"
+        command = [sys.executable, str(ROOT / "train.py"), "--live", f"--config=configs/{data}.py"]
+        command += [f"--config.{key}={value}" for key, value in overrides.items()]
+        command += [f"--workdir={workdir}", *([f"--delays={json.dumps(DELAYS)}"] if delays != "none" else [])]
+        with open(Path(folder) / "output", "w+b") as output:
+            done = subprocess.run(command, cwd=ROOT, stdout=output, stderr=output, check=False)
+            if done.returncode:
+                raise ValueError(f"train.py --live: {last_line(output) or 'it said nothing'}")
+        records = [record for record in run_folders.read(workdir / "metrics.jsonl") if record["kind"] == "train"]
+        with np.load(workdir / "worker_seconds-1.npz") as arrays:
+            seconds = np.sort(arrays["seconds"].astype(np.float64), axis=1)[steps // LOGGED :]
+    # The first records are of steps in which programs compile.
+    whole = statistics.fmean(1 / record["steps_per_second"] for record in records[1:])
+    arrival = [float(column.mean()) if np.isfinite(column).all() else None for column in seconds.T]
+    return {"step_seconds": whole, "arrival_seconds": arrival}
+
+
+def own_seconds(row: Row) -> float:
+    """Returns the part of a step that is not waited for: handing out, reduction, update.
+
+    >>> round(own_seconds({"required": 2, "step_seconds": 0.5, "arrival_seconds": [0.1, 0.3, None]}), 3)
+    0.2
+    """
+    return row["step_seconds"] - row["arrival_seconds"][row["required"] - 1]
+
+
+def predicted(rows: Rows, required: int) -> dict[int, float]:
+    """Returns seed -> the mean step that waits for the first N, by the run that waits for all."""
+    found = {}
+    for row in ask.select(rows, delays="lognormal"):
+        if row["required"] == row["workers"]:
+            (idle,) = ask.select(rows, delays="none", seed=row["seed"])
+            found[row["seed"]] = row["arrival_seconds"][required - 1] + own_seconds(idle)
+    return found
+
+
+def measured(rows: Rows, required: int) -> dict[int, float]:
+    """Returns seed -> the mean step of the runs that wait for the first N."""
+    return {row["seed"]: row["step_seconds"] for row in ask.select(rows, delays="lognormal", required=required)}
+
+
+def _ratios(rows: Rows, required: int) -> list[float]:
+    ours, plan = measured(rows, required), predicted(rows, required)
+    return [ours[seed] / plan[seed] for seed in sorted(ours.keys() & plan.keys())]
+
+
+def _counts(rows: Rows) -> list[int]:
+    return ask.distinct(ask.select(rows, delays="lognormal"), "required")
+
+
+def best(seconds: dict[int, float]) -> int:
+    """Returns the N with the shortest time to a target, of mean seconds of a step by N.
+
+    >>> best({2: 1.0, 4: 1.1})
+    4
+    """
+    steps = power_law(EXPONENT)
+    return min(seconds, key=lambda count: seconds[count] * float(steps(np.array(count))))
+
+
+def _both(rows: Rows) -> tuple[dict[int, float], dict[int, float]]:
+    """Returns N -> the mean step over seeds, as measured and as predicted."""
+    counts = _counts(rows)
+    return (
+        {count: statistics.fmean(measured(rows, count).values()) for count in counts},
+        {count: statistics.fmean(predicted(rows, count).values()) for count in counts},
+    )
+
+
+def _contrasts(rows: Rows) -> list[Contrast]:
+    found = []
+    for count in _counts(rows):
+        ratios = _ratios(rows, count)
+        compared = f"N = {count}: the step is what order statistics say"
+        found.append(equivalent(ratios, [1.0] * len(ratios), margin=MARGIN, compared=compared, digits=3))
+    return holm(found)
+
+
+def _judge(rows: Rows) -> Verdict:
+    contrasts, (ours, plan) = _contrasts(rows), _both(rows)
+    near = abs(best(ours) - best(plan)) <= 1
+    held = sum(contrast.holds for contrast in contrasts)
+    because = (
+        f"Within {MARGIN:.0%} of the prediction at {held} of {len(contrasts)} N. The shortest time to a target, with "
+        f"steps that fall as N^-{EXPONENT:g}, is at N = {best(ours)} as measured and at N = {best(plan)} as planned."
+    )
+    return Verdict.of(near and held == len(contrasts), because, contrasts=contrasts)
+
+
+def _findings(rows: Rows) -> list[Finding]:
+    found = []
+    for count in _counts(rows):
+        ratio = Sample.of(_ratios(rows, count), digits=3)
+        found.append(Finding(f"mean step over the predicted one, N = {count}", ours=ratio, paper=OURS))
+    own = [own_seconds(row) for row in ask.select(rows, delays="none")]
+    return [*found, Finding("the engine's own time in a step", ours=Sample.of(own, digits=4, unit="s"))]
+
+
+def _table(rows: Rows) -> Table:
+    cells = [
+        [
+            f"{count}",
+            str(Sample.of(list(measured(rows, count).values()), digits=3)),
+            str(Sample.of(list(predicted(rows, count).values()), digits=3)),
+        ]
+        for count in _counts(rows)
+    ]
+    note = "Predicted: the mean N-th arrival in the run that waits for all, and the engine's own time without delays."
+    return Table(("N", "mean step, s", "predicted, s"), cells, note)
+
+
+def _paper_table(rows: Rows) -> Table:
+    lines = {f"N = {count}": [Cell(OURS, Sample.of(_ratios(rows, count), digits=3))] for count in _counts(rows)}
+    return paper_table.table("Waits for", ["mean step over the predicted one"], lines, note="No paper has this table.")
+
+
+def _draw(rows: Rows, figure: Figure) -> None:
+    axes, counts = figure.subplots(), _counts(rows)
+    for position, (label, seconds) in enumerate((("measured", measured), ("predicted", predicted))):
+        curve = [Sample.of(list(seconds(rows, count).values())) for count in counts]
+        drawing.band(axes, counts, curve, position=position, label=label)
+    axes.set(xlabel="N, gradients that a step waits for", ylabel="mean step, seconds")
+    axes.set_xticks(counts)
+    axes.legend(fontsize=8)
+
+
+def _enough(rows: Rows) -> bool:
+    """Whether a seed has all of its runs."""
+    seeds = [row["seed"] for row in ask.select(rows, delays="none")]
+    return any(
+        len(ask.select(rows, delays="lognormal", seed=seed)) == row["workers"] - min(_counts(rows)) + 1
+        for seed in seeds
+        for row in rows[:1]
+    )
+
+
+EXPERIMENT = Experiment(
+    number=26,
+    title="Real processes that wait for the first N",
+    claim="The mean step of real processes that wait for the first N of M gradients is what order statistics of their "
+    "recorded times say.",
+    source="ours; the order statistics are those of arXiv 1604.00981, section on the time of a step",
+    rule="By live runs on digits, 8 worker processes with lognormal delays: the mean step that waits for the first N, "
+    "on the clock of the wall, over the predicted one, which is the mean N-th arrival in the trace of the run of the "
+    "same seed that waits for all 8, and the engine's own time, measured without delays. Supported if for each N of 4 "
+    f"to 8 the mean ratio is shown to be within {MARGIN:.0%} of 1 (two one-sided t-tests over seeds, corrected by "
+    f"Holm's method, at {ALPHA}), and the N with the shortest time to a target, where steps to it fall as "
+    f"N^-{EXPONENT:g}, is the same or a neighbour by both.",
+    hours={"smoke": 0.04, "laptop": 0.5},
+    runs=_runs,
+    measure=_measure,
+    timings=("step_seconds", "arrival_seconds"),
+    findings=_findings,
+    basis=lambda rows: ask.basis(rows, model="MLP in processes"),
+    judge=_judge,
+    enough=_enough,
+    paper_table=_paper_table,
+    table=_table,
+    draw=_draw,
+    notes=(
+        f"Each worker sleeps until {DELAYS['median_seconds']:g} s (lognormal, sigma {DELAYS['sigma']:g}) have passed "
+        "since it began its gradient, which takes some milliseconds. All processes share the cores of one machine.",
+        "A gradient that is late is not interrupted: its worker begins the next step late. The prediction ignores "
+        "that, since in the run that waits for all nobody is late; so the smaller N, the more the two may differ.",
+    ),
+)
