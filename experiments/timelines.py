@@ -116,7 +116,9 @@ def of_run(
     Raises:
       ValueError: one line, if the run has no arrival model or no record of these steps.
     """
-    if config is None or config.get("arrivals", {"name": "none"})["name"] == "none":
+    server = (config or {}).get("server", {"name": "synchronous"})
+    has_times = server.get("order") or (config or {}).get("arrivals", {"name": "none"})["name"] != "none"
+    if config is None or not has_times:
         raise ValueError("has no config with an arrival model; without one there is no time to draw")
     if own := sorted(own_code.components_in([config["arrivals"], config.get("server")])):
         raise ValueError(f"has {own[0]!r} in its config.json, and a plot executes no code that a run's files name")
@@ -124,7 +126,7 @@ def of_run(
     chosen = [r for r in records if r["kind"] == "train" and first_step <= r["step"] <= last_step]
     if not chosen:
         raise ValueError(f"steps={first_step}:{last_step}: no train record; log_every_steps=1 records them all")
-    mode = asynchronous.modes.make(**config.get("server", {"name": "synchronous"}))
+    mode = asynchronous.modes.make(**server)
     if mode is None:
         spans = []
         for record in chosen:
@@ -139,7 +141,7 @@ def of_run(
     # The order follows from the config alone; the records say how long the run is.
     last_step = min(last_step, max(record["step"] for record in chosen))
     pieces = asynchronous.order(
-        asynchronous.from_model(arrival_seconds),
+        getattr(mode, "order", None) or asynchronous.from_model(arrival_seconds),
         num_workers=config["num_workers"],
         num_events=last_step * mode.gradients_per_update,
         first_event=(first_step - 1) * mode.gradients_per_update,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import train as command
+from experiments import plot
 from live import ray_engine
 from live.engine import Task
 from live.server import Missing, Server
@@ -248,6 +249,7 @@ def test_an_asynchronous_live_run_equals_its_replay(rule, monkeypatch, tmp_path)
     assert largest_difference(tmp_path / "live", tmp_path / "replayed") < 1e-6
     one, other = ((tmp_path / name / "staleness.csv").read_text() for name in ("live", "replayed"))
     assert one == other
+    assert plot.main([str(tmp_path / "replayed"), "--gantt=1:9", f"--out={tmp_path / 'gantt.png'}"]) == 0
 
 
 def test_the_order_of_arrival_by_hand(monkeypatch, tmp_path):
