@@ -21,8 +21,8 @@ from runs.errors import ROOT, is_installed
 # The modules and packages of this project.
 ROOMS = frozenset(
     {
-        *("asynchronous", "benchmarks", "configs", "conftest", "data", "docs", "experiments", "launch", "models"),
-        *("optim", "parallel", "reducers", "runs", "tests", "train", "training"),
+        *("asynchronous", "benchmarks", "configs", "conftest", "data", "docs", "experiments", "launch", "live"),
+        *("models", "optim", "parallel", "reducers", "runs", "tests", "train", "training"),
     }
 )
 

@@ -154,12 +154,25 @@ def test_what_is_recorded_is_replayed_to_the_bit(write, name, tmp_path):
         model(jax.random.key(0), 0, 6)
 
 
-@pytest.mark.parametrize("row", [[1.0], [1.0, 0.0], [1.0, -1.0], [1.0, np.nan], [1.0, np.inf], [[1.0, 2.0]]])
+@pytest.mark.parametrize("row", [[1.0], [1.0, 0.0], [1.0, -1.0], [1.0, np.nan], [[1.0, 2.0]]])
 def test_what_a_recorder_refuses(row):
     recorder = TraceRecorder(num_workers=2)
-    with pytest.raises(ValueError, match="must be 2 finite numbers above 0"):
+    with pytest.raises(ValueError, match="must be 2 numbers above 0"):
         recorder.add(row)
     assert recorder.num_steps == 0
+
+
+def test_who_does_not_arrive_is_recorded_and_planned_for_by_nobody(tmp_path, capsys):
+    recorder = TraceRecorder(num_workers=2)
+    recorder.add([1.0, 2.0])
+    recorder.add([1.0, np.inf])
+    recorder.write(tmp_path / "trace.npz")
+    with pytest.raises(ValueError, match="inf seconds of worker 1 at step 1"):
+        arrivals.read_trace(tmp_path / "trace.npz")
+    assert np.isinf(arrivals.read_trace(tmp_path / "trace.npz", absent="allow")[1, 1])
+    options = ["--model=trace", f"--path={tmp_path / 'trace.npz'}", "--machines=2", "--steps_to_target=power_law:0.85"]
+    assert planner.main(options) == 2
+    assert "worker 1 does not arrive at step 1" in capsys.readouterr().err
 
 
 BAD_TRACES = {

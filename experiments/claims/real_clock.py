@@ -20,6 +20,7 @@ from experiments.paper_table import Cell
 from experiments.planner import power_law
 from experiments.significance import ALPHA, Contrast, equivalent, holm
 from launch.children import ROOT, last_line
+from reducers import arrivals
 
 WORKERS: dict[Scale, int] = {"smoke": 3, "laptop": 8}
 LEAST: dict[Scale, int] = {"smoke": 2, "laptop": 4}  # the smallest N
@@ -76,8 +77,8 @@ def _measure(*, required: int, delays: str, workers: int, steps: int, data: str,
             if done.returncode:
                 raise ValueError(f"train.py --live: {last_line(output) or 'it said nothing'}")
         records = [record for record in run_folders.read(workdir / "metrics.jsonl") if record["kind"] == "train"]
-        with np.load(workdir / "worker_seconds-1.npz") as arrays:
-            seconds = np.sort(arrays["seconds"].astype(np.float64), axis=1)[steps // LOGGED :]
+        trace = arrivals.read_trace(workdir / "worker_seconds-1.npz", absent="allow")
+    seconds = np.sort(trace.astype(np.float64), axis=1)[steps // LOGGED :]
     # The first records are of steps in which programs compile.
     whole = statistics.fmean(1 / record["steps_per_second"] for record in records[1:])
     arrival = [float(column.mean()) if np.isfinite(column).all() else None for column in seconds.T]

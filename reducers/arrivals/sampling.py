@@ -26,6 +26,9 @@ def sample(model: Callable, key: jax.Array, *, num_workers: int, num_steps: int,
     Returns:
       [S, W] float32, on the host; row s equals ``model(key, first_step + s, W)``.
 
+    Raises:
+      ValueError: in one line, if a worker does not arrive in some step, as in traces of live runs.
+
     >>> from reducers import arrivals
     >>> sample(arrivals.make("constant"), jax.random.key(0), num_workers=3, num_steps=2)
     array([[1., 1., 1.],
@@ -38,7 +41,11 @@ def sample(model: Callable, key: jax.Array, *, num_workers: int, num_steps: int,
         return jax.vmap(lambda step: model(key, step, num_workers))(start + jnp.arange(chunk_steps))
 
     starts = range(first_step, first_step + num_steps, chunk_steps)
-    return np.concatenate([np.asarray(chunk(key, np.int32(start))) for start in starts])[:num_steps]
+    seconds = np.concatenate([np.asarray(chunk(key, np.int32(start))) for start in starts])[:num_steps]
+    if len(absent := np.argwhere(np.isinf(seconds))):
+        step, worker = absent[0]
+        raise ValueError(f"worker {worker} does not arrive at step {first_step + step}, and must for this")
+    return seconds
 
 
 def batch_seconds(model: Callable, key: jax.Array, step: Any, *, num_workers: int, num_waves: int) -> jax.Array:

@@ -65,10 +65,10 @@ def read_trace(path: str | Path, *, absent: Literal["refuse", "allow"] = "refuse
         raise ValueError(f"{where}: not a trace of seconds: {reason}") from None
     if seconds.ndim != 2 or not seconds.size or seconds.dtype.kind not in "fiu":
         raise ValueError(f"{where}: holds {seconds.dtype} {list(seconds.shape)}, must be seconds [steps, workers]")
+    is_absent = np.isinf(seconds) & (absent == "allow")
     with np.errstate(over="ignore"):  # a value that overflows float32 is refused below
         seconds = seconds.astype(np.float32)
-    allowed = (np.isfinite(seconds) | (absent == "allow")) & (seconds > 0)
-    wrong = np.argwhere(~allowed)
+    wrong = np.argwhere(~((np.isfinite(seconds) | is_absent) & (seconds > 0)))
     if len(wrong):
         step, worker = wrong[0]
         value = seconds[step, worker]
