@@ -113,12 +113,14 @@ def test_which_tests_decide():
     assert {contrast.corrected for contrast in verdict.contrasts} == {"Holm, 5 tests"}
     two = CLAIM.verdict(cell_rows({(2.0, ALIKE): NEVER, (2.0, SLOW): NEVER}))
     assert {contrast.corrected for contrast in two.contrasts} == {"Holm, 4 tests"}
+    assert "Latency 2 is not compared" in two.because and "not compared" not in verdict.because
 
 
 def test_a_run_that_does_not_get_there_is_told_and_counts_to_its_end():
     rows = cell_rows({(2.0, SLOW): NEVER})
     late = next(c for c in CLAIM.verdict(rows).contrasts if c.compared.endswith("latency 2"))
     assert late.difference == pytest.approx(5000 - 2700, abs=100)
+    assert "(30 of 30 runs with it do not get there) at latency 2" in CLAIM.verdict(rows).because
     cells = {tuple(line[:2]): line[4] for line in CLAIM.table(rows).cells}
     assert cells["one worker 5 times as slow", "2"] == "0 of 30 runs get there in 5,000"
     assert cells["all workers alike", "2"].endswith("(n=30)")
