@@ -318,6 +318,22 @@ def adasum_cost(rows):
     return decided(all_significant(p_values) and max(sent) <= 1.05)
 
 
+def real_clock(rows):
+    delayed = [row for row in rows if row["delays"] == "lognormal"]
+    own = {row["seed"]: row["step_seconds"] - row["arrival_seconds"][7] for row in rows if row["delays"] == "none"}
+    arrivals = {row["seed"]: row["arrival_seconds"] for row in delayed if row["required"] == 8}
+    p_values, ours, plan = [], {}, {}
+    for n in range(4, 9):
+        steps = {row["seed"]: row["step_seconds"] for row in delayed if row["required"] == n}
+        said = {seed: arrivals[seed][n - 1] + own[seed] for seed in steps}
+        ratios = np.array([steps[seed] / said[seed] for seed in steps])
+        bounds = ((0.9, "greater"), (1.1, "less"))
+        p_values.append(max(stats.ttest_1samp(ratios, bound, alternative=side).pvalue for bound, side in bounds))
+        ours[n], plan[n] = np.mean(list(steps.values())), np.mean(list(said.values()))
+    best = [min(found, key=lambda n, found=found: found[n] * n**-0.85) for found in (ours, plan)]
+    return decided(all_significant(p_values) and abs(best[0] - best[1]) <= 1)
+
+
 def partitioned_state(rows):
     exact = all(abs(row["measured"] - row["state"]) <= 1e-3 * row["state"] for row in rows if "measured" in row)
     shares = [
@@ -349,6 +365,7 @@ AGAIN = {
         sync_async,
         orthogonality,
         adasum_cost,
+        real_clock,
         partitioned_state,
     )
 }

@@ -174,7 +174,7 @@ class Run:
         if self._recorder is not None:
             self._recorder.add(plan)
         finished = self._in_flight.push(plan, metrics)
-        if drain:
+        if drain or self._computes == "elsewhere":  # whose next step begins with numbers of this one
             finished += self._in_flight.drain()
         self._record(finished, state)
 

@@ -79,8 +79,8 @@ def _measure(*, required: int, delays: str, workers: int, steps: int, data: str,
         records = [record for record in run_folders.read(workdir / "metrics.jsonl") if record["kind"] == "train"]
         trace = arrivals.read_trace(workdir / "worker_seconds-1.npz", absent="allow")
     seconds = np.sort(trace.astype(np.float64), axis=1)[steps // LOGGED :]
-    # The first records are of steps in which programs compile.
-    whole = statistics.fmean(1 / record["steps_per_second"] for record in records[1:])
+    first, last = records[0], records[-1]  # programs compile before the first
+    whole = (last["wall_seconds"] - first["wall_seconds"]) / (last["step"] - first["step"])
     arrival = [float(column.mean()) if np.isfinite(column).all() else None for column in seconds.T]
     return {"step_seconds": whole, "arrival_seconds": arrival}
 
