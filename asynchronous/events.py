@@ -142,8 +142,13 @@ class Recorded(Source):
             raise ValueError(f"{self._where}: has workers {min(self.worker)} to {max(self.worker)}, of {num_workers}")
         self._num_taken = 0
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all arrivals were asked for since ``start``."""
+        return self._num_taken == len(self.worker)
+
     def next(self) -> tuple[float, int]:
-        if self._num_taken == len(self.worker):
+        if self.is_over:
             raise ValueError(f"{self._where}: ends after {self._num_taken} gradients, before the run does")
         self._num_taken += 1
         return self.seconds[self._num_taken - 1], self.worker[self._num_taken - 1]

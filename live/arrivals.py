@@ -59,7 +59,6 @@ class LiveArrivals(asynchronous.Source):
     def start(self, num_workers: int) -> None:
         """Goes back to the first gradient that is recorded."""
         self._recorded.start(num_workers)
-        self._num_asked = 0
         self._num_read = [0] * num_workers
 
     def begin(self, worker: int, *, now: float, batch_index: int) -> None:
@@ -70,14 +69,13 @@ class LiveArrivals(asynchronous.Source):
 
     def next(self) -> tuple[float, int]:
         """Returns the next arrival: one that is recorded, or else the next to come."""
-        if self._num_asked == len(self._recorded.worker):
+        if self._recorded.is_over:
             if self._began is None:
                 self._began = self._engine.clock() - (self._recorded.seconds or [0.0])[-1]
             self._give_all()
             worker, self._work = self._server.next_arrival(self._tasks.__getitem__)
             self._recorded.worker.append(worker)
             self._recorded.seconds.append(self._engine.clock() - self._began)
-        self._num_asked += 1
         seconds, worker = self._recorded.next()
         self._reading.pop(worker, None)
         return seconds, worker

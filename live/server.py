@@ -105,8 +105,8 @@ class Server:
             due = float(step_seconds(seconds))
             hoped = seconds.copy()
             for process in self._working_on:
-                hoped[self._workers(process)] = np.minimum(seconds[self._workers(process)], _SOME_TIME)
-            self._be_patient(enough=bool(np.isfinite(step_seconds(hoped))))
+                hoped[self._workers(process)] = _SOME_TIME
+            self._be_patient(enough=bool(np.isfinite(due) or np.isfinite(step_seconds(hoped))))
         self._lacking_since = None
         return seconds, work
 

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from data.example_order import ExampleOrder
 from data.feeds import Feeds
 from live.engine import Task
 from live.step import given
@@ -29,11 +28,7 @@ class Worker:
     def __init__(self, config: Mapping[str, Any], *, num_workers: int = 1):
         setup = make_setup(ConfigDict(dict(config)))
         dataset = setup.source.load(setup.config.seed)
-        order = ExampleOrder(
-            num_examples=dataset.train.num_examples,
-            batch_size=setup.config.batch_size_per_worker,
-            seed=setup.config.seed,
-        )
+        order = setup.example_order(dataset)
         self._feeds = Feeds(dataset.train, order, layout=(1, num_workers), placement=setup.source.placement)
         self._resident = jax.device_put({"train": self._feeds.resident, "constants": dataset.constants})
         compute = compute_at_once(make_compute(setup), state_axes=given(STATE_AXES))

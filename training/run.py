@@ -9,7 +9,6 @@ import numpy as np
 
 import asynchronous
 import runs
-from data.example_order import ExampleOrder
 from data.examples import Dataset
 from data.feeds import Feeds, NumbersAlone
 from parallel import Layout, StepsInFlight, processes
@@ -95,13 +94,9 @@ class Run:
     def _make_feeds(self) -> Any:
         if self._computes == "elsewhere":
             return NumbersAlone()
-        config = self._setup.config
-        order = ExampleOrder(
-            num_examples=self._dataset.train.num_examples, batch_size=config.batch_size_per_worker, seed=config.seed
-        )
         return Feeds(
             self._dataset.train,
-            order,
+            self._setup.example_order(self._dataset),
             layout=(len(self._layout.own_devices), self._layout.lanes),
             workers=self._layout.own_workers,
             placement=self._setup.source.placement,

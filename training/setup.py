@@ -18,7 +18,8 @@ import models
 import optim
 import reducers
 from data.augment import as_inputs
-from data.examples import Info
+from data.example_order import ExampleOrder
+from data.examples import Dataset, Info
 from data.sources import Source
 from models import tasks
 from parallel import AXES, Layout, compile_quickly, processes
@@ -105,6 +106,14 @@ class TrainSetup:
     def examples_per_step(self) -> int:
         """Examples that are computed for a step, those of late workers too."""
         return self.gradients_per_step * self.config.batch_size_per_worker
+
+    def example_order(self, dataset: Dataset) -> ExampleOrder:
+        """Returns the order in which batches take the training examples."""
+        return ExampleOrder(
+            num_examples=dataset.train.num_examples,
+            batch_size=self.config.batch_size_per_worker,
+            seed=self.config.seed,
+        )
 
     @functools.cached_property
     def durations(self) -> asynchronous.Durations:
