@@ -191,7 +191,7 @@ def train(
     step = make_step_of_mode(setup, layout, map_workers=mapping)
     times = None
     if worker_times is not None:
-        times = StepTimes(folder.path, layout, measured=lambda: worker_times.seconds, compiles=True)
+        times = StepTimes(folder.path, layout, measured=lambda: {"seconds": worker_times.seconds}, compiles=True)
 
     with Run(
         setup,

@@ -1,6 +1,7 @@
 """Methods side by side: each at its own learning rate, tuned on the validation split, then over seeds."""
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -13,9 +14,9 @@ from experiments.significance import holm, paired
 from experiments.tuning import ACCURACY, NAMED_STAGES, Score, Tuned
 
 PARTS = ("selection", "runs", "reduce", "findings", "table", "draw", "tuned")  # of an experiment
-Along = Literal["epoch", "simulated_seconds"]
-NAMES: dict[Along, str] = {"epoch": "epochs", "simulated_seconds": "simulated time"}
-LABELS: dict[Along, str] = {"epoch": "epochs", "simulated_seconds": "simulated time (s)"}
+Along = Literal["epoch", "simulated_seconds", "wall_seconds"]
+NAMES: dict[Along, str] = {"epoch": "epochs", "simulated_seconds": "simulated time", "wall_seconds": "time"}
+LABELS: dict[Along, str] = {"epoch": "epochs", "simulated_seconds": "simulated time (s)", "wall_seconds": "time (s)"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,8 @@ class Comparison:
       along: the quantity in which the way to the target is measured.
       model: the model, in words.
       picked_by: whether rates are picked by the way to the target, or by the accuracy at the end.
+      live: arrival model by name and options, by which the workers of reported runs are delayed, which are processes;
+        rates are picked by simulated time then. None for runs that are all simulated.
       seeds: number of seeds that are reported at each scale.
       drawn_below: percentage points below the target at which the figure's axis begins.
       floor: validation accuracy of runs that have learnt nothing: rates that end no higher are equally bad; None if
@@ -49,6 +52,7 @@ class Comparison:
     seeds: Mapping[Scale, int] = dataclasses.field(default_factory=lambda: {"smoke": 1, "laptop": 20})
     drawn_below: float = 7.5
     floor: float | None = None
+    live: Mapping[str, Any] | None = None
 
     def experiment(self, **declared: Any) -> Experiment:
         """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule, and what else is its own."""
@@ -91,7 +95,8 @@ class Comparison:
     @property
     def tuned(self) -> Tuned:
         """The runs of the methods, each with the learning rate that is first at the target."""
-        score = Score(target=self.aim, along=self.along) if self.picked_by == "target" else ACCURACY
+        along = "simulated_seconds" if self.live else self.along
+        score = Score(target=self.aim, along=along) if self.picked_by == "target" else ACCURACY
         return Tuned(
             points=lambda scale: [{"method": method} for method in self.methods],
             grid=lambda scale, point: self.rates[scale],
@@ -100,6 +105,7 @@ class Comparison:
             score=score._replace(floor=self.floor),
             stages=NAMED_STAGES,
             first=("stage", "data"),
+            reported_flags={"live": True, "delays": json.dumps(self.live)} if self.live else {},
         )
 
     def runs(self, scale: Scale, rows: Rows) -> list[Run]:

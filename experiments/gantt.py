@@ -1,10 +1,11 @@
-"""Gantt charts of the workers' activities in simulated time, one panel per run."""
+"""Gantt charts of the workers' activities in the time of a run, one panel per run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments import timelines
 from experiments.drawing import COLOURS, Figure, new_figure
+from experiments.saved_runs import SavedRun
 from experiments.timelines import Span
 
 # kind of a span -> its look
@@ -18,25 +19,23 @@ INCHES = (4.6, 3.4)  # width and least height of a panel
 MAX_INCHES = 9.0  # greatest height, for any number of workers
 
 
-def of_runs(
-    runs: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any] | None]], *, steps: str
-) -> "Figure":
+def of_runs(runs: Mapping[str, SavedRun], *, steps: str) -> "Figure":
     """Draws a range of steps of some runs.
 
     Args:
-      runs: label of a run -> its records and its config.
+      runs: label of a run -> what its folder holds.
       steps: "FIRST:LAST", counted from 1.
 
     Raises:
-      ValueError: one line, if the range is not valid, or a run has no arrival model or no record of these steps.
+      ValueError: one line, if the range is not valid, or a run has no arrivals or no record of these steps.
     """
     first, colon, last = steps.partition(":")
     if not (colon and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
         raise ValueError(f"gantt={steps!r}: must be FIRST:LAST, such as 1:10")
     drawn = {}
-    for label, (records, config) in runs.items():
+    for label, (records, config, folder) in runs.items():
         try:
-            drawn[label] = timelines.of_run(records, config, first_step=int(first), last_step=int(last))
+            drawn[label] = timelines.of_run(records, config, first_step=int(first), last_step=int(last), folder=folder)
         except ValueError as error:
             raise ValueError(f"run {label}: {error}") from None
     return draw(drawn)
@@ -69,7 +68,7 @@ def draw(spans_of: Mapping[str, Sequence[Span]]) -> "Figure":
             applied = [span for span in spans if span.kind == "applied"]
             size = max(2.0, 0.7 * 72 * height / num_workers)
             axes.plot([s.stop for s in applied], [s.worker for s in applied], markersize=min(size, 9.0), **MARK)
-            axes.set(title=label, xlabel="simulated time (s)")
+            axes.set(title=label, xlabel="time (s)")
             axes.grid(visible=False, axis="y")
         panels[0].set(ylabel="worker")
         panels[0].invert_yaxis()

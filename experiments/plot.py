@@ -2,7 +2,7 @@
 
     python -m experiments.plot FOLDER... [--x=step] [--y=loss,accuracy] [--out=curves.png]
 
-With `--gantt=FIRST:LAST`, it draws the activity of each worker in these steps by simulated time instead.
+With `--gantt=FIRST:LAST`, it draws the activity of each worker in these steps instead.
 
 A FOLDER is that of a run, finished or not, or one with runs below it, such as that of a sweep. Train records are drawn
 as a thin line, evaluation records as a thick one with markers; a cross marks where the numbers stop being finite. Runs
@@ -408,9 +408,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         found, notes = find(arguments.runs)
         if arguments.gantt is not None:
             names = saved_runs.labels({run: saved.config for run, saved in found.items()})
-            drawn = {names[run]: (saved.records, saved.config) for run, saved in found.items()}
+            drawn = {names[run]: saved for run, saved in found.items()}
             gantt.of_runs(drawn, steps=arguments.gantt).savefig(out, dpi=200)
-            said = f"steps {arguments.gantt} by simulated time"
+            said = f"steps {arguments.gantt} of {len(found)} run{'s' if len(found) > 1 else ''}"
         else:
             drawn_curves = curves(found)
             runs = {label: curve.mean for label, curve in drawn_curves.items()}

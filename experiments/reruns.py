@@ -139,12 +139,14 @@ class Rerun(NamedTuple):
       now: the row of the rerun.
       differences: of each quantity that is not equal bit for bit, where it differs most.
       times: the same of measured times, which are not judged.
+      is_judged: whether the row has anything else.
     """
 
     published: Row
     now: Row
     differences: Sequence[Difference]
     times: Sequence[Difference]
+    is_judged: bool = True
 
     @property
     def relative(self) -> float:
@@ -159,6 +161,8 @@ class Rerun(NamedTuple):
     @property
     def word(self) -> str:
         """How equal they are."""
+        if not self.is_judged:
+            return "measured anew"
         if not self.differences:
             return "equal bit for bit"
         if self.is_equal:
@@ -181,29 +185,30 @@ def compare(published: Row, now: Row, *, timings: Sequence[str] = ()) -> Rerun:
     Args:
       published: the published row.
       now: the row of the rerun.
-      timings: the quantities that are measured times.
+      timings: the quantities that are measured times. Of a live run all are: no two take the same gradients.
 
     >>> old, new = ({"run": "seed=0", "seed": 0, "loss": [2.0, loss], "origin": {}} for loss in (1.0, 1.0 + 2**-23))
     >>> compare(old, new).word
     'equal to rounding (largest relative difference 1e-07)'
     """
     labels = labels_of(published)
-    found = {
-        key: worst
-        for key, value in published.items()
-        if key not in labels and key not in NOT_MEASURED and (worst := _worst(value, now.get(key), place=key))
-    }
+    measured = [key for key in published if key not in labels and key not in NOT_MEASURED]
+    if published["origin"].get("flags", {}).get("live"):
+        timings = measured
+    found = {key: worst for key in measured if (worst := _worst(published[key], now.get(key), place=key))}
     return Rerun(
         published,
         now,
         differences=[worst for key, worst in found.items() if key not in timings],
         times=[worst for key, worst in found.items() if key in timings],
+        is_judged=not set(measured) <= set(timings),
     )
 
 
 def summary(reruns: Sequence[Rerun]) -> str:
     """Returns how many rows are equal, and what differs in the others, a line each."""
-    exact = sum(not rerun.differences for rerun in reruns)
+    exact = sum(rerun.is_judged and not rerun.differences for rerun in reruns)
+    anew = sum(not rerun.is_judged for rerun in reruns)
     rounded = [rerun.relative for rerun in reruns if rerun.differences and rerun.is_equal]
     different = [rerun for rerun in reruns if not rerun.is_equal]
     counts = [f"{exact} equal bit for bit"] if exact else []
@@ -211,6 +216,8 @@ def summary(reruns: Sequence[Rerun]) -> str:
         counts.append(f"{len(rounded)} equal to rounding (largest relative difference {max(rounded):.1g})")
     if different:
         counts.append(f"{len(different)} different")
+    if anew:
+        counts.append(f"{anew} measured anew")
     return "\n".join([f"{', '.join(counts)}{':' if different else '.'}", *(f"  {rerun}" for rerun in different)])
 
 

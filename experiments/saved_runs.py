@@ -22,10 +22,12 @@ class SavedRun(NamedTuple):
     Attributes:
       records: its train and evaluation records.
       config: its config; None where the folder has none.
+      folder: its folder.
     """
 
     records: Sequence[Record]
     config: Config | None
+    folder: Path
 
 
 def below(folder: Path) -> Iterator[Path]:
@@ -50,7 +52,7 @@ def read(run: str) -> SavedRun:
     found = [r for r in run_folders.read(folder / "metrics.jsonl") if r.get("kind") in ("train", "eval")]
     if not found:
         raise ValueError(f"run={run!r}: its metrics.jsonl holds no records yet")
-    return SavedRun(found, read_config(folder))
+    return SavedRun(found, read_config(folder), folder)
 
 
 def read_config(folder: Path) -> dict[str, Any] | None:

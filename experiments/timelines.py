@@ -1,20 +1,24 @@
-"""The activities of workers in simulated time, computed from a run's config and records.
+"""The activities of workers in the time of a run.
 
-Arrival times are a function of the config, so a run does not record them. The records say which steps there were, how
-long each took, and how many workers it counted.
+Simulated arrival times are a function of the config, so a run does not record them. The records say which steps there
+were, how long each took, and how many workers it counted. Real workers arrive when their run recorded that they did.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
 import asynchronous
+import runs
 from configs import own_code
 from training import setup
 
 Kind = Literal["computing", "waiting", "dropped", "applied"]
+Arrivals = Callable[[int], tuple[np.ndarray, np.ndarray | None]]
+"""Index of a step -> when each worker's gradient arrives, and when the worker begins it; see ``synchronous``."""
 
 
 class Span(NamedTuple):
@@ -24,8 +28,8 @@ class Span(NamedTuple):
       kind: "computing" a gradient that is used; computing one that is "dropped"; "waiting" for other workers; or
         "applied", the moment at which the worker's gradient is applied.
       worker: the worker's index.
-      start: the start in simulated seconds.
-      stop: the end in simulated seconds; for a moment, equal to start.
+      start: the start in seconds of the run.
+      stop: the end in seconds of the run; for a moment, equal to start.
     """
 
     kind: Kind
@@ -34,16 +38,26 @@ class Span(NamedTuple):
     stop: float
 
 
-def synchronous(seconds: np.ndarray, *, contributors: int, step_seconds: float, start: float = 0.0) -> list[Span]:
+def synchronous(
+    seconds: np.ndarray,
+    *,
+    contributors: int,
+    step_seconds: float,
+    start: float = 0.0,
+    began: np.ndarray | None = None,
+) -> list[Span]:
     """Returns the spans of one step of synchronous SGD.
 
-    A worker that is not counted computes until the update, and begins the next step together with the others.
+    A worker that is not counted computes until the update. A simulated one begins the next step together with the
+    others, a real one when it has finished.
 
     Args:
-      seconds: [W], when each worker's gradient arrives, from the start of the step.
+      seconds: [W], when each worker's gradient arrives, from the start of the step; infinite for one that does not.
       contributors: how many workers are counted, which are the first to arrive; ties are broken by index.
       step_seconds: the time of the update, from the start of the step.
-      start: the start of the step, in simulated seconds.
+      start: the start of the step, in seconds of the run.
+      began: [W], when each worker begins, from the start of the step, infinite for one that does not; before, it
+        computes a gradient that is dropped. None if all begin together.
 
     >>> [tuple(span) for span in synchronous(np.array([1.0, 9.0]), contributors=1, step_seconds=2.0)]
     [('computing', 0, 0.0, 1.0), ('waiting', 0, 1.0, 2.0), ('applied', 0, 2.0, 2.0), ('dropped', 1, 0.0, 2.0)]
@@ -51,12 +65,16 @@ def synchronous(seconds: np.ndarray, *, contributors: int, step_seconds: float, 
     counted = np.argsort(np.argsort(seconds, kind="stable")) < contributors
     stop = start + step_seconds
     spans = []
+    begins = (np.zeros(len(seconds)) if began is None else np.asarray(began, float)).tolist()
     for worker, its_seconds in enumerate(np.asarray(seconds, float).tolist()):
-        arrival = start + its_seconds
+        begin, arrival = min(start + begins[worker], stop), start + its_seconds
+        if begin > start:
+            spans.append(Span("dropped", worker, start, begin))
         if not counted[worker]:
-            spans.append(Span("dropped", worker, start, stop))
+            if begin < stop:
+                spans.append(Span("dropped", worker, begin, stop))
             continue
-        spans.append(Span("computing", worker, start, arrival))
+        spans.append(Span("computing", worker, begin, arrival))
         if arrival < stop:
             spans.append(Span("waiting", worker, arrival, stop))
         spans.append(Span("applied", worker, stop, stop))
@@ -103,7 +121,12 @@ def in_order(
 
 
 def of_run(
-    records: Sequence[Mapping[str, Any]], config: Mapping[str, Any] | None, *, first_step: int, last_step: int
+    records: Sequence[Mapping[str, Any]],
+    config: Mapping[str, Any] | None,
+    *,
+    first_step: int,
+    last_step: int,
+    folder: Path | None = None,
 ) -> list[Span]:
     """Returns the spans of a run's recorded steps; a step without a train record gives a gap.
 
@@ -112,36 +135,40 @@ def of_run(
       config: the run's config, as in config.json.
       first_step: the first step to draw, counted from 1.
       last_step: the last step to draw.
+      folder: the run's, in which a live run recorded its arrivals.
 
     Raises:
-      ValueError: one line, if the run has no arrival model or no record of these steps.
+      ValueError: one line, if the run has neither an arrival model nor recorded arrivals, or no record of these steps.
     """
     server = (config or {}).get("server", {"name": "synchronous"})
-    has_times = server.get("order") or (config or {}).get("arrivals", {"name": "none"})["name"] != "none"
-    if config is None or not has_times:
+    live_steps, live_order = _recorded(folder)
+    has_model = server.get("order") or (config or {}).get("arrivals", {"name": "none"})["name"] != "none"
+    if config is None or not (has_model or live_steps or live_order):
         raise ValueError("has no config with an arrival model; without one there is no time to draw")
     if own := sorted(own_code.components_in([config["arrivals"], config.get("server")])):
         raise ValueError(f"has {own[0]!r} in its config.json, and a plot executes no code that a run's files name")
-    arrival_seconds = setup.make_arrivals(ConfigDict(config))
     chosen = [r for r in records if r["kind"] == "train" and first_step <= r["step"] <= last_step]
     if not chosen:
         raise ValueError(f"steps={first_step}:{last_step}: no train record; log_every_steps=1 records them all")
     mode = asynchronous.modes.make(**server)
     if mode is None:
+        of_step = live_steps or _simulated(config)
         spans = []
         for record in chosen:
             step_seconds = record["step_seconds"]
+            seconds, began = of_step(record["step"] - 1)
             spans += synchronous(
-                np.asarray(arrival_seconds(record["step"] - 1)),
+                seconds,
                 contributors=round(record["contributors"]),
                 step_seconds=step_seconds,
                 start=record["simulated_seconds"] - step_seconds,
+                began=began,
             )
         return spans
-    # The order follows from the config alone; the records say how long the run is.
+    # The records say how long the run is.
     last_step = min(last_step, max(record["step"] for record in chosen))
     pieces = asynchronous.order(
-        getattr(mode, "order", None) or asynchronous.from_model(arrival_seconds),
+        live_order or getattr(mode, "order", None) or asynchronous.from_model(setup.make_arrivals(ConfigDict(config))),
         num_workers=config["num_workers"],
         num_events=last_step * mode.gradients_per_update,
         first_event=(first_step - 1) * mode.gradients_per_update,
@@ -157,3 +184,24 @@ def of_run(
         dropped_steps={record["step"] for record in chosen if not record["contributors"]},
         first_step=first_step,
     )
+
+
+def _simulated(config: Mapping[str, Any]) -> Arrivals:
+    model = setup.make_arrivals(ConfigDict(config))
+    return lambda step: (np.asarray(model(step)), None)
+
+
+def _recorded(folder: Path | None) -> tuple[Arrivals | None, asynchronous.Recorded | None]:
+    """Returns the arrivals that a live run recorded, of its steps or in their order; None for what is not there."""
+    if folder is None:
+        return None, None
+    events, times = folder / "events.npz", runs.trace_path(folder, first_step=1)
+    order = asynchronous.read_order(str(events)) if events.exists() else None
+    if not times.exists():
+        return None, order
+    try:
+        with np.load(times, allow_pickle=False) as arrays:
+            seconds, began = arrays["seconds"], arrays.get("began")
+    except Exception as error:  # zipfile, zlib and NumPy raise many classes for a damaged archive
+        raise ValueError(f"{str(times)!r}: is no trace of seconds ({type(error).__name__})") from None
+    return lambda step: (seconds[step], None if began is None else began[step]), order

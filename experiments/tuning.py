@@ -103,6 +103,7 @@ class Tuned:
       key: label of the value.
       tuned_at: (scale, point) -> the point whose value it takes; the default is itself.
       stages: labels of tuning runs, and of reported runs.
+      reported_flags: flags of train.py for reported runs that do not run on one device, as live ones.
       first: labels that come first in the names of runs.
     """
 
@@ -117,6 +118,7 @@ class Tuned:
     tuned_at: Callable[[Scale, Point], Point] = lambda scale, point: point
     stages: tuple[Mapping[str, str], Mapping[str, str]] = ({"split": "validation"}, {"split": "test"})
     first: Sequence[str] = ()
+    reported_flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def runs(self, scale: Scale, rows: Rows) -> list[Run]:
         """Returns the tuning runs, then the reported runs of each point that is tuned."""
@@ -154,11 +156,12 @@ class Tuned:
         """Returns one run; all scales but the paper's take one device, on which workers are lanes."""
         run = self.recipe(scale, **{**point, self.key: value})
         labels = {**point, self.key: value, **self.stages[stage], "seed": seed, **run.labels}
+        on_one_device = {} if scale == "paper" else {"num_devices": 1}
         return dataclasses.replace(
             run,
             labels={key: labels[key] for key in (*self.first, *labels)},
             overrides={**run.overrides, "data.evaluate_on": SPLITS[stage], "seed": seed},
-            flags={} if scale == "paper" else {"num_devices": 1},
+            flags=dict(self.reported_flags) if stage and self.reported_flags else on_one_device,
         )
 
     def values(self, scale: Scale, rows: Rows, point: Point) -> list[float]:

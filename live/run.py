@@ -92,7 +92,7 @@ def train(
             setup = dataclasses.replace(setup, async_mode=setup.async_mode._replace(order=steps))
         else:
             steps = times = LiveSteps(setup, layout, workers_per_process=workers_per_process, delay=delay)
-            recorder = StepTimes(folder.path, layout, measured=lambda: times.seconds, compiles=False)
+            recorder = StepTimes(folder.path, layout, measured=lambda: times.measured, compiles=False)
         with Run(setup, layout, folder, recorder=recorder, **run_options) as run:
             server = Server(
                 engine,

@@ -2,7 +2,7 @@
 
 import collections
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,20 @@ class Missing(Exception):
 
 class Stopped(Exception):
     """A signal asked to stop while the step waited for workers; the state is that before it."""
+
+
+class Gathered(NamedTuple):
+    """What came in a step; times are counted from its beginning.
+
+    Attributes:
+      seconds: [W] float32, when each worker's gradient came; infinite if it did not.
+      began: [W] float32, when each worker began it; infinite if it did not, being late with another.
+      work: the work of each process that came.
+    """
+
+    seconds: np.ndarray
+    began: np.ndarray
+    work: dict[int, Any]
 
 
 class Server:
@@ -72,7 +86,7 @@ class Server:
 
     def gather(
         self, number: int, task_of: Callable[[int], Task], step_seconds: Callable[[np.ndarray], float]
-    ) -> tuple[np.ndarray, dict[int, Any]]:
+    ) -> Gathered:
         """Takes a step up to the moment at which the rule is content.
 
         Args:
@@ -81,34 +95,35 @@ class Server:
           step_seconds: the reducer's rule: [W] seconds, infinite for who is not there -> the time at which the step
             ends, infinite while that is not known.
 
-        Returns:
-          [W] float32, when each worker's gradient came, counted from the step's beginning, infinite if it did not; and
-          the work of each process that came.
-
         Raises:
           Missing: if fewer are alive than the rule needs, for longer than the patience.
           Stopped: if asked to.
         """
-        seconds = np.full(self._num_processes * self._each, np.inf, np.float32)
+        seconds, began = np.full((2, self._num_processes * self._each), np.inf, np.float32)
         due = float(step_seconds(seconds))  # compiles the rule, the first time
         work: dict[int, Any] = {}
-        began = self._engine.clock()
-        for process in sorted(self._idle):
+        start = self._engine.clock()
+
+        def begin(process: int) -> None:
+            began[self._workers(process)] = self._engine.clock() - start
             self.give(process, task_of(process))
-        while (left := due - (self._engine.clock() - began)) > 0:
+
+        for process in sorted(self._idle):
+            begin(process)
+        while (left := due - (self._engine.clock() - start)) > 0:
             for event in self._hear(min(left, _LONGEST_WAIT)):
                 if isinstance(event, Done) and event.number == number:
                     work[event.process] = event.work
-                    seconds[self._workers(event.process)] = self._engine.clock() - began
+                    seconds[self._workers(event.process)] = self._engine.clock() - start
                 elif not isinstance(event, Died):  # it is late with another step, or has just started
-                    self.give(event.process, task_of(event.process))
+                    begin(event.process)
             due = float(step_seconds(seconds))
             hoped = seconds.copy()
             for process in self._working_on:
                 hoped[self._workers(process)] = _SOME_TIME
             self._be_patient(enough=bool(np.isfinite(due) or np.isfinite(step_seconds(hoped))))
         self._lacking_since = None
-        return seconds, work
+        return Gathered(seconds, began, work)
 
     def next_arrival(self, task_of: Callable[[int], Task]) -> tuple[int, Any]:
         """Waits for the next gradient of an asynchronous run; returns its process and the work.

@@ -24,7 +24,8 @@ class LiveSteps:
     """Maps one worker's step to workers that are processes; its ``map_workers`` stands for ``parallel.map_workers``.
 
     Attributes:
-      seconds: [W] float32, when each worker's gradient came in the last step; infinite if it did not.
+      measured: of the last step, [W] float32 each: the "seconds" at which each worker's gradient came, and at which it
+        "began"; infinite if it did not.
       before: the state at which the last step began, whole while its gradients are waited for.
 
     Args:
@@ -44,7 +45,7 @@ class LiveSteps:
     ):
         self._setup = setup
         self._each, self._delay = workers_per_process, delay
-        self.seconds = np.full(layout.num_workers, np.inf, np.float32)
+        self.measured: dict[str, np.ndarray] = {}
 
     def open(self, server: Server, state: TrainState) -> None:
         """Begins to ask the server, with the state from which the run goes on."""
@@ -74,11 +75,12 @@ class LiveSteps:
                 return Task(number, shared, own, batch_index[mine], max(delays))
 
             shared = host._replace(worker=None, snapshot=None)
-            self.seconds, work = self._server.gather(number, task_of, lambda seconds: rule(state, seconds))
-            absent = jax.tree.map(np.zeros_like, next(iter(work.values())))
-            of_all = [work.get(process, absent) for process in range(layout.num_workers // self._each)]
+            gathered = self._server.gather(number, task_of, lambda seconds: rule(state, seconds))
+            self.measured = {"seconds": gathered.seconds, "began": gathered.began}
+            absent = jax.tree.map(np.zeros_like, next(iter(gathered.work.values())))
+            of_all = [gathered.work.get(process, absent) for process in range(layout.num_workers // self._each)]
             lanes = [layout.put_shared(_rows(part, lane)) for part in of_all for lane in range(self._each)]
-            return apply(state, lanes, {"arrival_seconds": self.seconds[None]})
+            return apply(state, lanes, {"arrival_seconds": gathered.seconds[None]})
 
         return parallel.Step(step, lower=lambda *shapes: {})
 

@@ -23,6 +23,7 @@ class TraceRecorder:
     def __init__(self, *, num_workers: int):
         self._num_workers = num_workers
         self._rows: list[np.ndarray] = []
+        self._began: list[np.ndarray] = []
 
     @property
     def num_steps(self) -> int:
@@ -34,11 +35,13 @@ class TraceRecorder:
         """[S, W] float32, the seconds of all steps so far."""
         return np.array(self._rows, np.float32).reshape(-1, self._num_workers)
 
-    def add(self, seconds: Sequence[float] | np.ndarray) -> None:
+    def add(self, seconds: Sequence[float] | np.ndarray, *, began: np.ndarray | None = None) -> None:
         """Adds a step.
 
         Args:
           seconds: [W], above 0; infinite for a worker that had not arrived when the step ended.
+          began: [W], when each worker began its gradient, counted as ``seconds`` are, infinite for one that did not;
+            None where all begin each step together.
 
         Raises:
           ValueError: if they are not.
@@ -47,6 +50,16 @@ class TraceRecorder:
         if row.shape != (self._num_workers,) or not (row > 0).all():
             raise ValueError(f"seconds={seconds!r}: must be {self._num_workers} numbers above 0")
         self._rows.append(row)
+        if began is not None:
+            self._began.append(np.asarray(began, np.float32))
+
+    def go_on(self, path: Path, *, num_steps: int) -> bool:
+        """Takes over the steps of a file if they are so many; returns whether they are."""
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            if len(arrays["seconds"]) != num_steps:
+                return False
+            self._rows, self._began = list(arrays["seconds"]), list(arrays.get("began", ()))
+        return True
 
     def write(self, path: Path) -> None:
         """Writes all steps so far to an .npz file, atomically.
@@ -55,7 +68,9 @@ class TraceRecorder:
           SaveError: in one line, for example if the disk is full.
         """
         with files.saving(path):
-            files.write_arrays(path, {"seconds": self.seconds})
+            files.write_arrays(
+                path, {"seconds": self.seconds, **({"began": np.array(self._began)} if self._began else {})}
+            )
 
 
 def trace_path(folder: Path, *, first_step: int) -> Path:
@@ -75,16 +90,15 @@ def cut_traces(folder: Path, *, last_step: int) -> None:
             continue
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                seconds = arrays["seconds"]
-                num_kept = max(last_step + 1 - int(first), 0)
-                kept = seconds[:num_kept]
+                num_steps, num_kept = len(arrays["seconds"]), max(last_step + 1 - int(first), 0)
+                kept = {name: array[:num_kept] for name, array in arrays.items()}
         except Exception as error:  # zipfile, zlib and NumPy raise many classes for a damaged archive
             raise ValueError(f"{str(path)!r}: is no trace of seconds ({files.reason(error)}); move it away") from None
         with files.saving(path):
-            if len(kept) == 0:
+            if num_kept == 0:
                 path.unlink()
-            elif len(kept) < len(seconds):
-                files.write_arrays(path, {"seconds": kept})
+            elif num_kept < num_steps:
+                files.write_arrays(path, kept)
 
 
 def slowest_process(seconds: np.ndarray, *, num_processes: int) -> str:

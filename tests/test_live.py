@@ -24,15 +24,15 @@ def first(count):
 
 
 def steps_of(engine, rule, *, num_steps, num_processes=3, patience=60.0, **options):
-    """Returns the seconds of each step, and which processes' work came with the number of its step."""
+    """Returns of each step when gradients came, whose work came with the number of its step, and when they began."""
     server = Server(engine, num_processes=num_processes, patience=patience, **options)
     server.wait_until_ready()
-    found, came = [], []
-    for number in range(num_steps):
-        seconds, work = server.gather(number, lambda process, n=number: Task(n, None, None, np.array([process])), rule)
-        found.append(seconds.tolist())
-        came.append(work)
-    return found, came
+    found = [
+        server.gather(number, lambda process, n=number: Task(n, None, None, np.array([process])), rule)
+        for number in range(num_steps)
+    ]
+    seconds, began = ([getattr(each, name).tolist() for each in found] for name in ("seconds", "began"))
+    return seconds, [each.work for each in found], began
 
 
 def table(rows):
@@ -46,7 +46,7 @@ INF = float("inf")
 def test_the_first_two_of_three_by_hand():
     """Worker 2 is late with step 0, in time for step 1, and then hands in step 2 in step 6."""
     engine = Script(table([[1.0], [1.0, 2.0], [2.5, 0.25, 9.0, 1.0]]), lambda task: task.number)
-    seconds, came = steps_of(engine, first(2), num_steps=7)
+    seconds, came, began = steps_of(engine, first(2), num_steps=7)
     assert seconds == [
         [1, 1, INF],  # a tie, of two that are both needed
         [1, INF, 1.75],  # worker 2 begins 1.5 s late, worker 1 takes 2 s
@@ -56,6 +56,7 @@ def test_the_first_two_of_three_by_hand():
         [1, 2, INF],
         [1, INF, 1.75],  # worker 2 drops step 2 at 11.75 s, and takes a second
     ]
+    assert began == [[0, 0, 0], [0, 0, 1.5], [0, 0.25, 0], [0, 0, INF], [0, 0, INF], [0, 0, INF], [0, 0, 0.75]]
     assert [sorted(work.items()) for work in came] == [
         [(p, n) for p in range(3) if np.isfinite(row[p])] for n, row in enumerate(seconds)
     ]
@@ -63,7 +64,7 @@ def test_the_first_two_of_three_by_hand():
 
 def test_a_tie_that_one_too_many_wins_is_recorded_whole():
     engine = Script(table([[1.0], [1.0], [1.0]]), lambda task: task.number)
-    seconds, _ = steps_of(engine, first(2), num_steps=2)
+    seconds, *_ = steps_of(engine, first(2), num_steps=2)
     assert seconds == [[1, 1, 1]] * 2  # the rule breaks it, by index, here and in the replay
 
 
@@ -72,7 +73,7 @@ def test_all_late_at_the_deadline():
         return deadline_arrivals(np.asarray(seconds), 2.0).step_seconds
 
     engine = Script(table([[3.0, 1.0], [4.0, 4.0], [5.0, 5.0]]), lambda task: task.number)
-    seconds, _ = steps_of(engine, rule, num_steps=3)
+    seconds, *_ = steps_of(engine, rule, num_steps=3)
     assert seconds == [
         [3, INF, INF],  # the first who comes
         [1, INF, INF],  # 3 to 5 s; workers 1 and 2 drop step 0 at 4 and 5 s, and are given step 1
@@ -83,7 +84,7 @@ def test_all_late_at_the_deadline():
 def test_a_worker_that_dies_begins_again_and_one_that_hangs_is_late():
     lines = []
     engine = Script(table([[1.0], [1.0], [1.0, INF]]), lambda task: task.number, dies=[(1, 1)])
-    seconds, _ = steps_of(engine, first(2), num_steps=3, report=lines.append)
+    seconds, *_ = steps_of(engine, first(2), num_steps=3, report=lines.append)
     assert seconds[0] == [1, 1, 1]
     assert seconds[1] == [1, 3, INF]  # dead after a second, there again after two, done after three
     assert seconds[2] == [1, 1, INF]
@@ -96,13 +97,13 @@ def test_patience_ends_where_too_few_are_left():
         steps_of(engine, first(3), num_steps=3, patience=7.0)
     assert 10 <= engine.clock() < 11  # it died at second 3, after a second of starting and one of step 0
     engine = Script(table([[1.0]] * 3), lambda task: 0, dies=[(1, 1)], never_starts=lambda p, starts: starts > 0)
-    seconds, _ = steps_of(engine, first(2), num_steps=30, patience=7.0)  # two are enough
+    seconds, *_ = steps_of(engine, first(2), num_steps=30, patience=7.0)  # two are enough
     assert seconds[5:] == [[1, INF, 1]] * 25
 
 
 def test_workers_of_one_process_arrive_together():
     engine = Script(table([[1.0], [2.0]]), lambda task: 0)
-    seconds, _ = steps_of(engine, first(3), num_steps=1, num_processes=2, workers_per_process=2)
+    seconds, *_ = steps_of(engine, first(3), num_steps=1, num_processes=2, workers_per_process=2)
     assert seconds == [[1, 1, 2, 2]]
 
 

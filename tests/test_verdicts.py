@@ -334,6 +334,54 @@ def real_clock(rows):
     return decided(all_significant(p_values) and abs(best[0] - best[1]) <= 1)
 
 
+def decentralised_staleness(rows):
+    target = {"mnist": 0.92, "digits": 0.9}[rows[0]["data"]]
+    steps, reached, staleness = {}, {}, {}
+    for slow, latency in itertools.product(("alike", "one slow"), (0.0, 0.5, 2.0)):
+        cell = [r for r in rows if (r["split"], r["workers"], r["latency"]) == ("test", slow, latency)]
+        cell.sort(key=lambda row: row["seed"])
+        there = [[s for s, a in zip(row["step"], row["accuracy"], strict=True) if a >= target] for row in cell]
+        reached[slow, latency] = all(there)
+        steps[slow, latency] = np.array([s[0] if s else row["step"][-1] for s, row in zip(there, cell, strict=True)])
+        staleness[slow, latency] = np.array([(row["staleness_mean"], row["staleness_max"]) for row in cell]).mean(0)
+    p_values, beyond = [], []
+    for latency in (0.0, 0.5, 2.0):
+        mean, most = abs(staleness["one slow", latency] / staleness["alike", latency] - 1)
+        if mean <= 0.1 < most and reached["alike", latency]:
+            ours, theirs = steps["one slow", latency], steps["alike", latency]
+            margin = 0.1 * theirs.mean()
+            p_values.append(
+                max(
+                    stats.ttest_ind(ours + margin, theirs, equal_var=False, alternative="greater").pvalue,
+                    stats.ttest_ind(ours - margin, theirs, equal_var=False, alternative="less").pvalue,
+                )
+            )
+            interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.9)
+            beyond.append(interval.low > margin or interval.high < -margin)
+    compared = len(p_values)
+    if compared < 2:
+        return "not tested"
+    for slow in ("alike", "one slow"):
+        p_values.append(stats.page_trend_test(np.transpose([steps[slow, at] for at in (0.0, 0.5, 2.0)])).pvalue)
+    same, grow = rejected(p_values)[:compared].all(), rejected(p_values)[compared:].all()
+    if grow and not same and not any(beyond):
+        return "not tested"
+    return decided(bool(same and grow))
+
+
+def real_backup(rows):
+    times = collections.defaultdict(dict)
+    for row in rows:
+        if row["stage"] == "final":
+            target = {"mnist": 0.92, "digits": 0.8}[row["data"]]
+            there = [t for t, a in zip(row["wall_seconds"], row["accuracy"], strict=True) if a >= target]
+            times[row["method"]][row["seed"]] = there[0] if there else math.inf
+    ours, *others = ([times[name][seed] for seed in range(5)] for name in ("backup", "all", "async"))
+    if not all(map(math.isfinite, itertools.chain(ours, *others))):
+        return "not tested"
+    return decided(all_significant([stats.ttest_rel(ours, other, alternative="less").pvalue for other in others]))
+
+
 def partitioned_state(rows):
     exact = all(abs(row["measured"] - row["state"]) <= 1e-3 * row["state"] for row in rows if "measured" in row)
     shares = [
@@ -366,6 +414,8 @@ AGAIN = {
         orthogonality,
         adasum_cost,
         real_clock,
+        decentralised_staleness,
+        real_backup,
         partitioned_state,
     )
 }

@@ -117,6 +117,15 @@ def test_measured_times_are_shown_and_not_judged():
     assert "time_ratio" in claims.load("adasum_cost").timings and not EXPERIMENT.timings
 
 
+def test_what_a_live_run_measures_is_shown_and_not_judged():
+    published, now = row({"accuracy": [0.5]}, flags={"live": True}), row({"accuracy": [0.6]}, flags={"live": True})
+    found = reruns.compare(published, now)
+    assert found.is_equal and found.word == "measured anew" and "time accuracy 0.5 published, 0.6 now" in str(found)
+    assert reruns.summary([found]) == "1 measured anew."
+    only_times = reruns.compare(row({"seconds": 1.0}), row({"seconds": 1.0}), timings=["seconds"])
+    assert only_times.word == "measured anew"
+
+
 def test_a_difference_comes_with_what_else_differs():
     published, now = {"jax": "1", "cores": 1, "commit": "a" * 40}, {"jax": "2", "cores": 2, "commit": "b" * 40}
     found = reruns.compare(row({"x": 1.0}, **published), row({"x": 2.0}, **now))

@@ -1,6 +1,6 @@
 """The seconds of each step and worker of a run, in its folder, for the arrival model ``trace``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -8,7 +8,6 @@ import numpy as np
 
 import runs
 from parallel import Layout, processes
-from reducers import arrivals
 from training.step_plan import StepPlan
 
 
@@ -39,12 +38,15 @@ class StepTimes:
     Args:
       folder: of the run.
       layout: where the workers are.
-      measured: returns the seconds of the step that was just taken, [W], of which this process needs only its own.
+      measured: returns what was measured in the step that was just taken, [W] each, of which this process needs only
+        its own: the "seconds", and "began" where workers do not begin a step together.
       compiles: whether programs compile in the first step of a start, whose seconds are then left out; each start has a
         file of its own. Otherwise all starts of a run share one file.
     """
 
-    def __init__(self, folder: Path, layout: Layout, *, measured: Callable[[], np.ndarray], compiles: bool):
+    def __init__(
+        self, folder: Path, layout: Layout, *, measured: Callable[[], Mapping[str, np.ndarray]], compiles: bool
+    ):
         self._folder, self._layout, self._measured, self._compiles = folder, layout, measured, compiles
         self._trace = runs.TraceRecorder(num_workers=layout.num_workers)
 
@@ -53,17 +55,13 @@ class StepTimes:
         processes.from_first(lambda: runs.cut_traces(self._folder, last_step=step))
         self._first = step + (2 if self._compiles else 1)
         whole = runs.trace_path(self._folder, first_step=1)
-        if not self._compiles and step and whole.exists():
-            before = arrivals.read_trace(whole, absent="allow")
-            if len(before) == step:
-                self._first = 1
-                for row in before:
-                    self._trace.add(row)
+        if not self._compiles and step and whole.exists() and self._trace.go_on(whole, num_steps=step):
+            self._first = 1
 
     def add(self, plan: StepPlan) -> None:
         """Keeps the seconds of a call of one step."""
         if plan.first_step >= self._first:
-            self._trace.add(self._layout.gather(self._measured()))
+            self._trace.add(**{name: self._layout.gather(each) for name, each in self._measured().items()})
 
     def write(self) -> str | None:
         """Writes the trace; returns a line about the slowest process where there are several."""
