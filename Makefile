@@ -7,7 +7,7 @@ N ?= 2
 PYTEST := $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help train train-local test test-all bench bench-gpu docs lint clean FORCE
+.PHONY: help train train-local live test test-all bench bench-gpu docs lint clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## print this list
@@ -21,6 +21,9 @@ train: $(VENV)/train-ready  ## train a config: make train ARGS="--config=configs
 
 train-local: $(VENV)/train-ready  ## train a config with N processes on this machine: make train-local N=2 ARGS="..."
 	@exec $(VENV)/bin/python -m launch --processes=$(N) $(ARGS)
+
+live: $(VENV)/live-ready  ## train with worker processes, which really wait: make live ARGS="--config=..."
+	@exec $(VENV)/bin/python -m live $(ARGS)
 
 # Compiling takes most of the suite's time: half of that without LLVM's optimizations, and of jax 0.10 half of the rest
 # without the new emitters of fusions (jax 0.12 has no others, and ignores the option) and in one piece. The laws of the
@@ -65,6 +68,9 @@ $(VENV)/train-ready: requirements.txt $(VENV)/interpreter
 
 $(VENV)/dev-ready: requirements-dev.txt $(VENV)/train-ready
 	@$(call install,requirements-dev.txt)
+
+$(VENV)/live-ready: requirements-live.txt $(VENV)/train-ready
+	@$(call install,requirements-live.txt)
 
 $(VENV)/bench-ready: requirements-bench.txt $(VENV)/train-ready
 	@$(call install,requirements-bench.txt)

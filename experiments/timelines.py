@@ -199,9 +199,6 @@ def _recorded(folder: Path | None) -> tuple[Arrivals | None, asynchronous.Record
     order = asynchronous.read_order(str(events)) if events.exists() else None
     if not times.exists():
         return None, order
-    try:
-        with np.load(times, allow_pickle=False) as arrays:
-            seconds, began = arrays["seconds"], arrays.get("began")
-    except Exception as error:  # zipfile, zlib and NumPy raise many classes for a damaged archive
-        raise ValueError(f"{str(times)!r}: is no trace of seconds ({type(error).__name__})") from None
+    arrays = runs.read_times(times)
+    seconds, began = arrays["seconds"], arrays.get("began")
     return lambda step: (seconds[step], None if began is None else began[step]), order

@@ -16,7 +16,7 @@ from runs.records import HOST_CLOCK_FIELDS, Records, read
 from runs.signals import catch_stop
 from runs.sinks import GuardedSink, Sink
 from runs.summary import default_workdir, summarise
-from runs.traces import TraceRecorder, cut_traces, slowest_process, trace_path
+from runs.traces import TraceRecorder, cut_traces, read_times, slowest_process, trace_path
 
 __all__ = [
     "HOST_CLOCK_FIELDS",
@@ -54,6 +54,7 @@ __all__ = [
     "open_run",
     "read",
     "read_starts",
+    "read_times",
     "slowest_process",
     "summarise",
     "trace_path",

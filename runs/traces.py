@@ -54,12 +54,16 @@ class TraceRecorder:
             self._began.append(np.asarray(began, np.float32))
 
     def go_on(self, path: Path, *, num_steps: int) -> bool:
-        """Takes over the steps of a file if they are so many; returns whether they are."""
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            if len(arrays["seconds"]) != num_steps:
-                return False
+        """Takes over the steps of a file if they are so many; returns whether they are.
+
+        Raises:
+          ValueError: in one line, if the file is damaged.
+        """
+        arrays = read_times(path)
+        fits = len(arrays["seconds"]) == num_steps
+        if fits:
             self._rows, self._began = list(arrays["seconds"]), list(arrays.get("began", ()))
-        return True
+        return fits
 
     def write(self, path: Path) -> None:
         """Writes all steps so far to an .npz file, atomically.
@@ -78,6 +82,19 @@ def trace_path(folder: Path, *, first_step: int) -> Path:
     return folder / f"worker_seconds-{first_step}.npz"
 
 
+def read_times(path: Path) -> dict[str, np.ndarray]:
+    """Returns what a run has written to such a file: "seconds" [S, W], and "began" if its workers were real.
+
+    Raises:
+      ValueError: in one line, if it is damaged.
+    """
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {"seconds": arrays["seconds"], **arrays}
+    except Exception as error:  # zipfile, zlib and NumPy raise many classes for a damaged archive
+        raise ValueError(f"{str(path)!r}: is no trace of seconds ({files.reason(error)}); move it away") from None
+
+
 def cut_traces(folder: Path, *, last_step: int) -> None:
     """Removes the steps after ``last_step`` from a run's traces, because the run takes and measures them again.
 
@@ -88,17 +105,12 @@ def cut_traces(folder: Path, *, last_step: int) -> None:
     for path in folder.glob("worker_seconds-*.npz"):
         if not (first := path.stem.removeprefix("worker_seconds-")).isdecimal():
             continue
-        try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                num_steps, num_kept = len(arrays["seconds"]), max(last_step + 1 - int(first), 0)
-                kept = {name: array[:num_kept] for name, array in arrays.items()}
-        except Exception as error:  # zipfile, zlib and NumPy raise many classes for a damaged archive
-            raise ValueError(f"{str(path)!r}: is no trace of seconds ({files.reason(error)}); move it away") from None
+        arrays, num_kept = read_times(path), max(last_step + 1 - int(first), 0)
         with files.saving(path):
             if num_kept == 0:
                 path.unlink()
-            elif num_kept < num_steps:
-                files.write_arrays(path, kept)
+            elif num_kept < len(arrays["seconds"]):
+                files.write_arrays(path, {name: array[:num_kept] for name, array in arrays.items()})
 
 
 def slowest_process(seconds: np.ndarray, *, num_processes: int) -> str:

@@ -50,6 +50,31 @@ def test_spans_of_a_run_by_hand():
     assert timelines.of_run(RECORDS, CONFIG, first_step=2, last_step=2) == BY_HAND[5:]
 
 
+def test_real_workers_begin_late_by_hand(tmp_path):
+    """Worker 1 is late in step 1, and begins step 2 when it is done; worker 2 begins neither."""
+    inf = np.inf
+    seconds, began = [[1.0, inf, inf], [0.5, 2.0, inf]], [[0.0, 0.0, inf], [0.0, 0.25, inf]]
+    np.savez(tmp_path / "worker_seconds-1.npz", seconds=seconds, began=began)
+    config = {**CONFIG, "arrivals": {"name": "none"}}
+    steps = [record(1, 1.0, 1.0, 1.0), record(2, 2.0, 2.0, 3.0)]
+    assert timelines.of_run(steps, config, first_step=1, last_step=2, folder=tmp_path) == [
+        Span("computing", 0, 0, 1),
+        Span("applied", 0, 1, 1),
+        Span("dropped", 1, 0, 1),
+        Span("dropped", 2, 0, 1),
+        Span("computing", 0, 1, 1.5),
+        Span("waiting", 0, 1.5, 3),
+        Span("applied", 0, 3, 3),
+        Span("dropped", 1, 1, 1.25),
+        Span("computing", 1, 1.25, 3),
+        Span("applied", 1, 3, 3),
+        Span("dropped", 2, 1, 3),
+    ]
+    (tmp_path / "worker_seconds-1.npz").write_text("damaged")
+    with pytest.raises(ValueError, match=r"worker_seconds-1.npz': is no trace of seconds"):
+        timelines.of_run(steps, config, first_step=1, last_step=2, folder=tmp_path)
+
+
 ASYNCHRONOUS = {
     **CONFIG,
     "arrivals": {"name": "scripted", "base": "constant", "events": [[1, 0, 2.5]]},

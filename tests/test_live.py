@@ -250,7 +250,8 @@ def test_an_asynchronous_live_run_equals_its_replay(rule, monkeypatch, tmp_path)
     assert largest_difference(tmp_path / "live", tmp_path / "replayed") < 1e-6
     one, other = ((tmp_path / name / "staleness.csv").read_text() for name in ("live", "replayed"))
     assert one == other
-    assert plot.main([str(tmp_path / "replayed"), "--gantt=1:9", f"--out={tmp_path / 'gantt.png'}"]) == 0
+    folders = [str(tmp_path / name) for name in ("live", "replayed")]
+    assert plot.main([*folders, "--gantt=1:9", f"--out={tmp_path / 'gantt.png'}"]) == 0
 
 
 def test_the_order_of_arrival_by_hand(monkeypatch, tmp_path):

@@ -344,13 +344,21 @@ def test_traces_are_cut_where_the_run_goes_on(tmp_path):
     for first, count in ((2, 10), (13, 8), (30, 5)):
         recorder = runs.TraceRecorder(num_workers=2)
         for step in range(first, first + count):
-            recorder.add([step, step])
+            recorder.add([step, step], began=np.array([0.0, step / 2]) if first == 13 else None)
         recorder.write(runs.trace_path(tmp_path, first_step=first))
     (tmp_path / "worker_seconds-mine.npz").write_text("not a run's")
     whole = runs.trace_path(tmp_path, first_step=2).read_bytes()
     runs.cut_traces(tmp_path, last_step=15)
     assert runs.trace_path(tmp_path, first_step=2).read_bytes() == whole
-    assert np.load(runs.trace_path(tmp_path, first_step=13))["seconds"][:, 0].tolist() == [13, 14, 15]
+    cut = runs.trace_path(tmp_path, first_step=13)
+    assert runs.read_times(cut)["seconds"][:, 0].tolist() == [13, 14, 15]
+    assert runs.read_times(cut)["began"][:, 1].tolist() == [6.5, 7, 7.5]
+    recorder = runs.TraceRecorder(num_workers=2)
+    assert not recorder.go_on(cut, num_steps=4) and recorder.num_steps == 0
+    assert recorder.go_on(cut, num_steps=3)
+    before = cut.read_bytes()
+    recorder.write(cut)
+    assert cut.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"worker_seconds-{name}.npz" for name in ("13", "2", "mine")
     ]
