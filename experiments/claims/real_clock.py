@@ -95,13 +95,15 @@ def own_seconds(row: Row) -> float:
 
 
 def predicted(rows: Rows, required: int) -> dict[int, float]:
-    """Returns seed -> the mean step that waits for the first N, by the run that waits for all."""
-    found = {}
-    for row in ask.select(rows, delays="lognormal"):
-        if row["required"] == row["workers"]:
-            (idle,) = ask.select(rows, delays="none", seed=row["seed"])
-            found[row["seed"]] = row["arrival_seconds"][required - 1] + own_seconds(idle)
-    return found
+    """Returns seed -> the mean step that waits for the first N, by the runs that wait for all, with delays and without.
+
+    A seed of which one of the two is missing has no prediction.
+    """
+    idle = {row["seed"]: own_seconds(row) for row in ask.select(rows, delays="none")}
+    waiting = [row for row in ask.select(rows, delays="lognormal") if row["required"] == row["workers"]]
+    return {
+        row["seed"]: row["arrival_seconds"][required - 1] + idle[row["seed"]] for row in waiting if row["seed"] in idle
+    }
 
 
 def measured(rows: Rows, required: int) -> dict[int, float]:
@@ -115,7 +117,8 @@ def _ratios(rows: Rows, required: int) -> list[float]:
 
 
 def _counts(rows: Rows) -> list[int]:
-    return ask.distinct(ask.select(rows, delays="lognormal"), "required")
+    """Returns the N that were both measured and predicted with some seed."""
+    return [count for count in ask.distinct(ask.select(rows, delays="lognormal"), "required") if _ratios(rows, count)]
 
 
 def best(seconds: dict[int, float]) -> int:
@@ -194,16 +197,6 @@ def _draw(rows: Rows, figure: Figure) -> None:
     axes.legend(fontsize=8)
 
 
-def _enough(rows: Rows) -> bool:
-    """Whether a seed has all of its runs."""
-    seeds = [row["seed"] for row in ask.select(rows, delays="none")]
-    return any(
-        len(ask.select(rows, delays="lognormal", seed=seed)) == row["workers"] - min(_counts(rows)) + 1
-        for seed in seeds
-        for row in rows[:1]
-    )
-
-
 EXPERIMENT = Experiment(
     number=26,
     title="Real processes that wait for the first N",
@@ -223,7 +216,7 @@ EXPERIMENT = Experiment(
     findings=_findings,
     basis=lambda rows: ask.basis(rows, model="MLP in processes"),
     judge=_judge,
-    enough=_enough,
+    enough=lambda rows: bool(_counts(rows)),
     paper_table=_paper_table,
     table=_table,
     draw=_draw,
