@@ -36,6 +36,9 @@ def check(setup: TrainSetup, *, workers_per_process: int = 1) -> None:
         raise ConfigError("config.server.name='decentralised': must be synchronous or asynchronous for real workers")
     if "k_batch" in _names(config.reducer.to_dict()):
         raise ConfigError("config.reducer.name='k_batch': must count one batch of a worker at most, for real workers")
+    if setup.reducer.hands_on != "always":
+        where = f"config.reducer.name={config.reducer.name!r}"
+        raise ConfigError(f"{where}: must hand on every update, for real workers, which keep nothing from step to step")
     if config.num_workers % workers_per_process:
         allowed = f"must divide config.num_workers={config.num_workers}"
         raise ConfigError(f"workers_per_process={workers_per_process}: {allowed}")
