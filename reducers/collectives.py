@@ -134,6 +134,34 @@ def same_on_all(x: jax.Array, axis_name: AxisName) -> jax.Array:
     return gather_workers(x, lanes)[0] if lanes else x
 
 
+def agreed(x: jax.Array, axis_name: AxisName) -> jax.Array:
+    """Returns x, which is the same on all workers, in a form that JAX knows to be the same on all of them.
+
+    ``same_on_all`` is enough for lanes. Where JAX keeps track of what differs between devices, too, their maximum of x
+    shows it; elsewhere nothing is sent.
+
+    >>> jax.vmap(lambda x: agreed(x, "worker"), axis_name="worker", out_axes=None)(jnp.ones(3))
+    Array(1., dtype=float32)
+    """
+    x = same_on_all(x, axis_name)
+    differs = [axis for axis in axes_of(axis_name) if axis in tracked_axes() & jax.typeof(x).manual_axis_type.varying]
+    return lax.pmax(x, tuple(differs)) if differs else x
+
+
+def as_own(tree: Any, axis_name: AxisName) -> Any:
+    """Returns a tree as values of this worker's own, which may differ between workers; nothing is computed.
+
+    Both branches of a condition must agree on that, where JAX keeps track of what differs between devices.
+    """
+    tracked = tracked_axes().intersection(axes_of(axis_name))
+
+    def mark(x):
+        same = sorted(tracked - jax.typeof(x).manual_axis_type.varying)
+        return lax.pcast(x, tuple(same), to="varying") if same else x
+
+    return jax.tree.map(mark, tree) if tracked else tree
+
+
 def shift_workers(x: jax.Array, distance: int, axis_name: AxisName) -> jax.Array:
     """Returns the x of the worker that is so far before this one along the circle of all workers.
 

@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from reducers.apart import Apart
 from reducers.clock import latest, own_seconds
-from reducers.collectives import AxisName, axes_of, num_workers, same_on_all, sum_workers
+from reducers.collectives import AxisName, agreed, axes_of, num_workers, sum_workers
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
@@ -87,21 +87,18 @@ def elastic_averaging(
         count = num_workers(axes)
         if not isinstance(strength, jax.Array) and strength * count > 1 + 1e-6:
             raise ValueError(f"strength={strength}: must be at most 1 / num_workers, {1 / count:g} of {count} workers")
-        due = same_on_all(state.num_updates, axes) % every_steps == 0
+        due = agreed(state.num_updates, axes) % every_steps == 0
 
-        def meet(drift):
-            pulled = jax.tree.map(lambda u: (strength * u).astype(u.dtype), drift)
-            moved = sum_workers(pulled, axes)
-            return moved, jax.tree.map(
-                lambda u, p, m, d: (u - p - m + d).astype(u.dtype), drift, pulled, moved, updates
-            )
+        pull = jnp.where(due, strength, 0)
+        pulled = jax.tree.map(lambda u: (pull * u).astype(u.dtype), state.apart.drift)
 
-        def go_on(drift):
-            return jax.tree.map(jnp.zeros_like, updates), jax.tree.map(
-                lambda u, d: (u + d).astype(u.dtype), drift, updates
-            )
+        def nothing(pulled):
+            return jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), pulled)
 
-        moved, drift = lax.cond(due, meet, go_on, state.apart.drift)
+        moved = lax.cond(due, lambda pulled: sum_workers(pulled, axes), nothing, pulled)
+        drift = jax.tree.map(
+            lambda u, p, m, d: (u - p - m + d).astype(u.dtype), state.apart.drift, pulled, moved, updates
+        )
         clock = state.seconds + own_seconds(arrival_seconds, axes)
         clock = jnp.where(due, jnp.maximum(clock, 0), clock)  # the others have come as far as the run has
         reached = latest(clock, axes, given=arrival_seconds)

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 from reducers.apart import Apart
 from reducers.clock import latest, own_seconds
-from reducers.collectives import AxisName, axes_of, map_together, num_workers, same_on_all, shift_workers
+from reducers.collectives import AxisName, agreed, axes_of, map_together, num_workers, shift_workers
 from reducers.mean import mean
 from reducers.options import check_options
 from reducers.reducer import Reducer
@@ -87,7 +87,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
 
     def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
         del params, extra_args
-        step = same_on_all(state.num_updates, axes)
+        step = agreed(state.num_updates, axes)
 
         def adapt(drift):
             return jax.tree.map(lambda u, d: (u + d).astype(u.dtype), drift, updates)
@@ -103,9 +103,9 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
         reached = latest(clock, axes, given=arrival_seconds)
         metrics = {"communications": jnp.ones(()), "step_seconds": reached}
         state = GossipState(state.num_updates + 1, Apart(jnp.zeros((), bool), drift), clock - reached, metrics)
-        return jax.tree.map(jnp.zeros_like, updates), state
+        return jax.tree.map(lambda d: jnp.zeros(d.shape, d.dtype), updates), state
 
-    return Reducer(init_fn, update_fn, axis_name=axes, reduces="updates", hands_on="never")
+    return Reducer(init_fn, update_fn, axis_name=axes, homogeneous=True, reduces="updates", hands_on="never")
 
 
 def distances(topology: Topology, num_workers: int) -> list[list[int]]:

@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from reducers.apart import Apart
 from reducers.clock import latest, own_seconds
-from reducers.collectives import AxisName, axes_of, gather_workers, num_workers, same_on_all
+from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
 from reducers.combine import combiner_of
 from reducers.communication import overflowed
 from reducers.options import check_options, check_static
@@ -122,7 +122,7 @@ def local_sgd(
 
     def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
         extra_args.pop("contributes", None)
-        step = same_on_all(state.num_updates, axes) + 1
+        step = agreed(state.num_updates, axes) + 1
         at_once = step <= from_step
         since = step - delay_steps  # when what is due now was launched
         due = at_once | ((since % every_steps == 0) & (since > from_step))
@@ -137,16 +137,18 @@ def local_sgd(
             needs = {"arrival_seconds": gather_workers(clock, axes)} if combiner.needs_arrivals else {}
             reduced, inner = combiner.update(sent, inner, params, **needs, **extra_args)
             lost = overflowed(inner)  # then the progress is not, and goes with that of the next round
-            return reduced, jax.tree.map(lambda u, r: jnp.where(lost, u, r), drift, rest), inner
+            return reduced, *as_own((jax.tree.map(lambda u, r: jnp.where(lost, u, r), drift, rest), inner), axes)
 
         def go_on(drift, launched, inner):
             del launched
-            return jax.tree.map(jnp.zeros_like, updates), drift, everybody(inner, num_workers=num_workers(axes))
+            nothing = jax.tree.map(lambda d: jnp.zeros(d.shape, d.dtype), updates)
+            return nothing, *as_own((drift, everybody(inner, num_workers=num_workers(axes))), axes)
 
         reduced, drift, inner = lax.cond(due, communicate, go_on, drift, state.launched, state.combine)
         launched, launched_at = state.launched, state.launched_at
         if delay_steps:
             launches = (step % every_steps == 0) & ~at_once
+            launched = as_own(launched, axes)
             launched = lax.cond(launches, lambda drift, _: drift, lambda _, before: before, drift, launched)
         if combiner.needs_arrivals:
             length = jnp.where(at_once, 1, jnp.minimum(every_steps, step - from_step))

@@ -59,7 +59,7 @@ def everybody(state: Any, *, num_workers: int) -> Any:
         if isinstance(node, Waited):
             metrics = {"step_seconds": jnp.zeros(()), "contributors": jnp.float32(num_workers)}
             return Waited(jnp.ones((), jnp.int32), metrics)
-        return Used(jnp.ones((), bool)) if isinstance(node, Used) else node
+        return Used(jnp.array(True)) if isinstance(node, Used) else node
 
     return jax.tree.map(change, state, is_leaf=lambda node: isinstance(node, Waited | Used))
 

@@ -75,15 +75,24 @@ def restore(
 ) -> Restored | None:
     """Restores an undamaged checkpoint, the "latest", the "best" or that of a step; None if there is none."""
     counters = initial_counters(setup)
-    tree = {"state": setup.abstract_state(sharding=layout.saved), "counters": counters.abstract()}
-    if evaluates_mean(setup.worker_shapes):
-        tree["mean_params"] = setup.worker_shapes.params
     with refusing():
-        restored = checkpoints.restore(tree, which=which)
+        restored = checkpoints.restore(abstract(setup, sharding=layout.saved), which=which)
     if restored is None:
         return None
     step, found = restored
     return Restored(step, layout.put(found["state"], STATE_AXES), counters.restored(found["counters"]))
+
+
+def abstract(setup: TrainSetup, *, sharding: Any = None) -> dict[str, Any]:
+    """Returns the shapes of what ``save`` saves.
+
+    Args:
+      setup: of the run.
+      sharding: of the per-worker fields, where no one process holds them whole.
+    """
+    state = setup.abstract_state(sharding=sharding)
+    mean_params = {"mean_params": state.params} if evaluates_mean(state) else {}
+    return {"state": state, "counters": initial_counters(setup).abstract(), **mean_params}
 
 
 def initial_counters(setup: TrainSetup) -> runs.RunCounters:
