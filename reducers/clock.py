@@ -21,6 +21,6 @@ def own_seconds(arrival_seconds: jax.Array | None, axes: tuple[str, ...]) -> jax
     return jnp.asarray(arrival_seconds, jnp.float32)[lax.axis_index(axes)]
 
 
-def latest(clock: jax.Array, axes: tuple[str, ...], *, given: jax.Array | None) -> jax.Array:
+def latest(clock: jax.Array, axes: tuple[str, ...], *, given: bool) -> jax.Array:
     """Returns the latest of all workers' clocks; 0, and sends nothing, where no arrival times are ``given``."""
-    return jnp.zeros(()) if given is None else lax.pmax(clock, axes)
+    return lax.pmax(clock, axes) if given else jnp.zeros(())

@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from reducers.apart import Apart
 from reducers.clock import latest, own_seconds
-from reducers.collectives import AxisName, agreed, axes_of, num_workers, sum_workers
+from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers, sum_workers
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
@@ -89,19 +89,26 @@ def elastic_averaging(
             raise ValueError(f"strength={strength}: must be at most 1 / num_workers, {1 / count:g} of {count} workers")
         due = agreed(state.num_updates, axes) % every_steps == 0
 
-        pull = jnp.where(due, strength, 0)
-        pulled = jax.tree.map(lambda u: (pull * u).astype(u.dtype), state.apart.drift)
+        # The difference before the local step is taken back from the one after it, which takes its place at once.
+        drift = jax.tree.map(lambda u, d: (u + d).astype(u.dtype), state.apart.drift, updates)
 
-        def nothing(pulled):
-            return jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), pulled)
+        def pulled(drift):
+            return jax.tree.map(lambda u, d: (strength * (u - d)).astype(u.dtype), drift, updates)
 
-        moved = lax.cond(due, lambda pulled: sum_workers(pulled, axes), nothing, pulled)
-        drift = jax.tree.map(
-            lambda u, p, m, d: (u - p - m + d).astype(u.dtype), state.apart.drift, pulled, moved, updates
-        )
+        def meet(drift):
+            return sum_workers(pulled(drift), axes), jnp.array(True)
+
+        def go_on(drift):
+            return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), drift), jnp.array(False)
+
+        def spring(drift):
+            return jax.tree.map(lambda u, p, m: (u - p - m).astype(u.dtype), drift, pulled(drift), moved)
+
+        moved, have_met = lax.cond(due, meet, go_on, drift)
+        drift = lax.cond(have_met, spring, lambda drift: drift, as_own(drift, axes))
         clock = state.seconds + own_seconds(arrival_seconds, axes)
         clock = jnp.where(due, jnp.maximum(clock, 0), clock)  # the others have come as far as the run has
-        reached = latest(clock, axes, given=arrival_seconds)
+        reached = latest(clock, axes, given=arrival_seconds is not None)
         metrics = {"communications": due.astype(jnp.float32), "step_seconds": reached}
         return moved, ElasticAveragingState(state.num_updates + 1, Apart(due, drift), clock - reached, metrics)
 

@@ -100,7 +100,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
         if arrival_seconds is not None:
             meet = lambda clock: _meet(clock, step, topology=topology, axes=axes)  # noqa: E731
             clock = jnp.maximum(clock + own, meet(clock)) if order == "combine_then_adapt" else meet(clock + own)
-        reached = latest(clock, axes, given=arrival_seconds)
+        reached = latest(clock, axes, given=arrival_seconds is not None)
         metrics = {"communications": jnp.ones(()), "step_seconds": reached}
         state = GossipState(state.num_updates + 1, Apart(jnp.zeros((), bool), drift), clock - reached, metrics)
         return jax.tree.map(lambda d: jnp.zeros(d.shape, d.dtype), updates), state

@@ -122,49 +122,42 @@ def local_sgd(
 
     def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
         extra_args.pop("contributes", None)
-        step = agreed(state.num_updates, axes) + 1
-        at_once = step <= from_step
-        since = step - delay_steps  # when what is due now was launched
-        due = at_once | ((since % every_steps == 0) & (since > from_step))
-        clock = state.seconds + own_seconds(arrival_seconds, axes)
+        turn = _turn(agreed(state.num_updates, axes) + 1, every=every_steps, delay=delay_steps, from_step=from_step)
+        seconds = state.seconds + own_seconds(arrival_seconds, axes)
         drift = jax.tree.map(lambda u, d: (u + d).astype(u.dtype), state.apart.drift, updates)
+        launched = as_own(state.launched, axes)
+        sent = launched if delay_steps else drift
+        if delay_steps and from_step:
+            sent = lax.cond(turn.at_once, lambda: drift, lambda: launched)
 
-        def communicate(drift, launched, inner):
-            sent, rest = drift, jax.tree.map(jnp.zeros_like, drift)
-            if delay_steps:
-                sent = jax.tree.map(lambda now, before: jnp.where(at_once, now, before), drift, launched)
-                rest = jax.tree.map(jnp.subtract, drift, sent)
-            needs = {"arrival_seconds": gather_workers(clock, axes)} if combiner.needs_arrivals else {}
+        def communicate(inner):
+            needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
             reduced, inner = combiner.update(sent, inner, params, **needs, **extra_args)
-            lost = overflowed(inner)  # then the progress is not, and goes with that of the next round
-            return reduced, *as_own((jax.tree.map(lambda u, r: jnp.where(lost, u, r), drift, rest), inner), axes)
+            # What overflowed has not arrived: it goes with the progress of the next round.
+            return reduced, as_own(inner, axes), agreed(~jnp.asarray(overflowed(inner)), axes)
 
-        def go_on(drift, launched, inner):
-            del launched
+        def go_on(inner):
             nothing = jax.tree.map(lambda d: jnp.zeros(d.shape, d.dtype), updates)
-            return nothing, *as_own((drift, everybody(inner, num_workers=num_workers(axes))), axes)
+            return nothing, as_own(everybody(inner, num_workers=num_workers(axes)), axes), jnp.array(False)
 
-        reduced, drift, inner = lax.cond(due, communicate, go_on, drift, state.launched, state.combine)
-        launched, launched_at = state.launched, state.launched_at
+        def rest(drift):
+            return jax.tree.map(jnp.subtract, drift, sent) if delay_steps else jax.tree.map(jnp.zeros_like, drift)
+
+        reduced, inner, arrived = lax.cond(turn.due, communicate, go_on, state.combine)
+        # That this depends on a result tells XLA that nobody reads any more what was sent: its place can be used.
+        drift = lax.cond(arrived, rest, lambda drift: drift, as_own(drift, axes))
         if delay_steps:
-            launches = (step % every_steps == 0) & ~at_once
-            launched = as_own(launched, axes)
-            launched = lax.cond(launches, lambda drift, _: drift, lambda _, before: before, drift, launched)
+            launched = lax.cond(turn.launches, lambda now, _: now, lambda _, before: before, drift, launched)
+        given = arrival_seconds is not None
         if combiner.needs_arrivals:
-            length = jnp.where(at_once, 1, jnp.minimum(every_steps, step - from_step))
-            time = {"steps_decided": jnp.where(due, length, 0).astype(jnp.float32)}
-            clock = jnp.where(due, 0, clock)
+            time, clocks = _time_of_rounds(turn), (jnp.where(turn.due, 0, seconds), state.launched_at)
+        elif delay_steps:
+            time, clocks = _time_with_delay(turn, seconds, state.launched_at, given=given, axes=axes)
         else:
-            if delay_steps:
-                clock = jnp.where(due & ~at_once, jnp.maximum(clock, launched_at), clock)
-            reached = latest(clock, axes, given=arrival_seconds)
-            time = {"step_seconds": reached}
-            clock = jnp.where(at_once if delay_steps else due, 0, clock - reached)
-            if delay_steps:
-                launched_at = jnp.where(launches, 0, launched_at - reached)
-        metrics = {"communications": due.astype(jnp.float32), **time}
-        state = LocalSgdState(inner, state.num_updates + 1, Apart(due, drift), launched, clock, launched_at, metrics)
-        return reduced, state
+            told = latest(seconds, axes, given=given)
+            time, clocks = {"step_seconds": told}, (jnp.where(turn.due, 0, seconds - told), state.launched_at)
+        metrics = {"communications": turn.due.astype(jnp.float32), **time}
+        return reduced, LocalSgdState(inner, state.num_updates + 1, Apart(turn.due, drift), launched, *clocks, metrics)
 
     return combiner.like(
         init_fn,
@@ -175,3 +168,43 @@ def local_sgd(
         reduces="updates",
         hands_on="sometimes",
     )
+
+
+class _Turn(NamedTuple):
+    """What is to be done in an update, each [] and the same on all workers.
+
+    Attributes:
+      at_once: bool, whether progress is combined without delay and round, since the run has just begun.
+      due: bool, whether progress is combined.
+      launches: bool, whether progress is launched, with a delay.
+      round_steps: int32, the steps of the round that ends here, if one does.
+    """
+
+    at_once: jax.Array
+    due: jax.Array
+    launches: jax.Array
+    round_steps: jax.Array
+
+
+def _turn(step: jax.Array, *, every: int, delay: int, from_step: int) -> _Turn:
+    """Returns what is to be done in a step, counted from 1."""
+    at_once = step <= from_step
+    launched = step - delay  # the step in which what is due now was launched
+    due = at_once | ((launched % every == 0) & (launched > from_step))
+    round_steps = jnp.where(at_once, 1, jnp.minimum(every, step - from_step))
+    return _Turn(at_once, due, (step % every == 0) & ~at_once, round_steps)
+
+
+def _time_of_rounds(turn: _Turn) -> dict[str, jax.Array]:
+    """Returns how many steps are decided; the reducer that leaves workers out tells the time of the round."""
+    return {"steps_decided": jnp.where(turn.due, turn.round_steps, 0).astype(jnp.float32)}
+
+
+def _time_with_delay(
+    turn: _Turn, seconds: jax.Array, launched_at: jax.Array, *, given: bool, axes: tuple[str, ...]
+) -> tuple[dict[str, jax.Array], tuple[jax.Array, jax.Array]]:
+    """Returns the time that is told, and both clocks since: a worker waits until all have launched what is due."""
+    seconds = jnp.where(turn.due & ~turn.at_once, jnp.maximum(seconds, launched_at), seconds)
+    told = latest(seconds, axes, given=given)
+    clocks = jnp.where(turn.at_once, 0, seconds - told), jnp.where(turn.launches, 0, launched_at - told)
+    return {"step_seconds": told}, clocks

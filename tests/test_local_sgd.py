@@ -290,7 +290,7 @@ def test_a_predicate_that_differs_between_lanes_is_no_condition():
     def own(g, state):  # of a count of each worker's own
         return lax.cond(state.num_updates % 3 == 2, lambda g: lax.pmean(g, WORKER), jnp.zeros_like, g)
 
-    assert conditions(reducer.update) == 1 and conditions(own) == 0
+    assert conditions(reducer.update) == 2 and conditions(own) == 0
 
 
 # ---- what else a run may have ------------------------------------------------------------------------------------
