@@ -174,7 +174,7 @@ CASES = (
     Case(
         "elastic_averaging",
         lambda g: np.zeros_like(g[0]),
-        kwargs={"every_steps": 2, "strength": 0.125},
+        kwargs={"every_steps": 2},
         homogeneous=False,
         hands_on="sometimes",
         **APART,
