@@ -1,4 +1,4 @@
-"""DiLoCo: workers train a byte transformer on their own, by AdamW, and every 50 steps an outer optimizer takes the mean.
+"""DiLoCo: workers train a byte transformer on their own, by AdamW; every 50 steps an outer optimizer takes the mean.
 
     TFDS_DATA_DIR=... make train ARGS="--config=configs/diloco.py"   # 8 workers x 8 sequences of Tiny Shakespeare
     make train ARGS="--config=configs/diloco.py:smoke"               # seconds, on built-in text
