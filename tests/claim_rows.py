@@ -38,6 +38,7 @@ def anything(labels=None, *, end=0.98):
         "staleness_max": 12.0,
         "bytes_per_worker": 1e6,
         "examples_per_second": 1e3,
+        "gradient_seconds": 1e-3,
     }
 
 
