@@ -61,13 +61,15 @@ def test_configs_are_what_the_labels_say(scale):
 )
 def test_verdicts(changes, word):
     verdict = CLAIM.verdict(rows(**changes))
-    assert verdict.word == word and len(verdict.contrasts) == (0 if word == UNTESTED else 3)
+    assert verdict.word == word and len(verdict.contrasts) == (0 if word == UNTESTED else 6)
 
 
-def test_differences_are_those_from_the_margin():
-    contrast = CLAIM.verdict(rows({4: 0.969}, spread=0.0001)).contrasts[-1]
-    assert contrast.compared == "delay 4 not worse by 0.25" and contrast.difference == pytest.approx(0.15, abs=0.01)
-    assert contrast.corrected == "Holm, 3 tests"
+def test_differences_are_those_from_no_delay():
+    within, beyond = (CLAIM.verdict(rows({4: 0.969}, spread=0.0001)).contrasts[i] for i in (2, 5))
+    assert within.compared == "delay 4 not worse by over 0.25" and beyond.compared == "delay 4 worse by over 0.25"
+    for contrast in (within, beyond):
+        assert contrast.difference == pytest.approx(-0.1, abs=0.01) and contrast.corrected == "Holm, 3 tests"
+    assert within.p < 1e-6 and beyond.p > 0.99
 
 
 def test_all_seeds_of_all_delays_are_needed():

@@ -23,7 +23,7 @@ from experiments.experiment import (
     holds,
 )
 from experiments.paper_table import Cell
-from experiments.significance import Contrast, holm, welch
+from experiments.significance import Contrast, Side, holm, welch_against
 from experiments.tuning import Tuned
 
 WORKERS, BATCH = 8, 16
@@ -91,27 +91,26 @@ def _ends(rows: Rows, delay: int) -> list[float]:
     return [end if math.isfinite(end) else 0.0 for end in ends]
 
 
-def _against_margin(rows: Rows, delay: int) -> tuple[Contrast, Contrast]:
-    """Tests whether a delay ends above no delay less the margin, and whether it ends below that."""
-    ends, others = _ends(rows, delay), [end - MARGIN for end in _ends(rows, 0)]
-    within = welch(ends, others, compared=f"delay {delay} not worse by {MARGIN:g}", side="greater", unit="points")
-    beyond = welch(ends, others, compared=f"delay {delay} worse by over {MARGIN:g}", side="less", unit="points")
-    return within, beyond
+def _against_margin(rows: Rows, delay: int, *, side: Side) -> Contrast:
+    """Tests whether a delay ends above no delay less the margin, or below that."""
+    compared = f"delay {delay} {'not worse' if side == 'greater' else 'worse'} by over {MARGIN:g}"
+    ends, others = _ends(rows, delay), _ends(rows, 0)
+    return welch_against(ends, others, by=-MARGIN, side=side, compared=compared, unit="points")
 
 
 def _judge(rows: Rows) -> Verdict:
     none = _ends(rows, 0)
     if not statistics.fmean(none) > LEARNED:
         return Verdict.untested(f"Without delay little is learnt: the runs end at {Sample.of(none, digits=2)} %.")
-    within, beyond = map(holm, zip(*(_against_margin(rows, delay) for delay in DELAYS if delay), strict=True))
+    sides: tuple[Side, Side] = ("greater", "less")
+    within, beyond = (holm([_against_margin(rows, delay, side=side) for delay in DELAYS if delay]) for side in sides)
     own = ", ".join(f"{ask.accuracy(same)} with delay {delay}" for delay, same in _found(rows).items())
     parts = "; ".join(f"{contrast.compared}: {holds(contrast.holds)}" for contrast in [*within, *beyond])
     because = f"At the end: {own}. {parts}."
-    if all(contrast.holds for contrast in within):
-        return Verdict.of(True, because, contrasts=within)
-    if any(contrast.holds for contrast in beyond):
-        return Verdict.of(False, because, contrasts=beyond)
-    return Verdict.untested(because)
+    held = all(contrast.holds for contrast in within)
+    if not held and not any(contrast.holds for contrast in beyond):
+        return Verdict.untested(because)
+    return Verdict.of(held, because, contrasts=[*within, *beyond])
 
 
 def exposed(*, link_seconds: float, step_seconds: float, delay: int) -> float:
@@ -246,5 +245,9 @@ EXPERIMENT = Experiment(
         "Before the rule was written, two trials each with seeds that are not of this claim, without delay and with a "
         "delay of 4, set the length of the runs and the rates. They ended within 0.3 points of each other on the "
         "validation split, those with the delay lower. The margin is that of the claim on all reducers.",
+        "Seen after the runs: delays of 1 and 2 steps are each within the margin, and a delay of a whole round is not. "
+        "The later the average, the lower the rate that ends best. A delay of one step already hides most of what "
+        "workers wait for each other. On this machine the small MLP computes a step in a twentieth of the time that "
+        "its parameters take over the link, so that no delay of up to a round hides all of it.",
     ),
 )
