@@ -104,19 +104,27 @@ class Reduction:
         return time.perf_counter() - began
 
 
-def benchmark(*, repeats: int, log: Log, num_floats: int = FLOATS, whole: Sequence[str] = tuple(WHOLE)) -> Found:
+def benchmark(
+    *,
+    repeats: int,
+    log: Log,
+    leaves_like: str = "resnet50_like",
+    num_floats: int = FLOATS,
+    whole: Sequence[str] = tuple(WHOLE),
+) -> Found:
     """Measures reductions with their updates in turns, then whole steps.
 
     Args:
       repeats: the number of counted rounds.
       log: called with lines of progress.
+      leaves_like: one of ``leaves.SIZED``.
       num_floats: the number of floats of a gradient.
       whole: the whole steps to measure.
     """
     keep_freed_memory()
     configure_cpu_devices(WORKERS, num_devices=WORKERS)
     layout = Layout.of(WORKERS, num_devices=WORKERS)
-    ((_, shapes),) = leaves.sets(["resnet50_like"], sizes=[num_floats])
+    ((_, shapes),) = leaves.sets([leaves_like], sizes=[num_floats])
     updates = random_gradients(shapes, layout)
     contenders = {MEAN: Reduction(reducers.mean(AXES), updates, layout=layout)}
     for name, (make, num_steps, _) in CASES.items():

@@ -28,6 +28,7 @@ from typing import Any
 import optax
 
 from reducers.adacons import adacons
+from reducers.adaptive_batch import adaptive_batch
 from reducers.adasum import adasum
 from reducers.agreement_scaled_mean import agreement_scaled_mean
 from reducers.apart import Apart, apart, own_params
@@ -73,6 +74,7 @@ __all__ = [
     "Traffic",
     "Waited",
     "adacons",
+    "adaptive_batch",
     "adasum",
     "agreement_scaled_mean",
     "all_finite",
@@ -118,6 +120,7 @@ __all__ = [
 REDUCERS = ReducerRegistry(
     {
         "adacons": adacons,
+        "adaptive_batch": adaptive_batch,
         "adasum": adasum,
         "agreement_scaled_mean": agreement_scaled_mean,
         "backup_workers": backup_workers,

@@ -34,7 +34,7 @@ def elastic_averaging(
     axis_name: AxisName,
     *,
     every_steps: Annotated[int, "[1, inf)"],
-    strength: Annotated[float, "(0, 1]"],
+    strength: Annotated[float, "(0, 1]"] | None = None,
 ) -> Reducer:
     r"""Pulls each worker and a centre towards each other at every H-th update; the centre is what is shared.
 
@@ -52,7 +52,8 @@ def elastic_averaging(
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first.
       every_steps: H.
-      strength: a, the share of the difference; at most 1 / n, at which the centre becomes the mean of the workers.
+      strength: a, the share of the difference; at most 1 / n, at which the centre becomes the mean of the workers. None
+        is 0.9 / n, as in the example of the authors' code.
 
     Returns:
       A reducer whose state holds one copy of the parameters of each worker: map it over the worker axis.
@@ -85,15 +86,16 @@ def elastic_averaging(
     def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
         del params, extra_args
         count = num_workers(axes)
-        if not isinstance(strength, jax.Array) and strength * count > 1 + 1e-6:
-            raise ValueError(f"strength={strength}: must be at most 1 / num_workers, {1 / count:g} of {count} workers")
+        share = 0.9 / count if strength is None else strength
+        if not isinstance(share, jax.Array) and share * count > 1 + 1e-6:
+            raise ValueError(f"strength={share}: must be at most 1 / num_workers, {1 / count:g} of {count} workers")
         due = agreed(state.num_updates, axes) % every_steps == 0
 
         # The difference before the local step is taken back from the one after it, which takes its place at once.
         drift = jax.tree.map(lambda u, d: (u + d).astype(u.dtype), state.apart.drift, updates)
 
         def pulled(drift):
-            return jax.tree.map(lambda u, d: (strength * (u - d)).astype(u.dtype), drift, updates)
+            return jax.tree.map(lambda u, d: (share * (u - d)).astype(u.dtype), drift, updates)
 
         def meet(drift):
             return sum_workers(pulled(drift), axes), jnp.array(True)

@@ -7,7 +7,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.apart import Apart
-from reducers.clock import latest, own_seconds
+from reducers.clock import first_of_round, latest, of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
 from reducers.combine import combiner_of
 from reducers.communication import overflowed
@@ -109,7 +109,6 @@ def local_sgd(
     def init_fn(params):
         zeros = jax.tree.map(jnp.zeros_like, params)
         zero = jnp.zeros(())
-        time = "steps_decided" if combiner.needs_arrivals else "step_seconds"
         return LocalSgdState(
             combine=combiner.init(params),
             num_updates=jnp.zeros((), jnp.int32),
@@ -117,7 +116,7 @@ def local_sgd(
             launched=jax.tree.map(jnp.zeros_like, params) if delay_steps else None,
             seconds=zero,
             launched_at=zero,
-            metrics={"communications": zero, time: zero},
+            metrics={"communications": zero, **first_of_round(leaves_out=combiner.needs_arrivals)},
         )
 
     def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
@@ -148,16 +147,22 @@ def local_sgd(
         drift = lax.cond(arrived, rest, lambda drift: drift, as_own(drift, axes))
         if delay_steps:
             launched = lax.cond(turn.launches, lambda now, _: now, lambda _, before: before, drift, launched)
-        given = arrival_seconds is not None
-        if combiner.needs_arrivals:
-            time, clocks = _time_of_rounds(turn), (jnp.where(turn.due, 0, seconds), state.launched_at)
-        elif delay_steps:
-            time, clocks = _time_with_delay(turn, seconds, state.launched_at, given=given, axes=axes)
+        given, launched_at = arrival_seconds is not None, state.launched_at
+        if delay_steps:
+            time, seconds, launched_at = _time_with_delay(turn, seconds, launched_at, given=given, axes=axes)
         else:
-            told = latest(seconds, axes, given=given)
-            time, clocks = {"step_seconds": told}, (jnp.where(turn.due, 0, seconds - told), state.launched_at)
+            time, seconds = of_round(
+                seconds,
+                due=turn.due,
+                round_steps=turn.round_steps,
+                leaves_out=combiner.needs_arrivals,
+                given=given,
+                axes=axes,
+            )
         metrics = {"communications": turn.due.astype(jnp.float32), **time}
-        return reduced, LocalSgdState(inner, state.num_updates + 1, Apart(turn.due, drift), launched, *clocks, metrics)
+        return reduced, LocalSgdState(
+            inner, state.num_updates + 1, Apart(turn.due, drift), launched, seconds, launched_at, metrics
+        )
 
     return combiner.like(
         init_fn,
@@ -195,16 +200,11 @@ def _turn(step: jax.Array, *, every: int, delay: int, from_step: int) -> _Turn:
     return _Turn(at_once, due, (step % every == 0) & ~at_once, round_steps)
 
 
-def _time_of_rounds(turn: _Turn) -> dict[str, jax.Array]:
-    """Returns how many steps are decided; the reducer that leaves workers out tells the time of the round."""
-    return {"steps_decided": jnp.where(turn.due, turn.round_steps, 0).astype(jnp.float32)}
-
-
 def _time_with_delay(
     turn: _Turn, seconds: jax.Array, launched_at: jax.Array, *, given: bool, axes: tuple[str, ...]
-) -> tuple[dict[str, jax.Array], tuple[jax.Array, jax.Array]]:
-    """Returns the time that is told, and both clocks since: a worker waits until all have launched what is due."""
+) -> tuple[dict[str, jax.Array], jax.Array, jax.Array]:
+    """Returns the time that is told, and both clocks after it: a worker waits until all have launched what is due."""
     seconds = jnp.where(turn.due & ~turn.at_once, jnp.maximum(seconds, launched_at), seconds)
     told = latest(seconds, axes, given=given)
-    clocks = jnp.where(turn.at_once, 0, seconds - told), jnp.where(turn.launches, 0, launched_at - told)
-    return {"step_seconds": told}, clocks
+    seconds, launched_at = jnp.where(turn.at_once, 0, seconds - told), jnp.where(turn.launches, 0, launched_at - told)
+    return {"step_seconds": told}, seconds, launched_at

@@ -94,6 +94,15 @@ APART = {"consensus": False, "reduces": "updates"}  # nothing is due in the firs
 
 CASES = (
     Case("adacons", adacons, granularity="model", consensus=False, homogeneous=False, takes_mask=True),
+    Case(
+        "adaptive_batch",
+        lambda g: g.mean(0),
+        kwargs={"rule": "norm_test"},
+        homogeneous=False,
+        reduces="gradients",
+        hands_on="sometimes",
+        min_workers=2,
+    ),
     Case("agreement_scaled_mean", gram_oracles.agreement_scaled_mean, granularity="model", takes_mask=True),
     Case(
         "corrupt",
@@ -174,7 +183,7 @@ CASES = (
     Case(
         "elastic_averaging",
         lambda g: np.zeros_like(g[0]),
-        kwargs={"every_steps": 2, "strength": 0.125},
+        kwargs={"every_steps": 2},
         homogeneous=False,
         hands_on="sometimes",
         **APART,

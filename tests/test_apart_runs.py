@@ -144,6 +144,7 @@ def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_killed_at_twenty_random_moments_on_other_layouts(finished, tmp_path):
     """SIGKILL at random moments of real processes, each on another layout: within rounding of the run on one."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

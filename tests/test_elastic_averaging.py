@@ -70,5 +70,5 @@ def test_a_strength_with_which_the_centre_overshoots_is_refused():
     reducer = reducers.elastic_averaging("worker", every_steps=1, strength=0.2)
     with pytest.raises(ValueError, match=r"^strength=0.2: must be at most 1 / num_workers, 0.125 of 8 workers"):
         reducers.traffic(reducer, jnp.zeros(3), axis_sizes={"worker": 8})
-    with pytest.raises(ValueError, match=r"^strength=0.0: must be float in \(0, 1\]$"):
+    with pytest.raises(ValueError, match=r"^strength=0.0: must be float in \(0, 1\] or None$"):
         reducers.elastic_averaging("worker", every_steps=1, strength=0.0)

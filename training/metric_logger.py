@@ -138,6 +138,11 @@ class MetricLogger:
         """Returns the bytes that a worker sent in a step: those of a communication, if the step had one."""
         return self._bytes_per_worker(numbers) * numbers.get("communications", 1)
 
+    def _batch_examples(self, numbers: Numbers) -> Numbers:
+        """Returns the examples of an update, where a batch may have several steps."""
+        steps = numbers.get("batch_steps")
+        return {} if steps is None else {"batch_examples": steps * self._setup.examples_per_step}
+
     def _bytes_per_worker(self, numbers: Numbers) -> float:
         """Returns the traced program's traffic, unless the reducer's state says what it would send on a wire."""
         return numbers.get("bytes_per_worker", self._setup.traffic.bytes_per_worker)
@@ -167,6 +172,7 @@ class MetricLogger:
             "bytes_per_worker": self._bytes_per_worker(measured),
             "sent_bytes": step * self._sent_bytes({}) if counters.sent_bytes is None else counters.sent_bytes,
             **of_gradients,
+            **self._batch_examples(measured),
             **measured,
         }
         if self._records:
