@@ -382,6 +382,23 @@ def real_backup(rows):
     return decided(all_significant([stats.ttest_rel(ours, other, alternative="less").pvalue for other in others]))
 
 
+def delayed_averaging(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["delay"]].append(np.nan_to_num(100 * row["accuracy"][-1]))
+    if not np.mean(ends[0]) > 90:
+        return "not tested"
+
+    def p_values(side):
+        least = np.array(ends[0]) - 0.25
+        return [stats.ttest_ind(ends[d], least, equal_var=False, alternative=side).pvalue for d in (1, 2, 4)]
+
+    if all_significant(p_values("greater")):
+        return HELD
+    return FAILED if rejected(p_values("less")).any() else "not tested"
+
+
 def partitioned_state(rows):
     exact = all(abs(row["measured"] - row["state"]) <= 1e-3 * row["state"] for row in rows if "measured" in row)
     shares = [
@@ -416,6 +433,7 @@ AGAIN = {
         real_clock,
         decentralised_staleness,
         real_backup,
+        delayed_averaging,
         partitioned_state,
     )
 }
