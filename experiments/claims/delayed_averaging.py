@@ -196,10 +196,10 @@ def _draw(rows: Rows, figure: Figure) -> None:
     for position, ratio in enumerate(RATIOS):
         waits = [max(0.0, ratio - delay) / EVERY for delay in along]
         colour = drawing.COLOURS[position]
-        panels[1].plot(along, waits, color=colour, label=f"communication = {ratio} step{'s'[: ratio > 1]}")
+        panels[1].plot(along, waits, color=colour, label=f"{ratio} step{'s'[: ratio > 1]}")
     panels[1].set(xlabel="delay (steps)", ylabel="waiting a step, in steps", xticks=DELAYS, title="by arithmetic")
-    panels[1].set(ylim=(None, 1.35 * max(RATIOS) / EVERY))  # room for the legend
-    panels[1].legend(fontsize=7, ncols=2)
+    panels[1].set(ylim=(None, 1.3 * max(RATIOS) / EVERY))  # room for the legend
+    panels[1].legend(fontsize=7, ncols=len(RATIOS), title="a communication takes", title_fontsize=7)
 
 
 EXPERIMENT = Experiment(
