@@ -34,6 +34,8 @@ def anything(labels=None, *, end=0.98):
         "accuracy": [end * (1 - 0.5**step) for step in steps[:-1]] + [end],
         "bits_per_dim": losses,
         "masked_lm_loss": losses,
+        "loss": losses,
+        "sent_bytes": [1e6 * step for step in steps],
         "staleness_mean": 7.0,
         "staleness_max": 12.0,
         "bytes_per_worker": 1e6,
