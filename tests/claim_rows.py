@@ -41,6 +41,11 @@ def anything(labels=None, *, end=0.98):
         "bytes_per_worker": 1e6,
         "examples_per_second": 1e3,
         "gradient_seconds": 1e-3,
+        "examples": [320 * step for step in steps],
+        "updates": [10.0 * step for step in steps],
+        "length": 1.0,
+        "length_of_mean": 0.5,
+        "cosine": 0.1,
     }
 
 
