@@ -92,5 +92,5 @@ def test_it_is_reported():
     panels = report.draw(CLAIM, found).axes
     assert [axes.get_title() for axes in panels] == list(adaptive_batch.TASKS)
     assert [len(axes.lines) for axes in panels] == [4, 4, 4]
-    assert list(panels[0].lines[0].get_xdata()) == [4800, 9600]
+    assert list(panels[0].lines[0].get_xdata()) == [4.8, 9.6]
     assert str(CLAIM.basis(found)) == "digits, mnist, softmax regression and a small CNN, n = 5"

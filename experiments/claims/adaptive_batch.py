@@ -39,6 +39,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 CHAIN = ((STEP, SGD), (BOTH, STEP))  # each better than the other, in the claim
 MARK = "READ: abstract, arXiv 2402.05264"
+WIDE = 5.0  # ratio of losses from which on a figure's axis is logarithmic
 
 
 class Task(NamedTuple):
@@ -193,15 +194,21 @@ def _table(rows: Rows) -> Table:
 def _draw(rows: Rows, figure: Figure) -> None:
     cells = _cells(rows)
     tasks = [task for task in TASKS if any(key[0] == task for key in cells)] or list(TASKS)[:1]
-    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+    for axes, task in zip(panels, tasks, strict=True):
+        means: list[float] = []
         for position, method in enumerate(METHODS):
             if same := cells.get((task, method)):
-                label = f"{method}, rate {same[0]['rate']:g}"
-                drawing.band(axes, same[0]["examples"], ask.curve(same, "loss"), position=position, label=label)
-        axes.set(xlabel="examples", title=task, yscale="log")
-        drawing.plain_numbers(axes.yaxis)
+                samples, thousands = ask.curve(same, "loss"), [count / 1000 for count in same[0]["examples"]]
+                drawing.band(axes, thousands, samples, position=position, label=f"{method}, rate {same[0]['rate']:g}")
+                means += [sample.mean for sample in samples]
+        axes.set(xlabel="thousands of examples", title=task)
+        if means and max(means) > WIDE * min(means):
+            axes.set_yscale("log")
+            drawing.plain_numbers(axes.yaxis)
         if axes.lines:
             axes.legend(fontsize=6)
+    panels[0].set_ylabel("loss on the test split (nats)")
 
 
 EXPERIMENT = Experiment(
@@ -236,12 +243,17 @@ EXPERIMENT = Experiment(
         "examples, and all methods see the same examples: a larger batch makes fewer updates of them.",
         "Differs from the paper in: the tasks; that the variances of the tests are estimated from the gradients of "
         "8 workers, not of single examples; that batches are whole numbers of steps; theta, which is 0.9 or 0.1 in "
-        "a third party's port (READ), where at 0.9 the batch does not grow here.",
+        "a third party's port (READ); with the config of this claim the batch does not grow at 0.9.",
         "The CNN is that of configs/mnist_cnn.py. Each rate is picked with one seed, because other work shared the "
         "machine; the tests do not account for the uncertainty of the picks.",
         "Before the rule was written, seven trials of softmax regression on digits, one on MNIST and one of the "
         "CNN, all with a seed that is not of this claim, set the length of the runs and where the grids begin. On "
         "digits the adaptive step ended lower than SGD, and the adaptive batch, of 64 examples at the end, as the "
         "constant one.",
+        "Seen after the runs: the adaptive step, with a rate of its own, ends above SGD with a constant rate of its "
+        "own in two tasks, and not apart from it in the third. The abstract does not say how SGD's rate was chosen. "
+        "The step never grows again, by its equation; the loss of the CNN is still falling when its 300 steps are "
+        "over. The adaptive batch alone ends nearly where SGD does in all three, with 0.55 to 0.77 times the "
+        "updates, and so of the communication; no test was stated for that.",
     ),
 )
