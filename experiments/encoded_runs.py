@@ -1,0 +1,105 @@
+"""Training with encoded gradients: each encoding at its own learning rate, its accuracy at the end, what it sends."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments import datasets
+from experiments import rows as ask
+from experiments.experiment import Row, Rows, Run, Sample, Scale, evaluations_of
+from experiments.tuning import ONE_SEED, Tuned
+
+FULL = "full"
+WORKERS, BATCH = 8, 16
+LEARNED = 90.0  # % of test accuracy that full gradients must end at, or there is nothing to be lost
+STEPS: Mapping[Scale, int] = {"smoke": 40, "laptop": 1000}
+RATES = (0.015, 0.03, 0.06)
+MODEL = f"MLP of 64 hidden units, {WORKERS} workers"
+SELECTION = (
+    "The learning rate of each encoding: most accurate at the end on the validation split, one seed, of "
+    f"{', '.join(f'{rate:g}' for rate in RATES)}, a grid that goes on by its own ratio until the pick is inside."
+)
+RECIPE = (
+    f"configs/mnist.py with an MLP of 64 hidden units in place of LeNet-5, {BATCH} examples a worker and step, and "
+    f"{STEPS['laptop']:,} steps: momentum SGD, one-cycle schedule. All leaves are encoded, small ones too "
+    "(`min_elements=1`). All workers draw from the same data. What encodings draw at random is the same in all seeds."
+)
+ONE_PICK = (
+    "Each rate is picked with one seed, because other work shared the machine; the tests do not account for the "
+    "uncertainty of the picks."
+)
+reduce = evaluations_of("step", "epoch", "accuracy", "sent_bytes")
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedRuns:
+    """Encodings side by side, and full gradients among them.
+
+    Attributes:
+      encodings: name -> the block ``config.communication``.
+      rates: name -> learning rates that are tried at first, of those that need others than `RATES`.
+    """
+
+    encodings: Mapping[str, Mapping[str, Any]]
+    rates: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def tuned(self) -> Tuned:
+        """The runs."""
+        return Tuned(
+            points=lambda scale: [{"encoding": name} for name in self.encodings],
+            grid=lambda scale, point: self.rates.get(point["encoding"], RATES),
+            recipe=self._recipe,
+            seeds={"smoke": 1, "laptop": 5},
+            tuning_seeds=ONE_SEED,
+            first=("data",),
+        )
+
+    def found(self, rows: Rows) -> dict[str, list[Row]]:
+        """Returns the reported rows of each encoding that has some."""
+        return {name: same for name in self.encodings if (same := self.tuned.tests(rows, encoding=name))}
+
+    def ends(self, rows: Rows, name: str) -> list[float]:
+        """Returns the accuracies at the end, in percent; one that is not finite counts as nothing learnt."""
+        ends = [100 * ask.last(row, "accuracy") for row in self.tuned.tests(rows, encoding=name)]
+        return [end if math.isfinite(end) else 0.0 for end in ends]
+
+    def accuracy(self, rows: Rows, name: str) -> Sample:
+        """Returns the accuracy at the end, in percent."""
+        return Sample.of(self.ends(rows, name), digits=2, unit="%")
+
+    def sent(self, rows: Rows, name: str) -> float:
+        """Returns the bytes that a worker sends in a run, mean of the seeds."""
+        return statistics.fmean(ask.last(row, "sent_bytes") for row in self.tuned.tests(rows, encoding=name))
+
+    def learnt_little(self, rows: Rows) -> str:
+        """Returns a sentence if full gradients learn little, so that no encoding could lose anything; else ""."""
+        if statistics.fmean(self.ends(rows, FULL)) > LEARNED:
+            return ""
+        return f"With full gradients little is learnt: the runs end at {self.accuracy(rows, FULL)}."
+
+    def at_the_end(self, rows: Rows) -> str:
+        """Returns the accuracy of each encoding, in words."""
+        return ", ".join(f"{name} {self.accuracy(rows, name)}" for name in self.found(rows))
+
+    def _recipe(self, scale: Scale, *, encoding: str, rate: float) -> Run:
+        data, steps = datasets.image_set(scale), STEPS[scale]
+        block = self.encodings[encoding]
+        overrides = {
+            **data,
+            "model.name": "mlp",
+            "model.hidden_sizes": (64,),
+            "optimizer.learning_rate": rate,
+            "learning_rate_scaling": "none",
+            **{f"communication.{key}": value for key, value in block.items()},
+            "num_workers": WORKERS,
+            "batch_size_per_worker": BATCH,
+            "train_epochs": None,
+            "train_steps": steps,
+            **{f"{key}_every_epochs": None for key in ("eval", "checkpoint")},
+            **{f"{key}_every_steps": steps // 10 for key in ("log", "eval")},
+            "checkpoint_every_steps": steps,
+        }
+        return Run(labels={"data": data["data.name"]}, spec="configs/mnist.py", overrides=overrides)
