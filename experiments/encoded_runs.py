@@ -1,4 +1,4 @@
-"""Training with encoded gradients: each encoding at its own learning rate, its accuracy at the end, what it sends."""
+"""Training with encoded gradients: each encoding at its own learning rate, its accuracy at the end, its bytes."""
 
 import dataclasses
 import math
@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments import datasets
 from experiments import rows as ask
-from experiments.experiment import Row, Rows, Run, Sample, Scale, evaluations_of
+from experiments.experiment import Experiment, Row, Rows, Run, Sample, Scale, evaluations_of
 from experiments.tuning import ONE_SEED, Tuned
 
 FULL = "full"
@@ -16,7 +16,6 @@ WORKERS, BATCH = 8, 16
 LEARNED = 90.0  # % of test accuracy that full gradients must end at, or there is nothing to be lost
 STEPS: Mapping[Scale, int] = {"smoke": 40, "laptop": 1000}
 RATES = (0.015, 0.03, 0.06)
-MODEL = f"MLP of 64 hidden units, {WORKERS} workers"
 SELECTION = (
     "The learning rate of each encoding: most accurate at the end on the validation split, one seed, of "
     f"{', '.join(f'{rate:g}' for rate in RATES)}, a grid that goes on by its own ratio until the pick is inside."
@@ -30,12 +29,11 @@ ONE_PICK = (
     "Each rate is picked with one seed, because other work shared the machine; the tests do not account for the "
     "uncertainty of the picks."
 )
-reduce = evaluations_of("step", "epoch", "accuracy", "sent_bytes")
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedRuns:
-    """Encodings side by side, and full gradients among them.
+    """Encodings side by side, and full gradients among them; ``experiment`` makes a claim of them.
 
     Attributes:
       encodings: name -> the block ``config.communication``.
@@ -56,6 +54,17 @@ class EncodedRuns:
             tuning_seeds=ONE_SEED,
             first=("data",),
         )
+
+    def experiment(self, **declared: Any) -> Experiment:
+        """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule, and what else is its own."""
+        parts: dict[str, Any] = {
+            "selection": SELECTION,
+            "runs": self.tuned.runs,
+            "reduce": evaluations_of("step", "epoch", "accuracy", "sent_bytes"),
+            "basis": lambda rows: self.tuned.basis(rows, model=f"MLP of 64 hidden units, {WORKERS} workers"),
+            "tuned": self.tuned,
+        }
+        return Experiment(**{**parts, **declared})
 
     def found(self, rows: Rows) -> dict[str, list[Row]]:
         """Returns the reported rows of each encoding that has some."""

@@ -4,10 +4,12 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from experiments import drawing, encoded_runs, paper_table
 from experiments.drawing import Figure
 from experiments.encoded_runs import FULL, WORKERS, EncodedRuns
-from experiments.experiment import Experiment, Finding, Quoted, Rows, Table, Verdict, holds
+from experiments.experiment import Finding, Quoted, Rows, Table, Verdict, holds
 from experiments.paper_table import Cell
 from experiments.significance import Contrast, holm, welch, welch_against
 
@@ -95,12 +97,9 @@ def compression(rows: Rows, name: str) -> float:
 
 
 def _on_the_line(rows: Rows, name: str) -> float:
-    """Returns the accuracy at as many bytes on the line through the fixed widths, in percent."""
-    sent = RUNS.sent(rows, name)
-    line = [(RUNS.sent(rows, fixed), statistics.fmean(RUNS.ends(rows, fixed))) for fixed in FIXED]
-    low = max(place for place in range(len(line) - 1) if not place or line[place][0] <= sent)
-    (x0, y0), (x1, y1) = line[low : low + 2]
-    return y0 + (y1 - y0) * (sent - x0) / (x1 - x0)
+    """Returns the accuracy at as many bytes on the line through the fixed widths, in percent; beyond it its end."""
+    places, means = zip(*((RUNS.sent(rows, n), statistics.fmean(RUNS.ends(rows, n))) for n in FIXED), strict=True)
+    return float(np.interp(RUNS.sent(rows, name), places, means))
 
 
 def _all_there(rows: Rows) -> bool:
@@ -165,7 +164,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
     axes.legend(fontsize=8, loc="lower right")
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = RUNS.experiment(
     number=34,
     title="Bits that follow the gradient",
     claim="Dynamic quantisation has a better trade-off of communication and accuracy than fixed bits.",
@@ -179,13 +178,8 @@ EXPERIMENT = Experiment(
     f"less than {MARGIN:g} percentage points (one-sided Welch tests against the margin, Holm's correction). Not "
     f"tested if none of this is shown, if full gradients do not end above {encoded_runs.LEARNED:g} %, or if 2 bits are "
     "not shown to end below full gradients (one-sided Welch test): then there is nothing to trade.",
-    selection=encoded_runs.SELECTION,
     hours={"smoke": 0.1, "laptop": 0.3},
-    runs=RUNS.tuned.runs,
-    reduce=encoded_runs.reduce,
     findings=_findings,
-    basis=lambda rows: RUNS.tuned.basis(rows, model=encoded_runs.MODEL),
-    tuned=RUNS.tuned,
     judge=_judge,
     paper_table=_paper_table,
     table=_table,

@@ -7,7 +7,7 @@ from experiments import drawing, encoded_runs, paper_table
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.encoded_runs import FULL, WORKERS, EncodedRuns
-from experiments.experiment import Experiment, Finding, Quoted, Rows, Table, Verdict, holds
+from experiments.experiment import Finding, Quoted, Rows, Table, Verdict, holds
 from experiments.paper_table import Cell
 from experiments.significance import Contrast, Side, holm, welch_against
 
@@ -127,7 +127,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
     drawing.legend_below(figure, axes, columns=3, fontsize=7)
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = RUNS.experiment(
     number=35,
     title="Encodings, with and without error feedback",
     claim="Without error feedback, the top 1 % of a gradient falls behind full gradients; with it, it does not.",
@@ -140,11 +140,7 @@ EXPERIMENT = Experiment(
     f"{encoded_runs.LEARNED:g} %. The other encodings are shown and not judged.",
     selection=f"{encoded_runs.SELECTION} The grid of random_k without error feedback begins at 0.25, 0.5, 1.",
     hours={"smoke": 0.15, "laptop": 0.5},
-    runs=RUNS.tuned.runs,
-    reduce=encoded_runs.reduce,
     findings=_findings,
-    basis=lambda rows: RUNS.tuned.basis(rows, model=encoded_runs.MODEL),
-    tuned=RUNS.tuned,
     judge=_judge,
     paper_table=_paper_table,
     table=_table,
