@@ -9,17 +9,12 @@ from typing import Any
 from experiments import datasets
 from experiments import rows as ask
 from experiments.experiment import Experiment, Row, Rows, Run, Sample, Scale, evaluations_of
-from experiments.tuning import ONE_SEED, Tuned
+from experiments.tuning import ONE_SEED, Tuned, listed
 
 FULL = "full"
 WORKERS, BATCH = 8, 16
 LEARNED = 90.0  # % of test accuracy that full gradients must end at, or there is nothing to be lost
 STEPS: Mapping[Scale, int] = {"smoke": 40, "laptop": 1000}
-RATES = (0.015, 0.03, 0.06)
-SELECTION = (
-    "The learning rate of each encoding: most accurate at the end on the validation split, one seed, of "
-    f"{', '.join(f'{rate:g}' for rate in RATES)}, a grid that goes on by its own ratio until the pick is inside."
-)
 RECIPE = (
     f"configs/mnist.py with an MLP of 64 hidden units in place of LeNet-5, {BATCH} examples a worker and step, and "
     f"{STEPS['laptop']:,} steps: momentum SGD, one-cycle schedule. All leaves are encoded, small ones too "
@@ -37,18 +32,29 @@ class EncodedRuns:
 
     Attributes:
       encodings: name -> the block ``config.communication``.
-      rates: name -> learning rates that are tried at first, of those that need others than `RATES`.
+      rates: learning rates that are tried at first.
+      other_rates: name -> the same of an encoding that needs others.
     """
 
     encodings: Mapping[str, Mapping[str, Any]]
-    rates: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    rates: Sequence[float]
+    other_rates: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def selection(self) -> str:
+        """How learning rates are picked."""
+        others = [f" The grid of {name} begins with {listed(rates)}." for name, rates in self.other_rates.items()]
+        return (
+            "The learning rate of each encoding: most accurate at the end on the validation split, one seed, of "
+            f"{listed(self.rates)}, a grid that goes on by its own ratio until the pick is inside.{''.join(others)}"
+        )
 
     @property
     def tuned(self) -> Tuned:
         """The runs."""
         return Tuned(
             points=lambda scale: [{"encoding": name} for name in self.encodings],
-            grid=lambda scale, point: self.rates.get(point["encoding"], RATES),
+            grid=lambda scale, point: self.other_rates.get(point["encoding"], self.rates),
             recipe=self._recipe,
             seeds={"smoke": 1, "laptop": 5},
             tuning_seeds=ONE_SEED,
@@ -58,7 +64,7 @@ class EncodedRuns:
     def experiment(self, **declared: Any) -> Experiment:
         """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule, and what else is its own."""
         parts: dict[str, Any] = {
-            "selection": SELECTION,
+            "selection": self.selection,
             "runs": self.tuned.runs,
             "reduce": evaluations_of("step", "epoch", "accuracy", "sent_bytes"),
             "basis": lambda rows: self.tuned.basis(rows, model=f"MLP of 64 hidden units, {WORKERS} workers"),
