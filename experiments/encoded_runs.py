@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments import datasets
+from experiments import datasets, tuning
 from experiments import rows as ask
 from experiments.experiment import Experiment, Row, Rows, Run, Sample, Scale, evaluations_of
 from experiments.tuning import ONE_SEED, Tuned, listed
@@ -111,10 +111,6 @@ class EncodedRuns:
             **{f"communication.{key}": value for key, value in block.items()},
             "num_workers": WORKERS,
             "batch_size_per_worker": BATCH,
-            "train_epochs": None,
-            "train_steps": steps,
-            **{f"{key}_every_epochs": None for key in ("eval", "checkpoint")},
-            **{f"{key}_every_steps": steps // 10 for key in ("log", "eval")},
-            "checkpoint_every_steps": steps,
+            **tuning.steps(steps, evaluate=steps // 10, log=steps // 10),
         }
         return Run(labels={"data": data["data.name"]}, spec="configs/mnist.py", overrides=overrides)

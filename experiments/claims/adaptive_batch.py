@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments import datasets, drawing, paper_table
+from experiments import datasets, drawing, paper_table, tuning
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import (
@@ -81,11 +81,7 @@ def _recipe(scale: Scale, *, task: str, method: str, rate: float) -> Run:
         "model.name": found.model,
         **METHODS[method],
         "optimizer.learning_rate": rate,
-        "train_epochs": None,
-        "train_steps": steps,
-        **{f"{key}_every_epochs": None for key in ("eval", "checkpoint")},
-        **{f"{key}_every_steps": steps // 10 for key in ("log", "eval")},
-        "checkpoint_every_steps": steps,
+        **tuning.steps(steps, evaluate=steps // 10, log=steps // 10),
     }
     return Run(labels={"data": found.data}, spec="configs/adabatchgrad.py", overrides=overrides)
 

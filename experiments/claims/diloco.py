@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from experiments import drawing, paper_table
+from experiments import drawing, paper_table, tuning
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import (
@@ -69,11 +69,7 @@ def _recipe(scale: Scale, *, workers: int, every: int, rate: float) -> Run:
         **(local if every else {}),
         "num_workers": workers,
         "batch_size_per_worker": 1,
-        "train_epochs": None,
-        "train_steps": steps,
-        **{f"{key}_every_epochs": None for key in ("eval", "checkpoint")},
-        **{f"{key}_every_steps": steps // 10 for key in ("log", "eval")},
-        "checkpoint_every_steps": steps,
+        **tuning.steps(steps, evaluate=steps // 10, log=steps // 10),
     }
     return Run(labels={"data": "text"}, spec="configs/shakespeare.py", overrides=overrides, cost=1 + workers / 4)
 

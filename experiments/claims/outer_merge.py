@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments import datasets, drawing
+from experiments import datasets, drawing, tuning
 from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import (
@@ -95,12 +95,7 @@ def _recipe(scale: Scale, *, workers: int, present: str, merge: str, rate: float
         "arrivals.name": "lognormal",
         "num_workers": workers,
         "batch_size_per_worker": 8,
-        "train_epochs": None,
-        "train_steps": steps,
-        **{f"{key}_every_epochs": None for key in ("eval", "checkpoint")},
-        "log_every_steps": EVERY,
-        "eval_every_steps": steps // 4,
-        "checkpoint_every_steps": steps,
+        **tuning.steps(steps, evaluate=steps // 4, log=EVERY),
     }
     return Run(labels={"data": data["data.name"]}, spec="configs/mnist.py", overrides=overrides)
 
