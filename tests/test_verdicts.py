@@ -382,6 +382,87 @@ def real_backup(rows):
     return decided(all_significant([stats.ttest_rel(ours, other, alternative="less").pvalue for other in others]))
 
 
+def delayed_averaging(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["delay"]].append(np.nan_to_num(100 * row["accuracy"][-1]))
+    if not np.mean(ends[0]) > 90:
+        return "not tested"
+
+    def p_values(side):
+        least = np.array(ends[0]) - 0.25
+        return [stats.ttest_ind(ends[d], least, equal_var=False, alternative=side).pvalue for d in (1, 2, 4)]
+
+    if all_significant(p_values("greater")):
+        return HELD
+    return FAILED if rejected(p_values("less")).any() else "not tested"
+
+
+def diloco(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["workers"], row["every"]].append(row["loss"][-1])
+    if not np.isfinite(list(ends.values())).all() or not np.mean(ends[8, 0]) < 2.5:
+        return "not tested"
+
+    def p_values(side):
+        limits = (np.array(ends[8, 0]) + 0.02 * np.mean(ends[8, 0]), ends[1, 0])
+        pairs = zip((ends[8, 50], ends[1, 50]), limits, strict=True)
+        return [stats.ttest_ind(*pair, equal_var=False, alternative=side).pvalue for pair in pairs]
+
+    if all_significant(p_values("less")):
+        return HELD
+    return FAILED if rejected(p_values("greater")).any() else "not tested"
+
+
+def outer_merge(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["workers"], row["present"], row["merge"]].append(row["loss"][-1])
+    cells = [(m, "all") for m in (2, 4, 8, 16)] + [(m, "quorum") for m in (4, 8, 16)]
+    means = [np.mean(ends[*cell, "mean"]) for cell in cells]
+    if not np.isfinite(list(ends.values())).all() or max(means) >= 0.5:
+        return "not tested"
+    p_values, beyond = [], False
+    for cell, mean in zip(cells, means, strict=True):
+        for merge in ("adasum", "radial_directional"):
+            ours, theirs = np.array(ends[*cell, merge]), ends[*cell, "mean"]
+            sides = ((ours + 0.1 * mean, "greater"), (ours - 0.1 * mean, "less"))
+            p_values.append(
+                max(stats.ttest_ind(side, theirs, equal_var=False, alternative=word).pvalue for side, word in sides)
+            )
+            interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.9)
+            beyond |= bool(interval.low > 0.1 * mean or interval.high < -0.1 * mean)
+    if all_significant(p_values):
+        return HELD
+    return FAILED if beyond else "not tested"
+
+
+def adaptive_batch(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["task"], row["method"]].append(row["loss"][-1])
+    tasks = ("softmax on digits", "softmax on MNIST", "CNN on digits")
+    if not np.isfinite(list(ends.values())).all() or max(np.mean(ends[t, "SGD"]) for t in tasks) >= math.log(10) / 2:
+        return "not tested"
+
+    def p_values(side):
+        chain = (("adaptive step", "SGD"), ("both", "adaptive step"))
+        return [
+            stats.ttest_ind(*(ends[task, method] for method in pair), equal_var=False, alternative=side).pvalue
+            for task in tasks
+            for pair in chain
+        ]
+
+    if all_significant(p_values("less")):
+        return HELD
+    return FAILED if rejected(p_values("greater")).any() else "not tested"
+
+
 def partitioned_state(rows):
     exact = all(abs(row["measured"] - row["state"]) <= 1e-3 * row["state"] for row in rows if "measured" in row)
     shares = [
@@ -416,6 +497,10 @@ AGAIN = {
         real_clock,
         decentralised_staleness,
         real_backup,
+        delayed_averaging,
+        diloco,
+        outer_merge,
+        adaptive_batch,
         partitioned_state,
     )
 }
