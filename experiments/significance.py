@@ -123,8 +123,11 @@ def welch_against(
       unit: unit of the values, for texts.
       digits: digits of the difference in texts.
 
+    Raises:
+      TooFewRuns: as of `welch`.
+
     >>> print(welch_against([3.0, 3.1, 2.9], [3.1, 3.2, 3.0], by=-0.5, compared="a not below b by 0.5", side="greater"))
-    a not below b by 0.5: -0.10 [-0.33, +0.13], g = -0.80, p = 0.0039, n = 3 and 3
+    a not below b by 0.5: -0.10 [-0.33, +0.13], g = -0.80, p = 0.004, n = 3 and 3
     """
     shown: dict[str, Any] = {"compared": compared, "unit": unit, "digits": digits}
     shifted = welch([value - by for value in ours], theirs, side=side, **shown)
