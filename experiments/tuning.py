@@ -28,6 +28,15 @@ def epochs(
     return found | ({} if log is None else {"log_every_epochs": log}) | {"keep_checkpoints": 1}
 
 
+def listed(values: Sequence[float]) -> str:
+    """Returns the values of a grid as text.
+
+    >>> listed((0.1, 0.2, 4.0))
+    '0.1, 0.2, 4'
+    """
+    return ", ".join(f"{value:g}" for value in values)
+
+
 def steps(total: int, *, evaluate: int, log: int) -> dict[str, Any]:
     """Returns overrides for a run of so many steps, of a config that has epochs; all arguments are in steps.
 

@@ -463,6 +463,50 @@ def adaptive_batch(rows):
     return FAILED if rejected(p_values("greater")).any() else "not tested"
 
 
+def of_encodings(rows):
+    """Percent at the end and mean bytes of the reported runs, by encoding."""
+    ends, sent = collections.defaultdict(list), collections.defaultdict(list)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["encoding"]].append(np.nan_to_num(100 * row["accuracy"][-1]))
+            sent[row["encoding"]].append(row["sent_bytes"][-1])
+    return {name: np.array(found) for name, found in ends.items()}, {name: np.mean(sent[name]) for name in sent}
+
+
+def dynamic_bits(rows):
+    ends, sent = of_encodings(rows)
+
+    def p_value(one, other, side, by=0.0):
+        return stats.ttest_ind(ends[one] - by, ends[other], equal_var=False, alternative=side).pvalue
+
+    if not np.mean(ends["full"]) > 90 or not p_value("2 bits", "full", "less") < ALPHA:
+        return "not tested"
+    both = list(itertools.product([n for n in ends if "dynamic" in n], [n for n in ends if n.endswith(" bits")]))
+    assert len(both) == 15
+    no_more = [pair for pair in both if sent[pair[0]] <= sent[pair[1]]]
+    above = rejected([p_value(*pair, "greater") for pair in no_more]).any()
+    below = rejected([p_value(*pair, "less") for pair in both if sent[pair[0]] >= sent[pair[1]]]).any()
+    if above and not below:
+        return HELD
+    return FAILED if below or all_significant([p_value(*pair, "less", 0.5) for pair in no_more]) else "not tested"
+
+
+def encodings_compared(rows):
+    ends, _ = of_encodings(rows)
+    if not np.mean(ends["full"]) > 90:
+        return "not tested"
+    pair = [ends["top_k of 1 %"], ends["top_k of 1 % with feedback"]]
+
+    def p_values(sides):
+        least = ends["full"] - 0.5
+        tests = zip(pair, sides, strict=True)
+        return [stats.ttest_ind(of, least, equal_var=False, alternative=side).pvalue for of, side in tests]
+
+    if all_significant(p_values(("less", "greater"))):
+        return HELD
+    return FAILED if rejected(p_values(("greater", "less"))).any() else "not tested"
+
+
 def partitioned_state(rows):
     exact = all(abs(row["measured"] - row["state"]) <= 1e-3 * row["state"] for row in rows if "measured" in row)
     shares = [
@@ -501,6 +545,8 @@ AGAIN = {
         diloco,
         outer_merge,
         adaptive_batch,
+        dynamic_bits,
+        encodings_compared,
         partitioned_state,
     )
 }
