@@ -87,7 +87,8 @@ def _findings(rows: Rows) -> list[Finding]:
 
 
 def _paper_table(rows: Rows) -> Table:
-    cells = {name: [Cell(quoted, RUNS.accuracy(rows, name))] for name, quoted in PAPER.items() if RUNS.found(rows)}
+    found = RUNS.found(rows)
+    cells = {name: [Cell(quoted, RUNS.accuracy(rows, name))] for name, quoted in PAPER.items() if name in found}
     return paper_table.table("Encoding", ["Test accuracy at the end"], cells) if cells else Table((), ())
 
 
