@@ -1,13 +1,8 @@
 """Whole runs of workers that stand apart: layouts, exact resume, evaluation, records, refusals."""
 
 import functools
-import os
 import pathlib
-import random
 import signal
-import subprocess
-import sys
-import time
 
 import jax
 import numpy as np
@@ -19,6 +14,7 @@ import reducers
 import runs
 import train
 from configs import flags
+from tests import kills
 from tests.softmax_digits import stepper_of
 from tests.stepper import Stepper, after_each_call, checkpoint_of, largest_difference, records, same_bits, setup_of
 from training import dry_run
@@ -142,27 +138,8 @@ def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_pat
 @pytest.mark.timeout(900)
 def test_killed_at_twenty_random_moments_on_other_layouts(finished, tmp_path):
     """SIGKILL at random moments of real processes, each on another layout: within rounding of the run on one."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    rng, kills = random.Random(0), 0
-
-    def start(num_devices):
-        command = [sys.executable, str(ROOT / "train.py"), *arguments(tmp_path / "run"), f"--num_devices={num_devices}"]
-        with open(tmp_path / "log", "a") as log:
-            return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
-
-    def num_lines():
-        path = tmp_path / "run" / "metrics.jsonl"
-        return path.read_bytes().count(b"\n") if path.exists() else 0
-
-    for until in sorted(rng.uniform(0, 45) for _ in range(20)):
-        process = start(rng.choice((1, 2, 4, 8)))
-        while num_lines() < until and process.poll() is None:
-            time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.05))
-        process.send_signal(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-    assert kills >= 15
-    assert start(2).wait() == 0, (tmp_path / "log").read_text()
+    command = [f"--config={ROOT}/configs/digits.py", *RUN]
+    assert kills.train(command, tmp_path, kills=20, records=45, num_devices=(1, 2, 4, 8)) >= 15
     ours, theirs = (checkpoint_of(workdir, load())[1] for workdir in (tmp_path / "run", finished))
     assert largest_difference(ours["state"].params, theirs["state"].params) < 1e-6
     assert largest_difference(ours["mean_params"], theirs["mean_params"]) < 1e-6

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import pathlib
 import signal
 
 import jax
@@ -16,6 +17,7 @@ import runs
 import train
 from reducers import communication
 from reducers.encodings import ENCODINGS
+from tests import kills
 from tests.cases import SECONDS, SENDINGS, Case
 from tests.stepper import SMALL, Stepper, after_each_call, checkpoint_of, largest_difference, same_bits, setup_of
 from tests.test_reducers import (
@@ -234,6 +236,37 @@ def test_runs_go_on_with_the_same_residuals_and_tell_their_bytes(tmp_path, monke
     assert [r["sent_bytes"] for r in records] == np.cumsum([r["bytes_per_worker"] for r in records]).tolist()
     sent = {round(r["bits"]): r["bytes_per_worker"] for r in records}
     assert all(bytes_sent == pytest.approx(bits * 650 / 8 * 1.75, rel=0.2) for bits, bytes_sent in sent.items())
+
+
+SENDS = {
+    "half": sending("half"),
+    "quantised": sending("quantised", bits=3, error_feedback="on"),
+    "dynamic_bits": sending("dynamic_bits", error_feedback="on"),
+    "top_k": sending("top_k", ratio=0.05),
+    "random_k": sending("random_k", min_elements=1),
+    "sign": sending("sign", min_elements=1),
+    "low_rank": sending("low_rank", rank=2),
+    "by_pattern": sending("by_pattern", rules="(('bias', 'full'), ('', 'sign'))"),
+}
+
+
+def test_every_encoding_is_killed_below():
+    assert {*SENDS, "full"} == {*ENCODINGS, "by_pattern"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SENDS)
+def test_killed_at_random_moments_and_gone_on_is_bit_for_bit_the_same(name, tmp_path):
+    short = (*SMALL, *SENDS[name], "--config.ema_decay=None", "--config.model.hidden_sizes=(16,)")
+    often = ("--config.log_every_steps=1", "--config.checkpoint_every_steps=5", "--config.train_steps=30")
+    config = f"--config={pathlib.Path('configs/digits.py').resolve()}"
+    folders = [tmp_path / part for part in ("whole", "parts")]
+    for folder, count in zip(folders, (0, 4), strict=True):
+        folder.mkdir()
+        assert kills.train([config, *short, *often], folder, kills=count, records=30) >= count - 1
+    setup = setup_of(*short, train_steps=30)
+    assert same_bits(*(checkpoint_of(folder / "run", setup)[1] for folder in folders))
 
 
 # ---- the laws ----------------------------------------------------------------------------------------------------
