@@ -181,9 +181,13 @@ def to_slices(vectors: Sequence[jax.Array], axes: tuple[str, ...]) -> jax.Array:
       This device's slices of all gradients, [devices * k, M], one vector after the other, padded with zeros to
       ``slice_size`` each. Types are kept.
     """
+    num_rows = len(vectors[0]) * num_workers(axes)
     padded = [jnp.pad(x, ((0, 0), (0, -x.shape[1] % num_workers(axes)))) for x in vectors]
-    block = join([x.reshape(len(x), num_workers(axes), -1) for x in padded], axis=2)  # (k, devices, M)
-    return lax.all_to_all(block, axes, split_axis=1, concat_axis=0).reshape(-1, block.shape[2])
+    slices = [x.reshape(len(x), num_workers(axes), -1).swapaxes(0, 1) for x in padded]  # (devices, k, width)
+    block = join([x.reshape(num_rows, -1) for x in slices], axis=1)
+    # Tiled, the result comes in the shape in which it is used. Through another one XLA on CPU would join it once for
+    # each use.
+    return lax.all_to_all(block, axes, split_axis=0, concat_axis=0, tiled=True)
 
 
 def from_slices(slices: jax.Array, sizes: Sequence[int], axes: tuple[str, ...]) -> list[jax.Array]:
@@ -263,7 +267,7 @@ def in_buckets(
     Where nothing is sent, all vectors are one bucket.
 
     Args:
-      reduce: takes the places of vectors and the vectors; returns for each a vector and any other value.
+      reduce: takes the places of vectors and the vectors; returns for each an array and any other value.
       vectors: arrays of the same dtype in any number of dimensions.
       axis_name: the devices that they are reduced over; empty for one device.
 
@@ -281,7 +285,7 @@ def in_buckets(
             chosen = [backend.wait_for(ends[-IN_FLIGHT], vector) for vector in chosen]
         done = reduce(bucket, chosen)
         results |= dict(zip(bucket, done, strict=True))
-        ends.append(done[0][0][0])
+        ends.append(done[0][0].ravel()[0])
     return [results[i] for i in range(len(vectors))]
 
 

@@ -1,38 +1,26 @@
 """Adasum: gradients are summed where they are orthogonal and averaged where they are parallel."""
 
 import functools
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, get_args
 
 import jax
-import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.adasum.fold import weigher
+from reducers.adasum.fold import adasum_rule
 from reducers.adasum.gather import gather_and_fold
 from reducers.adasum.halving import halving
-from reducers.adasum.lanes import fold_lanes, whole_subtrees
 from reducers.adasum.tree import Tree
+from reducers.backend import sum_neighbours
 from reducers.collectives import AxisName, axes_of, by_size, gather_workers, in_buckets, num_workers
-from reducers.gram import groups
 from reducers.gram.engine import exchange_slices
-from reducers.gram.reducer import split_axes, take_part
+from reducers.gram.reducer import Telemetry, combining, split_axes
 from reducers.gram.scales import wide
-from reducers.gram.telemetry import initial_metrics, metrics_of
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
 Algorithm = Literal["gram", "halving", "gather"]
-
-
-class AdasumState(NamedTuple):
-    """State of ``adasum`` with telemetry, the same on all workers.
-
-    Attributes:
-      metrics: of the last update, name -> scalar.
-    """
-
-    metrics: dict[str, Any]
 
 
 def adasum(
@@ -42,7 +30,7 @@ def adasum(
     algorithm: Algorithm = "gram",
     group_size: Annotated[int, "[1, inf)"] = 1,
     within: Literal["mean", "sum", "adasum"] = "mean",
-    telemetry: Literal["off", "on"] = "off",
+    telemetry: Telemetry = "off",
 ) -> Reducer:
     r"""Combines the workers' updates pairwise by Adasum along a tree, layer by layer.
 
@@ -88,77 +76,68 @@ def adasum(
     check_options(adasum, granularity=granularity, algorithm=algorithm, within=within, telemetry=telemetry)
     check_options(adasum, group_size=group_size)
     check_static(group_size=group_size)
-    has_telemetry = telemetry == "on"
-    if has_telemetry and algorithm == "halving":
+    if telemetry == "on" and algorithm == "halving":
         allowed = ", ".join(repr(other) for other in get_args(Algorithm) if other != algorithm)
         raise ValueError(f"algorithm={algorithm!r}: must be one of {allowed} with telemetry")
-    groups.check(granularity)
     axes = axes_of(axis_name)
 
-    def init_fn(params):
-        if not has_telemetry:
-            return optax.EmptyState()
-        return AdasumState(initial_metrics(groups.members(params, granularity)))
-
-    def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
-        del params, extra_args
-        vectors, restore = groups.split(updates, granularity)
-        tree = Tree.of(num_workers(axes), group_size=group_size, within=within)
-        vectors, present = take_part(vectors, contributes, axes)  # a zero gradient is neutral
+    def combine(vectors: list[jax.Array], state: Any, present: jax.Array) -> Sequence[tuple[jax.Array, Any]]:
+        del state
+        tree = Tree.of(len(present), group_size=group_size, within=within)
         if within == "mean" and group_size > 1:  # the sum of shares
             share = 1 / jnp.maximum(present.reshape(-1, group_size).sum(1)[lax.axis_index(axes) // group_size], 1)
-            vectors = {name: share * wide(vector) for name, vector in vectors.items()}
-        combined = _combine(
-            list(vectors.values()), axes=axes, tree=tree, present=present, algorithm=algorithm, apart=has_telemetry
-        )
-        if has_telemetry:
-            state = AdasumState(metrics_of(dict(zip(vectors, [how for _, how in combined], strict=True))))
-        return restore(dict(zip(vectors, [result for result, _ in combined], strict=True))), state
+            vectors = [share * wide(vector) for vector in vectors]
+        whole = algorithm == "gather" or telemetry == "on"  # every worker is a leaf of the devices' tree
+        return _fold(vectors, tree, axes=axes, present=present, algorithm=algorithm, at_once=whole)
 
-    return Reducer(init_fn, update_fn, axis_name=axes, takes_mask=True, homogeneous=True)
+    return combining(axes, combine, granularity=granularity, telemetry=telemetry)
 
 
-def _combine(
-    vectors: list[jax.Array],
+def _fold(
+    vectors: Sequence[jax.Array],
+    tree: Tree,
     *,
     axes: tuple[str, ...],
-    tree: Tree,
     present: jax.Array,
     algorithm: Algorithm,
-    apart: bool,
+    at_once: bool,
 ) -> list[tuple[jax.Array, Any]]:
-    """Returns the result of every layer, [m], and how it combines the nodes; ``apart`` makes every worker a node."""
+    """Folds this worker's vectors, [m], and those of all others; ``at_once`` without folding lanes before."""
     devices, lanes = split_axes(axes)
     if algorithm == "halving" and not devices:
         devices, lanes = axes, ()  # as if the lanes were devices
-    num_devices, num_lanes = num_workers(devices), num_workers(lanes)
+    subtrees, rest = ([], tree) if at_once else tree.on_one_device(num_workers(lanes))
+    levels = [*((subtree, ()) for subtree in subtrees), (rest, devices)]
+    if subtrees and rest.num_nodes == 1:
+        levels.pop()
     nodes = [gather_workers(vector, lanes) for vector in vectors]  # (k, m) each
-    if algorithm != "gather" and not apart:
-        subtrees, tree = whole_subtrees(num_lanes, tree)
-        if tree.num_nodes == 1 and subtrees:
-            tree = subtrees.pop()  # all that is left, which needs no other device
-        own = present.reshape(num_devices, num_lanes)[lax.axis_index(devices)]
-        for subtree in subtrees:
-            nodes = fold_lanes(nodes, subtree, present=own)
-            own = own.reshape(-1, subtree.num_nodes).any(1)
-        present = present.reshape(tree.num_nodes, -1).any(1)
-    if algorithm == "halving" and (
-        tree.num_nodes > num_devices or tree.group_size > 1 or num_devices & (num_devices - 1)
-    ):
-        groups = f" in groups of {tree.group_size}" if tree.group_size > 1 else ""
-        raise ValueError(
-            f"algorithm={algorithm!r}: must be 'gram' or 'gather' for {num_devices} devices that hold "
-            f"{tree.num_nodes // num_devices} subtrees each{groups}; it takes a power of two of devices, and of lanes"
-        )
+    for tree, over in levels:
+        copies = () if over else devices  # each folds blocks of its own
+        here = present.reshape(num_workers(copies), -1, tree.num_nodes)[lax.axis_index(copies)]  # (blocks, n)
+        blocks = [x.reshape(len(here), -1, x.shape[-1]) for x in nodes]
+        reduce = functools.partial(_fold_blocks, tree=tree, axes=over, present=here, algorithm=algorithm)
+        folded = in_buckets(reduce, blocks, axis_name=over)
+        nodes, present = [result for result, _ in folded], present.reshape(-1, tree.num_nodes).any(1)
+    return folded
 
-    def reduce(places: list[int], bucket: list[jax.Array]) -> list[tuple[jax.Array, Any]]:
-        del places
-        if algorithm == "halving":
-            return halving(bucket, axes=devices)
-        gather = functools.partial(gather_and_fold, axes=devices, tree=tree, present=present)
-        if algorithm == "gather":
-            return gather(bucket)
-        exchange = functools.partial(exchange_slices, state=(), weigh=weigher(tree), axes=devices, present=present)
-        return by_size(bucket, num_gradients=tree.num_nodes, small=gather, large=exchange)
 
-    return in_buckets(reduce, nodes, axis_name=devices)
+def _fold_blocks(
+    places: list[int],
+    vectors: list[jax.Array],
+    *,
+    tree: Tree,
+    axes: tuple[str, ...],
+    present: jax.Array,
+    algorithm: Algorithm,
+) -> list[tuple[jax.Array, Any]]:
+    """Folds blocks of nodes, each along a copy of the tree, [blocks, k, m] -> [blocks, m]."""
+    del places
+    if algorithm == "halving" and axes:
+        return halving(vectors, tree, axes=axes)
+    if not axes and tree.within == "sum" and tree.group_size == tree.num_nodes:
+        return [(sum_neighbours(wide(x), tree.num_nodes)[:, 0], None) for x in vectors]
+    gather = functools.partial(gather_and_fold, axes=axes, tree=tree, present=present)
+    if algorithm == "gather":
+        return gather(vectors)
+    exchange = functools.partial(exchange_slices, rule=adasum_rule(tree), axes=axes, present=present)
+    return by_size(vectors, num_gradients=tree.num_nodes, small=gather, large=exchange)
