@@ -8,13 +8,13 @@ from jax import numpy as jnp
 
 from reducers.adasum.fold import adasum_rule
 from reducers.adasum.tree import Tree
-from reducers.collectives import cut, gather_workers, join, num_workers
+from reducers.collectives import Combined, cut, gather_workers, join, num_workers
 from reducers.gram.engine import products_of, weighted_sums
 from reducers.gram.products import Products
 from reducers.gram.scales import wide
 
 
-def halving(vectors: Sequence[jax.Array], tree: Tree, *, axes: tuple[str, ...]) -> list[tuple[jax.Array, None]]:
+def halving(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], present: jax.Array) -> Combined:
     """Vector halving, distance doubling: each of a pair keeps half of both vectors; in the end all gather the slices.
 
     A layer is then spread over the devices whose gradients it holds, so its dot products are summed over those.
@@ -23,6 +23,7 @@ def halving(vectors: Sequence[jax.Array], tree: Tree, *, axes: tuple[str, ...]) 
       vectors: this device's one node of every layer, [1, 1, m].
       tree: over the devices, whose number is a power of two, without groups.
       axes: the devices, outer first.
+      present: not needed, since nodes that are absent are zero.
 
     Returns:
       For every layer the result, [1, m], and None, since this algorithm measures no telemetry.
@@ -33,6 +34,7 @@ def halving(vectors: Sequence[jax.Array], tree: Tree, *, axes: tuple[str, ...]) 
     Reference: Maleki et al., arXiv 2006.02924, AdasumRVH. Differs from the paper in: slices are gathered by one
     all-gather, not by the mirrored exchanges; dot products carry scales of their own, so that none leaves its range.
     """
+    del present
     num_devices, index = num_workers(axes), lax.axis_index(axes)
     if tree.num_nodes > num_devices or tree.group_size > 1 or num_devices & (num_devices - 1):
         groups = f" in groups of {tree.group_size}" if tree.group_size > 1 else ""
@@ -55,7 +57,7 @@ def halving(vectors: Sequence[jax.Array], tree: Tree, *, axes: tuple[str, ...]) 
         held = [x.reshape(-1, width) for x, width in zip(sums, widths, strict=True)]
         distance *= 2
     results = cut(gather_workers(join([chunk[0] for chunk in held]), axes), widths)  # (num_devices, width) each
-    return [(result.reshape(1, -1)[:, : nodes.size], None) for result, nodes in zip(results, vectors, strict=True)]
+    return [result.reshape(1, -1)[:, : nodes.size] for result, nodes in zip(results, vectors, strict=True)], None
 
 
 def _combine_spread(
@@ -71,11 +73,8 @@ def _combine_spread(
     """
     gram, scales, present = products_of(lambda: rows, present=jnp.ones((1, 2), bool))
     known = jnp.concatenate([gram[:, order], scales[:, None]], axis=1)[:, :, order]  # (layers, 3, 2), in tree order
-    step = 1
-    while step <= distance:
-        both = jnp.stack([known, _from_partner(known, axes, step)])
-        gram, scales, _ = Products.joined(Products(both[:, :, :2], both[:, :, 2], present[None]))
-        known, step = jnp.concatenate([gram, scales[:, None]], axis=1), 2 * step
+    spread = gather_workers(known, axes).reshape(-1, 2 * distance, *known.shape)[lax.axis_index(axes) // (2 * distance)]
+    gram, scales, _ = Products.joined(Products(spread[:, :, :2], spread[:, :, 2], present[None]))
     products = Products(gram[:, order][:, :, order], scales[:, order], present)
     weights, _ = jax.vmap(adasum_rule(Tree(2)))(products, ())
     return weighted_sums(lambda: rows, weights, products)

@@ -1,7 +1,7 @@
 """Adasum: gradients are summed where they are orthogonal and averaged where they are parallel."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, get_args
 
 import jax
@@ -13,9 +13,9 @@ from reducers.adasum.gather import gather_and_fold
 from reducers.adasum.halving import halving
 from reducers.adasum.tree import Tree
 from reducers.backend import sum_neighbours
-from reducers.collectives import AxisName, axes_of, by_size, gather_workers, in_buckets, num_workers
+from reducers.collectives import AxisName, Combined, by_size, gather_workers, in_buckets, num_workers, split_axes
 from reducers.gram.engine import exchange_slices
-from reducers.gram.reducer import Telemetry, combining, split_axes
+from reducers.gram.reducer import Telemetry, combining
 from reducers.gram.scales import wide
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
@@ -79,65 +79,51 @@ def adasum(
     if telemetry == "on" and algorithm == "halving":
         allowed = ", ".join(repr(other) for other in get_args(Algorithm) if other != algorithm)
         raise ValueError(f"algorithm={algorithm!r}: must be one of {allowed} with telemetry")
-    axes = axes_of(axis_name)
 
-    def combine(vectors: list[jax.Array], state: Any, present: jax.Array) -> Sequence[tuple[jax.Array, Any]]:
+    def combine(vectors: list[jax.Array], state: Any, present: jax.Array) -> Combined:
         del state
         tree = Tree.of(len(present), group_size=group_size, within=within)
         if within == "mean" and group_size > 1:  # the sum of shares
-            share = 1 / jnp.maximum(present.reshape(-1, group_size).sum(1)[lax.axis_index(axes) // group_size], 1)
+            share = 1 / jnp.maximum(present.reshape(-1, group_size).sum(1)[lax.axis_index(axis_name) // group_size], 1)
             vectors = [share * wide(vector) for vector in vectors]
-        whole = algorithm == "gather" or telemetry == "on"  # every worker is a leaf of the devices' tree
-        return _fold(vectors, tree, axes=axes, present=present, algorithm=algorithm, at_once=whole)
+        devices, lanes = split_axes(axis_name)
+        if algorithm == "halving" and not devices:
+            devices, lanes = lanes, ()  # as if the lanes were devices
+        nodes = [gather_workers(vector, lanes) for vector in vectors]  # (k, m) each
+        if telemetry == "off" and algorithm != "gather":
+            nodes, tree, present = _fold_lanes(nodes, tree, devices=devices, present=present)
+            if tree.num_nodes == 1:
+                return nodes, None
+        reduce = functools.partial(_ALGORITHMS[algorithm], tree=tree, axes=devices, present=present[None])
+        return in_buckets(lambda places, bucket: reduce(bucket), [x[None] for x in nodes], axis_name=devices)
 
-    return combining(axes, combine, granularity=granularity, telemetry=telemetry)
-
-
-def _fold(
-    vectors: Sequence[jax.Array],
-    tree: Tree,
-    *,
-    axes: tuple[str, ...],
-    present: jax.Array,
-    algorithm: Algorithm,
-    at_once: bool,
-) -> list[tuple[jax.Array, Any]]:
-    """Folds this worker's vectors, [m], and those of all others; ``at_once`` without folding lanes before."""
-    devices, lanes = split_axes(axes)
-    if algorithm == "halving" and not devices:
-        devices, lanes = axes, ()  # as if the lanes were devices
-    subtrees, rest = ([], tree) if at_once else tree.on_one_device(num_workers(lanes))
-    levels = [*((subtree, ()) for subtree in subtrees), (rest, devices)]
-    if subtrees and rest.num_nodes == 1:
-        levels.pop()
-    nodes = [gather_workers(vector, lanes) for vector in vectors]  # (k, m) each
-    for tree, over in levels:
-        copies = () if over else devices  # each folds blocks of its own
-        here = present.reshape(num_workers(copies), -1, tree.num_nodes)[lax.axis_index(copies)]  # (blocks, n)
-        blocks = [x.reshape(len(here), -1, x.shape[-1]) for x in nodes]
-        reduce = functools.partial(_fold_blocks, tree=tree, axes=over, present=here, algorithm=algorithm)
-        folded = in_buckets(reduce, blocks, axis_name=over)
-        nodes, present = [result for result, _ in folded], present.reshape(-1, tree.num_nodes).any(1)
-    return folded
+    return combining(axis_name, combine, granularity=granularity, telemetry=telemetry)
 
 
-def _fold_blocks(
-    places: list[int],
-    vectors: list[jax.Array],
-    *,
-    tree: Tree,
-    axes: tuple[str, ...],
-    present: jax.Array,
-    algorithm: Algorithm,
-) -> list[tuple[jax.Array, Any]]:
-    """Folds blocks of nodes, each along a copy of the tree, [blocks, k, m] -> [blocks, m]."""
-    del places
-    if algorithm == "halving" and axes:
-        return halving(vectors, tree, axes=axes)
-    if not axes and tree.within == "sum" and tree.group_size == tree.num_nodes:
-        return [(sum_neighbours(wide(x), tree.num_nodes)[:, 0], None) for x in vectors]
-    gather = functools.partial(gather_and_fold, axes=axes, tree=tree, present=present)
-    if algorithm == "gather":
-        return gather(vectors)
+def _fold_lanes(
+    nodes: list[jax.Array], tree: Tree, *, devices: tuple[str, ...], present: jax.Array
+) -> tuple[list[jax.Array], Tree, jax.Array]:
+    """Folds the subtrees that each device holds whole, [lanes, m]; returns nodes, the tree over them, who is there."""
+    while (size := tree.on_one_device(len(present) // num_workers(devices))) > 1:
+        here = present.reshape(num_workers(devices), -1, size)[lax.axis_index(devices)]  # (blocks, size)
+        blocks = [x.reshape(-1, size, x.shape[1]) for x in nodes]
+        if tree.adds:
+            nodes = [sum_neighbours(wide(x), size)[:, 0] for x in blocks]
+        else:
+            nodes, _ = _fold_products(blocks, tree=Tree(size), axes=(), present=here)
+        tree, present = tree.above(size), present.reshape(-1, size).any(1)
+    return nodes, tree, present
+
+
+def _fold_products(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], present: jax.Array) -> Combined:
+    """Folds small layers as ``gather_and_fold`` does, and large ones in the space of coefficients."""
+    gather = functools.partial(gather_and_fold, tree=tree, axes=axes, present=present)
     exchange = functools.partial(exchange_slices, rule=adasum_rule(tree), axes=axes, present=present)
     return by_size(vectors, num_gradients=tree.num_nodes, small=gather, large=exchange)
+
+
+_ALGORITHMS: dict[str, Callable[..., Combined]] = {
+    "gram": _fold_products,
+    "halving": halving,
+    "gather": gather_and_fold,
+}

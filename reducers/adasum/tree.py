@@ -27,6 +27,11 @@ class Tree(NamedTuple):
     group_size: int = 1
     within: Literal["sum", "adasum"] = "adasum"
 
+    @property
+    def adds(self) -> bool:
+        """Whether groups are added up."""
+        return self.group_size > 1 and self.within == "sum"
+
     @classmethod
     def of(cls, num_workers: int, *, group_size: int, within: str) -> "Tree":
         """Returns the tree over workers, in which the mean of a group is the sum of the workers' shares.
@@ -38,32 +43,24 @@ class Tree(NamedTuple):
             raise ValueError(f"group_size={group_size}: must divide the {num_workers} workers")
         return cls(num_workers, group_size, "adasum" if within == "adasum" else "sum")
 
-    def on_one_device(self, num_lanes: int) -> tuple[list["Tree"], "Tree"]:
-        """Finds the subtrees that every device holds whole: parts of groups, and powers of two of neighbours.
+    def on_one_device(self, num_lanes: int) -> int:
+        """Returns how many neighbouring lanes of a device are folded first, as a subtree that every device holds whole.
 
-        Args:
-          num_lanes: of each device.
+        It is a part of a group that is added up, or a power of two, up to ``LANES_TOGETHER``; 1 if there is none.
 
-        Returns:
-          Subtrees to be folded one after the other, and the tree that is left, over all devices' nodes.
-
-        >>> Tree(24).on_one_device(12)  # each device has three subtrees of four
-        ([Tree(num_nodes=4, group_size=1, within='adasum')], Tree(num_nodes=6, group_size=1, within='adasum'))
-        >>> [subtree.num_nodes for subtree in Tree(128).on_one_device(64)[0]]
-        [8, 8]
-        >>> Tree(16, 8, "sum").on_one_device(4)  # half a group
-        ([Tree(num_nodes=4, group_size=4, within='sum')], Tree(num_nodes=4, group_size=2, within='sum'))
+        >>> Tree(24).on_one_device(12), Tree(128).on_one_device(64), Tree(16, 8, "sum").on_one_device(4)
+        (4, 8, 4)
         """
-        size, adds = num_lanes, self.group_size > 1 and self.within == "sum"
-        if self.group_size > 1:
-            size = math.gcd(num_lanes, self.group_size)
-        if not adds:
-            size = min(size & -size, LANES_TOGETHER)  # a power of two
-        if size == 1:
-            return [], self
-        rest = Tree(self.num_nodes // size, max(1, self.group_size // size), self.within)
-        subtrees, rest = rest.on_one_device(num_lanes // size)
-        return [Tree(size, size if adds else 1, self.within), *subtrees], rest
+        size = math.gcd(num_lanes, self.group_size) if self.group_size > 1 else num_lanes
+        return size if self.adds else min(size & -size, LANES_TOGETHER)
+
+    def above(self, size: int) -> "Tree":
+        """Returns the tree that is left when so many neighbours are one node each.
+
+        >>> Tree(16, 8, "sum").above(4)
+        Tree(num_nodes=4, group_size=2, within='sum')
+        """
+        return Tree(self.num_nodes // size, max(1, self.group_size // size), self.within)
 
 
 def fold(
@@ -86,15 +83,14 @@ def fold(
     >>> fold(lambda a, b: 10 * a + b, jnp.arange(1, 7), Tree(6, group_size=3))  # (((1, 2), 3), ((4, 5), 6))
     Array(1686, dtype=int32)
     """
-    num_nodes, group_size, within = tree
-    if group_size > 1:
-        grouped = jax.tree.map(lambda x: x.reshape(-1, group_size, *x.shape[1:]), nodes)
-        inside = functools.partial(fold, combine if within == "adasum" else add, tree=Tree(group_size))
-        return fold(combine, jax.vmap(inside)(grouped), Tree(num_nodes // group_size))
-    if num_nodes == 1:
+    if tree.group_size > 1:
+        grouped = jax.tree.map(lambda x: x.reshape(-1, tree.group_size, *x.shape[1:]), nodes)
+        inside = functools.partial(fold, add if tree.adds else combine, tree=Tree(tree.group_size))
+        return fold(combine, jax.vmap(inside)(grouped), tree.above(tree.group_size))
+    if tree.num_nodes == 1:
         return jax.tree.map(lambda x: x[0], nodes)
-    even = num_nodes // 2 * 2
+    even = tree.num_nodes // 2 * 2
     left, right = (jax.tree.map(operator.itemgetter(slice(side, even, 2)), nodes) for side in (0, 1))
     paired = jax.vmap(combine)(left, right)
     level = jax.tree.map(lambda new, old: jnp.concatenate([new, old[even:]]), paired, nodes)
-    return fold(combine, level, Tree((num_nodes + 1) // 2))
+    return fold(combine, level, Tree((tree.num_nodes + 1) // 2))

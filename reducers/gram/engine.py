@@ -28,8 +28,10 @@ _PLAIN_NORMS = (1e-12, 1e12)
 # (Products, state) -> (weights of the units [n], state), for one vector.
 Rule: TypeAlias = Callable[[Products, Any], tuple[jax.Array, Any]]
 
-# Cuts the vectors out of a block, in each branch of a condition anew: what a branch is given XLA copies, but the block.
-Rows: TypeAlias = Callable[[], Sequence[jax.Array]]
+# Returns gradients, [vectors, n, m] each, of which this device has all of each, or a slice of each. It is called in
+# each branch of a condition: XLA copies what a branch is given, and where vectors are cut from a block that is the
+# block, which is there.
+Rows: TypeAlias = Callable[[], list[jax.Array]]
 
 
 class Weighed(NamedTuple):
@@ -39,18 +41,10 @@ class Weighed(NamedTuple):
     weights: jax.Array  # [vectors, n], of the units
     state: Any
 
-    def beside(self, results: Sequence[jax.Array]) -> "Combined":
-        """Returns each of the results, [blocks, m], and how its vectors were combined."""
-        size = len(self.weights) // len(results)
-        return [(x, jax.tree.map(lambda f, i=i: f[size * i : size * (i + 1)], self)) for i, x in enumerate(results)]
-
-
-Combined: TypeAlias = list[tuple[jax.Array, Weighed]]
-
 
 def exchange_slices(
     vectors: Sequence[jax.Array], state: Any = (), *, rule: Rule, axes: tuple[str, ...], present: jax.Array
-) -> Combined:
+) -> tuple[list[jax.Array], Weighed]:
     """Combines vectors of which each device then has a slice of all gradients: 2 (n - 1) / n of the bytes.
 
     Args:
@@ -62,52 +56,38 @@ def exchange_slices(
       present: [blocks, n] bool, which of the gradients may be anything but zero, in device order.
 
     Returns:
-      For every vector the results, [blocks, m], of the dtype that came in, or wide on one device; and how they were
-      made.
+      For every vector the results, [blocks, m], of the dtype that came in, or wide on one device; and how all of them
+      were made.
     """
-    if not axes:
-        sums, weighed = combine_rows(lambda: vectors, state, rule=rule, present=present)
-        return weighed.beside(sums)
     sizes = [x.shape[2] for x in vectors]
     widths = [slice_size(size, axes) for size in sizes]
-    block = to_slices([x[0] for x in vectors], axes)  # (n, M)
-    sums, weighed = combine_rows(lambda: alike(block, widths), state, rule=rule, axes=axes, present=present)
-    whole = join([x.ravel() for x in sums]).astype(block.dtype)  # (M,)
-    return weighed.beside([x[None] for x in from_slices(whole, sizes, axes)])
+    block = to_slices([x[0] for x in vectors], axes) if axes else None  # (n, M)
 
+    def rows() -> list[jax.Array]:
+        return [wide(r) for r in (vectors if block is None else alike(block, widths))]
 
-def combine_rows(
-    rows: Rows, state: Any = (), *, rule: Rule, axes: tuple[str, ...] = (), present: jax.Array
-) -> tuple[list[jax.Array], Weighed]:
-    """Combines gradients of which this device has all of each, or a slice of each.
-
-    Args:
-      rows: returns [vectors, n, m] each.
-      state: of the rule, with a leading axis of vectors.
-      rule: finds the weights of one vector.
-      axes: the devices that have the other slices.
-      present: [blocks, n], which of the gradients may be anything but zero; repeated for all vectors.
-
-    Returns:
-      The weighted sums of the rows, [vectors, m] each, in float32 at least, and how all of them were made.
-    """
     products = products_of(rows, axes=axes, present=present)
     weights, state = jax.vmap(rule)(products, state)
     weights = jnp.where(products.present, weights, 0)
-    return weighted_sums(rows, weights, products), Weighed(products, weights, state)
+    results = weighted_sums(rows, weights, products)
+    if block is not None:
+        whole = join([x.ravel() for x in results]).astype(block.dtype)  # (M,)
+        results = [x[None] for x in from_slices(whole, sizes, axes)]
+    return results, Weighed(products, weights, state)
 
 
 def products_of(rows: Rows, *, axes: tuple[str, ...] = (), present: jax.Array) -> Products:
-    """Returns the dot products of rows, [vectors, n, m] each, with a leading axis of vectors.
+    """Returns the dot products of gradients, with a leading axis of vectors.
 
-    The vectors are multiplied as they are, which in float32 loses nothing as long as no norm is extreme. Otherwise the
-    largest elements are divided out first.
+    They are multiplied as they are, which in float32 loses nothing as long as no norm is extreme. Otherwise the largest
+    elements are divided out first.
+
+    Args:
+      rows: in float32 at least.
+      axes: the devices that have the other slices.
+      present: [blocks, n], which of the gradients may be anything but zero; repeated for all vectors.
     """
-
-    def over_devices(reduce: Callable[..., jax.Array], x: jax.Array) -> jax.Array:
-        return reduce(x, axes) if axes else x
-
-    gram = over_devices(lax.psum, _gram(_wide(rows)))
+    gram = lax.psum(_gram(rows()), axes)
     present = jnp.tile(present, (len(gram) // len(present), 1))
     norms = Products(gram, jnp.ones(gram.shape[:2], gram.dtype), present).norms
 
@@ -117,15 +97,15 @@ def products_of(rows: Rows, *, axes: tuple[str, ...] = (), present: jax.Array) -
         return Products(gram * inverse[:, :, None] * inverse[:, None, :], scales, present)
 
     def rescaled():
-        largest = jnp.concatenate([jnp.max(jnp.abs(r), axis=2) for r in _wide(rows)])
-        scales = power_of_two(over_devices(lax.pmax, largest))
-        return Products(over_devices(lax.psum, _gram(_units(rows, scales))), scales, present)
+        largest = jnp.concatenate([jnp.max(jnp.abs(r), axis=2) for r in rows()])
+        scales = power_of_two(lax.pmax(largest, axes))
+        return Products(lax.psum(_gram(_units(rows, scales)), axes), scales, present)
 
     return lax.cond((_is_plain(norms) | ~present).all(), as_they_are, rescaled)  # the same on all devices
 
 
 def weighted_sums(rows: Rows, weights: jax.Array, products: Products) -> list[jax.Array]:
-    """Returns the sums of the rows' units by their weights, [vectors, n]; NaN and Inf do not pass a weight of 0."""
+    """Returns weighted sums of units, [vectors, m] each; NaN and Inf do not pass a weight of 0, of [vectors, n]."""
 
     def add_up(vectors, weights):
         pairs = zip(_per(vectors, weights), vectors, strict=True)
@@ -133,12 +113,11 @@ def weighted_sums(rows: Rows, weights: jax.Array, products: Products) -> list[ja
 
     def rescaled():
         units = _units(rows, products.scales)
-        return add_up(
-            [jnp.where(w[..., None] == 0, 0, u) for w, u in zip(_per(units, weights), units, strict=True)], weights
-        )
+        pairs = zip(_per(units, weights), units, strict=True)
+        return add_up([jnp.where(w[..., None] == 0, 0, u) for w, u in pairs], weights)
 
     plain = (_is_plain(products.norms) | (products.scales == 0)).all()
-    return lax.cond(plain, lambda: add_up(_wide(rows), weights / nonzero(products.scales)), rescaled)
+    return lax.cond(plain, lambda: add_up(rows(), weights / nonzero(products.scales)), rescaled)
 
 
 def _is_plain(norms: jax.Array) -> jax.Array:
@@ -146,12 +125,8 @@ def _is_plain(norms: jax.Array) -> jax.Array:
     return (low < norms) & (norms < high)
 
 
-def _wide(rows: Rows) -> list[jax.Array]:
-    return [wide(r) for r in rows()]
-
-
 def _units(rows: Rows, scales: jax.Array) -> list[jax.Array]:
-    vectors = _wide(rows)
+    vectors = rows()
     return [x / s[..., None] for x, s in zip(vectors, _per(vectors, nonzero(scales)), strict=True)]
 
 

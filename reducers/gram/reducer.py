@@ -1,6 +1,6 @@
 """Reducers made of a rule: a function from the workers' dot products to the weights of their gradients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -8,9 +8,9 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import AxisName, axes_of, devices_and_lanes, gather_workers, in_buckets, num_workers
+from reducers.collectives import AxisName, Combined, axes_of, gather_workers, in_buckets, num_workers, split_axes
 from reducers.gram import groups
-from reducers.gram.engine import Combined, Rule, Weighed, exchange_slices
+from reducers.gram.engine import Rule, Weighed, exchange_slices
 from reducers.gram.telemetry import initial_metrics, metrics_of
 from reducers.options import check_options
 from reducers.record import Used
@@ -83,11 +83,10 @@ def from_gram(
     whole tree, too, follow from it, and all of it in one exchange of slices, is this project's.
     """
     check_options(from_gram, granularity=granularity, telemetry=telemetry)
-    axes = axes_of(axis_name)
 
     def combine(vectors: list[jax.Array], state: Any, present: jax.Array) -> Combined:
-        devices, lanes = split_axes(axes)
-        of_all = jax.tree.map(lambda x: jnp.moveaxis(gather_workers(x, axes), 0, 1), state)  # [groups, n, ...]
+        devices, lanes = split_axes(axis_name)
+        of_all = jax.tree.map(lambda x: jnp.moveaxis(gather_workers(x, axis_name), 0, 1), state)  # [groups, n, ...]
 
         def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
             of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
@@ -95,12 +94,14 @@ def from_gram(
 
         return in_buckets(reduce, [gather_workers(vector, lanes)[None] for vector in vectors], axis_name=devices)
 
-    return combining(axes, combine, init=init, granularity=granularity, telemetry=telemetry, homogeneous=homogeneous)
+    return combining(
+        axis_name, combine, init=init, granularity=granularity, telemetry=telemetry, homogeneous=homogeneous
+    )
 
 
 def combining(
-    axes: tuple[str, ...],
-    combine: Callable[[list[jax.Array], Any, jax.Array], Sequence[tuple[jax.Array, Any]]],
+    axis_name: AxisName,
+    combine: Callable[[list[jax.Array], Any, jax.Array], Combined],
     *,
     init: Callable[[Any], Any] | None = None,
     granularity: str,
@@ -110,9 +111,9 @@ def combining(
     """Makes a reducer of a function that combines vectors: with trees of leaves, masks, state and telemetry.
 
     Args:
-      axes: the worker axes, outer first; lanes last.
+      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
       combine: takes this worker's vectors, [m] each, zeros where it is not counted; its part of the rule's state; and
-        which workers are counted, [n] bool. Returns the result of every vector, [1, m], and a ``Weighed`` of it, if
+        which workers are counted, [n] bool. Returns the result of every vector, [1, m], and a ``Weighed`` of them, if
         there is telemetry or a state.
       init: as of ``from_gram``; None for a rule without a state, which uses all workers that are counted.
       granularity: as of ``from_gram``.
@@ -120,6 +121,7 @@ def combining(
       homogeneous: as of ``from_gram``.
     """
     groups.check(granularity)
+    axes = axes_of(axis_name)
 
     def init_fn(params):
         members = groups.members(params, granularity)
@@ -139,36 +141,22 @@ def combining(
         if contributes is not None:
             own = [jnp.where(contributes, vector, 0) for vector in own]
             present = gather_workers(jnp.asarray(contributes, bool), axes)
-        results, weighed = zip(*combine(own, state.rule, present), strict=True)
+        results, weighed = combine(own, state.rule, present)
         result = restore([x[0] for x in results])
-        metrics = metrics_of(dict(zip(vectors, weighed, strict=True))) if telemetry == "on" else {}
+        metrics = metrics_of(vectors, weighed) if telemetry == "on" else {}
         if init is None:
             return result, GramState((), (), metrics)
-        worker, of_groups = lax.axis_index(axes), [how.state for how in weighed]
-        mine = jax.tree.map(lambda old, *new: jnp.concatenate(new)[:, worker].astype(old.dtype), state.rule, *of_groups)
+        worker = lax.axis_index(axes)
+        mine = jax.tree.map(lambda old, new: new[:, worker].astype(old.dtype), state.rule, weighed.state)
         return result, GramState(mine, Used(_are_used(weighed, present)[worker]), metrics)
 
     return Reducer(init_fn, update_fn, axis_name=axes, takes_mask=True, homogeneous=homogeneous)
 
 
-def split_axes(axis_name: AxisName) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the axes of devices, none if there is one device alone, and those of lanes.
-
-    Raises:
-      ValueError: if lanes do not come last.
-    """
-    axes = axes_of(axis_name)
-    devices, lanes = devices_and_lanes(axes)
-    if (*devices, *lanes) != axes:
-        raise ValueError(f"axis_name={axes!r}: vmapped axes ({', '.join(lanes)}) must come after those of devices")
-    return devices if num_workers(devices) > 1 else (), lanes
-
-
-def _are_used(weighed: Sequence[Weighed], present: jax.Array) -> jax.Array:
+def _are_used(weighed: Weighed, present: jax.Array) -> jax.Array:
     """Returns who counts, [n] bool: workers with a weight other than 0 for a gradient that is not zero in any group.
 
     All that are present count where nobody has such a weight, as where all gradients are zero.
     """
-    has_weight = [(how.weights != 0) | (how.products.scales == 0) for how in weighed]
-    used = jnp.concatenate(has_weight).any(0) & present
+    used = ((weighed.weights != 0) | (weighed.products.scales == 0)).any(0) & present
     return jnp.where(used.any(), used, present)

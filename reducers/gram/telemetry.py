@@ -1,6 +1,6 @@
 """How alike the workers' gradients are, group by group and over the whole model."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import jax
@@ -63,31 +63,26 @@ def telemetry_of(products: Products, length: jax.Array, weight_spread: jax.Array
     )
 
 
-def metrics_of(groups: dict[str, Weighed]) -> dict[str, jax.Array]:
+def metrics_of(groups: Collection[str], weighed: Weighed) -> dict[str, jax.Array]:
     """Returns name -> scalar, as in records: "cosine/Dense_0/kernel" is a group's and "cosine" the whole model's.
 
     The spread of the model's weights is the largest of any group.
     """
-    products, weights = jax.tree.map(
-        lambda *x: jnp.concatenate(x), *((how.products, how.weights) for how in groups.values())
-    )
+    products, weights, _ = weighed
     lengths, spreads = jax.vmap(Products.length_of)(products, weights), jax.vmap(_spread)(products, weights)
     longest = lengths.max()
     model = Products.joined(products), longest * jnp.linalg.norm(lengths / nonzero(longest)), spreads.max()
-    return _as_metrics(groups, jax.vmap(telemetry_of)(products, lengths, spreads), model=telemetry_of(*model))
+    model_first = jax.tree.map(lambda m, g: jnp.concatenate([m[None], g]), model, (products, lengths, spreads))
+    return dict(zip(_names(groups), jnp.concatenate(jax.vmap(telemetry_of)(*model_first)), strict=True))
 
 
 def initial_metrics(groups: Collection[str]) -> dict[str, Any]:
     """Returns the metrics before the first update: a zero for each name."""
-    size = len(Telemetry._fields)
-    return _as_metrics(groups, Telemetry(*[[0.0] * len(groups)] * size), model=Telemetry(*[0.0] * size))
+    return dict.fromkeys(_names(groups), 0.0)
 
 
-def _as_metrics(groups: Iterable[str], of_groups: Telemetry, *, model: Telemetry) -> dict[str, Any]:
-    scalars = {
-        f"{key}/{group}": x for key, xs in of_groups._asdict().items() for group, x in zip(groups, xs, strict=True)
-    }
-    return model._asdict() | scalars
+def _names(groups: Collection[str]) -> list[str]:
+    return [f"{key}{place}" for key in Telemetry._fields for place in ("", *(f"/{group}" for group in groups))]
 
 
 def _spread(products: Products, weights: jax.Array) -> jax.Array:
