@@ -112,6 +112,12 @@ flags.DEFINE_integer(
     lower_bound=1,
     help="Live: workers of one process, which arrive together; divides num_workers.",
 )
+flags.DEFINE_integer(
+    "devices_per_process",
+    1,
+    lower_bound=1,
+    help="Live: devices of one process, virtual ones on CPUs; divides workers_per_process.",
+)
 flags.DEFINE_string(
     "delays",
     None,
@@ -121,7 +127,7 @@ flags.DEFINE_float("patience", 300.0, lower_bound=0.0, help="Live: seconds to wa
 flags.DEFINE_string("ray_address", None, "Live: a Ray cluster that is there. Default: processes on this machine.")
 
 FLAGS = flags.FLAGS
-LIVE_FLAGS = ("workers_per_process", "delays", "patience", "ray_address")
+LIVE_FLAGS = ("workers_per_process", "devices_per_process", "delays", "patience", "ray_address")
 # Flags about devices and processes, of which a live run has its own.
 NOT_LIVE = (
     "num_devices",
@@ -273,9 +279,13 @@ def run(argv: Sequence[str]) -> int:
     with processes.together(ConfigError):
         setup = make_setup(config)
         if FLAGS.live:
-            live.check(setup, workers_per_process=FLAGS.workers_per_process)
+            live.check(
+                setup,
+                workers_per_process=FLAGS.workers_per_process,
+                devices_per_process=FLAGS.devices_per_process,
+            )
             live.delays.make(FLAGS.delays, setup)
-            live.ray_engine.check()
+            live.ray_engine.check(FLAGS.ray_address)
         with refusing():
             code = own_code.describe(config)
     workdir = FLAGS.workdir
@@ -359,14 +369,19 @@ def run(argv: Sequence[str]) -> int:
 
 def train_live(setup: TrainSetup, layout: Layout, folder: runs.Folder, *, sinks: Sequence[runs.Sink]) -> dict[str, Any]:
     """Trains with workers that are processes, as the flags say."""
-    each = FLAGS.workers_per_process
+    engine = live.ray_engine.RayEngine(
+        setup.config.to_dict(),
+        workers_per_process=FLAGS.workers_per_process,
+        devices_per_process=FLAGS.devices_per_process,
+        address=FLAGS.ray_address,
+    )
     return live.train(
         setup,
         layout,
         folder,
         loop=loop,
-        engine=live.ray_engine.RayEngine(setup.config.to_dict(), workers_per_process=each, address=FLAGS.ray_address),
-        workers_per_process=each,
+        engine=engine,
+        workers_per_process=FLAGS.workers_per_process,
         patience=FLAGS.patience,
         delay=live.delays.make(FLAGS.delays, setup),
         sinks=sinks,

@@ -24,7 +24,10 @@ from benchmarks import report
 from launch import signals
 from launch.children import Children
 
-ON_CPU = ("step", "lanes", "dispatch", "reduction", "processes", "scaling", "start_up", "waiting", "simulation")
+ON_CPU = (
+    *("step", "lanes", "dispatch", "reduction", "apart"),
+    *("processes", "scaling", "start_up", "waiting", "simulation"),
+)
 BENCHMARKS = (*ON_CPU, "gpu")
 MEASURED = Path("out/bench")
 

@@ -17,6 +17,7 @@ from data.sources import SOURCES
 from models import MODELS
 from models.tasks import TASKS
 from optim.optimizers import OPTIMIZERS
+from optim.outer import OUTERS
 from optim.schedules import SCHEDULES
 from parallel import DeviceMapping, Lanes
 from reducers import REDUCERS, registry
@@ -40,6 +41,7 @@ BLOCKS: dict[str, Registry] = {
     "loss_scaling": LOSS_SCALINGS,
     "model": MODELS,
     "optimizer": OPTIMIZERS,
+    "outer": OUTERS,
     "reducer": REDUCERS,
     "schedule": SCHEDULES,
     "server": MODES,
@@ -60,6 +62,7 @@ def experiment(
     accumulation: Mapping = types.MappingProxyType({"name": "micro_batches"}),
     loss_scaling: Mapping = types.MappingProxyType({"name": "none"}),
     communication: Mapping = types.MappingProxyType({"name": "full"}),
+    outer: Mapping = types.MappingProxyType({"name": "none"}),
     seed: Annotated[int, "[0, 4294967295]"] = 0,
     num_workers: Workers = 8,
     batch_size_per_worker: Count = 32,
@@ -97,6 +100,7 @@ def experiment(
       accumulation: how a worker splits its batch: gradients of micro-batches, or local optimizer steps.
       loss_scaling: keeps gradients in float16 from underflow and overflow.
       communication: the precision in which workers send their updates.
+      outer: with reducer_on="updates", an optimizer that takes the workers' combined progress as its gradient.
       seed: seed of parameters, order of examples, dropout and augmentation.
       num_workers: number of workers W, independent of the hardware.
       batch_size_per_worker: number of examples B in one worker's step.

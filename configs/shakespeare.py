@@ -26,8 +26,8 @@ def get_config(variant: str = "") -> ConfigDict:
     return recipe(variant, model=model, sizes=SIZES)
 
 
-def recipe(variant: str, *, model: dict[str, Any], sizes: Mapping[str, Sizes]) -> ConfigDict:
-    """Returns the experiment with a model of the next token."""
+def recipe(variant: str, *, model: dict[str, Any], sizes: Mapping[str, Sizes], **more: Any) -> ConfigDict:
+    """Returns the experiment with a model of the next token, and with more keys."""
     config = experiment(
         model=model,
         task={"name": "causal_lm"},
@@ -41,5 +41,6 @@ def recipe(variant: str, *, model: dict[str, Any], sizes: Mapping[str, Sizes]) -
         eval_every_epochs=0.5,
         checkpoint_every_epochs=1,
         clip_norm=1.0,
+        **more,
     )
     return sized(config, variant, sizes=sizes)

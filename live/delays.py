@@ -41,7 +41,7 @@ def make(text: str | None, setup: TrainSetup) -> Delay:
         model = arrivals.make(**block)
         key = jax.random.key(setup.config.seed)
         of_step = jax.jit(lambda step: model(key, step, setup.config.num_workers))
-        jax.eval_shape(of_step, 0)
+        of_step(0)  # compiles, before a step waits for it
 
     @functools.lru_cache(maxsize=2)
     def row(step: int) -> np.ndarray:

@@ -5,20 +5,33 @@ Ray exchanges pickles among processes that trust each other; on this machine it 
 
 import importlib.util
 import os
+import socket
 import time
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import parallel
 from launch.children import ROOT
 from live.engine import Died, Done, Event, Ready, Task
-from runs.errors import ConfigError
+from runs.errors import ConfigError, refusing
+
+_SECONDS_TO_ANSWER = 5.0  # that a cluster has; Ray itself tries for minutes
 
 
-def check() -> None:
-    """Raises ConfigError, one line, if Ray is not installed."""
+def check(address: str | None = None) -> None:
+    """Raises ConfigError, one line, if Ray is not installed, or nobody listens at the address of a cluster."""
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("live: needs Ray; install it by .venv/bin/python -m pip install -r requirements-live.txt")
+    if address is None:
+        return
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()):
+        raise ConfigError(f"ray_address={address!r}: must be HOST:PORT of a Ray cluster")
+    try:
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"ray_address={address!r}: no Ray cluster answers: {error}") from None
 
 
 class RayEngine:
@@ -27,10 +40,21 @@ class RayEngine:
     Args:
       config: of the run.
       workers_per_process: k.
+      devices_per_process: D. Where Ray knows of GPUs, each process has D of them for itself, unless JAX_PLATFORMS=cpu.
       address: of a cluster that is there; None starts one for this run, on this machine.
+
+    Raises:
+      ConfigError: one line, if the cluster cannot be joined, or has GPUs, but too few.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, workers_per_process: int, address: str | None = None):
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        workers_per_process: int,
+        devices_per_process: int = 1,
+        address: str | None = None,
+    ):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         # Ray's processes import this package, and their own packages, as this one does.
@@ -38,15 +62,36 @@ class RayEngine:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [path])])
         import ray
 
-        self._ray = ray
+        self._ray: Any = ray
         local = {} if address else {"_node_ip_address": "127.0.0.1", "num_cpus": 1, "include_dashboard": False}
         with warnings.catch_warnings():  # its processes are forked only to execute another program
             warnings.filterwarnings("ignore", message=".*fork", category=RuntimeWarning)
-            ray.init(address, log_to_driver=False, logging_level="ERROR", **local)
-        self._config, self._each = dict(config), workers_per_process
+            try:
+                self._ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **local)
+            except (ConnectionError, ray.exceptions.AuthenticationError) as error:
+                reason = str(error.__cause__ or error).strip().splitlines()[-1]
+                raise ConfigError(f"ray_address={address!r}: {reason}") from None
+        self._process = dict(config), workers_per_process, devices_per_process
+        num_gpus = self._gpus_of_each(config["num_workers"] // workers_per_process)
+        # Ray spreads over the nodes of a cluster what takes something of them; the rest it puts anywhere.
+        resources = {"num_cpus": 0.001, "num_gpus": num_gpus}
+        self._options = {**resources, "scheduling_strategy": "SPREAD", "max_restarts": 0}
         self._actors: dict[int, Any] = {}
         self._pending: dict[Any, tuple[int, int | None]] = {}  # result -> process, and number of the task
         self._shared: tuple[Any, Any] = (None, None)  # what all workers of a step are given, and where Ray keeps it
+
+    def _gpus_of_each(self, num_processes: int) -> int:
+        """Returns how many GPUs each process has for itself."""
+        num_gpus, each = int(self._ray.cluster_resources().get("GPU", 0)), self._process[-1]
+        if not num_gpus or os.environ.get("JAX_PLATFORMS") == "cpu":
+            return 0
+        if num_processes * each > num_gpus:
+            self.end()
+            raise ConfigError(
+                f"devices_per_process={each}: {num_processes} processes need {num_processes * each} GPUs, and Ray has "
+                f"{num_gpus}; more workers_per_process need fewer, and JAX_PLATFORMS=cpu needs none"
+            )
+        return each
 
     def clock(self) -> float:
         """Returns the seconds of this machine's clock."""
@@ -54,9 +99,8 @@ class RayEngine:
 
     def start(self, process: int) -> None:
         """Starts a process, or starts it again."""
-        actor = self._ray.remote(_Process).options(num_cpus=0, max_restarts=0).remote(self._config, self._each)
-        self._actors[process] = actor
-        self._pending[actor.is_ready.remote()] = process, None
+        actor = self._actors[process] = self._ray.remote(_Process).options(**self._options).remote()
+        self._pending[actor.start.remote(*self._process)] = process, None
 
     def give(self, process: int, task: Task) -> None:
         """Gives a process a task; what is shared is handed to Ray once for all of them."""
@@ -89,15 +133,15 @@ class RayEngine:
 
 
 class _Process:
-    """The actor: a ``Worker``, made when its process starts."""
+    """The actor: a ``Worker``."""
 
-    def __init__(self, config: Mapping[str, Any], num_workers: int):
+    def start(self, config: Mapping[str, Any], num_workers: int, num_devices: int) -> None:
+        """Makes the worker; in a call of its own, because an actor whose constructor raises is one that died."""
+        parallel.configure_cpu_devices(num_workers, num_devices=num_devices)
         from live.worker import Worker
 
-        self._worker = Worker(config, num_workers=num_workers)
-
-    def is_ready(self) -> bool:
-        return True
+        with refusing():
+            self._worker = Worker(config, num_workers=num_workers, num_devices=num_devices)
 
     def compute(self, shared: Any, task: Task) -> Any:
         return self._worker(task._replace(shared=shared))

@@ -29,16 +29,22 @@ class MissingError(Exception):
     """Too few workers are alive, and have been so for too long; what was reached is saved."""
 
 
-def check(setup: TrainSetup, *, workers_per_process: int = 1) -> None:
+def check(setup: TrainSetup, *, workers_per_process: int = 1, devices_per_process: int = 1) -> None:
     """Raises ConfigError for a config that real workers cannot run."""
     config, mode = setup.config, setup.async_mode
     if isinstance(mode, asynchronous.Decentralised):
         raise ConfigError("config.server.name='decentralised': must be synchronous or asynchronous for real workers")
     if "k_batch" in _names(config.reducer.to_dict()):
         raise ConfigError("config.reducer.name='k_batch': must count one batch of a worker at most, for real workers")
+    if setup.reducer.hands_on != "always":
+        where = f"config.reducer.name={config.reducer.name!r}"
+        raise ConfigError(f"{where}: must hand on every update, for real workers, which keep nothing from step to step")
     if config.num_workers % workers_per_process:
         allowed = f"must divide config.num_workers={config.num_workers}"
         raise ConfigError(f"workers_per_process={workers_per_process}: {allowed}")
+    if workers_per_process % devices_per_process:
+        allowed = f"must divide workers_per_process={workers_per_process}"
+        raise ConfigError(f"devices_per_process={devices_per_process}: {allowed}")
     if mode is not None and workers_per_process > 1:
         raise ConfigError(
             f"workers_per_process={workers_per_process}: must be 1 with config.server.name='asynchronous'"

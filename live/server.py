@@ -25,7 +25,8 @@ class Gathered(NamedTuple):
 
     Attributes:
       seconds: [W] float32, when each worker's gradient came; infinite if it did not.
-      began: [W] float32, when each worker began it; infinite if it did not, being late with another.
+      began: [W] float32, when each worker began it: 0 for one that was idle, of whose time handing out is a part;
+        infinite if it did not, being late with another.
       work: the work of each process that came.
     """
 
@@ -104,19 +105,19 @@ class Server:
         work: dict[int, Any] = {}
         start = self._engine.clock()
 
-        def begin(process: int) -> None:
-            began[self._workers(process)] = self._engine.clock() - start
+        def begin(process: int, *, at: float) -> None:
+            began[self._workers(process)] = at
             self.give(process, task_of(process))
 
         for process in sorted(self._idle):
-            begin(process)
+            begin(process, at=0.0)
         while (left := due - (self._engine.clock() - start)) > 0:
             for event in self._hear(min(left, _LONGEST_WAIT)):
                 if isinstance(event, Done) and event.number == number:
                     work[event.process] = event.work
                     seconds[self._workers(event.process)] = self._engine.clock() - start
                 elif not isinstance(event, Died):  # it is late with another step, or has just started
-                    begin(event.process)
+                    begin(event.process, at=self._engine.clock() - start)
             due = float(step_seconds(seconds))
             hoped = seconds.copy()
             for process in self._working_on:

@@ -101,9 +101,9 @@ def completion(setup: TrainSetup, layout: Layout) -> Callable[[TrainState, np.nd
     def ends(state: TrainState, own_seconds: jax.Array) -> jax.Array:
         seconds = gather_workers(own_seconds, AXES)
         updates = jax.tree.map(jnp.zeros_like, state.params)
-        needs = {"arrival_seconds": seconds} if setup.reducer.needs_arrivals else {}
+        needs = {"arrival_seconds": seconds} if setup.gives_seconds else {}
         _, reducer_state = setup.reducer.update(updates, state.reducer_state, state.params, **needs)
-        return step_time(reducers.waited(reducer_state), seconds)["step_seconds"]
+        return step_time(reducers.metrics(reducer_state), seconds)["step_seconds"]
 
     lanes = jax.vmap(ends, in_axes=(STATE_AXES, 0), out_axes=None, axis_name=LANE_AXIS, axis_size=layout.lanes)
     compiled = parallel.map_devices(lanes, layout=layout)

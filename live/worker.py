@@ -11,39 +11,55 @@ from ml_collections import ConfigDict
 from data.feeds import Feeds
 from live.engine import Task
 from live.step import given
+from parallel import Layout, map_devices
+from parallel.layout import split_by_axes
 from parallel.mapping import compute_at_once
 from training.setup import make_setup
-from training.train_state import STATE_AXES, map_per_worker
+from training.train_state import STATE_AXES, TrainState, map_per_worker
 from training.train_step import make_compute
 
 
 class Worker:
-    """Computes the gradients of k workers, as lanes of one device, from what each task gives it; it keeps nothing else.
+    """Computes the gradients of k workers on D devices, from what each task gives it; it keeps nothing else.
 
     Args:
       config: complete and valid, as a dict.
       num_workers: k.
+      num_devices: D, which divides k.
+
+    Raises:
+      ValueError: if there are fewer devices.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, num_workers: int = 1):
+    def __init__(self, config: Mapping[str, Any], *, num_workers: int = 1, num_devices: int = 1):
+        self._layout = layout = Layout.of(num_workers, num_devices=num_devices)
         setup = make_setup(ConfigDict(dict(config)))
         dataset = setup.source.load(setup.config.seed)
         order = setup.example_order(dataset)
-        self._feeds = Feeds(dataset.train, order, layout=(1, num_workers), placement=setup.source.placement)
-        self._resident = jax.device_put({"train": self._feeds.resident, "constants": dataset.constants})
+        self._feeds = Feeds(dataset.train, order, layout=(num_devices, layout.lanes), placement=setup.source.placement)
+        self._resident = layout.put_shared({"train": self._feeds.resident, "constants": dataset.constants})
         compute = compute_at_once(make_compute(setup), state_axes=given(STATE_AXES))
+        self._compute = map_devices(compute, layout=layout)
         shapes = map_per_worker(
             lambda x: jax.ShapeDtypeStruct((num_workers, *x.shape), x.dtype), given(setup.worker_shapes)
         )
-        batch = self._batch(np.arange(num_workers))
-        self._compute = jax.jit(compute).lower(shapes, batch, self._resident).compile()  # before any time counts
+        zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+        self._work(zeros, np.arange(num_workers))  # compiles before any time counts
 
     def __call__(self, task: Task) -> Any:
         """Returns the ``WorkerGradient`` of a task, NumPy, [k, ...] a leaf."""
         began = time.perf_counter()
-        work = jax.device_get(self._compute(task.state, self._batch(task.batch_index), self._resident))
+        work = self._work(task.state, task.batch_index)
         time.sleep(max(0.0, task.least_seconds - (time.perf_counter() - began)))
         return work
 
-    def _batch(self, batch_index: np.ndarray) -> Any:
-        return jax.tree.map(lambda x: x[0, 0], self._feeds.at(np.asarray(batch_index)[None]))
+    def _work(self, state: TrainState, batch_index: np.ndarray) -> Any:
+        layout = self._layout
+        batch = jax.tree.map(lambda x: x[:, 0], self._feeds.at(batch_index[None]))
+        state = split_by_axes(  # NumPy: the call puts it on the devices faster than `Layout.put`
+            state,
+            given(STATE_AXES),
+            shared=lambda tree: jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_devices, *np.shape(x))), tree),
+            per_worker=lambda tree: jax.tree.map(layout.split, tree),
+        )
+        return layout.get_per_worker(self._compute(state, batch, self._resident))

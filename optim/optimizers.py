@@ -21,7 +21,7 @@ differ, for values that a config cannot hold:
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,6 +55,44 @@ def tf_rmsprop(
     return optax.rmsprop(
         learning_rate, decay=decay, eps=eps, initial_scale=1.0, eps_in_sqrt=True, momentum=momentum or None
     )
+
+
+def adagrad_norm(
+    learning_rate: optax.ScalarOrSchedule, *, beta: float = 1.0, eps: float = 0.0
+) -> optax.GradientTransformationExtraArgs:
+    """Returns AdaGrad with one step size for all parameters, from the norms of the gradients before this one.
+
+    theta <- theta - lr * g_t / (beta + sum_{i < t} |g_i|^2)^(1/2 + eps)
+
+    Args:
+        learning_rate: rate or schedule.
+        beta: what the sum begins with.
+        eps: by how much faster than the inverse root the steps fall.
+
+    Returns:
+        The transformation. The present gradient is not in the sum, which makes its step unbiased.
+
+    Reference: AdaBatchGrad, Ostroukhov et al., arXiv 2402.05264 (READ: a third party's port).
+    """
+
+    def init_fn(params):
+        del params
+        return AdagradNormState(jnp.asarray(beta, jnp.float32))
+
+    def update_fn(updates, state, params=None, **extra_args):
+        del params, extra_args
+        size = state.total ** -(0.5 + eps)
+        scaled = jax.tree.map(lambda g: (g * size).astype(g.dtype), updates)
+        return scaled, AdagradNormState(state.total + optax.tree.norm(updates, squared=True))
+
+    scale = optax.GradientTransformationExtraArgs(init_fn, update_fn)
+    return optax.chain(scale, optax.scale_by_learning_rate(learning_rate))
+
+
+class AdagradNormState(NamedTuple):
+    """State of ``adagrad_norm``: beta, and the squared norms of all gradients so far."""
+
+    total: jax.Array
 
 
 def sm3(learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9) -> optax.GradientTransformationExtraArgs:
@@ -181,7 +219,13 @@ def _configurable(function: Callable) -> Callable[..., optax.GradientTransformat
 
 
 def _from_optax() -> dict[str, Callable]:
-    functions = {**vars(optax.contrib), **vars(optax), "sm3": sm3, "tf_rmsprop": tf_rmsprop}
+    functions = {
+        **vars(optax.contrib),
+        **vars(optax),
+        "adagrad_norm": adagrad_norm,
+        "sm3": sm3,
+        "tf_rmsprop": tf_rmsprop,
+    }
     names = [name for name, f in functions.items() if inspect.isfunction(f) and not name.startswith("_")]
     found = {name: _configurable(functions[name]) for name in names if name not in UNFIT}
     return {name: function for name, function in found.items() if function is not None}

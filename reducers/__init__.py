@@ -28,8 +28,10 @@ from typing import Any
 import optax
 
 from reducers.adacons import adacons
+from reducers.adaptive_batch import adaptive_batch
 from reducers.adasum import adasum
 from reducers.agreement_scaled_mean import agreement_scaled_mean
+from reducers.apart import Apart, apart, own_params
 from reducers.apply_if_finite import apply_if_finite
 from reducers.backup_workers import backup_workers
 from reducers.collectives import AxisName, num_workers, same_on_all
@@ -39,14 +41,18 @@ from reducers.corrupt import corrupt
 from reducers.deadline import deadline
 from reducers.dynamic_backup_workers import dynamic_backup_workers
 from reducers.dynamic_scale import DynamicScale, all_finite
+from reducers.elastic_averaging import elastic_averaging
 from reducers.geometric_median import geometric_median
+from reducers.gossip import gossip
 from reducers.gram import from_gram
 from reducers.k_batch import k_batch
 from reducers.krum import krum, multi_krum
+from reducers.local_sgd import local_sgd
 from reducers.mean import mean
 from reducers.metrics import metrics
 from reducers.mgda import mgda
 from reducers.pcgrad import pcgrad
+from reducers.quorum import quorum
 from reducers.radial_directional import radial_directional
 from reducers.record import Waited, counts, waited
 from reducers.reducer import Reducer, ReducerRegistry, as_reducer, chain
@@ -61,15 +67,18 @@ __version__ = "0.2.0"
 
 __all__ = [
     "REDUCERS",
+    "Apart",
     "AxisName",
     "DynamicScale",
     "Reducer",
     "Traffic",
     "Waited",
     "adacons",
+    "adaptive_batch",
     "adasum",
     "agreement_scaled_mean",
     "all_finite",
+    "apart",
     "apply_if_finite",
     "as_reducer",
     "backup_workers",
@@ -79,11 +88,14 @@ __all__ = [
     "counts",
     "deadline",
     "dynamic_backup_workers",
+    "elastic_averaging",
     "from_gram",
     "geometric_median",
+    "gossip",
     "in_half_precision",
     "k_batch",
     "krum",
+    "local_sgd",
     "make",
     "mean",
     "metrics",
@@ -91,7 +103,9 @@ __all__ = [
     "multi_krum",
     "num_workers",
     "overflowed",
+    "own_params",
     "pcgrad",
+    "quorum",
     "radial_directional",
     "same_on_all",
     "sign_majority",
@@ -106,6 +120,7 @@ __all__ = [
 REDUCERS = ReducerRegistry(
     {
         "adacons": adacons,
+        "adaptive_batch": adaptive_batch,
         "adasum": adasum,
         "agreement_scaled_mean": agreement_scaled_mean,
         "backup_workers": backup_workers,
@@ -113,13 +128,17 @@ REDUCERS = ReducerRegistry(
         "corrupt": corrupt,
         "deadline": deadline,
         "dynamic_backup_workers": dynamic_backup_workers,
+        "elastic_averaging": elastic_averaging,
         "geometric_median": geometric_median,
+        "gossip": gossip,
         "k_batch": k_batch,
         "krum": krum,
+        "local_sgd": local_sgd,
         "mean": mean,
         "mgda": mgda,
         "multi_krum": multi_krum,
         "pcgrad": pcgrad,
+        "quorum": quorum,
         "radial_directional": radial_directional,
         "sign_majority": sign_majority,
         "stale": stale,

@@ -42,7 +42,7 @@ def _sent(name: str, *, num_workers: int) -> float:
 
 
 def _source(docstring: str) -> str:
-    found = re.search(r"Reference:.*?arXiv (\d{4}\.\d{5})", docstring, re.DOTALL)
+    found = re.search(r"Reference:.*?arXiv (\d{4}\.\d{4,5})", docstring, re.DOTALL)
     return f"[arXiv {found[1]}](https://arxiv.org/abs/{found[1]})" if found else ""
 
 

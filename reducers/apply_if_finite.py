@@ -11,7 +11,7 @@ from reducers.collectives import AxisName, axes_of
 from reducers.dynamic_scale import all_finite
 from reducers.options import check_options
 from reducers.record import keep_if
-from reducers.reducer import Reducer, as_reducer
+from reducers.reducer import Reducer, as_inner
 
 
 def apply_if_finite(
@@ -54,7 +54,7 @@ def apply_if_finite(
     Reference: ``optax.apply_if_finite``.
     """
     check_options(apply_if_finite, max_consecutive_errors=max_consecutive_errors)
-    axes, inner = axes_of(axis_name), as_reducer(inner, key="inner")
+    axes, inner = axes_of(axis_name), as_inner(inner, key="inner")
 
     def init_fn(params):
         zero = jnp.zeros((), jnp.int32)

@@ -9,9 +9,9 @@ from jax import numpy as jnp
 
 from reducers.arrivals.order import Arrived
 from reducers.collectives import AxisName, axes_of, num_workers
-from reducers.mean import mean
+from reducers.combine import combiner_of
 from reducers.record import Waited, nobody_yet
-from reducers.reducer import Combine, Reducer, as_reducer
+from reducers.reducer import Combine, Reducer
 
 
 class ArrivedState(NamedTuple):
@@ -49,7 +49,7 @@ def over_arrived(
       ValueError: if ``combine`` takes no mask.
     """
     axes = axes_of(axis_name)
-    combiner = mean(axes) if combine is None else as_reducer(combine, key="combine")
+    combiner = combiner_of(combine, axes)
     if not combiner.takes_mask:
         raise ValueError("combine: must be a reducer that takes a mask, to leave workers out (Reducer.takes_mask)")
 

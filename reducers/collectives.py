@@ -151,6 +151,63 @@ def same_on_all(x: jax.Array, axis_name: AxisName) -> jax.Array:
     return gather_workers(x, lanes)[0] if lanes else x
 
 
+def agreed(x: jax.Array, axis_name: AxisName) -> jax.Array:
+    """Returns x, which is the same on all workers, in a form that JAX knows to be the same on all of them.
+
+    ``same_on_all`` is enough for lanes. Where JAX keeps track of what differs between devices, too, their maximum of x
+    shows it; elsewhere nothing is sent.
+
+    >>> jax.vmap(lambda x: agreed(x, "worker"), axis_name="worker", out_axes=None)(jnp.ones(3))
+    Array(1., dtype=float32)
+    """
+    x = same_on_all(x, axis_name)
+    differs = [axis for axis in axes_of(axis_name) if axis in tracked_axes() & jax.typeof(x).manual_axis_type.varying]
+    return lax.pmax(x, tuple(differs)) if differs else x
+
+
+def as_own(tree: Any, axis_name: AxisName) -> Any:
+    """Returns a tree as values of this worker's own, which may differ between workers; nothing is computed.
+
+    Both branches of a condition must agree on that, where JAX keeps track of what differs between devices.
+    """
+    tracked = tracked_axes().intersection(axes_of(axis_name))
+
+    def mark(x):
+        same = sorted(tracked - jax.typeof(x).manual_axis_type.varying)
+        return lax.pcast(x, tuple(same), to="varying") if same else x
+
+    return jax.tree.map(mark, tree) if tracked else tree
+
+
+def shift_workers(x: jax.Array, distance: int, axis_name: AxisName) -> jax.Array:
+    """Returns the x of the worker that is so far before this one along the circle of all workers.
+
+    Every worker sends its x once, to at most two devices; between the workers of one device nothing is sent.
+
+    Args:
+      x: this worker's.
+      distance: in workers, where the last one is followed by the first.
+      axis_name: the worker axis, or a tuple of axes, outer first, of which lanes are the inner ones.
+
+    >>> jax.vmap(lambda x: shift_workers(x, 1, "worker"), axis_name="worker")(jnp.arange(3.0))
+    Array([2., 0., 1.], dtype=float32)
+    """
+    devices, lanes = devices_and_lanes(axis_name)
+    num_devices, num_lanes = num_workers(devices), num_workers(lanes)
+    hops, rest = divmod(distance, num_lanes)
+    rows = gather_workers(x, lanes)
+
+    def send(rows, hops):
+        if hops % num_devices == 0:
+            return rows
+        return lax.ppermute(rows, devices, [(i, (i + hops) % num_devices) for i in range(num_devices)])
+
+    moved = send(rows[: num_lanes - rest], hops)
+    if rest:  # the last lanes go on to the first ones of the device after
+        moved = jnp.concatenate([send(rows[num_lanes - rest :], hops + 1), moved])
+    return moved[lax.axis_index(lanes)] if lanes else moved[0]
+
+
 # ---- slices of arrays ----------------------------------------------------------------------------------------------
 
 

@@ -7,9 +7,9 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, axes_of, num_workers, sum_workers
-from reducers.mean import mean
+from reducers.combine import combiner_of
 from reducers.options import check_options
-from reducers.reducer import Combine, Reducer, as_reducer
+from reducers.reducer import Combine, Reducer
 
 GARBAGE = 1e6
 
@@ -55,7 +55,7 @@ def corrupt(
     """
     check_options(corrupt, workers=workers, how=how)
     axes = axes_of(axis_name)
-    combiner = mean(axes) if combine is None else as_reducer(combine, key="combine")
+    combiner = combiner_of(combine, axes)
 
     def init_fn(params):
         return CorruptState(jnp.zeros((), jnp.int32), combiner.init(params))

@@ -48,6 +48,22 @@ def keep_if(is_kept: jax.Array, new: Any, old: Any) -> Any:
     return jax.tree.map(keep, new, old, is_leaf=lambda node: isinstance(node, Waited | Used))
 
 
+def everybody(state: Any, *, num_workers: int) -> Any:
+    """Returns the state with the record of an update that left nobody out, in no time.
+
+    >>> everybody(nobody_yet(), num_workers=2).metrics["contributors"]
+    Array(2., dtype=float32)
+    """
+
+    def change(node):
+        if isinstance(node, Waited):
+            metrics = {"step_seconds": jnp.zeros(()), "contributors": jnp.float32(num_workers)}
+            return Waited(jnp.ones((), jnp.int32), metrics)
+        return Used(jnp.array(True)) if isinstance(node, Used) else node
+
+    return jax.tree.map(change, state, is_leaf=lambda node: isinstance(node, Waited | Used))
+
+
 def waited(state: Any) -> Waited | None:
     """Returns the record of whom a reducer waited for, wherever it is nested; None if it waits for all workers.
 

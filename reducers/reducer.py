@@ -1,7 +1,8 @@
 """A reducer: an optax transformation that carries the facts others need to know about it."""
 
+import typing
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import optax
 
@@ -11,6 +12,11 @@ from reducers.registry import Block, Parameters, Registry, parameters
 
 # A parameter with this annotation is a reducer inside a reducer; None is ``mean``. Configs write a name or a block.
 Combine: TypeAlias = optax.GradientTransformation | None
+
+
+# What a reducer may be given, and how often it hands on what it was given; see ``Reducer``.
+Reduces = Literal["either", "gradients", "updates"]
+HandsOn = Literal["always", "sometimes", "never"]
 
 
 class Reducer(optax.GradientTransformationExtraArgs):
@@ -30,6 +36,10 @@ class Reducer(optax.GradientTransformationExtraArgs):
         whatever their values.
       homogeneous: whether R(c g) = c R(g), also where c changes from one update to the next.
       num_counted: how many workers' batches each update counts, where the rule fixes that; None for all workers.
+      reduces: "gradients" or "updates" of the workers' own optimizers, where its place in the chain decides about its
+        sense; "either" for all other reducers.
+      hands_on: "always", if each update hands on what it reduces; or "sometimes" or "never", if workers stand apart
+        from the shared parameters: the state then has a record ``reducers.Apart``, and nothing can wrap the reducer.
 
     >>> reducer = Reducer(optax.init_empty_state, lambda g, s, p=None, **extra: (g, s), homogeneous=True)
     >>> reducer.homogeneous, reducer.needs_arrivals, isinstance(reducer, optax.GradientTransformationExtraArgs)
@@ -41,6 +51,8 @@ class Reducer(optax.GradientTransformationExtraArgs):
     takes_mask: bool
     homogeneous: bool
     num_counted: int | None
+    reduces: Reduces
+    hands_on: HandsOn
 
     def __new__(
         cls,
@@ -52,6 +64,8 @@ class Reducer(optax.GradientTransformationExtraArgs):
         takes_mask: bool = False,
         homogeneous: bool = False,
         num_counted: int | None = None,
+        reduces: Reduces = "either",
+        hands_on: HandsOn = "always",
     ) -> "Reducer":
         """Returns a transformation with these facts as attributes."""
         axes = None if axis_name is None else axes_of(axis_name)
@@ -61,6 +75,8 @@ class Reducer(optax.GradientTransformationExtraArgs):
         self.takes_mask = takes_mask
         self.homogeneous = homogeneous
         self.num_counted = num_counted
+        self.reduces = reduces
+        self.hands_on = hands_on
         return self
 
     def like(self, init: Callable[..., Any], update: Callable[..., Any], **changes: Any) -> "Reducer":
@@ -125,12 +141,29 @@ def as_reducer(transformation: optax.GradientTransformation, *, key: str = "tran
     return Reducer(*optax.with_extra_args_support(transformation))
 
 
+def as_inner(transformation: optax.GradientTransformation, *, key: str) -> Reducer:
+    """Returns a transformation as a reducer that another one can wrap.
+
+    Raises:
+      ValueError: as ``as_reducer``, or if it does not hand on every update.
+    """
+    reducer = as_reducer(transformation, key=key)
+    if reducer.hands_on != "always":
+        raise ValueError(
+            f"{key}: must hand on every update; a reducer whose workers stand apart has to be the outermost"
+        )
+    return reducer
+
+
 def chain(*transformations: optax.GradientTransformation) -> Reducer:
     """Chains transformations as ``optax.chain`` does, and merges the facts of the reducers among them.
 
     The chain needs arrival times if one of its reducers does; it takes a mask if all of its reducers do, and there is
     one; it is homogeneous if every transformation is known to be; it counts as many workers as the reducer that counts
-    fewest.
+    fewest; it hands on as seldom as the reducer that does so most seldom, and reduces what the reducers do that say so.
+
+    Raises:
+      ValueError: if one reducer is for gradients and another for updates.
 
     >>> from reducers.mean import mean
     >>> chain(optax.clip(1.0), mean("worker")).takes_mask
@@ -138,12 +171,17 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
     """
     links = [as_reducer(t, key=f"transformations[{i}]") for i, t in enumerate(transformations)]
     found = [t for t in transformations if isinstance(t, Reducer)]
+    reduces = {r.reduces for r in found} - {"either"}
+    if len(reduces) > 1:
+        raise ValueError("transformations: one reduces gradients and another one updates")
     return Reducer(
         *optax.chain(*links),
         needs_arrivals=any(reducer.needs_arrivals for reducer in found),
         takes_mask=bool(found) and all(reducer.takes_mask for reducer in found),
         homogeneous=all(link.homogeneous for link in links),
         num_counted=min((r.num_counted for r in found if r.num_counted is not None), default=None),
+        reduces=reduces.pop() if reduces else "either",
+        hands_on=max((r.hands_on for r in found), key=typing.get_args(HandsOn).index, default="always"),
     )
 
 

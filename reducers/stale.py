@@ -7,9 +7,9 @@ import jax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, axes_of, same_on_all
-from reducers.mean import mean
+from reducers.combine import combiner_of
 from reducers.options import check_options, check_static
-from reducers.reducer import Combine, Reducer, as_reducer
+from reducers.reducer import Combine, Reducer
 
 Law = Literal["fixed", "uniform", "geometric"]
 
@@ -88,7 +88,7 @@ def stale(
     check_options(stale, law=law, seed=seed, **given)
     check_static(**given)
     axes = axes_of(axis_name)
-    combiner = mean(axes) if combine is None else as_reducer(combine, key="combine")
+    combiner = combiner_of(combine, axes)
     largest = _LARGEST[law] * delay_steps if max_delay_steps is None else max_delay_steps
     if law == "fixed" and delay_steps > largest:
         raise ValueError(f"delay_steps={delay_steps}: exceeds max_delay_steps={largest}")

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-_SUMS = ("simulated_seconds", "num_counted", "num_dropped")
+_SUMS = ("simulated_seconds", "num_counted", "num_dropped", "sent_bytes")
 
 
 @dataclasses.dataclass
@@ -18,10 +18,11 @@ class RunCounters:
       simulated_seconds: duration of all steps, summed in float64.
       num_counted: batches of workers that are in an update.
       num_dropped: batches of workers that came too late.
+      sent_bytes: bytes that a worker has sent; None where every step sends as many.
       averages: name -> numbers that are averaged over steps, as many for each name; the same names in the whole run.
 
     >>> counters = RunCounters(averages={"model": (0.0, 0.0)})
-    >>> counters.add(num_workers=8, contributors=6.0, step_seconds=1.5)
+    >>> counters.add(num_gradients=8, contributors=6.0, step_seconds=1.5)
     >>> RunCounters(averages={"model": (0.0, 0.0)}).restored(counters.state()) == counters
     True
     """
@@ -29,28 +30,34 @@ class RunCounters:
     simulated_seconds: float = 0.0
     num_counted: int = 0
     num_dropped: int = 0
+    sent_bytes: float | None = None
     averages: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
 
-    def add(self, *, num_workers: int, contributors: float, step_seconds: float) -> None:
+    def add(
+        self, *, num_gradients: int, contributors: float, step_seconds: float, sent_bytes: float | None = None
+    ) -> None:
         """Adds one step.
 
         Args:
-          num_workers: W.
-          contributors: number of workers whose batches are in the update.
+          num_gradients: gradients of which it is known now whether they are in an update: W of a step.
+          contributors: those of them that are.
           step_seconds: simulated duration of the step.
+          sent_bytes: bytes that a worker sent in it; None where every step sends as many.
         """
         self.simulated_seconds += step_seconds
         self.num_counted += round(contributors)
-        self.num_dropped += num_workers - round(contributors)
+        self.num_dropped += num_gradients - round(contributors)
+        if self.sent_bytes is not None and sent_bytes is not None:
+            self.sent_bytes += sent_bytes
 
     def state(self) -> dict[str, np.ndarray]:
         """Returns the counters as arrays, for a checkpoint; "averages" is one array, and absent if there are none."""
-        arrays = {name: np.asarray(getattr(self, name)) for name in _SUMS}
+        arrays = {name: np.asarray(value) for name in _SUMS if (value := getattr(self, name)) is not None}
         return arrays | ({"averages": np.array(list(self.averages.values()))} if self.averages else {})
 
     def restored(self, state: Mapping[str, Any]) -> "RunCounters":
         """Returns the counters of a checkpoint, whose averages have the names of these."""
-        sums = {name: np.asarray(state[name]).item() for name in _SUMS}
+        sums = {name: np.asarray(state[name]).item() for name in _SUMS if name in state}
         rows = np.asarray(state.get("averages", [])).tolist()
         return RunCounters(**sums, averages=dict(zip(self.averages, map(tuple, rows), strict=True)))
 

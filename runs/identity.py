@@ -14,6 +14,10 @@ from runs import files
 # many lanes compute at once depends on the memory of the machine, and changes results by rounding alone.
 NOT_IDENTITY = ("data.dir", "on_nonfinite", "lanes_at_once")
 
+# What the configs of earlier releases lack, with the values that they then have. A config with these values is the same
+# experiment as one without them.
+SINCE_ADDED: Mapping[str, Any] = {"outer": {"name": "none"}}
+
 _ABSENT = object()
 _MAX_SHOWN = 5
 _WAY_OUT = "use another --workdir, or --fresh"
@@ -22,6 +26,11 @@ _WAY_OUT = "use another --workdir, or --fresh"
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a config as JSON gives it back: tuples become lists."""
     return json.loads(json.dumps(config, allow_nan=False))
+
+
+def up_to_date(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the config of an earlier release with what has been added to configs since."""
+    return {**SINCE_ADDED, **config}
 
 
 def expand(folder: str, *, key: str = "workdir") -> Path:
@@ -70,10 +79,10 @@ def differences(saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str
 
     A block with another name is one difference, because its other keys belong to the name.
 
-    >>> differences({"a": {"name": "x", "k": 1}, "b": 2}, {"a": {"name": "y"}, "b": 3})
+    >>> differences({"a": {"name": "x", "k": 1}, "b": 2}, {"a": {"name": "y"}, "b": 3, "outer": {"name": "none"}})
     ["a.name='x' in the folder, 'y' now", 'b=2 in the folder, 3 now']
     """
-    old, new = dict(flatten(plain(saved))), dict(flatten(plain(config)))
+    old, new = (dict(flatten(plain(up_to_date(config)))) for config in (saved, config))
     keys = sorted(key for key in old.keys() | new.keys() if not _same(old.get(key, _ABSENT), new.get(key, _ABSENT)))
     return [
         f"{key}={_shown(old.get(key, _ABSENT))} in the folder, {_shown(new.get(key, _ABSENT))} now"
@@ -111,7 +120,8 @@ def fingerprint(config: Mapping[str, Any]) -> str:
     >>> fingerprint({"seed": 0, "data": {"dir": "x"}}) == fingerprint({"data": {"dir": "y"}, "seed": 0})
     True
     """
-    identity = sorted((key, value) for key, value in flatten(plain(config)) if key not in NOT_IDENTITY)
+    told = {key: value for key, value in config.items() if key not in SINCE_ADDED or value != SINCE_ADDED[key]}
+    identity = sorted((key, value) for key, value in flatten(plain(told)) if key not in NOT_IDENTITY)
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 

@@ -21,10 +21,12 @@ class Case:
       kwargs: options of the reducer.
       consensus: R(g, ..., g) = g.
       permutation_invariant: R(permuted g) = R(g).
-      homogeneous: R(c g) = c R(g), the fact of that name. So are the next three facts of ``Reducer``.
+      homogeneous: R(c g) = c R(g), the fact of that name. So are the next five facts of ``Reducer``.
       needs_arrivals: its update requires ``arrival_seconds``.
       takes_mask: its update accepts ``contributes``.
       num_counted: how many workers' batches each update counts, where the rule fixes it.
+      reduces: gradients, updates, or either.
+      hands_on: whether each update hands on what it reduces.
       min_workers: with fewer workers it must refuse.
       replicated_by_type: the replication test under nested vmap can see that all workers hold the same result; a result
         that ends in ppermute cannot be seen and rests on the bitwise test.
@@ -40,6 +42,8 @@ class Case:
     needs_arrivals: bool = False
     takes_mask: bool = False
     num_counted: int | None = None
+    reduces: str = "either"
+    hands_on: str = "always"
     min_workers: int = 1
     replicated_by_type: bool = True
 
@@ -80,8 +84,25 @@ def first(num_required, g):
     return g[np.argsort(SECONDS[: len(g)], kind="stable")[:num_required]]
 
 
+def within_grace(num_required, grace, g):
+    """The first gradients, and those that arrive within a time of grace after them."""
+    seconds = SECONDS[: len(g)]
+    return g[seconds <= np.sort(seconds)[num_required - 1] + grace]
+
+
+APART = {"consensus": False, "reduces": "updates"}  # nothing is due in the first update, of which the oracle is
+
 CASES = (
     Case("adacons", adacons, granularity="model", consensus=False, homogeneous=False, takes_mask=True),
+    Case(
+        "adaptive_batch",
+        lambda g: g.mean(0),
+        kwargs={"rule": "norm_test"},
+        homogeneous=False,
+        reduces="gradients",
+        hands_on="sometimes",
+        min_workers=2,
+    ),
     Case("agreement_scaled_mean", gram_oracles.agreement_scaled_mean, granularity="model", takes_mask=True),
     Case(
         "corrupt",
@@ -158,6 +179,45 @@ CASES = (
         needs_arrivals=True,
         num_counted=2,
         min_workers=2,
+    ),
+    Case(
+        "elastic_averaging",
+        lambda g: np.zeros_like(g[0]),
+        kwargs={"every_steps": 2},
+        homogeneous=False,
+        hands_on="sometimes",
+        **APART,
+    ),
+    Case("gossip", lambda g: np.zeros_like(g[0]), hands_on="never", **APART),
+    Case(
+        "gossip",
+        lambda g: np.zeros_like(g[0]),
+        kwargs={"topology": "one_peer_exponential", "order": "adapt_then_combine"},
+        hands_on="never",
+        **APART,
+    ),
+    Case(
+        "local_sgd",
+        lambda g: np.zeros_like(g[0]),
+        kwargs={"every_steps": 2},
+        homogeneous=False,
+        hands_on="sometimes",
+        **APART,
+    ),
+    Case(
+        "local_sgd",
+        lambda g: np.zeros_like(g[0]),
+        kwargs={"every_steps": 2, "delay_steps": 1, "combine": "adasum"},
+        homogeneous=False,
+        hands_on="sometimes",
+        **APART,
+    ),
+    Case(
+        "quorum",
+        lambda g: within_grace(3, 1.0, g).mean(0),
+        kwargs={"num_required": 3, "grace_seconds": 1.0},
+        needs_arrivals=True,
+        min_workers=3,
     ),
     Case("mean", lambda g: g.mean(0), takes_mask=True),
     Case("sign_majority", lambda g: np.sign(np.sign(g).sum(0)), consensus=False, homogeneous=False, takes_mask=True),

@@ -16,7 +16,7 @@ from data import sources
 from data.example_order import ExampleOrder
 from data.feeds import Feeds
 from parallel import Layout, StepsInFlight
-from training.checkpoints import initial_counters
+from training.checkpoints import abstract
 from training.evaluate import make_evaluation
 from training.setup import make_setup
 from training.step_of_mode import make_step_of_mode
@@ -150,10 +150,9 @@ def after_each_call(monkeypatch, act):
 
 
 def checkpoint_of(workdir, setup, which="latest"):
-    """Returns the step of a run's checkpoint, and its {"state": TrainState, "counters": dict}."""
-    tree = {"state": setup.abstract_state(), "counters": initial_counters(setup).abstract()}
+    """Returns the step of a run's checkpoint, and its {"state": TrainState, "counters": dict, ...}."""
     with runs.Checkpoints(pathlib.Path(workdir) / "checkpoints", access="read") as checkpoints:
-        return checkpoints.restore(tree, which=which)
+        return checkpoints.restore(abstract(setup), which=which)
 
 
 def largest_difference(one, other):

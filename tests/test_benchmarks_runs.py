@@ -11,7 +11,19 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import dispatch, groups, loops, measure, processes, reduction, scaling, simulation, start_up, waiting
+from benchmarks import (
+    apart,
+    dispatch,
+    groups,
+    loops,
+    measure,
+    processes,
+    reduction,
+    scaling,
+    simulation,
+    start_up,
+    waiting,
+)
 from benchmarks.candidates import parse
 from benchmarks.leaves import plain
 from data.tokenizers import CLS, SEP
@@ -266,6 +278,19 @@ def test_reduction():
     assert sends.keys() == over_mean and {"adasum", "krum", reduction.EXCHANGE} < over_mean
     assert sends["adasum:algorithm=gather"] == pytest.approx(7)
     assert sends[reduction.EXCHANGE] == pytest.approx(1.75)
+
+
+@pytest.mark.slow
+def test_apart():
+    found = named(apart.benchmark(repeats=1, log=print, leaves_like="plain", num_floats=20_000, whole=()))
+    assert sum(" over mean with its update" in name for name in found) == len(apart.CASES)
+    copies = {name.partition(" keeps")[0]: one.median for name, one in found.items() if " keeps" in name}
+    assert {name: round(copy, 2) for name, copy in copies.items()} == {
+        "local_sgd": 1.0,
+        "local_sgd with a delay": 2.0,
+        "elastic_averaging": 1.0,
+        "gossip": 1.0,
+    }
 
 
 @pytest.mark.slow

@@ -165,11 +165,12 @@ def test_nohup_keeps_its_meaning():
 
 
 def test_a_forked_process_has_the_signals_of_a_new_one():
-    text = "reading, writing = os.pipe()\nchild = os.fork()\n"
-    text += "if not child:\n    os.write(writing, b'.')\n    time.sleep(60)\n"
-    text += "os.read(reading, 1)\nos.kill(child, signal.SIGTERM)\n"  # Python has made the child's handlers by now
-    process = program(text + "print('ready')\nprint(os.waitpid(child, 0)[1])\n")
-    assert process.communicate(timeout=60)[0] == f"{int(signal.SIGTERM)}\n" and process.returncode == 0
+    """Also if a signal comes before Python has made the process's handlers, when it still has its parent's pipe."""
+    text = "print('ready')\nfor _ in range(100):\n    child = os.fork()\n"
+    text += "    if not child:\n        time.sleep(5)\n        os._exit(0)\n"
+    text += "    os.kill(child, signal.SIGTERM)\n    print(os.waitpid(child, 0)[1])\n"
+    process = program(text)
+    assert process.communicate(timeout=60)[0] == 100 * f"{int(signal.SIGTERM)}\n" and process.returncode == 0
 
 
 # ---- children --------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import sys
 from importlib import metadata
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from absl.testing import flagsaver
 
@@ -69,6 +70,7 @@ FILES = {  # files that a page asks the reader to write: name -> text
     match[1]: text for page in PAGES for text in page.blocks("python") if (match := re.match(r"# (\w+\.py)\n", text))
 }
 FOLDER = "../mine"  # where commands expect these files, seen from the root
+MEASURED = "out/live/measured"  # a live run, whose arrival times its replay reads
 ADDING = read("docs/adding_a_reducer.md")
 (DIFF,) = ADDING.blocks("diff")
 (EXAMPLE,) = re.findall(r'^\+ +"(\w+)": ', DIFF, re.MULTILINE)  # the reducer that the diff adds
@@ -117,10 +119,11 @@ def test_python_blocks_run_and_print_what_they_say(page, capsys, tmp_path, monke
 
 @pytest.fixture
 def mine(tmp_path_factory, monkeypatch):
-    """A folder with the files that the reader wrote."""
+    """A folder with the files that the reader wrote, and those of a live run."""
     folder = tmp_path_factory.mktemp("mine")
     for name, text in FILES.items():
         (folder / name).write_text(text)
+    np.savez(folder / "worker_seconds-1.npz", seconds=np.ones((12, 6)))
     monkeypatch.syspath_prepend(folder)
     yield folder
     for name in FILES:
@@ -159,8 +162,7 @@ def test_manual_is_built_without_warnings(tmp_path):
 
 def check_command(line: str, *, mine: pathlib.Path) -> None:
     """Fails on a command that would not run, and on one of an unknown kind."""
-    line = line.replace(FOLDER, str(mine))
-    words = shlex.split(line, comments=True)
+    words = shlex.split(line.replace(FOLDER, str(mine)).replace(MEASURED, str(mine)), comments=True)
     while re.match(r"[A-Z_]+=", words[0]):
         assert words.pop(0).partition("=")[0] in ("PYTHONPATH", "TFDS_DATA_DIR", "XLA_FLAGS")
     match words:

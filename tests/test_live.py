@@ -117,7 +117,10 @@ DIGITS = (
     "--config.eval_every_steps=6",
     "--config.checkpoint_every_steps=4",
     "--config.arrivals.name=constant",  # a rule that waits asks for some; they are measured
+    "--config.ema_decay=None",  # an average of parameters would hide in what they differ
 )
+# Without hidden units: a ReLU whose input rounds to the other side of 0 parts two runs by far more than rounding.
+HUNDRED = ("--config.train_steps=100", "--config.model.hidden_sizes=()")
 BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=3")
 ASYNC = ("--config.server.name=asynchronous", "--config.optimizer.learning_rate=0.02")
 REDUCERS = {
@@ -135,7 +138,7 @@ def uneven(process, count):
 
 
 def live(monkeypatch, workdir, *flags, seconds=uneven, **script):
-    monkeypatch.setattr(ray_engine, "check", lambda: None)
+    monkeypatch.setattr(ray_engine, "check", lambda address: None)
     monkeypatch.setattr(ray_engine, "RayEngine", scripted(seconds, **script))
     return command.main(["train.py", "--live", *DIGITS, *flags, f"--workdir={workdir}"])
 
@@ -163,11 +166,12 @@ def agree(live_folder, replayed):
     assert largest_difference(live_folder, replayed) < 1e-6
 
 
-@pytest.mark.parametrize("reducer", ["its Adasum", *(pytest.param(n, marks=pytest.mark.slow) for n in REDUCERS)])
-def test_a_live_run_equals_its_replay(reducer, monkeypatch, tmp_path):
-    flags = REDUCERS[reducer]
-    if reducer == "mean":
-        flags = (*flags, "--config.train_steps=100")
+@pytest.mark.parametrize(
+    ("reducer", "length"),
+    [("its Adasum", ()), *(pytest.param(name, HUNDRED, marks=pytest.mark.slow) for name in REDUCERS)],
+)
+def test_a_live_run_equals_its_replay(reducer, length, monkeypatch, tmp_path):
+    flags = (*REDUCERS[reducer], *length)
     # What is not finite is in gradients that come late alone.
     spoilt = (
         (lambda task: task.number == 1 and task.batch_index[0] % 4 == 2) if reducer != "mean" else lambda task: False
@@ -176,6 +180,17 @@ def test_a_live_run_equals_its_replay(reducer, monkeypatch, tmp_path):
     seconds = np.load(tmp_path / "live" / "worker_seconds-1.npz")["seconds"]
     assert len(seconds) == len(records(tmp_path / "live"))
     assert np.isinf(seconds).any() == (reducer != "mean")
+    assert replay(tmp_path / "live", tmp_path / "replayed", *flags) == 0
+    agree(tmp_path / "live", tmp_path / "replayed")
+
+
+def test_a_process_of_several_devices_computes_as_many_workers(monkeypatch, tmp_path):
+    """Two processes with two devices of two lanes each; the first four gradients come together."""
+    flags = ("--config.num_workers=8", *BACKUP, "--config.reducer.num_required=4")
+    each = ("--workers_per_process=4", "--devices_per_process=2")
+    assert live(monkeypatch, tmp_path / "live", *flags, *each) == 0
+    seconds = np.load(tmp_path / "live" / "worker_seconds-1.npz")["seconds"]
+    assert set(np.isinf(seconds).sum(axis=1)) == {0, 4} and (seconds[:, ::4] == seconds[:, 3::4]).all()
     assert replay(tmp_path / "live", tmp_path / "replayed", *flags) == 0
     agree(tmp_path / "live", tmp_path / "replayed")
 
@@ -210,6 +225,7 @@ def test_it_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
         ((*ASYNC, "--workers_per_process=2"), "workers_per_process=2"),
         (("--config.reducer.name=k_batch", "--config.reducer.num_batches=4"), "config.reducer.name='k_batch'"),
         (("--workers_per_process=3",), "workers_per_process=3"),
+        (("--devices_per_process=2",), "devices_per_process=2"),
         (("--num_devices=2",), "num_devices=2"),
         (("--record_times",), "record_times=True"),
         (("--delays=nobody",), "delays"),
@@ -232,15 +248,21 @@ def replay_order(live_folder, workdir, *flags):
 
 
 RULES = {
-    "none": ("--config.train_steps=100",),
+    "none": (),
     "inverse, two to an update": ("--config.server.rule=inverse", "--config.server.gradients_per_update=2"),
     "delay_compensation, bounded": ("--config.server.rule=delay_compensation", "--config.server.staleness_bound=1"),
 }
 
 
-@pytest.mark.parametrize("rule", [pytest.param("none", marks=pytest.mark.slow), *list(RULES)[1:]])
-def test_an_asynchronous_live_run_equals_its_replay(rule, monkeypatch, tmp_path):
-    flags = (*ASYNC, *RULES[rule])
+@pytest.mark.parametrize(
+    ("rule", "length"),
+    [
+        *((rule, ()) for rule in list(RULES)[1:]),
+        *(pytest.param(rule, HUNDRED, marks=pytest.mark.slow) for rule in RULES),
+    ],
+)
+def test_an_asynchronous_live_run_equals_its_replay(rule, length, monkeypatch, tmp_path):
+    flags = (*ASYNC, *RULES[rule], *length)
     assert live(monkeypatch, tmp_path / "live", *flags) == 0
     assert replay_order(tmp_path / "live", tmp_path / "replayed", *flags) == 0
     found = records(tmp_path / "live")

@@ -1,5 +1,6 @@
 """Workers that are Ray's processes: whole runs by the command, and kills. They need Ray: requirements-live.txt."""
 
+import contextlib
 import json
 import os
 import random
@@ -11,21 +12,25 @@ import time
 import numpy as np
 import pytest
 
+from experiments.hosts import TwoHosts, why_no_namespaces
 from launch.children import ROOT
-from tests.test_live import ASYNC, BACKUP, DIGITS, agree, largest_difference, records, replay, replay_order
+from tests.test_live import ASYNC, BACKUP, DIGITS, HUNDRED, agree, largest_difference, records, replay, replay_order
 
 pytest.importorskip("ray", reason="needs Ray: python -m pip install -r requirements-live.txt")
 
 DELAYS = '--delays={"name": "shifted_exponential", "shift_seconds": 0.02, "scale_seconds": 0.03}'
 
 
-def start(workdir, *flags):
-    command = [sys.executable, "-m", "live", *DIGITS, *flags, DELAYS, f"--workdir={workdir}"]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def command(workdir, *flags):
+    return [sys.executable, "-m", "live", *DIGITS, *HUNDRED, *flags, DELAYS, f"--workdir={workdir}"]
 
 
-def run(workdir, *flags):
-    process = start(workdir, *flags)
+def start(line, **options):
+    return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+def run(line, **options):
+    process = start(line, **options)
     output, _ = process.communicate(timeout=280)
     return process.returncode, output
 
@@ -49,18 +54,25 @@ def lines_of(workdir):
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def test_a_live_run_equals_its_replay(tmp_path):
-    code, output = run(tmp_path / "live", *BACKUP, "--config.train_steps=100")
+@pytest.mark.parametrize(
+    ("flags", "processes"),
+    [
+        (BACKUP, ()),
+        # Two processes with two devices each, a worker on each device.
+        ((), ("--workers_per_process=2", "--devices_per_process=2")),
+    ],
+)
+def test_a_live_run_equals_its_replay(flags, processes, tmp_path):
+    code, output = run(command(tmp_path / "live", *flags, *processes))
     assert code == 0, output
-    assert replay(tmp_path / "live", tmp_path / "replayed", *BACKUP, "--config.train_steps=100") == 0
+    assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *flags) == 0
     agree(tmp_path / "live", tmp_path / "replayed")
 
 
 def test_an_asynchronous_live_run_equals_its_replay(tmp_path):
-    flags = (*ASYNC, "--config.train_steps=100")
-    code, output = run(tmp_path / "live", *flags)
+    code, output = run(command(tmp_path / "live", *ASYNC))
     assert code == 0, output
-    assert replay_order(tmp_path / "live", tmp_path / "replayed", *flags) == 0
+    assert replay_order(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *ASYNC) == 0
     live, replayed = records(tmp_path / "live"), records(tmp_path / "replayed")
     assert [r["staleness"] for r in live] == [r["staleness"] for r in replayed]
     assert max(r["staleness"] for r in live) >= 2
@@ -71,7 +83,7 @@ def test_an_asynchronous_live_run_equals_its_replay(tmp_path):
 def test_twenty_kills_of_workers_change_nothing_but_the_times(tmp_path):
     flags = ("--config.num_workers=8", "--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
     flags = (*flags, "--config.train_steps=400", "--config.checkpoint_every_steps=100", "--config.eval_every_steps=100")
-    server, draw, killed = start(tmp_path / "live", *flags), random.Random(0), 0
+    server, draw, killed = start(command(tmp_path / "live", *flags)), random.Random(0), 0
     while killed < 20 and server.poll() is None:
         seen = lines_of(tmp_path / "live")
         if seen >= 3 and (workers := workers_of(server.pid)) and len(workers) >= 7:
@@ -83,14 +95,14 @@ def test_twenty_kills_of_workers_change_nothing_but_the_times(tmp_path):
     assert output.count("died") >= 15, output
     seconds = np.load(tmp_path / "live" / "worker_seconds-1.npz")["seconds"]
     assert seconds.shape == (400, 8) and len(records(tmp_path / "live")) == 400
-    assert replay(tmp_path / "live", tmp_path / "replayed", *flags) == 0
+    assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *flags) == 0
     agree(tmp_path / "live", tmp_path / "replayed")
 
 
 @pytest.mark.slow
 def test_one_of_three_that_are_all_needed_rejoins(tmp_path):
     flags = ("--config.num_workers=3", "--config.train_steps=60")
-    server = start(tmp_path / "live", *flags)
+    server = start(command(tmp_path / "live", *flags))
     while lines_of(tmp_path / "live") < 5:
         time.sleep(0.1)
     os.kill(workers_of(server.pid)[0], signal.SIGKILL)
@@ -103,7 +115,7 @@ def test_five_kills_of_the_server(tmp_path):
     """Its workers end with it, and the same command goes on; with all needed, to the bits of a run without kills."""
     flags = ("--config.train_steps=80",)
     for number in range(1, 6):
-        server = start(tmp_path / "live", *flags)
+        server = start(command(tmp_path / "live", *flags))
         while server.poll() is None and lines_of(tmp_path / "live") < 13 * number:
             time.sleep(0.05)
         workers = workers_of(server.pid)
@@ -114,8 +126,46 @@ def test_five_kills_of_the_server(tmp_path):
         while any(os.path.exists(f"/proc/{pid}") for pid in workers) and time.monotonic() < until:
             time.sleep(0.2)
         assert not any(os.path.exists(f"/proc/{pid}") for pid in workers)
-    code, output = run(tmp_path / "live", *flags)
+    code, output = run(command(tmp_path / "live", *flags))
     assert code == 0, output
-    assert replay(tmp_path / "live", tmp_path / "replayed", *flags) == 0
+    assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *flags) == 0
     agree(tmp_path / "live", tmp_path / "replayed")
     assert json.loads((tmp_path / "live" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 80
+
+
+@contextlib.contextmanager
+def ray_node(hosts, host, *flags, environment):
+    """Starts a node of a cluster on one of the hosts, away from the repository; it ends with the block."""
+    ray = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--block", "--num-cpus=1"]
+    line = hosts.inside(host, [*ray, f"--node-ip-address={hosts.addresses[host]}", *flags])
+    node = subprocess.Popen(line, cwd="/", env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert any("Ray runtime started" in text for text in node.stdout)
+        yield
+    finally:
+        node.terminate()
+        node.communicate(timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(why_no_namespaces()), reason=f"needs two hosts: {why_no_namespaces()}")
+def test_the_workers_of_a_cluster_are_on_both_of_its_hosts(tmp_path, tmp_path_factory):
+    secret = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "5" * 32, "RAY_USAGE_STATS_ENABLED": "0"}
+    folder = tmp_path_factory.getbasetemp().parent / "ray"  # a socket's path is short
+    with TwoHosts() as hosts, contextlib.ExitStack() as nodes:
+        address = f"{hosts.addresses[0]}:6379"
+        head = ("--head", "--port=6379", "--include-dashboard=false", f"--temp-dir={folder}", "--num-gpus=1")
+        nodes.enter_context(ray_node(hosts, 0, *head, environment=secret))
+        nodes.enter_context(ray_node(hosts, 1, f"--address={address}", environment=secret))
+        line = hosts.inside(0, command(tmp_path / "live", *BACKUP, f"--ray_address={address}"))
+        code, output = run(line, env={**secret, "JAX_PLATFORMS": ""})
+        assert code == 2 and output.splitlines()[-1].startswith("devices_per_process=1: 4 processes need 4 GPUs"), (
+            output
+        )
+        sent = hosts.bytes_sent(1)
+        code, output = run(line, env={**secret, "JAX_PLATFORMS": "cpu"})
+        assert code == 0, output
+        gradient = 4 * 65 * 10
+        assert hosts.bytes_sent(1) - sent > 100 * gradient  # one that is late twice in a row sends less than 2 a step
+    assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *BACKUP) == 0
+    agree(tmp_path / "live", tmp_path / "replayed")

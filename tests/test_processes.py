@@ -55,9 +55,14 @@ RUNS = {
     "several steps a call": ("--config.reducer.name=mean", "--steps_per_dispatch=4"),
     "adasum": (*ADASUM, "--config.reducer_on=updates", "--config.lanes=dispatched"),
     "backup_workers": (*LATE, "--config.lift=shard_map"),
+    "delayed": (
+        *("--config.reducer.name=local_sgd", "--config.reducer.every_steps=4", "--config.reducer.delay_steps=2"),
+        *("--config.reducer_on=updates", "--config.arrivals.name=lognormal"),
+    ),
+    "gossip": ("--config.reducer.name=gossip", "--config.reducer_on=updates", "--config.arrivals.name=lognormal"),
     "hierarchical_adasum": (*ADASUM, "--config.reducer.group_size=4", "--config.reducer.within=mean"),
 }
-MANY_SECONDS = 240
+MANY_SECONDS = 400
 
 
 def arguments(name, workdir, *more):

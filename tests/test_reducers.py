@@ -327,7 +327,8 @@ def test_the_algebra_rejects():
 
 # ---- F: facts ----------------------------------------------------------------------------------------------------
 
-FACTS = ("needs_arrivals", "takes_mask", "homogeneous", "num_counted")  # the H law holds the third
+# The H law holds the third.
+FACTS = ("needs_arrivals", "takes_mask", "homogeneous", "num_counted", "reduces", "hands_on")
 
 
 @every_case

@@ -70,6 +70,11 @@ VARIANTS = {
     ),
     "late_adasum": lambda: reducers.stale(WORKER, delay_steps=1, law="uniform", combine=reducers.adasum(WORKER)),
     "finite": lambda: reducers.apply_if_finite(reducers.adacons(WORKER), WORKER, 3),
+    "rounds_of_the_first": lambda: reducers.local_sgd(
+        WORKER,
+        every_steps=2,
+        combine=reducers.backup_workers(WORKER, num_required=5, combine=reducers.adasum(WORKER, telemetry="on")),
+    ),
     "injected": lambda: optax.inject_hyperparams(reducers.adacons)(WORKER, momentum=0.5),
 }
 
@@ -91,6 +96,29 @@ def test_compositions_keep_track_too(make):
     params["bias"] = jax.ShapeDtypeStruct((5,), jnp.float32)
     gradients = jax.tree.map(lambda x: jax.ShapeDtypeStruct((8, *x.shape), x.dtype), params)
     assert jax.eval_shape(mapped, params, gradients) == params
+
+
+@pytest.mark.parametrize("name", ["elastic_averaging", "gossip", "local_sgd"])
+def test_states_of_workers_that_stand_apart_go_in_and_out(name):
+    """As a program carries them from call to call, where JAX takes all that is in them to differ."""
+    case = next(case for case in CASES if case.name == name)
+    reducer = maker(case)(axis_name=WORKER)
+    own = {"in_specs": (P(WORKER), P(WORKER)), "out_specs": (P(), P(WORKER))}
+
+    def one(gradient, state):
+        gradient, state = jax.tree.map(lambda x: jnp.squeeze(x, 0), (gradient, state))
+        updates, state = reducer.update(gradient, state, arrival_seconds=jnp.asarray(SECONDS))
+        return updates, jax.tree.map(lambda x: jnp.expand_dims(x, 0), state)
+
+    gradients = {"w": np.arange(24, dtype=np.float32).reshape(8, 3)}
+    states = jax.vmap(reducer.init)(gradients)
+    expected = None
+    for options in ({}, {"check_vma": False}):
+        step = jax.jit(jax.shard_map(one, mesh=mesh_of(worker=8), **own, **options))
+        updates, after = step(gradients, step(gradients, states)[1])
+        found = updates["w"], reducers.apart(after).drift["w"]
+        expected = expected or found
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 @every_case

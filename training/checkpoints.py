@@ -11,11 +11,13 @@ import runs
 from parallel import Layout, processes
 from runs.errors import ConfigError, refusing
 from training import noise_scale
+from training.own_params import evaluates_mean
 from training.setup import TrainSetup, make_setup
 from training.train_state import STATE_AXES, TrainState, to_host
 
-# Where a checkpoint has the parameters at which its run is evaluated: the average, if the run has one.
-EVALUATED = ("state/ema", "state/params")
+# Where a checkpoint has the parameters at which its run is evaluated: the mean of the workers' own, or the average over
+# time, if the run has one of the two.
+EVALUATED = ("mean_params", "state/ema", "state/params")
 
 
 class Restored(NamedTuple):
@@ -48,10 +50,23 @@ def save(
     *,
     step: int,
     layout: Layout,
+    mean_params: Any = None,
     metrics: dict[str, float] | None = None,
 ) -> None:
-    """Saves a state in the background, in a form that does not depend on the layout."""
+    """Saves a state in the background, in a form that does not depend on the layout.
+
+    Args:
+      checkpoints: of the run.
+      state: on the devices.
+      counters: of the run.
+      step: steps done.
+      layout: where the workers are.
+      mean_params: on the devices, the mean of the workers' own parameters, where that is what is evaluated.
+      metrics: the state's quality.
+    """
     tree = {"state": to_host(state, layout), "counters": counters.state()}
+    if mean_params is not None:
+        tree["mean_params"] = layout.get_shared(mean_params)
     checkpoints.save(step, tree, metrics=metrics)
 
 
@@ -60,18 +75,30 @@ def restore(
 ) -> Restored | None:
     """Restores an undamaged checkpoint, the "latest", the "best" or that of a step; None if there is none."""
     counters = initial_counters(setup)
-    tree = {"state": setup.abstract_state(sharding=layout.saved), "counters": counters.abstract()}
     with refusing():
-        restored = checkpoints.restore(tree, which=which)
+        restored = checkpoints.restore(abstract(setup, sharding=layout.saved), which=which)
     if restored is None:
         return None
     step, found = restored
     return Restored(step, layout.put(found["state"], STATE_AXES), counters.restored(found["counters"]))
 
 
+def abstract(setup: TrainSetup, *, sharding: Any = None) -> dict[str, Any]:
+    """Returns the shapes of what ``save`` saves.
+
+    Args:
+      setup: of the run.
+      sharding: of the per-worker fields, where no one process holds them whole.
+    """
+    state = setup.abstract_state(sharding=sharding)
+    mean_params = {"mean_params": state.params} if evaluates_mean(state) else {}
+    return {"state": state, "counters": initial_counters(setup).abstract(), **mean_params}
+
+
 def initial_counters(setup: TrainSetup) -> runs.RunCounters:
     """Returns the counters of a run before its first step."""
-    return runs.RunCounters(averages=noise_scale.initial_averages(setup))
+    sent_bytes = None if setup.sends_alike else 0.0
+    return runs.RunCounters(averages=noise_scale.initial_averages(setup), sent_bytes=sent_bytes)
 
 
 def restore_params(
@@ -95,7 +122,7 @@ def restore_params(
         config = runs.identity.read_object(str(path), path / "config.json", way_out="copy the run's folder again")
     if config is None:
         raise ConfigError(f"folder={str(path)!r}: must be the folder of a run, with a config.json")
-    setup = make_setup(ConfigDict(config), open_data=data.assumed.make_or_assume)
+    setup = make_setup(ConfigDict(runs.identity.up_to_date(config)), open_data=data.assumed.make_or_assume)
     with refusing(), open_checkpoints(setup, path, access="read") as checkpoints:
         found = checkpoints.restore(setup.worker_shapes.params, which=checkpoint, part=EVALUATED)
     if found is None:

@@ -66,7 +66,8 @@ def step_bytes(setup: TrainSetup, *, lanes: int) -> dict[str, int]:
         "moving average": _bytes(state.ema),
         "shared optimizer state": _bytes(state.opt_state),
         "state of the server": _bytes(state.server),  # without a server, the updates under way
-        "state of the workers": lanes * _bytes((state.worker, state.reducer_state, state.snapshot, state.replica)),
+        "state of the workers": lanes * _bytes((state.worker, state.snapshot, state.replica)),
+        "state of the reducer": lanes * _bytes(state.reducer_state),  # the drift of workers that stand apart is in it
         "gradients": lanes * _bytes(state.params),
         "batch": lanes * setup.config.batch_size_per_worker * info.example_bytes,  # as it is stored
         "resident data": resident + _bytes(info.constants),

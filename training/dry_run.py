@@ -155,6 +155,7 @@ def _parameters(params: Any) -> str:
 def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: int) -> str:
     moved = setup.traffic
     at_once = resolve_lanes_at_once(setup, lanes=layout.lanes, device=device)
+    unit = "step" if setup.sends_alike else "communication"
     kinds = ", ".join(f"{count} {kind}" for kind, count in moved.collectives.items())
     return "\n".join(
         [
@@ -164,7 +165,7 @@ def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: 
             f"  {'steps':<24}{setup.num_steps:>16,}",
             *([f"  {'steps per call':<24}{steps_per_call:>16,}"] if steps_per_call > 1 else []),
             f"  {'examples per step':<24}{setup.examples_per_step:>16,}",
-            f"  {'bytes a worker sends':<24}{moved.bytes_per_worker:>16,.0f}  and receives, per step ({kinds})",
+            f"  {'bytes a worker sends':<24}{moved.bytes_per_worker:>16,.0f}  and receives, per {unit} ({kinds})",
         ]
     )
 

@@ -10,13 +10,13 @@ import jax
 import numpy as np
 from jax import lax
 
-import asynchronous
 import runs
 from data.augment import as_inputs
 from data.examples import Examples, gather
 from parallel import DEVICE_AXIS, Layout, StepsInFlight, map_devices, processes
 from runs.errors import ConfigError, in_block, refusing
 from training.checkpoints import open_checkpoints, restore
+from training.own_params import make_consensus_distance, make_evaluated_params
 from training.setup import TrainSetup
 from training.train_state import TrainState
 
@@ -26,8 +26,9 @@ def make_evaluation(
 ) -> Callable[[TrainState, Any], dict[str, float]]:
     """Returns ``evaluate(state, resident) -> metrics of the task`` over a whole split, exactly.
 
-    It uses the moving average of the parameters where there is one, and the mean of the workers' model states. Where
-    the workers have replicas, "consensus_distance" is the mean of their squared distances from their mean.
+    It uses the moving average of the parameters where there is one, or else the mean of the workers' own parameters;
+    and the mean of their model states. Where the workers have parameters of their own, "consensus_distance" is the mean
+    of their squared distances from their mean.
     """
 
     def one_device(params, model_states, resident, batch):
@@ -35,12 +36,9 @@ def make_evaluation(
         inputs = as_inputs(batch["examples"], resident["constants"])
         return lax.psum(setup.task.evaluate(params, model_state, inputs, batch["weight"]), DEVICE_AXIS)
 
-    def consensus_distance(mean, replicas):
-        each = jax.vmap(asynchronous.squared_distance, in_axes=(0, None))(replicas, mean)
-        return lax.pmean(each.mean(), DEVICE_AXIS)
-
     compiled = map_devices(one_device, layout=layout, mapping=setup.config.lift)
-    distance = map_devices(consensus_distance, layout=layout, mapping=setup.config.lift)
+    evaluated_params = make_evaluated_params(setup, layout)
+    consensus_distance = make_consensus_distance(setup, layout)
     num_examples, num_devices = examples.num_examples, layout.num_devices
     no_batch_index = np.full(len(layout.own_devices), -1)
     batch_size = math.ceil(min(setup.config.eval_batch_size, num_examples) / num_devices)  # of one device
@@ -52,7 +50,7 @@ def make_evaluation(
         return {"examples": found, "weight": weight}
 
     def evaluate(state: TrainState, resident: Any) -> dict[str, float]:
-        params = state.params if state.ema is None else state.ema
+        params = evaluated_params(state)
         in_flight, done = StepsInFlight(), []
         for start in range(0, num_examples, batch_size * num_devices):
             sums = compiled(params, state.worker.model_state, resident, batch_at(start))
@@ -60,8 +58,8 @@ def make_evaluation(
         each = [layout.get_shared(sums) for _, sums in done + in_flight.drain()]
         total = {name: sum(float(sums[name]) for sums in each) for name in each[0]}
         quality = {name: float(value) for name, value in setup.task.metrics(total).items()}
-        if state.replica is not None:
-            quality["consensus_distance"] = float(layout.get_shared(distance(state.params, state.replica)))
+        if (distance := consensus_distance(state)) is not None:
+            quality["consensus_distance"] = distance
         return quality
 
     return evaluate

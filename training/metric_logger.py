@@ -111,10 +111,12 @@ class MetricLogger:
                     self.message(f"{where}; the step is skipped")
             for step, numbers in self._numbers.add(wave, measured):
                 self._last = numbers
+                decided = round(numbers.get("steps_decided", 1))
                 self.counters.add(
-                    num_workers=self._setup.gradients_per_step,
-                    contributors=numbers["contributors"],
+                    num_gradients=decided * self._setup.gradients_per_step,
+                    contributors=decided * numbers["contributors"],
                     step_seconds=numbers["step_seconds"],
+                    sent_bytes=self._sent_bytes(numbers),
                 )
                 noise_scale.add_step(self.counters.averages, numbers)
                 if step % self._setup.log_every == 0 or step == self._setup.num_steps:
@@ -131,6 +133,19 @@ class MetricLogger:
         """Puts all records so far on disk."""
         if self._records:
             self._records.flush()
+
+    def _sent_bytes(self, numbers: Numbers) -> float:
+        """Returns the bytes that a worker sent in a step: those of a communication, if the step had one."""
+        return self._bytes_per_worker(numbers) * numbers.get("communications", 1)
+
+    def _batch_examples(self, numbers: Numbers) -> Numbers:
+        """Returns the examples of an update, where a batch may have several steps."""
+        steps = numbers.get("batch_steps")
+        return {} if steps is None else {"batch_examples": steps * self._setup.examples_per_step}
+
+    def _bytes_per_worker(self, numbers: Numbers) -> float:
+        """Returns the traced program's traffic, unless the reducer's state says what it would send on a wire."""
+        return numbers.get("bytes_per_worker", self._setup.traffic.bytes_per_worker)
 
     def _lap(self, step: int, waited_seconds: float) -> Numbers:
         return self.clock.lap(step, num_examples=self._setup.examples_per_step, waited_seconds=waited_seconds)
@@ -154,9 +169,10 @@ class MetricLogger:
             "dropped_examples": counters.num_dropped * batch_size,
             "wall_seconds": self.clock.wall_seconds(),
             "simulated_seconds": counters.simulated_seconds,
-            # The traced program's traffic, unless the reducer's state says what it would send on a wire.
-            "bytes_per_worker": self._setup.traffic.bytes_per_worker,
+            "bytes_per_worker": self._bytes_per_worker(measured),
+            "sent_bytes": step * self._sent_bytes({}) if counters.sent_bytes is None else counters.sent_bytes,
             **of_gradients,
+            **self._batch_examples(measured),
             **measured,
         }
         if self._records:

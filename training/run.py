@@ -17,6 +17,7 @@ from training import checkpoints as state_checkpoints
 from training.evaluate import make_evaluation
 from training.metric_logger import MetricLogger
 from training.nonfinite import NonfiniteError
+from training.own_params import evaluates_mean, make_evaluated_params
 from training.setup import TrainSetup
 from training.step_plan import StepPlan
 from training.step_times import Recorder
@@ -77,6 +78,7 @@ class Run:
             self.resident = self._layout.put_shared(
                 {"train": self._feeds.resident, "constants": self._dataset.constants}
             )
+            self._evaluated_params = make_evaluated_params(self._setup, self._layout)
             self._evaluate = make_evaluation(self._setup, self._layout, self._dataset.test)
             self._logger = stack.enter_context(
                 MetricLogger(
@@ -208,7 +210,13 @@ class Run:
 
     def _save(self, step: int, state: TrainState, *, metrics: dict[str, float] | None = None) -> None:
         state_checkpoints.save(
-            self._checkpoints, state, self._logger.counters, step=step, layout=self._layout, metrics=metrics
+            self._checkpoints,
+            state,
+            self._logger.counters,
+            step=step,
+            layout=self._layout,
+            mean_params=self._evaluated_params(state) if evaluates_mean(state) else None,
+            metrics=metrics,
         )
 
     def _flush(self) -> None:

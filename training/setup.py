@@ -98,6 +98,18 @@ class TrainSetup:
         return self.config.num_workers if self.async_mode is None else self.async_mode.gradients_per_update
 
     @property
+    def gives_seconds(self) -> bool:
+        """Whether the reducer gets the workers' arrival times: it needs them, or keeps simulated clocks of its own."""
+        keeps_clocks = self.reducer.hands_on != "always" and self.config.arrivals.name != "none"
+        return self.reducer.needs_arrivals or keeps_clocks
+
+    @property
+    def sends_alike(self) -> bool:
+        """Whether every step sends as many bytes as the reducer's traced program."""
+        names = reducers.metrics(self.worker_shapes.reducer_state)
+        return not {"bytes_per_worker", "communications"} & names.keys()
+
+    @property
     def split(self) -> str:
         """The split that is evaluated, "test" or "validation"; data of another module may have one alone."""
         return self.config.data.get("evaluate_on", "test")
@@ -270,6 +282,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
         jax.eval_shape(arrival_seconds, 0)  # refuses a number of workers that the model does not allow
     reducer = make_reducer(config)
     mode = make_mode(config)
+    check_place(config, reducer=reducer)
     check_arrivals(config, reducer=reducer, mode=mode)
     check_lanes(config)
     counted = num_counted(config, reducer=reducer)
@@ -433,6 +446,25 @@ def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName = AXES) -> 
         return reducers.communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
 
 
+def check_place(config: ConfigDict, *, reducer: reducers.Reducer) -> None:
+    """Raises ConfigError if a reducer or an outer optimizer has no sense at its place in the chain.
+
+    Gradients that wait are for an optimizer that has not seen them; progress that waits is of workers that have taken
+    steps of their own.
+    """
+    named = f"config.reducer.name={config.reducer.name!r}"
+    if reducer.reduces not in ("either", config.reducer_on):
+        raise ConfigError(f"config.reducer_on={config.reducer_on!r}: {named} needs {reducer.reduces!r}")
+    outer = f"config.outer.name={config.outer.name!r}"
+    if config.outer.name != "none" and config.reducer_on != "updates":
+        raise ConfigError(f"{outer}: needs config.reducer_on='updates', not {config.reducer_on!r}")
+    if reducer.hands_on == "never":
+        if config.outer.name != "none":
+            raise ConfigError(f"{outer}: must be 'none', since {named} hands nothing on to it")
+        if config.ema_decay is not None:
+            raise ConfigError(f"config.ema_decay={config.ema_decay}: must be None, since {named} shares no parameters")
+
+
 def num_counted(config: ConfigDict, *, reducer: reducers.Reducer) -> int:
     """Returns how many workers' batches an update counts where the reducer's rule fixes it; else all workers."""
     return config.num_workers if reducer.num_counted is None else reducer.num_counted
@@ -447,8 +479,8 @@ def traffic_of(config: ConfigDict, params: Any, *, mode: asynchronous.AsyncMode 
         return asynchronous.traffic(params, num_workers=config.num_workers, gradients_per_update=count)
     with in_block("reducer"):  # tracing for this number of workers refuses too few of them
         reducer = make_reducer(config, axis_name="worker")
-        seconds = jnp.zeros(config.num_workers)
-        return reducers.traffic(reducer, params, axis_sizes={"worker": config.num_workers}, arrival_seconds=seconds)
+        needs = {"arrival_seconds": jnp.zeros(config.num_workers)} if reducer.needs_arrivals else {}
+        return reducers.traffic(reducer, params, axis_sizes={"worker": config.num_workers}, **needs)
 
 
 # ---- optimizers --------------------------------------------------------------------------------------------------
@@ -487,8 +519,9 @@ def make_optimizers(
     """
     with in_block("optimizer"):
         optimizer = optim.optimizers.make(config.optimizer, learning_rate=learning_rate)
-    nothing = optax.identity()
-    before, after = (optimizer, nothing) if config.reducer_on == "updates" else (nothing, optimizer)
+    with in_block("outer"):
+        outer = optim.outer.make(config.outer)
+    before, after = (optimizer, outer) if config.reducer_on == "updates" else (optax.identity(), optimizer)
     if config.clip_norm is not None:
         before = optax.chain(optax.clip_by_global_norm(config.clip_norm), before)
     before, after = optax.with_extra_args_support(before), optax.with_extra_args_support(after)

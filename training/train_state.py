@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+import reducers
 from parallel import Layout
 
 
@@ -78,8 +79,8 @@ def shared_part(state: TrainState) -> TrainState:
 
 
 def gradient_params(state: TrainState) -> Any:
-    """Returns the parameters at which a worker computes its gradient: the shared ones, or its own snapshot of them."""
-    return state.params if state.snapshot is None else state.snapshot
+    """Returns the parameters at which a worker computes its gradient: a snapshot, or the shared ones and its drift."""
+    return reducers.own_params(state.params, state.reducer_state) if state.snapshot is None else state.snapshot
 
 
 def to_host(state: TrainState, layout: Layout) -> TrainState:

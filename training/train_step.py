@@ -38,7 +38,7 @@ from training.gradient_wrappers import (
     through_worker_optimizer,
 )
 from training.setup import TrainSetup
-from training.train_state import STATE_AXES, TrainState, WorkerState, gradient_params
+from training.train_state import STATE_AXES, TrainState, WorkerState, gradient_params, shared_part
 
 Metrics = dict[str, Any]
 
@@ -57,7 +57,7 @@ def make_train_step(
     """
     config = setup.config
 
-    def apply_reduced(state: TrainState, reduced: "Reduced") -> tuple[TrainState, Metrics]:
+    def apply_all(state: TrainState, reduced: "Reduced") -> tuple[TrainState, Metrics]:
         state, metrics = apply_gradients(
             state,
             reduced.updates,
@@ -67,6 +67,9 @@ def make_train_step(
         )
         return state._replace(worker=reduced.worker, reducer_state=reduced.reducer_state), metrics
 
+    apply_reduced: nonfinite.UpdateFunction = apply_all
+    if setup.reducer.hands_on != "always":
+        apply_reduced = when_due(apply_all, learning_rate=setup.learning_rate)
     may_overflow = setup.loss_scale is not None or config.communication.name != "full"
     apply: nonfinite.UpdateFunction = nonfinite.skip_overflow(apply_reduced) if may_overflow else apply_reduced
     if config.on_nonfinite != "ignore":
@@ -78,6 +81,7 @@ def make_train_step(
             mine,
             reducer=setup.reducer,
             seconds=arrival_seconds(setup, state.step, inputs),
+            gives_seconds=setup.gives_seconds,
             on_nonfinite=config.on_nonfinite,
         )
         state, metrics = apply(state, reduced)
@@ -193,7 +197,8 @@ class Reduced(NamedTuple):
       time: "step_seconds" and "contributors".
       metrics: what the reducer reports in its state, averaged over the workers.
       report: the parts of a ``NonfiniteReport`` that are known before the update; {} if nobody looks.
-      overflowed: [] bool, whether the reducer dropped the updates because they overflowed.
+      overflowed: [] bool, whether the reducer dropped the updates because they overflowed, or all workers' gradients
+        had overflowed before.
     """
 
     updates: Any
@@ -212,6 +217,7 @@ def reduce_gradients(
     *,
     reducer: reducers.Reducer,
     seconds: jax.Array,
+    gives_seconds: bool,
     on_nonfinite: nonfinite.OnNonfinite = "stop",
 ) -> Reduced:
     """Reduces the workers' updates and metrics; every collective of the step is here.
@@ -220,19 +226,22 @@ def reduce_gradients(
       state: before the step.
       mine: what this worker computed.
       reducer: along ``AXES``.
-      seconds: [W], when each worker's gradient arrives, for the reducer and the clock of the run.
+      seconds: [W], when each worker's gradient arrives, for the clock of the run.
+      gives_seconds: whether the reducer gets them, too.
       on_nonfinite: with "ignore" no report is made.
     """
-    needs = {"arrival_seconds": seconds} if reducer.needs_arrivals else {}
+    needs = {"arrival_seconds": seconds} if gives_seconds else {}
     updates, reducer_state = reducer.update(mine.updates, state.reducer_state, state.params, **needs)
     mine = leave_out(mine, state.worker, counts=reducers.counts(reducer_state))
-    time = step_time(reducers.waited(reducer_state), seconds)
     measured = {name: jnp.asarray(value, jnp.float32) for name, value in reducers.metrics(reducer_state).items()}
+    time = step_time(measured, seconds)
     measured = {name: value for name, value in measured.items() if name not in time}
     report = {} if on_nonfinite == "ignore" else nonfinite.own_part(mine.layers, mine.sums)
     totals, measured, report = sum_over_workers((mine.sums, measured, report))
     measured = {name: total / reducers.num_workers(AXES) for name, total in measured.items()}
     overflowed = reducers.overflowed(reducer_state)
+    if reducer.hands_on == "always" and "contributed" in totals:
+        overflowed |= totals["contributed"] == 0
     return Reduced(updates, mine.worker, reducer_state, totals, time, measured, report, overflowed)
 
 
@@ -268,16 +277,18 @@ def leave_out(mine: WorkerGradient, before: WorkerState, *, counts: jax.Array | 
     )
 
 
-def step_time(waited: reducers.Waited | None, seconds: jax.Array) -> Metrics:
+def step_time(measured: Metrics, seconds: jax.Array) -> Metrics:
     """Returns a step's simulated "step_seconds", and its number of "contributors", the workers that were waited for.
 
     Args:
-      waited: whom the reducer waited for; None if for all.
+      measured: the reducer's metrics. What it does not say of these two is that of a step that waits for all workers.
       seconds: [W], when each worker's gradient arrives.
     """
-    if waited is None:
-        return {"step_seconds": jnp.max(seconds), "contributors": jnp.float32(len(seconds))}
-    return {name: reducers.same_on_all(value, AXES) for name, value in waited.metrics.items()}
+    of_all = {"step_seconds": lambda: jnp.max(seconds), "contributors": lambda: jnp.float32(len(seconds))}
+    return {
+        name: reducers.same_on_all(measured[name], AXES) if name in measured else value()
+        for name, value in of_all.items()
+    }
 
 
 def sum_over_workers(tree: Any) -> Any:
@@ -326,6 +337,37 @@ def apply_gradients(
         "squares": jnp.stack([nonfinite.squares(gradients), nonfinite.squares(updates)]),
     }
     return state._replace(step=step, params=params, opt_state=opt_state, ema=ema), metrics
+
+
+def when_due(update: nonfinite.UpdateFunction, *, learning_rate: optax.Schedule) -> nonfinite.UpdateFunction:
+    """Wraps an update: shared state stays as it was, bit for bit, where the reducer handed nothing on.
+
+    The step counts all the same. What is each worker's own goes on.
+
+    Args:
+      update: the update.
+      learning_rate: of each step, for the records; of the other metrics of an update that is not made there are zeros.
+    """
+
+    def updating(state: TrainState, reduced: Any) -> tuple[TrainState, Metrics]:
+        record = reducers.apart(reduced.reducer_state)
+        assert record is not None
+
+        def apply():
+            after, metrics = update(state, reduced)
+            return shared_part(after), metrics
+
+        def keep():
+            shapes = jax.eval_shape(apply)[1]
+            metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+            metrics["learning_rate"] = learning_rate(state.step)
+            return shared_part(state)._replace(step=state.step + 1), metrics
+
+        after, metrics = lax.cond(reducers.same_on_all(record.due, AXES), apply, keep)
+        own = {"worker": reduced.worker, "reducer_state": reduced.reducer_state, "snapshot": state.snapshot}
+        return after._replace(**own), metrics
+
+    return updating
 
 
 def step_metrics(reduced: Reduced, own: Metrics, *, measure: Callable[[Mapping[str, Any]], Metrics]) -> Metrics:

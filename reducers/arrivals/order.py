@@ -59,6 +59,31 @@ def first_arrivals(seconds: jax.Array, num_required: int | jax.Array) -> Arrived
     return Arrived(ranks(seconds) < num_required, jnp.sort(seconds)[jnp.asarray(num_required) - 1])
 
 
+def quorum_arrivals(seconds: jax.Array, num_required: int | jax.Array, *, grace_seconds: float | jax.Array) -> Arrived:
+    r"""Counts the first N of W arrivals, and whoever else comes within a time of grace after the N-th.
+
+    .. math:: step = \min(T_{(N)} + grace, T_{(W)})
+
+    Args:
+      seconds: [W].
+      num_required: N, at least 1 and at most W; a traced N is not checked.
+      grace_seconds: 0 s is ``first_arrivals``; infinity waits for everyone who comes at all.
+
+    Returns:
+      ``Arrived``: a bool per worker, and the time of the update, which is over as soon as all workers are there.
+
+    Raises:
+      ValueError: if N is out of range.
+
+    >>> quorum_arrivals(jnp.array([2.0, 9.0, 1.0, 2.5]), 2, grace_seconds=1.0)
+    Arrived(contributes=Array([ True, False,  True,  True], dtype=bool), step_seconds=Array(3., dtype=float32))
+    """
+    first = first_arrivals(seconds, num_required)
+    end = first.step_seconds + grace_seconds
+    in_time = jnp.isfinite(seconds) & (seconds <= end) & (jnp.asarray(grace_seconds) > 0)  # 0 s: ties go by index
+    return Arrived(first.contributes | in_time, jnp.minimum(end, jnp.max(seconds)))
+
+
 def deadline_arrivals(seconds: jax.Array, deadline_seconds: float | jax.Array) -> Arrived:
     """Counts the workers that arrive by a deadline, and at least the first one.
 

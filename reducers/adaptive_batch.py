@@ -1,0 +1,195 @@
+"""Batches that grow: gradients are accumulated over more and more steps before they make an update."""
+
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import optax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers.apart import Apart
+from reducers.batch_rules import RULES, BatchRule, Noise, stays
+from reducers.clock import first_of_round, of_round, own_seconds
+from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
+from reducers.combine import combiner_of
+from reducers.communication import overflowed
+from reducers.mean import mean
+from reducers.options import check_options
+from reducers.record import counts, everybody
+from reducers.reducer import Combine, Reducer
+from reducers.registry import Block
+
+
+class AdaptiveBatchState(NamedTuple):
+    """State of ``adaptive_batch``; all but the first three fields are the same on all workers.
+
+    Attributes:
+      combine: state of the reducer that combines the workers' gradients. total: like params, the sum of this worker's
+      gradients since the last update. seconds: [] float32, this worker's clock; where workers may be left out, since
+      the batch began. apart: whether anything was handed on; workers have no drift. held: [] int32, steps since the
+      last update. batch_steps: [] int32, k, the steps of a batch. num_updates: [] int32, so far. rule: state of the
+      rule. metrics: "batch_steps", of the batch of this step; "updates", so far; "communications", 1 in a step with an
+      update,
+        else 0; and the time, as of ``local_sgd``.
+    """
+
+    combine: Any
+    total: Any
+    seconds: jax.Array
+    apart: Apart
+    held: jax.Array
+    batch_steps: jax.Array
+    num_updates: jax.Array
+    rule: Any
+    metrics: dict[str, jax.Array]
+
+
+def adaptive_batch(
+    axis_name: AxisName,
+    *,
+    rule: Block | BatchRule = "inner_product_test",
+    max_steps: Annotated[int, "[1, inf)"] = 1024,
+    combine: Combine = None,
+) -> Reducer:
+    r"""Accumulates gradients over k steps for each update; k grows by a rule, as gradients get noisy.
+
+    .. math:: g_w = \frac{1}{k} \sum_{j=1}^{k} g_{w,j}, \qquad u = R(g_1, \dots, g_n), \qquad
+        k \leftarrow \min(\max(k, \lceil \mathrm{rule}(g_1, \dots, g_n) \rceil), \mathrm{max\_steps})
+
+    A step stays a batch of each worker, so that epochs, the order of examples and evaluations are as ever, and no
+    program is compiled anew as k grows. In a step in which no update is due the result is zero. The rules estimate the
+    noise by the spread of the workers' gradients, with one small all-reduce in a step with an update.
+
+    Args:
+      axis_name: the worker axis, or a tuple of axes, outer first.
+      rule: the name of one of ``RULES`` in ``reducers/batch_rules.py`` with its options, such as {"name": "norm_test",
+        "theta": 0.5}: ``fixed``, ``geometric``, ``norm_test``, ``inner_product_test``, ``two_scale``.
+      max_steps: the largest k. combine: R, a reducer; None is ``mean``. With another one the mean that rules need is
+      computed beside it. If it needs
+        ``arrival_seconds``, these are of the whole batch. Configs give its name, or a block.
+
+    Returns:
+      A reducer of gradients; ``combine`` itself for the rule ``fixed`` of one step. Its state has a sum of gradients of
+      each worker: map it over the worker axis.
+
+    Raises:
+      ValueError: for a rule that there is not, or whose options make no sense, and a ``combine`` that does not hand on
+        every update itself; when traced, if a rule needs the noise and there is one worker.
+
+    >>> reducer = adaptive_batch("worker", rule={"name": "fixed", "every_steps": 2})
+    >>> states = jax.vmap(reducer.init)(jnp.zeros(2))
+    >>> reduce = jax.vmap(lambda gradient, state: reducer.update(gradient, state), axis_name="worker")
+    >>> for gradients in ([1.0, 3.0], [2.0, 6.0]):
+    ...   result, states = reduce(jnp.array(gradients), states)
+    ...   print(result)
+    [0. 0.]
+    [3. 3.]
+
+    Reference: those of the rules. Differs from the papers in: a batch is a whole number of steps of all workers.
+    """
+    check_options(adaptive_batch, max_steps=max_steps)
+    axes = axes_of(axis_name)
+    combiner = combiner_of(combine, axes)
+    batch_rule = rule if isinstance(rule, BatchRule) else RULES.build(rule, where="rule")
+    if stays(batch_rule) and batch_rule.first_steps == 1:
+        return combiner.like(*combiner, reduces="gradients")
+    of_mean = None if combine is None else mean(axes)
+
+    def init_fn(params):
+        zero, count = jnp.zeros(()), jnp.zeros((), jnp.int32)
+        return AdaptiveBatchState(
+            combine=combiner.init(params),
+            total=jax.tree.map(jnp.zeros_like, params),
+            seconds=zero,
+            apart=Apart(jnp.zeros((), bool), None),
+            held=count,
+            batch_steps=jnp.int32(batch_rule.first_steps),
+            num_updates=count,
+            rule=batch_rule.init(),
+            metrics={
+                **{"batch_steps": zero, "updates": zero, "communications": zero},
+                **first_of_round(leaves_out=combiner.needs_arrivals),
+            },
+        )
+
+    def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
+        if batch_rule.needs_noise and num_workers(axes) == 1:
+            raise ValueError("rule: num_workers=1 cannot estimate the noise; take fixed or geometric")
+        extra_args.pop("contributes", None)
+        held, steps, count, of_rule = jax.tree.map(
+            lambda x: agreed(x, axes), (state.held + 1, state.batch_steps, state.num_updates, state.rule)
+        )
+        due = held >= steps
+        seconds = state.seconds + own_seconds(arrival_seconds, axes)
+        total = jax.tree.map(lambda t, g: (t + g).astype(t.dtype), state.total, updates)
+
+        def hand_on(inner):
+            needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
+            gradients = jax.tree.map(lambda t: (t / held).astype(t.dtype), total)
+            reduced, inner = combiner.update(gradients, inner, params, **needs, **extra_args)
+            noise = None
+            if batch_rule.needs_noise:
+                counted = counts(inner)
+                average = of_mean.update(gradients, (), contributes=counted)[0] if of_mean else reduced
+                noise = noise_of(gradients, average, counted=counted, axes=axes)
+            after, wanted = batch_rule.update(of_rule, noise, steps.astype(jnp.float32), count + 1)
+            wanted = jnp.where(jnp.isfinite(wanted), jnp.minimum(wanted, max_steps), steps)
+            larger = jnp.maximum(steps, jnp.ceil(wanted - 1e-4).astype(jnp.int32))  # 3.0000002 is 3
+            # What overflowed has not arrived: it goes with the gradient of the next step.
+            arrived = agreed(~jnp.asarray(overflowed(inner)), axes)
+            return reduced, as_own(inner, axes), (larger, after), arrived
+
+        def go_on(inner):
+            nothing = jax.tree.map(lambda g: jnp.zeros(g.shape, g.dtype), updates)
+            inner = as_own(everybody(inner, num_workers=num_workers(axes)), axes)
+            return nothing, inner, (steps, of_rule), jnp.array(False)
+
+        reduced, inner, (larger, of_rule), arrived = lax.cond(due, hand_on, go_on, state.combine)
+        total = lax.cond(arrived, lambda t: jax.tree.map(jnp.zeros_like, t), lambda t: t, as_own(total, axes))
+        time, seconds = of_round(
+            seconds,
+            due=due,
+            round_steps=held,
+            leaves_out=combiner.needs_arrivals,
+            given=arrival_seconds is not None,
+            axes=axes,
+        )
+        count = count + arrived.astype(jnp.int32)
+        metrics = {
+            "batch_steps": steps.astype(jnp.float32),
+            "updates": count.astype(jnp.float32),
+            "communications": due.astype(jnp.float32),
+            **time,
+        }
+        held = jnp.where(arrived, 0, held)
+        return reduced, AdaptiveBatchState(
+            inner, total, seconds, Apart(due, None), held, larger, count, of_rule, metrics
+        )
+
+    return combiner.like(
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        takes_mask=False,
+        homogeneous=False,  # a sum has the scales of all its steps
+        reduces="gradients",
+        hands_on="sometimes",
+    )
+
+
+def noise_of(gradients: Any, average: Any, *, counted: jax.Array | None, axes: tuple[str, ...]) -> Noise:
+    """Returns what the workers' gradients say about their noise, with one all-reduce of three numbers.
+
+    Args:
+      gradients: of this worker.
+      average: their mean over the workers that are counted.
+      counted: [] bool, whether this worker is; None counts all.
+      axes: the worker axes, outer first.
+    """
+    centred = jax.tree.map(lambda g, m: (g - m).astype(jnp.float32), gradients, average)
+    squared, along = optax.tree.norm(centred, squared=True), optax.tree.vdot(centred, average)
+    own = jnp.stack([squared, along**2, jnp.ones(())])
+    own = own if counted is None else jnp.where(counted, own, 0)
+    variance, along, count = lax.psum(own, axes)
+    degrees = jnp.maximum(count - 1, 1)
+    return Noise(optax.tree.norm(average, squared=True), variance / degrees, along / degrees, count)

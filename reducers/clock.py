@@ -1,0 +1,61 @@
+"""A worker's own clock, for reducers whose workers do not meet in every update.
+
+All clocks are in seconds since the time that the run has reached: the latest of all workers' clocks, when none can be
+left out. So they stay small, however long the run is.
+"""
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+
+def own_seconds(arrival_seconds: jax.Array | None, axes: tuple[str, ...]) -> jax.Array:
+    """Returns how long this worker takes for its update, [] float32; 0 where no arrival times are given.
+
+    Args:
+      arrival_seconds: [W], the same on all workers; or None.
+      axes: the worker axes, outer first.
+    """
+    if arrival_seconds is None:
+        return jnp.zeros(())
+    return jnp.asarray(arrival_seconds, jnp.float32)[lax.axis_index(axes)]
+
+
+def latest(clock: jax.Array, axes: tuple[str, ...], *, given: bool) -> jax.Array:
+    """Returns the latest of all workers' clocks; 0, and sends nothing, where no arrival times are ``given``."""
+    return lax.pmax(clock, axes) if given else jnp.zeros(())
+
+
+def of_round(
+    seconds: jax.Array,
+    *,
+    due: jax.Array,
+    round_steps: jax.Array,
+    leaves_out: bool,
+    given: bool,
+    axes: tuple[str, ...],
+) -> tuple[dict[str, jax.Array], jax.Array]:
+    """Returns what a step of a round tells of time, and this worker's clock after it; all meet at the round's end.
+
+    Args:
+      seconds: [] float32, this worker's clock; where workers may be left out, since its round began.
+      due: [] bool, whether the round ends here.
+      round_steps: [] int32, its steps, if it does.
+      leaves_out: whether the reducer at its end leaves workers out, and tells the time of the round itself.
+      given: whether arrival times are given.
+      axes: the worker axes, outer first.
+
+    Returns:
+      "steps_decided", of which it is known now who is left out, or "step_seconds", by how much the latest worker's
+      clock went on; and the clock.
+    """
+    if leaves_out:
+        decided = jnp.where(due, round_steps, 0).astype(jnp.float32)
+        return {"steps_decided": decided}, jnp.where(due, 0, seconds)
+    told = latest(seconds, axes, given=given)
+    return {"step_seconds": told}, jnp.where(due, 0, seconds - told)
+
+
+def first_of_round(*, leaves_out: bool) -> dict[str, jax.Array]:
+    """Returns the metrics of ``of_round`` before the first step."""
+    return {"steps_decided" if leaves_out else "step_seconds": jnp.zeros(())}

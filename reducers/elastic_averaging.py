@@ -1,0 +1,117 @@
+"""Elastic averaging SGD: workers explore on their own, tied to a centre by springs."""
+
+from typing import Annotated, NamedTuple
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers.apart import Apart
+from reducers.clock import latest, own_seconds
+from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers, sum_workers
+from reducers.options import check_options, check_static
+from reducers.reducer import Reducer
+
+
+class ElasticAveragingState(NamedTuple):
+    """State of ``elastic_averaging``.
+
+    Attributes:
+      num_updates: [] int32, so far.
+      apart: how far this worker is from the centre, and whether the centre moved.
+      seconds: [] float32, this worker's clock.
+      metrics: "communications", 1 in an update in which the workers met the centre, else 0; "step_seconds", by how much
+        the latest worker's clock went on.
+    """
+
+    num_updates: jax.Array
+    apart: Apart
+    seconds: jax.Array
+    metrics: dict[str, jax.Array]
+
+
+def elastic_averaging(
+    axis_name: AxisName,
+    *,
+    every_steps: Annotated[int, "[1, inf)"],
+    strength: Annotated[float, "(0, 1]"] | None = None,
+) -> Reducer:
+    r"""Pulls each worker and a centre towards each other at every H-th update; the centre is what is shared.
+
+    .. math::
+        x_i &\leftarrow x_i - a (x_i - z) + d_i \\
+        z &\leftarrow z + a \sum_i (x_i - z)
+
+    with the centre z, a worker's parameters :math:`x_i` and the update :math:`d_i` of its own optimizer. The
+    differences are those before the local step, which so can hide their transfer. In all other updates :math:`x_i
+    \leftarrow x_i + d_i`.
+
+    The reducer stands after the optimizer. A worker evaluates its gradient at ``reducers.own_params(params, state)``.
+    An optimizer after it would move the workers with the centre; the method has none.
+
+    Args:
+      axis_name: the worker axis, or a tuple of axes, outer first.
+      every_steps: H.
+      strength: a, the share of the difference; at most 1 / n, at which the centre becomes the mean of the workers. None
+        is 0.9 / n, as in the example of the authors' code.
+
+    Returns:
+      A reducer whose state holds one copy of the parameters of each worker: map it over the worker axis.
+
+    Raises:
+      ValueError: when traced, for a strength above 1 / n, with which the centre would overshoot.
+
+    >>> reducer = elastic_averaging("worker", every_steps=1, strength=0.25)
+    >>> states = jax.vmap(reducer.init)(jnp.zeros(2))
+    >>> reduce = jax.vmap(lambda update, state: reducer.update(update, state), axis_name="worker")
+    >>> for updates in ([1.0, 3.0], [0.0, 0.0]):
+    ...   result, states = reduce(jnp.array(updates), states)
+    ...   print(result, states.apart.drift)
+    [0. 0.] [1. 3.]
+    [1. 1.] [-0.25  1.25]
+
+    Reference: Zhang, Choromanska, LeCun, "Deep learning with Elastic Averaging SGD", arXiv 1412.6651 (READ: the
+    authors' code). Differs from the paper in: the synchronous form, in which all workers meet the centre at once.
+    """
+    check_options(elastic_averaging, every_steps=every_steps, strength=strength)
+    check_static(every_steps=every_steps)
+    axes = axes_of(axis_name)
+
+    def init_fn(params):
+        zero = jnp.zeros(())
+        drift = jax.tree.map(jnp.zeros_like, params)
+        metrics = {"communications": zero, "step_seconds": zero}
+        return ElasticAveragingState(jnp.zeros((), jnp.int32), Apart(jnp.zeros((), bool), drift), zero, metrics)
+
+    def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
+        del params, extra_args
+        count = num_workers(axes)
+        share = 0.9 / count if strength is None else strength
+        if not isinstance(share, jax.Array) and share * count > 1 + 1e-6:
+            raise ValueError(f"strength={share}: must be at most 1 / num_workers, {1 / count:g} of {count} workers")
+        due = agreed(state.num_updates, axes) % every_steps == 0
+
+        # The difference before the local step is taken back from the one after it, which takes its place at once.
+        drift = jax.tree.map(lambda u, d: (u + d).astype(u.dtype), state.apart.drift, updates)
+
+        def pulled(drift):
+            return jax.tree.map(lambda u, d: (share * (u - d)).astype(u.dtype), drift, updates)
+
+        def meet(drift):
+            return sum_workers(pulled(drift), axes), jnp.array(True)
+
+        def go_on(drift):
+            return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), drift), jnp.array(False)
+
+        def spring(drift):
+            return jax.tree.map(lambda u, p, m: (u - p - m).astype(u.dtype), drift, pulled(drift), moved)
+
+        moved, have_met = lax.cond(due, meet, go_on, drift)
+        drift = lax.cond(have_met, spring, lambda drift: drift, as_own(drift, axes))
+        clock = state.seconds + own_seconds(arrival_seconds, axes)
+        clock = jnp.where(due, jnp.maximum(clock, 0), clock)  # the others have come as far as the run has
+        reached = latest(clock, axes, given=arrival_seconds is not None)
+        metrics = {"communications": due.astype(jnp.float32), "step_seconds": reached}
+        return moved, ElasticAveragingState(state.num_updates + 1, Apart(due, drift), clock - reached, metrics)
+
+    return Reducer(init_fn, update_fn, axis_name=axes, reduces="updates", hands_on="sometimes")

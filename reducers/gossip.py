@@ -1,0 +1,155 @@
+"""Gossip: each worker averages its parameters with those of a few neighbours, and nothing is shared by all."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import optax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers.apart import Apart
+from reducers.clock import latest, own_seconds
+from reducers.collectives import AxisName, agreed, axes_of, map_together, num_workers, shift_workers
+from reducers.mean import mean
+from reducers.options import check_options
+from reducers.reducer import Reducer
+
+Topology = Literal["complete", "exponential", "one_peer_exponential", "ring"]
+Order = Literal["adapt_then_combine", "combine_then_adapt"]
+
+
+class GossipState(NamedTuple):
+    """State of ``gossip``.
+
+    Attributes:
+      num_updates: [] int32, so far.
+      apart: how far this worker is from the parameters at which all began; nothing is ever due.
+      seconds: [] float32, this worker's clock.
+      metrics: "communications", always 1; "step_seconds", by how much the latest worker's clock went on.
+    """
+
+    num_updates: jax.Array
+    apart: Apart
+    seconds: jax.Array
+    metrics: dict[str, jax.Array]
+
+
+def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "combine_then_adapt") -> Reducer:
+    r"""Averages each worker's parameters with those of its neighbours in every update; the shared ones stay.
+
+    .. math::
+        u_i &\leftarrow \sum_j W_{ij} u_j + d_i & &\text{combine\_then\_adapt} \\
+        u_i &\leftarrow \sum_j W_{ij} (u_j + d_j) & &\text{adapt\_then\_combine}
+
+    with a worker's parameters :math:`z + u_i`, the shared z at which all began, the update :math:`d_i` of its own
+    optimizer, and W doubly stochastic: 1 / (degree + 1) for a worker itself and for each neighbour. Neighbours are
+    those at some distances along the circle of n workers:
+
+    * ``ring``: one step in either direction;
+    * ``exponential``: 1, 2, 4, ..., below n;
+    * ``one_peer_exponential``: one of these distances in each update, in turn; for n a power of two all workers agree
+      after log2 n updates without progress of their own;
+    * ``complete``: all, by an all-reduce.
+
+    The reducer stands after the optimizer. A worker evaluates its gradient at ``reducers.own_params(params, state)``,
+    and the mean of these is what is evaluated.
+
+    Args:
+      axis_name: the worker axis, or a tuple of axes, outer first.
+      topology: who are neighbours.
+      order: "combine_then_adapt" is D-PSGD, whose messages can be sent while gradients are computed.
+
+    Returns:
+      A reducer whose result is always zero, and whose state holds one copy of the parameters of each worker: map it
+      over the worker axis. A worker sends its parameters to each neighbour; a distance takes at most two permutations
+      between devices, and none within one. Given ``arrival_seconds`` [n], it keeps each worker's clock: a worker waits
+      for its neighbours alone.
+
+    >>> reducer = gossip("worker", topology="complete", order="adapt_then_combine")
+    >>> one = lambda update: reducer.update(update, reducer.init(update))[1].apart.drift
+    >>> jax.vmap(one, axis_name="worker")(jnp.array([1.0, 3.0]))
+    Array([2., 2.], dtype=float32)
+
+    Reference: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", arXiv 1705.09056 (MEM);
+    weights and graphs: code of Assran, Loizou, Ballas, Rabbat, arXiv 1811.10792 (READ). Differs from the paper in:
+    graphs are circulant, all workers at once.
+    """
+    check_options(gossip, topology=topology, order=order)
+    axes = axes_of(axis_name)
+
+    def init_fn(params):
+        zero = jnp.zeros(())
+        drift = jax.tree.map(jnp.zeros_like, params)
+        metrics = {"communications": zero, "step_seconds": zero}
+        return GossipState(jnp.zeros((), jnp.int32), Apart(jnp.zeros((), bool), drift), zero, metrics)
+
+    def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
+        del params, extra_args
+        step = agreed(state.num_updates, axes)
+
+        def adapt(drift):
+            return jax.tree.map(lambda u, d: (u + d).astype(u.dtype), drift, updates)
+
+        drift = state.apart.drift if order == "combine_then_adapt" else adapt(state.apart.drift)
+        drift = _mix(drift, step, topology=topology, axes=axes)
+        drift = adapt(drift) if order == "combine_then_adapt" else drift
+
+        clock, own = state.seconds, own_seconds(arrival_seconds, axes)
+        if arrival_seconds is not None:
+            meet = lambda clock: _meet(clock, step, topology=topology, axes=axes)  # noqa: E731
+            clock = jnp.maximum(clock + own, meet(clock)) if order == "combine_then_adapt" else meet(clock + own)
+        reached = latest(clock, axes, given=arrival_seconds is not None)
+        metrics = {"communications": jnp.ones(()), "step_seconds": reached}
+        state = GossipState(state.num_updates + 1, Apart(jnp.zeros((), bool), drift), clock - reached, metrics)
+        return jax.tree.map(lambda d: jnp.zeros(d.shape, d.dtype), updates), state
+
+    return Reducer(init_fn, update_fn, axis_name=axes, homogeneous=True, reduces="updates", hands_on="never")
+
+
+def distances(topology: Topology, num_workers: int) -> list[list[int]]:
+    """Returns the distances to a worker's neighbours, for each update in turn.
+
+    >>> distances("ring", 8), distances("exponential", 6), distances("one_peer_exponential", 8)
+    ([[1, 7]], [[1, 2, 4]], [[1], [2], [4]])
+    """
+    powers = [1 << bit for bit in range((num_workers - 1).bit_length())]
+    found = {
+        "complete": [list(range(1, num_workers))],
+        "exponential": [powers],
+        "one_peer_exponential": [[power] for power in powers] or [[]],
+        "ring": [sorted({1, num_workers - 1} - {0} if num_workers > 1 else set())],
+    }
+    return found[topology]
+
+
+def _mix(tree: Any, step: jax.Array, *, topology: Topology, axes: tuple[str, ...]) -> Any:
+    """Returns the mean over this worker and its neighbours of every array of a tree."""
+    if topology == "complete":
+        return mean(axes).update(tree, optax.EmptyState())[0]
+
+    def average(x: jax.Array, neighbours: list[int]) -> jax.Array:
+        total = sum((shift_workers(x, distance, axes) for distance in neighbours), x)
+        return (total / (len(neighbours) + 1)).astype(x.dtype)
+
+    def among(neighbours: list[int]) -> Callable[[Any], Any]:
+        return lambda tree: map_together(lambda x: average(x, neighbours), tree, axis_name=axes)
+
+    return _in_turn([among(neighbours) for neighbours in distances(topology, num_workers(axes))], step, tree)
+
+
+def _meet(clock: jax.Array, step: jax.Array, *, topology: Topology, axes: tuple[str, ...]) -> jax.Array:
+    """Returns the latest of the clocks of this worker and its neighbours."""
+    if topology == "complete":
+        return lax.pmax(clock, axes)
+
+    def among(neighbours: list[int]) -> Callable[[jax.Array], jax.Array]:
+        return lambda clock: functools.reduce(jnp.maximum, (shift_workers(clock, d, axes) for d in neighbours), clock)
+
+    return _in_turn([among(neighbours) for neighbours in distances(topology, num_workers(axes))], step, clock)
+
+
+def _in_turn(functions: list[Callable[[Any], Any]], step: jax.Array, tree: Any) -> Any:
+    """Applies one of the functions, another one in each step."""
+    return functions[0](tree) if len(functions) == 1 else lax.switch(step % len(functions), functions, tree)

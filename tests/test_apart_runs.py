@@ -1,0 +1,308 @@
+"""Whole runs of workers that stand apart: layouts, exact resume, evaluation, records, refusals."""
+
+import functools
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+import live
+import reducers
+import runs
+import train
+from configs import flags
+from tests.softmax_digits import stepper_of
+from tests.stepper import Stepper, after_each_call, checkpoint_of, largest_difference, same_bits, setup_of
+from training import dry_run
+from training.checkpoints import params_of, restore_params
+from training.setup import make_setup
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+COMMON = (
+    *("--config.reducer_on=updates", "--config.ema_decay=None", "--config.arrivals.name=lognormal"),
+    *("--config.model.hidden_sizes=(16,)", "--config.batch_size_per_worker=4", "--config.train_steps=42"),
+    *("--config.log_every_steps=1", "--config.eval_every_steps=14", "--config.checkpoint_every_steps=7"),
+)
+
+
+def reducer(name, **options):
+    return (f"--config.reducer.name={name}", *(f"--config.reducer.{key}={value}" for key, value in options.items()))
+
+
+RUN = (*COMMON, *reducer("local_sgd", every_steps=5, delay_steps=2))
+
+
+def arguments(workdir, *more):
+    return [f"--config={ROOT}/configs/digits.py", *(more or RUN), f"--workdir={workdir}"]
+
+
+def run(workdir, *more, num_devices=2):
+    """Trains; returns the exit code."""
+    with flagsaver.flagsaver():
+        return train.main(["train.py", *arguments(workdir, *more), f"--num_devices={num_devices}"])
+
+
+def load():
+    return make_setup(flags.load(f"{ROOT}/configs/digits.py", list(RUN)))
+
+
+def records(workdir, kind="train"):
+    found = [record for record in runs.read(pathlib.Path(workdir) / "metrics.jsonl") if record["kind"] == kind]
+    return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in found]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("apart")
+    assert run(workdir) == 0
+    return workdir
+
+
+# ---- layouts -----------------------------------------------------------------------------------------------------
+
+REDUCERS = {
+    "local_sgd": reducer("local_sgd", every_steps=3),
+    "delayed": reducer("local_sgd", every_steps=3, delay_steps=2, from_step=2),
+    "elastic_averaging": reducer("elastic_averaging", every_steps=2, strength=0.1),
+    "gossip": reducer("gossip", topology="exponential"),
+}
+NETWORK = ("--config.reducer_on=updates", "--config.model.hidden_sizes=(16,)", "--config.ema_decay=None")
+QUICK = [(8, "pmap", None), (2, "shard_map", None)]
+ALL = [(d, lift, lanes) for d in (8, 4, 2, 1) for lift in ("pmap", "shard_map") for lanes in (None, "dispatched")]
+
+
+@functools.cache
+def of_one_device(name):
+    """Parameters and drifts after 8 steps, with dropout, momentum and clipping, on a layout to compare with."""
+    return eight_steps(name, 4, "pmap", "vmap")
+
+
+def eight_steps(name, num_devices, lift, lanes):
+    setup = setup_of(*NETWORK, *REDUCERS[name], f"--config.lift={lift}", "--config.clip_norm=1.0")
+    host = Stepper(setup, num_devices=num_devices, lanes=lanes).steps(0, 8).host()
+    return host.params, reducers.apart(host.reducer_state).drift
+
+
+@pytest.mark.parametrize("name", REDUCERS)
+@pytest.mark.parametrize(
+    ("num_devices", "lift", "lanes"),
+    [*QUICK, *(pytest.param(*row, marks=pytest.mark.slow) for row in ALL if row not in QUICK)],
+)
+def test_layouts_agree(name, num_devices, lift, lanes):
+    assert largest_difference(eight_steps(name, num_devices, lift, lanes), of_one_device(name)) < 1e-6
+
+
+@pytest.mark.parametrize("name", REDUCERS)
+def test_several_steps_of_one_call(name):
+    setup = setup_of(*NETWORK, *REDUCERS[name], "--config.eval_every_steps=20", "--config.eval_every_epochs=None")
+    one, several = (Stepper(setup, num_devices=2, lanes="vmap", steps_per_call=k) for k in (1, 4))
+    measured = [[call for _ in range(8 // k) for call in stepper.calls(1)] for k, stepper in ((1, one), (4, several))]
+    assert largest_difference(one.host().params, several.host().params) < 1e-6
+    assert [float(m["communications"]) for m in measured[0]] == [float(m["communications"]) for m in measured[1]]
+
+
+def test_a_dry_run_traces_the_step_and_counts_the_drift():
+    text = dry_run.describe(load(), num_devices=4, compiled="never")
+    params = sum(4 * x.size for x in jax.tree.leaves(load().worker_shapes.params))
+    line = next(line for line in text.splitlines() if "state of the reducer" in line)
+    copies = int(line.replace(",", "").split()[-1]) / params
+    assert copies == pytest.approx(2 * 2, abs=0.05)  # two lanes, two copies
+
+
+# ---- resume ------------------------------------------------------------------------------------------------------
+
+
+def crash():
+    raise MemoryError
+
+
+def ask_to_stop():
+    signal.raise_signal(signal.SIGTERM)
+
+
+# Steps 10 to 12 are within a delay, 13 and 14 within a round.
+@pytest.mark.parametrize(("after", "end"), [(11, ask_to_stop), (13, ask_to_stop), (24, crash)])
+def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        after_each_call(patch, lambda state, k: end() if int(np.asarray(state.step)[0]) >= after else None)
+        if end is crash:
+            with pytest.raises(MemoryError):
+                run(tmp_path)
+        else:
+            assert run(tmp_path) == 128 + signal.SIGTERM
+    assert run(tmp_path) == 0
+    assert same_bits(*(checkpoint_of(workdir, load())[1] for workdir in (tmp_path, finished)))
+    assert records(tmp_path) == records(finished) and records(tmp_path, "eval") == records(finished, "eval")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_at_twenty_random_moments_on_other_layouts(finished, tmp_path):
+    """SIGKILL at random moments of real processes, each on another layout: within rounding of the run on one."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    rng, kills = random.Random(0), 0
+
+    def start(num_devices):
+        command = [sys.executable, str(ROOT / "train.py"), *arguments(tmp_path / "run"), f"--num_devices={num_devices}"]
+        with open(tmp_path / "log", "a") as log:
+            return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+
+    def num_lines():
+        path = tmp_path / "run" / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    for until in sorted(rng.uniform(0, 45) for _ in range(20)):
+        process = start(rng.choice((1, 2, 4, 8)))
+        while num_lines() < until and process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.05))
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+    assert kills >= 15
+    assert start(2).wait() == 0, (tmp_path / "log").read_text()
+    ours, theirs = (checkpoint_of(workdir, load())[1] for workdir in (tmp_path / "run", finished))
+    assert largest_difference(ours["state"].params, theirs["state"].params) < 1e-6
+    assert largest_difference(ours["mean_params"], theirs["mean_params"]) < 1e-6
+    assert ours["counters"]["sent_bytes"] == theirs["counters"]["sent_bytes"]
+
+
+# ---- evaluation --------------------------------------------------------------------------------------------------
+
+
+def mean_of_workers(state):
+    drift = reducers.apart(state.reducer_state).drift
+    return jax.tree.map(lambda p, u: p + u.mean(0), state.params, drift)
+
+
+def test_a_run_is_evaluated_at_the_mean_of_the_workers(finished, capsys):
+    """Step 42 is the merge of what was launched at step 40: the workers are apart by two steps."""
+    found, last = checkpoint_of(finished, load())[1], records(finished, "eval")[-1]
+    mean = mean_of_workers(found["state"])
+    assert largest_difference(found["mean_params"], mean) < 1e-7
+    assert largest_difference(found["state"].params, mean) > 1e-4
+    apart = Stepper(setup_of(*RUN), num_devices=2)
+    apart.state = apart.state._replace(params=apart.layout.put_shared(mean))
+    quality = apart.evaluate()
+    assert quality["loss"] == pytest.approx(last["loss"], rel=1e-5) and quality["accuracy"] == last["accuracy"]
+    drift = jax.tree.leaves(reducers.apart(found["state"].reducer_state).drift)
+    distance = sum(np.square(u - u.mean(0)).sum() / 8 for u in drift)
+    assert last["consensus_distance"] == pytest.approx(distance, rel=1e-4) and distance > 1e-8
+    assert run(finished, *RUN, "--evaluate_only") == 0
+    assert f"{last['accuracy']:.2%}" in capsys.readouterr().out
+
+
+def test_another_run_begins_with_the_mean_of_the_workers(finished):
+    mean = mean_of_workers(checkpoint_of(finished, load())[1]["state"])
+    plain = make_setup(flags.load(f"{ROOT}/configs/digits.py", ["--config.model.hidden_sizes=(16,)"]))
+    assert largest_difference(params_of(plain, str(finished)), mean) < 1e-7
+    assert largest_difference(restore_params(finished, checkpoint="latest"), mean) < 1e-7
+
+
+def test_a_moving_average_is_evaluated_where_there_is_one():
+    stepper = stepper_of(*REDUCERS["local_sgd"], "--config.ema_decay=0.5").steps(0, 7)
+    host = stepper.host()
+    average = stepper.evaluate()
+    stepper.state = stepper.state._replace(ema=None, params=stepper.layout.put_shared(host.ema))
+    drift = jax.tree.map(np.zeros_like, reducers.apart(host.reducer_state).drift)
+    assert largest_difference(host.ema, host.params) > 1e-4
+    record = stepper.state.reducer_state.apart._replace(drift=stepper.layout.put_per_worker(drift))
+    stepper.state = stepper.state._replace(reducer_state=stepper.state.reducer_state._replace(apart=record))
+    assert stepper.evaluate()["loss"] == pytest.approx(average["loss"], rel=1e-6)
+
+
+# ---- records -----------------------------------------------------------------------------------------------------
+
+
+def test_records_tell_bytes_and_communications(finished):
+    found, traffic = records(finished), load().traffic.bytes_per_worker
+    merges = [r["step"] for r in found if r["communications"]]
+    assert merges == [*range(7, 43, 5)] and found[-1]["sent_bytes"] == len(merges) * traffic
+    assert [r["sent_bytes"] for r in found] == [traffic * sum(m <= r["step"] for m in merges) for r in found]
+    assert checkpoint_of(finished, load())[1]["counters"]["sent_bytes"] == len(merges) * traffic
+
+
+def test_a_tenth_of_the_communications_is_a_tenth_of_the_bytes(tmp_path):
+    sent = []
+    for every in (1, 10):
+        more = (*COMMON, *reducer("local_sgd", every_steps=every), "--config.train_steps=40")
+        assert run(tmp_path / str(every), *more) == 0
+        sent.append(records(tmp_path / str(every))[-1]["sent_bytes"])
+    assert sent[0] == 10 * sent[1] == 40 * load().traffic.bytes_per_worker
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------------
+
+LOCAL, GOSSIP = "config.reducer.name='local_sgd'", "config.reducer.name='gossip'"
+OUTERMOST = "must hand on every update; a reducer whose workers stand apart has to be the outermost"
+OUTER = ("--config.outer.name=sgd", "--config.outer.learning_rate=0.7")
+FIRST = "{'name': 'backup_workers', 'num_required': 6}"
+REFUSED = [
+    ((*RUN, "--config.reducer_on=gradients"), f"config.reducer_on='gradients': {LOCAL} needs 'updates'"),
+    (reducer("local_sgd", every_steps=5, delay_steps=6), "config.reducer.delay_steps=6: exceeds every_steps=5"),
+    (
+        reducer("local_sgd", every_steps=5, delay_steps=2, combine=FIRST),
+        "config.reducer.delay_steps=2: must be 0 where combine leaves workers out",
+    ),
+    (reducer("stale", delay_steps=1, combine="{'name': 'gossip'}"), f"config.reducer.combine: {OUTERMOST}"),
+    (reducer("local_sgd", every_steps=2, combine="{'name': 'gossip'}"), f"config.reducer.combine: {OUTERMOST}"),
+    (
+        (*RUN, "--config.server.name=asynchronous"),
+        "config.server.name='asynchronous': needs config.reducer.name='mean', not 'local_sgd'",
+    ),
+    (
+        (*reducer("gossip"), "--config.ema_decay=0.9"),
+        f"config.ema_decay=0.9: must be None, since {GOSSIP} shares no parameters",
+    ),
+    (
+        (*reducer("gossip"), *OUTER),
+        f"config.outer.name='sgd': must be 'none', since {GOSSIP} hands nothing on to it",
+    ),
+    (
+        ("--config.reducer_on=gradients", *OUTER),
+        "config.outer.name='sgd': needs config.reducer_on='updates', not 'gradients'",
+    ),
+    (("--config.outer.name=sgdd",), "config.outer.name='sgdd': unknown name; did you mean 'sgd'?"),
+    (
+        (*OUTER, "--config.outer.learning_rate=-1"),
+        "config.outer.learning_rate=-1.0: must be float in (0, inf)",
+    ),
+    (reducer("gossip", topology="star"), "config.reducer.topology='star': must be one of 'complete', "),
+    (
+        reducer("elastic_averaging", every_steps=1, strength=0.5),
+        "config.reducer.strength=0.5: must be at most 1 / num_workers, 0.125 of 8 workers",
+    ),
+    (
+        reducer("quorum", num_required=6, grace_seconds=-1.0),
+        "config.reducer.grace_seconds=-1.0: must be float in [0, inf) or None",
+    ),
+]
+
+
+@pytest.mark.parametrize(("more", "message"), REFUSED)
+def test_refused_in_one_line(more, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(train, "train", lambda *_, **__: pytest.fail("training began"))
+    assert run(tmp_path / "run", *COMMON, *more) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if " replaces " not in line]
+    assert said[0].startswith(message) and len(said) == 1 and not (tmp_path / "run").exists()
+
+
+def test_real_workers_keep_nothing_from_step_to_step():
+    with pytest.raises(runs.errors.ConfigError, match=f"^{LOCAL}: must hand on every update, for real workers"):
+        live.check(load())
+
+
+def test_a_run_of_an_earlier_release_has_no_outer_optimizer():
+    config = load().config.to_dict()
+    earlier = {key: value for key, value in config.items() if key != "outer"}
+    assert runs.identity.differences(earlier, config) == [] and runs.fingerprint(earlier) == runs.fingerprint(config)
+    other = {**config, "outer": {"name": "sgd", "learning_rate": 0.7}}
+    assert runs.identity.differences(earlier, other) == ["outer.name='none' in the folder, 'sgd' now"]
+    assert runs.fingerprint(other) != runs.fingerprint(config)
