@@ -364,8 +364,8 @@ def in_buckets(
     for bucket in buckets(vectors):
         chosen = [vectors[i] for i in bucket]
         if len(parts) >= IN_FLIGHT:
-            end = parts[-IN_FLIGHT][1][0][0].ravel()[0]  # an element of that bucket's result
-            chosen = [backend.wait_for(end, vector) for vector in chosen]
+            _, (earlier, _) = parts[-IN_FLIGHT]
+            chosen = [backend.wait_for(earlier[0].ravel()[0], vector) for vector in chosen]
         parts.append((bucket, reduce(bucket, chosen)))
     return _in_order(parts)
 

@@ -72,9 +72,13 @@ def _combine_spread(
       distance: between the devices of a pair.
     """
     gram, scales, present = products_of(lambda: rows, present=jnp.ones((1, 2), bool))
-    known = jnp.concatenate([gram[:, order], scales[:, None]], axis=1)[:, :, order]  # (layers, 3, 2), in tree order
-    spread = gather_workers(known, axes).reshape(-1, 2 * distance, *known.shape)[lax.axis_index(axes) // (2 * distance)]
-    gram, scales, _ = Products.joined(Products(spread[:, :, :2], spread[:, :, 2], present[None]))
+    numbers = jnp.concatenate([gram[:, order], scales[:, None]], axis=1)[:, :, order]  # (layers, 3, 2), in tree order
+    step = 1
+    while step <= distance:
+        parts = jnp.stack([numbers, _from_partner(numbers, axes, step)])
+        gram, scales, _ = Products.joined(Products(parts[:, :, :2], parts[:, :, 2], present[None]))
+        numbers = jnp.concatenate([gram, scales[:, None]], axis=1)
+        step *= 2
     products = Products(gram[:, order][:, :, order], scales[:, order], present)
     weights, _ = jax.vmap(adasum_rule(Tree(2)))(products, ())
     return weighted_sums(lambda: rows, weights, products)

@@ -46,13 +46,17 @@ class Tree(NamedTuple):
     def on_one_device(self, num_lanes: int) -> int:
         """Returns how many neighbouring lanes of a device are folded first, as a subtree that every device holds whole.
 
-        It is a part of a group that is added up, or a power of two, up to ``LANES_TOGETHER``; 1 if there is none.
+        It is a part of a group that is added up, a power of two up to ``LANES_TOGETHER``, or an odd group; 1 if there
+        is none.
 
         >>> Tree(24).on_one_device(12), Tree(128).on_one_device(64), Tree(16, 8, "sum").on_one_device(4)
         (4, 8, 4)
+        >>> Tree(12, 6).on_one_device(6), Tree(12, 6).above(2).on_one_device(3), Tree(12, 6).on_one_device(3)
+        (2, 3, 1)
         """
         size = math.gcd(num_lanes, self.group_size) if self.group_size > 1 else num_lanes
-        return size if self.adds else min(size & -size, LANES_TOGETHER)
+        power = min(size & -size, LANES_TOGETHER)
+        return size if self.adds or (power == 1 and size == self.group_size) else power
 
     def above(self, size: int) -> "Tree":
         """Returns the tree that is left when so many neighbours are one node each.

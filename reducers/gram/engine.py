@@ -28,9 +28,9 @@ _PLAIN_NORMS = (1e-12, 1e12)
 # (Products, state) -> (weights of the units [n], state), for one vector.
 Rule: TypeAlias = Callable[[Products, Any], tuple[jax.Array, Any]]
 
-# Returns gradients, [vectors, n, m] each, of which this device has all of each, or a slice of each. It is called in
-# each branch of a condition: XLA copies what a branch is given, and where vectors are cut from a block that is the
-# block, which is there.
+# Returns gradients, [vectors, n, m] each, of which this device has all of each, or a slice of each. Each branch of a
+# condition calls it for itself: XLA copies what a branch is given, and so it is given the one block of all vectors, not
+# the parts that are cut from it.
 Rows: TypeAlias = Callable[[], list[jax.Array]]
 
 

@@ -52,9 +52,9 @@ def telemetry_of(products: Products, length: jax.Array, weight_spread: jax.Array
     mean_square = shares**2 @ products.unit_norms**2 / total  # over the largest scale
     mean = products.length_of(shares) / total
     several = jnp.where(count > 1, largest**2 / others, 0)
+    root_of_all = largest * jnp.sqrt(total * mean_square)
     return Telemetry(
-        orthogonality=length
-        / nonzero(largest * jnp.sqrt(total * mean_square)),  # 0 over 0 is 0, as the authors have it
+        orthogonality=length / nonzero(root_of_all),  # with 1 for a denominator of 0, as the authors do
         cosine=(products.length_of(products.directions) ** 2 - count) / (total * others),
         gain=length / nonzero(largest * mean),
         squared_gradient=several * (count * mean**2 - mean_square),
@@ -86,6 +86,7 @@ def _names(groups: Collection[str]) -> list[str]:
 
 
 def _spread(products: Products, weights: jax.Array) -> jax.Array:
+    """Returns ``weight_spread`` of a group, from the weights of its units."""
     counted = products.scales > 0
     inverse = jnp.where(counted, products.scales.max() / nonzero(products.scales), 0)
     of_gradients = weights / nonzero(jnp.abs(weights).max()) * inverse
