@@ -24,13 +24,16 @@ class AdaptiveBatchState(NamedTuple):
     """State of ``adaptive_batch``; all but the first three fields are the same on all workers.
 
     Attributes:
-      combine: state of the reducer that combines the workers' gradients. total: like params, the sum of this worker's
-      gradients since the last update. seconds: [] float32, this worker's clock; where workers may be left out, since
-      the batch began. apart: whether anything was handed on; workers have no drift. held: [] int32, steps since the
-      last update. batch_steps: [] int32, k, the steps of a batch. num_updates: [] int32, so far. rule: state of the
-      rule. metrics: "batch_steps", of the batch of this step; "updates", so far; "communications", 1 in a step with an
-      update,
-        else 0; and the time, as of ``local_sgd``.
+      combine: state of the reducer that combines the workers' gradients.
+      total: like params, the sum of this worker's gradients since the last update.
+      seconds: [] float32, this worker's clock; where workers may be left out, since the batch began.
+      apart: whether anything was handed on; workers have no drift.
+      held: [] int32, steps since the last update.
+      batch_steps: [] int32, k, the steps of a batch.
+      num_updates: [] int32, so far.
+      rule: state of the rule.
+      metrics: "batch_steps", of the batch of this step; "updates", so far; "communications", 1 in a step with an
+        update, else 0; and the time, as of ``local_sgd``.
     """
 
     combine: Any
@@ -64,9 +67,9 @@ def adaptive_batch(
       axis_name: the worker axis, or a tuple of axes, outer first.
       rule: the name of one of ``RULES`` in ``reducers/batch_rules.py`` with its options, such as {"name": "norm_test",
         "theta": 0.5}: ``fixed``, ``geometric``, ``norm_test``, ``inner_product_test``, ``two_scale``.
-      max_steps: the largest k. combine: R, a reducer; None is ``mean``. With another one the mean that rules need is
-      computed beside it. If it needs
-        ``arrival_seconds``, these are of the whole batch. Configs give its name, or a block.
+      max_steps: the largest k.
+      combine: R, a reducer; None is ``mean``. With another one the mean that rules need is computed beside it. If it
+        needs ``arrival_seconds``, these are of the whole batch. Configs give its name, or a block.
 
     Returns:
       A reducer of gradients; ``combine`` itself for the rule ``fixed`` of one step. Its state has a sum of gradients of
@@ -93,7 +96,7 @@ def adaptive_batch(
     batch_rule = rule if isinstance(rule, BatchRule) else RULES.build(rule, where="rule")
     if stays(batch_rule) and batch_rule.first_steps == 1:
         return combiner.like(*combiner, reduces="gradients")
-    of_mean = None if combine is None else mean(axes)
+    of_mean = None if combiner.is_mean else mean(axes)
 
     def init_fn(params):
         zero, count = jnp.zeros(()), jnp.zeros((), jnp.int32)

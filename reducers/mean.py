@@ -43,4 +43,4 @@ def mean(axis_name: AxisName) -> Reducer:
 
         return jax.tree.map(average, totals), state
 
-    return Reducer(optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True)
+    return Reducer(optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True, is_mean=True)

@@ -36,6 +36,8 @@ class Reducer(optax.GradientTransformationExtraArgs):
         whatever their values.
       homogeneous: whether R(c g) = c R(g), also where c changes from one update to the next.
       num_counted: how many workers' batches each update counts, where the rule fixes that; None for all workers.
+      is_mean: whether R is the mean over the workers that are counted and nothing else, so that workers may send it
+        encoded updates. Wrappers lose this fact: what is made of a mean is no mean.
       reduces: "gradients" or "updates" of the workers' own optimizers, where its place in the chain decides about its
         sense; "either" for all other reducers.
       hands_on: "always", if each update hands on what it reduces; or "sometimes" or "never", if workers stand apart
@@ -51,6 +53,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
     takes_mask: bool
     homogeneous: bool
     num_counted: int | None
+    is_mean: bool
     reduces: Reduces
     hands_on: HandsOn
 
@@ -64,6 +67,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
         takes_mask: bool = False,
         homogeneous: bool = False,
         num_counted: int | None = None,
+        is_mean: bool = False,
         reduces: Reduces = "either",
         hands_on: HandsOn = "always",
     ) -> "Reducer":
@@ -75,6 +79,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
         self.takes_mask = takes_mask
         self.homogeneous = homogeneous
         self.num_counted = num_counted
+        self.is_mean = is_mean
         self.reduces = reduces
         self.hands_on = hands_on
         return self
@@ -87,7 +92,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
           update: the wrapper's.
           **changes: facts in which the wrapper differs.
         """
-        return type(self)(init, update, **{**vars(self), **changes})
+        return type(self)(init, update, **{**vars(self), "is_mean": False, **changes})
 
     def _replace(self, /, **changes: Any) -> NoReturn:
         """Raises TypeError, since a NamedTuple's ``_replace`` would drop the facts."""

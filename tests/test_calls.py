@@ -136,7 +136,8 @@ def test_wrong_options(number):
 def test_numbers_of_numpy_and_jax_are_numbers(case):
     """An option of a call may be a scalar array; those that shape the program are Python's or NumPy's."""
     numbers = {key: np.array(value)[()] for key, value in case.kwargs.items() if not isinstance(value, str)}
-    reducer = reducers.REDUCERS[case.name](WORKER, **{**case.kwargs, **numbers})
+    inner = {key: reducers.make(case.kwargs[key], axis_name=WORKER) for key in case.kwargs.keys() & {"combine"}}
+    reducer = reducers.REDUCERS[case.name](WORKER, **{**case.kwargs, **numbers, **inner})
     result = jax.eval_shape(update(reducer, lift=vmapped, **case.shared), jnp.ones((8, 3)))
     assert (result.shape, result.dtype) == ((8, 3), jnp.float32)
 
