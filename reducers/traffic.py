@@ -72,8 +72,8 @@ def _count(jaxpr, axis_sizes: dict[str, int], collectives: Counter, *, times: in
     sent = 0.0
     for equation in jaxpr.eqns:
         kind = equation.primitive.name.removesuffix("_invariant").rstrip("2")
-        axes = equation.params.get("axes", equation.params.get("axis_name"))
-        if kind in SENT and axes:
+        if kind in SENT:
+            axes = equation.params.get("axes", equation.params.get("axis_name"))
             axes = axes if isinstance(axes, tuple | list) else (axes,)
             n = math.prod(axis_sizes[a] for a in axes if a in axis_sizes)
             for operand in equation.invars:

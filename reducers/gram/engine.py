@@ -87,7 +87,7 @@ def products_of(rows: Rows, *, axes: tuple[str, ...] = (), present: jax.Array) -
       axes: the devices that have the other slices.
       present: [blocks, n], which of the gradients may be anything but zero; repeated for all vectors.
     """
-    gram = lax.psum(_gram(rows()), axes)
+    gram = _over_devices(lax.psum, _gram(rows()), axes)
     present = jnp.tile(present, (len(gram) // len(present), 1))
     norms = Products(gram, jnp.ones(gram.shape[:2], gram.dtype), present).norms
 
@@ -98,8 +98,8 @@ def products_of(rows: Rows, *, axes: tuple[str, ...] = (), present: jax.Array) -
 
     def rescaled():
         largest = jnp.concatenate([jnp.max(jnp.abs(r), axis=2) for r in rows()])
-        scales = power_of_two(lax.pmax(largest, axes))
-        return Products(lax.psum(_gram(_units(rows, scales)), axes), scales, present)
+        scales = power_of_two(_over_devices(lax.pmax, largest, axes))
+        return Products(_over_devices(lax.psum, _gram(_units(rows, scales)), axes), scales, present)
 
     return lax.cond((_is_plain(norms) | ~present).all(), as_they_are, rescaled)  # the same on all devices
 
@@ -144,6 +144,10 @@ def alike(block: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
     runs = [(width, len(list(run))) for width, run in itertools.groupby(widths)]
     parts = cut(block, [count * width for width, count in runs])
     return [jnp.moveaxis(x.reshape(*x.shape[:-1], -1, width), -2, 0) for x, (width, _) in zip(parts, runs, strict=True)]
+
+
+def _over_devices(reduce: Callable[..., jax.Array], x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    return reduce(x, axes) if axes else x  # JAX refuses no axes where it keeps track of what differs
 
 
 def _gram(rows: Sequence[jax.Array]) -> jax.Array:
