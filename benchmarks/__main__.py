@@ -25,7 +25,7 @@ from launch import signals
 from launch.children import Children
 
 ON_CPU = (
-    *("step", "lanes", "dispatch", "reduction", "apart"),
+    *("step", "lanes", "dispatch", "reduction", "encodings", "apart"),
     *("processes", "scaling", "start_up", "waiting", "simulation"),
 )
 BENCHMARKS = (*ON_CPU, "gpu")

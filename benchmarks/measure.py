@@ -116,10 +116,10 @@ def measure(
             continue
         row.traffic = program.traffic
         programs.append((row, program))
-    _seconds(mean, gradients)
+    seconds(mean, gradients)
     measured = []
     for row, program in programs:
-        first = _seconds(program, gradients)
+        first = seconds(program, gradients)
         if first * repeats > max_seconds:
             row.refused = f"{repeats} rounds of {first:.1f} s each would take more than max_seconds={max_seconds:g}"
         else:
@@ -127,8 +127,8 @@ def measure(
     for number in range(repeats):
         log(f"{name}, {size:,} floats: round {number + 1} of {repeats}")
         for row, program in measured:
-            row.seconds.append(_seconds(program, gradients))
-            row.baseline_seconds.append(_seconds(mean, gradients))
+            row.seconds.append(seconds(program, gradients))
+            row.baseline_seconds.append(seconds(mean, gradients))
 
 
 def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> tuple[Any, Any]:
@@ -163,7 +163,8 @@ def random_gradients(leaves: Leaves, layout: Layout) -> list[jax.Array]:
     return [layout.put_per_worker(draw(leaf)) for leaf in leaves]
 
 
-def _seconds(program: Program, gradients: list[jax.Array]) -> float:
+def seconds(program: Program, gradients: list[jax.Array]) -> float:
+    """Returns the seconds of a call, whose results are waited for."""
     return rounds.timed(lambda: jax.block_until_ready(program.call(gradients, program.state)))
 
 

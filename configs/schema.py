@@ -99,7 +99,7 @@ def experiment(
       task: the loss and its metrics.
       accumulation: how a worker splits its batch: gradients of micro-batches, or local optimizer steps.
       loss_scaling: keeps gradients in float16 from underflow and overflow.
-      communication: the precision in which workers send their updates.
+      communication: how workers encode the updates that they send, in the innermost reducer.
       outer: with reducer_on="updates", an optimizer that takes the workers' combined progress as its gradient.
       seed: seed of parameters, order of examples, dropout and augmentation.
       num_workers: number of workers W, independent of the hardware.

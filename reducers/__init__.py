@@ -23,6 +23,7 @@ This package imports jax, optax and numpy alone. The distribution ``syncsum`` (`
 installs this package, ``reducers``, and nothing else.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import optax
@@ -35,13 +36,14 @@ from reducers.apart import Apart, apart, own_params
 from reducers.apply_if_finite import apply_if_finite
 from reducers.backup_workers import backup_workers
 from reducers.collectives import AxisName, num_workers, same_on_all
-from reducers.communication import in_half_precision, overflowed
+from reducers.communication import can_overflow, in_half_precision, overflowed
 from reducers.coordinate_median import coordinate_median
 from reducers.corrupt import corrupt
 from reducers.deadline import deadline
 from reducers.dynamic_backup_workers import dynamic_backup_workers
 from reducers.dynamic_scale import DynamicScale, all_finite
 from reducers.elastic_averaging import elastic_averaging
+from reducers.encodings import encoded
 from reducers.geometric_median import geometric_median
 from reducers.gossip import gossip
 from reducers.gram import from_gram
@@ -55,7 +57,7 @@ from reducers.pcgrad import pcgrad
 from reducers.quorum import quorum
 from reducers.radial_directional import radial_directional
 from reducers.record import Waited, counts, waited
-from reducers.reducer import Reducer, ReducerRegistry, as_reducer, chain
+from reducers.reducer import Combine, Reducer, ReducerRegistry, as_reducer, chain
 from reducers.sign_majority import sign_majority
 from reducers.stale import stale
 from reducers.sum import sum  # noqa: A004 - the field's name for it
@@ -82,6 +84,7 @@ __all__ = [
     "apply_if_finite",
     "as_reducer",
     "backup_workers",
+    "can_overflow",
     "chain",
     "coordinate_median",
     "corrupt",
@@ -89,6 +92,7 @@ __all__ = [
     "deadline",
     "dynamic_backup_workers",
     "elastic_averaging",
+    "encoded",
     "from_gram",
     "geometric_median",
     "gossip",
@@ -148,15 +152,20 @@ REDUCERS = ReducerRegistry(
     },
     given={"axis_name"},
     makes=optax.GradientTransformation,
+    holds={Combine: "mean"},
 )
 
 
-def make(name: str, *, axis_name: AxisName, **options: Any) -> Reducer:
+def make(
+    name: str, *, axis_name: AxisName, encode: Callable[[Reducer], Reducer] | None = None, **options: Any
+) -> Reducer:
     """Builds the reducer called ``name``: ``make(axis_name=..., **config.reducer)``.
 
     Args:
       name: a key of ``REDUCERS``, or ``module:attribute`` for a reducer of another module.
       axis_name: the worker axis, or a tuple of axes, outer first: ``("device", "lane")``.
+      encode: a wrapper of the innermost reducer, which says how updates are sent; None sends them as they are. So
+        ``backup_workers`` of ``adasum`` becomes ``backup_workers`` of what the wrapper makes of ``adasum``.
       **options: the reducer's own options. A reducer inside it is given by name, as a block with options, or as an
         optax transformation.
 
@@ -173,4 +182,4 @@ def make(name: str, *, axis_name: AxisName, **options: Any) -> Reducer:
     Traceback (most recent call last):
     ValueError: combine.num_trimed: unknown key; did you mean 'num_trimmed'?
     """
-    return as_reducer(REDUCERS.make(name, axis_name=axis_name, **options))
+    return as_reducer(REDUCERS.build({**options, "name": name}, axis_name=axis_name, encode=encode))

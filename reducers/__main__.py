@@ -3,6 +3,7 @@
 import inspect
 import re
 import signal
+from typing import Any
 
 import jax
 from jax import numpy as jnp
@@ -34,7 +35,7 @@ def table() -> str:
 
 def _sent(name: str, *, num_workers: int) -> float:
     gradient = jax.ShapeDtypeStruct((_ELEMENTS,), jnp.float32)
-    options = {key: 1 for key, p in reducers.REDUCERS.parameters(name).items() if p.default is p.empty}
+    options: dict[str, Any] = {key: 1 for key, p in reducers.REDUCERS.parameters(name).items() if p.default is p.empty}
     reducer = reducers.make(name, axis_name="worker", **options)
     seconds = jnp.zeros(num_workers)
     moved = reducers.traffic(reducer, gradient, axis_sizes={"worker": num_workers}, arrival_seconds=seconds)

@@ -1,4 +1,4 @@
-"""The precision in which updates are sent between workers: wrappers of a reducer, by name."""
+"""How updates are sent between workers: wrappers of the innermost reducer, by name."""
 
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -9,9 +9,10 @@ from jax import numpy as jnp
 
 from reducers.collectives import AxisName, axes_of
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
+from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
 from reducers.options import check_options
 from reducers.record import keep_if
-from reducers.reducer import Reducer, as_reducer
+from reducers.reducer import Reducer, as_inner, as_reducer
 from reducers.registry import Registry
 
 
@@ -80,7 +81,7 @@ def in_half_precision(
     """
     check_options(in_half_precision, dtype=dtype)
     rule = DynamicScale(initial_scale, growth_interval, growth_factor, backoff_factor)
-    reducer = as_reducer(reducer, key="reducer")
+    reducer = as_inner(reducer, key=f"dtype={dtype!r}: reducer")
     if not reducer.homogeneous:
         raise ValueError(f"dtype={dtype!r}: needs a homogeneous reducer, R(s g) = s R(g) for every scale s")
     axes = axes_of(axis_name)
@@ -107,11 +108,24 @@ def in_half_precision(
     return reducer.like(init_fn, update_fn, axis_name=axes, homogeneous=False)  # what overflows is zero
 
 
+def can_overflow(state: Any) -> bool:
+    """Returns whether a reducer with this state, or with a state of these shapes, drops updates that overflow."""
+    return bool(_half_precision_states(state))
+
+
 def overflowed(state: Any) -> Any:
-    """Returns whether the last reduction overflowed and was dropped; False for a reducer in full precision."""
-    is_half = lambda node: isinstance(node, HalfPrecisionState)  # noqa: E731
-    found = [node for node in jax.tree.leaves(state, is_leaf=is_half) if is_half(node)]
+    """Returns whether the last reduction overflowed and was dropped; False for a reducer in full precision.
+
+    Args:
+      state: of a reducer, however deep the state of ``in_half_precision`` is nested.
+    """
+    found = _half_precision_states(state)
     return ~found[0].is_finite if found else False
+
+
+def _half_precision_states(state: Any) -> list[HalfPrecisionState]:
+    is_half = lambda node: isinstance(node, HalfPrecisionState)  # noqa: E731
+    return [node for node in jax.tree.leaves(state, is_leaf=is_half) if is_half(node)]
 
 
 def _wide(x: jax.Array) -> Any:
@@ -119,17 +133,30 @@ def _wide(x: jax.Array) -> Any:
 
 
 COMMUNICATIONS = Registry(
-    {"full": in_full_precision, "half": in_half_precision},
+    {**ENCODINGS, "by_pattern": by_pattern, "full": in_full_precision, "half": in_half_precision},
     given={"reducer", "axis_name"},
-    makes=optax.GradientTransformation,
+    makes=optax.GradientTransformation | Encoding,
+    holds={Rules: None, Then: "full"},
+    inside=ENCODINGS,
 )
 
 
-def make(name: str, *, reducer: optax.GradientTransformation, axis_name: AxisName, **kwargs):
+def make(name: str, *, reducer: optax.GradientTransformation, axis_name: AxisName, **kwargs: Any) -> Reducer:
     """Wraps a reducer: ``make(reducer=..., axis_name=..., **config.communication)``.
+
+    What a name stands for is a wrapper of a reducer, or an ``Encoding``, which ``encoded`` then wraps around it.
 
     >>> from reducers.mean import mean
     >>> make("full", reducer=mean("worker"), axis_name="worker").init({"w": 0.0})
     EmptyState()
+    >>> make("quantised", bits=40, reducer=mean("worker"), axis_name="worker")
+    Traceback (most recent call last):
+    ValueError: bits=40: must be int in [2, 16]
     """
-    return COMMUNICATIONS.make(name, reducer=reducer, axis_name=axis_name, **kwargs)
+    made = COMMUNICATIONS.make(name, reducer=reducer, axis_name=axis_name, **kwargs)
+    if not isinstance(made, Encoding):
+        return as_reducer(made)
+    try:
+        return encoded(reducer, made, axis_name=axis_name)
+    except ValueError as error:
+        raise ValueError(f"name={name!r}: {error}") from None

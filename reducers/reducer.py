@@ -8,7 +8,7 @@ import optax
 
 from reducers.collectives import AxisName, axes_of, check_one_per_worker, num_workers
 from reducers.options import in_one_line
-from reducers.registry import Block, Parameters, Registry, parameters
+from reducers.registry import Block, Registry
 
 # A parameter with this annotation is a reducer inside a reducer; None is ``mean``. Configs write a name or a block.
 Combine: TypeAlias = optax.GradientTransformation | None
@@ -201,42 +201,20 @@ class ReducerRegistry(Registry):
     ValueError: combine.name='adasm': unknown name; did you mean 'adasum'?
     """
 
-    def parameters(self, name: str) -> Parameters:
-        """Returns the options of a name; reducers inside it are names or blocks."""
-        options = super().parameters(name)
-        inner = self._inner(name)
-        return {key: p.replace(annotation=Block, default="mean") if key in inner else p for key, p in options.items()}
-
-    def check(self, block: Block, *, where: str = "") -> dict[str, Any]:
-        """Returns all options of a block, defaults included; checks the reducers inside it, too."""
-        built = {}
-        if not isinstance(block, str):
-            built = {key: block[key] for key in self._inner(block.get("name")) & set(block) if _is_built(block[key])}
-            block = {key: block[key] for key in block if key not in built}
-        options = super().check(block, where=where) | built
-        name = block if isinstance(block, str) else block["name"]
-        for key in self._inner(name) - built.keys():
-            self.check(options[key], where=f"{where}.{key}" if where else key)
-        return options
-
     def build(self, block: Block, *, where: str = "", **given: Any) -> Any:
-        """Checks a block, builds the reducers inside it, and calls its constructor."""
-        options = self.check(block, where=where)
-        name = block if isinstance(block, str) else block["name"]
-        for key in self._inner(name):
-            if not _is_built(options[key]):
-                options[key] = self.build(options[key], where=f"{where}.{key}" if where else key, **given)
-        return super().build({**options, "name": name}, where=where, **given)
+        """Checks a block, builds the reducers inside it, and calls its constructor.
 
-    def _inner(self, name: Any) -> set[str]:
-        """Returns the parameters of a constructor that are reducers themselves; none for an unknown name."""
-        try:
-            constructor = self.find(name)
-        except ValueError:  # which check raises, with the block's own key
-            return set()
-        return {key for key, p in parameters(constructor).items() if p.annotation == Combine}
+        Args:
+          block: a name, or a mapping with a name.
+          where: as of ``Registry.build``.
+          **given: as of ``Registry.build``, and ``encode``: takes the innermost reducer, and returns what is put in its
+            place; None leaves it. The innermost one is the first that has no reducer inside it, or that is an object
+            already.
+        """
+        made = super().build(block, where=where, **given)
+        return made if self.held(block if isinstance(block, str) else block["name"]) else self.adopt(made, **given)
 
-
-def _is_built(value: Any) -> bool:
-    """Returns whether a reducer inside a block is an object already; None is the mean."""
-    return value is None or isinstance(value, optax.GradientTransformation)
+    def adopt(self, made: Any, *, encode: Callable[[Reducer], Reducer] | None = None, **given: Any) -> Any:
+        """Returns the innermost reducer, encoded."""
+        del given
+        return made if encode is None else encode(as_reducer(made))

@@ -8,6 +8,7 @@ A name of the form ``module:attribute`` is a constructor outside of the registry
 """
 
 import ast
+import functools
 import inspect
 import math
 import types
@@ -31,7 +32,10 @@ class Registry(dict[str, Callable]):
       given: parameters that the program supplies, which are therefore no options of a block.
       refused: names that exist elsewhere and are not offered, each with the reason.
       others: whether constructors outside of the registry, ``module:attribute``, are names too.
-      makes: the type of what a constructor returns.
+      makes: the type of what a constructor returns, or a union of types.
+      holds: annotations of parameters that are things of ``inside`` themselves, or pairs of a text and such a thing;
+        each with the block that stands for None. In a block they are blocks, and are built when the block is.
+      inside: the registry of these things; the registry itself where it is None.
 
     >>> def scaled(*, factor: Annotated[float, "(0, inf)"] = 1.0, base: int):
     ...   return base * factor
@@ -53,13 +57,17 @@ class Registry(dict[str, Callable]):
         given: Iterable[str] = (),
         refused: Mapping[str, str] = types.MappingProxyType({}),
         others: Literal["allowed", "refused"] = "allowed",
-        makes: type = object,
+        makes: Any = object,
+        holds: Mapping[Any, "Block | None"] = types.MappingProxyType({}),
+        inside: "Registry | None" = None,
     ):
         super().__init__(constructors)
         self.given = frozenset(given)
         self.refused = refused
         self.others = others
         self.makes = makes
+        self.holds = holds
+        self.inside = self if inside is None else inside
 
     def find(self, name: Any) -> Callable:
         """Returns the constructor with this name, or that ``module:attribute`` names.
@@ -84,7 +92,13 @@ class Registry(dict[str, Callable]):
 
     def parameters(self, name: str) -> Parameters:
         """Returns the options of a name: the parameters of its constructor that the program does not supply."""
-        return parameters(self.find(name), leave_out=self.given)
+        options = dict(parameters(self.find(name), leave_out=self.given))
+        for key, parameter in options.items():
+            if self._is_held(parameter):
+                block = self.holds[parameter.annotation]
+                default = parameter.default if block is None else block
+                options[key] = parameter.replace(annotation=_of_blocks(parameter.annotation), default=default)
+        return options
 
     def check(self, block: Block, *, where: str = "") -> dict[str, Any]:
         """Returns all options of a block, defaults included.
@@ -96,11 +110,16 @@ class Registry(dict[str, Callable]):
         Raises:
           ValueError: one line, if the name or an option is unknown, missing, or of a wrong type or range.
         """
+        given: dict[str, Any] = {"name": block} if isinstance(block, str) else {key: block[key] for key in block}
+        name = given.pop("name", None)
+        built = {key: given.pop(key) for key in self.held(name) & given.keys() if self.is_built(given[key])}
         try:
-            options: dict[str, Any] = {"name": block} if isinstance(block, str) else {key: block[key] for key in block}
-            return check(options, parameters=self.parameters(options.pop("name", None)))
+            options = check(given, parameters=self.parameters(name)) | built
         except ValueError as error:
             raise ValueError(_below(where, error)) from None
+        for key in self.held(name) - built.keys():
+            _over_blocks(options[key], where=_joined(where, key), change=self.inside._check_held)
+        return options
 
     def build(self, block: Block, *, where: str = "", **given: Any) -> Any:
         """Checks a block and calls its constructor.
@@ -118,6 +137,11 @@ class Registry(dict[str, Callable]):
         """
         options = self.check(block, where=where)
         name = block if isinstance(block, str) else block["name"]
+        annotations = parameters(self.find(name))
+        for key in self.held(name):
+            value = self.holds[annotations[key].annotation] if options[key] is None else options[key]
+            build = functools.partial(self.inside._build_held, given=given)
+            options[key] = _over_blocks(value, where=_joined(where, key), change=build)
         wanted = given.keys() & inspect.signature(self.find(name)).parameters.keys()
         try:
             return self.call(name, **{key: given[key] for key in wanted}, **options)
@@ -130,8 +154,35 @@ class Registry(dict[str, Callable]):
         """Calls the constructor with this name; raises ValueError if it returns something else than it should."""
         made = self.find(name)(**arguments)
         if not isinstance(made, self.makes):
-            raise ValueError(f"name={name!r}: must return a {self.makes.__name__}, not {type(made).__name__}")
+            raise ValueError(f"name={name!r}: must return a {describe(self.makes)}, not {type(made).__name__}")
         return made
+
+    def held(self, name: Any) -> set[str]:
+        """Returns the parameters of a constructor that are things of ``inside``; none for an unknown name."""
+        try:
+            constructor = self.find(name)
+        except ValueError:  # which check raises, with the block's own key
+            return set()
+        return {key for key, p in parameters(constructor).items() if self._is_held(p)}
+
+    def is_built(self, value: Any) -> bool:
+        """Returns whether what a block holds is an object already; None stands for a block."""
+        return value is None or isinstance(value, self.inside.makes)
+
+    def adopt(self, made: Any, **given: Any) -> Any:
+        """Returns what is put in the place of an object that a block of this registry holds."""
+        del given
+        return made
+
+    def _is_held(self, parameter: inspect.Parameter) -> bool:
+        return any(parameter.annotation == annotation for annotation in self.holds)
+
+    def _check_held(self, block: Any, where: str) -> Any:
+        return block if isinstance(block, self.makes) else self.check(block, where=where)
+
+    def _build_held(self, block: Any, where: str, *, given: dict[str, Any]) -> Any:
+        is_object = isinstance(block, self.makes)
+        return self.adopt(block, **given) if is_object else self.build(block, where=where, **given)
 
     def make(self, name: str, **arguments: Any) -> Any:
         """Builds a block that is written as a call: ``make(axis_name="worker", **config.reducer)``."""
@@ -284,3 +335,19 @@ def literal(text: str) -> Any:
 
 def _below(where: str, error: ValueError) -> str:
     return f"{where}.{error}" if where else str(error)
+
+
+def _joined(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
+
+
+def _of_blocks(annotation: Any) -> Any:
+    """Returns the annotation of a parameter that holds things, as it is in a block."""
+    return tuple[tuple[str, Block], ...] if typing.get_origin(annotation) is tuple else Block
+
+
+def _over_blocks(value: Any, *, where: str, change: Callable[[Any, str], Any]) -> Any:
+    """Changes a block, or the blocks of pairs of a text and a block."""
+    if type(value) in (tuple, list):  # an optax transformation is a tuple of another type
+        return tuple((text, change(block, f"{where}[{text!r}]")) for text, block in value)
+    return change(value, where)

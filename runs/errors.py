@@ -34,6 +34,8 @@ def in_block(block: str) -> Iterator[None]:
     """
     try:
         yield
+    except ConfigError:  # it names another block's key
+        raise
     except ValueError as error:
         message = str(error).removeprefix(block + ".")
         raise ConfigError(f"config.{block}.{message}{_place_outside(error)}") from None

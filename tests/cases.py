@@ -1,4 +1,4 @@
-"""One row per reducer: what it computes, and which laws it promises. The laws are in test_reducers.py."""
+"""One row per reducer and per encoding: what it promises. The laws are in test_reducers.py and test_encodings.py."""
 
 import dataclasses
 import functools
@@ -232,4 +232,74 @@ CASES = (
     Case("sum", lambda g: g.sum(0), consensus=False, takes_mask=True),
     Case("trimmed_mean", lambda g: np.sort(g, axis=0)[1:-1].mean(0), takes_mask=True, min_workers=3),
     Case("trimmed_mean", lambda g: g.mean(0), kwargs={"num_trimmed": 0}, takes_mask=True),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sending:
+    """A row of the table of encodings, around the mean.
+
+    Attributes:
+      name: key of COMMUNICATIONS.
+      options: its options.
+      homogeneous: as of ``Case``.
+      any_rule: whether it can be around reducers other than the mean.
+      largest_difference: between layouts, after 20 steps.
+      keeps: the leaves of ``tree_of`` of which it keeps residuals.
+      scales_exactly: whether gradients times a power of two give the same bits, times that power.
+    """
+
+    name: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    homogeneous: bool = False
+    any_rule: bool = True
+    largest_difference: float = 1e-6
+    keeps: tuple[str, ...] = ()
+    scales_exactly: bool = True
+
+
+LARGE = ("large", "nested/matrix")
+FOUR_BITS = {"name": "quantised", "bits": 4, "min_elements": 6}
+SENDINGS = (
+    Sending("full", homogeneous=True),
+    Sending("half", {"initial_scale": 1.0}, largest_difference=1e-3, scales_exactly=False),
+    Sending("quantised", {"bits": 4, "min_elements": 6}, homogeneous=True),
+    Sending(
+        "quantised",
+        {"bits": 3, "norm": "l2", "bucket": 32, "exchange": "gather", "error_feedback": "on", "min_elements": 6},
+        keeps=LARGE,
+    ),
+    Sending("dynamic_bits", {"min_elements": 6}),
+    Sending("top_k", {"ratio": 0.1, "min_elements": 6}, keeps=LARGE),
+    Sending("top_k", {"ratio": 0.1, "min_elements": 6, "exchange": "scatter", "then": FOUR_BITS}, keeps=LARGE),
+    Sending("random_k", {"ratio": 0.2, "min_elements": 6}, keeps=LARGE),
+    Sending("sign", {"min_elements": 6}, keeps=LARGE),
+    Sending("sign", {"min_elements": 6, "error_feedback": "off", "exchange": "gather"}, homogeneous=True),
+    # Rounding of the sums in the factors grows from step to step.
+    Sending(
+        "low_rank",
+        {"rank": 1},
+        any_rule=False,
+        largest_difference=1e-4,
+        keeps=("large", "nested/matrix", "nested/vector", "scalar"),
+    ),
+    Sending(
+        "low_rank",
+        {"rank": 2, "then": "half", "min_compression": 0.0, "error_feedback": "off"},
+        any_rule=False,
+        largest_difference=1e-3,
+    ),
+    Sending(
+        "by_pattern",
+        {
+            "rules": (
+                ("matrix$", {"name": "sign", "min_elements": 1}),
+                ("large", {"name": "low_rank", "rank": 2}),
+                ("", "full"),
+            )
+        },
+        any_rule=False,
+        largest_difference=1e-4,
+        keeps=LARGE,
+    ),
 )

@@ -14,6 +14,7 @@ import pytest
 from benchmarks import (
     apart,
     dispatch,
+    encodings,
     groups,
     loops,
     measure,
@@ -291,6 +292,20 @@ def test_apart():
         "elastic_averaging": 1.0,
         "gossip": 1.0,
     }
+
+
+@pytest.mark.slow
+def test_encodings():
+    cases = {name: encodings.CASES[name] for name in ("quantised to 4 bits", "top_k of 1 %", "low_rank of rank 4")}
+    small = {"leaves_of_bytes": "plain", "leaves_of_times": "plain", "num_floats": 20_000}
+    found = named(encodings.benchmark(repeats=1, log=print, cases=cases, **small))
+    for name in cases:
+        counted, by_formula = (
+            found[f"{name}, bytes over mean{how}, plain, 8 workers"].median for how in ("", " by its formula")
+        )
+        assert counted == by_formula
+        assert any(key.startswith(f"{name} pays on links below") for key in found)
+    assert found["quantised to 4 bits, bytes over mean, plain, 8 workers"].verdict == "met"
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from configs import flags, schema
 from data import sources
 from models import tasks
 from parallel import Layout
-from reducers import arrivals, registry
+from reducers import arrivals, communication, registry
 from tests.test_refusals import listing
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -50,7 +50,7 @@ FLAGS_OF_THE_RUN = (
 NAMES = {
     "accumulation": ("micro_batches", "local_steps"),
     "arrivals": tuple(arrivals.ARRIVALS),
-    "communication": ("full", "half"),
+    "communication": tuple(communication.COMMUNICATIONS),
     "data": (*sources.SOURCES, "digits", "mnist"),
     "loss_scaling": ("none", "dynamic"),
     "model": tuple(models.MODELS),

@@ -227,15 +227,19 @@ def by_lifts():
 
 @pytest.mark.parametrize(("case", "lift", "devices"), list(by_lifts()))
 def test_replicas_are_bit_equal_and_layouts_agree(case, lift, devices):
+    check_layouts(maker(case), lift=lift, devices=devices, shared=case.shared)
+
+
+def check_layouts(make, *, lift, devices, shared=(), largest_difference=1e-6):
     reference = None
     for num_devices in devices:
-        params = twenty_steps(maker(case), num_devices=num_devices, lift=lift, shared=case.shared)
+        params = twenty_steps(make, num_devices=num_devices, lift=lift, shared=shared)
         for leaf in jax.tree.leaves(params):
             assert all(np.array_equal(replica, leaf[0]) for replica in leaf)
         first = jax.tree.map(lambda x: x[0], params)
         reference = reference or first
         difference = jax.tree.map(lambda a, b: np.abs(a - b).max(initial=0), first, reference)
-        assert max(jax.tree.leaves(difference)) < 1e-6
+        assert max(jax.tree.leaves(difference)) < largest_difference
 
 
 def test_bitwise_rejects_replicas_that_drift():

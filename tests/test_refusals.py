@@ -49,7 +49,20 @@ BROKEN = {
     "--config.accumulation.combine=median": "one of 'mean', 'sum', 'adasum'",
     "--config.accumulation.name=micro": "allowed: local_steps, micro_batches",
     "--config.loss_scaling.name=static": "allowed: dynamic, none",
-    "--config.communication.name=quarter": "allowed: full, half",
+    "--config.communication.name=quarter": "did you mean 'quantised'?",
+    "--config.communication.name=quantised --config.communication.bits=17": "bits=17: must be int in [2, 16]",
+    "--config.communication.name=top_k --config.communication.ratio=0": "ratio=0.0: must be float in (0, 1]",
+    "--config.communication.name=low_rank --config.communication.rank=0": "rank=0: must be int in [1, inf)",
+    "--config.communication.name=low_rank --config.communication.then=top_k": "then: must encode numbers one by one",
+    "--config.communication.name=low_rank --config.reducer.name=coordinate_median": "reducer: must be the mean, "
+    "or one around it",
+    "--config.communication.name=sign --config.reducer.name=gossip --config.reducer_on=updates": "'sign': reducer: "
+    "must hand on every update",
+    "--config.communication.name=half --config.reducer.name=gossip --config.reducer_on=updates": "'float16': "
+    "reducer: must hand on every update",
+    "--config.communication.name=dynamic_bits --config.communication.decay=0.9": "num_updates=None: must be",
+    "--config.communication.name=by_pattern --config.communication.rules=(('kernel','full'),)": "rules: 'Dense_0/bias' "
+    "matches none of 'kernel'",
     "--config.communication.name=half --config.communication.dtype=float32": "one of 'float16', 'bfloat16'",
     "--config.model.dtype=float64": "one of 'float32', 'bfloat16', 'float16'",
     "--config.optimizer.accumulator_dtype=float33": "config.optimizer.accumulator_dtype='float33'",

@@ -10,6 +10,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import reducers
+from reducers import encodings
 from tests.cases import CASES, SECONDS
 from tests.test_reducers import WORKER, every_case, maker, tree_of
 
@@ -60,6 +61,10 @@ def test_works_on_varying_gradients_and_with_the_check_off(case):
     jax.tree.map(np.testing.assert_array_equal, tracked, untracked)
 
 
+def encoded(encoding):
+    return reducers.encoded(reducers.mean(WORKER), encoding, axis_name=WORKER)
+
+
 VARIANTS = {
     "half": lambda: reducers.in_half_precision(reducers.adasum(WORKER), axis_name=WORKER),
     "telemetry": lambda: reducers.adasum(WORKER, telemetry="on"),
@@ -75,6 +80,10 @@ VARIANTS = {
         every_steps=2,
         combine=reducers.backup_workers(WORKER, num_required=5, combine=reducers.adasum(WORKER, telemetry="on")),
     ),
+    "dynamic_bits": lambda: encoded(encodings.dynamic_bits(error_feedback="on")),
+    "low_rank": lambda: encoded(encodings.low_rank(then=encodings.half())),
+    "bits_of_rounds": lambda: reducers.local_sgd(WORKER, every_steps=2, combine=encoded(encodings.quantised(bits=4))),
+    "backup_top_k": lambda: reducers.backup_workers(WORKER, num_required=5, combine=encoded(encodings.top_k())),
     "injected": lambda: optax.inject_hyperparams(reducers.adacons)(WORKER, momentum=0.5),
 }
 

@@ -439,11 +439,14 @@ def check_order(config: ConfigDict, *, mode: asynchronous.AsyncMode | None, num_
 
 
 def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName = AXES) -> reducers.Reducer:
-    """Returns the reducer of a config, in the precision in which its updates are sent."""
+    """Returns the reducer of a config, whose innermost reducer is sent what ``config.communication`` says."""
+
+    def encode(reducer: reducers.Reducer) -> reducers.Reducer:
+        with in_block("communication"):
+            return reducers.communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
+
     with in_block("reducer"):
-        reducer = reducers.make(**config.reducer, axis_name=axis_name)
-    with in_block("communication"):
-        return reducers.communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
+        return reducers.make(**config.reducer, axis_name=axis_name, encode=encode)
 
 
 def check_place(config: ConfigDict, *, reducer: reducers.Reducer) -> None:

@@ -70,7 +70,7 @@ def make_train_step(
     apply_reduced: nonfinite.UpdateFunction = apply_all
     if setup.reducer.hands_on != "always":
         apply_reduced = when_due(apply_all, learning_rate=setup.learning_rate)
-    may_overflow = setup.loss_scale is not None or config.communication.name != "full"
+    may_overflow = setup.loss_scale is not None or reducers.can_overflow(setup.worker_shapes.reducer_state)
     apply: nonfinite.UpdateFunction = nonfinite.skip_overflow(apply_reduced) if may_overflow else apply_reduced
     if config.on_nonfinite != "ignore":
         apply = nonfinite.skip_nonfinite(apply, then=config.on_nonfinite, look_at="loss" if may_overflow else "all")
@@ -239,9 +239,12 @@ def reduce_gradients(
     report = {} if on_nonfinite == "ignore" else nonfinite.own_part(mine.layers, mine.sums)
     totals, measured, report = sum_over_workers((mine.sums, measured, report))
     measured = {name: total / reducers.num_workers(AXES) for name, total in measured.items()}
-    overflowed = reducers.overflowed(reducer_state)
-    if reducer.hands_on == "always" and "contributed" in totals:
+    record, overflowed = reducers.apart(reducer_state), jnp.asarray(reducers.overflowed(reducer_state))
+    if record is not None:
+        overflowed &= record.due  # else it tells of an earlier step
+    elif "contributed" in totals:
         overflowed |= totals["contributed"] == 0
+    overflowed = reducers.same_on_all(overflowed, AXES)
     return Reduced(updates, mine.worker, reducer_state, totals, time, measured, report, overflowed)
 
 

@@ -1,0 +1,133 @@
+"""A reducer to which workers send encoded updates, with what they have not sent kept for the next one."""
+
+from typing import Any, NamedTuple
+
+import jax
+import optax
+from jax import numpy as jnp
+
+from reducers.collectives import AxisName, agreed, axes_of, num_workers
+from reducers.encodings.encoding import Encoding, Kept, Leaves, Reduction, Sent, corrected, residuals_of
+from reducers.gram.scales import nonzero
+from reducers.record import counts
+from reducers.reducer import Reducer, as_inner
+
+
+class EncodedState(NamedTuple):
+    """State of ``encoded``; residuals are each worker's own.
+
+    Attributes:
+      num_updates: [] int32, so far.
+      kept: residuals and the encoding's state.
+      combine: state of the reducer.
+      metrics: "bits", of a number of what a worker encodes; "compression_error", \\|e\\| / \\|p\\|; and
+        "bytes_per_worker" where the bytes differ from update to update.
+    """
+
+    num_updates: jax.Array
+    kept: Kept
+    combine: Any
+    metrics: dict[str, jax.Array]
+
+
+def encoded(reducer: optax.GradientTransformation, encoding: Encoding, *, axis_name: AxisName) -> Reducer:
+    r"""Sends encoded updates to a reducer; with error feedback, what an update lacks is added to the next one.
+
+    .. math:: p_i = g_i + e_i, \quad c_i = C(p_i), \quad e_i \leftarrow p_i - D(c_i), \quad R(D(c_1), \dots, D(c_n))
+
+    where C encodes and D decodes. Learning rate, momentum and weight decay come after it, and the residual e has the
+    unit of gradients. If the reducer is the mean, what is sent is the payload c, in words of 32 bits; to another rule
+    workers send what they have decoded, and no bytes are saved.
+
+    Args:
+      reducer: along ``axis_name``.
+      encoding: such as ``encodings.quantised(bits=4)``.
+      axis_name: the worker axis, or a tuple of axes, outer first.
+
+    Returns:
+      A reducer with ``EncodedState``, part of which is each worker's own: map it over the worker axis. Its update takes
+      what that of ``reducer`` takes. A worker that is left out, by ``contributes`` or by the reducer's own rule, keeps
+      the residual that it had. Dtypes are kept, arithmetic is in float32 at least; leaves of integers are sent as they
+      are. NaN or Inf of a worker that counts makes its leaf NaN, or a part of it, and no other.
+
+    Raises:
+      ValueError: if the encoding is for the mean alone, and the reducer is another one.
+
+    >>> from reducers.encodings import quantised
+    >>> from reducers.mean import mean
+    >>> reducer = encoded(mean("worker"), quantised(bits=8, min_elements=1), axis_name="worker")
+    >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
+    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[1.0, -1.0], [3.0, 0.0]]))[0]
+    Array([ 2. , -0.5], dtype=float32)
+
+    Reference: error feedback as in the code of Vogels, Karimireddy, Jaggi (epfml/powersgd, read): without the learning
+    rate, before momentum and weight decay.
+    """
+    axes = axes_of(axis_name)
+    reducer = as_inner(reducer, key="reducer")
+    if not reducer.is_mean and encoding.own is None:
+        raise ValueError("reducer: must be the mean, or one around it; such updates can be averaged alone")
+
+    def measured(bits: Any, error: Any, sent: Any) -> dict[str, jax.Array]:
+        found = {"bits": bits, "compression_error": error}
+        if encoding.varies and reducer.is_mean:
+            found["bytes_per_worker"] = sent
+        return {name: jnp.asarray(value, jnp.float32) for name, value in found.items()}
+
+    def init_fn(params):
+        kept = encoding.init(named_leaves(params))
+        return EncodedState(jnp.zeros((), jnp.int32), kept, reducer.init(params), measured(0, 0, 0))
+
+    def update_fn(updates, state, params=None, **extra_args):
+        leaves, kept = named_leaves(updates), state.kept
+        contributes = extra_args.get("contributes") if reducer.takes_mask else None
+        combine = lambda tree: reducer.update(tree, state.combine, params, **extra_args)  # noqa: E731
+        count = agreed(state.num_updates, axes)  # what all workers draw alike is alike on all lanes
+        if reducer.is_mean:
+            average = lambda arrays: combine(list(arrays))[0]  # noqa: E731
+            sent = encoding.mean(leaves, kept, Reduction(axes, count, contributes, average))
+            results, combined, counted = _like(sent.leaves, updates), state.combine, contributes
+        else:
+            assert encoding.own is not None
+            sent = encoding.own(leaves, kept, Reduction(axes, count, contributes, None))
+            results, combined = combine(_like(sent.leaves, updates))
+            counted = counts(combined) if contributes is None else contributes & _or_true(counts(combined))
+        residuals = {name: sent.residuals[name] for name in kept.residuals}
+        error = _relative_error(leaves, kept, sent, contributes)
+        if counted is not None and not reducer.is_mean:  # ``remainder`` has seen the mask, but not the reducer's own
+            residuals = optax.tree.where(counted, residuals, kept.residuals)
+        if counted is not None:
+            error = jnp.where(counted, error, state.metrics["compression_error"])
+        cost = encoding.cost(leaves, kept.state, num_workers(axes))
+        bits = 8 * cost.payload / max(sum(leaf.size for leaf in leaves.values()), 1)
+        kept = Kept(residuals, encoding.observe(sent.state, named_leaves(results)))
+        return results, EncodedState(state.num_updates + 1, kept, combined, measured(bits, error, cost.sent))
+
+    return reducer.like(init_fn, update_fn, axis_name=axes, homogeneous=reducer.homogeneous and encoding.homogeneous)
+
+
+def named_leaves(tree: Any) -> Leaves:
+    """Returns the leaves of a tree, or of a tree of shapes, by their paths.
+
+    >>> named_leaves({"Dense_0": {"bias": jnp.zeros(1)}})
+    {'Dense_0/bias': Array([0.], dtype=float32)}
+    """
+    found = {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in jax.tree.leaves_with_path(tree)}
+    return {name: leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for name, leaf in found.items()}
+
+
+def _like(leaves: Leaves, tree: Any) -> Any:
+    """Returns leaves by path as a tree of the structure and the dtypes of another one."""
+    dtypes = {name: leaf.dtype for name, leaf in named_leaves(tree).items()}
+    return jax.tree.unflatten(jax.tree.structure(tree), [leaves[name].astype(dtypes[name]) for name in dtypes])
+
+
+def _or_true(counts: jax.Array | None) -> Any:
+    return True if counts is None else counts
+
+
+def _relative_error(leaves: Leaves, kept: Kept, sent: Sent, contributes: Any) -> jax.Array:
+    """Returns the norm of what was not sent over that of what was to be sent; 0 for nothing."""
+    old = residuals_of(leaves, kept)
+    whole = optax.tree.norm([corrected(leaf, old[name], contributes) for name, leaf in leaves.items()])
+    return jnp.where(whole > 0, optax.tree.norm(sent.residuals) / nonzero(whole), 0)

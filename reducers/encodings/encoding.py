@@ -1,0 +1,184 @@
+"""An encoding: how the leaves of a gradient are sent, and what of them a worker keeps for its next gradient."""
+
+import dataclasses
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers.collectives import num_workers, sum_workers
+from reducers.encodings.random_rounding import derived
+from reducers.gram.scales import wide
+
+Leaves: TypeAlias = dict[str, Any]  # arrays, or their shapes, by path: "Dense_0/kernel"
+OnOff: TypeAlias = Literal["on", "off"]
+
+
+class Reduction(NamedTuple):
+    """What is known of an update while it is encoded.
+
+    Attributes:
+      axes: the worker axes, outer first.
+      num_updates: [] int32, updates before this one.
+      contributes: whether this worker is counted; None counts all.
+      mean: the plain mean of arrays over the workers that are counted; None where the rule is another one.
+    """
+
+    axes: tuple[str, ...]
+    num_updates: jax.Array
+    contributes: Any
+    mean: Callable[[Sequence[jax.Array]], list[jax.Array]] | None
+
+    @property
+    def num_counted(self) -> Any:
+        """The number of workers that are counted, 1 at least, as a divisor."""
+        if self.contributes is None:
+            return num_workers(self.axes)
+        return jnp.maximum(sum_workers(jnp.asarray(self.contributes, jnp.float32), self.axes), 1)
+
+    def key(self, seed: int, *, of: Literal["worker", "all"] = "worker") -> jax.Array:
+        """Returns the key of this update: this worker's own, or the one of "all" workers."""
+        key = jax.random.fold_in(jax.random.key(seed), self.num_updates)
+        return jax.random.fold_in(key, lax.axis_index(self.axes)) if of == "worker" else key
+
+
+def keys_of_leaves(key: jax.Array, names: Iterable[str]) -> dict[str, jax.Array]:
+    """Returns a key for each leaf, which follows from another one and from its path."""
+    return {name: derived(key, zlib.crc32(name.encode())) for name in names}
+
+
+class Kept(NamedTuple):
+    """What a worker keeps from one update to the next; in checkpoints.
+
+    Attributes:
+      residuals: what it has not sent, of the leaves with error feedback, in float32 at least.
+      state: the encoding's own, which is the same on all workers.
+    """
+
+    residuals: Leaves
+    state: Any = ()
+
+
+class Sent(NamedTuple):
+    """What becomes of leaves.
+
+    Attributes:
+      leaves: the mean of what the workers sent; for a rule other than the mean, what this worker is taken to send.
+      residuals: what this worker has not sent, of every leaf.
+      state: the encoding's own.
+    """
+
+    leaves: Leaves
+    residuals: Leaves
+    state: Any = ()
+
+
+class Cost(NamedTuple):
+    """The bytes of an update.
+
+    Attributes:
+      payload: bytes of one worker's encoded leaves.
+      sent: bytes that a worker sends for their mean, counted as ``reducers.traffic`` does.
+    """
+
+    payload: Any
+    sent: Any
+
+
+def total_cost(costs: Iterable[Cost]) -> Cost:
+    """Returns the sum of costs.
+
+    >>> total_cost([Cost(1, 2), Cost(3, 4)])
+    Cost(payload=4, sent=6)
+    """
+    found = list(costs)
+    return Cost(sum(cost.payload for cost in found), sum(cost.sent for cost in found))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Encoding:
+    """How leaves are sent. All functions but ``init`` are called where the worker axes are bound.
+
+    Attributes:
+      init: ``leaves -> Kept``, at the start.
+      mean: ``(leaves, kept, reduction) -> Sent``, the mean over workers of what they send; with all collectives.
+      own: the same without a collective, for rules other than the mean; None where there is no such thing.
+      cost: ``(leaves, state, num_workers) -> Cost``.
+      observe: ``(state, results) -> state``, called with the reduced leaves.
+      homogeneous: whether what is sent scales as the gradients do.
+      varies: whether the bytes differ from update to update.
+      codec: how one array is encoded, where that is all there is to it; what other encodings send may then be encoded
+        by it.
+    """
+
+    init: Callable[[Leaves], Kept]
+    mean: Callable[[Leaves, Kept, Reduction], Sent]
+    own: Callable[[Leaves, Kept, Reduction], Sent] | None
+    cost: Callable[[Leaves, Any, int], Cost]
+    observe: Callable[[Any, Leaves], Any] = lambda state, results: state
+    homogeneous: bool = False
+    varies: bool = False
+    codec: "Codec | None" = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Codec:
+    """How one array becomes what is sent, and again an array.
+
+    Attributes:
+      encode: ``(key, x [m]) -> payload``: a tree of arrays and ``packing.Codes``, of shapes that follow from m.
+      decode: ``(payload, like [m]) -> [m]``, of the dtype of ``like``.
+      add_to: ``(total [m], payload) -> [m]``, the total with what is decoded added to it; None decodes and adds.
+      elementwise: whether every number is encoded for itself, but for a scale: such a codec can follow another one.
+    """
+
+    encode: Callable[[jax.Array, jax.Array], Any]
+    decode: Callable[[Any, Any], jax.Array]
+    add_to: Callable[[jax.Array, Any], jax.Array] | None = None
+    elementwise: bool = False
+
+    def add(self, total: jax.Array, payload: Any) -> jax.Array:
+        """Returns the total with what is decoded added to it."""
+        return total + self.decode(payload, total) if self.add_to is None else self.add_to(total, payload)
+
+
+# ---- error feedback ------------------------------------------------------------------------------------------------
+
+
+def corrected(x: jax.Array, residual: jax.Array, contributes: Any) -> jax.Array:
+    """Returns p = g + e, in float32 at least; zeros for a worker that is left out."""
+    p = wide(x) + residual
+    return p if contributes is None else jnp.where(contributes, p, 0)
+
+
+def remainder(p: jax.Array, sent: jax.Array, residual: jax.Array, contributes: Any) -> jax.Array:
+    """Returns e = p - what was sent; a worker that is left out keeps the residual that it had."""
+    return p - sent if contributes is None else jnp.where(contributes, p - sent, residual)
+
+
+def initially(leaves: Leaves, *, error_feedback: OnOff) -> Kept:
+    """Returns what an encoding without a state keeps at the start."""
+    return Kept(zero_residuals(leaves) if error_feedback == "on" else {})
+
+
+def nothing_kept(encoding: Encoding) -> Kept:
+    """Returns what an encoding without a state of its own keeps where there is no error feedback."""
+    return Kept({}, encoding.init({}).state)
+
+
+def zero_residuals(leaves: Leaves) -> Leaves:
+    """Returns the residuals at the start, in float32 at least."""
+    return {name: jnp.zeros(leaf.shape, wide_dtype(leaf)) for name, leaf in leaves.items()}
+
+
+def wide_dtype(leaf: Any) -> Any:
+    """Returns the dtype in which a leaf is encoded: its own, or float32 if that is narrower."""
+    return jnp.promote_types(leaf.dtype, jnp.float32)
+
+
+def residuals_of(leaves: Leaves, kept: Kept) -> Leaves:
+    """Returns the residuals of leaves; zeros for those that keep none."""
+    return zero_residuals(leaves) | {name: x for name, x in kept.residuals.items() if name in leaves}

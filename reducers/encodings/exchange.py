@@ -1,0 +1,249 @@
+"""How workers average what they have encoded: everything to everybody, or slices to their owners and back."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers.collectives import cut, devices_and_lanes, gather_workers, in_buckets, join, num_workers
+from reducers.encodings.divided import leaving_small
+from reducers.encodings.encoding import (
+    Codec,
+    Cost,
+    Encoding,
+    Kept,
+    Leaves,
+    OnOff,
+    Reduction,
+    Sent,
+    corrected,
+    initially,
+    keys_of_leaves,
+    remainder,
+    residuals_of,
+    total_cost,
+    wide_dtype,
+)
+from reducers.encodings.packing import WORD, from_words, size_in_words, to_words
+from reducers.encodings.random_rounding import derived
+from reducers.gram.scales import wide
+from reducers.traffic import SENT
+
+Exchange: TypeAlias = Literal["auto", "gather", "scatter"]
+
+# Up to so many workers their payloads are added up in one expression, which XLA on CPU computes in one pass.
+_MAX_UNROLLED = 16
+
+# (places, vectors) -> (mean, residual) of each
+Reduce: TypeAlias = Callable[[list[int], list[jax.Array]], list[tuple[jax.Array, jax.Array]]]
+
+
+def exchanged(
+    codec: Codec,
+    *,
+    exchange: Exchange,
+    error_feedback: OnOff,
+    min_elements: int,
+    seed: int = 0,
+    homogeneous: bool = False,
+) -> Encoding:
+    """Returns the encoding of leaves one by one, which are then averaged.
+
+    Args:
+      codec: of one leaf as a vector, or of a slice of one.
+      exchange: "gather" sends a leaf whole to all workers; "scatter" sends slices to their owners, which average,
+        encode once more, and send to all; "auto" takes what sends fewer bytes, leaf by leaf.
+      error_feedback: whether residuals are kept.
+      min_elements: leaves with fewer are sent as they are.
+      seed: of random keys.
+      homogeneous: whether what the codec makes of c x is c times what it makes of x.
+    """
+
+    def mean(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:
+        old, (devices, _) = residuals_of(leaves, kept), devices_and_lanes(reduction.axes)
+        keys = keys_of_leaves(reduction.key(seed), leaves)
+        ways = {name: _way(codec, leaf, num_workers(reduction.axes), exchange) for name, leaf in leaves.items()}
+        results: dict[str, Any] = {}
+        for way in (by_gather, by_scatter):
+            names = [name for name in leaves if ways[name] is way]
+            of_names = [old[name].ravel() for name in names]
+            reduce = way(codec, of_names, [keys[name] for name in names], reduction)
+            done = in_buckets(reduce, [wide(leaves[name]).ravel() for name in names], axis_name=devices)
+            results |= dict(zip(names, done, strict=True))
+        shaped = {name: [x.reshape(leaves[name].shape) for x in both] for name, both in results.items()}
+        return Sent(*({name: both[i] for name, both in shaped.items()} for i in (0, 1)))
+
+    def own(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:
+        old, sent, residuals = residuals_of(leaves, kept), {}, {}
+        keys = keys_of_leaves(reduction.key(seed), leaves)
+        for name, leaf in leaves.items():
+            p = corrected(leaf, old[name], reduction.contributes)
+            decoded = codec.decode(codec.encode(keys[name], p.ravel()), p.ravel())
+            sent[name] = decoded.reshape(leaf.shape)
+            residuals[name] = remainder(p, sent[name], old[name], reduction.contributes)
+        return Sent(sent, residuals)
+
+    return leaving_small(
+        Encoding(
+            init=functools.partial(initially, error_feedback=error_feedback),
+            mean=mean,
+            own=own,
+            cost=lambda leaves, state, n: total_cost(_cost(codec, leaf, n, exchange) for leaf in leaves.values()),
+            homogeneous=homogeneous and error_feedback == "off",
+            codec=codec,
+        ),
+        min_elements=min_elements,
+    )
+
+
+# ---- bytes ---------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _words(codec: Codec, num_elements: int, dtype: Any) -> int:
+    """Returns the number of words of an encoded vector."""
+    vector = jax.ShapeDtypeStruct((num_elements,), dtype)
+    return size_in_words(jax.eval_shape(codec.encode, jax.eval_shape(lambda: jax.random.key(0)), vector))
+
+
+def _sizes(codec: Codec, leaf: Any, n: int) -> tuple[int, int]:
+    """Returns the words of a leaf as a whole, and of one of n slices."""
+    size, dtype = math.prod(leaf.shape), wide_dtype(leaf)
+    return _words(codec, size, dtype), _words(codec, _slice_size(size, n), dtype)
+
+
+def _way(codec: Codec, leaf: Any, n: int, exchange: Exchange) -> Callable:
+    if exchange == "auto":
+        whole, of_slice = _sizes(codec, leaf, n)
+        exchange = "gather" if whole <= 2 * of_slice else "scatter"  # n - 1 whole ones, or 2 (n - 1) slices
+    return by_gather if exchange == "gather" else by_scatter
+
+
+def _cost(codec: Codec, leaf: Any, n: int, exchange: Exchange) -> Cost:
+    whole, of_slice = _sizes(codec, leaf, n)
+    if _way(codec, leaf, n, exchange) is by_gather:
+        return Cost(4 * whole, SENT["all_gather"](n) * 4 * whole)
+    return Cost(4 * n * of_slice, SENT["all_to_all"](n) * 4 * n * of_slice + SENT["all_gather"](n) * 4 * of_slice)
+
+
+# ---- the two ways --------------------------------------------------------------------------------------------------
+
+
+def by_gather(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.Array], reduction: Reduction) -> Reduce:
+    """Returns the exchange in which every worker sends its payloads to all others: n - 1 payloads.
+
+    .. math:: p_i = g_i + e_i, \\quad c_i = C(p_i), \\quad e_i \\leftarrow p_i - D(c_i), \\quad
+        R = \\frac{1}{n} \\sum_i D(c_i)
+    """
+
+    def reduce(places: list[int], bucket: list[jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
+        words, rests, decoders = [], [], []
+        for i, x in zip(places, bucket, strict=True):
+            p = corrected(x, residuals[i], reduction.contributes)
+            decoder = Decoder(codec, keys[i], p)
+            words.append(to_words(codec.encode(keys[i], p)))
+            rests.append(remainder(p, decoder.decode(words[-1]), residuals[i], reduction.contributes))
+            decoders.append(decoder)
+        of_all = cut(gather_workers(join(words), reduction.axes), [x.size for x in words])  # (W, words) each
+        totals = [decoder.add_up(rows) for decoder, rows in zip(decoders, of_all, strict=True)]
+        return [(total / reduction.num_counted, rest) for total, rest in zip(totals, rests, strict=True)]
+
+    return reduce
+
+
+def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.Array], reduction: Reduction) -> Reduce:
+    """Returns the exchange in which worker k owns the k-th slice of every vector: 2 (n - 1) / n payloads.
+
+    Every worker sends each slice to its owner, which averages them, encodes the mean, and sends it to all.
+
+    .. math:: q_k = \\frac{1}{n} \\Big( g_k^{(k)} + \\sum_{i \\ne k} D(C(g_i^{(k)} + e_i^{(k)})) \\Big) + e_k^{(k)},
+        \\quad R^{(k)} = D(C(q_k)), \\quad e_k^{(k)} \\leftarrow q_k - R^{(k)}
+
+    An owner's part of its own slice is not sent, and so not encoded: in that slice its residual is that of the mean.
+    An owner serves also while its own gradient is left out.
+    """
+    n, me = num_workers(reduction.axes), lax.axis_index(reduction.axes)
+    is_mine = (jnp.arange(n) == me)[:, None]
+
+    def reduce(places: list[int], bucket: list[jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
+        words, rests, decoders = [], [], []
+        slices = [(_slices(x, n), _slices(residuals[i], n)) for i, x in zip(places, bucket, strict=True)]  # (n, S) each
+        numbers = jnp.arange(n + 1)
+        of_slices = [jax.vmap(derived, in_axes=(None, 0))(keys[i], numbers) for i in places]
+        for (x, e), key in zip(slices, of_slices, strict=True):
+            p = corrected(x, jnp.where(is_mine, 0, e), reduction.contributes)
+            decoder = Decoder(codec, key[0], p[0])
+            words.append(jax.vmap(lambda key, p: to_words(codec.encode(key, p)))(key[:n], p))
+            rests.append(remainder(p, jax.vmap(decoder.decode)(words[-1]), e, reduction.contributes))
+            decoders.append(decoder)
+        sizes = [x.shape[1] for x in words]
+        received = cut(lax.all_to_all(join(words, axis=1), reduction.axes, split_axis=0, concat_axis=0), sizes)
+        owned = []
+        for place, (x, e) in enumerate(slices):
+            own = corrected(x[me], jnp.zeros_like(e[me]), reduction.contributes)
+            q = decoders[place].add_up(received[place], own=(me, own)) / reduction.num_counted + e[me]
+            owned.append(to_words(codec.encode(of_slices[place][n], q)))
+            rests[place] = jnp.where(is_mine, q - decoders[place].decode(owned[-1]), rests[place])
+        gathered = cut(gather_workers(join(owned), reduction.axes), sizes)  # (n, words) each
+        means = [jax.vmap(decoder.decode)(rows) for decoder, rows in zip(decoders, gathered, strict=True)]
+        results = zip(means, rests, [x.size for x in bucket], strict=True)
+        return [(mean.reshape(-1)[:size], rest.reshape(-1)[:size]) for mean, rest, size in results]
+
+    return reduce
+
+
+def _slice_size(num_elements: int, n: int) -> int:
+    """Returns the size of a slice, with padding: a number of whole words for every width, which XLA packs fast.
+
+    >>> _slice_size(1000, 8)
+    128
+    """
+    return -(-num_elements // (n * WORD)) * WORD
+
+
+def _slices(x: jax.Array, n: int) -> jax.Array:
+    """Returns a vector, padded with zeros, as n slices of one size."""
+    return jnp.pad(x, (0, n * _slice_size(x.size, n) - x.size)).reshape(n, -1)
+
+
+class Decoder:
+    """Takes words of payloads apart and decodes them.
+
+    Workers decode what they have sent themselves from its words, too: so they know it to the bit, and nothing is
+    encoded twice.
+
+    Args:
+      codec: of the payloads.
+      key: any.
+      like: [m], a vector that was encoded.
+    """
+
+    def __init__(self, codec: Codec, key: jax.Array, like: jax.Array):
+        self.codec, self.like = codec, like
+        self.payload = jax.eval_shape(codec.encode, key, like)
+
+    def decode(self, words: jax.Array) -> jax.Array:
+        """Returns what words stand for, [m]."""
+        return self.codec.decode(from_words(words, self.payload), self.like)
+
+    def add_up(self, rows: jax.Array, *, own: tuple[jax.Array, jax.Array] | None = None) -> jax.Array:
+        """Returns the sum of the workers' payloads, decoded, in the order of the workers.
+
+        Args:
+          rows: [W, words].
+          own: a worker and its vector, which takes the place of its payload.
+        """
+
+        def add(i: Any, total: jax.Array) -> jax.Array:
+            added = self.codec.add(total, from_words(rows[i], self.payload))
+            return added if own is None else jnp.where(i == own[0], total + own[1], added)
+
+        total = self.decode(rows[0])
+        total = total if own is None else jnp.where(own[0] == 0, own[1], total)
+        if len(rows) > _MAX_UNROLLED:
+            return lax.fori_loop(1, len(rows), add, total)
+        return functools.reduce(lambda total, i: add(i, total), range(1, len(rows)), total)

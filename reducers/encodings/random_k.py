@@ -1,0 +1,128 @@
+"""A random part of each leaf, the same for all workers."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import jax
+from jax import numpy as jnp
+
+from reducers.encodings.divided import leaving_small
+from reducers.encodings.encoding import (
+    Cost,
+    Encoding,
+    Kept,
+    Leaves,
+    OnOff,
+    Reduction,
+    Sent,
+    corrected,
+    initially,
+    keys_of_leaves,
+    nothing_kept,
+    remainder,
+    residuals_of,
+    wide_dtype,
+)
+from reducers.encodings.then import Then, following
+from reducers.encodings.top_k import num_kept
+from reducers.options import check_options, check_static
+
+
+def random_k(
+    *,
+    ratio: Annotated[float, "(0, 1]"] = 0.01,
+    then: Then = None,
+    error_feedback: OnOff = "on",
+    min_elements: Annotated[int, "[1, inf)"] = 1024,
+    seed: Annotated[int, "[0, 4294967295]"] = 0,
+) -> Encoding:
+    r"""Sends k numbers of each leaf, whose places all workers draw alike: their values are summed as they are.
+
+    .. math:: D(C(x))_j = \begin{cases} x_j & j \in S \\ 0 & \text{else} \end{cases}, \qquad P(j \in S) = \frac{k}{m}
+
+    No places are sent, and the bytes do not grow with the number of workers. One number is drawn of each of k stretches
+    of the leaf, from a random place on around its end.
+
+    Args:
+      ratio: k over the numbers of a leaf; k is at least 1.
+      then: how the k values are sent: "full", or an encoding of single numbers, such as "half". Its own error feedback
+        has no effect.
+      error_feedback: whether a worker keeps the error and adds it to its next gradient.
+      min_elements: leaves with fewer numbers are sent as they are.
+      seed: of the places, which are a function of it and of the count of updates.
+
+    Returns:
+      An ``Encoding``.
+
+    Raises:
+      ValueError: for a value outside its range.
+
+    >>> import reducers
+    >>> mean = reducers.encoded(reducers.mean("worker"), random_k(ratio=0.5, min_elements=1), axis_name="worker")
+    >>> combine = lambda g: mean.update(g, mean.init(g))[0]
+    >>> jnp.sort(jax.vmap(combine, axis_name="worker")(jnp.array([[1.0] * 4, [3.0] * 4]))[0])
+    Array([0., 0., 2., 2.], dtype=float32)
+
+    Reference: Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", arXiv 1809.07599 (from memory), as epfml/powersgd
+    (read) has it: the same places on all workers. Differs from that code in: one place of each of k stretches, which
+    takes no sort of the whole leaf, where it draws any k places.
+    """
+    check_options(random_k, ratio=ratio, error_feedback=error_feedback, min_elements=min_elements, seed=seed)
+    check_static(ratio=ratio, min_elements=min_elements)
+    follows, _ = following(then)
+
+    def send(leaves: Leaves, kept: Kept, reduction: Reduction, *, by: Callable[[Encoding], Any]) -> Sent:
+        old, p, places, values = residuals_of(leaves, kept), {}, {}, {}
+        keys = keys_of_leaves(reduction.key(seed, of="all"), leaves)
+        for name, leaf in leaves.items():
+            p[name] = corrected(leaf, old[name], reduction.contributes)
+            places[name] = random_places(keys[name], leaf.size, ratio)
+            values[name] = p[name].ravel()[places[name]]
+        sent = by(follows)(values, nothing_kept(follows), reduction)
+        results, residuals = {}, {}
+        for name, leaf in leaves.items():
+            results[name] = _spread(sent.leaves[name], places[name], leaf.shape)
+            own = _spread(values[name] - sent.residuals[name], places[name], leaf.shape)
+            residuals[name] = remainder(p[name], own, old[name], reduction.contributes)
+        return Sent(results, residuals)
+
+    def cost(leaves: Leaves, state: Any, n: int) -> Cost:
+        del state
+        sizes = {name: num_kept(math.prod(leaf.shape), ratio) for name, leaf in leaves.items()}
+        values = {name: jax.ShapeDtypeStruct((sizes[name],), wide_dtype(leaf)) for name, leaf in leaves.items()}
+        return follows.cost(values, nothing_kept(follows).state, n)
+
+    return leaving_small(
+        Encoding(
+            init=functools.partial(initially, error_feedback=error_feedback),
+            mean=functools.partial(send, by=lambda encoding: encoding.mean),
+            own=functools.partial(send, by=lambda encoding: encoding.own),
+            cost=cost,
+            homogeneous=error_feedback == "off" and follows.homogeneous,
+        ),
+        min_elements=min_elements,
+    )
+
+
+def random_places(key: jax.Array, num_elements: int, ratio: float) -> jax.Array:
+    """Returns the places of the k elements that are sent, [k] int32, each of the elements with the same probability.
+
+    >>> random_places(jax.random.key(0), 6, 0.5) % 2  # one of each two neighbours, here from an even place on
+    Array([...], dtype=int32)
+    """
+    count = num_kept(num_elements, ratio)
+    width = num_elements // count
+    first, within = jax.random.split(key)
+    start = jax.random.randint(first, (), 0, num_elements)
+    stretches = width * jnp.arange(count, dtype=jnp.int32)
+    places = stretches + jax.random.randint(within, (count,), 0, width)
+    # The sum of two numbers below num_elements may exceed 32 bits.
+    return jnp.where(places < num_elements - start, places + start, places - (num_elements - start))
+
+
+def _spread(values: jax.Array, places: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Returns an array of zeros but for the values at their places."""
+    zeros = jnp.zeros_like(values, shape=(math.prod(shape),))
+    return zeros.at[places].set(values, unique_indices=True, mode="promise_in_bounds").reshape(shape)

@@ -1,0 +1,369 @@
+"""How updates are sent: the place of an encoding, and each encoding against what it promises."""
+
+import contextlib
+import functools
+import importlib
+import signal
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+from jax import numpy as jnp
+
+import reducers
+import runs
+import train
+from reducers import communication
+from reducers.encodings import ENCODINGS
+from tests.cases import SECONDS, SENDINGS, Case
+from tests.stepper import SMALL, Stepper, after_each_call, checkpoint_of, largest_difference, same_bits, setup_of
+from tests.test_reducers import (
+    WORKER,
+    check_dtype,
+    check_homogeneity,
+    check_layouts,
+    check_mask,
+    check_replication,
+    check_state,
+    reduce,
+    tree_of,
+)
+
+dynamic_bits_module = importlib.import_module("reducers.encodings.dynamic_bits")  # which the function hides
+
+
+@pytest.fixture(scope="module", autouse=True)
+def three_widths():
+    """Dynamic bits have three branches here instead of eight, which take long to compile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamic_bits_module, "WIDTHS", (2, 4, 16))
+        yield
+
+
+# ---- the place: when(with whom(encoded(how))) ---------------------------------------------------------------------
+
+WRAPPERS = {
+    "adaptive_batch": {"rule": {"name": "fixed", "every_steps": 2}},
+    "backup_workers": {"num_required": 3},
+    "corrupt": {"how": "flip"},
+    "deadline": {"deadline_seconds": 2.5},
+    "local_sgd": {"every_steps": 2},
+    "quorum": {"num_required": 3},
+    "stale": {"delay_steps": 1},
+}
+
+
+def recording(found):
+    """An encoding that keeps the reducer that it is given."""
+
+    def encode(reducer):
+        found.append(reducer)
+        return reducers.in_half_precision(reducer, axis_name=WORKER, dtype="bfloat16", initial_scale=1.0)
+
+    return encode
+
+
+def test_every_reducer_that_takes_a_reducer_is_a_wrapper_here():
+    assert {name for name in reducers.REDUCERS if "combine" in reducers.REDUCERS.parameters(name)} == set(WRAPPERS)
+
+
+def own_sum(axis_name):
+    """A reducer that a config names by its module."""
+    return reducers.sum(axis_name)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize(
+    "combine",
+    [None, "mean", {"name": "adasum", "granularity": "model"}, reducers.sum(WORKER), f"{__name__}:own_sum"],
+    ids=["none", "name", "block", "object", "component"],
+)
+def test_the_innermost_reducer_is_encoded_once(name, combine):
+    found = []
+    reducer = reducers.make(name, **WRAPPERS[name], combine=combine, axis_name=WORKER, encode=recording(found))
+    (inner,) = found
+    assert isinstance(inner, reducers.Reducer) and not inner.needs_arrivals
+    assert inner.is_mean == (combine in (None, "mean")) and not reducer.is_mean
+    assert reducers.can_overflow(reducer.init(np.ones(3)))
+
+
+def test_the_innermost_of_three_is_encoded():
+    found = []
+    combine = {"name": "backup_workers", "num_required": 2, "combine": {"name": "corrupt", "combine": "sum"}}
+    reducer = reducers.make("stale", delay_steps=1, combine=combine, axis_name=WORKER, encode=recording(found))
+    state = reducer.init(np.ones(3, np.float32))
+    assert len(found) == 1 and isinstance(state.combine.combine.combine.scale, tuple)
+    assert reducer.needs_arrivals and reducer.num_counted == 2
+
+
+def test_a_reducer_without_another_inside_is_the_innermost():
+    found = []
+    reducers.make("k_batch", num_batches=2, axis_name=WORKER, encode=recording(found))
+    assert found[0].needs_arrivals
+
+
+def one_update(reducer, grads, **extra):
+    one = lambda g: reducer.update(g, reducer.init(g), **extra)  # noqa: E731
+    return jax.jit(jax.vmap(one, axis_name=WORKER))(grads)
+
+
+def test_each_wrapper_is_outside_of_what_is_encoded():
+    """What it makes of a value that bfloat16 rounds tells them apart."""
+    fine = 1 + 2.0**-10  # 1 in bfloat16
+    grads = jnp.full(8, fine)
+    seconds = {"arrival_seconds": jnp.asarray(SECONDS)}
+    for name, options in WRAPPERS.items():
+        reducer = reducers.make(name, **options, axis_name=WORKER, encode=recording([]))
+        updates, state = one_update(reducer, grads, **seconds)
+        if name == "stale":
+            assert state.ring[0].tolist() == [1.0, 0.0] and state.ring.dtype == jnp.float32
+        elif name == "corrupt":
+            assert updates[0] == 6 / 8
+        elif name in ("adaptive_batch", "local_sgd"):  # what a worker holds is exact until it is sent
+            held = jax.tree.leaves(state.total if name == "adaptive_batch" else state.apart.drift)
+            assert updates[0] == 0 and held[0][0] == fine
+            second = jax.vmap(lambda g, s, r=reducer: r.update(g, s)[0], axis_name=WORKER)
+            assert jax.jit(second)(grads, state)[0] == (1 if name == "adaptive_batch" else 2)
+        else:  # a worker that is late overflows nothing
+            assert updates[0] == 1 and reducers.waited(state).metrics["contributors"][0] == 3
+            late = jnp.where(jnp.arange(8) == 5, jnp.inf, fine)
+            updates, state = one_update(reducer, late, **seconds)
+            assert updates[0] == 1 and not reducers.overflowed(state).any()
+
+
+def test_half_precision_inside_of_late_workers_and_of_stale_gradients_trains():
+    half = ("--config.model.name=softmax", "--config.communication.name=half", "--config.arrivals.name=lognormal")
+    backup = {"name": "backup_workers", "num_required": 6}
+    stale = ("--config.reducer.name=stale", "--config.reducer.delay_steps=1", f"--config.reducer.combine={backup}")
+    run = Stepper(setup_of(*half, "--config.communication.initial_scale=64", *stale), num_devices=4).steps(0, 3)
+    assert run.metrics["skipped"] == 0 and run.metrics["communication_scale"] == 64
+    assert run.metrics["contributors"] == 6 and run.metrics["staleness"] == 1 and run.metrics["reduced_norm"] > 0
+    run = Stepper(setup_of(*half, "--config.communication.initial_scale=1e30", *stale), num_devices=4).steps(0, 1)
+    assert run.metrics["skipped"] == 1 and run.metrics["contributors"] == 6
+
+
+# ---- training ----------------------------------------------------------------------------------------------------
+
+SOFTMAX = ("--config.model.name=softmax", "--config.ema_decay=None")
+LOCAL = ("--config.reducer_on=updates", "--config.reducer.name=local_sgd", "--config.reducer.every_steps=10")
+
+
+def sending(name, **options):
+    given = {"min_elements": 1} | options if name in ("quantised", "top_k", "dynamic_bits") else options
+    return (f"--config.communication.name={name}", *(f"--config.communication.{k}={v}" for k, v in given.items()))
+
+
+def stepper(*overrides, num_devices=4):
+    return Stepper(setup_of(*SOFTMAX, *overrides), num_devices=num_devices)
+
+
+def test_encoded_progress_of_ten_local_steps():
+    """Nothing is encoded before it is sent: four bits are those of ten steps' progress, and half precision is, too."""
+    plain = stepper(*LOCAL).steps(0, 9)
+    bits, half = stepper(*LOCAL, *sending("quantised", bits=4)), stepper(*LOCAL, *sending("half", initial_scale=64))
+    begun, drift = plain.params(), reducers.apart(plain.host().reducer_state).drift
+    for encoded in (bits, half):
+        assert encoded.steps(0, 9).metrics["communications"] == 0
+        assert largest_difference(reducers.apart(encoded.host().reducer_state).drift, drift) < 1e-6
+        assert largest_difference(encoded.params(), begun) == 0
+        encoded.steps(9, 10)
+        assert encoded.metrics["communications"] == 1
+        assert not any(x.any() for x in jax.tree.leaves(reducers.apart(encoded.host().reducer_state).drift))
+    expected = plain.steps(9, 10).params()
+    most = max(np.abs(x).max() for x in jax.tree.leaves(drift))
+    assert 0 < largest_difference(half.params(), expected) < 1e-3 * most
+    assert 1e-3 * most < largest_difference(bits.params(), expected) < most  # steps of a seventh, rounded twice
+    assert 4 <= bits.metrics["bits"] < 6  # of few numbers, padding included
+    assert bits.setup.traffic.bytes_per_worker < plain.setup.traffic.bytes_per_worker / 5
+
+
+def test_progress_that_overflows_half_precision_is_sent_a_round_later():
+    run = stepper(*LOCAL, *sending("half", initial_scale=1e30)).steps(0, 9)
+    begun, drift = run.params(), reducers.apart(run.host().reducer_state).drift
+    run.steps(9, 10)
+    assert run.metrics["skipped"] == 1 and largest_difference(run.params(), begun) == 0
+    assert largest_difference(reducers.apart(run.host().reducer_state).drift, drift) > 0  # the tenth step's is in it
+    assert all(x.any() for x in jax.tree.leaves(reducers.apart(run.host().reducer_state).drift))
+
+
+BACKUP = (
+    *("--config.arrivals.name=lognormal", "--config.reducer.name=backup_workers", "--config.reducer.num_required=5"),
+    *sending("top_k", ratio=0.05),
+)
+
+
+def residuals_of(run):
+    return run.host().reducer_state.combine.kept.residuals
+
+
+def test_late_workers_keep_their_residuals_in_training():
+    run = stepper(*BACKUP).steps(0, 3)
+    before = residuals_of(run)
+    run.steps(3, 4)
+    after, counted = residuals_of(run), np.asarray(reducers.counts(run.host().reducer_state))
+    assert counted.sum() == 5 == run.metrics["contributors"] and sorted(after) == ["Dense_0/bias", "Dense_0/kernel"]
+    for name, x in after.items():
+        same = [np.array_equal(x[w], before[name][w]) for w in range(8)]
+        assert same == (~counted).tolist()
+    assert 0 < run.metrics["compression_error"] < 1
+
+
+def test_runs_go_on_with_the_same_residuals_and_tell_their_bytes(tmp_path, monkeypatch):
+    """A run that is stopped and goes on is that run, bit for bit; its records follow the bits of each step."""
+    overrides = sending("dynamic_bits", error_feedback="on")
+    short = (*SOFTMAX, *SMALL, *overrides, "--config.log_every_steps=1", "--config.checkpoint_every_steps=3")
+    given = ["--config=configs/digits.py", "--config.train_steps=8", *short, "--num_devices=2"]
+
+    def run(name):
+        with flagsaver.flagsaver():
+            return train.main(["train.py", *given, f"--workdir={tmp_path / name}"])
+
+    assert run("whole") == 0
+    with monkeypatch.context() as patch:
+        stop = lambda: signal.raise_signal(signal.SIGTERM)  # noqa: E731
+        after_each_call(patch, lambda state, k: stop() if int(np.asarray(state.step)[0]) >= 4 else None)
+        assert run("parts") == 128 + signal.SIGTERM
+    assert run("parts") == 0
+    setup = setup_of(*short, train_steps=8)
+    whole, parts = (checkpoint_of(tmp_path / name, setup)[1] for name in ("whole", "parts"))
+    residuals = jax.tree.leaves(whole["state"].reducer_state.kept.residuals)
+    assert same_bits(whole, parts) and residuals and all(x.any() for x in residuals)
+    records = [r for r in runs.read(tmp_path / "parts" / "metrics.jsonl") if r["kind"] == "train"]
+    assert len(records) == 8 and not setup.sends_alike
+    assert [r["sent_bytes"] for r in records] == np.cumsum([r["bytes_per_worker"] for r in records]).tolist()
+    sent = {round(r["bits"]): r["bytes_per_worker"] for r in records}
+    assert all(bytes_sent == pytest.approx(bits * 650 / 8 * 1.75, rel=0.2) for bits, bytes_sent in sent.items())
+
+
+# ---- the laws ----------------------------------------------------------------------------------------------------
+
+NAMES = [f"{row.name}-{number}" for number, row in enumerate(SENDINGS)]
+every_row = pytest.mark.parametrize("row", SENDINGS, ids=NAMES)
+CASE = Case("mean", np.mean, takes_mask=True)  # what the laws of reducers ask of a row
+
+
+@functools.cache
+def maker_of(number, rule="mean"):
+    """A maker, (axis_name) -> reducer: the same one for a row and a rule, so that what is compiled of it is kept."""
+    row = SENDINGS[number]
+
+    def make(axis_name):
+        inner = reducers.make(rule, axis_name=axis_name)
+        return communication.make(row.name, **row.options, reducer=inner, axis_name=axis_name)
+
+    return make
+
+
+def made_by(row, rule="mean"):
+    return maker_of(SENDINGS.index(row), rule)
+
+
+def by_lifts():
+    """Every row on two layouts, by one lift or the other; on all layouts by both for `make test-all`."""
+    for number, (row, name) in enumerate(zip(SENDINGS, NAMES, strict=True)):
+        lift = ("pmap", "shard_map")[number % 2]
+        yield pytest.param(row, lift, (8, 2), id=f"{name}-{lift}-8,2")
+        for lift in ("pmap", "shard_map"):
+            yield pytest.param(row, lift, (8, 4, 2, 1), id=f"{name}-{lift}-8,4,2,1", marks=pytest.mark.slow)
+
+
+def test_every_encoding_has_a_row():
+    assert {row.name for row in SENDINGS} == set(communication.COMMUNICATIONS) == {*ENCODINGS, "by_pattern"}
+
+
+@every_row
+def test_result_is_replicated(row):
+    check_replication(made_by(row))
+
+
+@pytest.mark.parametrize(("row", "lift", "devices"), list(by_lifts()))
+def test_replicas_are_bit_equal_and_layouts_agree(row, lift, devices):
+    check_layouts(made_by(row), lift=lift, devices=devices, largest_difference=row.largest_difference)
+
+
+@every_row
+def test_homogeneity(row):
+    assert made_by(row)(WORKER).homogeneous == row.homogeneous
+    with contextlib.nullcontext() if row.homogeneous else pytest.raises(AssertionError):
+        check_homogeneity(CASE, made_by(row))
+
+
+@every_row
+def test_mask(row):
+    check_mask(CASE, made_by(row))
+
+
+@every_row
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, pytest.param(np.int32, marks=pytest.mark.slow)])
+def test_dtype_and_structure_are_kept(row, dtype):
+    if row.name == "half" and dtype == np.int32:
+        pytest.skip("half precision has no scale for whole numbers")
+    check_dtype(CASE, made_by(row), dtype)
+
+
+@every_row
+def test_state_is_stable_under_scan(row):
+    check_state(made_by(row)(axis_name=WORKER))
+
+
+@every_row
+def test_second_call_compiles_nothing(row, compilations):
+    counts = []
+    for seed in range(3):
+        reduce(made_by(row), tree_of(8, seed=seed))
+        counts.append(len(compilations))
+    assert counts[0] == counts[1] == counts[2]
+
+
+@every_row
+def test_scales_of_gradients_and_zeros(row):
+    """At the first update powers of two change no bit, from 1e-30 to 1e30, and zeros are zeros."""
+    grads = tree_of(8)
+    expected = reduce(made_by(row), grads)
+    assert all(not leaf.any() for leaf in jax.tree.leaves(reduce(made_by(row), jax.tree.map(np.zeros_like, grads))))
+    for scale in (2.0**-100, 2.0**100) if row.scales_exactly else ():
+        found = reduce(made_by(row), jax.tree.map(lambda g: g * np.float32(scale), grads))  # noqa: B023
+        jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y * np.float32(scale)), found, expected)  # noqa: B023
+
+
+@every_row
+def test_nan_stays_in_its_leaf(row):
+    if row.name == "half":
+        pytest.skip("it drops all that is reduced")
+    grads = tree_of(8)
+    expected = reduce(made_by(row), grads)
+    grads["large"][3] = np.nan
+    found = reduce(made_by(row), grads)
+    assert np.isnan(found.pop("large")).any() and expected.pop("large") is not None
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@every_row
+def test_facts_and_other_rules(row):
+    """Around a rule other than the mean, what is exchanged is what workers have decoded."""
+    reducer = made_by(row)(WORKER)
+    assert reducer.takes_mask and reducer.is_mean == (row.name == "full")
+    if not row.any_rule:
+        with pytest.raises(ValueError, match="must be the mean, or one around it"):
+            made_by(row, "sum")(WORKER)
+        return
+    first_two = reducers.make("k_batch", num_batches=2, axis_name=WORKER)
+    late = communication.make(row.name, **row.options, reducer=first_two, axis_name=WORKER)
+    assert (late.needs_arrivals, late.takes_mask, late.num_counted, late.is_mean) == (True, False, 2, False)
+    median, shapes = made_by(row, "coordinate_median"), jax.tree.map(lambda x: x[0], tree_of(8))
+    check_replication(median)
+    sent = [
+        reducers.traffic(r(WORKER), shapes, axis_sizes={WORKER: 8}).bytes_per_worker for r in (median, plain_median)
+    ]
+    assert sent[0] == sent[1] or row.name == "half"
+
+
+def plain_median(axis_name):
+    return reducers.coordinate_median(axis_name)
+
+
+@every_row
+def test_residuals_are_kept_where_there_is_error_feedback(row):
+    kept = getattr(made_by(row)(WORKER).init(jax.tree.map(lambda x: x[0], tree_of(8))), "kept", None)
+    assert sorted(kept.residuals if kept else ()) == sorted(row.keeps)

@@ -1,0 +1,578 @@
+"""What encodings compute: float64 oracles, limits, bytes, and the wrong variants that these reject."""
+
+import dataclasses
+import importlib
+import math
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+import reducers
+from benchmarks import leaves, measure
+from benchmarks.encodings import candidate, formula
+from parallel import Layout
+from reducers.encodings import (
+    Encoding,
+    Reduction,
+    Sent,
+    as_it_is,
+    by_pattern,
+    dynamic_bits,
+    half,
+    low_rank,
+    quantised,
+    random_k,
+    sign,
+    top_k,
+)
+from reducers.encodings.dynamic_bits import width_at
+from reducers.encodings.encoding import corrected, initially, remainder, residuals_of
+from reducers.encodings.packing import Codes, from_words, num_words, pack, size_in_words, to_words, unpack
+from reducers.encodings.random_k import random_places
+from reducers.encodings.random_rounding import derived, uniform
+from tests.test_reducers import WORKER, tree_of
+
+# The modules, which functions hide.
+DYNAMIC_BITS, QUANTISED = (
+    importlib.import_module(f"reducers.encodings.{name}") for name in ("dynamic_bits", "quantised")
+)
+
+
+def encoded(encoding, axis_name=WORKER):
+    return reducers.encoded(reducers.mean(axis_name), encoding, axis_name=axis_name)
+
+
+def updates(reducer, gradients, **extra):
+    """Results [T, ...] of updates by gradients [T, W, ...], as one worker has them, and all last states [W, ...]."""
+    results, _, states = measured_updates(reducer, gradients, **extra)
+    return results, states
+
+
+def measured_updates(reducer, gradients, **extra):
+    """The same, and between them one worker's metrics of each update, [T]."""
+
+    def one(gradients):
+        def step(state, gradient):
+            result, state = reducer.update(gradient, state, **extra)
+            return state, (result, reducers.metrics(state))
+
+        start = reducer.init(jax.tree.map(lambda g: g[0], gradients))
+        return lax.scan(step, start, gradients)
+
+    over_workers = jax.vmap(one, in_axes=1, axis_name=WORKER)
+    states, found = jax.jit(over_workers)(gradients)
+    return *jax.tree.map(lambda x: np.asarray(x[0]), found), states
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+# ---- packing -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bits", [pytest.param(b, marks=() if b in (1, 3, 8) else pytest.mark.slow) for b in range(1, 33)]
+)
+def test_packing_of_every_width(bits):
+    """1 to 100 numbers come back, from as many words as each part of their bits needs."""
+    rng = np.random.default_rng(bits)
+    given = [rng.integers(0, 2**bits, count, dtype=np.uint64).astype(np.uint32) for count in range(1, 101)]
+    for values in given:
+        values[0], values[-1] = 2**bits - 1, 0 if values.size > 1 else 2**bits - 1
+    there = jax.jit(lambda given: [pack(values, bits) for values in given])
+    back = jax.jit(lambda packed: [unpack(words, x.size, bits) for words, x in zip(packed, given, strict=True)])
+    packed = there(given)
+    for values, words, found in zip(given, packed, back(packed), strict=True):
+        np.testing.assert_array_equal(found, values)
+        assert words.size == num_words(values.size, bits) <= math.ceil(values.size * bits / 32) + bits.bit_count() - 1
+    assert num_words(32 * 7, bits) == 7 * bits
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8"])
+def test_payloads_of_every_dtype_become_words_and_come_back(dtype):
+    payload = {"codes": Codes(jnp.arange(9, dtype=jnp.uint32), 5), "x": jnp.arange(7).astype(dtype).reshape(7, 1)}
+    words = to_words(payload)
+    assert words.dtype == jnp.uint32 and words.size == size_in_words(jax.eval_shape(lambda: payload))
+    found = from_words(words, payload)
+    assert found["x"].dtype == payload["x"].dtype and found["codes"].bits == 5
+    np.testing.assert_array_equal(found["x"], payload["x"])
+    np.testing.assert_array_equal(found["codes"].values, payload["codes"].values)
+
+
+# ---- random numbers ----------------------------------------------------------------------------------------------
+
+
+def test_numbers_are_uniform_and_independent_of_places_keys_and_workers():
+    def key(count, worker):
+        return derived(jax.random.fold_in(jax.random.fold_in(jax.random.key(0), count), worker), 7)
+
+    counts = jnp.arange(10_000)
+    draws = np.asarray(jax.jit(jax.vmap(lambda c: uniform(key(c, 3), 40)))(counts), np.float64)  # (counts, places)
+    workers = np.asarray(
+        jax.jit(jax.vmap(lambda c: jax.vmap(lambda w: uniform(key(c, w), 1)[0])(jnp.arange(8))))(counts)
+    )
+    for found in (draws, workers.astype(np.float64)):
+        n, k = found.shape
+        assert np.abs(found.mean(0) - 0.5).max() < 4 * np.sqrt(1 / 12 / n)
+        assert np.abs(found.var(0) * 12 - 1).max() < 5 * np.sqrt(0.8 / n)
+        assert np.abs(np.corrcoef(found.T)[np.triu_indices(k, 1)]).max() < 4.5 / np.sqrt(n)
+    one = np.asarray(uniform(jax.random.key(5), 1 << 20), np.float64)
+    counted = np.bincount((one * 1024).astype(int), minlength=1024)
+    assert abs(((counted - 1024) ** 2 / 1024).sum() - 1023) < 4 * np.sqrt(2 * 1023)
+    for lag in (1, 2, 8, 32, 1024):
+        assert abs(np.corrcoef(one[:-lag], one[lag:])[0, 1]) < 4 / np.sqrt(one.size)
+
+
+VECTOR = normal(60, seed=3).astype(np.float32) * np.logspace(-2, 0, 60, dtype=np.float32)
+
+
+def draws_of(codec, count=10_000):
+    keys = jax.vmap(lambda i: derived(jax.random.key(0), i))(jnp.arange(count))
+    decoded = jax.jit(jax.vmap(lambda key: codec.decode(codec.encode(key, VECTOR), VECTOR)))(keys)
+    return np.asarray(decoded, np.float64)
+
+
+def check_unbiased(codec):
+    found = draws_of(codec)
+    error = np.abs(found.mean(0) - VECTOR)
+    assert (error <= 4 * found.std(0) / 100 + 1e-7).all()
+
+
+@pytest.mark.parametrize(("bits", "norm"), [(2, "inf"), (4, "inf"), (4, "l2"), (8, "l2")])
+def test_quantised_numbers_have_their_mean_and_their_variance(bits, norm):
+    codec = quantised(bits=bits, norm=norm).codec
+    check_unbiased(codec)
+    s = 2 ** (bits - 1) - 1
+    size = np.abs(VECTOR).max() if norm == "inf" else np.linalg.norm(VECTOR.astype(np.float64))
+    f = np.modf(s * np.abs(VECTOR.astype(np.float64)) / size)[0]
+    variance = (size / s) ** 2 * (f * (1 - f)).sum()
+    found = draws_of(codec).var(0).sum()
+    assert found == pytest.approx(variance, rel=0.03)
+    common = VECTOR.size / (6 * s**2) * size**2  # as if places within a level were uniform
+    assert bits == 8 or found != pytest.approx(common, rel=0.2)
+
+
+def test_rounding_to_the_nearest_is_not_unbiased(monkeypatch):
+    monkeypatch.setattr(QUANTISED, "round_at_random", lambda key, x: jnp.round(x))
+    with pytest.raises(AssertionError):
+        check_unbiased(quantised(bits=4).codec)
+
+
+def check_workers_round_apart(encoding):
+    """The mean of eight workers with the same gradient has an eighth of the variance of one."""
+    same = np.broadcast_to(VECTOR, (1000, 8, 60))
+    of_eight, _ = updates(encoded(encoding), same)
+    of_one, _ = updates(encoded(encoding), same[:, :1])
+    assert of_eight.var(0).sum() == pytest.approx(of_one.var(0).sum() / 8, rel=0.15)
+
+
+def test_workers_round_apart():
+    check_workers_round_apart(quantised(bits=3, exchange="gather", min_elements=1))
+
+
+def test_that_check_rejects_keys_that_are_alike_on_all_workers(monkeypatch):
+    key = Reduction.key
+    monkeypatch.setattr(Reduction, "key", lambda self, seed, *, of="worker": key(self, seed, of="all"))
+    with pytest.raises(AssertionError):
+        check_workers_round_apart(quantised(bits=3, exchange="gather", min_elements=1))
+
+
+def test_seeds_and_updates_and_leaves_draw_apart():
+    same = {"a": np.broadcast_to(VECTOR, (2, 4, 60)), "b": np.broadcast_to(VECTOR, (2, 4, 60))}
+    one, other = (updates(encoded(quantised(bits=3, min_elements=1, seed=s)), same)[0] for s in (0, 1))
+    drawn = [one["a"][0], one["a"][1], one["b"][0], other["a"][0]]
+    assert all(not np.array_equal(drawn[i], drawn[j]) for i in range(4) for j in range(i))
+
+
+def test_random_places_are_distinct_and_each_as_likely():
+    keys = jax.vmap(lambda i: derived(jax.random.key(2), i))(jnp.arange(20_000))
+    for size, ratio, count in ((10, 0.3, 3), (7, 1.0, 7), (5, 0.01, 1)):
+        found = np.asarray(jax.jit(jax.vmap(lambda key, s=size, r=ratio: random_places(key, s, r)))(keys))
+        assert found.shape[1] == count and (np.diff(np.sort(found, axis=1), axis=1) > 0).all()
+        share = np.bincount(found.ravel(), minlength=size) / len(found)
+        assert np.abs(share - count / size).max() < 4 * 0.5 / np.sqrt(len(found)) and len(share) == size
+
+
+# ---- limits ------------------------------------------------------------------------------------------------------
+
+
+def identity():
+    """Sends what it is given, by the error feedback of all others."""
+
+    def mean(leaves, kept, reduction):
+        old = residuals_of(leaves, kept)
+        p = {name: corrected(leaf, old[name], reduction.contributes) for name, leaf in leaves.items()}
+        means = dict(zip(p, reduction.mean(list(p.values())), strict=True))
+        return Sent(means, {name: remainder(x, x, old[name], reduction.contributes) for name, x in p.items()})
+
+    return dataclasses.replace(as_it_is(), init=lambda leaves: initially(leaves, error_feedback="on"), mean=mean)
+
+
+LIMITS = {
+    "identity": (identity(), 0),
+    "full": (as_it_is(), 0),
+    "top_k": (top_k(ratio=1.0, min_elements=1), 1e-6),
+    "top_k scattered": (top_k(ratio=1.0, min_elements=1, exchange="scatter"), 1e-6),
+    "random_k": (random_k(ratio=1.0, min_elements=1), 1e-6),
+    "low_rank": (low_rank(rank=100, min_compression=0.0), 1e-5),
+    "quantised": (quantised(bits=16, min_elements=1), 1e-4),
+}
+
+
+@pytest.mark.parametrize(("encoding", "tolerance"), LIMITS.values(), ids=LIMITS)
+def test_limits_are_the_mean(encoding, tolerance):
+    gradients = jax.tree.map(lambda *steps: np.stack(steps), *(tree_of(8, seed=seed) for seed in range(5)))
+    expected, _ = updates(reducers.mean(WORKER), gradients)
+    found, states = updates(encoded(encoding), gradients)
+    is_exact = np.asarray(states.metrics["compression_error"]) <= tolerance
+    assert is_exact.all() or encoding is LIMITS["low_rank"][0]  # a worker's own columns differ from those of the mean
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        if not tolerance:
+            np.testing.assert_array_equal(one, other)
+        assert np.abs(one - other).max(initial=0) <= tolerance * max(np.abs(other).max(initial=0), 1)
+
+
+# ---- error feedback ----------------------------------------------------------------------------------------------
+
+
+def outstanding(residual, exchange):
+    """What all workers, [W, m], owe to the mean: as owners of a slice all of it, else their share."""
+    n, size = residual.shape[0], residual[0].size
+    residual = residual.reshape(n, size)
+    if exchange == "gather":
+        return residual.mean(0)
+    width = -(-size // (32 * n)) * 32
+    slices = np.pad(residual, ((0, 0), (0, n * width - size))).reshape(n, n, width)
+    own = np.einsum("iis->is", slices)
+    return ((slices.sum(0) - own) / n + own).reshape(-1)[:size]
+
+
+WITH_FEEDBACK = {
+    "quantised": (quantised(bits=2, error_feedback="on", exchange="gather"), "gather"),
+    "quantised scattered": (quantised(bits=3, error_feedback="on", exchange="scatter"), "scatter"),
+    "top_k": (top_k(ratio=0.05), "gather"),
+    "top_k of 4 bits": (top_k(ratio=0.05, then=quantised(bits=4)), "gather"),
+    "top_k scattered": (top_k(ratio=0.05, exchange="scatter"), "scatter"),
+    "random_k": (random_k(ratio=0.05), "gather"),
+    "random_k of 4 bits": (random_k(ratio=0.3, then=quantised(bits=4, exchange="gather", min_elements=1)), "gather"),
+    "sign": (sign(exchange="gather"), "gather"),
+    "sign scattered": (sign(exchange="scatter"), "scatter"),
+    "half": (half(error_feedback="on", exchange="gather"), "gather"),
+    "low_rank": (low_rank(rank=2), "gather"),
+    "low_rank in half": (low_rank(rank=2, then=half(exchange="gather")), "gather"),
+}
+
+
+def check_telescopes(reducer, exchange, *, num_workers=4, num_updates=100):
+    """What was sent and what is still owed add up to all gradients."""
+    with jax.enable_x64(True):
+        gradients = {
+            "matrix": normal(num_updates, num_workers, 50, 30),
+            "vector": normal(num_updates, num_workers, 1031),
+        }
+        results, states = updates(reducer, gradients)
+        for name, given in gradients.items():
+            owed = outstanding(np.asarray(residuals(states)[name]), exchange) if name in residuals(states) else 0
+            found, total = results[name].sum(0).ravel() + owed, given.mean(1).sum(0).ravel()
+            assert found.dtype == np.float64
+            np.testing.assert_allclose(found, total, rtol=0, atol=1e-12 * np.abs(owed).max(initial=1))
+
+
+def residuals(states):
+    return states.kept.residuals
+
+
+@pytest.mark.parametrize(("encoding", "exchange"), WITH_FEEDBACK.values(), ids=WITH_FEEDBACK)
+def test_what_is_sent_and_what_is_owed_add_up_to_all_gradients(encoding, exchange):
+    check_telescopes(encoded(encoding), exchange)
+
+
+def holding_the_rate(encoding):
+    """A reducer with the learning rate in its residuals, which falls from update to update."""
+    reducer = encoded(encoding)
+
+    def update(updates, state, params=None, **extra):
+        rate = 1 / (1 + state.num_updates)
+        results, state = reducer.update(jax.tree.map(lambda g: rate * g, updates), state, params, **extra)
+        return jax.tree.map(lambda x: x / rate, results), state
+
+    return reducer.like(reducer.init, update)
+
+
+def test_that_check_rejects_residuals_that_hold_the_learning_rate():
+    with pytest.raises(AssertionError):
+        check_telescopes(holding_the_rate(top_k(ratio=0.05)), "gather")
+
+
+def oracle(gradients, decoded):
+    """Results of error feedback, [T, m], for gradients [T, W, m] and what a receiver makes of one worker's p."""
+    e, results = np.zeros_like(gradients[0]), []
+    for g in gradients:
+        p = g + e
+        sent = np.stack([decoded(row) for row in p])
+        e = p - sent
+        results.append(sent.mean(0))
+    return np.stack(results)
+
+
+def signs(p):
+    return np.abs(p).mean() * np.where(p >= 0, 1, -1)
+
+
+def largest(p, k):
+    return np.where(np.isin(np.arange(p.size), np.argsort(-np.abs(p))[:k]), p, 0)
+
+
+def scattered(gradients, decoded, width):
+    """The same where worker k owns slice k: it takes its own part as it is, and owes what it has not sent back."""
+    num_updates, n, size = gradients.shape
+    is_there = (np.arange(n * width) < size).reshape(n, width)  # the others fill up the slices, and owe nothing
+    given = np.pad(gradients, ((0, 0), (0, 0), (0, n * width - size))).reshape(num_updates, n, n, width)
+    e, owed, results = np.zeros((n, n, width)), np.zeros((n, width)), []
+    for g in given:
+        means = np.zeros((n, width))
+        for worker in range(n):
+            for owner in range(n):
+                p = g[worker, owner] + e[worker, owner]
+                sent = p if worker == owner else decoded(p)
+                e[worker, owner] = is_there[owner] * (p - sent)
+                means[owner] += sent / n
+        q = means + owed
+        back = np.stack([decoded(row) for row in q])
+        owed = is_there * (q - back)
+        results.append(back.reshape(-1)[:size])
+    return np.stack(results)
+
+
+ORACLES = {
+    "sign": (sign(exchange="gather", min_elements=1), lambda g: oracle(g, signs)),
+    "sign scattered": (sign(exchange="scatter", min_elements=1), lambda g: scattered(g, signs, 64)),
+    "top_k": (top_k(ratio=0.1, min_elements=1), lambda g: oracle(g, lambda p: largest(p, 22))),
+    "top_k scattered": (
+        top_k(ratio=0.1, min_elements=1, exchange="scatter"),
+        lambda g: scattered(g, lambda p: largest(p, 6), 64),
+    ),
+    "half": (
+        half(error_feedback="on", exchange="gather", dtype="bfloat16"),
+        lambda g: oracle(g, lambda p: np.asarray(jnp.asarray(p).astype(jnp.bfloat16).astype(jnp.float64))),
+    ),
+}
+
+
+@pytest.mark.parametrize(("encoding", "expected"), ORACLES.values(), ids=ORACLES)
+def test_twenty_updates_agree_with_a_float64_oracle(encoding, expected):
+    with jax.enable_x64(True):
+        gradients = normal(20, 4, 223)
+        found, _ = updates(encoded(encoding), gradients)
+        np.testing.assert_allclose(found, expected(gradients), rtol=0, atol=1e-12)
+
+
+def power_sgd(gradients, right):
+    """The pseudo-code of PowerSGD in float64: gradients [T, W, rows, columns], the first Q [columns, r]."""
+    e, results = np.zeros_like(gradients[0]), []
+    for g in gradients:
+        m = g + e
+        left = np.linalg.qr(np.mean(m @ right, axis=0))[0]
+        rights = np.swapaxes(m, 1, 2) @ left
+        right = rights.mean(0)
+        results.append(left @ right.T)
+        e = m - left @ np.swapaxes(rights, 1, 2)
+    return np.stack(results)
+
+
+def check_power_sgd(encoding):
+    with jax.enable_x64(True):
+        shared = normal(1, 1, 12, 3) @ normal(1, 1, 3, 30, seed=1)
+        gradients = {"kernel": 5 * shared + normal(20, 4, 12, 30), "bias": normal(20, 4, 6)}
+        found, _ = updates(encoded(encoding), gradients)
+        (right,) = jax.tree.leaves(
+            encoding.init({"kernel": jnp.zeros((12, 30))}).state
+        )  # of outputs, the last dimension
+        expected = power_sgd(np.swapaxes(gradients["kernel"], 2, 3), np.asarray(right))
+        np.testing.assert_allclose(found["kernel"], np.swapaxes(expected, 1, 2), rtol=0, atol=1e-9)
+        np.testing.assert_allclose(found["bias"], gradients["bias"].mean(1), rtol=0, atol=1e-12)
+
+
+def test_low_rank_agrees_with_the_pseudo_code_of_powersgd():
+    check_power_sgd(low_rank(rank=2))
+
+
+def test_that_check_rejects_a_q_that_is_drawn_anew_at_each_update():
+    encoding = low_rank(rank=2)
+
+    def mean(leaves, kept, reduction):
+        def anew(q):
+            return jax.random.normal(reduction.key(0, of="all"), q.shape, q.dtype)
+
+        return encoding.mean(leaves, kept._replace(state=jax.tree.map(anew, kept.state)), reduction)
+
+    with pytest.raises(AssertionError):
+        check_power_sgd(dataclasses.replace(encoding, mean=mean))
+
+
+def test_low_rank_finds_a_direction_after_a_gradient_of_zeros():
+    rank_one = np.outer(np.arange(1.0, 9), np.ones(6)).astype(np.float32)
+    gradients = np.stack([np.zeros((4, 8, 6)), *[np.broadcast_to(rank_one, (4, 8, 6))] * 3]).astype(np.float32)
+    found, _ = updates(encoded(low_rank(rank=1, error_feedback="off")), gradients)
+    np.testing.assert_allclose(found[-1], rank_one, rtol=1e-5)
+
+
+# ---- dynamic bits ------------------------------------------------------------------------------------------------
+
+
+def widths(norms, *, decay=1.0, num_updates=None, start_bits=4):
+    """The widths of the updates, the first of which knows no norm."""
+    encoding = dynamic_bits(start_bits=start_bits, decay=decay, num_updates=num_updates)
+    state, found = encoding.init({}).state, []
+    for norm in norms:
+        found.append(int(width_at(state[0], start_bits=start_bits, decay=decay, num_updates=num_updates)))
+        state = encoding.observe(state, {"w": jnp.array([norm, 0.0])})
+    return found
+
+
+def test_widths_are_constant_where_norms_are():
+    for start_bits in (2, 3, 9, 16):
+        assert set(widths([0.37] * 50, start_bits=start_bits)) == {start_bits}
+    wobbling = 0.37 * (1 + 0.1 * np.random.default_rng(0).uniform(-1, 1, 50))
+    assert set(widths(wobbling)) == {4}
+
+
+def test_widths_follow_the_rule():
+    norms = 3.0 * 0.9 ** np.arange(60)
+    k = (2**4.5 - 1) / norms[0]
+    expected = np.ceil(np.log2(k * norms + 1)) + 1
+    assert widths(norms, start_bits=6)[1:] == np.clip(expected, 2, 16)[:-1].tolist()
+    k = (2**4.5 - 1) / (0.9 ** (59 / 2))
+    expected = np.ceil(np.log2(k * 0.9 ** ((60 - np.arange(1, 60)) / 2) + 1)) + 1  # of norms that stay
+    assert widths([1.0] * 60, start_bits=6, decay=0.9, num_updates=60)[1:] == np.clip(expected, 2, 16).tolist()
+    assert widths([0.0, 0.0, np.nan, 2.0, 2.0]) == [4] * 5 and widths([1.0, 1e-9, 1e30])[2] == 2
+
+
+def test_dynamic_bits_are_bits_of_their_width(monkeypatch):
+    """The norm that is known is that of the update before; metrics say of each update what was sent."""
+    monkeypatch.setattr(DYNAMIC_BITS, "WIDTHS", (2, 4, 16))  # fewer branches to compile
+    scales = np.float32([1, 1, 0.1, 0.1])[:, None, None]
+    gradients = scales * normal(8, 2000).astype(np.float32)
+    found, metrics, _ = measured_updates(encoded(dynamic_bits(start_bits=4)), gradients)
+    for bits, steps in ((4, (0, 1, 2)), (2, (3,))):
+        fixed = encoded(quantised(bits=bits))
+        expected, expected_metrics, _ = measured_updates(fixed, gradients)
+        sent = reducers.traffic(fixed, gradients[0, 0], axis_sizes={WORKER: 8}).bytes_per_worker
+        for step in steps:
+            np.testing.assert_array_equal(found[step], expected[step])
+            assert metrics["bytes_per_worker"][step] == sent
+            assert metrics["bits"][step] == expected_metrics["bits"][step] == pytest.approx(bits, abs=0.3)
+            assert metrics["compression_error"][step] == pytest.approx(expected_metrics["compression_error"][step])
+
+
+# ---- different leaves, different encodings -----------------------------------------------------------------------
+
+
+def test_the_first_rule_that_matches_counts():
+    plain, signs, bits = as_it_is(), sign(min_elements=1), quantised(bits=8, min_elements=1)
+    rules = (("bias", plain), ("Dense", signs), ("", bits))
+    expected = {"Dense/bias": plain, "Dense/kernel": signs, "Conv/bias": plain, "Conv/kernel": bits}
+    gradients = {name: normal(1, 4, 40).astype(np.float32) for name in expected}
+    found, states = updates(encoded(by_pattern(rules=rules)), gradients)
+    assert set(states.kept.residuals) == {"Dense/kernel"}
+    for name, encoding in expected.items():
+        alone, _ = updates(encoded(encoding), {name: gradients[name]})
+        np.testing.assert_array_equal(found[name], alone[name])
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ((), r"rules=\(\): must be one pair"),
+        ((("(", sign()),), r"rules\['\('\]: must be a regular expression"),
+        ((("a", "sign"),), r"rules\['a'\]: must be an Encoding, not str"),
+    ],
+)
+def test_rules_without_sense_are_refused(rules, said):
+    with pytest.raises(ValueError, match=said):
+        by_pattern(rules=rules)
+
+
+@pytest.mark.parametrize("then", [top_k(), low_rank(), random_k(), dynamic_bits()])
+def test_what_cannot_follow_is_refused(then):
+    for first in (top_k, random_k, low_rank):
+        with pytest.raises(ValueError, match="then: must encode numbers one by one, as full, half, quantised and sign"):
+            first(then=then)
+
+
+# ---- who is left out ---------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_left_out_keeps_its_residual():
+    """By a mask around the mean, and by another rule's own choice; the others' residuals change."""
+    gradients = tree_of(8, scale=1.0)
+    late = np.array([9.0, 1, 1, 1, 1, 9, 1, 1], np.float32)
+    encoding = top_k(ratio=0.1, min_elements=6)
+    backup = reducers.backup_workers(WORKER, num_required=6, combine=encoded(encoding))
+    krum = reducers.encoded(reducers.krum(WORKER, num_byzantine=1), encoding, axis_name=WORKER)
+    for reducer, state_of in ((backup, lambda state: state.combine), (krum, lambda state: state)):
+
+        def two(gradient, reducer=reducer):
+            _, first = reducer.update(gradient, reducer.init(gradient), arrival_seconds=jnp.ones(8))
+            later = jax.tree.map(lambda g: 2 * g, gradient)
+            return first, reducer.update(later, first, arrival_seconds=jnp.asarray(late))[1]
+
+        first, second = jax.jit(jax.vmap(two, axis_name=WORKER))(gradients)
+        counted = np.asarray(reducers.counts(second))
+        before, after = (np.asarray(state_of(state).kept.residuals["large"]) for state in (first, second))
+        assert not counted.all() and counted.any() and counted.dtype == bool
+        same = np.array([np.array_equal(x, y) for x, y in zip(before, after, strict=True)])
+        np.testing.assert_array_equal(same, ~counted)
+
+
+# ---- bytes -------------------------------------------------------------------------------------------------------
+
+MANY = {
+    **{name: encoding for name, (encoding, _) in (LIMITS | WITH_FEEDBACK).items() if name != "identity"},
+    "l2": quantised(bits=5, norm="l2", bucket=100, min_elements=100),
+    "bits": dynamic_bits(start_bits=6),
+    "pattern": by_pattern(rules=(("large", sign()), ("", quantised(bits=4, min_elements=20)))),
+}
+SHAPES = {"matrix": (64, 80), "long": (3000,), "large": (17, 70, 3), "scalar": ()}
+
+
+@pytest.mark.parametrize("encoding", MANY.values(), ids=MANY)
+@pytest.mark.parametrize("num_workers", [1, 2, 8, 20])
+def test_bytes_are_those_of_the_traced_program(encoding, num_workers):
+    shapes = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in SHAPES.items()}
+    cost = encoding.cost(shapes, encoding.init(shapes).state, num_workers)
+    if encoding.varies:
+        fixed = quantised(bits=6)
+        assert cost == tuple(map(float, fixed.cost(shapes, fixed.init(shapes).state, num_workers)))
+        return
+    assert reducers.traffic(encoded(encoding), shapes, axis_sizes={WORKER: num_workers}).bytes_per_worker == cost.sent
+
+
+@pytest.mark.parametrize("name", ["quantised scattered", "top_k", "random_k", "sign scattered", "low_rank"])
+def test_bytes_are_those_of_the_compiled_program(name):
+    encoding, _ = WITH_FEEDBACK[name]
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES.values()]
+    compiled = measure.compile_reducer(candidate(name, encoding), shapes, Layout.of(8, num_devices=8))
+    assert compiled.traffic.bytes_per_worker == formula(encoding, shapes)
+
+
+def of_resnet50(encoding: Encoding) -> float:
+    """The bytes of an encoding over those of the mean, for ResNet-50's leaves and 8 workers."""
+    shapes = leaves.resnet50()
+    return formula(encoding, shapes) / formula(as_it_is(), shapes)
+
+
+def test_bytes_of_resnet50():
+    """Scales, places, small leaves and padding included."""
+    assert 0.25 < of_resnet50(quantised(bits=8)) <= 0.256
+    assert 0.125 < of_resnet50(quantised(bits=4)) <= 0.13
+    assert 1 / 32 < of_resnet50(sign()) <= 0.035
+    assert of_resnet50(top_k(ratio=0.01)) <= 0.01 * 8
+    shapes = [leaf.shape for leaf in leaves.resnet50()]
+    matrices = {shape: (shape[-1], math.prod(shape[:-1])) for shape in shapes if len(shape) > 1}
+    factors = sum(4 * sum(matrices[shape]) if shape in matrices else math.prod(shape) for shape in shapes)
+    assert of_resnet50(low_rank(rank=4)) == pytest.approx(factors / sum(map(math.prod, shapes)), rel=1e-3)
