@@ -18,8 +18,8 @@ from reducers import backend
 
 AxisName: TypeAlias = str | tuple[str, ...]
 
-# The results of vectors, and how they were made: a tree of arrays with a leading axis of vectors, or None.
-Combined: TypeAlias = tuple[list[jax.Array], Any]
+# What was made of each vector, an array or several, and how: a tree of arrays with a leading axis of vectors, or None.
+Combined: TypeAlias = tuple[list[Any], Any]
 
 # A bucket begins when the one so many before it has ended: one is sent while another is computed with.
 IN_FLIGHT = 2
@@ -358,6 +358,8 @@ def in_buckets(
     >>> in_buckets(double, [jnp.ones(2), jnp.ones(1)], axis_name=("device",))
     ([Array([2., 2.], dtype=float32), Array([2.], dtype=float32)], Array([0, 1], dtype=int32))
     """
+    if not vectors:
+        return [], None
     if not axis_name:
         return reduce(list(range(len(vectors))), list(vectors))
     parts: list[tuple[list[int], Combined]] = []
@@ -365,7 +367,8 @@ def in_buckets(
         chosen = [vectors[i] for i in bucket]
         if len(parts) >= IN_FLIGHT:
             _, (earlier, _) = parts[-IN_FLIGHT]
-            chosen = [backend.wait_for(earlier[0].ravel()[0], vector) for vector in chosen]
+            end = jax.tree.leaves(earlier[0])[0].ravel()[0]
+            chosen = [backend.wait_for(end, vector) for vector in chosen]
         parts.append((bucket, reduce(bucket, chosen)))
     return _in_order(parts)
 
