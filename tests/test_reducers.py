@@ -227,7 +227,9 @@ def by_lifts():
 
 @pytest.mark.parametrize(("case", "lift", "devices"), list(by_lifts()))
 def test_replicas_are_bit_equal_and_layouts_agree(case, lift, devices):
-    check_layouts(maker(case), lift=lift, devices=devices, shared=case.shared)
+    check_layouts(
+        maker(case), lift=lift, devices=devices, shared=case.shared, largest_difference=case.largest_difference
+    )
 
 
 def check_layouts(make, *, lift, devices, shared=(), largest_difference=1e-6):
