@@ -1,12 +1,12 @@
 """Adasum in the space of coefficients: the tree is folded over dot products alone."""
 
-from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import numpy as jnp
 
 from reducers.adasum.pair import coefficients
-from reducers.adasum.tree import Tree, fold
+from reducers.adasum.tree import Tree
 from reducers.gram.engine import Rule
 from reducers.gram.products import Products
 from reducers.gram.scales import nonzero, power_of_two
@@ -15,65 +15,65 @@ from reducers.gram.scales import nonzero, power_of_two
 _NOISE_ULPS = 8
 
 
-class _Node(NamedTuple):
-    """A node of the tree, scale times a unit that is a combination of the n leaves' units.
-
-    The scale is apart, because dot products with it would leave the range of float32, and the direction of a tiny
-    gradient still matters: it takes away the projection of a huge one.
-
-    Attributes:
-      scale: [], a power of two.
-      rows: [2, n], the weights of the leaves in the unit, and its dot products with the leaves.
-      length: [], that which the unit would have if nothing cancelled.
-    """
-
-    scale: jax.Array
-    rows: jax.Array
-    length: jax.Array
-
-
-def adasum_rule(tree: Tree) -> Rule:
-    r"""Returns the rule of Adasum along a tree, whose leaves are the workers, or nodes that were combined before.
+def adasum_weights(products: Products, *, tree: Tree) -> jax.Array:
+    r"""Returns the weights of Adasum along a tree, from the dot products of the nodes at its leaves.
 
     .. math:: R = \sum_i w_i \frac{g_i}{s_i}
 
     A result of the tree is a combination of its leaves, and so is every node on the way; the dot products of two nodes
-    follow from those of the leaves. So vectors are folded that have an element for each leaf.
+    follow from those of the leaves. So each level is a list of scales, units and the Gram matrix of these units. A unit
+    keeps its scale apart, because dot products with it would leave the range of float32, and the direction of a tiny
+    gradient still matters: it takes away the projection of a huge one.
 
-    >>> products = Products(jnp.eye(2), jnp.array([2.0, 4.0]), jnp.ones(2, bool))
-    >>> adasum_rule(Tree(2))(products, ())[0]
+    Args:
+      products: of the leaves of the tree, n of them.
+      tree: over the n leaves, in groups or not.
+
+    Returns:
+      [n], weights of the units.
+
+    >>> adasum_weights(Products(jnp.eye(2), jnp.array([2.0, 4.0]), jnp.ones(2, bool)), tree=Tree(2))
     Array([2., 4.], dtype=float32)
     """
+    if tree.adds:
+        groups, shares = _sums_of_groups(products, tree.group_size)
+        return (adasum_weights(groups, tree=tree.above(tree.group_size))[:, None] * shares).ravel()
+    # Leaves of a perfect tree, with zero vectors where a node goes up unpaired.
+    places = tree.places()
+    scale = jnp.pad(products.scales, (0, 1))[places]
+    gram = jnp.pad(products.gram, (0, 1))[places[:, None], places]
+    weights = jnp.ones_like(scale)  # of each leaf in the unit of its node
+    noise = jnp.sqrt(_NOISE_ULPS * jnp.finfo(gram.dtype).eps)
+    terms = jnp.sqrt(jnp.diagonal(gram))  # the length that a node would have if nothing cancelled
+    while (num_pairs := len(scale) // 2) > 0:
+        left, right = 2 * np.arange(num_pairs), 2 * np.arange(num_pairs) + 1
+        uu, vv, uv = gram[left, left], gram[right, right], gram[left, right]
+        # A squared norm that is the rounding noise of a vector that cancels out is that of the zero vector: the
+        # direction of such a vector is noise too, and Adasum, discontinuous at 0, would take its projection away from
+        # whatever it meets; as zero it is only added. So of two gradients that cancel to a residue r (relative to
+        # them), the Gram form knows the direction to about eps / r^2, the vectors themselves to eps / r.
+        uu = jnp.where(uu < (noise * terms[left]) ** 2, 0, uu)
+        vv = jnp.where(vv < (noise * terms[right]) ** 2, 0, vv)
+        alpha, beta = coefficients(scale[left], scale[right], uv=uv, uu=uu, vv=vv)
+        scale = power_of_two(jnp.maximum(jnp.abs(alpha), jnp.abs(beta)))  # [pairs]
+        shares = jnp.stack([alpha, beta], axis=-1) / nonzero(scale)[:, None]  # [pairs, 2]
+        blocks = (shares[..., None, None] * gram.reshape(num_pairs, 2, num_pairs, 2)).sum(1)
+        gram = (shares[None] * blocks).sum(-1)  # [pairs, pairs]
+        terms = (jnp.abs(shares) * terms.reshape(-1, 2)).sum(-1)
+        weights = (weights.reshape(num_pairs, 2, -1) * shares[..., None]).ravel()
+    return scale[0] * weights[np.argsort(places, kind="stable")[: tree.num_nodes]]
 
-    def rule(products: Products, state: Any) -> tuple[jax.Array, Any]:
-        units = jnp.eye(tree.num_nodes, dtype=products.gram.dtype)
-        leaves = _Node(products.scales, jnp.stack([units, products.gram], axis=1), products.unit_norms)
-        root = fold(_pair, leaves, tree, add=_add)
-        return root.scale * root.rows[0], state
 
-    return rule
+def adasum_rule(tree: Tree) -> Rule:
+    """Returns ``adasum_weights`` as a rule, whose state is nothing."""
+    return lambda products, state: (adasum_weights(products, tree=tree), state)
 
 
-def _pair(a: _Node, b: _Node) -> _Node:
-    noise = jnp.sqrt(_NOISE_ULPS * jnp.finfo(a.scale.dtype).eps)
-    (aw, ad), (bw, bd) = a.rows, b.rows
-    uu, vv, uv = jnp.sum(aw * ad), jnp.sum(bw * bd), jnp.sum(aw * bd)
-    # A squared norm that is the rounding noise of a vector that cancels out is that of the zero vector: the direction
-    # of such a vector is noise too, and Adasum, discontinuous at 0, would take its projection away from whatever it
-    # meets; as zero it is only added. So of two gradients that cancel to a residue r (relative to them), the Gram form
-    # knows the direction to about eps / r^2, the vectors themselves to eps / r.
-    uu = jnp.where(uu < (noise * a.length) ** 2, 0, uu)
-    vv = jnp.where(vv < (noise * b.length) ** 2, 0, vv)
-    return _combination(a, b, *coefficients(a.scale, b.scale, uv=uv, uu=uu, vv=vv))
-
-
-def _add(a: _Node, b: _Node) -> _Node:
-    return _combination(a, b, a.scale, b.scale)
-
-
-def _combination(a: _Node, b: _Node, alpha: jax.Array, beta: jax.Array) -> _Node:
-    """Returns alpha times the unit of a plus beta times that of b."""
-    scale = power_of_two(jnp.maximum(jnp.abs(alpha), jnp.abs(beta)))
-    x, y = alpha / nonzero(scale), beta / nonzero(scale)
-    length = jnp.abs(x) * a.length + jnp.abs(y) * b.length
-    return _Node(scale, x * a.rows + y * b.rows, length)
+def _sums_of_groups(products: Products, size: int) -> tuple[Products, jax.Array]:
+    """Returns the products of the sums of groups, and what share of its sum's unit each unit has, [groups, size]."""
+    scales = products.scales.reshape(-1, size)
+    largest = scales.max(1)
+    shares = scales / nonzero(largest)[:, None]
+    blocks = products.gram.reshape(*shares.shape, *shares.shape)
+    gram = jnp.einsum("ai,aibj,bj->ab", shares, blocks, shares, precision="highest")
+    return Products(gram, largest, products.present.reshape(-1, size).any(1)), shares

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
+import numpy as np
 from jax import numpy as jnp
 
 # How many lanes of a device are folded at once, a power of two. With all pairs of n lanes, each lane takes part in n
@@ -65,6 +66,23 @@ class Tree(NamedTuple):
         Tree(num_nodes=4, group_size=2, within='sum')
         """
         return Tree(self.num_nodes // size, max(1, self.group_size // size), self.within)
+
+    def places(self) -> np.ndarray:
+        """Returns the same tree as a perfect one: the node at each of its 2^k leaves, or num_nodes where a zero is.
+
+        >>> Tree(3).places().tolist()  # ((0, 1), 2)
+        [0, 1, 2, 3]
+        >>> Tree(6, group_size=3).places().tolist()  # (((0, 1), 2), ((3, 4), 5))
+        [0, 1, 2, 6, 3, 4, 5, 6]
+        """
+        places = np.full((_next_power(self.num_nodes // self.group_size), _next_power(self.group_size)), self.num_nodes)
+        nodes = np.arange(self.num_nodes).reshape(-1, self.group_size)
+        places[: len(nodes), : self.group_size] = nodes
+        return places.ravel()
+
+
+def _next_power(n: int) -> int:
+    return 1 << (n - 1).bit_length()
 
 
 def fold(
