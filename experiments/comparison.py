@@ -11,7 +11,7 @@ from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Row, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
 from experiments.significance import holm, paired
-from experiments.tuning import ACCURACY, NAMED_STAGES, Score, Tuned
+from experiments.tuning import ACCURACY, NAMED_STAGES, Score, Tuned, listed
 
 PARTS = ("selection", "runs", "reduce", "findings", "table", "draw", "tuned")  # of an experiment
 Along = Literal["epoch", "simulated_seconds", "wall_seconds"]
@@ -89,7 +89,7 @@ class Comparison:
         ties = "" if self.floor is None else f" Rates that end at {100 * self.floor:g} % or less are equally bad."
         return (
             f"Each method's learning rate: {by} on the validation split, mean of 3 seeds, of "
-            f"{_listed(self.rates['laptop'])}, a grid that goes on by its own ratio until the pick is inside.{ties}"
+            f"{listed(self.rates['laptop'])}, a grid that goes on by its own ratio until the pick is inside.{ties}"
         )
 
     @property
@@ -183,7 +183,3 @@ class Comparison:
             return f"{len(reached)} of {len(found)} runs get there"
         digits, unit = (2, "epochs") if self.along == "epoch" else (0, "s")
         return Sample.of(found, digits=digits, unit=unit)
-
-
-def _listed(rates: Sequence[float]) -> str:
-    return ", ".join(f"{rate:g}" for rate in rates)

@@ -102,6 +102,40 @@ def welch(
     return Contrast(method="Welch's t-test", difference=difference, low=low, high=high, effect=effect, p=p, **shown)
 
 
+def welch_against(
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    *,
+    by: float,
+    compared: str,
+    side: Side,
+    unit: str = "",
+    digits: int = 2,
+) -> Contrast:
+    """Compares a mean with another one plus a shift, such as a margin of non-inferiority; shows the whole difference.
+
+    Args:
+      ours: one value per run.
+      theirs: the same of the others.
+      by: the shift: the alternative is that the difference is above it, is below it, or is another.
+      compared: what is compared, in words.
+      side: the alternative, as of `welch`.
+      unit: unit of the values, for texts.
+      digits: digits of the difference in texts.
+
+    Raises:
+      TooFewRuns: as of `welch`.
+
+    >>> print(welch_against([3.0, 3.1, 2.9], [3.1, 3.2, 3.0], by=-0.5, compared="a not below b by 0.5", side="greater"))
+    a not below b by 0.5: -0.10 [-0.33, +0.13], g = -0.80, p = 0.004, n = 3 and 3
+    """
+    shown: dict[str, Any] = {"compared": compared, "unit": unit, "digits": digits}
+    shifted = welch([value - by for value in ours], theirs, side=side, **shown)
+    sides = "two-sided" if side == "two-sided" else "one-sided"
+    method = f"{sides} Welch's t-test against {by:.4g}{unit and f' {unit}'}"
+    return dataclasses.replace(welch(ours, theirs, side="two-sided", **shown), p=shifted.p, method=method)
+
+
 def paired(
     ours: Sequence[float], theirs: Sequence[float], *, compared: str, side: Side, unit: str = "", digits: int = 2
 ) -> Contrast:

@@ -28,6 +28,26 @@ def epochs(
     return found | ({} if log is None else {"log_every_epochs": log}) | {"keep_checkpoints": 1}
 
 
+def listed(values: Sequence[float]) -> str:
+    """Returns the values of a grid as text.
+
+    >>> listed((0.1, 0.2, 4.0))
+    '0.1, 0.2, 4'
+    """
+    return ", ".join(f"{value:g}" for value in values)
+
+
+def steps(total: int, *, evaluate: int, log: int) -> dict[str, Any]:
+    """Returns overrides for a run of so many steps, of a config that has epochs; all arguments are in steps.
+
+    >>> steps(8, evaluate=2, log=1)["eval_every_epochs"] is None
+    True
+    """
+    none = {key: None for key in ("train_epochs", "eval_every_epochs", "checkpoint_every_epochs")}
+    every = {"eval_every_steps": evaluate, "log_every_steps": log, "checkpoint_every_steps": total}
+    return {**none, "train_steps": total, **every}
+
+
 class Score(NamedTuple):
     """How good a value is, by its tuning runs: larger is better, and a run that is not finite is worst.
 

@@ -11,11 +11,11 @@ from reducers.apart import Apart
 from reducers.batch_rules import RULES, BatchRule, Noise, stays
 from reducers.clock import first_of_round, of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
-from reducers.combine import combiner_of
+from reducers.combine import combiner_of, while_waiting
 from reducers.communication import overflowed
 from reducers.mean import mean
 from reducers.options import check_options
-from reducers.record import counts, everybody
+from reducers.record import counts
 from reducers.reducer import Combine, Reducer
 from reducers.registry import Block
 
@@ -143,9 +143,7 @@ def adaptive_batch(
             return reduced, as_own(inner, axes), (larger, after), arrived
 
         def go_on(inner):
-            nothing = jax.tree.map(lambda g: jnp.zeros(g.shape, g.dtype), updates)
-            inner = as_own(everybody(inner, num_workers=num_workers(axes)), axes)
-            return nothing, inner, (steps, of_rule), jnp.array(False)
+            return *while_waiting(updates, inner, axes), (steps, of_rule), jnp.array(False)
 
         reduced, inner, (larger, of_rule), arrived = lax.cond(due, hand_on, go_on, state.combine)
         total = lax.cond(arrived, lambda t: jax.tree.map(jnp.zeros_like, t), lambda t: t, as_own(total, axes))

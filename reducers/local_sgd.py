@@ -8,11 +8,10 @@ from jax import numpy as jnp
 
 from reducers.apart import Apart
 from reducers.clock import first_of_round, latest, of_round, own_seconds
-from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
-from reducers.combine import combiner_of
+from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers
+from reducers.combine import combiner_of, while_waiting
 from reducers.communication import overflowed
 from reducers.options import check_options, check_static
-from reducers.record import everybody
 from reducers.reducer import Combine, Reducer
 
 
@@ -136,8 +135,7 @@ def local_sgd(
             return reduced, as_own(inner, axes), agreed(~jnp.asarray(overflowed(inner)), axes)
 
         def go_on(inner):
-            nothing = jax.tree.map(lambda d: jnp.zeros(d.shape, d.dtype), updates)
-            return nothing, as_own(everybody(inner, num_workers=num_workers(axes)), axes), jnp.array(False)
+            return *while_waiting(updates, inner, axes), jnp.array(False)
 
         def rest(drift):
             return jax.tree.map(jnp.subtract, drift, sent) if delay_steps else jax.tree.map(jnp.zeros_like, drift)

@@ -34,10 +34,18 @@ def anything(labels=None, *, end=0.98):
         "accuracy": [end * (1 - 0.5**step) for step in steps[:-1]] + [end],
         "bits_per_dim": losses,
         "masked_lm_loss": losses,
+        "loss": losses,
+        "sent_bytes": [1e6 * step for step in steps],
         "staleness_mean": 7.0,
         "staleness_max": 12.0,
         "bytes_per_worker": 1e6,
         "examples_per_second": 1e3,
+        "gradient_seconds": 1e-3,
+        "examples": [320 * step for step in steps],
+        "updates": [10.0 * step for step in steps],
+        "length": 1.0,
+        "length_of_mean": 0.5,
+        "cosine": 0.1,
     }
 
 

@@ -155,6 +155,17 @@ def checkpoint_of(workdir, setup, which="latest"):
         return checkpoints.restore(abstract(setup), which=which)
 
 
+def without_clock(workdir):
+    """Returns a run's records without the fields that differ from run to run."""
+    found = runs.read(pathlib.Path(workdir) / "metrics.jsonl")
+    return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in found]
+
+
+def records(workdir, kind="train"):
+    """Returns those of ``without_clock`` that are of one kind."""
+    return [record for record in without_clock(workdir) if record["kind"] == kind]
+
+
 def largest_difference(one, other):
     return max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
 

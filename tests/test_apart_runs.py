@@ -20,7 +20,7 @@ import runs
 import train
 from configs import flags
 from tests.softmax_digits import stepper_of
-from tests.stepper import Stepper, after_each_call, checkpoint_of, largest_difference, same_bits, setup_of
+from tests.stepper import Stepper, after_each_call, checkpoint_of, largest_difference, records, same_bits, setup_of
 from training import dry_run
 from training.checkpoints import params_of, restore_params
 from training.setup import make_setup
@@ -52,11 +52,6 @@ def run(workdir, *more, num_devices=2):
 
 def load():
     return make_setup(flags.load(f"{ROOT}/configs/digits.py", list(RUN)))
-
-
-def records(workdir, kind="train"):
-    found = [record for record in runs.read(pathlib.Path(workdir) / "metrics.jsonl") if record["kind"] == kind]
-    return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in found]
 
 
 @pytest.fixture(scope="module")

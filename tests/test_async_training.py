@@ -11,10 +11,18 @@ from absl.testing import flagsaver
 
 import asynchronous
 import models
-import runs
 import train
 from configs import flags
-from tests.stepper import Normalised, Stepper, after_each_call, checkpoint_of, largest_difference, same_bits, setup_of
+from tests.stepper import (
+    Normalised,
+    Stepper,
+    after_each_call,
+    checkpoint_of,
+    largest_difference,
+    records,
+    same_bits,
+    setup_of,
+)
 from training import dry_run
 from training.setup import make_setup
 
@@ -49,11 +57,6 @@ def load(*more):
 
 def final_state(workdir, *more):
     return checkpoint_of(workdir, load(*more))[1]["state"]
-
-
-def records(workdir, kind="train"):
-    found = [record for record in runs.read(pathlib.Path(workdir) / "metrics.jsonl") if record["kind"] == kind]
-    return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in found]
 
 
 @pytest.fixture(scope="module")

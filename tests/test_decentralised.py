@@ -15,10 +15,18 @@ from jax import numpy as jnp
 
 import asynchronous
 import models
-import runs
 import train
 from configs import flags
-from tests.stepper import Normalised, Stepper, after_each_call, checkpoint_of, largest_difference, same_bits, setup_of
+from tests.stepper import (
+    Normalised,
+    Stepper,
+    after_each_call,
+    checkpoint_of,
+    largest_difference,
+    records,
+    same_bits,
+    setup_of,
+)
 from training import dry_run, step_plan
 from training.setup import make_setup
 from training.train_state import STATE_AXES
@@ -342,11 +350,6 @@ def run(workdir, *more):
 
 def load():
     return make_setup(flags.load(f"{ROOT}/configs/digits.py", list(RUN)))
-
-
-def records(workdir, kind="train"):
-    found = [record for record in runs.read(pathlib.Path(workdir) / "metrics.jsonl") if record["kind"] == kind]
-    return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in found]
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 
-import runs
 import train
 from experiments import plot
-from tests.stepper import DATASET, after_each_call, setup_of
+from tests.stepper import DATASET, after_each_call, setup_of, without_clock
 from training import noise_scale
 from training.checkpoints import restore_params
 
@@ -40,11 +39,6 @@ def still(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("still")
     assert start(workdir) == 0
     return workdir
-
-
-def without_clock(workdir):
-    records = runs.read(workdir / "metrics.jsonl")
-    return [{key: value for key, value in r.items() if key not in runs.HOST_CLOCK_FIELDS} for r in records]
 
 
 def gradients_of_examples(params):

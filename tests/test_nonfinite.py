@@ -13,7 +13,7 @@ import runs
 import train
 from configs import flags
 from experiments.experiment import Run as ExperimentRun
-from tests.stepper import Stepper, checkpoint_of, same_bits, setup_of, wrapping
+from tests.stepper import Stepper, checkpoint_of, records, same_bits, setup_of, wrapping
 from training import nonfinite
 from training.setup import make_setup
 from training.train_state import STATE_AXES
@@ -75,11 +75,6 @@ def command(workdir, *more):
 
 def state_at(workdir, step, *more):
     return checkpoint_of(workdir, make_setup(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *more])), step)[1]
-
-
-def records(workdir, kind="train"):
-    found = [r for r in runs.read(pathlib.Path(workdir) / "metrics.jsonl") if r["kind"] == kind]
-    return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in found]
 
 
 def error_line(capsys):

@@ -4,8 +4,9 @@ import math
 import random
 
 import pytest
+from scipy import stats
 
-from experiments.significance import Contrast, equivalent, holm, paired, runs_needed, trend, welch
+from experiments.significance import Contrast, equivalent, holm, paired, runs_needed, trend, welch, welch_against
 
 # Student's sleep data (Biometrika 6, 1908): extra hours of ten patients with two drugs. R's t.test gives, unpaired
 # (Welch), t = -1.8608, df = 17.776, p = 0.07939, interval [-3.3654832, 0.2054832]; paired, t = -4.0621, p = 0.002833,
@@ -21,6 +22,22 @@ def test_sleep_data_give_the_values_of_r():
     assert (pairs.p, pairs.low, pairs.high) == pytest.approx((0.002833, -2.4598858, -0.7001142), rel=1e-3)
     assert found.difference == pairs.difference == pytest.approx(-1.58) and pairs.n == (10,)
     assert paired(FIRST, SECOND, compared="sleep", side="less").p == pytest.approx(0.002833 / 2, rel=1e-3)
+
+
+def test_against_a_shift_p_is_of_the_distance_from_it_and_the_rest_of_the_whole_difference():
+    found = welch_against(FIRST, SECOND, by=-1.0, compared="sleep", side="less", unit="h")
+    error = 1.58 / 1.8608  # by the t of R above
+    assert found.p == pytest.approx(stats.t.cdf((-1.58 + 1.0) / error, 17.776), rel=1e-3)
+    whole = welch(FIRST, SECOND, compared="sleep", side="two-sided")
+    assert (found.difference, found.low, found.high, found.effect) == (
+        whole.difference,
+        whole.low,
+        whole.high,
+        whole.effect,
+    )
+    assert found.method == "one-sided Welch's t-test against -1 h"
+    other = welch_against(FIRST, SECOND, by=-1.0, compared="sleep", side="greater")
+    assert found.p + other.p == pytest.approx(1)
 
 
 def test_false_alarms_are_as_rare_as_alpha_says():

@@ -22,7 +22,7 @@ from configs import flags
 from parallel import Layout
 from runs import files
 from runs.errors import refusing
-from tests.stepper import after_each_call, checkpoint_of
+from tests.stepper import after_each_call, checkpoint_of, without_clock
 from training.checkpoints import params_of, restore
 from training.setup import make_setup
 
@@ -64,11 +64,6 @@ def setup():
 def final_state(workdir):
     step, found = checkpoint_of(workdir, setup())
     return step, jax.tree.leaves(found)
-
-
-def without_clock(workdir):
-    records = runs.read(pathlib.Path(workdir) / "metrics.jsonl")
-    return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in records]
 
 
 def assert_same_run(workdir, reference):

@@ -382,6 +382,131 @@ def real_backup(rows):
     return decided(all_significant([stats.ttest_rel(ours, other, alternative="less").pvalue for other in others]))
 
 
+def delayed_averaging(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["delay"]].append(np.nan_to_num(100 * row["accuracy"][-1]))
+    if not np.mean(ends[0]) > 90:
+        return "not tested"
+
+    def p_values(side):
+        least = np.array(ends[0]) - 0.25
+        return [stats.ttest_ind(ends[d], least, equal_var=False, alternative=side).pvalue for d in (1, 2, 4)]
+
+    if all_significant(p_values("greater")):
+        return HELD
+    return FAILED if rejected(p_values("less")).any() else "not tested"
+
+
+def diloco(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["workers"], row["every"]].append(row["loss"][-1])
+    if not np.isfinite(list(ends.values())).all() or not np.mean(ends[8, 0]) < 2.5:
+        return "not tested"
+
+    def p_values(side):
+        limits = (np.array(ends[8, 0]) + 0.02 * np.mean(ends[8, 0]), ends[1, 0])
+        pairs = zip((ends[8, 50], ends[1, 50]), limits, strict=True)
+        return [stats.ttest_ind(*pair, equal_var=False, alternative=side).pvalue for pair in pairs]
+
+    if all_significant(p_values("less")):
+        return HELD
+    return FAILED if rejected(p_values("greater")).any() else "not tested"
+
+
+def outer_merge(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["workers"], row["present"], row["merge"]].append(row["loss"][-1])
+    cells = [(m, "all") for m in (2, 4, 8, 16)] + [(m, "quorum") for m in (4, 8, 16)]
+    means = [np.mean(ends[*cell, "mean"]) for cell in cells]
+    if not np.isfinite(list(ends.values())).all() or max(means) >= 0.5:
+        return "not tested"
+    p_values, beyond = [], False
+    for cell, mean in zip(cells, means, strict=True):
+        for merge in ("adasum", "radial_directional"):
+            ours, theirs = np.array(ends[*cell, merge]), ends[*cell, "mean"]
+            sides = ((ours + 0.1 * mean, "greater"), (ours - 0.1 * mean, "less"))
+            p_values.append(
+                max(stats.ttest_ind(side, theirs, equal_var=False, alternative=word).pvalue for side, word in sides)
+            )
+            interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.9)
+            beyond |= bool(interval.low > 0.1 * mean or interval.high < -0.1 * mean)
+    if all_significant(p_values):
+        return HELD
+    return FAILED if beyond else "not tested"
+
+
+def adaptive_batch(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["task"], row["method"]].append(row["loss"][-1])
+    tasks = ("softmax on digits", "softmax on MNIST", "CNN on digits")
+    if not np.isfinite(list(ends.values())).all() or max(np.mean(ends[t, "SGD"]) for t in tasks) >= math.log(10) / 2:
+        return "not tested"
+
+    def p_values(side):
+        chain = (("adaptive step", "SGD"), ("both", "adaptive step"))
+        return [
+            stats.ttest_ind(*(ends[task, method] for method in pair), equal_var=False, alternative=side).pvalue
+            for task in tasks
+            for pair in chain
+        ]
+
+    if all_significant(p_values("less")):
+        return HELD
+    return FAILED if rejected(p_values("greater")).any() else "not tested"
+
+
+def of_encodings(rows):
+    """Percent at the end and mean bytes of the reported runs, by encoding."""
+    ends, sent = collections.defaultdict(list), collections.defaultdict(list)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["encoding"]].append(np.nan_to_num(100 * row["accuracy"][-1]))
+            sent[row["encoding"]].append(row["sent_bytes"][-1])
+    return {name: np.array(found) for name, found in ends.items()}, {name: np.mean(sent[name]) for name in sent}
+
+
+def dynamic_bits(rows):
+    ends, sent = of_encodings(rows)
+
+    def p_value(one, other, side, by=0.0):
+        return stats.ttest_ind(ends[one] - by, ends[other], equal_var=False, alternative=side).pvalue
+
+    if not np.mean(ends["full"]) > 90 or not p_value("2 bits", "full", "less") < ALPHA:
+        return "not tested"
+    both = list(itertools.product([n for n in ends if "dynamic" in n], [n for n in ends if n.endswith(" bits")]))
+    assert len(both) == 15
+    no_more = [pair for pair in both if sent[pair[0]] <= sent[pair[1]]]
+    above = rejected([p_value(*pair, "greater") for pair in no_more]).any()
+    below = rejected([p_value(*pair, "less") for pair in both if sent[pair[0]] >= sent[pair[1]]]).any()
+    if above and not below:
+        return HELD
+    return FAILED if below or all_significant([p_value(*pair, "less", 0.5) for pair in no_more]) else "not tested"
+
+
+def encodings_compared(rows):
+    ends, _ = of_encodings(rows)
+    if not np.mean(ends["full"]) > 90:
+        return "not tested"
+    pair = [ends["top_k of 1 %"], ends["top_k of 1 % with feedback"]]
+
+    def p_values(sides):
+        least = ends["full"] - 0.5
+        tests = zip(pair, sides, strict=True)
+        return [stats.ttest_ind(of, least, equal_var=False, alternative=side).pvalue for of, side in tests]
+
+    if all_significant(p_values(("less", "greater"))):
+        return HELD
+    return FAILED if rejected(p_values(("greater", "less"))).any() else "not tested"
+
+
 def partitioned_state(rows):
     exact = all(abs(row["measured"] - row["state"]) <= 1e-3 * row["state"] for row in rows if "measured" in row)
     shares = [
@@ -416,6 +541,12 @@ AGAIN = {
         real_clock,
         decentralised_staleness,
         real_backup,
+        delayed_averaging,
+        diloco,
+        outer_merge,
+        adaptive_batch,
+        dynamic_bits,
+        encodings_compared,
         partitioned_state,
     )
 }

@@ -1,9 +1,7 @@
 """Each rule with two of nine workers that send garbage: on digits, each tuned, beside the mean without them."""
 
-import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
 from typing import Any
 
 from experiments import drawing, paper_table
@@ -12,7 +10,7 @@ from experiments.comparison import Comparison
 from experiments.drawing import Figure
 from experiments.experiment import Quoted, Rows, Scale, Table, Verdict, holds
 from experiments.paper_table import Cell
-from experiments.significance import Contrast, Side, holm, welch
+from experiments.significance import holm, welch_against
 
 WORKERS, CORRUPT = 9, [2, 5]
 BROKEN = 10.0  # percentage points below the clean mean: more than that is a failure
@@ -86,26 +84,30 @@ def _ends(rows: Rows, method: str) -> list[float]:
     return [end if math.isfinite(end) else 0.0 for end in ends]
 
 
-def _from_clean(ours: Sequence[float], clean: Sequence[float], *, by: float, side: Side, compared: str) -> Contrast:
-    """Tests a mean against the clean mean minus ``by`` points; the difference is shown as it is."""
-    shown: dict[str, Any] = {"compared": compared, "unit": "points"}
-    shifted = welch([end + by for end in ours], clean, side=side, **shown)
-    method = f"one-sided Welch's t-test against -{by:g} points"
-    return dataclasses.replace(welch(ours, clean, side="two-sided", **shown), p=shifted.p, method=method)
-
-
 def _judge(rows: Rows) -> Verdict:
     clean = _ends(rows, CLEAN)
     if not statistics.fmean(clean) > LEARNED:
         return Verdict.untested(f"The {CLEAN} learns little: it ends at {COMPARISON.accuracy(rows, CLEAN)}.")
     fail = [
-        _from_clean(
-            _ends(rows, name), clean, by=BROKEN, side="less", compared=f"{name} lower by over {BROKEN:g} points"
+        welch_against(
+            _ends(rows, name),
+            clean,
+            by=-BROKEN,
+            side="less",
+            compared=f"{name} lower by over {BROKEN:g} points",
+            unit="points",
         )
         for name in FAIL
     ]
     stand = [
-        _from_clean(_ends(rows, name), clean, by=MARGIN, side="greater", compared=f"{name} within {MARGIN:g} point")
+        welch_against(
+            _ends(rows, name),
+            clean,
+            by=-MARGIN,
+            side="greater",
+            compared=f"{name} within {MARGIN:g} point",
+            unit="points",
+        )
         for name in STAND
     ]
     found = holm([*fail, *stand])

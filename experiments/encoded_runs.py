@@ -1,0 +1,116 @@
+"""Training with encoded gradients: each encoding at its own learning rate, its accuracy at the end, its bytes."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments import datasets, tuning
+from experiments import rows as ask
+from experiments.experiment import Experiment, Row, Rows, Run, Sample, Scale, evaluations_of
+from experiments.tuning import ONE_SEED, Tuned, listed
+
+FULL = "full"
+WORKERS, BATCH = 8, 16
+LEARNED = 90.0  # % of test accuracy that full gradients must end at, or there is nothing to be lost
+STEPS: Mapping[Scale, int] = {"smoke": 40, "laptop": 1000}
+RECIPE = (
+    f"configs/mnist.py with an MLP of 64 hidden units in place of LeNet-5, {BATCH} examples a worker and step, and "
+    f"{STEPS['laptop']:,} steps: momentum SGD, one-cycle schedule. All leaves are encoded, small ones too "
+    "(`min_elements=1`). All workers draw from the same data. What encodings draw at random is the same in all seeds."
+)
+ONE_PICK = (
+    "Each rate is picked with one seed, because other work shared the machine; the tests do not account for the "
+    "uncertainty of the picks."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedRuns:
+    """Encodings side by side, and full gradients among them; ``experiment`` makes a claim of them.
+
+    Attributes:
+      encodings: name -> the block ``config.communication``.
+      rates: learning rates that are tried at first.
+      other_rates: name -> the same of an encoding that needs others.
+    """
+
+    encodings: Mapping[str, Mapping[str, Any]]
+    rates: Sequence[float]
+    other_rates: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def selection(self) -> str:
+        """How learning rates are picked."""
+        others = [f" The grid of {name} begins with {listed(rates)}." for name, rates in self.other_rates.items()]
+        return (
+            "The learning rate of each encoding: most accurate at the end on the validation split, one seed, of "
+            f"{listed(self.rates)}, a grid that goes on by its own ratio until the pick is inside.{''.join(others)}"
+        )
+
+    @property
+    def tuned(self) -> Tuned:
+        """The runs."""
+        return Tuned(
+            points=lambda scale: [{"encoding": name} for name in self.encodings],
+            grid=lambda scale, point: self.other_rates.get(point["encoding"], self.rates),
+            recipe=self._recipe,
+            seeds={"smoke": 1, "laptop": 5},
+            tuning_seeds=ONE_SEED,
+            first=("data",),
+        )
+
+    def experiment(self, **declared: Any) -> Experiment:
+        """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule, and what else is its own."""
+        parts: dict[str, Any] = {
+            "selection": self.selection,
+            "runs": self.tuned.runs,
+            "reduce": evaluations_of("step", "epoch", "accuracy", "sent_bytes"),
+            "basis": lambda rows: self.tuned.basis(rows, model=f"MLP of 64 hidden units, {WORKERS} workers"),
+            "tuned": self.tuned,
+        }
+        return Experiment(**{**parts, **declared})
+
+    def found(self, rows: Rows) -> dict[str, list[Row]]:
+        """Returns the reported rows of each encoding that has some."""
+        return {name: same for name in self.encodings if (same := self.tuned.tests(rows, encoding=name))}
+
+    def ends(self, rows: Rows, name: str) -> list[float]:
+        """Returns the accuracies at the end, in percent; one that is not finite counts as nothing learnt."""
+        ends = [100 * ask.last(row, "accuracy") for row in self.tuned.tests(rows, encoding=name)]
+        return [end if math.isfinite(end) else 0.0 for end in ends]
+
+    def accuracy(self, rows: Rows, name: str) -> Sample:
+        """Returns the accuracy at the end, in percent."""
+        return Sample.of(self.ends(rows, name), digits=2, unit="%")
+
+    def sent(self, rows: Rows, name: str) -> float:
+        """Returns the bytes that a worker sends in a run, mean of the seeds."""
+        return statistics.fmean(ask.last(row, "sent_bytes") for row in self.tuned.tests(rows, encoding=name))
+
+    def learnt_little(self, rows: Rows) -> str:
+        """Returns a sentence if full gradients learn little, so that no encoding could lose anything; else ""."""
+        if statistics.fmean(self.ends(rows, FULL)) > LEARNED:
+            return ""
+        return f"With full gradients little is learnt: the runs end at {self.accuracy(rows, FULL)}."
+
+    def at_the_end(self, rows: Rows) -> str:
+        """Returns the accuracy of each encoding, in words."""
+        return ", ".join(f"{name} {self.accuracy(rows, name)}" for name in self.found(rows))
+
+    def _recipe(self, scale: Scale, *, encoding: str, rate: float) -> Run:
+        data, steps = datasets.image_set(scale), STEPS[scale]
+        block = self.encodings[encoding]
+        overrides = {
+            **data,
+            "model.name": "mlp",
+            "model.hidden_sizes": (64,),
+            "optimizer.learning_rate": rate,
+            "learning_rate_scaling": "none",
+            **{f"communication.{key}": value for key, value in block.items()},
+            "num_workers": WORKERS,
+            "batch_size_per_worker": BATCH,
+            **tuning.steps(steps, evaluate=steps // 10, log=steps // 10),
+        }
+        return Run(labels={"data": data["data.name"]}, spec="configs/mnist.py", overrides=overrides)

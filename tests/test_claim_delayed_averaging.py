@@ -1,0 +1,99 @@
+"""Averages that come late: configs, the verdict for each outcome, and the arithmetic of what is hidden."""
+
+import math
+import random
+
+import pytest
+
+from experiments import report
+from experiments.claims import delayed_averaging
+from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report, without
+
+CLAIM, TUNED = delayed_averaging.EXPERIMENT, delayed_averaging.TUNED
+
+
+def rows(ends=None, *, none=0.97, spread=0.002):
+    """Rows in which each delay ends as no delay does, but for those in ``ends``."""
+
+    def measured(labels):
+        noise = random.Random(str(sorted(labels.items()))).gauss(0, spread)
+        end = {0: none, **(ends or {})}.get(labels["delay"], none) + noise
+        end -= 0.02 * abs(math.log(labels["rate"] / 0.03))
+        end -= 0.1 * (labels["split"] == "validation")  # which no verdict may see
+        return {
+            "step": [500, 1000],
+            "epoch": [1.2, 2.4],
+            "simulated_seconds": [510.0 - 2 * labels["delay"], 1020.0 - 4 * labels["delay"]],
+            "accuracy": [end - 0.1, end],
+            "sent_bytes": [0.5e8, 1e8],
+            "bytes_per_worker": 350_000.0,
+            "gradient_seconds": 0.0004 if labels["seed"] else 0.4,  # one run was disturbed
+        }
+
+    return complete(CLAIM, measured)
+
+
+@pytest.mark.parametrize("scale", list(CLAIM.hours))
+def test_configs_are_what_the_labels_say(scale):
+    for run in some_runs(CLAIM, scale):
+        config, labels = run.config, run.labels
+        reducer = {"name": "local_sgd", "every_steps": 4, "delay_steps": labels["delay"], "from_step": 0}
+        assert {**config["reducer"], **reducer} == config["reducer"] and config["reducer_on"] == "updates"
+        assert config["outer"] == {"name": "none"} and config["num_workers"] == 8
+        assert config["optimizer"]["learning_rate"] == labels["rate"] and config["seed"] == labels["seed"]
+        assert config["train_steps"] % 4 == 0 and config["learning_rate_scaling"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({}, HOLDS),
+        ({"ends": {4: 0.98}}, HOLDS),  # better is not worse
+        ({"ends": {4: 0.969}}, HOLDS),  # worse by a tenth of a point, less than the margin
+        ({"ends": {4: 0.9677}}, UNTESTED),  # near the margin: neither is shown
+        ({"ends": {4: 0.96}}, FAILS),
+        ({"ends": {1: 0.96}}, FAILS),
+        ({"ends": {2: math.nan}}, FAILS),  # it has learnt nothing
+        ({"spread": 0.02}, UNTESTED),
+        ({"none": 0.5}, UNTESTED),
+        ({"none": math.nan}, UNTESTED),
+    ],
+)
+def test_verdicts(changes, word):
+    verdict = CLAIM.verdict(rows(**changes))
+    assert verdict.word == word and len(verdict.contrasts) == (0 if word == UNTESTED else 6)
+
+
+def test_differences_are_those_from_no_delay():
+    within, beyond = (CLAIM.verdict(rows({4: 0.969}, spread=0.0001)).contrasts[i] for i in (2, 5))
+    assert within.compared == "delay 4 not worse by over 0.25" and beyond.compared == "delay 4 worse by over 0.25"
+    for contrast in (within, beyond):
+        assert contrast.difference == pytest.approx(-0.1, abs=0.01) and contrast.corrected == "Holm, 3 tests"
+    assert within.p < 1e-6 and beyond.p > 0.99
+
+
+def test_all_seeds_of_all_delays_are_needed():
+    verdict = CLAIM.verdict(without(rows(), split="test", delay=2, seed=7))
+    assert verdict.word == UNTESTED and "Runs are missing" in verdict.because
+
+
+def test_it_is_reported():
+    found = [{**row, "data": "mnist"} for row in rows()]
+    text = whole_report(CLAIM, found)
+    # 350,000 bytes over 1 Gb/s take 2.8 ms; a step of 0.4 ms hides them from a delay of 7 on.
+    assert "| 2.80 ms |" in text and "| 0.40 ms |" in text and "7 steps, more than a round's 4" in text
+    exposed = {line[0]: line[-1] for line in CLAIM.table(found).cells}
+    assert exposed == {"0": "0.70", "1": "0.60", "2": "0.50", "4": "0.30"}
+    assert str(CLAIM.basis(found)) == "mnist, MLP of 64 hidden units, 8 workers, n = 40"
+    accuracy, waits = report.draw(CLAIM, found).axes
+    assert [line.get_xdata()[0] for line in accuracy.lines[::2]] == [0, 1, 2, 4, 0]
+    assert [line.get_ydata()[0] for line in waits.lines] == [0.25, 0.5, 1.0, 2.0]
+    assert waits.lines[0].get_ydata()[4] == 0  # a communication of one step is hidden from a delay of one on
+
+
+def test_a_gradient_takes_what_it_took_in_the_fastest_lap():
+    train = [{"kind": "train", "step": step, "examples_per_second": 1e4 * step} for step in (1, 4, 2)]
+    last = {"kind": "eval", "step": 4, "epoch": 1.0, "simulated_seconds": 4.0, "accuracy": 0.9, "sent_bytes": 8.0}
+    measured = CLAIM.reduce([*train, {**last, "bytes_per_worker": 2.0}])
+    assert measured["gradient_seconds"] == 16 / 4e4 and measured["bytes_per_worker"] == 2.0
+    assert measured["accuracy"] == [0.9] and not set(measured) & set(CLAIM.runs("laptop", [])[0].labels)
