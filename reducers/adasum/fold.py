@@ -1,6 +1,5 @@
 """Adasum in the space of coefficients: the tree is folded over dot products alone."""
 
-
 import jax
 import numpy as np
 from jax import numpy as jnp

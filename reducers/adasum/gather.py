@@ -1,6 +1,5 @@
 """Adasum by gathering all gradients and folding them: the readable reference, and best for small layers."""
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -9,9 +8,12 @@ from jax import numpy as jnp
 from reducers.adasum.fold import adasum_rule
 from reducers.adasum.pair import pair
 from reducers.adasum.tree import Tree, fold
-from reducers.collectives import Combined, gather_workers, join
-from reducers.gram.engine import Weighed, alike, products_of
+from reducers.collectives import Combined, cut, gather_workers, join
+from reducers.gram.engine import Weighed, products_of
 from reducers.gram.scales import wide
+
+# Layers of fewer elements are folded together, padded to one length; larger ones one by one.
+_TOGETHER_ELEMENTS = 8192
 
 
 def gather_and_fold(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], present: jax.Array) -> Combined:
@@ -33,8 +35,21 @@ def gather_and_fold(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str
     """
     block = gather_workers(join(vectors, axis=2), axes)  # (devices, blocks, k, M)
     nodes = jnp.moveaxis(wide(block), 0, 1).reshape(*present.shape, -1)  # (blocks, n, M)
-    rows = alike(nodes, [x.shape[2] for x in vectors])  # (layers, blocks, n, m) each
-    folded = [jnp.vectorize(functools.partial(fold, pair, tree=tree), signature="(n,m)->(m)")(r) for r in rows]
-    products = products_of(lambda: [r.reshape(-1, *r.shape[2:]) for r in rows], present=present)  # dropped if unread
+    layers = cut(nodes, [x.shape[2] for x in vectors])
+    products = products_of(lambda: layers, present=present)  # dropped if unread
     weights, _ = jax.vmap(adasum_rule(tree))(products, ())
-    return [result for of_layers in folded for result in of_layers], Weighed(products, weights, ())
+    return _fold_layers(layers, tree), Weighed(products, weights, ())
+
+
+def _fold_layers(layers: Sequence[jax.Array], tree: Tree) -> list[jax.Array]:
+    """Folds the nodes of each layer along a tree, [blocks, n, m] -> [blocks, m]; small ones padded to one length."""
+    sizes = [x.shape[2] for x in layers]
+    together = [i for i, size in enumerate(sizes) if size < _TOGETHER_ELEMENTS]
+    alone = [[i] for i, size in enumerate(sizes) if size >= _TOGETHER_ELEMENTS]
+    results: dict[int, jax.Array] = {}
+    for batch in filter(None, [together, *alone]):
+        longest = max(sizes[i] for i in batch)
+        padded = jnp.stack([jnp.pad(layers[i], ((0, 0), (0, 0), (0, longest - sizes[i]))) for i in batch])
+        folded = fold(jnp.vectorize(pair, signature="(m),(m)->(m)"), jnp.moveaxis(padded, 2, 0), tree)
+        results |= dict(zip(batch, folded, strict=True))
+    return [results[i][:, :size] for i, size in enumerate(sizes)]
