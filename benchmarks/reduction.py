@@ -104,10 +104,10 @@ def exchange(
         def there_and_back(places, bucket):
             del places
             whole = from_slices(make(to_slices(bucket, devices), devices), [x.shape[1] for x in bucket], devices)
-            return [(x, None) for x in whole]
+            return whole, None
 
-        sent = in_buckets(there_and_back, [gather_workers(x.ravel(), lanes) for x in flat], axis_name=devices)
-        results = [x.reshape(leaf.shape) for (x, _), leaf in zip(sent, flat, strict=True)]
+        sent, _ = in_buckets(there_and_back, [gather_workers(x.ravel(), lanes) for x in flat], axis_name=devices)
+        results = [x.reshape(leaf.shape) for x, leaf in zip(sent, flat, strict=True)]
         return jax.tree.unflatten(treedef, results), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)

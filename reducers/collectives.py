@@ -10,12 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
 from reducers import backend
 
 AxisName: TypeAlias = str | tuple[str, ...]
+
+# What was made of each vector, an array or several, and how: a tree of arrays with a leading axis of vectors, or None.
+Combined: TypeAlias = tuple[list[Any], Any]
 
 # A bucket begins when the one so many before it has ended: one is sent while another is computed with.
 IN_FLIGHT = 2
@@ -105,6 +109,19 @@ def devices_and_lanes(axis_name: AxisName) -> tuple[tuple[str, ...], tuple[str, 
     """Returns the axes of a mesh's devices, and those that are vmapped, along which gathering sends nothing."""
     axes, of_mesh = axes_of(axis_name), jax.sharding.get_abstract_mesh().manual_axes
     return tuple(axis for axis in axes if axis in of_mesh), tuple(axis for axis in axes if axis not in of_mesh)
+
+
+def split_axes(axis_name: AxisName) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the axes of devices, none if there is one device alone, and those of lanes.
+
+    Raises:
+      ValueError: if lanes do not come last.
+    """
+    axes = axes_of(axis_name)
+    devices, lanes = devices_and_lanes(axes)
+    if (*devices, *lanes) != axes:
+        raise ValueError(f"axis_name={axes!r}: vmapped axes ({', '.join(lanes)}) must come after those of devices")
+    return devices if num_workers(devices) > 1 else (), lanes
 
 
 # ---- one array -----------------------------------------------------------------------------------------------------
@@ -206,20 +223,29 @@ def by_size(
     vectors: Sequence[jax.Array],
     *,
     num_gradients: int,
-    small: Callable[[list[jax.Array]], list[Any]],
-    large: Callable[[list[jax.Array]], list[Any]],
-) -> list[Any]:
+    small: Callable[[list[jax.Array]], Combined],
+    large: Callable[[list[jax.Array]], Combined],
+) -> Combined:
     """Combines vectors, [..., m], that are ``too_small`` in one way and the others in another; keeps their order.
 
-    >>> by_size([jnp.ones(2), jnp.ones(100)], num_gradients=2, small=lambda xs: ["small"], large=lambda xs: ["large"])
-    ['small', 'large']
+    >>> small, large = (lambda xs, word=word: ([word for _ in xs], None) for word in ("small", "large"))
+    >>> by_size([jnp.ones(100), jnp.ones(2)], num_gradients=2, small=small, large=large)
+    (['large', 'small'], None)
     """
-    results: dict[int, Any] = {}
-    for is_small, combine in ((True, small), (False, large)):
+    parts = []
+    for combine, is_small in ((small, True), (large, False)):
         places = [i for i, x in enumerate(vectors) if too_small(x.shape[-1], num_gradients=num_gradients) == is_small]
         if places:
-            results |= dict(zip(places, combine([vectors[i] for i in places]), strict=True))
-    return [results[i] for i in range(len(vectors))]
+            parts.append((places, combine([vectors[i] for i in places])))
+    return _in_order(parts)
+
+
+def _in_order(parts: Sequence[tuple[list[int], Combined]]) -> Combined:
+    """Puts together what was combined apart, by the places of the vectors."""
+    back = np.argsort([i for places, _ in parts for i in places])
+    results = [x for _, (xs, _) in parts for x in xs]
+    how = jax.tree.map(lambda *x: jnp.concatenate(x)[back], *(how for _, (_, how) in parts))
+    return [results[i] for i in back], how
 
 
 def slice_size(num_elements: int, axes: tuple[str, ...]) -> int:
@@ -238,9 +264,13 @@ def to_slices(vectors: Sequence[jax.Array], axes: tuple[str, ...]) -> jax.Array:
       This device's slices of all gradients, [devices * k, M], one vector after the other, padded with zeros to
       ``slice_size`` each. Types are kept.
     """
+    num_rows = len(vectors[0]) * num_workers(axes)
     padded = [jnp.pad(x, ((0, 0), (0, -x.shape[1] % num_workers(axes)))) for x in vectors]
-    block = join([x.reshape(len(x), num_workers(axes), -1) for x in padded], axis=2)  # (k, devices, M)
-    return lax.all_to_all(block, axes, split_axis=1, concat_axis=0).reshape(-1, block.shape[2])
+    slices = [x.reshape(len(x), num_workers(axes), -1).swapaxes(0, 1) for x in padded]  # (devices, k, width)
+    block = join([x.reshape(num_rows, -1) for x in slices], axis=1)
+    # Tiled, the result comes in the shape in which it is used. Through another one XLA on CPU would join it once for
+    # each use.
+    return lax.all_to_all(block, axes, split_axis=0, concat_axis=0, tiled=True)
 
 
 def from_slices(slices: jax.Array, sizes: Sequence[int], axes: tuple[str, ...]) -> list[jax.Array]:
@@ -310,36 +340,37 @@ def map_together(reduce: Callable[[jax.Array], jax.Array], tree: Any, *, axis_na
 
 
 def in_buckets(
-    reduce: Callable[[list[int], list[jax.Array]], list[tuple[jax.Array, Any]]],
+    reduce: Callable[[list[int], list[jax.Array]], Combined],
     vectors: Sequence[jax.Array],
     *,
     axis_name: tuple[str, ...],
-) -> list[tuple[jax.Array, Any]]:
+) -> Combined:
     """Applies ``reduce`` to buckets of vectors; the number of calls follows the bytes, not the number of vectors.
 
     Where nothing is sent, all vectors are one bucket.
 
     Args:
-      reduce: takes the places of vectors and the vectors; returns for each a vector and any other value.
+      reduce: takes the places of vectors and the vectors.
       vectors: arrays of the same dtype in any number of dimensions.
       axis_name: the devices that they are reduced over; empty for one device.
 
-    >>> double = lambda places, bucket: [(2 * x, place) for x, place in zip(bucket, places)]
+    >>> double = lambda places, bucket: ([2 * x for x in bucket], jnp.array(places))
     >>> in_buckets(double, [jnp.ones(2), jnp.ones(1)], axis_name=("device",))
-    [(Array([2., 2.], dtype=float32), 0), (Array([2.], dtype=float32), 1)]
+    ([Array([2., 2.], dtype=float32), Array([2.], dtype=float32)], Array([0, 1], dtype=int32))
     """
+    if not vectors:
+        return [], None
     if not axis_name:
-        return reduce(list(range(len(vectors))), list(vectors)) if vectors else []
-    results: dict[int, tuple[jax.Array, Any]] = {}
-    ends: list[jax.Array] = []  # an element of each bucket's result
+        return reduce(list(range(len(vectors))), list(vectors))
+    parts: list[tuple[list[int], Combined]] = []
     for bucket in buckets(vectors):
         chosen = [vectors[i] for i in bucket]
-        if len(ends) >= IN_FLIGHT:
-            chosen = [backend.wait_for(ends[-IN_FLIGHT], vector) for vector in chosen]
-        done = reduce(bucket, chosen)
-        results |= dict(zip(bucket, done, strict=True))
-        ends.append(done[0][0][0])
-    return [results[i] for i in range(len(vectors))]
+        if len(parts) >= IN_FLIGHT:
+            _, (earlier, _) = parts[-IN_FLIGHT]
+            end = jax.tree.leaves(earlier[0])[0].ravel()[0]
+            chosen = [backend.wait_for(end, vector) for vector in chosen]
+        parts.append((bucket, reduce(bucket, chosen)))
+    return _in_order(parts)
 
 
 def buckets(arrays: Sequence[jax.Array]) -> list[list[int]]:

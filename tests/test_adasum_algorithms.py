@@ -12,8 +12,7 @@ import reducers
 from benchmarks.leaves import lenet5, resnet50
 from parallel import AXES, Layout, map_devices
 from reducers.adasum import Tree
-from reducers.adasum.fold import adasum_weights
-from reducers.adasum.lanes import whole_subtrees
+from reducers.adasum.fold import adasum_rule
 from reducers.gram import Products
 from tests.cases import adasum as oracle
 from tests.grid import grid
@@ -83,7 +82,7 @@ def test_all_algorithms_agree_on_the_lanes_of_one_device(algorithm):
 
 @pytest.mark.parametrize("lanes", [24, pytest.param(64, marks=pytest.mark.slow)])
 def test_many_lanes_of_one_device_are_folded_eight_at_a_time(lanes):
-    assert whole_subtrees(lanes, Tree(lanes))[0][0] == Tree(8)
+    assert Tree(lanes).on_one_device(lanes) == 8
     grads = leaves_of(lanes, seed=lanes)
     mask = np.random.default_rng(lanes).random(lanes) < 0.6
     poisoned, present = absent(grads, mask, np.nan), absent(grads, mask, 0)
@@ -128,7 +127,7 @@ def test_nodes_that_cancel_have_no_direction():
     eps = np.float32(1e-7)
     gram = np.array([[1, -1 - eps, 1], [-1 - eps, 1 + 2 * eps, -1], [1, -1, 1]], np.float32)
     products = Products(jnp.asarray(gram), scales=jnp.ones(3), present=jnp.ones(3, bool))
-    weights = jax.jit(functools.partial(adasum_weights, tree=Tree(3)))(products)
+    weights, _ = jax.jit(adasum_rule(Tree(3)))(products, ())
     assert float(weights[2]) == pytest.approx(1, abs=1e-5)
 
 

@@ -1,15 +1,12 @@
 """Adasum in the space of coefficients: the tree is folded over dot products alone."""
 
-import functools
-from typing import Any
-
 import jax
 import numpy as np
 from jax import numpy as jnp
 
 from reducers.adasum.pair import coefficients
 from reducers.adasum.tree import Tree
-from reducers.gram.engine import Weigh
+from reducers.gram.engine import Rule
 from reducers.gram.products import Products
 from reducers.gram.scales import nonzero, power_of_two
 
@@ -37,9 +34,9 @@ def adasum_weights(products: Products, *, tree: Tree) -> jax.Array:
     >>> adasum_weights(Products(jnp.eye(2), jnp.array([2.0, 4.0]), jnp.ones(2, bool)), tree=Tree(2))
     Array([2., 4.], dtype=float32)
     """
-    if tree.within == "sum" and tree.group_size > 1:
+    if tree.adds:
         groups, shares = _sums_of_groups(products, tree.group_size)
-        return (adasum_weights(groups, tree=tree.after_groups())[:, None] * shares).ravel()
+        return (adasum_weights(groups, tree=tree.above(tree.group_size))[:, None] * shares).ravel()
     # Leaves of a perfect tree, with zero vectors where a node goes up unpaired.
     places = tree.places()
     scale = jnp.pad(products.scales, (0, 1))[places]
@@ -66,15 +63,9 @@ def adasum_weights(products: Products, *, tree: Tree) -> jax.Array:
     return scale[0] * weights[np.argsort(places, kind="stable")[: tree.num_nodes]]
 
 
-@functools.cache  # programs are found again by this function
-def weigher(tree: Tree) -> Weigh:
-    """Returns ``adasum_weights`` as the engine calls it: over a leading axis of vectors, with a state of nothing."""
-    over_vectors = jax.vmap(functools.partial(adasum_weights, tree=tree))
-
-    def weigh(products: Products, state: Any) -> tuple[jax.Array, Any]:
-        return over_vectors(products), state
-
-    return weigh
+def adasum_rule(tree: Tree) -> Rule:
+    """Returns ``adasum_weights`` as a rule, whose state is nothing."""
+    return lambda products, state: (adasum_weights(products, tree=tree), state)
 
 
 def _sums_of_groups(products: Products, size: int) -> tuple[Products, jax.Array]:

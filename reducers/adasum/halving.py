@@ -6,68 +6,82 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.adasum.fold import weigher
+from reducers.adasum.fold import adasum_rule
 from reducers.adasum.tree import Tree
-from reducers.collectives import cut, gather_workers, join, num_workers
+from reducers.collectives import Combined, cut, gather_workers, join, num_workers
+from reducers.gram.engine import products_of, weighted_sums
 from reducers.gram.products import Products
-from reducers.gram.scales import nonzero, unit, wide
+from reducers.gram.scales import wide
 
 
-def halving(vectors: Sequence[jax.Array], *, axes: tuple[str, ...]) -> list[tuple[jax.Array, None]]:
+def halving(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], present: jax.Array) -> Combined:
     """Vector halving, distance doubling: each of a pair keeps half of both vectors; in the end all gather the slices.
 
     A layer is then spread over the devices whose gradients it holds, so its dot products are summed over those.
 
     Args:
-      vectors: this device's one node of every layer, [1, m].
-      axes: the devices, outer first; their number is a power of two.
+      vectors: this device's one node of every layer, [1, 1, m].
+      tree: over the devices, whose number is a power of two, without groups.
+      axes: the devices, outer first.
+      present: not needed, since nodes that are absent are zero.
 
     Returns:
-      For every layer the result, [m], and None, since this algorithm measures no telemetry.
+      For every layer the result, [1, m], and None, since this algorithm measures no telemetry.
+
+    Raises:
+      ValueError: for another tree.
 
     Reference: Maleki et al., arXiv 2006.02924, AdasumRVH. Differs from the paper in: slices are gathered by one
     all-gather, not by the mirrored exchanges; dot products carry scales of their own, so that none leaves its range.
     """
+    del present
     num_devices, index = num_workers(axes), lax.axis_index(axes)
-    padded = [jnp.pad(wide(nodes[0]), (0, -nodes.size % num_devices)) for nodes in vectors]
+    if tree.num_nodes > num_devices or tree.group_size > 1 or num_devices & (num_devices - 1):
+        groups = f" in groups of {tree.group_size}" if tree.group_size > 1 else ""
+        raise ValueError(
+            f"algorithm='halving': must be 'gram' or 'gather' for {num_devices} devices that hold "
+            f"{tree.num_nodes // num_devices} subtrees each{groups}; it takes a power of two of devices, and of lanes"
+        )
+    padded = [jnp.pad(wide(nodes.ravel()), (0, -nodes.size % num_devices)) for nodes in vectors]
     held = [vector.reshape(num_devices, -1) for vector in padded]  # chunks; those kept end as chunk ``index``
     widths = [chunks.shape[1] for chunks in held]
     distance = 1
     while distance < num_devices:
         side = (index // distance) % 2  # of the pair, in the order of the tree
-        split = [chunks.reshape(-1, 2, chunks.shape[1]) for chunks in held]
-        kept, sent = (
-            [lax.dynamic_index_in_dim(halves, which, 1, keepdims=False) for halves in split]
-            for which in (side, 1 - side)
-        )
-        received = cut(_from_partner(join(sent, axis=1), axes, distance), widths)  # one message for all layers
-        held = _combine_spread(kept, received, order=side ^ jnp.arange(2), axes=axes, distance=distance)
+        halves = [jnp.moveaxis(chunks.reshape(-1, 2, chunks.shape[1]), 1, 0) for chunks in held]
+        sent = join([lax.dynamic_index_in_dim(both, 1 - side, keepdims=False) for both in halves], axis=1)
+        received = cut(_from_partner(sent, axes, distance), widths)  # one message for all layers
+        kept = [lax.dynamic_index_in_dim(both, side, keepdims=False) for both in halves]
+        rows = [jnp.stack(pair).reshape(1, 2, -1) for pair in zip(kept, received, strict=True)]
+        sums = _combine_spread(rows, order=side ^ jnp.arange(2), axes=axes, distance=distance)
+        held = [x.reshape(-1, width) for x, width in zip(sums, widths, strict=True)]
         distance *= 2
     results = cut(gather_workers(join([chunk[0] for chunk in held]), axes), widths)  # (num_devices, width) each
-    return [(result.reshape(-1)[: nodes.size], None) for result, nodes in zip(results, vectors, strict=True)]
+    return [result.reshape(1, -1)[:, : nodes.size] for result, nodes in zip(results, vectors, strict=True)], None
 
 
-def _combine_spread(kept, received, *, order, axes: tuple[str, ...], distance: int) -> list[jax.Array]:
-    """Returns Adasum of pairs that are spread over 2 * distance devices, all of which find the same weights."""
-    parts = []  # [3, 2] of each layer: dot products, and scales
-    for own, other in zip(kept, received, strict=True):
-        (s_own, u), (s_other, v) = unit(own), unit(other)
-        dot = jnp.vdot(u, v)
-        numbers = jnp.stack([jnp.vdot(u, u), dot, dot, jnp.vdot(v, v), s_own, s_other]).reshape(3, 2)
-        parts.append(numbers[jnp.append(order, 2)][:, order])
-    known = jnp.stack(parts)
-    join_parts = jax.vmap(lambda x: Products.joined(Products(x[:, :2], x[:, 2], jnp.ones(x[:, 2].shape, bool))))
+def _combine_spread(
+    rows: list[jax.Array], *, order: jax.Array, axes: tuple[str, ...], distance: int
+) -> list[jax.Array]:
+    """Returns Adasum of pairs that are spread over 2 * distance devices, all of which find the same weights.
+
+    Args:
+      rows: this device's slices, [1, 2, m] each; its own node of each pair comes first.
+      order: [2], of the pair in the tree; its own inverse.
+      axes: the devices, outer first.
+      distance: between the devices of a pair.
+    """
+    gram, scales, present = products_of(lambda: rows, present=jnp.ones((1, 2), bool))
+    numbers = jnp.concatenate([gram[:, order], scales[:, None]], axis=1)[:, :, order]  # (layers, 3, 2), in tree order
     step = 1
     while step <= distance:
-        products = join_parts(jnp.stack([known, _from_partner(known, axes, step)], axis=1))
-        known = jnp.concatenate([products.gram, products.scales[:, None]], axis=1)
+        parts = jnp.stack([numbers, _from_partner(numbers, axes, step)])
+        gram, scales, _ = Products.joined(Products(parts[:, :, :2], parts[:, :, 2], present[None]))
+        numbers = jnp.concatenate([gram, scales[:, None]], axis=1)
         step *= 2
-    weights, _ = weigher(Tree(2))(products, ())
-    shares = jnp.stack([weights, nonzero(products.scales)], axis=1)[:, :, order]  # own first
-    return [
-        w_own * (own / s_own) + w_other * (other / s_other)
-        for own, other, ((w_own, w_other), (s_own, s_other)) in zip(kept, received, shares, strict=True)
-    ]
+    products = Products(gram[:, order][:, :, order], scales[:, order], present)
+    weights, _ = jax.vmap(adasum_rule(Tree(2)))(products, ())
+    return weighted_sums(lambda: rows, weights, products)
 
 
 def _from_partner(x: jax.Array, axes: tuple[str, ...], distance: int) -> jax.Array:

@@ -1,38 +1,26 @@
 """Adasum: gradients are summed where they are orthogonal and averaged where they are parallel."""
 
 import functools
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, get_args
 
 import jax
-import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.adasum.fold import weigher
+from reducers.adasum.fold import adasum_rule
 from reducers.adasum.gather import gather_and_fold
 from reducers.adasum.halving import halving
-from reducers.adasum.lanes import fold_lanes, whole_subtrees
 from reducers.adasum.tree import Tree
-from reducers.collectives import AxisName, axes_of, by_size, gather_workers, in_buckets, num_workers
-from reducers.gram import groups
+from reducers.backend import sum_neighbours
+from reducers.collectives import AxisName, Combined, by_size, gather_workers, in_buckets, num_workers, split_axes
 from reducers.gram.engine import exchange_slices
-from reducers.gram.reducer import split_axes, take_part
+from reducers.gram.reducer import Telemetry, combining
 from reducers.gram.scales import wide
-from reducers.gram.telemetry import initial_metrics, metrics_of
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
 Algorithm = Literal["gram", "halving", "gather"]
-
-
-class AdasumState(NamedTuple):
-    """State of ``adasum`` with telemetry, the same on all workers.
-
-    Attributes:
-      metrics: of the last update, name -> scalar.
-    """
-
-    metrics: dict[str, Any]
 
 
 def adasum(
@@ -42,7 +30,7 @@ def adasum(
     algorithm: Algorithm = "gram",
     group_size: Annotated[int, "[1, inf)"] = 1,
     within: Literal["mean", "sum", "adasum"] = "mean",
-    telemetry: Literal["off", "on"] = "off",
+    telemetry: Telemetry = "off",
 ) -> Reducer:
     r"""Combines the workers' updates pairwise by Adasum along a tree, layer by layer.
 
@@ -88,77 +76,54 @@ def adasum(
     check_options(adasum, granularity=granularity, algorithm=algorithm, within=within, telemetry=telemetry)
     check_options(adasum, group_size=group_size)
     check_static(group_size=group_size)
-    has_telemetry = telemetry == "on"
-    if has_telemetry and algorithm == "halving":
+    if telemetry == "on" and algorithm == "halving":
         allowed = ", ".join(repr(other) for other in get_args(Algorithm) if other != algorithm)
         raise ValueError(f"algorithm={algorithm!r}: must be one of {allowed} with telemetry")
-    groups.check(granularity)
-    axes = axes_of(axis_name)
 
-    def init_fn(params):
-        if not has_telemetry:
-            return optax.EmptyState()
-        return AdasumState(initial_metrics(groups.members(params, granularity)))
-
-    def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
-        del params, extra_args
-        vectors, restore = groups.split(updates, granularity)
-        tree = Tree.of(num_workers(axes), group_size=group_size, within=within)
-        vectors, present = take_part(vectors, contributes, axes)  # a zero gradient is neutral
+    def combine(vectors: list[jax.Array], state: Any, present: jax.Array) -> Combined:
+        del state
+        tree = Tree.of(len(present), group_size=group_size, within=within)
         if within == "mean" and group_size > 1:  # the sum of shares
-            share = 1 / jnp.maximum(present.reshape(-1, group_size).sum(1)[lax.axis_index(axes) // group_size], 1)
-            vectors = {name: share * wide(vector) for name, vector in vectors.items()}
-        combined = _combine(
-            list(vectors.values()), axes=axes, tree=tree, present=present, algorithm=algorithm, apart=has_telemetry
-        )
-        if has_telemetry:
-            state = AdasumState(metrics_of(dict(zip(vectors, [how for _, how in combined], strict=True))))
-        return restore(dict(zip(vectors, [result for result, _ in combined], strict=True))), state
+            share = 1 / jnp.maximum(present.reshape(-1, group_size).sum(1)[lax.axis_index(axis_name) // group_size], 1)
+            vectors = [share * wide(vector) for vector in vectors]
+        devices, lanes = split_axes(axis_name)
+        if algorithm == "halving" and not devices:
+            devices, lanes = lanes, ()  # as if the lanes were devices
+        nodes = [gather_workers(vector, lanes) for vector in vectors]  # (k, m) each
+        if telemetry == "off" and algorithm != "gather":
+            nodes, tree, present = _fold_lanes(nodes, tree, devices=devices, present=present)
+            if tree.num_nodes == 1:
+                return nodes, None
+        reduce = functools.partial(_ALGORITHMS[algorithm], tree=tree, axes=devices, present=present[None])
+        return in_buckets(lambda places, bucket: reduce(bucket), [x[None] for x in nodes], axis_name=devices)
 
-    return Reducer(init_fn, update_fn, axis_name=axes, takes_mask=True, homogeneous=True)
+    return combining(axis_name, combine, granularity=granularity, telemetry=telemetry)
 
 
-def _combine(
-    vectors: list[jax.Array],
-    *,
-    axes: tuple[str, ...],
-    tree: Tree,
-    present: jax.Array,
-    algorithm: Algorithm,
-    apart: bool,
-) -> list[tuple[jax.Array, Any]]:
-    """Returns the result of every layer, [m], and how it combines the nodes; ``apart`` makes every worker a node."""
-    devices, lanes = split_axes(axes)
-    if algorithm == "halving" and not devices:
-        devices, lanes = axes, ()  # as if the lanes were devices
-    num_devices, num_lanes = num_workers(devices), num_workers(lanes)
-    nodes = [gather_workers(vector, lanes) for vector in vectors]  # (k, m) each
-    if algorithm != "gather" and not apart:
-        subtrees, tree = whole_subtrees(num_lanes, tree)
-        if tree.num_nodes == 1 and subtrees:
-            tree = subtrees.pop()  # all that is left, which needs no other device
-        own = present.reshape(num_devices, num_lanes)[lax.axis_index(devices)]
-        for subtree in subtrees:
-            nodes = fold_lanes(nodes, subtree, present=own)
-            own = own.reshape(-1, subtree.num_nodes).any(1)
-        present = present.reshape(tree.num_nodes, -1).any(1)
-    if algorithm == "halving" and (
-        tree.num_nodes > num_devices or tree.group_size > 1 or num_devices & (num_devices - 1)
-    ):
-        groups = f" in groups of {tree.group_size}" if tree.group_size > 1 else ""
-        raise ValueError(
-            f"algorithm={algorithm!r}: must be 'gram' or 'gather' for {num_devices} devices that hold "
-            f"{tree.num_nodes // num_devices} subtrees each{groups}; it takes a power of two of devices, and of lanes"
-        )
+def _fold_lanes(
+    nodes: list[jax.Array], tree: Tree, *, devices: tuple[str, ...], present: jax.Array
+) -> tuple[list[jax.Array], Tree, jax.Array]:
+    """Folds the subtrees that each device holds whole, [lanes, m]; returns nodes, the tree over them, who is there."""
+    while (size := tree.on_one_device(len(present) // num_workers(devices))) > 1:
+        here = present.reshape(num_workers(devices), -1, size)[lax.axis_index(devices)]  # (blocks, size)
+        blocks = [x.reshape(-1, size, x.shape[1]) for x in nodes]
+        if tree.adds:
+            nodes = [sum_neighbours(wide(x), size)[:, 0] for x in blocks]
+        else:
+            nodes, _ = _fold_products(blocks, tree=Tree(size), axes=(), present=here)
+        tree, present = tree.above(size), present.reshape(-1, size).any(1)
+    return nodes, tree, present
 
-    def reduce(places: list[int], bucket: list[jax.Array]) -> list[tuple[jax.Array, Any]]:
-        del places
-        if algorithm == "halving":
-            return halving(bucket, axes=devices)
-        gather = functools.partial(gather_and_fold, axes=devices, tree=tree, present=present)
-        if algorithm == "gather":
-            return gather(bucket)
-        exchange = functools.partial(exchange_slices, state=(), weigh=weigher(tree), axes=devices, present=present)
-        return by_size(bucket, num_gradients=tree.num_nodes, small=gather, large=exchange)
 
-    return in_buckets(reduce, nodes, axis_name=devices)
+def _fold_products(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], present: jax.Array) -> Combined:
+    """Folds small layers as ``gather_and_fold`` does, and large ones in the space of coefficients."""
+    gather = functools.partial(gather_and_fold, tree=tree, axes=axes, present=present)
+    exchange = functools.partial(exchange_slices, rule=adasum_rule(tree), axes=axes, present=present)
+    return by_size(vectors, num_gradients=tree.num_nodes, small=gather, large=exchange)
+
+
+_ALGORITHMS: dict[str, Callable[..., Combined]] = {
+    "gram": _fold_products,
+    "halving": halving,
+    "gather": gather_and_fold,
+}

@@ -1,6 +1,7 @@
 """The tree along which Adasum combines many gradients, neighbours first."""
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -8,6 +9,10 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 from jax import numpy as jnp
+
+# How many lanes of a device are folded at once, a power of two. With all pairs of n lanes, each lane takes part in n
+# dot products; eight at a time, each lane costs the same whatever their number.
+LANES_TOGETHER = 8
 
 
 class Tree(NamedTuple):
@@ -23,6 +28,11 @@ class Tree(NamedTuple):
     group_size: int = 1
     within: Literal["sum", "adasum"] = "adasum"
 
+    @property
+    def adds(self) -> bool:
+        """Whether groups are added up."""
+        return self.group_size > 1 and self.within == "sum"
+
     @classmethod
     def of(cls, num_workers: int, *, group_size: int, within: str) -> "Tree":
         """Returns the tree over workers, in which the mean of a group is the sum of the workers' shares.
@@ -34,9 +44,28 @@ class Tree(NamedTuple):
             raise ValueError(f"group_size={group_size}: must divide the {num_workers} workers")
         return cls(num_workers, group_size, "adasum" if within == "adasum" else "sum")
 
-    def after_groups(self) -> "Tree":
-        """Returns the tree over the groups."""
-        return Tree(self.num_nodes // self.group_size)
+    def on_one_device(self, num_lanes: int) -> int:
+        """Returns how many neighbouring lanes of a device are folded first, as a subtree that every device holds whole.
+
+        It is a part of a group that is added up, a power of two up to ``LANES_TOGETHER``, or an odd group; 1 if there
+        is none.
+
+        >>> Tree(24).on_one_device(12), Tree(128).on_one_device(64), Tree(16, 8, "sum").on_one_device(4)
+        (4, 8, 4)
+        >>> Tree(12, 6).on_one_device(6), Tree(12, 6).above(2).on_one_device(3), Tree(12, 6).on_one_device(3)
+        (2, 3, 1)
+        """
+        size = math.gcd(num_lanes, self.group_size) if self.group_size > 1 else num_lanes
+        power = min(size & -size, LANES_TOGETHER)
+        return size if self.adds or (power == 1 and size == self.group_size) else power
+
+    def above(self, size: int) -> "Tree":
+        """Returns the tree that is left when so many neighbours are one node each.
+
+        >>> Tree(16, 8, "sum").above(4)
+        Tree(num_nodes=4, group_size=2, within='sum')
+        """
+        return Tree(self.num_nodes // size, max(1, self.group_size // size), self.within)
 
     def places(self) -> np.ndarray:
         """Returns the same tree as a perfect one: the node at each of its 2^k leaves, or num_nodes where a zero is.
@@ -56,7 +85,9 @@ def _next_power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def fold(combine: Callable[[Any, Any], Any], nodes: Any, tree: Tree) -> Any:
+def fold(
+    combine: Callable[[Any, Any], Any], nodes: Any, tree: Tree, *, add: Callable[[Any, Any], Any] = jnp.add
+) -> Any:
     """Folds along the first axis, neighbours first: ((0, 1), (2, 3)), ...
 
     Where a level has an odd node out, its last, it goes up unpaired: 5 nodes fold as (((0, 1), (2, 3)), 4), 6 as
@@ -65,26 +96,23 @@ def fold(combine: Callable[[Any, Any], Any], nodes: Any, tree: Tree) -> Any:
 
     Args:
       combine: of two nodes.
-      nodes: tree of arrays with a leading axis of ``tree.num_nodes``.
+      nodes: an array, or a tree of arrays, with a leading axis of ``tree.num_nodes``.
       tree: its shape.
+      add: the sum of two nodes, of a group that is added up.
 
     >>> fold(lambda a, b: 10 * a + b, jnp.arange(1, 6), Tree(5))  # (((1, 2), (3, 4)), 5)
     Array(1545, dtype=int32)
     >>> fold(lambda a, b: 10 * a + b, jnp.arange(1, 7), Tree(6, group_size=3))  # (((1, 2), 3), ((4, 5), 6))
     Array(1686, dtype=int32)
     """
-    n = tree.num_nodes
     if tree.group_size > 1:
-        inside = combine if tree.within == "adasum" else functools.partial(jax.tree.map, operator.add)
         grouped = jax.tree.map(lambda x: x.reshape(-1, tree.group_size, *x.shape[1:]), nodes)
-        nodes = jax.vmap(lambda group: fold(inside, group, Tree(tree.group_size)))(grouped)
-        return fold(combine, nodes, tree.after_groups())
-    while n > 1:
-        num_pairs = n // 2
-        left = jax.tree.map(lambda x, n=num_pairs: x[0 : 2 * n : 2], nodes)
-        right = jax.tree.map(lambda x, n=num_pairs: x[1 : 2 * n : 2], nodes)
-        paired = jax.vmap(combine)(left, right)
-        if n % 2:
-            paired = jax.tree.map(lambda new, old: jnp.concatenate([new, old[-1:]]), paired, nodes)
-        nodes, n = paired, num_pairs + n % 2
-    return jax.tree.map(lambda x: x[0], nodes)
+        inside = functools.partial(fold, add if tree.adds else combine, tree=Tree(tree.group_size))
+        return fold(combine, jax.vmap(inside)(grouped), tree.above(tree.group_size))
+    if tree.num_nodes == 1:
+        return jax.tree.map(lambda x: x[0], nodes)
+    even = tree.num_nodes // 2 * 2
+    left, right = (jax.tree.map(operator.itemgetter(slice(side, even, 2)), nodes) for side in (0, 1))
+    paired = jax.vmap(combine)(left, right)
+    level = jax.tree.map(lambda new, old: jnp.concatenate([new, old[even:]]), paired, nodes)
+    return fold(combine, level, Tree((tree.num_nodes + 1) // 2))

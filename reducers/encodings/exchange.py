@@ -9,7 +9,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import cut, devices_and_lanes, gather_workers, in_buckets, join, num_workers
+from reducers.collectives import Combined, cut, devices_and_lanes, gather_workers, in_buckets, join, num_workers
 from reducers.encodings.divided import leaving_small
 from reducers.encodings.encoding import (
     Codec,
@@ -38,8 +38,8 @@ Exchange: TypeAlias = Literal["auto", "gather", "scatter"]
 # Up to so many workers their payloads are added up in one expression, which XLA on CPU computes in one pass.
 _MAX_UNROLLED = 16
 
-# (places, vectors) -> (mean, residual) of each
-Reduce: TypeAlias = Callable[[list[int], list[jax.Array]], list[tuple[jax.Array, jax.Array]]]
+# (places, vectors) -> (mean, residual) of each, and nothing of how
+Reduce: TypeAlias = Callable[[list[int], list[jax.Array]], Combined]
 
 
 def exchanged(
@@ -72,7 +72,7 @@ def exchanged(
             names = [name for name in leaves if ways[name] is way]
             of_names = [old[name].ravel() for name in names]
             reduce = way(codec, of_names, [keys[name] for name in names], reduction)
-            done = in_buckets(reduce, [wide(leaves[name]).ravel() for name in names], axis_name=devices)
+            done, _ = in_buckets(reduce, [wide(leaves[name]).ravel() for name in names], axis_name=devices)
             results |= dict(zip(names, done, strict=True))
         shaped = {name: [x.reshape(leaves[name].shape) for x in both] for name, both in results.items()}
         return Sent(*({name: both[i] for name, both in shaped.items()} for i in (0, 1)))
@@ -140,7 +140,7 @@ def by_gather(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.A
         R = \\frac{1}{n} \\sum_i D(c_i)
     """
 
-    def reduce(places: list[int], bucket: list[jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
+    def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
         words, rests, decoders = [], [], []
         for i, x in zip(places, bucket, strict=True):
             p = corrected(x, residuals[i], reduction.contributes)
@@ -150,7 +150,7 @@ def by_gather(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.A
             decoders.append(decoder)
         of_all = cut(gather_workers(join(words), reduction.axes), [x.size for x in words])  # (W, words) each
         totals = [decoder.add_up(rows) for decoder, rows in zip(decoders, of_all, strict=True)]
-        return [(total / reduction.num_counted, rest) for total, rest in zip(totals, rests, strict=True)]
+        return [(total / reduction.num_counted, rest) for total, rest in zip(totals, rests, strict=True)], None
 
     return reduce
 
@@ -169,7 +169,7 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
     n, me = num_workers(reduction.axes), lax.axis_index(reduction.axes)
     is_mine = (jnp.arange(n) == me)[:, None]
 
-    def reduce(places: list[int], bucket: list[jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
+    def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
         words, rests, decoders = [], [], []
         slices = [(_slices(x, n), _slices(residuals[i], n)) for i, x in zip(places, bucket, strict=True)]  # (n, S) each
         numbers = jnp.arange(n + 1)
@@ -191,7 +191,7 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
         gathered = cut(gather_workers(join(owned), reduction.axes), sizes)  # (n, words) each
         means = [jax.vmap(decoder.decode)(rows) for decoder, rows in zip(decoders, gathered, strict=True)]
         results = zip(means, rests, [x.size for x in bucket], strict=True)
-        return [(mean.reshape(-1)[:size], rest.reshape(-1)[:size]) for mean, rest, size in results]
+        return [(mean.reshape(-1)[:size], rest.reshape(-1)[:size]) for mean, rest, size in results], None
 
     return reduce
 

@@ -8,10 +8,9 @@ A *vector* is a group of leaves as one array; all vectors of a call have one dty
 those of its lanes, [k, m].
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -19,144 +18,136 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.backend import dot_products
-from reducers.collectives import cut, from_slices, gather_workers, join, slice_size, to_slices
+from reducers.collectives import cut, from_slices, join, slice_size, to_slices
 from reducers.gram.products import Products
 from reducers.gram.scales import nonzero, power_of_two, wide
 
-# Squared norms between these leave float32 room enough for all dot products of the vectors as they are.
-_PLAIN_SQUARES = (1e-24, 1e24)
+# Norms between these leave float32 room enough for all dot products of the vectors as they are.
+_PLAIN_NORMS = (1e-12, 1e12)
 
-# (products, state) -> (weights of the units, state), all with a leading axis of vectors.
-Weigh = Callable[[Products, Any], tuple[jax.Array, Any]]
+# (Products, state) -> (weights of the units [n], state), for one vector.
+Rule: TypeAlias = Callable[[Products, Any], tuple[jax.Array, Any]]
+
+# Returns gradients, [vectors, n, m] each, of which this device has all of each, or a slice of each. Each branch of a
+# condition calls it for itself: XLA copies what a branch is given, and so it is given the one block of all vectors, not
+# the parts that are cut from it.
+Rows: TypeAlias = Callable[[], list[jax.Array]]
 
 
 class Weighed(NamedTuple):
-    """How vectors were combined; each field with a leading axis of vectors, which ``of`` takes away."""
+    """How vectors were combined; each field with a leading axis of vectors."""
 
     products: Products
     weights: jax.Array  # [vectors, n], of the units
     state: Any
 
-    def of(self, index: int) -> "Weighed":
-        """Returns what belongs to one vector."""
-        return jax.tree.map(lambda x: x[index], self)
-
-
-Combined = list[tuple[jax.Array, Weighed]]  # of each vector the weighted sum, [m], and how it was made
-
 
 def exchange_slices(
-    vectors: Sequence[jax.Array], state: Any, *, weigh: Weigh, axes: tuple[str, ...], present: jax.Array
-) -> Combined:
+    vectors: Sequence[jax.Array], state: Any = (), *, rule: Rule, axes: tuple[str, ...], present: jax.Array
+) -> tuple[list[jax.Array], Weighed]:
     """Combines vectors of which each device then has a slice of all gradients: 2 (n - 1) / n of the bytes.
 
     Args:
-      vectors: this device's gradients of every vector, [k, m].
+      vectors: this device's gradients of every vector, [blocks, k, m]: as many vectors of one size as there are blocks,
+        one where there are several devices.
       state: of the rule, with a leading axis of vectors.
-      weigh: the rule.
+      rule: finds the weights of one vector.
       axes: the devices, outer first; empty if this device has all gradients.
-      present: [n] bool, which of the gradients may be anything but zero, in device order.
+      present: [blocks, n] bool, which of the gradients may be anything but zero, in device order.
 
     Returns:
-      For every vector the result, [m], of the dtype that came in, and how it was made.
+      For every vector the results, [blocks, m], of the dtype that came in, or wide on one device; and how all of them
+      were made.
     """
-    if not axes:
-        sums, weighed = combine_rows([wide(x)[None] for x in vectors], state, weigh=weigh, present=present)
-        return [(result[0], weighed.of(i)) for i, result in enumerate(sums)]
-    sizes = [x.shape[1] for x in vectors]
-    block = to_slices(vectors, axes)  # (n, M)
-    rows = _alike(wide(block), [slice_size(size, axes) for size in sizes])
-    sums, weighed = combine_rows(rows, state, weigh=weigh, axes=axes, present=present)
-    whole = join([x.ravel() for x in sums]).astype(block.dtype)  # (M,)
-    return [(x, weighed.of(i)) for i, x in enumerate(from_slices(whole, sizes, axes))]
+    sizes = [x.shape[2] for x in vectors]
+    widths = [slice_size(size, axes) for size in sizes]
+    block = to_slices([x[0] for x in vectors], axes) if axes else None  # (n, M)
+
+    def rows() -> list[jax.Array]:
+        return [wide(r) for r in (vectors if block is None else alike(block, widths))]
+
+    products = products_of(rows, axes=axes, present=present)
+    weights, state = jax.vmap(rule)(products, state)
+    weights = jnp.where(products.present, weights, 0)
+    results = weighted_sums(rows, weights, products)
+    if block is not None:
+        whole = join([x.ravel() for x in results]).astype(block.dtype)  # (M,)
+        results = [x[None] for x in from_slices(whole, sizes, axes)]
+    return results, Weighed(products, weights, state)
 
 
-def gather_rows(vectors: Sequence[jax.Array], axes: tuple[str, ...]) -> list[jax.Array]:
-    """Gathers all gradients of vectors whole, [n, m] each, in float32 at least: n - 1 times the bytes."""
-    block = join(vectors, axis=1)  # (k, M)
-    return cut(wide(gather_workers(block, axes).reshape(-1, block.shape[1])), [x.shape[1] for x in vectors])
+def products_of(rows: Rows, *, axes: tuple[str, ...] = (), present: jax.Array) -> Products:
+    """Returns the dot products of gradients, with a leading axis of vectors.
 
-
-@functools.partial(jax.jit, static_argnames=("weigh", "axes"))  # vectors of one size are traced once
-def combine_rows(
-    rows: Sequence[jax.Array], state: Any, *, weigh: Weigh, axes: tuple[str, ...] = (), present: jax.Array
-) -> tuple[list[jax.Array], Weighed]:
-    """Combines gradients of which this device has all of each, or a slice of each.
+    They are multiplied as they are, which in float32 loses nothing as long as no norm is extreme. Otherwise the largest
+    elements are divided out first.
 
     Args:
-      rows: [vectors, n, m] each.
-      state: of the rule, with a leading axis of vectors.
-      weigh: the rule.
+      rows: in float32 at least.
       axes: the devices that have the other slices.
-      present: [n], or [vectors, n], which of the gradients may be anything but zero.
-
-    Returns:
-      The weighted sums of the rows, [vectors, m] each, and how all of them were made.
+      present: [blocks, n], which of the gradients may be anything but zero; repeated for all vectors.
     """
-    # The vectors are multiplied as they are, which in float32 loses nothing as long as their norms are not extreme.
-    gram = _over_devices(lax.psum, _gram(rows), axes)  # (vectors, n, n)
-    present = jnp.broadcast_to(present, gram.shape[:2])
-    plain = _can_multiply(gram, present)
-    scales, gram = lax.cond(plain, _normalised, lambda rows, _: _rescaled(rows, axes), rows, gram)
-    products = Products(gram, scales, present)
-    weights, state = weigh(products, state)
-    weights = jnp.where(present, weights, 0)
-    return lax.cond(plain, _sums, _sums_rescaled, rows, weights, scales), Weighed(products, weights, state)
+    gram = _over_devices(lax.psum, _gram(rows()), axes)
+    present = jnp.tile(present, (len(gram) // len(present), 1))
+    norms = Products(gram, jnp.ones(gram.shape[:2], gram.dtype), present).norms
+
+    def as_they_are():
+        scales = power_of_two(norms)
+        inverse = 1 / nonzero(scales)
+        return Products(gram * inverse[:, :, None] * inverse[:, None, :], scales, present)
+
+    def rescaled():
+        largest = jnp.concatenate([jnp.max(jnp.abs(r), axis=2) for r in rows()])
+        scales = power_of_two(_over_devices(lax.pmax, largest, axes))
+        return Products(_over_devices(lax.psum, _gram(_units(rows, scales)), axes), scales, present)
+
+    return lax.cond((_is_plain(norms) | ~present).all(), as_they_are, rescaled)  # the same on all devices
 
 
-def _can_multiply(gram: jax.Array, present: jax.Array) -> jax.Array:
-    """Returns whether the dot products of vectors as they are lost nothing; the same on all devices."""
-    squares = jnp.diagonal(gram, axis1=1, axis2=2)
-    low, high = _PLAIN_SQUARES
-    return (((low < squares) & (squares < high)) | ~present).all()
+def weighted_sums(rows: Rows, weights: jax.Array, products: Products) -> list[jax.Array]:
+    """Returns weighted sums of units, [vectors, m] each; NaN and Inf do not pass a weight of 0, of [vectors, n]."""
+
+    def add_up(vectors, weights):
+        pairs = zip(_per(vectors, weights), vectors, strict=True)
+        return [jnp.einsum("ln,lnm->lm", w, x, precision="highest") for w, x in pairs]
+
+    def rescaled():
+        units = _units(rows, products.scales)
+        pairs = zip(_per(units, weights), units, strict=True)
+        return add_up([jnp.where(w[..., None] == 0, 0, u) for w, u in pairs], weights)
+
+    plain = (_is_plain(products.norms) | (products.scales == 0)).all()
+    return lax.cond(plain, lambda: add_up(rows(), weights / nonzero(products.scales)), rescaled)
 
 
-def _normalised(rows: list[jax.Array], gram: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns scales [vectors, n] and dot products over them [vectors, n, n], from those of the vectors as they are."""
-    del rows
-    scales = power_of_two(jnp.sqrt(jnp.diagonal(gram, axis1=1, axis2=2)))
-    inverse = 1 / nonzero(scales)
-    return scales, gram * inverse[:, :, None] * inverse[:, None, :]
+def _is_plain(norms: jax.Array) -> jax.Array:
+    low, high = _PLAIN_NORMS
+    return (low < norms) & (norms < high)
 
 
-def _rescaled(rows: list[jax.Array], axes: tuple[str, ...]) -> tuple[jax.Array, jax.Array]:
-    """Returns the same for vectors of any scale, whose largest elements are divided out first."""
-    largest = jnp.concatenate([jnp.max(jnp.abs(r), axis=2) for r in rows])
-    scales = power_of_two(_over_devices(lax.pmax, largest, axes))
-    return scales, _over_devices(lax.psum, _gram(_over(rows, scales)), axes)
+def _units(rows: Rows, scales: jax.Array) -> list[jax.Array]:
+    vectors = rows()
+    return [x / s[..., None] for x, s in zip(vectors, _per(vectors, nonzero(scales)), strict=True)]
+
+
+def _per(vectors: Sequence[jax.Array], numbers: jax.Array) -> list[jax.Array]:
+    """Splits [vectors, ...] as the vectors are."""
+    return jnp.split(numbers, np.cumsum([len(x) for x in vectors])[:-1])
+
+
+def alike(block: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
+    """Cuts [..., M] into vectors, consecutive ones of one width together: [vectors, ..., width].
+
+    >>> [x.shape for x in alike(jnp.ones((2, 10)), [3, 3, 4])]
+    [(2, 2, 3), (1, 2, 4)]
+    """
+    runs = [(width, len(list(run))) for width, run in itertools.groupby(widths)]
+    parts = cut(block, [count * width for width, count in runs])
+    return [jnp.moveaxis(x.reshape(*x.shape[:-1], -1, width), -2, 0) for x, (width, _) in zip(parts, runs, strict=True)]
 
 
 def _over_devices(reduce: Callable[..., jax.Array], x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    return reduce(x, axes) if axes else x
-
-
-def _sums(rows: list[jax.Array], weights: jax.Array, scales: jax.Array) -> list[jax.Array]:
-    of_rows = _per(rows, weights / nonzero(scales))
-    return [jnp.einsum("ln,lnm->lm", w, r, precision="highest") for w, r in zip(of_rows, rows, strict=True)]
-
-
-def _sums_rescaled(rows: list[jax.Array], weights: jax.Array, scales: jax.Array) -> list[jax.Array]:
-    """Returns the weighted sums of vectors of any scale, of which NaN and Inf do not pass a weight of 0."""
-    of_units = zip(_per(rows, weights), _over(rows, scales), strict=True)
-    known = [jnp.where(w[..., None] == 0, 0, units) for w, units in of_units]
-    return _sums(known, weights, jnp.ones_like(scales))
-
-
-def _over(rows: list[jax.Array], scales: jax.Array) -> list[jax.Array]:
-    return [r / s[..., None] for r, s in zip(rows, _per(rows, nonzero(scales)), strict=True)]
-
-
-def _per(rows: list[jax.Array], of_vectors: jax.Array) -> list[jax.Array]:
-    """Splits [vectors, ...] as the vectors of ``rows`` are."""
-    return jnp.split(of_vectors, np.cumsum([len(r) for r in rows])[:-1])
-
-
-def _alike(block: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
-    """Cuts [n, M] into vectors, consecutive ones of one width together: [vectors, n, width]."""
-    runs = [(width, len(list(run))) for width, run in itertools.groupby(widths)]
-    parts = cut(block, [count * width for width, count in runs])
-    alike = [part.reshape(len(block), count, width) for part, (width, count) in zip(parts, runs, strict=True)]
-    return [part.transpose(1, 0, 2) for part in alike]
+    return reduce(x, axes) if axes else x  # JAX refuses no axes where it keeps track of what differs
 
 
 def _gram(rows: Sequence[jax.Array]) -> jax.Array:

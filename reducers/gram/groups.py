@@ -1,7 +1,7 @@
 """Groups of leaves, each combined as one vector: every leaf, leaves whose paths match alike, or the whole model."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,8 +10,8 @@ from jax import numpy as jnp
 
 from reducers.collectives import cut, join
 
-# All other granularities are regular expressions.
-_NOT_PATTERNS = ("layer", "model")
+# Regular expressions of the granularities that have a name: a match of the whole path, and one of nothing.
+_PATTERNS = {"layer": "(?s).*", "model": ""}
 
 
 def check(granularity: str) -> None:
@@ -34,35 +34,28 @@ def members(tree: Any, granularity: str) -> dict[str, list[int]]:
     >>> members({"a": {"w": jnp.ones(2), "b": jnp.ones(1)}, "c": jnp.ones(3)}, "^a")
     {'a': [0, 1], 'c': [2]}
     """
-    groups: dict[str, list[int]] = {}
-    of_match: set[str] = set()
-    leaves = [
-        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
-        for path, leaf in jax.tree.flatten_with_path(tree)[0]
-    ]
-    for i, (name, leaf) in enumerate(leaves):
-        found = None if granularity in _NOT_PATTERNS else re.search(granularity, name)
-        if granularity == "model":
-            name = "model"
-        elif found:
-            name = found[0]
-            of_match.add(name)
-        elif name in of_match:  # a leaf with the name that others match
-            name = f"{name} (leaf)"
-        if np.size(leaf):
-            groups.setdefault(name, []).append(i)
-    if leaves and not of_match and granularity not in _NOT_PATTERNS:
-        some = ", ".join([*(repr(name) for name, _ in leaves[:3]), *["..."] * (len(leaves) > 3)])
+    leaves = jax.tree.leaves_with_path(tree)
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    matches = [re.search(_PATTERNS.get(granularity, granularity), name) for name in names]
+    of_match = {found[0] for found in matches if found}
+    if names and not of_match:
+        some = ", ".join([*map(repr, names[:3]), *["..."] * (len(names) > 3)])
         raise ValueError(f"granularity={granularity!r}: matches no leaf; the leaves are {some}")
+    groups: dict[str, list[int]] = {}
+    for i, (name, found) in enumerate(zip(names, matches, strict=True)):
+        unmatched = f"{name} (leaf)" if name in of_match else name  # a leaf with the name that others match
+        group = "model" if granularity == "model" else found[0] if found else unmatched
+        if np.size(leaves[i][1]):
+            groups.setdefault(group, []).append(i)
     return groups
 
 
-def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[dict[str, jax.Array]], Any]]:
+def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[Sequence[jax.Array]], Any]]:
     """Takes a tree apart into vectors.
 
     Returns:
-      Name -> vector of each group, [m], of the dtype that its leaves promote to; and a function that makes such vectors
-      a tree again, of the old dtypes.
+      Name -> vector of each group, [m], of the dtype that its leaves promote to; and a function that makes such
+      vectors, in this order, a tree again, of the old dtypes.
 
     Raises:
       ValueError: for a pattern that matches no leaf.
@@ -70,13 +63,12 @@ def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[
     flat, treedef = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in flat]
     groups = members(tree, granularity)
-    vectors = {name: join([leaves[i].ravel() for i in indices]) for name, indices in groups.items()}
 
-    def restore(vectors: dict[str, jax.Array]) -> Any:
+    def restore(vectors: Sequence[jax.Array]) -> Any:
         results = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]  # empty leaves stay so
-        for name, indices in groups.items():
-            for i, part in zip(indices, cut(vectors[name], [leaves[i].size for i in indices]), strict=True):
+        for indices, vector in zip(groups.values(), vectors, strict=True):
+            for i, part in zip(indices, cut(vector, [leaves[i].size for i in indices]), strict=True):
                 results[i] = part.reshape(leaves[i].shape).astype(leaves[i].dtype)
         return jax.tree.unflatten(treedef, results)
 
-    return vectors, restore
+    return {name: join([leaves[i].ravel() for i in indices]) for name, indices in groups.items()}, restore

@@ -33,12 +33,12 @@ class Products(NamedTuple):
     @property
     def finite(self) -> jax.Array:
         """Whether each worker is present with a finite gradient, [n] bool."""
-        return self.present & jnp.isfinite(jnp.diagonal(self.gram)) & jnp.isfinite(self.scales)
+        return self.present & jnp.isfinite(self.unit_norms) & jnp.isfinite(self.scales)
 
     @property
     def unit_norms(self) -> jax.Array:
         """Norms of the units, [n]."""
-        return jnp.sqrt(jnp.diagonal(self.gram))
+        return jnp.sqrt(jnp.diagonal(self.gram, axis1=-2, axis2=-1))
 
     @property
     def norms(self) -> jax.Array:
@@ -83,7 +83,7 @@ class Products(NamedTuple):
         gram, scales, present = parts
         largest = scales.max(0)
         shares = scales / nonzero(largest)[None]
-        return cls((shares[:, :, None] * gram * shares[:, None, :]).sum(0), largest, present.any(0))
+        return cls((shares[..., :, None] * gram * shares[..., None, :]).sum(0), largest, present.any(0))
 
     def of_units(self, weights: jax.Array) -> jax.Array:
         """Returns the weights of the units, [n], for weights of the gradients; 0 stays 0 whatever the gradient is."""

@@ -1,6 +1,6 @@
 """Reducers made of a rule: a function from the workers' dot products to the weights of their gradients."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -8,37 +8,29 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import (
-    AxisName,
-    axes_of,
-    devices_and_lanes,
-    gather_workers,
-    in_buckets,
-    num_workers,
-)
+from reducers.collectives import AxisName, Combined, axes_of, gather_workers, in_buckets, num_workers, split_axes
 from reducers.gram import groups
-from reducers.gram.engine import Combined, Weighed, exchange_slices
-from reducers.gram.products import Products
+from reducers.gram.engine import Rule, Weighed, exchange_slices
 from reducers.gram.telemetry import initial_metrics, metrics_of
 from reducers.options import check_options
 from reducers.record import Used
 from reducers.reducer import Reducer
 
-Rule: TypeAlias = Callable[[Products, Any], tuple[jax.Array, Any]]
 Telemetry: TypeAlias = Literal["off", "on"]
 
 
 class GramState(NamedTuple):
-    """State of a reducer made by ``from_gram``.
+    """State of a reducer that weighs gradients by their dot products.
 
     Attributes:
       rule: the rule's own, each worker's part of it, with a leading axis of groups.
-      record: whether the last update used this worker's gradient; it differs between workers.
+      record: whether the last update used this worker's gradient, which differs between workers; empty for ``adasum``,
+        which uses all that are counted.
       metrics: of the last update, name -> scalar; empty without telemetry.
     """
 
     rule: Any
-    record: Used
+    record: Used | tuple[()]
     metrics: dict[str, Any]
 
 
@@ -91,70 +83,80 @@ def from_gram(
     whole tree, too, follow from it, and all of it in one exchange of slices, is this project's.
     """
     check_options(from_gram, granularity=granularity, telemetry=telemetry)
+
+    def combine(vectors: list[jax.Array], state: Any, present: jax.Array) -> Combined:
+        devices, lanes = split_axes(axis_name)
+        of_all = jax.tree.map(lambda x: jnp.moveaxis(gather_workers(x, axis_name), 0, 1), state)  # [groups, n, ...]
+
+        def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
+            of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
+            return exchange_slices(bucket, of_bucket, rule=rule, axes=devices, present=present[None])
+
+        return in_buckets(reduce, [gather_workers(vector, lanes)[None] for vector in vectors], axis_name=devices)
+
+    return combining(
+        axis_name, combine, init=init, granularity=granularity, telemetry=telemetry, homogeneous=homogeneous
+    )
+
+
+def combining(
+    axis_name: AxisName,
+    combine: Callable[[list[jax.Array], Any, jax.Array], Combined],
+    *,
+    init: Callable[[Any], Any] | None = None,
+    granularity: str,
+    telemetry: Telemetry,
+    homogeneous: bool = True,
+) -> Reducer:
+    """Makes a reducer of a function that combines vectors: with trees of leaves, masks, state and telemetry.
+
+    Args:
+      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      combine: takes this worker's vectors, [m] each, zeros where it is not counted; its part of the rule's state; and
+        which workers are counted, [n] bool. Returns the result of every vector, [1, m], and a ``Weighed`` of them, if
+        there is telemetry or a state.
+      init: as of ``from_gram``; None for a rule without a state, which uses all workers that are counted.
+      granularity: as of ``from_gram``.
+      telemetry: as of ``from_gram``.
+      homogeneous: as of ``from_gram``.
+    """
     groups.check(granularity)
-    axes, weigh, has_telemetry = axes_of(axis_name), jax.vmap(rule), telemetry == "on"
+    axes = axes_of(axis_name)
 
     def init_fn(params):
         members = groups.members(params, granularity)
-        leaves = jax.tree.leaves(params)
-        dtypes = [jnp.result_type(jnp.float32, *(leaves[i] for i in indices)) for indices in members.values()]
-        states = [init(dtype) for dtype in dtypes] or [init(jnp.float32)]
-        rule_state = jax.tree.map(lambda *parts: jnp.stack(parts), *states)
-        return GramState(rule_state, Used(jnp.array(True)), initial_metrics(members) if has_telemetry else {})
+        metrics = initial_metrics(members) if telemetry == "on" else {}
+        if init is None:
+            return GramState((), (), metrics)
+        state = init(jnp.result_type(jnp.float32, *jax.tree.leaves(params)))
+        of_groups = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(members), *jnp.shape(x))), state)
+        return GramState(of_groups, Used(jnp.array(True)), metrics)
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
         vectors, restore = groups.split(updates, granularity)
         if not vectors:
             return updates, state
-        vectors, present = take_part(vectors, contributes, axes)
-        of_all = jax.tree.map(lambda x: jnp.moveaxis(gather_workers(x, axes), 0, 1), state.rule)  # [groups, n, ...]
-        devices, lanes = split_axes(axes)
-
-        def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
-            of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
-            return exchange_slices(bucket, of_bucket, weigh=weigh, axes=devices, present=present)
-
-        stacked = [gather_workers(vector, lanes) for vector in vectors.values()]  # (k, m) each
-        combined = in_buckets(reduce, stacked, axis_name=devices)
-        results = dict(zip(vectors, [result for result, _ in combined], strict=True))
-        weighed = dict(zip(vectors, [how for _, how in combined], strict=True))
-        worker, of_groups = lax.axis_index(axes), [how.state for how in weighed.values()]
-        own = jax.tree.map(lambda old, *new: jnp.stack(new)[:, worker].astype(old.dtype), state.rule, *of_groups)
-        record = Used(_are_used(weighed.values(), present)[worker])
-        return restore(results), GramState(own, record, metrics_of(weighed) if has_telemetry else {})
+        own, present = list(vectors.values()), jnp.ones(num_workers(axes), bool)
+        if contributes is not None:
+            own = [jnp.where(contributes, vector, 0) for vector in own]
+            present = gather_workers(jnp.asarray(contributes, bool), axes)
+        results, weighed = combine(own, state.rule, present)
+        result = restore([x[0] for x in results])
+        metrics = metrics_of(vectors, weighed) if telemetry == "on" else {}
+        if init is None:
+            return result, GramState((), (), metrics)
+        worker = lax.axis_index(axes)
+        mine = jax.tree.map(lambda old, new: new[:, worker].astype(old.dtype), state.rule, weighed.state)
+        return result, GramState(mine, Used(_are_used(weighed, present)[worker]), metrics)
 
     return Reducer(init_fn, update_fn, axis_name=axes, takes_mask=True, homogeneous=homogeneous)
 
 
-def take_part(
-    vectors: dict[str, jax.Array], contributes: jax.Array | None, axes: tuple[str, ...]
-) -> tuple[dict[str, jax.Array], jax.Array]:
-    """Returns the vectors, zeros where this worker is not counted, and who is, [n] bool."""
-    if contributes is None:
-        return vectors, jnp.ones(num_workers(axes), bool)
-    present = gather_workers(jnp.asarray(contributes, bool), axes)
-    return {name: jnp.where(contributes, vector, 0) for name, vector in vectors.items()}, present
-
-
-def split_axes(axis_name: AxisName) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the axes of devices, none if there is one device alone, and those of lanes.
-
-    Raises:
-      ValueError: if lanes do not come last.
-    """
-    axes = axes_of(axis_name)
-    devices, lanes = devices_and_lanes(axes)
-    if (*devices, *lanes) != axes:
-        raise ValueError(f"axis_name={axes!r}: vmapped axes ({', '.join(lanes)}) must come after those of devices")
-    return devices if num_workers(devices) > 1 else (), lanes
-
-
-def _are_used(weighed: Iterable[Weighed], present: jax.Array) -> jax.Array:
+def _are_used(weighed: Weighed, present: jax.Array) -> jax.Array:
     """Returns who counts, [n] bool: workers with a weight other than 0 for a gradient that is not zero in any group.
 
     All that are present count where nobody has such a weight, as where all gradients are zero.
     """
-    has_weight = [(how.weights != 0) | (how.products.scales == 0) for how in weighed]
-    used = jnp.stack(has_weight).any(0) & present
+    used = ((weighed.weights != 0) | (weighed.products.scales == 0)).any(0) & present
     return jnp.where(used.any(), used, present)

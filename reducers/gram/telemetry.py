@@ -1,6 +1,6 @@
 """How alike the workers' gradients are, group by group and over the whole model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import jax
@@ -35,78 +35,61 @@ class Telemetry(NamedTuple):
     weight_spread: Any
 
 
-ZERO = Telemetry(*[0.0] * len(Telemetry._fields))
+def telemetry_of(products: Products, length: jax.Array, weight_spread: jax.Array) -> Telemetry:
+    """Returns the telemetry of a group from its gradients' dot products, and the length of what was made of them.
 
-
-class Combination(NamedTuple):
-    """The gradients of one group by their dot products, the norm of what was made of them, and its weights' spread."""
-
-    products: Products
-    norm: jax.Array
-    weight_spread: jax.Array
-
-
-def _combination(weighed: Weighed) -> Combination:
-    products, weights, _ = weighed
-    counted = products.scales > 0
-    inverse = jnp.where(counted, products.scales.max() / nonzero(products.scales), 0)
-    of_gradients = weights / nonzero(jnp.abs(weights).max()) * inverse
-    magnitude = jnp.abs(of_gradients).sum() / jnp.maximum(counted.sum(), 1)
-    spread = jnp.where(counted, of_gradients, -jnp.inf).max() - jnp.where(counted, of_gradients, jnp.inf).min()
-    return Combination(products, products.length_of(weights), jnp.where(counted.any(), spread, 0) / nonzero(magnitude))
-
-
-def _joined(groups: Sequence[Combination]) -> Combination:
-    """Returns the vector that consists of these groups; the spread of its weights is the largest of any group."""
-    products, norms, spreads = jax.tree.map(lambda *parts: jnp.stack(parts), *groups)
-    longest = norms.max()
-    return Combination(Products.joined(products), longest * jnp.linalg.norm(norms / nonzero(longest)), spreads.max())
-
-
-def telemetry_of(combination: Combination) -> Telemetry:
-    """Returns the telemetry of a group.
-
-    >>> three_and_four = Products(jnp.eye(2), jnp.array([3.0, 4.0]), jnp.ones(2, bool))
-    >>> [round(float(x), 3) for x in telemetry_of(Combination(three_and_four, jnp.array(5.0), jnp.array(0.0)))]
-    [1.0, 0.0, 2.0, 0.0, 12.5, 0.0]
+    >>> at_60_degrees = Products(jnp.array([[1.0, 0.5], [0.5, 1.0]]), jnp.array([3.0, 4.0]), jnp.ones(2, bool))
+    >>> of_mean = telemetry_of(at_60_degrees, jnp.sqrt(37.0) / 2, jnp.array(0.0))
+    >>> [round(float(x), 3) for x in of_mean]
+    [0.608, 0.5, 1.0, 6.0, 6.5, 0.0]
 
     Reference: orthogonality as the authors of arXiv 2006.02924 log it in their BERT training; the two estimates as in
     McCandlish et al., "An Empirical Model of Large-Batch Training", arXiv 1812.06162, appendix A.1, with batches of one
     worker and of all workers.
     """
-    products, norm, spread = combination
-    gram, scales, _ = products
-    squares = jnp.diagonal(gram)
-    counted = (scales > 0) & (squares > 0)
-    count = counted.sum()
-    inverse = jnp.where(counted, 1 / jnp.sqrt(jnp.where(counted, squares, 1)), 0)
-    cosine = (inverse @ gram @ inverse - count) / jnp.maximum(count * (count - 1), 1)
-    largest, shares = scales.max(), products.relative_scales
-    of_all, of_sum = shares**2 @ squares, jnp.maximum(shares @ gram @ shares, 0)
-    mean_square, square_of_mean = of_all / jnp.maximum(count, 1), of_sum / jnp.maximum(count, 1) ** 2
-    several = jnp.where(count > 1, largest**2 / jnp.maximum(count - 1, 1), 0)
+    count, largest, shares = (products.norms > 0).sum(), products.scales.max(), products.relative_scales
+    others, total = jnp.maximum(count - 1, 1), jnp.maximum(count, 1)
+    mean_square = shares**2 @ products.unit_norms**2 / total  # over the largest scale
+    mean = products.length_of(shares) / total
+    several = jnp.where(count > 1, largest**2 / others, 0)
+    root_of_all = largest * jnp.sqrt(total * mean_square)
     return Telemetry(
-        orthogonality=norm / nonzero(largest * jnp.sqrt(of_all)),  # with 1 for a denominator of 0, as the authors do
-        cosine=cosine,
-        gain=norm / nonzero(largest * jnp.sqrt(square_of_mean)),
-        squared_gradient=several * (count * square_of_mean - mean_square),
-        covariance_trace=several * count * (mean_square - square_of_mean),
-        weight_spread=spread,
+        orthogonality=length / nonzero(root_of_all),  # with 1 for a denominator of 0, as the authors do
+        cosine=(products.length_of(products.directions) ** 2 - count) / (total * others),
+        gain=length / nonzero(largest * mean),
+        squared_gradient=several * (count * mean**2 - mean_square),
+        covariance_trace=several * count * (mean_square - mean**2),
+        weight_spread=weight_spread,
     )
 
 
-def metrics_of(groups: dict[str, Weighed]) -> dict[str, jax.Array]:
-    """Returns name -> scalar, as in records: "cosine/Dense_0/kernel" is a group's and "cosine" the whole model's."""
-    found = {name: _combination(weighed) for name, weighed in groups.items()}
-    model = telemetry_of(_joined(list(found.values()))) if found else ZERO
-    return _as_metrics({name: telemetry_of(combination) for name, combination in found.items()}, model=model)
+def metrics_of(groups: Collection[str], weighed: Weighed) -> dict[str, jax.Array]:
+    """Returns name -> scalar, as in records: "cosine/Dense_0/kernel" is a group's and "cosine" the whole model's.
+
+    The spread of the model's weights is the largest of any group.
+    """
+    products, weights, _ = weighed
+    lengths, spreads = jax.vmap(Products.length_of)(products, weights), jax.vmap(_spread)(products, weights)
+    longest = lengths.max()
+    model = Products.joined(products), longest * jnp.linalg.norm(lengths / nonzero(longest)), spreads.max()
+    model_first = jax.tree.map(lambda m, g: jnp.concatenate([m[None], g]), model, (products, lengths, spreads))
+    return dict(zip(_names(groups), jnp.concatenate(jax.vmap(telemetry_of)(*model_first)), strict=True))
 
 
-def initial_metrics(groups: Iterable[str]) -> dict[str, jax.Array]:
+def initial_metrics(groups: Collection[str]) -> dict[str, Any]:
     """Returns the metrics before the first update: a zero for each name."""
-    return _as_metrics(dict.fromkeys(groups, ZERO), model=ZERO)
+    return dict.fromkeys(_names(groups), 0.0)
 
 
-def _as_metrics(groups: dict[str, Telemetry], *, model: Telemetry) -> dict[str, jax.Array]:
-    named = {f"{key}/{group}": getattr(t, key) for key in Telemetry._fields for group, t in groups.items()}
-    return model._asdict() | named
+def _names(groups: Collection[str]) -> list[str]:
+    return [f"{key}{place}" for key in Telemetry._fields for place in ("", *(f"/{group}" for group in groups))]
+
+
+def _spread(products: Products, weights: jax.Array) -> jax.Array:
+    """Returns ``weight_spread`` of a group, from the weights of its units."""
+    counted = products.scales > 0
+    inverse = jnp.where(counted, products.scales.max() / nonzero(products.scales), 0)
+    of_gradients = weights / nonzero(jnp.abs(weights).max()) * inverse
+    magnitude = jnp.abs(of_gradients).sum() / jnp.maximum(counted.sum(), 1)
+    spread = jnp.where(counted, of_gradients, -jnp.inf).max() - jnp.where(counted, of_gradients, jnp.inf).min()
+    return jnp.where(counted.any(), spread, 0) / nonzero(magnitude)
