@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +53,17 @@ class Case:
     def shared(self) -> Mapping[str, np.ndarray]:
         """Keyword arguments of its update that are the same on all of 8 workers."""
         return TIMES if self.needs_arrivals else {}
+
+    @property
+    def flags(self) -> Sequence[str]:
+        """Flags of a run of train.py with it, at its place."""
+        return (
+            f"--config.reducer.name={self.name.partition('[')[0]}",
+            *(f"--config.reducer.{key}={value}" for key, value in self.kwargs.items()),
+            *(("--config.arrivals.name=lognormal",) if self.needs_arrivals else ()),
+            *((f"--config.reducer_on={self.reduces}",) if self.reduces != "either" else ()),
+            *(("--config.ema_decay=None",) if self.hands_on == "never" else ()),
+        )
 
 
 def adacons(g):
@@ -236,6 +247,8 @@ CASES = (
     Case("trimmed_mean", lambda g: np.sort(g, axis=0)[1:-1].mean(0), takes_mask=True, min_workers=3),
     Case("trimmed_mean", lambda g: g.mean(0), kwargs={"num_trimmed": 0}, takes_mask=True),
 )
+
+FIRST = {case.name: case for case in reversed(CASES)}  # of each reducer its first row
 
 
 @dataclasses.dataclass(frozen=True)

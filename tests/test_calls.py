@@ -9,10 +9,9 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import reducers
-from tests.cases import CASES
+from tests.cases import FIRST
 from tests.test_reducers import WORKER, every_case, maker
 
-FIRST = {case.name: case for case in reversed(CASES)}  # one row of each name
 SECONDS = {"arrival_seconds": jnp.arange(8.0)}
 
 

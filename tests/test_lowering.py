@@ -45,18 +45,9 @@ def assert_lowered(setup):
         assert "stablehlo.all_reduce" in text
 
 
-def overrides_of(case):
-    name = case.name.partition("[")[0]
-    options = [f"--config.reducer.{key}={value}" for key, value in case.kwargs.items()]
-    late = ["--config.arrivals.name=lognormal"] if case.needs_arrivals else []
-    place = [] if case.reduces == "either" else [f"--config.reducer_on={case.reduces}"]
-    shared = ["--config.ema_decay=None"] if case.hands_on == "never" else []
-    return (f"--config.reducer.name={name}", *options, *late, *place, *shared)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join([case.name, *map(str, case.kwargs.values())]))
 def test_every_reducer_s_step(case):
-    assert_lowered(setup_of("digits.py", "--config.model.name=softmax", *overrides_of(case)))
+    assert_lowered(setup_of("digits.py", "--config.model.name=softmax", *case.flags))
 
 
 STEPS = {
