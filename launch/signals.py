@@ -114,7 +114,8 @@ def interruptible(command: Callable[[], int]) -> int:
       command: returns an exit code; it may catch KeyboardInterrupt.
 
     Returns:
-      The command's exit code, or 128 + n after signal n.
+      The command's exit code. After signal n the process ends here, with 128 + n: threads of XLA may be computing what
+      nobody waits for any more, and would crash an interpreter that takes itself apart.
     """
     if not is_listening():
         return command()
@@ -146,8 +147,10 @@ def interruptible(command: Callable[[], int]) -> int:
                 signal.signal(number, _do_nothing)
     if not received:
         return code
-    print(f"stopped by {signal.Signals(received[0]).name}", file=sys.stderr)
-    return 128 + received[0]
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    end(received[0])
 
 
 @contextlib.contextmanager
