@@ -30,7 +30,7 @@ def reduction(found: Sequence[Measured]) -> "Figure":
     axes.errorbar(medians, range(len(labels)), xerr=errors, fmt="o", markersize=4, color="#0072b2")
     axes.axvline(1, color="#888888", linewidth=0.8)
     axes.set_yticks(range(len(labels)), [f"{label}  ({sent[label]:.2f})" for label in labels])
-    axes.set(xscale="log", xlabel="time over the mean's (in brackets: gradients sent)")
+    axes.set(xscale="log", xlabel="time over the mean's\n(in brackets: gradients sent)")
     ticks = [tick for tick in (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24) if tick <= 1.1 * max(high)]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
