@@ -18,7 +18,8 @@ from reducers import backend
 
 AxisName: TypeAlias = str | tuple[str, ...]
 
-# What was made of each vector, an array or several, and how: a tree of arrays with a leading axis of vectors, or None.
+# The results of a reduction, for each vector an array or several; and how it made them: a tree of arrays with a leading
+# axis of vectors, or None.
 Combined: TypeAlias = tuple[list[Any], Any]
 
 # A bucket begins when the one so many before it has ended: one is sent while another is computed with.

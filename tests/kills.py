@@ -12,22 +12,25 @@ from collections.abc import Sequence
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def train(arguments: Sequence[str], folder: pathlib.Path, *, kills: int, records: int, num_devices=(2,)) -> int:
+def train(
+    arguments: Sequence[str], folder: pathlib.Path, *, kills: int, records: int, num_devices: Sequence[int] = ()
+) -> int:
     """Runs train.py in ``folder / "run"`` to its end; returns how many of its processes were killed on the way.
 
     Args:
       arguments: of train.py, apart from the folder and the number of devices.
-      folder: for the run, and for what the processes print.
+      folder: for the run, and for what the processes print; made where it is missing.
       kills: so many processes are killed, each where metrics.jsonl has a number of lines that is drawn, and a little
         later; one that ends before is not.
       records: so many lines the whole run writes.
-      num_devices: of each process, one of these.
+      num_devices: of each process, one of these; without any the machine's.
     """
     rng = random.Random(0)
+    folder.mkdir(exist_ok=True)
 
     def start() -> subprocess.Popen:
-        devices = f"--num_devices={rng.choice(num_devices)}"
-        command = [sys.executable, str(ROOT / "train.py"), *arguments, f"--workdir={folder / 'run'}", devices]
+        devices = [f"--num_devices={rng.choice(num_devices)}"] if num_devices else []
+        command = [sys.executable, str(ROOT / "train.py"), *arguments, f"--workdir={folder / 'run'}", *devices]
         with open(folder / "log", "a") as log:
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
             return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)

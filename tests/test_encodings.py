@@ -13,13 +13,21 @@ from absl.testing import flagsaver
 from jax import numpy as jnp
 
 import reducers
-import runs
 import train
 from reducers import communication
 from reducers.encodings import ENCODINGS
 from tests import kills
 from tests.cases import SECONDS, SENDINGS, Case
-from tests.stepper import SMALL, Stepper, after_each_call, checkpoint_of, largest_difference, same_bits, setup_of
+from tests.stepper import (
+    SMALL,
+    Stepper,
+    after_each_call,
+    checkpoint_of,
+    largest_difference,
+    records,
+    same_bits,
+    setup_of,
+)
 from tests.test_reducers import (
     WORKER,
     check_dtype,
@@ -231,10 +239,10 @@ def test_runs_go_on_with_the_same_residuals_and_tell_their_bytes(tmp_path, monke
     whole, parts = (checkpoint_of(tmp_path / name, setup)[1] for name in ("whole", "parts"))
     residuals = jax.tree.leaves(whole["state"].reducer_state.kept.residuals)
     assert same_bits(whole, parts) and residuals and all(x.any() for x in residuals)
-    records = [r for r in runs.read(tmp_path / "parts" / "metrics.jsonl") if r["kind"] == "train"]
-    assert len(records) == 8 and not setup.sends_alike
-    assert [r["sent_bytes"] for r in records] == np.cumsum([r["bytes_per_worker"] for r in records]).tolist()
-    sent = {round(r["bits"]): r["bytes_per_worker"] for r in records}
+    steps = records(tmp_path / "parts")
+    assert len(steps) == 8 and not setup.sends_alike
+    assert [r["sent_bytes"] for r in steps] == np.cumsum([r["bytes_per_worker"] for r in steps]).tolist()
+    sent = {round(r["bits"]): r["bytes_per_worker"] for r in steps}
     assert all(bytes_sent == pytest.approx(bits * 650 / 8 * 1.75, rel=0.2) for bits, bytes_sent in sent.items())
 
 
@@ -263,8 +271,8 @@ def test_killed_at_random_moments_and_gone_on_is_bit_for_bit_the_same(name, tmp_
     config = f"--config={pathlib.Path('configs/digits.py').resolve()}"
     folders = [tmp_path / part for part in ("whole", "parts")]
     for folder, count in zip(folders, (0, 4), strict=True):
-        folder.mkdir()
-        assert kills.train([config, *short, *often], folder, kills=count, records=30) >= count - 1
+        killed = kills.train([config, *short, *often], folder, kills=count, records=30, num_devices=[2])
+        assert killed >= count - 1
     setup = setup_of(*short, train_steps=30)
     assert same_bits(*(checkpoint_of(folder / "run", setup)[1] for folder in folders))
 

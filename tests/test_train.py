@@ -2,14 +2,9 @@
 
 import functools
 import json
-import os
 import pathlib
-import random
 import re
 import signal
-import subprocess
-import sys
-import time
 
 import jax
 import numpy as np
@@ -22,6 +17,7 @@ from configs import flags
 from parallel import Layout
 from runs import files
 from runs.errors import refusing
+from tests import kills
 from tests.stepper import after_each_call, checkpoint_of, without_clock
 from training.checkpoints import params_of, restore
 from training.setup import make_setup
@@ -215,33 +211,11 @@ def test_dry_run_without_compiling(devices, compilations, capsys):
 @pytest.mark.slow
 def test_killed_at_five_random_moments(tmp_path):
     """SIGKILL at random moments of real processes, start-up and checkpoints included."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    reference, killed = tmp_path / "reference", tmp_path / "killed"
-
-    def start(workdir):
-        arguments = [sys.executable, str(ROOT / "train.py"), *digits(workdir)]
-        with open(tmp_path / "log", "a") as log:
-            return subprocess.Popen(arguments, cwd=tmp_path, env=environment, stdout=log, stderr=log)
-
-    def num_lines():
-        path = killed / "metrics.jsonl"
-        return path.read_bytes().count(b"\n") if path.exists() else 0
-
-    process = start(reference)
-    assert process.wait() == 0, (tmp_path / "log").read_text()
+    arguments = (f"--config={ROOT}/configs/digits.py", *OVERRIDES)
+    kills.train(arguments, tmp_path / "reference", kills=0, records=0)
+    reference, killed = (tmp_path / name / "run" for name in ("reference", "killed"))
     total = (reference / "metrics.jsonl").read_bytes().count(b"\n")
-    rng = random.Random(0)
-    kills = 0
-    for until in sorted(rng.uniform(0, total) for _ in range(5)):
-        process = start(killed)
-        while num_lines() < until and process.poll() is None:
-            time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.05))
-        process.send_signal(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-    assert kills >= 4  # the last may come too late
-    process = start(killed)
-    assert process.wait() == 0, (tmp_path / "log").read_text()
+    assert kills.train(arguments, tmp_path / "killed", kills=5, records=total) >= 4  # the last may come too late
     assert_same_run(killed, reference)
 
 
