@@ -143,7 +143,12 @@ CASES = (
         permutation_invariant=False,
         takes_mask=True,
     ),
-    Case("radial_directional", gram_oracles.radial_directional, takes_mask=True),
+    Case(
+        "radial_directional",
+        gram_oracles.radial_directional,
+        takes_mask=True,
+        largest_difference=5e-6,  # in these 20 steps the directions add up to as little as 2.4 % of their lengths
+    ),
     Case("upgrad", gram_oracles.upgrad, granularity="model", takes_mask=True),
     Case("adasum", adasum, permutation_invariant=False, takes_mask=True),
     Case("adasum", adasum, kwargs={"algorithm": "gather"}, permutation_invariant=False, takes_mask=True),
