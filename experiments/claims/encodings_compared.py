@@ -157,6 +157,5 @@ EXPERIMENT = RUNS.experiment(
         "begins where the tuning runs of `dynamic_bits` with full gradients were best.",
         "Differs from the papers in: model and data; momentum and weight decay follow the reduced gradient; the rate "
         "is not in the residual.",
-        encoded_runs.ONE_PICK,
     ),
 )
