@@ -4,21 +4,50 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments import datasets, tuning
 from experiments import rows as ask
-from experiments.experiment import Experiment, Row, Rows, Run, Sample, Scale, evaluations_of
+from experiments.experiment import Experiment, Row, Rows, Run, Sample, Scale, evaluations_of, scale_of
 from experiments.tuning import Tuned, listed
 
 FULL = "full"
-WORKERS, BATCH = 8, 16
-LEARNED = 90.0  # % of test accuracy that full gradients must end at, or there is nothing to be lost
-STEPS: Mapping[Scale, int] = {"smoke": 40, "laptop": 1000}
+WORKERS = 8
+
+
+class Setting(NamedTuple):
+    """The training at a scale.
+
+    Attributes:
+      model: in words.
+      overrides: of configs/mnist.py, the model among them.
+      steps: length of a run.
+      learned: % of test accuracy above which full gradients must end, or there is nothing to be lost.
+    """
+
+    model: str
+    overrides: Mapping[str, Any]
+    steps: int
+    learned: float
+
+
+_MLP = {"model.name": "mlp", "model.hidden_sizes": (64,), "batch_size_per_worker": 16}
+_RESNET = {"data.name": "cifar10", "data.augment": "crop_flip", "model.name": "resnet20", "batch_size_per_worker": 32}
+SETTINGS: Mapping[Scale, Setting] = {
+    "smoke": Setting("MLP of 64 hidden units", _MLP, steps=40, learned=90.0),
+    "laptop": Setting("MLP of 64 hidden units", _MLP, steps=1000, learned=90.0),
+    "gpu": Setting("ResNet-20", _RESNET, steps=2100, learned=80.0),  # about 11 epochs
+}
+LEARNED, STEPS = SETTINGS["laptop"].learned, SETTINGS["laptop"].steps
 RECIPE = (
-    f"configs/mnist.py with an MLP of 64 hidden units in place of LeNet-5, {BATCH} examples a worker and step, and "
-    f"{STEPS['laptop']:,} steps: momentum SGD, one-cycle schedule. All leaves are encoded, small ones too "
+    f"configs/mnist.py with an MLP of 64 hidden units in place of LeNet-5, {_MLP['batch_size_per_worker']} examples a "
+    f"worker and step, and {STEPS:,} steps: momentum SGD, one-cycle schedule. All leaves are encoded, small ones too "
     "(`min_elements=1`). All workers draw from the same data. What encodings draw at random is the same in all seeds."
+)
+GPU_RECIPE = (
+    f" At scale gpu, ResNet-20 on CIFAR-10, {_RESNET['batch_size_per_worker']} examples a worker and step, and "
+    f"{SETTINGS['gpu'].steps:,} steps; its hours are estimated from the speed of ResNet-20 on an H100 and were not "
+    "measured."
 )
 
 
@@ -30,11 +59,13 @@ class EncodedRuns:
       encodings: name -> the block ``config.communication``.
       rates: learning rates that are tried at first.
       other_rates: name -> the same of an encoding that needs others.
+      gpu_rates: the same of all encodings at scale gpu; empty if there are no runs at that scale.
     """
 
     encodings: Mapping[str, Mapping[str, Any]]
     rates: Sequence[float]
     other_rates: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    gpu_rates: Sequence[float] = ()
 
     @property
     def selection(self) -> str:
@@ -43,7 +74,7 @@ class EncodedRuns:
         return (
             "The learning rate of each encoding: most accurate at the end on the validation split, mean of three "
             f"seeds, of {listed(self.rates)}, a grid that goes on by its own ratio until the pick is inside."
-            f"{''.join(others)}"
+            f"{''.join(others)}{f' At scale gpu: one seed, of {listed(self.gpu_rates)}.' * bool(self.gpu_rates)}"
         )
 
     @property
@@ -51,9 +82,10 @@ class EncodedRuns:
         """The runs."""
         return Tuned(
             points=lambda scale: [{"encoding": name} for name in self.encodings],
-            grid=lambda scale, point: self.other_rates.get(point["encoding"], self.rates),
+            grid=self._rates,
             recipe=self._recipe,
-            seeds={"smoke": 1, "laptop": 5},
+            seeds={"smoke": 1, "laptop": 5, "gpu": 5},
+            tuning_seeds={"gpu": 1},
             first=("data",),
         )
 
@@ -63,7 +95,7 @@ class EncodedRuns:
             "selection": self.selection,
             "runs": self.tuned.runs,
             "reduce": evaluations_of("step", "epoch", "accuracy", "sent_bytes"),
-            "basis": lambda rows: self.tuned.basis(rows, model=f"MLP of 64 hidden units, {WORKERS} workers"),
+            "basis": lambda rows: self.tuned.basis(rows, model=f"{SETTINGS[scale_of(rows)].model}, {WORKERS} workers"),
             "tuned": self.tuned,
         }
         return Experiment(**{**parts, **declared})
@@ -87,7 +119,7 @@ class EncodedRuns:
 
     def learnt_little(self, rows: Rows) -> str:
         """Returns a sentence if full gradients learn little, so that no encoding could lose anything; else ""."""
-        if statistics.fmean(self.ends(rows, FULL)) > LEARNED:
+        if statistics.fmean(self.ends(rows, FULL)) > SETTINGS[scale_of(rows)].learned:
             return ""
         return f"With full gradients little is learnt: the runs end at {self.accuracy(rows, FULL)}."
 
@@ -95,18 +127,18 @@ class EncodedRuns:
         """Returns the accuracy of each encoding, in words."""
         return ", ".join(f"{name} {self.accuracy(rows, name)}" for name in self.found(rows))
 
+    def _rates(self, scale: Scale, point: Mapping[str, Any]) -> Sequence[float]:
+        return self.gpu_rates if scale == "gpu" else self.other_rates.get(point["encoding"], self.rates)
+
     def _recipe(self, scale: Scale, *, encoding: str, rate: float) -> Run:
-        data, steps = datasets.image_set(scale), STEPS[scale]
-        block = self.encodings[encoding]
+        setting, block = SETTINGS[scale], self.encodings[encoding]
         overrides = {
-            **data,
-            "model.name": "mlp",
-            "model.hidden_sizes": (64,),
+            **datasets.image_set(scale),
+            **setting.overrides,
             "optimizer.learning_rate": rate,
             "learning_rate_scaling": "none",
             **{f"communication.{key}": value for key, value in block.items()},
             "num_workers": WORKERS,
-            "batch_size_per_worker": BATCH,
-            **tuning.steps(steps, evaluate=steps // 10, log=steps // 10),
+            **tuning.steps(setting.steps, evaluate=setting.steps // 10, log=setting.steps // 10),
         }
-        return Run(labels={"data": data["data.name"]}, spec="configs/mnist.py", overrides=overrides)
+        return Run(labels={"data": overrides["data.name"]}, spec="configs/mnist.py", overrides=overrides)

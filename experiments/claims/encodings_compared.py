@@ -115,6 +115,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
     found = RUNS.found(rows)
     if FULL not in found:
         return
+    axes.axhline(statistics.fmean(RUNS.ends(rows, FULL)), **drawing.REFERENCE, label=FULL)
     for position, name in enumerate(["half", *_ENCODINGS]):
         for word in _FEEDBACK:
             if (both := name + word) in found:
@@ -123,7 +124,6 @@ def _draw(rows: Rows, figure: Figure) -> None:
                 ends = ask.final(found[both], "accuracy", scale=100)
                 axes.plot([_share(rows, both)], [ends.mean], fillstyle=filled, label=both, **looks)
                 axes.errorbar([_share(rows, both)], [ends.mean], yerr=[ends.std], color=looks["color"], linewidth=1)
-    axes.axhline(statistics.fmean(RUNS.ends(rows, FULL)), **drawing.REFERENCE, label=FULL)
     axes.set(xscale="log", xlabel="bytes over those of full gradients", ylabel="test accuracy at the end (%)")
     drawing.plain_numbers(axes.xaxis)
     drawing.legend_below(figure, axes, columns=3, fontsize=7)
