@@ -38,11 +38,12 @@ SETTINGS: Mapping[Scale, Setting] = {
     "laptop": Setting("MLP of 64 hidden units", _MLP, steps=1000, learned=90.0),
     "gpu": Setting("ResNet-20", _RESNET, steps=2100, learned=80.0),  # about 11 epochs
 }
-LEARNED, STEPS = SETTINGS["laptop"].learned, SETTINGS["laptop"].steps
+LEARNED = SETTINGS["laptop"].learned
 RECIPE = (
     f"configs/mnist.py with an MLP of 64 hidden units in place of LeNet-5, {_MLP['batch_size_per_worker']} examples a "
-    f"worker and step, and {STEPS:,} steps: momentum SGD, one-cycle schedule. All leaves are encoded, small ones too "
-    "(`min_elements=1`). All workers draw from the same data. What encodings draw at random is the same in all seeds."
+    f"worker and step, and {SETTINGS['laptop'].steps:,} steps: momentum SGD, one-cycle schedule. All leaves are "
+    "encoded, small ones too (`min_elements=1`). All workers draw from the same data. What encodings draw at random is "
+    "the same in all seeds."
 )
 GPU_RECIPE = (
     f" At scale gpu, ResNet-20 on CIFAR-10, {_RESNET['batch_size_per_worker']} examples a worker and step, and "
@@ -71,10 +72,11 @@ class EncodedRuns:
     def selection(self) -> str:
         """How learning rates are picked."""
         others = [f" The grid of {name} begins with {listed(rates)}." for name, rates in self.other_rates.items()]
+        on_gpu = [f" At scale gpu: one seed, of {listed(self.gpu_rates)}."] if self.gpu_rates else []
         return (
             "The learning rate of each encoding: most accurate at the end on the validation split, mean of three "
             f"seeds, of {listed(self.rates)}, a grid that goes on by its own ratio until the pick is inside."
-            f"{''.join(others)}{f' At scale gpu: one seed, of {listed(self.gpu_rates)}.' * bool(self.gpu_rates)}"
+            f"{''.join(others + on_gpu)}"
         )
 
     @property
