@@ -507,6 +507,22 @@ def encodings_compared(rows):
     return FAILED if rejected(p_values(("greater", "less"))).any() else "not tested"
 
 
+def mnist_guide(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["reducer"], row["factor"]].append(np.nan_to_num(100 * row["accuracy"][-1]))
+    guide = ends["adasum", 2.5]
+    return decided(
+        all_significant(
+            [
+                stats.ttest_ind(guide, ends["mean", factor], equal_var=False, alternative="greater").pvalue
+                for factor in (1.0, 2.5, 16.0)
+            ]
+        )
+    )
+
+
 def partitioned_state(rows):
     exact = all(abs(row["measured"] - row["state"]) <= 1e-3 * row["state"] for row in rows if "measured" in row)
     shares = [
@@ -547,6 +563,7 @@ AGAIN = {
         adaptive_batch,
         dynamic_bits,
         encodings_compared,
+        mnist_guide,
         partitioned_state,
     )
 }
