@@ -71,8 +71,11 @@ class Clock:
         }
 
     def steps_per_second(self) -> float | None:
-        """Returns the rate since the first lap, in which programs are compiled; None until a second lap has ended."""
-        if self._first_lap is None or self._lap[0] == self._first_lap[0]:
+        """Returns the rate since the first lap, in which programs are compiled; None until a second lap has ended.
+
+        None, too, where all laps ended together, as in a run that is shorter than the pipeline.
+        """
+        if self._first_lap is None:
             return None
         (last, ended, _), (first, began) = self._lap, self._first_lap
-        return (last - first) / max(ended - began, 1e-9)
+        return (last - first) / (ended - began) if ended - began >= _SHORTEST_LAP_SECONDS else None

@@ -80,5 +80,11 @@ def test_stderr_is_the_default(capsys):
 def test_laps_of_steps_that_come_out_together_count_with_the_one_before():
     seconds = iter([0.0, 1.0, 1.001, 1.002, 1.003, 2.003]).__next__
     clock = Clock(now=seconds)
-    rates = [clock.lap(step, num_examples=1, waited_seconds=0.0)["steps_per_second"] for step in (10, 11, 12, 13, 14)]
-    assert rates == pytest.approx([10 / 1, 11 / 1.001, 12 / 1.002, 13 / 1.003, 1 / 1.0])
+
+    def rate(step):
+        return clock.lap(step, num_examples=1, waited_seconds=0.0)["steps_per_second"]
+
+    assert [rate(step) for step in (10, 11, 12, 13)] == pytest.approx([10 / 1, 11 / 1.001, 12 / 1.002, 13 / 1.003])
+    assert clock.steps_per_second() is None, "the run has no two laps that are apart"
+    assert rate(14) == pytest.approx(1 / 1.0)
+    assert clock.steps_per_second() == pytest.approx(4 / 1.003)
