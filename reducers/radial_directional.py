@@ -25,9 +25,8 @@ def radial_directional(axis_name: AxisName, *, granularity: str = "layer", telem
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
-      counted. The result is zero where the directions add up to nothing; where they nearly do, its length has the
-      rounding errors of dot products times (n / |sum of the directions|)^2. NaN or Inf of a worker that counts makes
-      its group NaN.
+      counted. The result is zero where the directions add up to nothing; where their sum is short, the rounding errors
+      of dot products grow by the square of n over its length. NaN or Inf of a worker that counts makes its group NaN.
 
     >>> import jax
     >>> reducer = radial_directional("worker")
