@@ -32,16 +32,17 @@ class Setting(NamedTuple):
 
 
 _MLP = {"model.name": "mlp", "model.hidden_sizes": (64,), "batch_size_per_worker": 16}
-_RESNET = {"data.name": "cifar10", "data.augment": "crop_flip", "model.name": "resnet20", "batch_size_per_worker": 32}
+_RESNET = {**datasets.RESNET, "batch_size_per_worker": 32}
+_LAPTOP = Setting("MLP of 64 hidden units", _MLP, steps=1000, learned=90.0)
 SETTINGS: Mapping[Scale, Setting] = {
-    "smoke": Setting("MLP of 64 hidden units", _MLP, steps=40, learned=90.0),
-    "laptop": Setting("MLP of 64 hidden units", _MLP, steps=1000, learned=90.0),
+    "smoke": _LAPTOP._replace(steps=40),
+    "laptop": _LAPTOP,
     "gpu": Setting("ResNet-20", _RESNET, steps=2100, learned=80.0),  # about 11 epochs
 }
-LEARNED = SETTINGS["laptop"].learned
+LEARNED = _LAPTOP.learned
 RECIPE = (
-    f"configs/mnist.py with an MLP of 64 hidden units in place of LeNet-5, {_MLP['batch_size_per_worker']} examples a "
-    f"worker and step, and {SETTINGS['laptop'].steps:,} steps: momentum SGD, one-cycle schedule. All leaves are "
+    f"configs/mnist.py with an {_LAPTOP.model} in place of LeNet-5, {_MLP['batch_size_per_worker']} examples a "
+    f"worker and step, and {_LAPTOP.steps:,} steps: momentum SGD, one-cycle schedule. All leaves are "
     "encoded, small ones too (`min_elements=1`). All workers draw from the same data. What encodings draw at random is "
     "the same in all seeds."
 )

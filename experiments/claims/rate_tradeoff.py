@@ -57,7 +57,7 @@ class Setting(NamedTuple):
 
 
 BASES = (0.0005, 0.001, 0.002, 0.004)
-RESNET = {"data.name": "cifar10", "data.augment": "crop_flip", "model.name": "resnet20", "batch_size_per_worker": 8}
+RESNET = {**datasets.RESNET, "batch_size_per_worker": 8}
 STAND_IN_EPOCHS = 400  # on digits, an epoch is less than an update
 SETTINGS: Mapping[Scale, Setting] = {
     "smoke": Setting({"model.name": "mlp"}, BASES, epochs=8, evaluations=2),

@@ -53,7 +53,7 @@ class Setting(NamedTuple):
 
 
 RATES: Rates = {"synchronous": (0.002, 0.004, 0.008), "asynchronous": (0.02, 0.04, 0.08)}
-RESNET = {"data.name": "cifar10", "data.augment": "crop_flip", "model.name": "resnet20", "batch_size_per_worker": 16}
+RESNET = {**datasets.RESNET, "batch_size_per_worker": 16}
 STAND_IN_EPOCHS = 200  # on digits, an epoch is an update of 50 workers
 SETTINGS: Mapping[Scale, Setting] = {
     "smoke": Setting(
