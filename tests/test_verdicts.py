@@ -518,6 +518,46 @@ def mnist_guide(rows):
     return decided(all_significant([test.pvalue for test in found]))
 
 
+def staleness_error(rows):
+    errors = collections.defaultdict(dict)
+    for row in rows:
+        error = 100 * (1 - row["accuracy"][-1])
+        at = row["rate"], row["staleness"], row["start"]
+        errors[at][row["seed"]] = error if math.isfinite(error) else 90.0  # guesses one of ten digits
+    errors = {at: np.array([of_seed[seed] for seed in range(5)]) for at, of_seed in errors.items()}
+    learned = [rate for rate in sorted({rate for rate, *_ in errors}) if errors[rate, 0, "ramp-up"].mean() <= 20]
+    if not learned:
+        return "not tested"
+    levels = (0, 10, 20, 50)
+    ramped = [np.transpose([errors[rate, s, "ramp-up"] for s in levels]) for rate in learned]
+    grows = all_significant([stats.page_trend_test(of_rate).pvalue for of_rate in ramped])
+    pairs = [(errors[rate, s, "abrupt"], errors[rate, s, "ramp-up"]) for rate in learned for s in levels[1:]]
+    differ = rejected([stats.ttest_ind(*pair, equal_var=False).pvalue for pair in pairs])
+    abrupt, ramp = np.mean(pairs, axis=2).T
+    rescued, harmed = differ & (abrupt > 50) & (ramp <= 50), differ & (ramp > 50) & (abrupt <= 50)
+    return decided(grows and bool(rescued.any()) and not harmed.any())
+
+
+def bert_steps(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["optimizer"], row["reducer"], row["batch"], row["share"]].append(row["masked_lm_loss"][-1])
+    if not np.isfinite(
+        [end for (name, reducer, *_), of in ends.items() if (name, reducer) == ("lamb", "mean") for end in of]
+    ).all():
+        return "not tested"
+    p_values = []
+    for batch in (64, 256):
+        tests = [(("lamb", "adasum", 0.8), ("lamb", "mean", 1.0), 0.15)]
+        tests += [(("lamb", "adasum", 0.8), ("lamb", other, 0.8), 0) for other in ("mean", "deltas")]
+        tests += [(("adam", "adasum", 1.0), ("adam", other, 1.0), 0) for other in ("mean", "deltas")]
+        for ours, theirs, margin in tests:
+            low, high = (np.array(ends[name, reducer, batch, share]) for name, reducer, share in (ours, theirs))
+            p_values.append(stats.ttest_ind(low, high + margin, equal_var=False, alternative="less").pvalue)
+    return decided(all_significant(p_values))
+
+
 def partitioned_state(rows):
     exact = all(abs(row["measured"] - row["state"]) <= 1e-3 * row["state"] for row in rows if "measured" in row)
     shares = [
