@@ -119,7 +119,11 @@ class Comparison:
 
     def final(self, rows: Rows, method: str) -> list[Row]:
         """Returns a method's reported rows, by seed."""
-        return sorted(self.tuned.tests(rows, method=method), key=lambda row: row["seed"])
+        return self.tuned.tests(rows, method=method)
+
+    def ends(self, rows: Rows, method: str) -> list[float]:
+        """Returns a method's accuracies at the end, in percent; 0 for a run that is not finite."""
+        return ask.accuracies(self.final(rows, method))
 
     def aim(self, rows: Rows) -> float:
         """Returns the accuracy to be reached."""

@@ -1,7 +1,6 @@
 """Training with encoded gradients: each encoding at its own learning rate, its accuracy at the end, its bytes."""
 
 import dataclasses
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -108,9 +107,8 @@ class EncodedRuns:
         return {name: same for name in self.encodings if (same := self.tuned.tests(rows, encoding=name))}
 
     def ends(self, rows: Rows, name: str) -> list[float]:
-        """Returns the accuracies at the end, in percent; one that is not finite counts as nothing learnt."""
-        ends = [100 * ask.last(row, "accuracy") for row in self.tuned.tests(rows, encoding=name)]
-        return [end if math.isfinite(end) else 0.0 for end in ends]
+        """Returns an encoding's accuracies at the end, in percent; 0 for a run that is not finite."""
+        return ask.accuracies(self.tuned.tests(rows, encoding=name))
 
     def accuracy(self, rows: Rows, name: str) -> Sample:
         """Returns the accuracy at the end, in percent."""

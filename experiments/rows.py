@@ -63,6 +63,16 @@ def accuracy(rows: Rows) -> Sample:
     return final(rows, "accuracy", digits=2, scale=100, unit="%")
 
 
+def accuracies(rows: Rows) -> list[float]:
+    """Returns the accuracy of each run at the last evaluation, in percent; 0 for a run that is not finite.
+
+    >>> accuracies([{"accuracy": [0.25, 0.5]}, {"accuracy": [0.25, math.nan]}])
+    [50.0, 0.0]
+    """
+    ends = [100 * last(row, "accuracy") for row in rows]
+    return [end if math.isfinite(end) else 0.0 for end in ends]
+
+
 def curve(rows: Rows, key: str, *, digits: int = 4, scale: float = 1.0) -> list[Sample]:
     """Returns a quantity at each place of its list, over runs whose lists are equally long.
 

@@ -225,8 +225,13 @@ class Tuned:
         return self._best({value: found for value, found in tried.items() if len(found) == most})
 
     def tests(self, rows: Rows, **labels: Any) -> list[Row]:
-        """Returns the reported rows with these labels."""
-        return ask.select(rows, **labels, **self.stages[1])
+        """Returns the reported rows with these labels, by seed."""
+        return sorted(ask.select(rows, **labels, **self.stages[1]), key=lambda row: row["seed"])
+
+    def reported(self, rows: Rows) -> dict[tuple[Any, ...], list[Row]]:
+        """Returns the reported rows of each point that has some; its labels' values are the key."""
+        points = self.points(scale_of(rows)) if rows else []
+        return {tuple(point.values()): tests for point in points if (tests := self.tests(rows, **point))}
 
     def is_inside(self, rows: Rows, **labels: Any) -> bool:
         """Returns whether worse values were tried on both sides of the picked one, or it was the only one."""

@@ -12,7 +12,6 @@ from experiments.experiment import (
     Experiment,
     Finding,
     Quoted,
-    Row,
     Rows,
     Run,
     Sample,
@@ -104,12 +103,6 @@ TUNED = Tuned(
 )
 
 
-def _cells(rows: Rows) -> dict[tuple[str, str], list[Row]]:
-    """Returns the reported rows of each task and method that has some."""
-    found = {(task, method): TUNED.tests(rows, task=task, method=method) for task in TASKS for method in METHODS}
-    return {key: same for key, same in found.items() if same}
-
-
 def _loss(rows: Rows) -> Sample:
     return ask.final(rows, "loss", digits=4)
 
@@ -137,11 +130,11 @@ def _against(rows: Rows, side: Side) -> list[Contrast]:
 
 
 def _judge(rows: Rows) -> Verdict:
-    if not all(math.isfinite(ask.last(row, "loss")) for same in _cells(rows).values() for row in same):
+    if not all(math.isfinite(ask.last(row, "loss")) for row in TUNED.tests(rows)):
         return Verdict.untested("A loss at the end is not finite.")
     for task in _tasks(scale_of(rows)):
         if not statistics.fmean(_losses(rows, task, SGD)) < TASKS[task].chance / 2:
-            return Verdict.untested(f"{SGD} learns little: {task} ends at {_loss(_cells(rows)[task, SGD])}.")
+            return Verdict.untested(f"{SGD} learns little: {task} ends at {_loss(TUNED.reported(rows)[task, SGD])}.")
     better, worse = _against(rows, "less"), _against(rows, "greater")
     parts = "; ".join(
         f"{one.compared}: {holds(one.holds)}{f' ({other.compared} holds)' if other.holds else ''}"
@@ -154,7 +147,7 @@ def _judge(rows: Rows) -> Verdict:
 
 
 def _paper_table(rows: Rows) -> Table:
-    cells = _cells(rows)
+    cells = TUNED.reported(rows)
     tasks = [task for task in TASKS if all((task, method) in cells for method in METHODS)]
     quoted = {STEP: Quoted("improves on SGD", MARK), BOTH: Quoted("improves on it further", MARK)}
     found = {
@@ -174,20 +167,21 @@ def _batch(rows: Rows) -> Sample | str:
 
 def _findings(rows: Rows) -> list[Finding]:
     return [
-        Finding(f"updates, {task}, {method}", ours=_updates(same)) for (task, method), same in _cells(rows).items()
+        Finding(f"updates, {task}, {method}", ours=_updates(same))
+        for (task, method), same in TUNED.reported(rows).items()
     ] or [Finding("reported runs", ours="none")]
 
 
 def _table(rows: Rows) -> Table:
     cells = [
         [task, method, f"{same[0]['rate']:g}", str(_loss(same)), str(ask.accuracy(same)), str(_batch(same))]
-        for (task, method), same in _cells(rows).items()
+        for (task, method), same in TUNED.reported(rows).items()
     ]
     return Table(["Task", "Method", "Rate", "Test loss at the end", "Test accuracy", "Batch at the end"], cells)
 
 
 def _draw(rows: Rows, figure: Figure) -> None:
-    cells = _cells(rows)
+    cells = TUNED.reported(rows)
     tasks = [task for task in TASKS if any(key[0] == task for key in cells)] or list(TASKS)[:1]
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
     for axes, task in zip(panels, tasks, strict=True):

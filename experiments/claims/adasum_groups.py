@@ -1,11 +1,9 @@
 """What Adasum takes for one vector, and whether groups of workers are combined first: on digits, each tuned."""
 
-import math
 import statistics
 from typing import Any
 
 from experiments import paper_table
-from experiments import rows as ask
 from experiments.comparison import Comparison
 from experiments.experiment import Quoted, Rows, Scale, Table, Verdict, holds
 from experiments.paper_table import Cell
@@ -51,14 +49,8 @@ COMPARISON = Comparison(
 )
 
 
-def _ends(rows: Rows, method: str) -> list[float]:
-    """Returns the accuracies at the end, in percent; a run that is not finite has learnt nothing."""
-    ends = [100 * ask.last(row, "accuracy") for row in COMPARISON.final(rows, method)]
-    return [end if math.isfinite(end) else 0.0 for end in ends]
-
-
 def _judge(rows: Rows) -> Verdict:
-    ends = {method: _ends(rows, method) for method in METHODS}
+    ends = {method: COMPARISON.ends(rows, method) for method in METHODS}
     if not statistics.fmean(ends[MEAN]) > LEARNED:
         return Verdict.untested(f"The mean itself learns little: it ends at {COMPARISON.accuracy(rows, MEAN)}.")
     as_layer = [

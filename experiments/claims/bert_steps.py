@@ -135,8 +135,7 @@ TUNED = Tuned(
 
 def _finals(rows: Rows) -> dict[Case, list[Row]]:
     """Returns the reported rows of each case that has some."""
-    found = {case: TUNED.tests(rows, **case._asdict()) for case in cases(scale_of(rows))}
-    return {case: same for case, same in found.items() if same}
+    return {Case(*point): same for point, same in TUNED.reported(rows).items()}
 
 
 def _ends(found: Rows) -> list[float]:

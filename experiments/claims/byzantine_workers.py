@@ -1,11 +1,9 @@
 """Each rule with two of nine workers that send garbage: on digits, each tuned, beside the mean without them."""
 
-import math
 import statistics
 from typing import Any
 
 from experiments import drawing, paper_table
-from experiments import rows as ask
 from experiments.comparison import Comparison
 from experiments.drawing import Figure
 from experiments.experiment import Quoted, Rows, Scale, Table, Verdict, holds
@@ -78,19 +76,13 @@ COMPARISON = Comparison(
 )
 
 
-def _ends(rows: Rows, method: str) -> list[float]:
-    """Returns the accuracies at the end, in percent; one that is not finite counts as nothing learnt."""
-    ends = [100 * ask.last(row, "accuracy") for row in COMPARISON.final(rows, method)]
-    return [end if math.isfinite(end) else 0.0 for end in ends]
-
-
 def _judge(rows: Rows) -> Verdict:
-    clean = _ends(rows, CLEAN)
+    clean = COMPARISON.ends(rows, CLEAN)
     if not statistics.fmean(clean) > LEARNED:
         return Verdict.untested(f"The {CLEAN} learns little: it ends at {COMPARISON.accuracy(rows, CLEAN)}.")
     fail = [
         welch_against(
-            _ends(rows, name),
+            COMPARISON.ends(rows, name),
             clean,
             by=-BROKEN,
             side="less",
@@ -101,7 +93,7 @@ def _judge(rows: Rows) -> Verdict:
     ]
     stand = [
         welch_against(
-            _ends(rows, name),
+            COMPARISON.ends(rows, name),
             clean,
             by=-MARGIN,
             side="greater",
@@ -138,11 +130,11 @@ def _draw(rows: Rows, figure: "Figure") -> None:
     for axes in panels:
         for label, (members, colour) in groups.items():
             for i, name in enumerate(name for name in names if name in members):
-                ends, place = _ends(rows, name), names.index(name)
+                ends, place = COMPARISON.ends(rows, name), names.index(name)
                 looks: dict[str, Any] = {"color": colour, "label": None if i else label}
                 axes.plot(ends, [place] * len(ends), "o", markersize=5, alpha=0.5, markeredgewidth=0, **looks)
                 axes.plot([statistics.fmean(ends)], [place], "|", color=colour, markersize=14, markeredgewidth=2)
-        if clean := _ends(rows, CLEAN):
+        if clean := COMPARISON.ends(rows, CLEAN):
             middle = statistics.fmean(clean)
             axes.axvline(middle, **drawing.REFERENCE, label=CLEAN)
             axes.axvline(middle - MARGIN, linestyle=":", **drawing.REFERENCE, label=f"{CLEAN} less {MARGIN:g} point")

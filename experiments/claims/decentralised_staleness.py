@@ -65,7 +65,7 @@ MAPS: Mapping[Scale, Map] = {
 
 def _points(scale: Scale) -> list[dict[str, Any]]:
     del scale
-    return [{"latency": latency, "workers": workers} for latency in LATENCIES for workers in ARRIVALS]
+    return [{"latency": latency, "workers": workers} for workers in ARRIVALS for latency in LATENCIES]
 
 
 def _recipe(scale: Scale, *, latency: float, workers: str, rate: float) -> Run:
@@ -114,18 +114,12 @@ TUNED = Tuned(
 
 def _cell(rows: Rows, latency: float, workers: str) -> list[Row]:
     """Returns the reported rows of a cell, by seed."""
-    return sorted(TUNED.tests(rows, latency=latency, workers=workers), key=lambda row: row["seed"])
-
-
-def _cells(rows: Rows) -> dict[tuple[float, str], list[Row]]:
-    """Returns the rows of each cell that has some."""
-    found = {(latency, workers): _cell(rows, latency, workers) for workers in ARRIVALS for latency in LATENCIES}
-    return {key: same for key, same in found.items() if same}
+    return TUNED.tests(rows, latency=latency, workers=workers)
 
 
 def _both(rows: Rows) -> dict[float, tuple[list[Row], list[Row]]]:
     """Returns, for each latency at which both have rows, those with workers alike and with a slow one."""
-    cells = _cells(rows)
+    cells = TUNED.reported(rows)
     return {
         latency: (cells[latency, ALIKE], cells[latency, SLOW])
         for latency in LATENCIES
@@ -271,7 +265,7 @@ def _table(rows: Rows) -> Table:
             str(_steps_in_words(same)),
             str(ask.accuracy(same)),
         ]
-        for (latency, workers), same in _cells(rows).items()
+        for (latency, workers), same in TUNED.reported(rows).items()
     ]
     steps = f"Steps to {_aim(rows)}"
     return Table(["Workers", "Latency (durations)", "S_avg", "S_max", steps, "Test accuracy at the end"], cells)

@@ -86,9 +86,8 @@ def _found(rows: Rows) -> dict[int, list[Row]]:
 
 
 def _ends(rows: Rows, delay: int) -> list[float]:
-    """Returns the accuracies at the end, in percent; one that is not finite counts as nothing learnt."""
-    ends = [100 * ask.last(row, "accuracy") for row in TUNED.tests(rows, delay=delay)]
-    return [end if math.isfinite(end) else 0.0 for end in ends]
+    """Returns the accuracies at the end, in percent."""
+    return ask.accuracies(TUNED.tests(rows, delay=delay))
 
 
 def _against_margin(rows: Rows, delay: int, *, side: Side) -> Contrast:

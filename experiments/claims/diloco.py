@@ -12,7 +12,6 @@ from experiments.experiment import (
     Experiment,
     Finding,
     Quoted,
-    Row,
     Rows,
     Run,
     Sample,
@@ -85,12 +84,6 @@ TUNED = Tuned(
 )
 
 
-def _cells(rows: Rows) -> dict[tuple[int, int], list[Row]]:
-    """Returns the reported rows of each number of workers and each H that has some."""
-    found = {(w, every): TUNED.tests(rows, workers=w, every=every) for w in WORKERS for every in EVERY}
-    return {key: same for key, same in found.items() if same}
-
-
 def _named(every: int) -> str:
     return f"DiLoCo, H = {every}" if every else "AdamW"
 
@@ -117,7 +110,7 @@ def _against(rows: Rows, *, workers: int, side: Side) -> Contrast:
 
 
 def _judge(rows: Rows) -> Verdict:
-    if not all(math.isfinite(loss) for row in _cells(rows).values() for loss in (ask.last(r, "loss") for r in row)):
+    if not all(math.isfinite(ask.last(row, "loss")) for row in TUNED.tests(rows)):
         return Verdict.untested("A loss at the end is not finite.")
     if not statistics.fmean(_losses(rows, workers=8, every=SYNC)) < LEARNED:
         return Verdict.untested(f"AdamW with 8 workers does not end below {LEARNED:g} nats a byte.")
@@ -125,7 +118,7 @@ def _judge(rows: Rows) -> Verdict:
     within, beyond = (holm([_against(rows, workers=workers, side=side) for workers in WORKERS]) for side in sides)
     own = ", ".join(
         f"{_named(every)}, {workers} worker{'s'[: workers > 1]}: {_loss(same)}"
-        for (workers, every), same in _cells(rows).items()
+        for (workers, every), same in TUNED.reported(rows).items()
     )
     parts = "; ".join(f"{contrast.compared}: {holds(contrast.holds)}" for contrast in [*within, *beyond])
     because = f"Nats a byte at the end: {own}. {parts}."
@@ -142,7 +135,7 @@ def _above(rows: Rows, *, workers: int, every: int) -> str:
 
 
 def _findings(rows: Rows) -> list[Finding]:
-    cells = _cells(rows)
+    cells = TUNED.reported(rows)
     found = [
         Finding(
             f"loss of H = {LONGEST} above that of AdamW, {workers} worker{'s'[: workers > 1]}",
@@ -174,7 +167,7 @@ def _paper_table(rows: Rows) -> Table:
                 _loss(same),
             )
         ]
-        for (workers, every), same in _cells(rows).items()
+        for (workers, every), same in TUNED.reported(rows).items()
     }
     return paper_table.table("Method", ["Nats a byte at the end"], cells) if cells else Table((), ())
 
@@ -189,14 +182,14 @@ def _table(rows: Rows) -> Table:
             _above(rows, workers=workers, every=every),
             f"{ask.last(same[0], 'sent_bytes') / 1e6:,.2f}",
         ]
-        for (workers, every), same in _cells(rows).items()
+        for (workers, every), same in TUNED.reported(rows).items()
     ]
     header = ["Workers", "Method", "Rate", "Nats a byte at the end", "Above AdamW", "MB that a worker sent"]
     return Table(header, cells)
 
 
 def _draw(rows: Rows, figure: Figure) -> None:
-    panels, cells = figure.subplots(1, len(WORKERS), sharey=True), _cells(rows)
+    panels, cells = figure.subplots(1, len(WORKERS), sharey=True), TUNED.reported(rows)
     for axes, workers in zip(panels, WORKERS, strict=True):
         for position, every in enumerate(EVERY):
             if same := cells.get((workers, every)):

@@ -160,9 +160,8 @@ def _reducers(rows: Rows) -> list[str]:
 
 
 def _ends(rows: Rows, batch: int, reducer: str) -> list[float]:
-    """Returns the accuracy at the end in percent; a run that is not finite has learnt nothing."""
-    ends = [100 * ask.last(row, "accuracy") for row in TUNED.tests(rows, batch=batch, reducer=reducer)]
-    return [end if math.isfinite(end) else 0.0 for end in ends]
+    """Returns the accuracies at the end, in percent."""
+    return ask.accuracies(TUNED.tests(rows, batch=batch, reducer=reducer))
 
 
 def _findings(rows: Rows) -> list[Finding]:

@@ -114,12 +114,6 @@ def _workers(rows: Rows) -> list[int]:
     return [n for n in ask.distinct(rows, "num_workers") if n > 1]
 
 
-def _ends(rows: Rows) -> list[float]:
-    """Returns the accuracy at the end in percent; a run that is not finite has learnt nothing."""
-    ends = [100 * ask.last(row, "accuracy") for row in rows]
-    return [end if math.isfinite(end) else 0.0 for end in ends]
-
-
 def _findings(rows: Rows) -> list[Finding]:
     found = []
     if alone := TUNED.tests(rows, num_workers=1):
@@ -129,15 +123,15 @@ def _findings(rows: Rows) -> list[Finding]:
     for n in _workers(rows):
         added, adasum = (_both(rows, num_workers=n, reducer=reducer)["tuned"] for reducer in REDUCERS)
         if added and adasum:
-            gap = statistics.fmean(_ends(adasum)) - statistics.fmean(_ends(added))
+            gap = statistics.fmean(ask.accuracies(adasum)) - statistics.fmean(ask.accuracies(added))
             found.append(Finding(f"Adasum above the sum, tuned, {n} workers", ours=f"{gap:+.2f} points"))
     return found
 
 
 def _judge(rows: Rows) -> Verdict:
     fewest, *_, most = _workers(rows)
-    added, adasum = ({word: _ends(of) for word, of in _both(rows, **point).items()} for point in _points(most))
-    few = _ends(_both(rows, num_workers=fewest, reducer="adasum")["untuned"])
+    added, adasum = ({word: ask.accuracies(of) for word, of in _both(rows, **point).items()} for point in _points(most))
+    few = ask.accuracies(_both(rows, num_workers=fewest, reducer="adasum")["untuned"])
     nearly = [end + GENTLE for end in adasum["untuned"]]
     above = f"Adasum above the sum, {most} workers"
     less = f"Adasum, untuned, with {most} workers above {GENTLE:g} point below {fewest} workers"

@@ -1,6 +1,5 @@
 """Horovod's guide on MNIST: Adasum at 2.5 times the best learning rate of one worker, against averaging."""
 
-import math
 from collections.abc import Mapping
 
 from experiments import datasets, drawing, paper_table, tuning
@@ -84,7 +83,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 
 def _of(rows: Rows, reducer: str, factor: float) -> list[Row]:
-    return sorted(TUNED.tests(rows, reducer=reducer, factor=factor), key=lambda row: row["seed"])
+    return TUNED.tests(rows, reducer=reducer, factor=factor)
 
 
 def _shown(rows: Rows) -> dict[tuple[str, float], list[Row]]:
@@ -107,12 +106,6 @@ def _name(reducer: str, factor: float, *, picks: Mapping[str, float]) -> str:
     return f"{LABELS[reducer]} at {factor:g} times the rate{marked and f' ({marked})'}"
 
 
-def _ends(rows: Rows, key: tuple[str, float]) -> list[float]:
-    """Returns the accuracies at the end, in percent; a run that is not finite has learnt nothing."""
-    ends = [100 * ask.last(row, "accuracy") for row in _of(rows, *key)]
-    return [end if math.isfinite(end) else 0.0 for end in ends]
-
-
 def _findings(rows: Rows) -> list[Finding]:
     picks = _picks(rows)
     return [
@@ -127,7 +120,8 @@ def _judge(rows: Rows) -> Verdict:
 
     def above(ours: tuple[str, float], theirs: tuple[str, float]) -> Contrast:
         compared = f"{_name(*ours, picks=picks)} above {_name(*theirs, picks=picks)}"
-        return welch(_ends(rows, ours), _ends(rows, theirs), compared=compared, side="greater", unit="points")
+        one, other = (ask.accuracies(_of(rows, *key)) for key in (ours, theirs))
+        return welch(one, other, compared=compared, side="greater", unit="points")
 
     as_guided = holm([above(guide, other) for other in others])
     tuned = above((ADASUM, picks[ADASUM]), (MEAN, picks[MEAN]))

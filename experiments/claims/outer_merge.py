@@ -20,7 +20,6 @@ from experiments.experiment import (
     Verdict,
     evaluations_of,
     holds,
-    scale_of,
 )
 from experiments.significance import Contrast, equivalent, holm
 from experiments.tuning import ONE_SEED, Score, Tuned
@@ -132,9 +131,8 @@ Cell = tuple[int, str]  # workers, who is present
 def _cells(rows: Rows) -> dict[Cell, dict[str, list[Row]]]:
     """Returns the reported rows of each merge, where all merges have some."""
     found: dict[Cell, dict[str, list[Row]]] = {}
-    for point in _points(scale_of(rows)):
-        if same := TUNED.tests(rows, **point):
-            found.setdefault((point["workers"], point["present"]), {})[point["merge"]] = same
+    for (workers, present, merge), same in TUNED.reported(rows).items():
+        found.setdefault((workers, present), {})[merge] = same
     return {cell: merges for cell, merges in found.items() if len(merges) == len(MERGES)}
 
 

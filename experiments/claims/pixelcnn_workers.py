@@ -11,7 +11,6 @@ from experiments.experiment import (
     Experiment,
     Finding,
     Quoted,
-    Row,
     Rows,
     Run,
     Sample,
@@ -87,12 +86,6 @@ TUNED = Tuned(
 )
 
 
-def _finals(rows: Rows) -> dict[Case, list[Row]]:
-    """Returns the reported rows of each case that has some, by seed."""
-    found = {case: TUNED.tests(rows, mode=case[0], num_workers=case[1]) for case in RATES}
-    return {case: sorted(same, key=lambda row: row["seed"]) for case, same in found.items() if same}
-
-
 def _target(rows: Rows) -> float:
     """Returns the bits per dimension to be reached."""
     return TARGETS[rows[0]["data"]]
@@ -119,7 +112,7 @@ def _until(rows: Rows) -> Sample | str:
 def _findings(rows: Rows) -> list[Finding]:
     return [
         Finding(f"simulated time to {_target(same):g} bits per dimension, {_name(case)}", ours=_until(same))
-        for case, same in _finals(rows).items()
+        for case, same in TUNED.reported(rows).items()
     ]
 
 
@@ -129,7 +122,7 @@ def _name(case: Case) -> str:
 
 
 def _judge(rows: Rows) -> Verdict:
-    finals = _finals(rows)
+    finals = TUNED.reported(rows)
     needed = {n: [finals.get((mode, n), []) for mode in MODES] for n in MANY}
     if not all(same for both in needed.values() for same in both):
         return Verdict.untested("The rule needs both modes at 8 and at 16 workers.")
@@ -171,7 +164,7 @@ def _paper_table(rows: Rows) -> Table:
             Cell(worst if case == ("asynchronous", 16) else None, _bits(same)),
             Cell(ours=_until(same)),
         ]
-        for case, same in _finals(rows).items()
+        for case, same in TUNED.reported(rows).items()
     }
     note = "The paper's curves of likelihood over time; what we recall of them is the order [MEM lo-med]: synchronous "
     note += "training gets lower, in less time."
@@ -181,7 +174,7 @@ def _paper_table(rows: Rows) -> Table:
 
 def _draw(rows: Rows, figure: Figure) -> None:
     panels = figure.subplots(1, 2, sharey=True)
-    groups = {mode if n == 1 else f"{mode}, {n}": same for (mode, n), same in _finals(rows).items()}
+    groups = {mode if n == 1 else f"{mode}, {n}": same for (mode, n), same in TUNED.reported(rows).items()}
     for axes, along in zip(panels, ("simulated_seconds", "epoch"), strict=True):
         drawing.curves(axes, groups, along=along, of="bits_per_dim", marker="", linewidth=1.2)
     panels[0].set(xlabel="simulated time (s)", ylabel="test bits per dimension", xscale="log")

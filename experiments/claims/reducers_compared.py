@@ -1,11 +1,9 @@
 """Every reducer on digits, each at its own learning rate: what anyone can run first."""
 
-import math
 import statistics
 
-from experiments import rows as ask
 from experiments.comparison import Comparison
-from experiments.experiment import Row, Rows, Sample, Scale, Verdict
+from experiments.experiment import Rows, Sample, Scale, Verdict
 from experiments.significance import holm, runs_needed, welch
 
 NAMES = ("mean", "sum", "adasum", "adacons", "coordinate_median", "trimmed_mean", "sign_majority")
@@ -35,14 +33,8 @@ COMPARISON = Comparison(
 )
 
 
-def _end(row: Row) -> float:
-    """Returns the accuracy at the end, in percent; a run that is not finite has learnt nothing."""
-    end = 100 * ask.last(row, "accuracy")
-    return end if math.isfinite(end) else 0.0
-
-
 def _judge(rows: Rows) -> Verdict:
-    ends = {method: list(map(_end, COMPARISON.final(rows, method))) for method in COMPARISON.methods}
+    ends = {method: COMPARISON.ends(rows, method) for method in COMPARISON.methods}
     mean = ends.pop("mean")
     if not statistics.fmean(mean) > LEARNED:
         return Verdict.untested(f"The mean itself learns little: it ends at {Sample.of(mean, digits=2, unit='%')}.")
