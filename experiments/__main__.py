@@ -26,7 +26,7 @@ if __name__ == "__main__":  # the imports below take seconds
     launch.command.begin()
 
 import runs as run_folders
-from experiments import claims, commands, datasets, listing, slurm, sweep, verify
+from experiments import commands, datasets, listing, slurm, sweep, verify
 from experiments.commands import Shard, Start
 from experiments.experiment import SCALES
 from experiments.goal import Goal
@@ -169,7 +169,7 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
         case "verify":
             if (given.name is None) != given.all:
                 raise ValueError("verify: give a name, or --all")
-            names = list(claims.in_order()) if given.all else [given.name]
+            names = commands.published_names() if given.all else [given.name]
             return _judge(verify.verify(names, count=given.rows, out=given.out, jobs=given.jobs))
         case "rerun" if given.dry_run:
             print(verify.dry_run(given.row, out=given.out))

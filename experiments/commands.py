@@ -10,11 +10,23 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import runs as run_folders
-from experiments import claims, datasets, forecast, queue, report, reruns, results, saved_rows, sweep_report
+from experiments import (
+    claims,
+    datasets,
+    forecast,
+    publications,
+    queue,
+    report,
+    reruns,
+    results,
+    saved_rows,
+    sweep_report,
+)
 from experiments.experiment import Experiment, Reduce, Rows, Run, Scale, evaluations
 from experiments.goal import Goal
 from experiments.measure import command as measure_command
 from experiments.progress import Progress, progress_of, stages
+from experiments.publications import Publication
 from experiments.queue import Command, Failure
 from experiments.sweep import Sweep
 from experiments.sweep_results import SweepResults
@@ -196,7 +208,7 @@ def write_report(name: str, *, scale: Scale, out: Path, start: Start = "saved") 
     experiment, root = _load(name, scale), out / name / scale
     rows = _progress(name, scale=scale, out=out, start=start).rows
     root.mkdir(parents=True, exist_ok=True)
-    return _write(experiment, rows, root)
+    return _write(experiment, rows, root, log=publications.read(results.PUBLISHED / name))
 
 
 def save(name: str, *, scale: Scale, out: Path) -> str:
@@ -243,7 +255,9 @@ def publish(name: str, *, scale: Scale, out: Path) -> str:
     folder = results.PUBLISHED / name
     folder.mkdir(parents=True, exist_ok=True)
     results.write_rows(folder / "rows.jsonl", rows)
-    text = _write(experiment, results.read_rows(folder / "rows.jsonl"), folder)
+    written = results.read_rows(folder / "rows.jsonl")
+    publications.record(experiment, written, folder)
+    text = _write(experiment, written, folder, log=publications.read(folder))
     saved_rows.path_of(name, scale).unlink(missing_ok=True)
     return text
 
@@ -264,7 +278,8 @@ def write_page(out: Path) -> Path:
             figure = report.draw(experiment, rows)
             figure.savefig(out / figures[name], dpi=200)
             figure.savefig(out / thumbnails[name], dpi=THUMBNAIL_DPI)
-    text = report.page(found, figures=figures, thumbnails=thumbnails)
+    logs = {name: publications.read(results.PUBLISHED / name) for name in found}
+    text = report.page(found, figures=figures, thumbnails=thumbnails, logs=logs)
     run_folders.write_atomically(out / "report.md", text.encode())
     run_folders.write_atomically(out / "report.html", report.html(text, folder=out).encode())
     return out / "report.html"
@@ -325,6 +340,14 @@ def _predicted(experiment: Experiment, scale: Scale, published: Rows) -> forecas
     return forecast.forecast(experiment, scale, runs, published=published)
 
 
+def published_names() -> list[str]:
+    """Returns the experiments that have published rows; says on standard error which have none."""
+    without = [name for name in claims.in_order() if not results.published(name)]
+    if without:
+        print(f"nothing is published of {', '.join(without)}", file=sys.stderr)
+    return [name for name in claims.in_order() if name not in without]
+
+
 def _published() -> dict[str, tuple[Experiment, Rows]]:
     """Returns all experiments, each with its published rows."""
     return {name: (experiment, results.published(name)) for name, experiment in claims.in_order().items()}
@@ -346,10 +369,10 @@ def _load(name: str, scale: Scale) -> Experiment:
     return experiment
 
 
-def _write(experiment: Experiment, rows: Rows, folder: Path) -> str:
+def _write(experiment: Experiment, rows: Rows, folder: Path, *, log: Sequence[Publication]) -> str:
     figure = "figure.png" if experiment.enough(rows) else ""
     if figure:
         report.draw(experiment, rows).savefig(folder / figure, dpi=200)
-    text = report.section(experiment, rows, figure=figure)
+    text = report.section(experiment, rows, figure=figure, log=log)
     run_folders.write_atomically(folder / "report.md", text.encode())
     return text

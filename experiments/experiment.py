@@ -141,9 +141,9 @@ class Verdict(NamedTuple):
         return cls("by construction" if held else "not supported at this scale", because)
 
     @classmethod
-    def untested(cls, because: str) -> "Verdict":
+    def untested(cls, because: str, *, contrasts: Sequence[Contrast] = ()) -> "Verdict":
         """Returns the verdict for rows that the rule cannot decide from."""
-        return cls("not tested", because)
+        return cls("not tested", because, contrasts)
 
 
 def holds(part: bool) -> str:
@@ -269,6 +269,9 @@ class Selection(Protocol):
 
     def table(self, scale: Scale, rows: Rows) -> Table:
         """Returns the values that were tried, their scores and the picks."""
+
+    def tests(self, rows: Rows) -> Rows:
+        """Returns the reported rows."""
 
     def awaited_runs(self, scale: Scale, rows: Rows) -> list[Run]:
         """Returns runs like those whose values are not picked yet."""

@@ -6,18 +6,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from experiments import publications
 from experiments.drawing import Figure, new_figure
 from experiments.experiment import Experiment, Finding, Rows, Table, Verdict, scale_of
+from experiments.publications import Publication
 from experiments.significance import Contrast
 
 
-def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
+def section(experiment: Experiment, rows: Rows, *, figure: str = "", log: Sequence[Publication] = ()) -> str:
     """Returns the claim, the rule, the verdict, the findings, the table and where the rows came from, as Markdown.
 
     Args:
       experiment: the experiment.
       rows: rows of its finished runs; while they are too few, there is no verdict.
       figure: path of the figure, relative to the text; "" for none.
+      log: what was published before.
     """
     parts = [
         f"## {experiment.number}. {experiment.title}",
@@ -41,7 +44,7 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "") -> str:
             parts.append(f"![{experiment.title}]({figure})")
     parts += experiment.notes
     if rows:
-        parts.append(_origins(rows))
+        parts += [*publications.told(log, experiment, rows), _origins(rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -88,7 +91,11 @@ def overview(experiments: Mapping[str, tuple[Experiment, Rows]], *, thumbnails: 
 
 
 def page(
-    experiments: Mapping[str, tuple[Experiment, Rows]], *, figures: Mapping[str, str], thumbnails: Mapping[str, str]
+    experiments: Mapping[str, tuple[Experiment, Rows]],
+    *,
+    figures: Mapping[str, str],
+    thumbnails: Mapping[str, str],
+    logs: Mapping[str, Sequence[Publication]],
 ) -> str:
     """Returns all sections on one page, as Markdown, below a table of all claims.
 
@@ -96,8 +103,12 @@ def page(
       experiments: name -> experiment and its rows.
       figures: name -> path of its figure, relative to the page.
       thumbnails: name -> path of its small figure.
+      logs: name -> what was published of it before.
     """
-    sections = [section(found, rows, figure=figures.get(name, "")) for name, (found, rows) in experiments.items()]
+    sections = [
+        section(found, rows, figure=figures.get(name, ""), log=logs.get(name, ()))
+        for name, (found, rows) in experiments.items()
+    ]
     head = ["# Claims, and what our runs say of them\n", overview(experiments, thumbnails=thumbnails), ""]
     return "\n".join([*head, *sections])
 

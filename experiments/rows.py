@@ -1,7 +1,6 @@
-"""Questions to rows: select some, summarise their values, find when a run reached a target, pick the best."""
+"""Questions to rows: select some, summarise their values, find when a run reached a target."""
 
 import math
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from experiments.experiment import Basis, Row, Rows, Sample
@@ -108,46 +107,6 @@ def until(
 ) -> Sample:
     """Returns `first_at` over runs that differ in their seed alone."""
     return Sample.of([first_at(row, target, of=of, along=along, mode=mode) for row in rows], digits=digits, unit=unit)
-
-
-def reached_by_all(rows: Rows, *, of: str, parts: int, mode: Mode = "max") -> float:
-    """Returns the best value that every run reaches at some evaluation, rounded to a value that is no better.
-
-    Args:
-      rows: rows of the runs.
-      of: the quantity.
-      parts: the value is rounded to a multiple of 1 / parts.
-      mode: which values are better.
-
-    Returns:
-      The value; NaN, which no run reaches, where a run has no finite value.
-
-    >>> reached_by_all([{"accuracy": [0.5, 0.9137]}, {"accuracy": [0.93, 0.92]}], of="accuracy", parts=1000)
-    0.913
-    """
-    finite = [[value for value in row[of] if math.isfinite(value)] for row in rows]
-    if not finite or not all(finite):
-        return math.nan
-    if mode == "max":
-        reached = min(map(max, finite))
-        return min(reached, math.floor(parts * reached + 1e-6) / parts)
-    reached = max(map(min, finite))
-    return max(reached, math.ceil(parts * reached - 1e-6) / parts)
-
-
-def best(rows: Sequence[Row], *, by: str, mode: Mode = "max") -> Row:
-    """Returns the row whose last evaluation is best; values that are not finite lose.
-
-    >>> best([{"loss": [2.0], "rate": 0.1}, {"loss": [1.0], "rate": 0.2}], by="loss", mode="min")["rate"]
-    0.2
-    """
-    sign = 1 if mode == "max" else -1
-
-    def quality(row: Row) -> float:
-        value = last(row, by)
-        return sign * value if math.isfinite(value) else -math.inf
-
-    return max(rows, key=quality)
 
 
 def errors(rows: Rows) -> list[Row]:

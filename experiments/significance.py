@@ -195,6 +195,35 @@ def equivalent(
     return dataclasses.replace(both, method=method, p=max(above.p, below.p), low=low, high=high)
 
 
+def equivalent_to(
+    values: Sequence[float], target: float, *, margin: float, compared: str, unit: str = "", digits: int = 2
+) -> Contrast:
+    """Tests that a mean differs from a number by less than a margin, which is stated before the runs.
+
+    Two one-sided t-tests; the difference is that of the mean and the number.
+
+    Args:
+      values: one value per run.
+      target: the number.
+      margin: the least difference that matters, above 0.
+      compared: what is compared, in words.
+      unit: unit of the values, for texts.
+      digits: digits of the difference in texts.
+
+    >>> print(equivalent_to([0.98, 1.01, 1.02, 0.99], 1.0, margin=0.1, compared="a as 1"))
+    a as 1: +0.00 [-0.02, +0.02], g = 0.00, p = 0.0009, n = 4
+    """
+    shown: dict[str, Any] = {"compared": compared, "unit": unit, "digits": digits}
+    numbers = [target] * len(values)
+    above = paired([value + margin for value in values], numbers, side="greater", **shown)
+    below = paired([value - margin for value in values], numbers, side="less", **shown)
+    both = paired(values, numbers, side="two-sided", **shown)
+    shrunk = _t(len(values) - 1, 2 * ALPHA) / _t(len(values) - 1, ALPHA)
+    low, high = (both.difference + shrunk * (end - both.difference) for end in (both.low, both.high))
+    method = f"equivalence, two one-sided t-tests, margin {margin:g}"
+    return dataclasses.replace(both, method=method, p=max(above.p, below.p), low=low, high=high)
+
+
 def trend(rows: Sequence[Sequence[float]], *, compared: str, unit: str = "", digits: int = 2) -> Contrast:
     """Tests that values grow along ordered conditions, by Page's trend test over the rows.
 
@@ -257,6 +286,13 @@ def _welch(ours: Sequence[float], theirs: Sequence[float], *, side: Side, level:
         p = stats.ttest_ind(ours, theirs, equal_var=False, alternative=side).pvalue
         interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(level)
     return float(p), float(interval.low), float(interval.high)
+
+
+def _t(freedom: int, level: float) -> float:
+    """Returns the two-sided quantile of Student's t."""
+    from scipy import stats
+
+    return float(stats.t.ppf(1 - level / 2, freedom))
 
 
 def _check(*sides: Sequence[float], compared: str) -> None:

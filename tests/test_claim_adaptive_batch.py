@@ -61,7 +61,7 @@ def test_configs_are_what_the_labels_say(scale):
 )
 def test_verdicts(changes, word):
     verdict = CLAIM.verdict(rows(**changes))
-    assert verdict.word == word and len(verdict.contrasts) == (0 if word == UNTESTED else 12)
+    assert verdict.word == word and len(verdict.contrasts) in ((0, 12) if word == UNTESTED else (12,))
 
 
 def test_all_seeds_of_all_tasks_are_needed():

@@ -61,7 +61,7 @@ def test_configs_are_what_the_labels_say(scale):
 )
 def test_verdicts(changes, word):
     verdict = CLAIM.verdict(rows(**changes))
-    assert verdict.word == word and len(verdict.contrasts) == (0 if word == UNTESTED else 6)
+    assert verdict.word == word and len(verdict.contrasts) in ((0, 6) if word == UNTESTED else (6,))
 
 
 def test_differences_are_those_from_no_delay():

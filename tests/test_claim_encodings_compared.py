@@ -70,7 +70,7 @@ def test_every_encoding_is_there_with_and_without_feedback():
 )
 def test_verdicts(changes, word):
     verdict = CLAIM.verdict(rows(**changes))
-    assert verdict.word == word and len(verdict.contrasts) == (0 if word == UNTESTED else 4), verdict.because
+    assert verdict.word == word and len(verdict.contrasts) in ((0, 4) if word == UNTESTED else (4,)), verdict.because
 
 
 def test_all_seeds_of_all_encodings_are_needed():

@@ -63,7 +63,7 @@ def rows(*, scale="gpu", **ends):
 def test_verdicts(ends, word):
     found = rows(**ends)
     verdict = CLAIM.verdict(found)
-    assert verdict.word == word and len(verdict.contrasts) == (0 if word == UNTESTED else 2)
+    assert verdict.word == word and len(verdict.contrasts) in ((0, 2) if word == UNTESTED else (2,))
     assert "ResNet-20, n = 3" in str(CLAIM.basis(found))
 
 

@@ -363,25 +363,8 @@ def test_folders_are_of_configs():
     assert results.folder_of(trained, root) != results.folder_of(longer, root)
 
 
-def test_runs_that_are_not_finite_are_never_the_best():
-    rows = [{"loss": [math.nan], "rate": 1}, {"loss": [3.0], "rate": 2}, {"loss": [2.0], "rate": 3}, {"loss": []}]
-    assert ask.best(rows, by="loss", mode="min")["rate"] == 3
-    assert ask.best(rows[:2], by="loss", mode="max")["rate"] == 2
-
-
 def test_a_target_that_is_not_reached_is_infinitely_far():
     assert ask.first_at({"step": [1, 2], "loss": [3.0, 2.0]}, 1.0, of="loss", mode="min") == math.inf
-
-
-def test_what_all_runs_reach_is_reached_by_each_and_lost_by_one_without_numbers():
-    rows = [{"x": [0.5, 0.29, math.nan]}, {"x": [0.1 + 0.2, 0.57]}]
-    high, low = (ask.reached_by_all(rows, of="x", parts=100, mode=mode) for mode in ("max", "min"))
-    assert high == 0.5 and round(low, 9) == 0.3 and low >= 0.1 + 0.2
-    for mode, target in (("max", high), ("min", low)):
-        assert all(ask.first_at({**row, "step": row["x"]}, target, of="x", mode=mode) < math.inf for row in rows)
-    lost = [*rows, {"x": [math.nan, math.inf], "step": [1, 2]}]
-    target = ask.reached_by_all(lost, of="x", parts=100)
-    assert math.isnan(target) and ask.until(lost[2:], target, of="x", along="step").mean == math.inf
 
 
 # ---- reports -----------------------------------------------------------------------------------------------------
@@ -442,7 +425,7 @@ def test_a_page_needs_no_other_file(tmp_path):
     rows = [{"run": "a", "seed": 0, "value": 1.0, "origin": dict(ORIGIN)}]
     report.draw(MADE_UP, rows).savefig(tmp_path / "made.png")
     figures = {"made_up": "made.png"}
-    text = report.page({"made_up": (MADE_UP, rows)}, figures=figures, thumbnails=figures)
+    text = report.page({"made_up": (MADE_UP, rows)}, figures=figures, thumbnails=figures, logs={})
     page = report.html(text, folder=tmp_path)
     assert 'src="data:image/png;base64,' in page and "made.png" not in page and "http" not in page.split("<body>")[0]
     assert page.count("<table>") == 3 and "<script>" not in report.html("# a\n<script>1</script>", folder=tmp_path)

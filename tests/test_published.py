@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from experiments import claims, report, results, saved_rows
+from experiments import claims, publications, report, results, saved_rows
 
 PUBLISHED = [name for name in claims.CLAIMS if results.published(name)]
 MIN_SEEDS = 3
@@ -13,7 +13,8 @@ MIN_SEEDS = 3
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_report_is_what_its_rows_say(name):
     experiment, rows, folder = claims.load(name), results.published(name), results.PUBLISHED / name
-    assert report.section(experiment, rows, figure="figure.png") == (folder / "report.md").read_text()
+    text = report.section(experiment, rows, figure="figure.png", log=publications.read(folder))
+    assert text == (folder / "report.md").read_text()
     if experiment.enough(rows):
         assert report.draw(experiment, rows).axes and (folder / "figure.png").stat().st_size > 5000
 

@@ -134,6 +134,31 @@ def test_machines_that_save_rows_divide_the_runs_and_publish_what_one_would(half
     assert (rows.parent / "report.md").read_text() == of_both
 
 
+def test_what_was_published_under_another_rule_stays_in_the_report(tmp_path, monkeypatch):
+    """So does a verdict that turned round under the same rule, each with how many of the runs were known then."""
+
+    def published(claim):
+        state(claim, monkeypatch)
+        call("run", tmp_path)
+        call("publish", tmp_path)
+        log = [json.loads(line) for line in (results.PUBLISHED / NAME / "log.jsonl").read_text().splitlines()]
+        lines = (results.PUBLISHED / NAME / "report.md").read_text().splitlines()
+        return [entry["verdict"] for entry in log], [line for line in lines if line.startswith("**Before.**")]
+
+    one_rate = dataclasses.replace(TUNED, grid=lambda scale, point: (0.2,))  # so that no pick is at an edge
+    claim = dataclasses.replace(CLAIM, tuned=one_rate, runs=one_rate.runs)
+    assert published(claim) == (["supported at this scale"], []) == published(claim)
+    failed = dataclasses.replace(claim, judge=lambda rows: Verdict.of(False, "As made up."))
+    verdicts, (told,) = published(failed)
+    assert verdicts == ["supported at this scale", "not supported at this scale"]
+    assert "*supported at this scale*" in told and "2 of the 2 runs" in told and "the same rule" in told
+    later = dataclasses.replace(one_rate, first_seeds={"laptop": 2})
+    fresh = dataclasses.replace(CLAIM, rule="Supported if others do.", tuned=later, runs=later.runs)
+    verdicts, told = published(fresh)
+    assert verdicts[2:] == ["supported at this scale"] and len(told) == 2
+    assert all("0 of the 2 runs" in line and "by the rule: Supported if they do." in line for line in told)
+
+
 def test_a_saved_row_yields_to_the_folder_of_its_run(half, tmp_path):
     (row,) = results.read_rows(saved_file())
     results.write_rows(saved_file(), [{**row, "accuracy": [0.7]}])

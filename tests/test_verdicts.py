@@ -242,9 +242,10 @@ def backup_split(rows):
             at, n, seed = reached.argmax(), row["num_required"], row["seed"]
             steps[n][seed], seconds[n][seed] = row["step"][at], row["simulated_seconds"][at]
     sizes = sorted(steps)
-    means = [np.mean(list(steps[n].values())) for n in sizes]
-    (slope, _), covariance = np.polyfit(np.log(sizes), np.log(means), 1, cov=True)
-    half = stats.t.ppf(0.975, len(sizes) - 2) * math.sqrt(covariance[0, 0])
+    by_size = np.array([[steps[n][seed] for seed in range(10)] for n in sizes])
+    slope = stats.linregress(np.log(sizes), np.log(by_size.mean(1))).slope
+    of_seeds = [stats.linregress(np.log(sizes), np.log(one)).slope for one in by_size.T]
+    half = np.ptp(stats.t.interval(0.95, len(of_seeds) - 1, scale=stats.sem(of_seeds))) / 2
 
     def by_seed(least, most):
         split = [seconds[n] for n in sizes if least <= 100 - n <= most]

@@ -142,7 +142,7 @@ def _judge(rows: Rows) -> Verdict:
     )
     held = all(contrast.holds for contrast in better)
     if not held and not any(contrast.holds for contrast in worse):
-        return Verdict.untested(f"Losses at the end: {parts}.")
+        return Verdict.untested(f"Losses at the end: {parts}.", contrasts=[*better, *worse])
     return Verdict.of(held, f"Losses at the end: {parts}.", contrasts=[*better, *worse])
 
 

@@ -206,7 +206,7 @@ def _share(row: Row) -> float:
 def _findings(rows: Rows) -> list[Finding]:
     found = []
     as_efficient = Quoted("almost as efficient as summing", "READ: abstract, arXiv")
-    same_bytes = Quoted("1, but for O(log2 n) small messages", "DERIVED: halving and doubling")
+    same_bytes = Quoted("1, but for O((log n)^2) small messages", "DERIVED: halving and doubling")
     for gigabits in _links(rows):
         same, link = _linked(rows, gigabits), f"{gigabits:g} Gb/s"
         time, sent = (Sample.of(_over_sum(same, quantity), digits=3) for quantity in ("seconds", "bytes"))
@@ -316,7 +316,10 @@ EXPERIMENT = Experiment(
     hours={"smoke": 0.04, "laptop": 0.35},
     runs=_runs,
     measure=_measure,
-    timings=("time_ratio", "adasum_seconds", "sum_seconds", "mean_ratio", "cpu_count", "device_kind"),
+    timings=(
+        *("time_ratio", "adasum_seconds", "sum_seconds", "mean_ratio", "cpu_count", "device_kind"),
+        *("adasum_bytes", "sum_bytes"),  # counters of a link, over which TCP acknowledges and repeats as it sees fit
+    ),
     findings=_findings,
     basis=_basis,
     judge=_judge,

@@ -130,17 +130,17 @@ def _of(rows: Rows, num_required: int, quantity: str) -> Sample:
 def _law(rows: Rows) -> Law:
     """Fits the power law to the mean steps of the sizes, by least squares of the logarithms.
 
-    The interval comes from how far the means lie from the law, so that the noise of the seeds, the noise of the picked
-    rates and a law that does not fit widen it alike.
+    The interval is Student's, of the exponents that are fitted to each seed alone. All sizes share the seeds, so that
+    their steps are high or low together: how far the means lie from the law says too little of that.
     """
     from scipy import stats
 
     sizes = _sizes(rows)
     steps = [_of(rows, n, "step").mean for n in sizes]
-    fit = stats.linregress(np.log(np.array(sizes) / MACHINES), np.log(steps))
-    wide = float(stats.t.ppf(1 - ALPHA / 2, len(sizes) - 2) * fit.stderr)
-    exponent = float(-fit.slope)
-    return Law(exponent, exponent - wide, exponent + wide, float(np.exp(fit.intercept)))
+    slope, intercept = np.polyfit(np.log(np.array(sizes) / MACHINES), np.log(steps), 1)
+    by_seed = _exponents(rows)
+    wide = stats.t.ppf(1 - ALPHA / 2, by_seed.n - 1) * by_seed.std / math.sqrt(by_seed.n) if by_seed.n > 1 else math.nan
+    return Law(float(-slope), float(-slope - wide), float(-slope + wide), float(np.exp(intercept)))
 
 
 def _exponents(rows: Rows) -> Sample:
@@ -178,8 +178,10 @@ def _findings(rows: Rows) -> list[Finding]:
     law, best, first, planned = _law(rows), _best(rows), _sizes(rows)[0], ask.select(rows, stage="plan")
     plan = "not planned yet"
     if planned:
-        low, high = (_planned_best(planned[0], exponent) for exponent in (law.low, law.high))
-        plan = f"{_split(planned[0]['best'])}; {_split(low)} and {_split(high)} at the ends of the exponent's interval"
+        plan = _split(planned[0]["best"])
+        ends = [_split(_planned_best(planned[0], end)) for end in (law.low, law.high) if math.isfinite(end)]
+        if ends:
+            plan += f"; {' and '.join(ends)} at the ends of the exponent's interval"
     fewer = _of(rows, first, "step").mean / _of(rows, MACHINES, "step").mean
     gain = _of(rows, MACHINES, "simulated_seconds").mean / _of(rows, best, "simulated_seconds").mean
     seconds = {n: _of(rows, n, "step_seconds").mean for n in (first, 96, MACHINES)}

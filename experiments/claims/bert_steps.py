@@ -10,7 +10,7 @@ from experiments import rows as ask
 from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict, scale_of
 from experiments.paper_table import Cell
-from experiments.significance import Contrast, holm, welch
+from experiments.significance import Contrast, holm, welch, welch_against
 from experiments.tuning import Point, Score, Tuned
 
 NAMES = {"lamb": "LAMB", "adam": "Adam"}
@@ -167,10 +167,11 @@ def _findings(rows: Rows) -> list[Finding]:
 
 def _below(ends: Mapping[Case, list[float]], ours: Case, than: Case, *, margin: float = 0.0) -> Contrast:
     """Tests that one training ends below another, or above it by less than a margin."""
-    plus = f" plus {margin:g}" if margin else ""
-    shifted = [end - margin for end in ends[ours]]
-    compared = f"{_name(ours)}: below {_name(than)}{plus}"
-    return welch(shifted, ends[than], compared=compared, side="less", unit="nats", digits=3)
+    compared, both = f"{_name(ours)}: below {_name(than)}", (ends[ours], ends[than])
+    if not margin:
+        return welch(*both, compared=compared, side="less", unit="nats", digits=3)
+    compared = f"{compared} plus {margin:g}"
+    return welch_against(*both, by=margin, compared=compared, side="less", unit="nats", digits=3)
 
 
 def _tests(ends: Mapping[Case, list[float]]) -> Iterator[Contrast]:
@@ -203,9 +204,9 @@ def _judge_large_batches(ends: Mapping[Case, list[float]]) -> Verdict:
     few, many = (Case("adam", "mean", batch, 1.0) for batch in (batches[0], batches[-1]))
     adasum = many._replace(reducer="adasum")
     compared = f"{_name(many)}: above {_name(few)} plus {FAILS_BY:g}"
-    fails = welch([end - FAILS_BY for end in ends[many]], ends[few], compared=compared, side="greater", unit="nats")
+    fails = welch_against(ends[many], ends[few], by=FAILS_BY, compared=compared, side="greater", unit="nats", digits=3)
     if not fails.holds:
-        return Verdict.untested(f"Adam alone does not fail with the most sequences. {fails}.")
+        return Verdict.untested("Adam alone does not fail with the most sequences.", contrasts=[fails])
     return _decided(holm([fails, _below(ends, adasum, many), _below(ends, adasum, few, margin=FAILS_BY)]))
 
 

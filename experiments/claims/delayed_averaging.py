@@ -108,7 +108,7 @@ def _judge(rows: Rows) -> Verdict:
     because = f"At the end: {own}. {parts}."
     held = all(contrast.holds for contrast in within)
     if not held and not any(contrast.holds for contrast in beyond):
-        return Verdict.untested(because)
+        return Verdict.untested(because, contrasts=[*within, *beyond])
     return Verdict.of(held, because, contrasts=[*within, *beyond])
 
 

@@ -72,7 +72,8 @@ def _judge(rows: Rows) -> Verdict:
     own = RUNS.at_the_end(rows)
     if not lost.holds:
         return Verdict.untested(
-            f"Few bits lose nothing that these runs show, so that there is nothing to trade: {own}."
+            f"Few bits lose nothing that these runs show, so that there is nothing to trade: {own}.",
+            contrasts=[lost],
         )
     above, below, alike = _contrasts(rows)
     better, worse = ([found.compared for found in tests if found.holds] for tests in (above, below))
@@ -84,7 +85,7 @@ def _judge(rows: Rows) -> Verdict:
     ]
     because = f"At the end: {own}. {'; '.join(parts)}."
     if not better and not worse and not no_gain:
-        return Verdict.untested(because)
+        return Verdict.untested(because, contrasts=[lost, *above, *below, *alike])
     return Verdict.of(bool(better) and not worse, because, contrasts=[lost, *above, *below, *alike])
 
 

@@ -65,7 +65,7 @@ def _judge(rows: Rows) -> Verdict:
     because = f"At the end: {RUNS.at_the_end(rows)}. {parts}."
     held = all(contrast.holds for contrast in claimed)
     if not held and not any(contrast.holds for contrast in refuted):
-        return Verdict.untested(because)
+        return Verdict.untested(because, contrasts=[*claimed, *refuted])
     return Verdict.of(held, because, contrasts=[*claimed, *refuted])
 
 

@@ -24,7 +24,7 @@ from experiments.experiment import (
     scale_of,
 )
 from experiments.paper_table import Cell
-from experiments.significance import holm, welch
+from experiments.significance import holm, welch, welch_against
 from experiments.tuning import Tuned
 
 REDUCERS = ("sum", "adasum")
@@ -132,14 +132,13 @@ def _judge(rows: Rows) -> Verdict:
     fewest, *_, most = _workers(rows)
     added, adasum = ({word: ask.accuracies(of) for word, of in _both(rows, **point).items()} for point in _points(most))
     few = ask.accuracies(_both(rows, num_workers=fewest, reducer="adasum")["untuned"])
-    nearly = [end + GENTLE for end in adasum["untuned"]]
     above = f"Adasum above the sum, {most} workers"
     less = f"Adasum, untuned, with {most} workers above {GENTLE:g} point below {fewest} workers"
     contrasts = holm(
         [
-            welch(adasum["untuned"], added["untuned"], compared=f"{above}, untuned", side="greater", unit="%"),
-            welch(nearly, few, compared=less, side="greater", unit="%"),
-            welch(adasum["tuned"], added["tuned"], compared=f"{above}, tuned", side="greater", unit="%"),
+            welch(adasum["untuned"], added["untuned"], compared=f"{above}, untuned", side="greater", unit="points"),
+            welch_against(adasum["untuned"], few, by=-GENTLE, compared=less, side="greater", unit="points"),
+            welch(adasum["tuned"], added["tuned"], compared=f"{above}, tuned", side="greater", unit="points"),
         ]
     )
     means = {word: [Sample.of(ends[word], digits=2, unit="%") for ends in (adasum, added)] for word in adasum}

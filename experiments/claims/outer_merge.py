@@ -173,7 +173,9 @@ def _judge(rows: Rows) -> Verdict:
     parts = "; ".join(f"{contrast.compared}: {holds(contrast.holds)}" for contrast in found)
     because = f"Equivalent in loss: {parts}. Shown to differ by more than the margin: {', '.join(beyond) or 'none'}."
     held = all(contrast.holds for contrast in found)
-    return Verdict.of(held, because, contrasts=found) if held or beyond else Verdict.untested(because)
+    if not held and not beyond:
+        return Verdict.untested(because, contrasts=found)
+    return Verdict.of(held, because, contrasts=found)
 
 
 def _is_beyond(contrast: Contrast, margin: float) -> bool:

@@ -216,7 +216,7 @@ EXPERIMENT = Experiment(
         "scikit-learn's digits, 8 x 8 pixels with 17 levels, in place of CIFAR-10, at 4 images a worker: that shows "
         "what staleness does to a PixelCNN that trains to the end, and nothing about CIFAR-10's likelihoods. On a GPU "
         "it trains on CIFAR-10 for 12 epochs, at 16 images a worker, with 8 and 16 workers.",
-        "The hours of the scale gpu are a prediction: 26 runs of about a minute, by what small convolutions in lanes "
+        "The hours of the scale gpu are a prediction: 24 runs of about a minute, by what small convolutions in lanes "
         "take on an H100. Those of the scale paper are a guess.",
     ),
 )

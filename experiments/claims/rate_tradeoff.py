@@ -240,7 +240,7 @@ EXPERIMENT = Experiment(
         "gpu has ResNet-20 on CIFAR-10, 8 examples a worker, 60 epochs, 3,750 updates, without weight decay. Where "
         "digits stand in for MNIST, 400 epochs are 180 updates. The "
         "paper's modest precision is not known, nor when it took a run as converged.",
-        "The hours of the scale gpu are a prediction: 16 runs of 3,750 steps, at 18 ms a step by the images a second "
+        "The hours of the scale gpu are a prediction: 15 runs of 3,750 steps, at 18 ms a step by the images a second "
         "of ResNet-20 in lanes on an H100, and half a minute to start each.",
     ),
 )

@@ -18,7 +18,7 @@ from experiments.drawing import Figure
 from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
 from experiments.paper_table import Cell
 from experiments.planner import power_law
-from experiments.significance import ALPHA, Contrast, equivalent, holm
+from experiments.significance import ALPHA, Contrast, equivalent_to, holm
 from launch.children import ROOT, last_line
 from reducers import arrivals
 
@@ -145,7 +145,7 @@ def _contrasts(rows: Rows) -> list[Contrast]:
     for count in _counts(rows):
         ratios = _ratios(rows, count)
         compared = f"N = {count}: the step is what order statistics say"
-        found.append(equivalent(ratios, [1.0] * len(ratios), margin=MARGIN, compared=compared, digits=3))
+        found.append(equivalent_to(ratios, 1.0, margin=MARGIN, compared=compared, digits=3))
     return holm(found)
 
 

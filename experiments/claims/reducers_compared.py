@@ -4,7 +4,7 @@ import statistics
 
 from experiments.comparison import Comparison
 from experiments.experiment import Rows, Sample, Scale, Verdict
-from experiments.significance import holm, runs_needed, welch
+from experiments.significance import holm, runs_needed, welch, welch_against
 
 NAMES = ("mean", "sum", "adasum", "adacons", "coordinate_median", "trimmed_mean", "sign_majority")
 MARGIN = 0.25  # percentage points: the least difference that matters
@@ -39,12 +39,18 @@ def _judge(rows: Rows) -> Verdict:
     if not statistics.fmean(mean) > LEARNED:
         return Verdict.untested(f"The mean itself learns little: it ends at {Sample.of(mean, digits=2, unit='%')}.")
     above = holm(
-        [welch(ours, mean, compared=f"{name} above mean", side="greater", unit="%") for name, ours in ends.items()]
+        [welch(ours, mean, compared=f"{name} above mean", side="greater", unit="points") for name, ours in ends.items()]
     )
-    # Shifted by the margin: whether the method is above the mean by less than that.
     within = holm(
         [
-            welch([v - MARGIN for v in ours], mean, compared=f"{name} above by less than {MARGIN:g} %", side="less")
+            welch_against(
+                ours,
+                mean,
+                by=MARGIN,
+                compared=f"{name} above by less than {MARGIN:g} points",
+                side="less",
+                unit="points",
+            )
             for name, ours in ends.items()
         ]
     )
@@ -54,7 +60,8 @@ def _judge(rows: Rows) -> Verdict:
         names = ", ".join(contrast.compared for contrast in better)
         return Verdict.of(False, f"Significantly better than the mean: {names}.", contrasts=above)
     if unclear:
-        return Verdict.untested(f"Neither above nor shown to be within the margin: {', '.join(unclear)}.")
+        because = f"Neither above nor shown to be within the margin: {', '.join(unclear)}."
+        return Verdict.untested(because, contrasts=[*above, *within])
     return Verdict.of(True, "No method is above the mean, and each is within the margin.", contrasts=[*above, *within])
 
 

@@ -281,7 +281,7 @@ EXPERIMENT = Experiment(
         "is 200, which favours asynchronous updates here; and the simulated server never is a bottleneck, so that the "
         "limit that asynchronous workers had at 212 in the paper is not there. That synchronous training takes less "
         "time is thus a matter of the epochs that it needs, not of the time of an epoch.",
-        "The hours of the scale gpu are a prediction: 26 runs, of which a synchronous one takes some 45 s and an "
+        "The hours of the scale gpu are a prediction: 24 runs, of which a synchronous one takes some 45 s and an "
         "asynchronous one some 65 s, by the images a second of ResNet-20 in lanes on an H100.",
     ),
 )

@@ -1,0 +1,70 @@
+"""The log of what was published of a claim: a rule that changed, and the runs that were known then, stay in sight."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import runs as run_folders
+from experiments import results
+from experiments.experiment import Experiment, Rows
+
+FILE = "log.jsonl"
+DIGITS = 8  # of a fingerprint
+
+
+class Publication(NamedTuple):
+    """What was published at a time.
+
+    Attributes:
+      commit: of the code that made most of the runs.
+      verdict: the verdict's word.
+      rule: the rule and the selection, as they were stated.
+      runs: the first digits of the fingerprints of the reported runs.
+    """
+
+    commit: str
+    verdict: str
+    rule: str
+    runs: Sequence[str]
+
+
+def read(folder: Path) -> list[Publication]:
+    """Returns the log in a folder of published rows, from the first publication on."""
+    return [Publication(**line) for line in results.read_rows(folder / FILE)]
+
+
+def record(experiment: Experiment, rows: Rows, folder: Path) -> None:
+    """Adds the rows that are published now to the log; they replace the last entry if rule and verdict are the same."""
+    log, new = read(folder), _publication(experiment, rows)
+    if log and (log[-1].verdict, log[-1].rule) == (new.verdict, new.rule):
+        log.pop()
+    lines = (json.dumps(publication._asdict()) for publication in [*log, new])
+    run_folders.write_atomically(folder / FILE, "".join(f"{line}\n" for line in lines).encode())
+
+
+def told(log: Sequence[Publication], experiment: Experiment, rows: Rows) -> Iterator[str]:
+    """Yields a paragraph for each publication with another rule or verdict than the rows have now."""
+    if not log:
+        return
+    now = _publication(experiment, rows)
+    for before in log:
+        if (before.verdict, before.rule) != (now.verdict, now.rule):
+            known = len(set(now.runs) & set(before.runs))
+            rule = "under the same rule" if before.rule == now.rule else f"by the rule: {' '.join(before.rule.split())}"
+            yield (
+                f"**Before.** Published as *{before.verdict}* (code of commit {before.commit[:10]}); {known} of the "
+                f"{len(now.runs)} runs that are reported now were known then. It was decided {rule}"
+            )
+
+
+def _publication(experiment: Experiment, rows: Rows) -> Publication:
+    reported = experiment.tuned.tests(rows) if experiment.tuned else rows
+    commits = Counter(row["origin"]["commit"] for row in rows)
+    return Publication(
+        commit=commits.most_common(1)[0][0],
+        verdict=experiment.verdict(rows).word,
+        rule=experiment.stated["text"],
+        runs=[row["origin"]["fingerprint"][:DIGITS] for row in reported],
+    )
