@@ -117,6 +117,7 @@ class Tuned:
       grid: (scale, point) -> the values to try at first, ascending.
       recipe: (scale, labels of the point, the value) -> its run, which needs neither split nor seed nor their labels.
       seeds: number of seeds that are reported at each scale.
+      first_seeds: the first of them, where earlier ones were seen before the rule was written; 0 unless it says so.
       score: tuning runs of one value -> a number or tuple that is larger the better the value is.
       tuning_seeds: number of seeds that each value is tried with; 1 at smoke scale and 3 elsewhere unless it says so.
       extensions: how many values a grid may grow by, in all; none at smoke scale and 8 elsewhere unless it says so.
@@ -131,6 +132,7 @@ class Tuned:
     grid: Callable[[Scale, Point], Sequence[float]]
     recipe: Callable[..., Run]
     seeds: Mapping[Scale, int]
+    first_seeds: Mapping[Scale, int] = dataclasses.field(default_factory=dict)
     score: Score = ACCURACY
     tuning_seeds: Mapping[Scale, int] = dataclasses.field(default_factory=dict)
     extensions: Mapping[Scale, int] = dataclasses.field(default_factory=dict)
@@ -160,7 +162,7 @@ class Tuned:
         if not self.is_tuned(scale, rows, point):
             return []
         value = self.picked(rows, **self.tuned_at(scale, point))
-        return [self.run(scale, point, value, stage=1, seed=seed) for seed in range(self.seeds[scale])]
+        return [self.run(scale, point, value, stage=1, seed=seed) for seed in self._reported_seeds(scale)]
 
     def awaited_runs(self, scale: Scale, rows: Rows) -> list[Run]:
         """Returns runs like the reported ones of points that are not tuned yet, by which their time is predicted."""
@@ -169,7 +171,7 @@ class Tuned:
             if not self.is_tuned(scale, rows, point):
                 values = self.values(scale, rows, point)
                 value = values[len(values) // 2]
-                found += [self.run(scale, point, value, stage=1, seed=seed) for seed in range(self.seeds[scale])]
+                found += [self.run(scale, point, value, stage=1, seed=seed) for seed in self._reported_seeds(scale)]
         return found
 
     def run(self, scale: Scale, point: Point, value: Any, *, stage: int, seed: int) -> Run:
@@ -286,6 +288,10 @@ class Tuned:
             if at not in found:
                 found.append(at)
         return found
+
+    def _reported_seeds(self, scale: Scale) -> range:
+        first = self.first_seeds.get(scale, 0)
+        return range(first, first + self.seeds[scale])
 
     def _tuning_seeds(self, scale: Scale) -> int:
         return self.tuning_seeds.get(scale, 1 if scale == "smoke" else 3)
