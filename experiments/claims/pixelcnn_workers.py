@@ -45,7 +45,7 @@ SIZES: Mapping[Scale, tuple[str, dict[str, Any], float]] = {
 }
 EVALUATIONS = {"smoke": 2, "laptop": 30, "gpu": 24, "paper": 60}
 LEAST_EPOCHS = 10  # fewer say nothing of where training ends
-TARGETS = {"digits": 2.2, "cifar10": 4.2}  # bits per dimension, stated before the runs
+TARGETS = {"digits": 2.2, "cifar10": 4.2}  # bits per dimension
 
 
 def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
@@ -81,6 +81,7 @@ TUNED = Tuned(
     grid=lambda scale, point: RATES[point["mode"], point["num_workers"]][: 2 if scale == "smoke" else None],
     recipe=_recipe,
     seeds=SEEDS,
+    first_seeds={"laptop": 5},
     score=Score("bits_per_dim", mode="min", digits=3, factor=1.0),
     tuning_seeds={"gpu": 1, "paper": 1},
 )
@@ -216,6 +217,8 @@ EXPERIMENT = Experiment(
         "scikit-learn's digits, 8 x 8 pixels with 17 levels, in place of CIFAR-10, at 4 images a worker: that shows "
         "what staleness does to a PixelCNN that trains to the end, and nothing about CIFAR-10's likelihoods. On a GPU "
         "it trains on CIFAR-10 for 12 epochs, at 16 images a worker, with 8 and 16 workers.",
+        "The rule and its targets were written when seeds 0 to 2 had been seen; seeds 0 to 4 gave the same verdict. "
+        "The reported runs are those of seeds 5 to 9, which were made for it.",
         "The hours of the scale gpu are a prediction: 24 runs of about a minute, by what small convolutions in lanes "
         "take on an H100. Those of the scale paper are a guess.",
     ),

@@ -27,7 +27,7 @@ from experiments.tuning import Tuned
 MODES = ("synchronous", "asynchronous")
 SPECS = {"synchronous": "configs/mnist_backup_53.py", "asynchronous": "configs/mnist_async_53.py"}
 DECAYS = 48  # of the learning rate, by 0.94
-TARGETS = {"digits": 0.8, "mnist": 0.94, "cifar10": 0.7}  # accuracies, stated before the runs
+TARGETS = {"digits": 0.8, "mnist": 0.94, "cifar10": 0.7}  # accuracies
 ALONG = {"simulated_seconds": ("simulated time", 0, "s"), "epoch": ("epochs", 1, "epochs")}
 # Workers -> by how much the synchronous run was at its better accuracy sooner than the asynchronous one.
 PAPER_SOONER = {53: "later", 106: "about 6 h", 212: "about 18 h"}
@@ -103,6 +103,7 @@ TUNED = Tuned(
     grid=lambda scale, point: SETTINGS[scale].rates[point["mode"]],
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 5, "gpu": 3},
+    first_seeds={"laptop": 5},
     tuning_seeds={"gpu": 1},
 )
 
@@ -281,6 +282,8 @@ EXPERIMENT = Experiment(
         "is 200, which favours asynchronous updates here; and the simulated server never is a bottleneck, so that the "
         "limit that asynchronous workers had at 212 in the paper is not there. That synchronous training takes less "
         "time is thus a matter of the epochs that it needs, not of the time of an epoch.",
+        "The rule and its targets were written when seeds 0 to 2 had been seen; seeds 0 to 4 gave the same verdict. "
+        "The reported runs are those of seeds 5 to 9, which were made for it.",
         "The hours of the scale gpu are a prediction: 24 runs, of which a synchronous one takes some 45 s and an "
         "asynchronous one some 65 s, by the images a second of ResNet-20 in lanes on an H100.",
     ),
