@@ -63,6 +63,9 @@ def make(block: Mapping[str, Any], *, total_steps: int, steps_per_epoch: float) 
     return lambda step: jnp.asarray(factor(step), jnp.float32)
 
 
+# The state of a decay by a schedule, which optax does not export. Nothing is computed, and JAX is not started.
+_WeightDecayState = type(jax.eval_shape(optax.add_decayed_weights(optax.constant_schedule(0.0)).init, None))
+
 # Where the states of optax count for a schedule, and what they count before the first update.
 _COUNTS: dict[type, tuple[str, int]] = {
     optax.ScaleByScheduleState: ("count", 0),
@@ -70,6 +73,7 @@ _COUNTS: dict[type, tuple[str, int]] = {
     optax.contrib.MadgradState: ("count", 0),
     optax.contrib.ProdigyState: ("count", 0),
     optax.contrib.ScheduleFreeState: ("step_count", 1),
+    _WeightDecayState: ("count", 0),
 }
 
 

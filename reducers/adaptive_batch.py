@@ -76,8 +76,9 @@ def adaptive_batch(
       each worker: map it over the worker axis.
 
     Raises:
-      ValueError: for a rule that there is not, or whose options make no sense, and a ``combine`` that does not hand on
-        every update itself; when traced, if a rule needs the noise and there is one worker.
+      ValueError: for a rule that there is not, or whose options make no sense, a ``max_steps`` below the steps that it
+        begins with, and a ``combine`` that does not hand on every update itself; when traced, if a rule needs the noise
+        and there is one worker.
 
     >>> reducer = adaptive_batch("worker", rule={"name": "fixed", "every_steps": 2})
     >>> states = jax.vmap(reducer.init)(jnp.zeros(2))
@@ -94,6 +95,10 @@ def adaptive_batch(
     axes = axes_of(axis_name)
     combiner = combiner_of(combine, axes)
     batch_rule = rule if isinstance(rule, BatchRule) else RULES.build(rule, where="rule")
+    if max_steps < batch_rule.first_steps:
+        raise ValueError(
+            f"max_steps={max_steps}: must be at least {batch_rule.first_steps}, with which the rule begins"
+        )
     if stays(batch_rule) and batch_rule.first_steps == 1:
         return combiner.like(*combiner, reduces="gradients")
     of_mean = None if combiner.is_mean else mean(axes)
@@ -138,15 +143,19 @@ def adaptive_batch(
             after, wanted = batch_rule.update(of_rule, noise, steps.astype(jnp.float32), count + 1)
             wanted = jnp.where(jnp.isfinite(wanted), jnp.minimum(wanted, max_steps), steps)
             larger = jnp.maximum(steps, jnp.ceil(wanted - 1e-4).astype(jnp.int32))  # 3.0000002 is 3
-            # What overflowed has not arrived: it goes with the gradient of the next step.
-            arrived = agreed(~jnp.asarray(overflowed(inner)), axes)
-            return reduced, as_own(inner, axes), (larger, after), arrived
+            # What overflowed has not arrived. It goes with the gradient of the next step, unless it is not finite at
+            # a worker itself, so that it never would; the rule learns nothing from it.
+            lost = overflowed(inner)
+            arrived = agreed(~jnp.asarray(lost), axes)
+            is_over = arrived if lost is False else arrived | ~_all_finite(gradients, axes)
+            learnt = jax.tree.map(lambda new, old: jnp.where(arrived, new, old), (larger, after), (steps, of_rule))
+            return reduced, as_own(inner, axes), learnt, (arrived, is_over)
 
         def go_on(inner):
-            return *while_waiting(updates, inner, axes), (steps, of_rule), jnp.array(False)
+            return *while_waiting(updates, inner, axes), (steps, of_rule), (jnp.array(False), jnp.array(False))
 
-        reduced, inner, (larger, of_rule), arrived = lax.cond(due, hand_on, go_on, state.combine)
-        total = lax.cond(arrived, lambda t: jax.tree.map(jnp.zeros_like, t), lambda t: t, as_own(total, axes))
+        reduced, inner, (larger, of_rule), (arrived, is_over) = lax.cond(due, hand_on, go_on, state.combine)
+        total = lax.cond(is_over, lambda t: jax.tree.map(jnp.zeros_like, t), lambda t: t, as_own(total, axes))
         time, seconds = of_round(
             seconds,
             due=due,
@@ -162,7 +171,7 @@ def adaptive_batch(
             "communications": due.astype(jnp.float32),
             **time,
         }
-        held = jnp.where(arrived, 0, held)
+        held = jnp.where(is_over, 0, held)
         return reduced, AdaptiveBatchState(
             inner, total, seconds, Apart(due, None), held, larger, count, of_rule, metrics
         )
@@ -176,6 +185,12 @@ def adaptive_batch(
         reduces="gradients",
         hands_on="sometimes",
     )
+
+
+def _all_finite(gradients: Any, axes: tuple[str, ...]) -> jax.Array:
+    """Returns whether the gradients of all workers are finite."""
+    own = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(gradients)]).all()
+    return lax.pmin(own.astype(jnp.int32), axes) > 0
 
 
 def noise_of(gradients: Any, average: Any, *, counted: jax.Array | None, axes: tuple[str, ...]) -> Noise:

@@ -132,8 +132,12 @@ def dynamic_backup_workers(
         estimates = jax.tree.map(lambda old, new: _blend(old, new, weight=weight), state.estimates, seen)
         return reduced, DynamicState(state.num_updates + 1, estimates, reduced, required.astype(jnp.float32), waited)
 
+    def awaits(step, num_workers):
+        known = not isinstance(warmup_steps, jax.Array)
+        return min_required if known and step >= warmup_steps else num_workers
+
     # Not homogeneous: the estimates are in the gradients' own units.
-    return Reducer(init_fn, update_fn, axis_name=axes, needs_arrivals=True)
+    return Reducer(init_fn, update_fn, axis_name=axes, needs_arrivals=True, awaits=awaits)
 
 
 def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required: int) -> jax.Array:

@@ -1,6 +1,9 @@
 """Synchronous SGD with a quorum: the first N gradients, and those that come within a time of grace after them."""
 
+import math
 from typing import Annotated
+
+import jax
 
 from reducers.arrivals.order import quorum_arrivals
 from reducers.arrived import over_arrived
@@ -46,9 +49,12 @@ def quorum(
     """
     check_options(quorum, num_required=num_required, grace_seconds=grace_seconds)
     grace = float("inf") if grace_seconds is None else grace_seconds
-    return over_arrived(
+    reducer = over_arrived(
         axis_name,
         combine=combine,
         choose=lambda seconds: quorum_arrivals(seconds, num_required, grace_seconds=grace),
         num_required=num_required if isinstance(grace, float) and grace == 0 else None,
     )
+    is_known = not isinstance(num_required, jax.Array) and not isinstance(grace, jax.Array)
+    is_over_without_all = is_known and math.isfinite(grace)
+    return reducer.like(*reducer, awaits=lambda step, n: num_required if is_over_without_all else n)

@@ -1,7 +1,8 @@
 """A reducer: an optax transformation that carries the facts others need to know about it."""
 
+import contextlib
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import optax
@@ -36,6 +37,9 @@ class Reducer(optax.GradientTransformationExtraArgs):
         whatever their values.
       homogeneous: whether R(c g) = c R(g), also where c changes from one update to the next.
       num_counted: how many workers' batches each update counts, where the rule fixes that; None for all workers.
+      awaits: ``(step, num_workers) -> count``, where ``update`` requires ``arrival_seconds``: how many workers have to
+        arrive, at least, before the update of that step can end. None for as many as each update counts, or for one
+        where the rule does not fix that. ``fewest_arrivals`` tells it.
       is_mean: whether R is the mean over the workers that are counted and nothing else, so that workers may send it
         encoded updates. Wrappers lose this fact: what is made of a mean is no mean.
       reduces: "gradients" or "updates" of the workers' own optimizers, where its place in the chain decides about its
@@ -53,6 +57,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
     takes_mask: bool
     homogeneous: bool
     num_counted: int | None
+    awaits: Callable[[int, int], int] | None
     is_mean: bool
     reduces: Reduces
     hands_on: HandsOn
@@ -67,6 +72,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
         takes_mask: bool = False,
         homogeneous: bool = False,
         num_counted: int | None = None,
+        awaits: Callable[[int, int], int] | None = None,
         is_mean: bool = False,
         reduces: Reduces = "either",
         hands_on: HandsOn = "always",
@@ -79,10 +85,27 @@ class Reducer(optax.GradientTransformationExtraArgs):
         self.takes_mask = takes_mask
         self.homogeneous = homogeneous
         self.num_counted = num_counted
+        self.awaits = awaits
         self.is_mean = is_mean
         self.reduces = reduces
         self.hands_on = hands_on
         return self
+
+    def fewest_arrivals(self, *, step: int, num_workers: int) -> int:
+        """Returns how many workers have to arrive before an update can end: if fewer do, it never does.
+
+        Args:
+          step: of the update, from 0; an update may wait for more, never for fewer.
+          num_workers: W, who all have to arrive where the reducer gets no ``arrival_seconds``.
+
+        >>> from reducers.quorum import quorum
+        >>> quorum("worker", num_required=3, grace_seconds=1.0).fewest_arrivals(step=0, num_workers=8)
+        3
+        """
+        if not self.needs_arrivals:
+            return num_workers
+        count = self.num_counted or 1 if self.awaits is None else self.awaits(step, num_workers)
+        return min(count, num_workers)
 
     def like(self, init: Callable[..., Any], update: Callable[..., Any], **changes: Any) -> "Reducer":
         """Returns a reducer with other functions and the facts of this one, as a wrapper does.
@@ -160,12 +183,32 @@ def as_inner(transformation: optax.GradientTransformation, *, key: str) -> Reduc
     return reducer
 
 
+def within(reducer: Reducer, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Reducer:
+    """Returns a reducer whose functions run in a context, such as one that says where an error belongs.
+
+    Args:
+      reducer: whose facts the result has, all of them.
+      context: makes the context of one call.
+    """
+
+    def init_fn(params):
+        with context():
+            return reducer.init(params)
+
+    def update_fn(updates, state, params=None, **extra_args):
+        with context():
+            return reducer.update(updates, state, params, **extra_args)
+
+    return reducer.like(init_fn, update_fn, is_mean=reducer.is_mean)
+
+
 def chain(*transformations: optax.GradientTransformation) -> Reducer:
     """Chains transformations as ``optax.chain`` does, and merges the facts of the reducers among them.
 
-    The chain needs arrival times if one of its reducers does; it takes a mask if all of its reducers do, and there is
-    one; it is homogeneous if every transformation is known to be; it counts as many workers as the reducer that counts
-    fewest; it hands on as seldom as the reducer that does so most seldom, and reduces what the reducers do that say so.
+    The chain needs arrival times if one of its reducers does, and waits for as many workers as the one that waits for
+    most; it takes a mask if all of its reducers do, and there is one; it is homogeneous if every transformation is
+    known to be; it counts as many workers as the reducer that counts fewest; it hands on as seldom as the reducer that
+    does so most seldom, and reduces what the reducers do that say so.
 
     Raises:
       ValueError: if one reducer is for gradients and another for updates.
@@ -176,18 +219,38 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
     """
     links = [as_reducer(t, key=f"transformations[{i}]") for i, t in enumerate(transformations)]
     found = [t for t in transformations if isinstance(t, Reducer)]
+    late = [r for r in found if r.needs_arrivals]
     reduces = {r.reduces for r in found} - {"either"}
     if len(reduces) > 1:
         raise ValueError("transformations: one reduces gradients and another one updates")
     return Reducer(
         *optax.chain(*links),
-        needs_arrivals=any(reducer.needs_arrivals for reducer in found),
+        needs_arrivals=bool(late),
         takes_mask=bool(found) and all(reducer.takes_mask for reducer in found),
         homogeneous=all(link.homogeneous for link in links),
         num_counted=min((r.num_counted for r in found if r.num_counted is not None), default=None),
+        awaits=(lambda step, n: max(r.fewest_arrivals(step=step, num_workers=n) for r in late)) if late else None,
         reduces=reduces.pop() if reduces else "either",
         hands_on=max((r.hands_on for r in found), key=typing.get_args(HandsOn).index, default="always"),
     )
+
+
+class PlacedError(ValueError):
+    """An error whose message begins with the complete path of an option: ``combine.combine.num_required=9``."""
+
+
+@contextlib.contextmanager
+def _placed(where: str) -> Iterator[None]:
+    """Puts the path of a reducer's block before an error of its functions, which all reducers around it hand on.
+
+    A subclass of ValueError stays as it is: it may have its place.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise
+        raise PlacedError(f"{where}.{error}").with_traceback(error.__traceback__) from None
 
 
 class ReducerRegistry(Registry):
@@ -204,6 +267,9 @@ class ReducerRegistry(Registry):
     def build(self, block: Block, *, where: str = "", **given: Any) -> Any:
         """Checks a block, builds the reducers inside it, and calls its constructor.
 
+        What the functions of a reducer inside another one refuse has the path of its option, as what its constructor
+        refuses has.
+
         Args:
           block: a name, or a mapping with a name.
           where: as of ``Registry.build``.
@@ -212,6 +278,8 @@ class ReducerRegistry(Registry):
             already.
         """
         made = super().build(block, where=where, **given)
+        if where:
+            made = within(as_reducer(made), lambda: _placed(where))
         return made if self.held(block if isinstance(block, str) else block["name"]) else self.adopt(made, **given)
 
     def adopt(self, made: Any, *, encode: Callable[[Reducer], Reducer] | None = None, **given: Any) -> Any:

@@ -8,12 +8,13 @@ A name of the form ``module:attribute`` is a constructor outside of the registry
 """
 
 import ast
+import contextlib
 import functools
 import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from reducers import components
@@ -143,12 +144,8 @@ class Registry(dict[str, Callable]):
             build = functools.partial(self.inside._build_held, given=given)
             options[key] = _over_blocks(value, where=_joined(where, key), change=build)
         wanted = given.keys() & inspect.signature(self.find(name)).parameters.keys()
-        try:
+        with below(where):
             return self.call(name, **{key: given[key] for key in wanted}, **options)
-        except ValueError as error:
-            if not where:
-                raise
-            raise ValueError(_below(where, error)) from None
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Calls the constructor with this name; raises ValueError if it returns something else than it should."""
@@ -331,6 +328,23 @@ def literal(text: str) -> Any:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return text
+
+
+@contextlib.contextmanager
+def below(where: str) -> Iterator[None]:
+    """Puts a block's own key before the option that a ValueError names; "" leaves it.
+
+    >>> with below("combine"):
+    ...   raise ValueError("num_required=9: exceeds num_workers=8")
+    Traceback (most recent call last):
+    ValueError: combine.num_required=9: exceeds num_workers=8
+    """
+    try:
+        yield
+    except ValueError as error:
+        if not where:
+            raise
+        raise ValueError(_below(where, error)).with_traceback(error.__traceback__) from None
 
 
 def _below(where: str, error: ValueError) -> str:

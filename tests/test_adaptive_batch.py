@@ -187,6 +187,22 @@ def test_noise_makes_batches_grow_and_a_nan_does_not():
     assert steps == [1, 1]
 
 
+def in_half(**options):
+    return reducers.in_half_precision(reducers.mean(WORKER), axis_name=WORKER, **options)
+
+
+def test_a_gradient_that_is_not_finite_is_dropped_and_what_overflowed_is_kept():
+    """The first two reductions overflow: no batch grows with them, and what was finite arrives with the next."""
+    geometric = {"name": "geometric", "factor": 2.0, "every_updates": 1}
+    steps, results = batches(geometric, np.ones((5, 2, 3)), combine=in_half(initial_scale=2.0**16))
+    assert steps == [1, 1, 1, 2, 2] and results[:, 0].tolist() == [0, 0, 1, 0, 1]
+    gradients = np.ones((9, 2, 3))
+    gradients[1, 0, 0] = np.nan
+    fixed = {"name": "fixed", "every_steps": 2}
+    _, results = batches(fixed, gradients, combine=in_half(initial_scale=1.0))
+    assert results[:, 0].tolist() == [0, 0, 0, 1, 0, 1, 0, 1, 0]
+
+
 def test_the_mean_is_measured_beside_another_reducer():
     gradients = 0.3 + np.random.default_rng(5).standard_normal((30, 4, 8))
     rule = {"name": "norm_test", "theta": 0.5}
@@ -213,6 +229,11 @@ def test_one_worker_cannot_estimate_noise():
 def test_rules_that_make_no_sense_are_refused(rule, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         reducers.adaptive_batch(WORKER, rule=rule)
+
+
+def test_a_limit_below_the_first_batch_is_refused():
+    with pytest.raises(ValueError, match=r"^max_steps=2: must be at least 5, with which the rule begins"):
+        reducers.adaptive_batch(WORKER, rule={"name": "fixed", "every_steps": 5}, max_steps=2)
 
 
 # ---- training ----------------------------------------------------------------------------------------------------

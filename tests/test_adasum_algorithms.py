@@ -297,6 +297,37 @@ def test_telemetry_of_groups_that_are_added_up_is_of_workers_on_every_layout():
             assert grouped[key] == pytest.approx(alone[key], rel=1e-5), (num_devices, key)
 
 
+@pytest.mark.parametrize(("layout", "algorithm"), [((4, 2), "gram"), ((2, 4), "gather"), ((1, 8), "gram")], ids=str)
+def test_telemetry_of_means_of_groups_is_of_workers(layout, algorithm):
+    """Also where groups have different numbers of workers that count, whose shares of the means then differ."""
+    num_devices, lanes = layout
+    n = num_devices * lanes
+    _, a, b, *_ = leaves_of(n, seed=n)
+    held, mask = {"a": a + a[:1], "b": 1e-20 * b}, np.array([1, 1, 0, 1, 0, 0, 0, 1], bool)
+    for contributes in (np.ones(n, bool), mask):
+        metrics = metrics_of(
+            held, num_devices=num_devices, algorithm=algorithm, contributes=contributes, group_size=4, within="mean"
+        )
+        for name, layer in held.items():
+            g = layer.astype(np.float64)
+            groups = [g[start : start + 4][contributes[start : start + 4]] for start in (0, 4)]
+            result = oracle(np.stack([group.mean(0) for group in groups]))
+            for key, value in telemetry_by_hand(absent([g], contributes, 0)[0], result).items():
+                assert metrics[f"{key}/{name}"] == pytest.approx(value, rel=2e-5, abs=1e-6), (key, name)
+
+
+def test_telemetry_of_equal_gradients_in_groups():
+    same = np.ones((4, 80), np.float32)
+    for contributes, expected in (
+        ([1, 1, 1, 1], {"gain": 1, "orthogonality": 0.5, "weight_spread": 0, "squared_gradient": 80}),
+        # Weights 1/2, 1/4 and 1/4: the spread is 1/4 over 1/3.
+        ([1, 0, 1, 1], {"gain": 1, "orthogonality": 3**-0.5, "weight_spread": 0.75, "squared_gradient": 80}),
+    ):
+        metrics = metrics_of({"a": same}, num_devices=2, contributes=np.array(contributes, bool), group_size=2)
+        for place in ("", "/a"):
+            assert {key: metrics[f"{key}{place}"] for key in expected} == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
 def test_telemetry_of_what_has_no_angle():
     orthogonal = np.kron(np.eye(4), np.ones((1, 20))).astype(np.float32)
     same = np.repeat(orthogonal[:1], 4, axis=0)

@@ -233,10 +233,15 @@ def test_refused(name, options, message):
         arrivals.make(name, **options)
 
 
+SLOW = {"name": "slow_workers", "num_slow": 9}
+
+
 def test_refused_when_traced():
     for name, options, message in [
         ("slow_workers", {"num_slow": 9}, "num_slow=9: exceeds num_workers=8"),
         ("scripted", {"events": ((8, 0, 1.0),)}, "worker 8 is not one of num_workers=8"),
+        ("mixture", {"base": SLOW}, "^base.num_slow=9: exceeds"),
+        ("mixture", {"outlier": {"name": "markov", "base": SLOW}}, "^outlier.base.num_slow=9: exceeds"),
     ]:
         with pytest.raises(ValueError, match=message):
             arrivals.make(name, **options)(KEY, 0, 8)

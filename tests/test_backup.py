@@ -377,6 +377,42 @@ def test_refused_when_traced():
             reduced(name, tree_of(8), extra=tiled(**extra), **options)
 
 
+def test_what_is_refused_when_traced_has_the_path_of_its_option():
+    """Once for each block that it is in, whichever of the two functions refuses it."""
+    nine = {"name": "backup_workers", "num_required": 9}
+    stale = {"name": "stale", "delay_steps": 1}
+    for combine, path in [
+        (nine, "combine."),
+        ({"name": "corrupt", "combine": nine}, "combine.combine."),
+        ({"name": "corrupt", "combine": {**stale, "combine": nine}}, "combine.combine.combine."),
+    ]:
+        with pytest.raises(ValueError, match=f"^{path}num_required=9: exceeds num_workers=8"):
+            reduced("stale", tree_of(8), extra=tiled(**TIMES), delay_steps=1, combine=combine)
+    grouped = reducers.make(
+        "stale", axis_name=WORKER, delay_steps=1, combine={"name": "adasum", "granularity": "Conv", "telemetry": "on"}
+    )
+    with pytest.raises(ValueError, match=r"^combine\.granularity='Conv': matches no leaf"):
+        grouped.init(tree_of(8))
+
+
+def test_how_many_are_waited_for_at_least():
+    """By a quorum also where it counts more; by ``dynamic_backup_workers`` all in its first steps."""
+
+    def fewest(name, *, step=0, num_workers=8, **options):
+        reducer = reducers.make(name, axis_name=WORKER, **options)
+        return reducer.fewest_arrivals(step=step, num_workers=num_workers)
+
+    assert [fewest("quorum", num_required=3, grace_seconds=grace) for grace in (0.0, 1.0, None)] == [3, 3, 8]
+    dynamic = {"min_required": 3, "warmup_steps": 5}
+    assert [fewest("dynamic_backup_workers", step=step, **dynamic) for step in (0, 4, 5)] == [8, 8, 3]
+    assert fewest("dynamic_backup_workers", step=5, num_workers=2, **dynamic) == 2
+    assert fewest("deadline", deadline_seconds=1.0) == 1 and fewest("mean") == 8
+    inner = {"name": "quorum", "num_required": 3, "grace_seconds": None}
+    assert fewest("stale", delay_steps=1, combine=inner) == fewest("local_sgd", every_steps=2, combine=inner) == 8
+    unknown = lambda count: reducers.quorum(WORKER, num_required=count, grace_seconds=1.0)  # noqa: E731
+    assert unknown(jnp.int32(3)).fewest_arrivals(step=0, num_workers=8) == 8
+
+
 def test_a_chain_hands_on_what_is_needed():
     chain = optax.chain(reducers.backup_workers(WORKER, num_required=1), optax.sgd(1.0))
     step = lambda g: chain.update(g, chain.init(g), **TIMES)[0]  # noqa: E731

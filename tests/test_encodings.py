@@ -369,6 +369,30 @@ def test_scales_of_gradients_and_zeros(row):
 
 
 @every_row
+def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row):
+    """Two updates, of the mean and of another rule, and their bytes: the same where keys have other words."""
+
+    def two_updates(rule):
+        reducer = maker_of(SENDINGS.index(row), rule)(WORKER)
+
+        def one(g):
+            first, state = reducer.update(g, reducer.init(g))
+            return first, reducer.update(g, state)
+
+        return jax.jit(jax.vmap(one, axis_name=WORKER))(tree_of(8))
+
+    def found():
+        shapes = jax.tree.map(lambda x: x[0], tree_of(8))
+        moved = reducers.traffic(made_by(row)(WORKER), shapes, axis_sizes={WORKER: 8})
+        return [moved.bytes_per_worker, *(two_updates(rule) for rule in ("mean", "sum")[: 1 + row.any_rule])]
+
+    expected = found()
+    for kind in ("rbg", "unsafe_rbg"):
+        with jax.default_prng_impl(kind):
+            jax.tree.map(np.testing.assert_array_equal, found(), expected)
+
+
+@every_row
 def test_nan_stays_in_its_leaf(row):
     if row.name == "half":
         pytest.skip("it drops all that is reduced")

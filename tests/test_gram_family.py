@@ -161,8 +161,8 @@ def test_two_of_nine_break_the_others(name, how):
 
 
 @functools.cache
-def results_and_counts(name):
-    reducer = reducers.make(name, axis_name=WORKER)
+def results_and_counts(name, **options):
+    reducer = reducers.make(name, axis_name=WORKER, **options)
 
     def one(grads):
         updates, state = reducer.update(grads, reducer.init(grads))
@@ -181,6 +181,37 @@ def test_who_is_left_out_by_its_weight(name, value):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results))
     chosen = {"krum": 1, "multi_krum": 6, "geometric_median": 7 if value == 1e30 else 6}[name]
     assert counts.sum() == chosen and counts[4] == (name == "geometric_median" and value == 1e30)
+
+
+@pytest.mark.parametrize("name", ["krum", "multi_krum", "geometric_median"])
+@pytest.mark.parametrize("without", [range(7), [4], [2, 4]], ids=str)
+def test_a_leaf_without_gradient_makes_nobody_count(name, without):
+    """A worker of weight 0 in one layer is left out, if its gradient of the other is zero, too."""
+    grads = {"w": gaussian(7, 100), "b": gaussian(7, 3)}
+    grads["w"][4], grads["b"][list(without)] = np.nan, 0
+    results, counts = results_and_counts(name, granularity="layer")(grads)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results)) and not counts[4]
+    least, most = {"krum": (1, 2), "multi_krum": (6, 6), "geometric_median": (6, 6)}[name]
+    assert least <= counts.sum() <= most
+    assert counts.sum() == least or len(without) < 7  # where one layer alone decides
+
+
+def test_a_worker_whose_whole_gradient_is_zero_counts():
+    """Krum takes none of it, but any weight of it gives the same."""
+    grads = {"w": gaussian(7, 100) + 1, "b": gaussian(7, 3)}
+    grads["w"][3], grads["b"][3], grads["w"][4] = 0, 0, np.nan
+    for granularity in ("model", "layer"):
+        counts = results_and_counts("krum", granularity=granularity)(grads)[1]
+        assert counts[3] and not counts[4] and counts.sum() < 6, granularity
+
+
+def test_nan_does_not_count_where_nobody_has_a_weight():
+    """The gradients that are nearest to their neighbours are zero, each layer's of other workers."""
+    grads = {"w": 90 + gaussian(7, 100), "b": 90 + gaussian(7, 3)}
+    grads["w"][:3], grads["b"][3:6], grads["w"][6] = 0, 0, np.nan
+    results, counts = results_and_counts("krum", granularity="layer", num_byzantine=3)(grads)
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(results))
+    np.testing.assert_array_equal(counts, np.arange(7) < 6)
 
 
 def test_all_count_where_all_gradients_are_zero():

@@ -105,6 +105,11 @@ def behind_backup_workers(group_size):
     return (*BACKUP, f"--config.reducer.combine={combine}")
 
 
+def of_batches(rule, combine="adasum"):
+    block = {"name": "adaptive_batch", "rule": rule, "combine": {"name": combine, "telemetry": "on"}}
+    return tuple(f"--config.reducer.{key}={value}" for key, value in block.items())
+
+
 @pytest.mark.parametrize(
     ("overrides", "has_it"),
     [
@@ -114,11 +119,14 @@ def behind_backup_workers(group_size):
         ((*ON, "--config.accumulation.count=4", "--config.accumulation.combine=adasum"), False),
         ((*ON, "--config.accumulation.count=1", "--config.accumulation.combine=adasum"), True),
         ((*ON, "--config.reducer_on=updates"), False),
-        ((*ON, "--config.reducer.group_size=4"), False),
+        ((*ON, "--config.reducer.group_size=4"), True),
         ((*ON, "--config.reducer.group_size=4", "--config.reducer.within=sum"), True),
         ((*ON, "--config.reducer.group_size=4", "--config.reducer.within=adasum"), True),
         (behind_backup_workers(1), True),
-        (behind_backup_workers(2), False),
+        (behind_backup_workers(2), True),
+        (of_batches({"name": "fixed", "every_steps": 1}), True),
+        (of_batches({"name": "fixed", "every_steps": 4}), False),
+        (of_batches({"name": "norm_test"}, combine="radial_directional"), False),
         (ON[:1], False),
         ((), False),
     ],

@@ -250,8 +250,7 @@ def test_every_part_of_a_chain_needs_no_more_than_a_gradient(name):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(updates))
 
 
-# fromage scales by a second schedule, whose state optax does not export.
-@pytest.mark.parametrize("name", sorted(set(optimizers.OPTIMIZERS) - {"chain", "fromage"}))
+@pytest.mark.parametrize("name", sorted(set(optimizers.OPTIMIZERS) - {"chain"}))
 def test_the_rate_of_an_update_is_that_of_the_given_step(name):
     """Also of an optimizer that makes several updates a step, or that skipped some."""
     asked = set()

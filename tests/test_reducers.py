@@ -343,6 +343,9 @@ def test_facts_are_those_of_the_row_and_survive_copies(case):
     copies = [copy.copy(reducer), copy.deepcopy(reducer), cloudpickle.loads(cloudpickle.dumps(reducer))]
     for same in (reducer, *copies, reducer.like(*reducer), reducers.as_reducer(reducer), reducers.chain(reducer)):
         assert {fact: getattr(same, fact) for fact in FACTS} == {fact: getattr(case, fact) for fact in FACTS}
+        assert [same.fewest_arrivals(step=step, num_workers=8) for step in (0, 99)] == [
+            reducer.fewest_arrivals(step=step, num_workers=8) for step in (0, 99)
+        ]
 
 
 @every_case
@@ -383,6 +386,23 @@ def test_as_many_are_counted_as_it_says(case):
         assert waited.contributes.sum() == case.num_counted
 
 
+@every_case
+def test_it_waits_for_as_many_as_it_says(case):
+    """The first update ends if so many workers arrive, and never does if there is one fewer."""
+    reducer = maker(case)(axis_name=WORKER)
+    fewest = reducer.fewest_arrivals(step=0, num_workers=8)
+    if not case.needs_arrivals:
+        assert fewest == 8
+        return
+    one = lambda g, seconds: reducers.metrics(reducer.update(g, reducer.init(g), arrival_seconds=seconds)[1])  # noqa: E731
+    program = jax.jit(jax.vmap(one, axis_name=WORKER, in_axes=(0, None)))
+    seconds = extras(case)["arrival_seconds"][0]
+    for count in range(1, 9):
+        arrived = np.where(seconds <= np.sort(seconds)[count - 1], seconds, np.inf)
+        took = program(np.ones((8, 3), np.float32), arrived)["step_seconds"]
+        assert np.isfinite(took).all() == (count >= fewest), (count, took)
+
+
 def test_facts_of_chains():
     clip, backup = optax.clip(1.0), reducers.backup_workers(WORKER, num_required=3)
     chain = reducers.chain(clip, backup)
@@ -391,6 +411,10 @@ def test_facts_of_chains():
     assert not reducers.chain(reducers.mean(WORKER), backup).takes_mask
     assert reducers.chain(reducers.mean(WORKER), reducers.sum(WORKER)).homogeneous
     assert not reducers.as_reducer(optax.chain(backup)).needs_arrivals  # optax's combinators lose them
+    late = reducers.chain(backup, reducers.quorum(WORKER, num_required=5, grace_seconds=1.0), reducers.mean(WORKER))
+    assert late.fewest_arrivals(step=0, num_workers=8) == 5
+    over_chain = reducers.backup_workers(WORKER, num_required=3, combine=reducers.chain(clip, reducers.mean(WORKER)))
+    assert over_chain.fewest_arrivals(step=0, num_workers=8) == 3
 
 
 def test_facts_cannot_be_lost_by_replacing_a_function():

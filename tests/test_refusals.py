@@ -8,7 +8,10 @@ import sys
 import pytest
 from absl.testing import flagsaver
 
+import configs.flags
 import train
+from runs.errors import ConfigError
+from training.setup import make_setup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -61,8 +64,13 @@ BROKEN = {
     "--config.communication.name=half --config.reducer.name=gossip --config.reducer_on=updates": "'float16': "
     "reducer: must hand on every update",
     "--config.communication.name=dynamic_bits --config.communication.decay=0.9": "num_updates=None: must be",
-    "--config.communication.name=by_pattern --config.communication.rules=(('kernel','full'),)": "rules: 'Dense_0/bias' "
-    "matches none of 'kernel'",
+    "--config.communication.name=by_pattern --config.communication.rules=(('kernel','full'),)": (
+        "config.communication.rules: 'Dense_0/bias' matches none of 'kernel'"
+    ),
+    "--config.communication.name=by_pattern --config.communication.rules=(('kernel','full'),) "
+    "--config.reducer.name=stale --config.reducer.delay_steps=1 --config.reducer.combine=corrupt": (
+        "config.communication.rules: 'Dense_0/bias' matches none of 'kernel'"
+    ),
     "--config.communication.name=half --config.communication.dtype=float32": "one of 'float16', 'bfloat16'",
     "--config.model.dtype=float64": "one of 'float32', 'bfloat16', 'float16'",
     "--config.optimizer.accumulator_dtype=float33": "config.optimizer.accumulator_dtype='float33'",
@@ -90,12 +98,34 @@ BROKEN = {
         "config.reducer.granularity='Conv': matches no leaf; the leaves are 'Dense_0/bias'"
     ),
     "--config.reducer.name=adasum --config.reducer.algorithm=butterfly": "one of 'gram', 'halving', 'gather'",
+    f"{LATE} --config.reducer.name=stale --config.reducer.delay_steps=1 "
+    "--config.reducer.combine={{'name':'backup_workers','num_required':9}}": (
+        "config.reducer.combine.num_required=9: exceeds num_workers=8"
+    ),
+    "--config.reducer.name=stale --config.reducer.delay_steps=1 "
+    "--config.reducer.combine={{'name':'corrupt','combine':{{'name':'adasum','granularity':'Conv'}}}}": (
+        "config.reducer.combine.combine.granularity='Conv': matches no leaf"
+    ),
+    "--config.communication.name=quantised --config.reducer.name=stale --config.reducer.delay_steps=1 "
+    "--config.reducer.combine={{'name':'adasum','granularity':'Conv'}}": (
+        "config.reducer.combine.granularity='Conv': matches no leaf"
+    ),
+    "--config.communication.name=quantised --config.reducer.name=adasum --config.reducer.granularity=Conv": (
+        "config.reducer.granularity='Conv': matches no leaf"
+    ),
+    "--config.reducer.name=stale --config.reducer.delay_steps=1 "
+    "--config.reducer.combine={{'name':'stale','delay_steps':1}}": (
+        "config.reducer.name='stale': metrics: two reducers report staleness"
+    ),
     f"{LATE} --config.reducer.name=k_batch --config.reducer.num_batches=9": "config.reducer.num_batches=9: exceeds",
     f"{LATE} --config.reducer.name=deadline --config.reducer.deadline_seconds=0": "config.reducer.deadline_seconds=0.0",
     f"{LATE} --config.arrivals.sigma=-1": "config.arrivals.sigma=-1.0",
     f"{LATE} --config.arrivals.alpha=2": "config.arrivals.alpha: unknown key",
     "--config.arrivals.name=lognormall": "did you mean 'lognormal'?",
     "--config.arrivals.name=slow_workers --config.arrivals.num_slow=9": "num_slow=9: exceeds num_workers=8",
+    "--config.arrivals.name=mixture --config.arrivals.base={{'name':'slow_workers','num_slow':9}}": (
+        "config.arrivals.base.num_slow=9: exceeds num_workers=8"
+    ),
     "--config.arrivals.name=slow_workers --config.arrivals.base=nobody": "config.arrivals.base.name='nobody'",
     "--config.arrivals.name=scripted --config.arrivals.events=((8,0,1.0),)": "worker 8 is not one of num_workers=8",
     "--config.arrivals.name=trace": "config.arrivals.path: missing",
@@ -190,6 +220,43 @@ def test_refused_in_one_line(flags, places, tmp_path, monkeypatch, capsys):
     assert captured.out == "" and len(captured.err.splitlines()) == 1, captured
     assert BROKEN[flags] in captured.err
     assert listing(tmp_path) == before
+
+
+def late(name, **options):
+    return {"name": name, **options}
+
+
+@pytest.mark.parametrize(
+    ("reducer", "absent_at", "needed"),
+    [
+        (late("backup_workers", num_required=3), 1, 3),
+        (late("quorum", num_required=3), 1, 3),
+        (late("quorum", num_required=3, grace_seconds=1.0), 1, 3),
+        (late("quorum", num_required=2, grace_seconds=None), 1, 4),
+        (late("stale", delay_steps=1, combine=late("quorum", num_required=3, grace_seconds=1.0)), 1, 3),
+        (late("dynamic_backup_workers"), 1, 4),
+        (late("dynamic_backup_workers", min_required=3), 12, 3),
+        (late("quorum", num_required=2, grace_seconds=1.0), 1, None),
+        (late("deadline", deadline_seconds=9.0), 1, None),
+        (late("dynamic_backup_workers"), 12, None),
+    ],
+    ids=str,
+)
+def test_a_trace_in_which_too_few_arrive_is_refused(reducer, absent_at, needed, tmp_path):
+    """Two of four workers arrive at one step; who waits for more is refused, as no simulated time is to be infinite."""
+    rows = [[1.0, 1.0, 1.0, 1.0]] * 14
+    rows[absent_at] = [1.0, float("inf"), float("inf"), 1.0]
+    path = tmp_path / "trace.csv"
+    path.write_text("\n".join(",".join(map(str, row)) for row in rows))
+    overrides = ["--config.num_workers=4", "--config.arrivals.name=trace", f"--config.arrivals.path={path}"]
+    overrides += [f"--config.reducer.{key}={value}" for key, value in reducer.items()]
+    config = configs.flags.load(str(ROOT / "configs" / "digits.py"), overrides)
+    if needed is None:
+        make_setup(config)
+        return
+    said = f"at step {absent_at} 2 workers arrive; config.reducer.name={reducer['name']!r} waits for {needed}"
+    with pytest.raises(ConfigError, match=f"^config.arrivals.path=.*: {said}$"):
+        make_setup(config)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,8 @@ def micro_batches(
     Args:
       gradient: gradient function of a part.
       count: k; it divides the batch.
-      combine: C; "mean" is the gradient of the whole batch, unless examples meet in BatchNorm or dropout.
+      combine: C; "mean" is the gradient of the whole batch, unless examples meet in BatchNorm or dropout, or in
+        the denominator of a loss, as tokens of texts with padding do.
 
     Reference: Maleki et al., arXiv 2006.02924; horovod/torch/optimizer.py.
     """

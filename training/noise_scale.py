@@ -13,7 +13,6 @@ appendix A.1.
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import reducers
 from training.setup import TrainSetup
@@ -29,10 +28,11 @@ def initial_averages(setup: TrainSetup) -> Averages:
     """Returns the averages before the first step, of whatever the reducer estimates; else an empty dict.
 
     There are none where what the reducer measures is no mean of the gradients of b examples, nor a multiple of it that
-    is always the same: an optimizer's updates, Adasum of micro-batches, or shares of the mean of a group of workers.
+    is always the same: an optimizer's updates, Adasum of micro-batches, or the mean of several steps, as
+    ``adaptive_batch`` hands it on in some steps alone.
     """
     is_mean = setup.micro_batches["count"] == 1 or setup.micro_batches["combine"] != "adasum"
-    if setup.config.reducer_on != "gradients" or not is_mean or _measures_shares(setup.config.reducer.to_dict()):
+    if setup.config.reducer_on != "gradients" or not is_mean or setup.reducer.hands_on != "always":
         return {}
     names = reducers.metrics(setup.worker_shapes.reducer_state)
     places = [name.removeprefix(SQUARED_GRADIENT) for name in names if name.startswith(SQUARED_GRADIENT)]
@@ -71,12 +71,3 @@ def noise_scales(averages: Averages, *, batch_size: int) -> dict[str, float]:
         for place, (trace, square) in averages.items()
         if square > 0
     }
-
-
-def _measures_shares(reducer: Mapping[str, Any]) -> bool:
-    """Returns whether Adasum, here or in a ``combine``, measures workers' shares of a group's mean.
-
-    These depend on how many workers of the group are counted.
-    """
-    own = reducer.get("group_size", 1) > 1 and reducer.get("within", "mean") == "mean"
-    return own or any(_measures_shares(part) for part in reducer.values() if isinstance(part, Mapping))

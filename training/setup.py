@@ -25,6 +25,7 @@ from models import tasks
 from parallel import AXES, Layout, compile_quickly, processes
 from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
+from reducers.reducer import within
 from runs.errors import ConfigError, in_block
 from training import step_plan
 from training.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
@@ -298,6 +299,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
     micro_batches, num_local_steps = accumulation_of(config)
     with in_block("model"):
         params = jax.eval_shape(task.init, jax.random.key(0))[0]
+    check_metrics(config, params, reducer=reducer)
     check_average(config, params, worker_optimizer=worker_optimizer, optimizer=optimizer)
     return TrainSetup(
         config=config,
@@ -399,7 +401,7 @@ def make_mode(config: ConfigDict) -> asynchronous.AsyncMode | None:
                 key = ".".join(path)
                 raise ValueError(f"name={config.server.name!r}: needs config.{key}={needed!r}, not {found!r}")
     if isinstance(mode, asynchronous.Decentralised):
-        with in_block("server.latency_seconds"):  # refuses a number of workers that the model does not allow
+        with in_block("server"):  # refuses a number of workers that the model does not allow
             jax.eval_shape(message_seconds(config, latency=mode.latency), 0, 0)
     if config.on_nonfinite == "skip":  # who reads what, and how stale it is, was settled before
         where = f"config.server.name={config.server.name!r}"
@@ -418,13 +420,13 @@ def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: async
     if config.arrivals.name == "trace":
         seconds = arrivals.read_trace(config.arrivals.path, absent="allow")[:, : config.num_workers]
         present = np.isfinite(seconds).sum(axis=1)
-        waits_for_all = mode is not None or not reducer.needs_arrivals
-        needed = config.num_workers if waits_for_all else min(reducer.num_counted or 1, config.num_workers)
-        if len(steps := np.flatnonzero(present < needed)):
-            where = (
-                f"config.arrivals.path={config.arrivals.path!r}: at step {steps[0]} {present[steps[0]]} workers arrive"
-            )
-            raise ConfigError(f"{where}; config.{block}.name={config[block].name!r} waits for {needed}")
+        for step, count in enumerate(present):
+            needed = config.num_workers
+            if mode is None:
+                needed = reducer.fewest_arrivals(step=step, num_workers=config.num_workers)
+            if count < needed:
+                where = f"config.arrivals.path={config.arrivals.path!r}: at step {step} {count} workers arrive"
+                raise ConfigError(f"{where}; config.{block}.name={config[block].name!r} waits for {needed}")
 
 
 def check_order(config: ConfigDict, *, mode: asynchronous.AsyncMode | None, num_steps: int) -> None:
@@ -439,11 +441,17 @@ def check_order(config: ConfigDict, *, mode: asynchronous.AsyncMode | None, num_
 
 
 def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName = AXES) -> reducers.Reducer:
-    """Returns the reducer of a config, whose innermost reducer is sent what ``config.communication`` says."""
+    """Returns the reducer of a config, whose innermost reducer is sent what ``config.communication`` says.
+
+    Its functions, too, raise ConfigError for what the options of ``config.communication`` cannot be, and for the
+    options of the innermost reducer.
+    """
 
     def encode(reducer: reducers.Reducer) -> reducers.Reducer:
+        reducer = within(reducer, lambda: in_block("reducer"))
         with in_block("communication"):
-            return reducers.communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
+            sent = reducers.communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
+        return within(sent, lambda: in_block("communication"))
 
     with in_block("reducer"):
         return reducers.make(**config.reducer, axis_name=axis_name, encode=encode)
@@ -466,6 +474,16 @@ def check_place(config: ConfigDict, *, reducer: reducers.Reducer) -> None:
             raise ConfigError(f"{outer}: must be 'none', since {named} hands nothing on to it")
         if config.ema_decay is not None:
             raise ConfigError(f"config.ema_decay={config.ema_decay}: must be None, since {named} shares no parameters")
+
+
+def check_metrics(config: ConfigDict, params: Any, *, reducer: reducers.Reducer) -> None:
+    """Raises ConfigError if two reducers, one inside the other, have metrics of the same name."""
+    with in_block("reducer"):
+        state = jax.eval_shape(reducer.init, params)
+        try:
+            reducers.metrics(state)
+        except ValueError as error:
+            raise ValueError(f"name={config.reducer.name!r}: {error}") from None
 
 
 def num_counted(config: ConfigDict, *, reducer: reducers.Reducer) -> int:

@@ -14,7 +14,7 @@ from reducers.adasum.halving import halving
 from reducers.adasum.tree import Tree
 from reducers.backend import sum_neighbours
 from reducers.collectives import AxisName, Combined, by_size, gather_workers, in_buckets, num_workers, split_axes
-from reducers.gram.engine import exchange_slices
+from reducers.gram.engine import Weighed, exchange_slices
 from reducers.gram.reducer import Telemetry, combining
 from reducers.gram.scales import wide
 from reducers.options import check_options, check_static
@@ -36,7 +36,7 @@ def adasum(
 
     .. math:: R(g_1, \dots, g_n) = \mathrm{Adasum}(R(g_1, \dots, g_{n/2}), R(g_{n/2+1}, \dots, g_n))
 
-    Any number of workers; the tree is that of ``pairs.fold``. Before the optimizer it combines gradients, after it the
+    Any number of workers; the tree is that of ``tree.fold``. Before the optimizer it combines gradients, after it the
     optimizer's deltas, which is what the paper does for Momentum-SGD, Adam and LAMB.
 
     Args:
@@ -52,7 +52,7 @@ def adasum(
         number of workers.
       within: how a group is combined. "mean" is what Horovod does inside a node of GPUs.
       telemetry: "on" keeps ``metrics`` of each layer and of the whole model in the state, see ``gram.Telemetry``. It
-        works with all but "halving", and folds no lanes beforehand.
+        measures the workers' gradients, in groups too. It works with all but "halving", and folds no lanes beforehand.
 
     Returns:
       A reducer. Its update takes ``contributes``, optional: a bool of each worker, whether it is counted; a
@@ -83,8 +83,9 @@ def adasum(
     def combine(vectors: list[jax.Array], state: Any, present: jax.Array) -> Combined:
         del state
         tree = Tree.of(len(present), group_size=group_size, within=within)
-        if within == "mean" and group_size > 1:  # the sum of shares
-            share = 1 / jnp.maximum(present.reshape(-1, group_size).sum(1)[lax.axis_index(axis_name) // group_size], 1)
+        takes_means = within == "mean" and group_size > 1
+        if takes_means:  # the sum of shares
+            share = 1 / _num_counted(present, group_size)[lax.axis_index(axis_name)]
             vectors = [share * wide(vector) for vector in vectors]
         devices, lanes = split_axes(axis_name)
         if algorithm == "halving" and not devices:
@@ -95,9 +96,30 @@ def adasum(
             if tree.num_nodes == 1:
                 return nodes, None
         reduce = functools.partial(_ALGORITHMS[algorithm], tree=tree, axes=devices, present=present[None])
-        return in_buckets(lambda places, bucket: reduce(bucket), [x[None] for x in nodes], axis_name=devices)
+        results, how = in_buckets(lambda places, bucket: reduce(bucket), [x[None] for x in nodes], axis_name=devices)
+        if telemetry == "on" and takes_means:
+            how = _of_gradients(how, _num_counted(present, group_size))
+        return results, how
 
     return combining(axis_name, combine, granularity=granularity, telemetry=telemetry)
+
+
+def _num_counted(present: jax.Array, group_size: int) -> jax.Array:
+    """Returns how many workers are counted in each worker's group, at least 1, [n]."""
+    return jnp.repeat(jnp.maximum(present.reshape(-1, group_size).sum(1), 1), group_size)
+
+
+def _of_gradients(of_shares: Weighed, num_counted: jax.Array) -> Weighed:
+    """Returns how gradients were combined, for telemetry, given how their shares of the groups' means were.
+
+    Units and weights stay as they are. The scales become those of the gradients, which are no powers of two any more.
+
+    Args:
+      of_shares: of gradients divided by ``num_counted``.
+      num_counted: [n], as ``_num_counted`` returns it.
+    """
+    products = of_shares.products
+    return of_shares._replace(products=products._replace(scales=products.scales * num_counted[None]))
 
 
 def _fold_lanes(

@@ -13,7 +13,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from reducers.arrivals.traces import trace
-from reducers.registry import Block, Registry
+from reducers.registry import Block, Registry, below
 
 Arrivals: TypeAlias = Callable[[jax.Array, Any, int], jax.Array]
 Factor = Annotated[float, "(0, inf)"]
@@ -318,7 +318,21 @@ def paper_cluster():
     )
 
 
-ARRIVALS = Registry(
+class ArrivalRegistry(Registry):
+    """A registry of arrival models; what a model that is part of another one refuses has the key of its block."""
+
+    def build(self, block: Block, *, where: str = "", **given: Any) -> Arrivals:
+        """Checks a block and calls its constructor; the model that it returns may refuse options when it is traced."""
+        model = super().build(block, where=where, **given)
+
+        def part(key, step, num_workers):
+            with below(where):
+                return model(key, step, num_workers)
+
+        return part if where else model
+
+
+ARRIVALS = ArrivalRegistry(
     {
         "constant": constant,
         "lognormal": lognormal,

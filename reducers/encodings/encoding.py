@@ -10,7 +10,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import num_workers, sum_workers
-from reducers.encodings.random_rounding import derived
+from reducers.encodings.random_rounding import derived, key_of
 from reducers.gram.scales import wide
 
 Leaves: TypeAlias = dict[str, Any]  # arrays, or their shapes, by path: "Dense_0/kernel"
@@ -41,7 +41,7 @@ class Reduction(NamedTuple):
 
     def key(self, seed: int, *, of: Literal["worker", "all"] = "worker") -> jax.Array:
         """Returns the key of this update: this worker's own, or the one of "all" workers."""
-        key = jax.random.fold_in(jax.random.key(seed), self.num_updates)
+        key = jax.random.fold_in(key_of(seed), self.num_updates)
         return jax.random.fold_in(key, lax.axis_index(self.axes)) if of == "worker" else key
 
 

@@ -29,7 +29,7 @@ from reducers.encodings.encoding import (
     wide_dtype,
 )
 from reducers.encodings.packing import WORD, from_words, size_in_words, to_words
-from reducers.encodings.random_rounding import derived
+from reducers.encodings.random_rounding import derived, key_of
 from reducers.gram.scales import wide
 from reducers.traffic import SENT
 
@@ -107,7 +107,7 @@ def exchanged(
 def _words(codec: Codec, num_elements: int, dtype: Any) -> int:
     """Returns the number of words of an encoded vector."""
     vector = jax.ShapeDtypeStruct((num_elements,), dtype)
-    return size_in_words(jax.eval_shape(codec.encode, jax.eval_shape(lambda: jax.random.key(0)), vector))
+    return size_in_words(jax.eval_shape(codec.encode, jax.eval_shape(lambda: key_of(0)), vector))
 
 
 def _sizes(codec: Codec, leaf: Any, n: int) -> tuple[int, int]:

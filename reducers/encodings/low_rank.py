@@ -26,6 +26,7 @@ from reducers.encodings.encoding import (
     total_cost,
     wide_dtype,
 )
+from reducers.encodings.random_rounding import key_of
 from reducers.encodings.then import Then, following
 from reducers.gram.scales import unit
 from reducers.options import check_options, check_static
@@ -88,7 +89,7 @@ def low_rank(
         return {name: r for name, r in found.items() if smaller(leaves[name], r)}
 
     def init(leaves: Leaves) -> Kept:
-        rights, keys = {}, keys_of_leaves(jax.random.key(seed), leaves)
+        rights, keys = {}, keys_of_leaves(key_of(seed), leaves)
         for name, r in ranks(leaves).items():
             _, columns = matrix_shape(leaves[name])
             rights[name] = jax.random.normal(keys[name], (columns, r), wide_dtype(leaves[name]))

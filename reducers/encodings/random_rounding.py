@@ -6,6 +6,18 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+# The kind of all keys here, whatever JAX's default is: those of two words.
+_KIND = "threefry2x32"
+
+
+def key_of(seed: int) -> jax.Array:
+    """Returns the key of a seed, of the kind whose words are used here.
+
+    >>> jax.random.key_data(key_of(3))
+    Array([0, 3], dtype=uint32)
+    """
+    return jax.random.key(seed, impl=_KIND)
+
 
 def round_at_random(key: jax.Array, x: jax.Array) -> jax.Array:
     r"""Rounds up or down, up with the probability of the fraction that is cut off.
@@ -13,10 +25,10 @@ def round_at_random(key: jax.Array, x: jax.Array) -> jax.Array:
     .. math:: P(\lfloor x \rfloor + 1) = x - \lfloor x \rfloor, \qquad E[\mathrm{round}(x)] = x
 
     Args:
-      key: of this array alone.
+      key: of this array alone, as of ``derived``.
       x: [m] float.
 
-    >>> draws = jax.vmap(lambda seed: round_at_random(jax.random.key(seed), jnp.array([0.5, -2.0])))(jnp.arange(1000))
+    >>> draws = jax.vmap(lambda seed: round_at_random(key_of(seed), jnp.array([0.5, -2.0])))(jnp.arange(1000))
     >>> draws.mean(0).round(1), jnp.unique(draws)
     (Array([ 0.5, -2. ], dtype=float32), Array([-2.,  0.,  1.], dtype=float32))
     """
@@ -42,13 +54,13 @@ def derived(key: jax.Array, number: Any) -> jax.Array:
     four times as long.
 
     Args:
-      key: of JAX's default kind, of two words.
+      key: of two words, as ``key_of`` returns it.
       number: an integer.
     """
     first, second = jax.random.key_data(key)
     word = _mix(jnp.asarray(number, jnp.uint32) + jnp.uint32(0x9E3779B9))
     first = _mix(first ^ word)
-    return jax.random.wrap_key_data(jnp.stack([first, _mix(second + word ^ first)]))
+    return jax.random.wrap_key_data(jnp.stack([first, _mix(second + word ^ first)]), impl=_KIND)
 
 
 def _mix(x: jax.Array) -> jax.Array:

@@ -2,7 +2,7 @@
 
 Each device takes a slice of every gradient, one small all-reduce sums the slices' Gram matrices, every device computes
 the same weights from the same n x n numbers, and the weighted sum of the slices is gathered: the bytes of an
-all-reduce, one round, for any number of gradients.
+all-reduce, in three rounds, for any number of gradients.
 
 A *vector* is a group of leaves as one array; all vectors of a call have one dtype. A device has k gradients of each,
 those of its lanes, [k, m].

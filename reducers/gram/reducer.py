@@ -66,8 +66,8 @@ def from_gram(
     Returns:
       A reducer with ``GramState``, part of which is each worker's own: map it over the worker axis. Its update takes
       ``contributes``, optional: a bool of each worker, whether it is counted. A worker whose weight is 0 in all groups
-      is left out, whatever its values, NaN included: ``reducers.counts`` says so. Dtypes are kept, arithmetic is in
-      float32 at least.
+      in which its gradient is not zero is left out, whatever its values, NaN included: ``reducers.counts`` says so. A
+      worker whose whole gradient is zero counts. Dtypes are kept, arithmetic is in float32 at least.
 
     Raises:
       ValueError: for a granularity that is no regular expression; when traced, for a pattern that matches no leaf.
@@ -154,9 +154,13 @@ def combining(
 
 
 def _are_used(weighed: Weighed, present: jax.Array) -> jax.Array:
-    """Returns who counts, [n] bool: workers with a weight other than 0 for a gradient that is not zero in any group.
+    """Returns who counts, [n] bool: workers with a weight other than 0 of a gradient that is not zero in any group.
 
-    All that are present count where nobody has such a weight, as where all gradients are zero.
+    A group in which a worker's gradient is zero tells nothing of the worker, since a zero adds the same with any
+    weight; the other groups decide. A worker whose whole gradient is zero counts: none of its groups leaves it out.
+    Where nobody counts by this, all do that are present with finite gradients, or all that are present if none is.
     """
-    used = ((weighed.weights != 0) | (weighed.products.scales == 0)).any(0) & present
-    return jnp.where(used.any(), used, present)
+    products, weights, _ = weighed
+    used = ((weights != 0).any(0) | (products.scales == 0).all(0)) & present
+    finite = products.finite.all(0)
+    return jnp.where(used.any(), used, jnp.where(finite.any(), finite, present))
