@@ -18,13 +18,13 @@ def pixelcnn_rows(
         final |= {(mode, n): (end, per_epoch) for n, end in zip((8, 16), bits, strict=True)}
 
     def measured(labels):
-        case = labels["mode"], labels["num_workers"]
+        case, seed = (labels["mode"], labels["num_workers"]), labels["seed"] % 5
         end, per_epoch = final[case]
         worse = 0.1 * (labels["split"] == "validation" and labels["rate"] != pixelcnn_workers.RATES[case][1])
         return {
-            "bits_per_dim": [value + worse + (labels["seed"] - 1) * 0.002 for value in (end + 0.5, end + 0.04, end)],
+            "bits_per_dim": [value + worse + (seed - 1) * 0.002 for value in (end + 0.5, end + 0.04, end)],
             "epoch": [epochs / 3, 2 * epochs / 3, epochs],
-            "simulated_seconds": [part * epochs * per_epoch / 3 + labels["seed"] for part in (1, 2, 3)],
+            "simulated_seconds": [part * epochs * per_epoch / 3 + seed for part in (1, 2, 3)],
         }
 
     return complete(CLAIM, measured, scale=scale)
