@@ -211,7 +211,7 @@ def equivalent_to(
       digits: digits of the difference in texts.
 
     >>> print(equivalent_to([0.98, 1.01, 1.02, 0.99], 1.0, margin=0.1, compared="a as 1"))
-    a as 1: +0.00 [-0.02, +0.02], g = 0.00, p = 0.0009, n = 4
+    a as 1: +0.00 [-0.02, +0.02], g = 0.00, p = 0.00081, n = 4
     """
     shown: dict[str, Any] = {"compared": compared, "unit": unit, "digits": digits}
     numbers = [target] * len(values)
