@@ -1,12 +1,10 @@
 """The log of what was published of a claim: a rule that changed, and the runs that were known then, stay in sight."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import runs as run_folders
 from experiments import results
 from experiments.experiment import Experiment, Rows
 
@@ -40,11 +38,10 @@ def record(experiment: Experiment, rows: Rows, folder: Path) -> None:
     log, new = read(folder), _publication(experiment, rows)
     if log and (log[-1].verdict, log[-1].rule) == (new.verdict, new.rule):
         log.pop()
-    lines = (json.dumps(publication._asdict()) for publication in [*log, new])
-    run_folders.write_atomically(folder / FILE, "".join(f"{line}\n" for line in lines).encode())
+    results.write_rows(folder / FILE, [publication._asdict() for publication in [*log, new]])
 
 
-def told(log: Sequence[Publication], experiment: Experiment, rows: Rows) -> Iterator[str]:
+def earlier(log: Sequence[Publication], experiment: Experiment, rows: Rows) -> Iterator[str]:
     """Yields a paragraph for each publication with another rule or verdict than the rows have now."""
     if not log:
         return

@@ -44,7 +44,7 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "", log: Sequen
             parts.append(f"![{experiment.title}]({figure})")
     parts += experiment.notes
     if rows:
-        parts += [*publications.told(log, experiment, rows), _origins(rows)]
+        parts += [*publications.earlier(log, experiment, rows), _origins(rows)]
     return "\n\n".join(parts) + "\n"
 
 

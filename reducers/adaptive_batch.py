@@ -13,6 +13,7 @@ from reducers.clock import first_of_round, of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
 from reducers.combine import combiner_of, while_waiting
 from reducers.communication import overflowed
+from reducers.dynamic_scale import all_finite
 from reducers.mean import mean
 from reducers.options import check_options
 from reducers.record import counts
@@ -147,8 +148,10 @@ def adaptive_batch(
             # a worker itself, so that it never would; the rule learns nothing from it.
             lost = overflowed(inner)
             arrived = agreed(~jnp.asarray(lost), axes)
-            is_over = arrived if lost is False else arrived | ~_all_finite(gradients, axes)
-            learnt = jax.tree.map(lambda new, old: jnp.where(arrived, new, old), (larger, after), (steps, of_rule))
+            is_over = arrived
+            if lost is not False:
+                is_over |= lax.pmin(all_finite(gradients).astype(jnp.int32), axes) == 0
+            learnt = optax.tree.where(arrived, (larger, after), (steps, of_rule))
             return reduced, as_own(inner, axes), learnt, (arrived, is_over)
 
         def go_on(inner):
@@ -185,12 +188,6 @@ def adaptive_batch(
         reduces="gradients",
         hands_on="sometimes",
     )
-
-
-def _all_finite(gradients: Any, axes: tuple[str, ...]) -> jax.Array:
-    """Returns whether the gradients of all workers are finite."""
-    own = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(gradients)]).all()
-    return lax.pmin(own.astype(jnp.int32), axes) > 0
 
 
 def noise_of(gradients: Any, average: Any, *, counted: jax.Array | None, axes: tuple[str, ...]) -> Noise:

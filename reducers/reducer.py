@@ -39,7 +39,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
       num_counted: how many workers' batches each update counts, where the rule fixes that; None for all workers.
       awaits: ``(step, num_workers) -> count``, where ``update`` requires ``arrival_seconds``: how many workers have to
         arrive, at least, before the update of that step can end. None for as many as each update counts, or for one
-        where the rule does not fix that. ``fewest_arrivals`` tells it.
+        where the rule does not fix that. See ``fewest_arrivals``.
       is_mean: whether R is the mean over the workers that are counted and nothing else, so that workers may send it
         encoded updates. Wrappers lose this fact: what is made of a mean is no mean.
       reduces: "gradients" or "updates" of the workers' own optimizers, where its place in the chain decides about its
