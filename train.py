@@ -302,6 +302,7 @@ def run(argv: Sequence[str]) -> int:
                 **{f"code.{module}": file["sha256"] for module, file in code.items()},
                 "data.num_train": setup.source.info.num_train,
                 "data.num_test": setup.source.info.num_test,
+                "data.fingerprint": setup.source.info.fingerprint,
                 "train_steps": setup.num_steps,
                 "steps_per_dispatch": count,
             }
@@ -325,6 +326,7 @@ def run(argv: Sequence[str]) -> int:
             },
             code=code,
             code_change="accept" if FLAGS.accept_code_change else "refuse",
+            data=setup.source.info.fingerprint,
         )
     with processes.together(ConfigError), refusing():
         folder.follow()

@@ -85,6 +85,7 @@ class Info(NamedTuple):
       num_train: Number of training examples.
       num_test: Number of examples that evaluation reads, as in ``Dataset``.
       constants: Shapes of ``Dataset.constants``.
+      fingerprint: Digits that change with the examples; "" if the config alone decides them.
     """
 
     example: Shapes
@@ -92,6 +93,7 @@ class Info(NamedTuple):
     num_train: int
     num_test: int
     constants: Shapes
+    fingerprint: str = ""
 
     @property
     def example_bytes(self) -> int:

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Literal
 
 import jax
+import numpy as np
 
 from data import cache as caches
 from data import corpora, packing, tokenizers
 from data.cache import Stored
 from data.examples import Arrays, Columns, Dataset, Info
 
-VERSION = 1  # of the packing code; caches of other versions are ignored
+VERSION = 2  # of the packing code; caches of other versions are ignored
 TOKENIZER_FILE = "tokenizer.json"  # in the format of the library `tokenizers`
 PAIRS_SEED = 0  # never the run's seed, so that runs can be compared
 
@@ -85,7 +86,8 @@ class Texts:
             for name, column in content.splits["train"].items()
         }
         num_train, num_test = (len(content.splits[split]["tokens"]) for split in ("train", "test"))
-        return Info(example, content.notes, num_train, num_test, constants={})
+        sizes, fingerprint = content.notes["sizes"], content.notes["fingerprint"]
+        return Info(example, sizes, num_train, num_test, constants={}, fingerprint=fingerprint)
 
     def load(self) -> Dataset:
         """Returns the sequences: mapped from the cache, or made and written there.
@@ -121,7 +123,8 @@ class Texts:
             texts = self._corpus.read()
             tokenizer, file = self._tokenizer(texts["train"])
             splits = {split: self._pack(tokenizer.encode(texts[split]), split) for split in ("train", "test")}
-            self._made = Stored(splits, tokenizers.sizes_of(tokenizer.vocab_size)), file
+            notes = {"sizes": tokenizers.sizes_of(tokenizer.vocab_size), "fingerprint": _fingerprint(splits)}
+            self._made = Stored(splits, notes), file
         return self._made
 
     def _pack(self, encoded: tokenizers.Encoded, split: str) -> Columns:
@@ -148,3 +151,13 @@ class Texts:
         documents = documents or self._corpus.read()["train"]
         file = tokenizers.train_wordpiece(documents, vocab_size=self._vocab_size)
         return tokenizers.WordPiece(file), file
+
+
+def _fingerprint(splits: dict[str, Columns]) -> str:
+    """Returns 12 hex digits that change with the sequences; unlike the corpus's, they are the same in any folder."""
+    content = hashlib.sha256()
+    for columns in splits.values():
+        for column in columns.values():
+            content.update(repr(column.shape).encode())
+            content.update(np.ascontiguousarray(column).data)
+    return content.hexdigest()[:12]

@@ -32,12 +32,13 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 PARTS = ("asynchronous", "configs", "data", "models", "optim", "parallel", "reducers", "runs", "training")
 
 
-def describe(*, devices: Sequence[str] = (), code: Code | None = None) -> dict[str, Any]:
+def describe(*, devices: Sequence[str] = (), code: Code | None = None, data: str = "") -> dict[str, Any]:
     """Returns one entry of env.json's list of starts.
 
     Args:
       devices: names of the devices; the caller gives them, because a question to JAX would start its backend.
       code: the files outside of this repository that the run depends on.
+      data: the fingerprint of the examples; "" if the config alone decides them.
     """
     commit, tree = _git()
     return {
@@ -53,6 +54,7 @@ def describe(*, devices: Sequence[str] = (), code: Code | None = None) -> dict[s
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "devices": list(devices),
         "code": {name: dict(file) for name, file in (code or {}).items()},
+        "data": data,
     }
 
 
@@ -96,7 +98,7 @@ def read_starts(workdir: str, path: Path) -> list[dict[str, Any]]:
     starts = [] if env is None else env.get("starts")
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
         raise ValueError(f"workdir={workdir!r}: env.json is damaged (no list of starts); mend it, or {way_out}")
-    for key, is_whole in (("resolved", _is_resolved), ("code", _is_code)):
+    for key, is_whole in (("resolved", _is_resolved), ("code", _is_code), ("data", lambda value: type(value) is str)):
         for value in (start[key] for start in starts if key in start):
             if not is_whole(value):
                 raise ValueError(f"workdir={workdir!r}: env.json is damaged ({key}={value!r}); mend it, or {way_out}")

@@ -123,6 +123,7 @@ def open_run(
     resolve: Callable[[], Mapping[str, int | None]] = dict,
     code: Code | None = None,
     code_change: CodeChange = "refuse",
+    data: str = "",
 ) -> Folder:
     """Creates or reopens a run's folder, locks it and writes config.json and env.json.
 
@@ -137,6 +138,7 @@ def open_run(
         also on other devices.
       code: the files outside of this repository that the run depends on, for env.json.
       code_change: "refuse" raises an error if they differ from those of the run's last start; "accept" records them.
+      data: the fingerprint of the examples, for env.json; "" if the config alone decides them.
 
     Returns:
       The folder, which no other run can open until this process closes it or ends.
@@ -156,6 +158,7 @@ def open_run(
                 resolve=resolve,
                 code=code or {},
                 code_change=code_change,
+                data=data,
             )
         )
         first = opened[0]
@@ -183,20 +186,21 @@ def _open(
     resolve: Callable[[], Mapping[str, int | None]],
     code: Code,
     code_change: CodeChange,
+    data: str,
 ) -> Folder:
-    check_workdir(workdir, config, start=start, code=code, code_change=code_change)
+    check_workdir(workdir, config, start=start, code=code, code_change=code_change, data=data)
     with _one_line(workdir):
         path = _make(identity.expand(workdir), start)
         held = lock.take(workdir, path)
         try:
             # Another run may have begun in this folder since the first check; now that it is locked, none can.
             identity.check_same(str(path), config)
-            starts = _read_starts(workdir, path, code=code, code_change=code_change)
+            starts = _read_starts(workdir, path, code=code, code_change=code_change, data=data)
             state: Literal["new", "resumed"] = "resumed" if (path / "config.json").exists() else "new"
             if state == "new":
                 files.write_atomically(path / "config.json", files.to_json(identity.plain(config)))
             resolved = next((start["resolved"] for start in starts if "resolved" in start), None) or resolve()
-            now = {**environment.describe(devices=devices, code=code), "resolved": resolved}
+            now = {**environment.describe(devices=devices, code=code, data=data), "resolved": resolved}
             now["config"] = identity.fingerprint(config)
             files.write_atomically(path / "env.json", files.to_json({"starts": [*starts, now]}))
         except BaseException:
@@ -215,13 +219,14 @@ def check_workdir(
     start: Start = "resume",
     code: Code | None = None,
     code_change: CodeChange = "refuse",
+    data: str = "",
 ) -> None:
     """Raises what `open_run` would raise, and leaves no file behind.
 
     Raises:
       ValueError: in one line, if the folder cannot be created or written, another process has it, it has another
-        config, its code changed, or its files are damaged or of another kind. Writing is tried, because permissions do
-        not bind root.
+        config, its code or its data changed, or its files are damaged or of another kind. Writing is tried, because
+        permissions do not bind root.
     """
     if not workdir:
         raise ValueError("workdir='': must name a folder")
@@ -234,7 +239,7 @@ def check_workdir(
         if start == "resume" and path.is_dir():
             _check_kinds(workdir, path)
             identity.check_same(workdir, config)
-            _read_starts(workdir, path, code=code or {}, code_change=code_change)
+            _read_starts(workdir, path, code=code or {}, code_change=code_change, data=data)
             with contextlib.suppress(FileNotFoundError):
                 records.read(path / "metrics.jsonl")
             lock.check(workdir, path)
@@ -246,17 +251,21 @@ def check_code(workdir: str, code: Code) -> None:
     Raises:
       ValueError: in one line that names the files, or says that env.json is damaged.
     """
-    _read_starts(workdir, identity.expand(workdir), code=code, code_change="refuse")
+    _read_starts(workdir, identity.expand(workdir), code=code, code_change="refuse", data="")
 
 
-def _read_starts(workdir: str, path: Path, *, code: Code, code_change: CodeChange) -> list[dict[str, Any]]:
-    """Returns the starts of a run; refuses other code than that of the last one."""
+def _read_starts(workdir: str, path: Path, *, code: Code, code_change: CodeChange, data: str) -> list[dict[str, Any]]:
+    """Returns the starts of a run; refuses other code or data than those of the last one."""
     starts = environment.read_starts(workdir, path)
     changed = environment.changed_code(starts, code)
     if changed and code_change == "refuse":
         names = ", ".join(changed)
         way_out = "--fresh starts over, --accept_code_change keeps what is there"
         raise ValueError(f"workdir={workdir!r}: {names} changed since this run was started; {way_out}")
+    before = starts[-1].get("data", "") if starts else ""  # runs of earlier releases did not record it
+    if data and before and data != before:
+        found = f"the data have fingerprint {data}, and had {before} when this run was started"
+        raise ValueError(f"workdir={workdir!r}: {found}; use another --workdir, or --fresh")
     return starts
 
 

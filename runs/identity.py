@@ -9,9 +9,10 @@ from typing import Any
 
 from runs import files
 
-# These keys do not make another experiment. The folder of the data depends on the machine. The treatment of numbers
-# that are not finite changes nothing in a run without any, and a run that stopped at one may go on with another. How
-# many lanes compute at once depends on the memory of the machine, and changes results by rounding alone.
+# These keys do not make another experiment. The folder of the data depends on the machine; where it decides the
+# examples, a resumed run compares their fingerprint. The treatment of numbers that are not finite changes nothing in a
+# run without any, and a run that stopped at one may go on with another. How many lanes compute at once depends on the
+# memory of the machine, and changes results by rounding alone.
 NOT_IDENTITY = ("data.dir", "on_nonfinite", "lanes_at_once")
 
 # What the configs of earlier releases lack, with the values that they then have. A config with these values is the same

@@ -116,6 +116,16 @@ def test_data_folder_is_not_identity(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["data"]["dir"] == "/a"
 
 
+def test_other_examples_are_refused(tmp_path, entrance):
+    open_run(str(tmp_path), CONFIG).close()  # as an earlier release, which recorded no fingerprint
+    for _ in range(2):
+        open_run(str(tmp_path), CONFIG, data="0a1b").close()
+    before = (tmp_path / "env.json").read_bytes()
+    line = _refused(entrance, str(tmp_path), CONFIG, data="2c3d")
+    assert "fingerprint 2c3d, and had 0a1b when" in line and line.endswith("use another --workdir, or --fresh")
+    assert (tmp_path / "env.json").read_bytes() == before
+
+
 def test_settings_that_change_numbers_are_noted(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
     open_run(str(tmp_path), CONFIG).close()

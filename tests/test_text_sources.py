@@ -171,6 +171,17 @@ def test_sequences_of_any_length_share_a_tokenizer_that_the_library_reads(book, 
     assert theirs.encode("a stormy night").ids == ours.encode(["a stormy night"]).ids.tolist()
 
 
+def test_a_fingerprint_follows_the_texts_into_any_folder(book, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "book.txt").write_text(LINES)
+    (tmp_path / "other.txt").write_text(LINES.replace("Line 7 ", "Line 8 "))
+    made = {name: Texts(name, **SMALL) for name in ("book.txt", "elsewhere/book.txt", "other.txt")}
+    found = {name: texts.info().fingerprint for name, texts in made.items()}
+    assert found["book.txt"] == found["elsewhere/book.txt"] != found["other.txt"]
+    made["book.txt"].load()
+    assert Texts(book, **SMALL).info().fingerprint == found["book.txt"], "from the cache"
+
+
 def test_changed_texts_are_made_again(book, tmp_path):
     first = load_text(book, **SMALL)
     pathlib.Path(book).write_text(LINES.upper())

@@ -18,10 +18,12 @@ from parallel import Layout
 from runs import files
 from runs.errors import refusing
 from tests import kills
+from tests.data_folders import own_folders
 from tests.stepper import after_each_call, checkpoint_of, without_clock
 from training.checkpoints import params_of, restore
 from training.setup import make_setup
 
+__all__ = ["own_folders"]  # a fixture
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if "def get_config" in path.read_text())
 
@@ -47,6 +49,23 @@ def command(*arguments: str) -> int:
 
 def digits(workdir, *more: str) -> tuple[str, ...]:
     return (f"--config={ROOT}/configs/digits.py", *OVERRIDES, f"--workdir={workdir}", *more)
+
+
+@pytest.mark.usefixtures("own_folders")
+def test_a_run_of_texts_refuses_other_texts(tmp_path, capsys):
+    for folder, word in (("one", "dark"), ("other", "blue")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "book.txt").write_text("".join(f"{i}: a {word} and stormy night.\n" for i in range(400)))
+    text = ("source=book.txt", "sequence_length=16")
+    steps = ("train_steps=2", "eval_every_steps=2", "checkpoint_every_steps=2", "num_workers=2")
+    keys = [f"--config.{key}" for key in (*(f"data.{key}" for key in text), *steps)]
+    arguments = (f"--config={ROOT}/configs/shakespeare.py:smoke", *keys, f"--workdir={tmp_path / 'run'}")
+    assert command(*arguments, f"--config.data.dir={tmp_path / 'one'}") == 0
+    assert command(*arguments, f"--config.data.dir={tmp_path / 'other'}") == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "the data have fingerprint" in line and "when this run was started" in line
+    (tmp_path / "one").rename(tmp_path / "moved")
+    assert command(*arguments, f"--config.data.dir={tmp_path / 'moved'}") == 0
 
 
 def overrides_of(arguments):
