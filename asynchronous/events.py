@@ -78,7 +78,7 @@ def _of_worker(durations: Durations, worker: int) -> Iterator[float]:
 
 
 class Source:
-    """Says who arrives next, and is told who begins a task; ``order`` asks it.
+    """Decides who arrives next, given who has begun a task; ``order`` asks it.
 
     Attributes:
       events_per_piece: the largest number of events that may be asked for before those before are applied.

@@ -129,7 +129,7 @@ def num_slots(pieces: Iterable[tuple[Events, Reads, Received]], *, num_workers: 
 
 
 class Mail(NamedTuple):
-    """What each worker sends and receives in one wave; the leading axis of all leaves is that of the workers, [n]."""
+    """The updates that each worker sends and receives in one wave; all leaves have the workers' axis first, [n]."""
 
     slot: np.ndarray  # int32, where the worker's update is kept; M, out of range, if it has none
     inbox: np.ndarray  # [n, M] int32, the slots of the updates that the worker receives, in order, and then -1

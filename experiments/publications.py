@@ -13,7 +13,7 @@ DIGITS = 8  # of a fingerprint
 
 
 class Publication(NamedTuple):
-    """What was published at a time.
+    """A verdict of a claim as it was once published.
 
     Attributes:
       commit: of the code that made most of the runs.

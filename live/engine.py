@@ -1,4 +1,4 @@
-"""What the server asks of the processes of its workers: four verbs, behind which Ray, or a script of a test, stands."""
+"""The interface between the server and the processes of its workers: four verbs, which Ray or a test implements."""
 
 from typing import Any, NamedTuple, Protocol, TypeAlias
 

@@ -21,7 +21,7 @@ class Stopped(Exception):
 
 
 class Gathered(NamedTuple):
-    """What came in a step; times are counted from its beginning.
+    """The gradients that came in a step; times are counted from its beginning.
 
     Attributes:
       seconds: [W] float32, when each worker's gradient came; infinite if it did not.

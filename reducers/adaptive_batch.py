@@ -144,8 +144,8 @@ def adaptive_batch(
             after, wanted = batch_rule.update(of_rule, noise, steps.astype(jnp.float32), count + 1)
             wanted = jnp.where(jnp.isfinite(wanted), jnp.minimum(wanted, max_steps), steps)
             larger = jnp.maximum(steps, jnp.ceil(wanted - 1e-4).astype(jnp.int32))  # 3.0000002 is 3
-            # What overflowed has not arrived. It goes with the gradient of the next step, unless it is not finite at
-            # a worker itself, so that it never would; the rule learns nothing from it.
+            # A gradient that overflowed has not arrived. It goes with that of the next step, unless a worker's own is
+            # not finite, since that one never would arrive; the rule learns nothing from it.
             lost = overflowed(inner)
             arrived = agreed(~jnp.asarray(lost), axes)
             is_over = arrived

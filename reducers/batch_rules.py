@@ -24,7 +24,7 @@ NUM_PROPOSALS = 5
 
 
 class Noise(NamedTuple):
-    """What the workers' gradients say, [] float32 each and the same on all workers.
+    """Moments of the workers' gradients, [] float32 each and the same on all workers.
 
     Attributes:
       squared_gradient: the squared norm of the mean gradient.

@@ -35,13 +35,13 @@ def of_round(
     given: bool,
     axes: tuple[str, ...],
 ) -> tuple[dict[str, jax.Array], jax.Array]:
-    """Returns what a step of a round tells of time, and this worker's clock after it; all meet at the round's end.
+    """Returns the time metrics of a step of a round, and this worker's clock after it; all meet at the round's end.
 
     Args:
       seconds: [] float32, this worker's clock; where workers may be left out, since its round began.
       due: [] bool, whether the round ends here.
       round_steps: [] int32, its steps, if it does.
-      leaves_out: whether the reducer at its end leaves workers out, and tells the time of the round itself.
+      leaves_out: whether the reducer at its end leaves workers out, and reports the time of the round itself.
       given: whether arrival times are given.
       axes: the worker axes, outer first.
 
@@ -52,8 +52,8 @@ def of_round(
     if leaves_out:
         decided = jnp.where(due, round_steps, 0).astype(jnp.float32)
         return {"steps_decided": decided}, jnp.where(due, 0, seconds)
-    told = latest(seconds, axes, given=given)
-    return {"step_seconds": told}, jnp.where(due, 0, seconds - told)
+    passed = latest(seconds, axes, given=given)
+    return {"step_seconds": passed}, jnp.where(due, 0, seconds - passed)
 
 
 def first_of_round(*, leaves_out: bool) -> dict[str, jax.Array]:

@@ -131,7 +131,7 @@ def local_sgd(
         def communicate(inner):
             needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
             reduced, inner = combiner.update(sent, inner, params, **needs, **extra_args)
-            # What overflowed has not arrived: it goes with the progress of the next round.
+            # Progress that overflowed has not arrived: it goes with that of the next round.
             return reduced, as_own(inner, axes), agreed(~jnp.asarray(overflowed(inner)), axes)
 
         def go_on(inner):
@@ -174,7 +174,7 @@ def local_sgd(
 
 
 class _Turn(NamedTuple):
-    """What is to be done in an update, each [] and the same on all workers.
+    """The parts of a round that fall into one update, each [] and the same on all workers.
 
     Attributes:
       at_once: bool, whether progress is combined without delay and round, since the run has just begun.
@@ -201,8 +201,8 @@ def _turn(step: jax.Array, *, every: int, delay: int, from_step: int) -> _Turn:
 def _time_with_delay(
     turn: _Turn, seconds: jax.Array, launched_at: jax.Array, *, given: bool, axes: tuple[str, ...]
 ) -> tuple[dict[str, jax.Array], jax.Array, jax.Array]:
-    """Returns the time that is told, and both clocks after it: a worker waits until all have launched what is due."""
+    """Returns the seconds of the step, and both clocks after it: each worker waits until all have launched."""
     seconds = jnp.where(turn.due & ~turn.at_once, jnp.maximum(seconds, launched_at), seconds)
-    told = latest(seconds, axes, given=given)
-    seconds, launched_at = jnp.where(turn.at_once, 0, seconds - told), jnp.where(turn.launches, 0, launched_at - told)
-    return {"step_seconds": told}, seconds, launched_at
+    passed = latest(seconds, axes, given=given)
+    seconds = jnp.where(turn.at_once, 0, seconds - passed)
+    return {"step_seconds": passed}, seconds, jnp.where(turn.launches, 0, launched_at - passed)

@@ -15,7 +15,7 @@ from reducers.registry import Block, Registry
 Combine: TypeAlias = optax.GradientTransformation | None
 
 
-# What a reducer may be given, and how often it hands on what it was given; see ``Reducer``.
+# Whether a reducer is for gradients or updates, and how often it hands on an update; see ``Reducer``.
 Reduces = Literal["either", "gradients", "updates"]
 HandsOn = Literal["always", "sometimes", "never"]
 
@@ -267,8 +267,8 @@ class ReducerRegistry(Registry):
     def build(self, block: Block, *, where: str = "", **given: Any) -> Any:
         """Checks a block, builds the reducers inside it, and calls its constructor.
 
-        What the functions of a reducer inside another one refuse has the path of its option, as what its constructor
-        refuses has.
+        Errors of a reducer inside another one name the path of its option, whether its constructor or its functions
+        raise them.
 
         Args:
           block: a name, or a mapping with a name.

@@ -12,7 +12,7 @@ _SUMS = ("simulated_seconds", "num_counted", "num_dropped", "sent_bytes")
 
 @dataclasses.dataclass
 class RunCounters:
-    """What a run keeps on the host over all steps; every checkpoint has it, so that a resumed run continues it.
+    """Sums over all steps of a run, kept on the host; every checkpoint has them, and a resumed run continues them.
 
     Attributes:
       simulated_seconds: duration of all steps, summed in float64.

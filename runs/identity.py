@@ -15,8 +15,8 @@ from runs import files
 # memory of the machine, and changes results by rounding alone.
 NOT_IDENTITY = ("data.dir", "on_nonfinite", "lanes_at_once")
 
-# What the configs of earlier releases lack, with the values that they then have. A config with these values is the same
-# experiment as one without them.
+# Keys that configs of earlier releases lack, each with the value that stands for its absence: a config with these
+# values is the same experiment as one without the keys.
 SINCE_ADDED: Mapping[str, Any] = {"outer": {"name": "none"}}
 
 _ABSENT = object()
@@ -121,8 +121,8 @@ def fingerprint(config: Mapping[str, Any]) -> str:
     >>> fingerprint({"seed": 0, "data": {"dir": "x"}}) == fingerprint({"data": {"dir": "y"}, "seed": 0})
     True
     """
-    told = {key: value for key, value in config.items() if key not in SINCE_ADDED or value != SINCE_ADDED[key]}
-    identity = sorted((key, value) for key, value in flatten(plain(told)) if key not in NOT_IDENTITY)
+    kept = {key: value for key, value in config.items() if key not in SINCE_ADDED or value != SINCE_ADDED[key]}
+    identity = sorted((key, value) for key, value in flatten(plain(kept)) if key not in NOT_IDENTITY)
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 

@@ -135,7 +135,7 @@ class TrainSetup:
 
     @property
     def arrival_order(self) -> asynchronous.Durations | asynchronous.Source:
-        """What decides who arrives next at an asynchronous server: the durations, or an order of its own."""
+        """The source of arrivals at an asynchronous server: durations of tasks, or a recorded order."""
         assert isinstance(self.async_mode, asynchronous.Mode)
         return self.durations if self.async_mode.order is None else self.async_mode.order
 

@@ -1,4 +1,4 @@
-"""What Adasum takes for one vector, and whether groups of workers are combined first: on digits, each tuned."""
+"""Adasum layer by layer or of the whole model, of all workers or of groups of them: on digits, each tuned."""
 
 import statistics
 from typing import Any

@@ -18,7 +18,7 @@ OnOff: TypeAlias = Literal["on", "off"]
 
 
 class Reduction(NamedTuple):
-    """What is known of an update while it is encoded.
+    """The setting in which an update is encoded.
 
     Attributes:
       axes: the worker axes, outer first.
@@ -51,10 +51,10 @@ def keys_of_leaves(key: jax.Array, names: Iterable[str]) -> dict[str, jax.Array]
 
 
 class Kept(NamedTuple):
-    """What a worker keeps from one update to the next; in checkpoints.
+    """The state that a worker keeps from one update to the next; checkpoints have it.
 
     Attributes:
-      residuals: what it has not sent, of the leaves with error feedback, in float32 at least.
+      residuals: the part that it has not sent, of the leaves with error feedback, in float32 at least.
       state: the encoding's own, which is the same on all workers.
     """
 
@@ -63,7 +63,7 @@ class Kept(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What becomes of leaves.
+    """The result of encoding and combining leaves.
 
     Attributes:
       leaves: the mean of what the workers sent; for a rule other than the mean, what this worker is taken to send.

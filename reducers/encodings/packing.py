@@ -1,4 +1,4 @@
-"""What is sent as 32-bit words: whole numbers of few bits side by side, and the bits of all other arrays."""
+"""Payloads as 32-bit words: whole numbers of few bits side by side, and the bits of all other arrays."""
 
 import dataclasses
 import functools

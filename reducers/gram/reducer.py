@@ -156,8 +156,8 @@ def combining(
 def _are_used(weighed: Weighed, present: jax.Array) -> jax.Array:
     """Returns who counts, [n] bool: workers with a weight other than 0 of a gradient that is not zero in any group.
 
-    A group in which a worker's gradient is zero tells nothing of the worker, since a zero adds the same with any
-    weight; the other groups decide. A worker whose whole gradient is zero counts: none of its groups leaves it out.
+    A group in which a worker's gradient is zero does not decide, since a zero adds the same with any weight; the other
+    groups do. A worker whose whole gradient is zero counts: none of its groups leaves it out.
     Where nobody counts by this, all do that are present with finite gradients, or all that are present if none is.
     """
     products, weights, _ = weighed
