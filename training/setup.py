@@ -286,9 +286,8 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
     check_place(config, reducer=reducer)
     check_arrivals(config, reducer=reducer, mode=mode)
     check_lanes(config)
-    counted = num_counted(config, reducer=reducer)
-    batches_per_step = counted if mode is None else mode.gradients_per_update
-    steps_per_epoch = source.info.num_train / (batches_per_step * config.batch_size_per_worker)
+    counted = num_counted(config, reducer=reducer, mode=mode)
+    steps_per_epoch = source.info.num_train / (counted * config.batch_size_per_worker)
     num_steps = duration(config, "train", steps_per_epoch=steps_per_epoch)
     check_order(config, mode=mode, num_steps=num_steps)
     learning_rate = make_learning_rate(
@@ -486,8 +485,10 @@ def check_metrics(config: ConfigDict, params: Any, *, reducer: reducers.Reducer)
             raise ValueError(f"name={config.reducer.name!r}: {error}") from None
 
 
-def num_counted(config: ConfigDict, *, reducer: reducers.Reducer) -> int:
-    """Returns how many workers' batches an update counts where the reducer's rule fixes it; else all workers."""
+def num_counted(config: ConfigDict, *, reducer: reducers.Reducer, mode: asynchronous.AsyncMode | None) -> int:
+    """Returns how many batches an update counts where the server or the reducer's rule fixes it; else all workers'."""
+    if mode is not None:
+        return mode.gradients_per_update
     return config.num_workers if reducer.num_counted is None else reducer.num_counted
 
 
@@ -510,11 +511,11 @@ def traffic_of(config: ConfigDict, params: Any, *, mode: asynchronous.AsyncMode 
 def make_learning_rate(
     config: ConfigDict, *, num_counted: int, total_steps: int, steps_per_epoch: float
 ) -> optax.Schedule:
-    """Returns peak rate x rule for the number of workers x factor of the schedule, as a function of the step.
+    """Returns peak rate x rule for the number of gradients x factor of the schedule, as a function of the step.
 
     Args:
       config: the config.
-      num_counted: workers that an update counts: N of N + b with backup workers.
+      num_counted: gradients that an update counts, as ``num_counted`` returns them: N of N + b with backup workers.
       total_steps: of the run.
       steps_per_epoch: of one pass over the data.
     """
