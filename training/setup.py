@@ -573,6 +573,9 @@ def check_average(
     name = rule if isinstance(rule, str) else rule["name"]
     if name in asynchronous.RATED:  # a rate would scale the update of the parameters, and not that of the average
         raise ConfigError(f"config.server.rule={name!r}: {needs} a rule that does not change the rate of an update")
+    count = config.server.get("gradients_per_update", 1)
+    if name in asynchronous.DROPPING and count > 1:  # the rate of an update is the mean of its gradients' rates
+        raise ConfigError(f"config.server.gradients_per_update={count}: {needs} 1 where config.server.rule={name!r}")
 
 
 def accumulation_of(config: ConfigDict) -> tuple[dict[str, Any], int]:
