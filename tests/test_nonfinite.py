@@ -342,6 +342,17 @@ def test_a_dropped_gradients_nan_does_not_stop_an_asynchronous_run(poison, tmp_p
     assert command(tmp_path / "fresh", *ASYNC, rule) == 1
 
 
+def test_a_dropped_gradients_nan_is_nowhere_in_an_update_of_several():
+    rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 2}"
+    setup = setup_of(*PLAIN, *of_config(ASYNC), rule, "--config.server.gradients_per_update=3")
+    (events,) = setup.events()
+    staleness, batch = events.staleness, events.batch_index
+    for batches, is_bad in ((batch[staleness > 2], False), (batch[staleness <= 2][-1:], True)):
+        run = Stepper(setup, num_devices=2, wrap=poisoned(*batches.tolist()))
+        waves = run.calls(len(list(setup.plans(0, steps_per_call=1))))
+        assert len(batches) and any(wave["nonfinite"].is_bad for wave in waves) == is_bad
+
+
 def test_skip_is_refused_with_a_server(tmp_path, capsys):
     assert command(tmp_path / "run", *ASYNC, "--config.on_nonfinite=skip") == 2
     said = capsys.readouterr().err

@@ -206,7 +206,7 @@ class StepNumbers:
             if len(self._waiting) == self._size:
                 update = len(complete)
                 of_update = {name: float(column[update]) for name, column in metrics["updates"].items()}
-                contributors = float(self._size if of_update["rate"] > 0 else 0)
+                contributors = sum(gradient["workers"] for gradient in self._waiting)
                 time = {"step_seconds": self._lap(seconds), "contributors": contributors}
                 numbers = {**self._of_gradients(wave.known), **of_update, **time}
                 complete.append((wave.steps[update], numbers))
