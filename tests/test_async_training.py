@@ -229,6 +229,13 @@ REFUSED = {
     (*ASYNC, *CONSTANT, "--config.server.rule={'name': 'none', 'x': 1}"): "config.server.rule.x: unknown key",
     (*ASYNC, *CONSTANT, "--config.server.gradients_per_update=0"): "must be int in [1, inf)",
     (*ASYNC, *CONSTANT, "--config.server.staleness_bound=-1"): "must be int in [0, inf) or None",
+    (*ASYNC, "--config.arrivals.name=mixture", "--config.arrivals.base=none"): "config.arrivals.name='mixture': gives "
+    "seconds[0, 0]=0.0: must be in (0, inf)",
+    (
+        *ASYNC,
+        "--config.arrivals.name=lognormal",
+        "--config.arrivals.sigma=100",
+    ): "config.arrivals.name='lognormal': gives seconds[",
     ("--config.server.rule=inverse",): "config.server.rule: unknown key",
     ("--config.server.name=asynchronos",): "did you mean 'asynchronous'?",
 }

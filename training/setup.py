@@ -436,6 +436,26 @@ def check_order(config: ConfigDict, *, mode: asynchronous.AsyncMode | None, num_
                 pass
 
 
+def check_durations(setup: TrainSetup) -> None:
+    """Raises ConfigError if a task of an asynchronous run takes no time or never ends, or a message never arrives.
+
+    This is a pass over all events, three seconds for a million of them, and so no part of ``make_setup``.
+    """
+    config, mode = setup.config, setup.async_mode
+    if mode is None or getattr(mode, "order", None) is not None:
+        return
+    try:
+        for _ in step_plan.event_order(
+            0, setup.num_steps, source=setup.durations, mode=mode, num_workers=config.num_workers
+        ):
+            pass
+    except ValueError as error:
+        raise ConfigError(f"config.arrivals.name={config.arrivals.name!r}: gives {error}") from None
+    if isinstance(mode, asynchronous.Decentralised):
+        with in_block("server"):
+            _ = setup.num_slots  # it looks at all messages
+
+
 # ---- reduction ---------------------------------------------------------------------------------------------------
 
 
