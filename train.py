@@ -35,7 +35,7 @@ from training.device_memory import resolve_lanes_at_once
 from training.evaluate import evaluate_checkpoint
 from training.nonfinite import NonfiniteError
 from training.run import Run
-from training.setup import TrainSetup, make_setup
+from training.setup import TrainSetup, check_durations, make_setup
 from training.step_of_mode import make_step_of_mode
 from training.step_times import StepTimes
 from training.train_state import TrainState
@@ -314,6 +314,9 @@ def run(argv: Sequence[str]) -> int:
             print(line)
         return 0
     check_init_from(setup, path, start="fresh" if FLAGS.fresh else "resume")
+    with processes.together(ConfigError):
+        if not FLAGS.live:  # its workers take the time that they take
+            check_durations(setup)
     with refusing():
         devices = [f"{device} {device.device_kind}" for device in layout.devices]
         folder = runs.open_run(

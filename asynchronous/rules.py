@@ -182,7 +182,8 @@ RULES = Registry(
     }
 )
 
-# Rules under which updates have rates between 0 and 1.
+# Rules under which gradients have rates between 0 and 1; and those that keep or drop them, with rates of 1 and 0 alone.
 RATED = frozenset({"delay_adaptive", "inverse", "inverse_sqrt"})
+DROPPING = frozenset({"threshold"})
 
 make = RULES.make  # make(**config.server.rule)

@@ -60,7 +60,7 @@ def apply_in_order(
     rule: Rule,
     axis_name: AxisName,
     gradients_per_update: int = 1,
-) -> tuple[Any, ServerState, Any]:
+) -> tuple[Any, ServerState, Any, jax.Array]:
     r"""Applies the gradients of a wave one by one, in the order of their arrival, under the worker axes.
 
     For each gradient g of the wave, in order, with the present parameters w and the parameters w' at which g was
@@ -90,7 +90,7 @@ def apply_in_order(
       gradients_per_update: c, of soft synchronisation, as in ``init_server``.
 
     Returns:
-      (shared, state, snapshot)
+      (shared, state, snapshot, rates), where ``rates`` [W] are those of the wave's gradients in order, and then zeros.
 
     Reference: Chen et al., arXiv 1604.00981, algorithm 2; soft synchronisation: Zhang, Gupta, Lian, Liu,
     arXiv 1511.05950. Differs from the papers in: one server, so that no read is torn.
@@ -104,7 +104,7 @@ def apply_in_order(
     gradients = rows.stack(gradient)
 
     def apply_one(number, carry):
-        shared, state, snapshots = carry
+        shared, state, snapshots, rates = carry
         worker = in_order[number]
         # With one worker, the gradient is the same in every round of the loop. XLA would compute half of the update
         # before the loop, and round there, where plain SGD does not.
@@ -127,11 +127,12 @@ def apply_in_order(
             lambda i, snapshots: rows.put(snapshots, readers[i], shared.params),
             snapshots,
         )
-        return shared, ServerState(rule_state, pending), snapshots
+        rates = rates.at[number].set(1 if rate is None else rate)
+        return shared, ServerState(rule_state, pending), snapshots, rates
 
-    carry = shared, state, rows.stack(snapshot)
-    shared, state, snapshots = lax.fori_loop(0, jnp.sum(position >= 0), apply_one, carry)
-    return shared, state, rows.own(snapshots)
+    carry = shared, state, rows.stack(snapshot), jnp.zeros(n)
+    shared, state, snapshots, rates = lax.fori_loop(0, jnp.sum(position >= 0), apply_one, carry)
+    return shared, state, rows.own(snapshots), rates
 
 
 def at_rate(rate: Rate, updates: Any, opt_state: Any, *, before: Any) -> tuple[Any, Any]:

@@ -115,7 +115,7 @@ def experiment(
       reducer_on: "gradients" reduces gradients, which one optimizer then applies; "updates" reduces the updates of
         optimizers that are local to each worker.
       learning_rate_scaling: factor of the learning rate: 1, the number of workers, or its square root. With backup
-        workers only the number of required ones counts.
+        workers only the number of required ones counts; in asynchronous runs, that of the gradients of an update.
       clip_norm: largest global norm of a worker's gradient, applied before the reduction.
       ema_decay: decay of a moving average of the parameters, which is evaluated; None evaluates the parameters.
       on_nonfinite: what happens to a step whose loss or gradient is not finite: "stop" saves the state before it and

@@ -1,6 +1,5 @@
 """How long workers take at least, for studies of delays on machines that have none."""
 
-import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +7,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from asynchronous.events import BLOCK, from_model
 from reducers import arrivals
 from reducers.arrivals.traces import SUFFIXES
 from runs.errors import ConfigError, in_block
 from training.setup import TrainSetup
 
 Delay = Callable[[int, int], float]  # (step, worker) -> seconds
+
+_LONGEST = 1e9  # seconds; a process cannot sleep for 2^63 nanoseconds or more
 
 
 def none(step: int, worker: int) -> float:
@@ -26,7 +28,7 @@ def make(text: str | None, setup: TrainSetup) -> Delay:
     """Returns (step, worker) -> seconds that a worker takes at least, from the flag ``--delays``.
 
     Raises:
-      ConfigError: one line, for a file or model that cannot be used.
+      ConfigError: one line, for a file or model that cannot be used, or seconds that no worker can sleep.
     """
     if text is None:
         return none
@@ -40,11 +42,14 @@ def make(text: str | None, setup: TrainSetup) -> Delay:
     with in_block("delays"):
         model = arrivals.make(**block)
         key = jax.random.key(setup.config.seed)
-        of_step = jax.jit(lambda step: model(key, step, setup.config.num_workers))
-        of_step(0)  # compiles, before a step waits for it
-
-    @functools.lru_cache(maxsize=2)
-    def row(step: int) -> np.ndarray:
-        return np.asarray(of_step(step))
-
-    return lambda step, worker: float(row(step)[worker])
+        seconds = from_model(lambda step: model(key, step, setup.config.num_workers))
+        seconds(0)  # compiles, before a step waits for it
+    tasks = setup.num_steps * (1 if setup.async_mode is None else setup.async_mode.gradients_per_update)
+    for first in range(0, tasks + 1, BLOCK):  # after the last gradient a worker begins one more
+        block = seconds(first // BLOCK)[: tasks + 1 - first]
+        wrong = np.argwhere(~(block <= _LONGEST))
+        if len(wrong):
+            row, worker = wrong[0]
+            value = f"{block[row, worker]} seconds of worker {worker} at step {first + row}"
+            raise ConfigError(f"delays={text!r}: {value}, must be at most {_LONGEST:g}")
+    return lambda step, worker: float(seconds(step // BLOCK)[step % BLOCK, worker])

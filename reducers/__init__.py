@@ -59,7 +59,7 @@ from reducers.radial_directional import radial_directional
 from reducers.record import Waited, counts, waited
 from reducers.reducer import Combine, Reducer, ReducerRegistry, as_reducer, chain
 from reducers.sign_majority import sign_majority
-from reducers.stale import stale
+from reducers.stale import delay_flag, stale
 from reducers.sum import sum  # noqa: A004 - the field's name for it
 from reducers.traffic import Traffic, traffic
 from reducers.trimmed_mean import trimmed_mean
@@ -90,6 +90,7 @@ __all__ = [
     "corrupt",
     "counts",
     "deadline",
+    "delay_flag",
     "dynamic_backup_workers",
     "elastic_averaging",
     "encoded",

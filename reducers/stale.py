@@ -24,12 +24,14 @@ class StaleState(NamedTuple):
       combine: state of the reducer that combines the workers' gradients.
       num_updates: [], so far.
       ring: like params with a leading axis [max_delay_steps + 1]; the reduced gradient of update t at t modulo that.
+      overflowed: [max_delay_steps + 1] bool, of the gradients in the ring, as ``delay_flag`` was given it.
       metrics: "staleness", how many updates late the gradient is that was applied last.
     """
 
     combine: Any
     num_updates: jax.Array
     ring: Any
+    overflowed: jax.Array
     metrics: dict[str, jax.Array]
 
 
@@ -64,7 +66,8 @@ def stale(
         is ``mean``. Configs give its name, or a block such as {"name": "backup_workers", "num_required": 6}.
 
     Returns:
-      A reducer. Its state holds max_delay_steps + 1 gradients, on every worker, and ``metrics``: "staleness".
+      A reducer. Its state holds max_delay_steps + 1 gradients, on every worker, and ``metrics``: "staleness". Where
+      updates may overflow, ``delay_flag`` says in which update the zeros of one that did are applied.
 
     Raises:
       ValueError: for an unknown law or a negative number.
@@ -101,7 +104,8 @@ def stale(
 
     def init_fn(params):
         ring = jax.tree.map(lambda p: jnp.zeros((largest + 1, *jnp.shape(p)), jnp.asarray(p).dtype), params)
-        return StaleState(combiner.init(params), jnp.zeros((), jnp.int32), ring, {"staleness": jnp.zeros(())})
+        flags = jnp.zeros(largest + 1, bool)
+        return StaleState(combiner.init(params), jnp.zeros((), jnp.int32), ring, flags, {"staleness": jnp.zeros(())})
 
     def update_fn(updates, state, params=None, **extra_args):
         updates, combined = combiner.update(updates, state.combine, params, **extra_args)
@@ -109,10 +113,43 @@ def stale(
         ring = jax.tree.map(lambda r, g: r.at[slot].set(g.astype(r.dtype)), state.ring, updates)
         due = (state.num_updates - delay) % (largest + 1)  # before update 0: a slot that is still zero
         late = jax.tree.map(lambda r, g: same_on_all(r[due].astype(g.dtype), axes), ring, updates)
-        return late, StaleState(combined, state.num_updates + 1, ring, {"staleness": delay.astype(jnp.float32)})
+        metrics = {"staleness": delay.astype(jnp.float32)}
+        return late, StaleState(combined, state.num_updates + 1, ring, state.overflowed, metrics)
 
     # Not homogeneous: where c changes from update to update, an old gradient has the c of its own update.
     return combiner.like(init_fn, update_fn, axis_name=axes, homogeneous=False)
+
+
+def delay_flag(state: Any, overflowed: Any) -> tuple[Any, Any]:
+    """Puts the flag of the last reduction beside its gradient in the ring, and returns that of the gradient applied.
+
+    Args:
+      state: of a reducer after an update, however deep the state of ``stale`` is nested.
+      overflowed: [] bool, whether the last reduction overflowed, and its gradient is void.
+
+    Returns:
+      The state with the flag, and whether the gradient that the update returned is void. Where no gradient is late,
+      they are as they were given.
+
+    >>> reducer = stale("worker", delay_steps=1)
+    >>> state, returned = reducer.init(0.0), []
+    >>> for flag in (True, False, False):
+    ...   update = jax.vmap(reducer.update, axis_name="worker", in_axes=(0, None))
+    ...   state = jax.tree.map(lambda x: x[0], update(jnp.zeros(2), state)[1])
+    ...   state, void = delay_flag(state, flag)
+    ...   returned.append(bool(void))
+    >>> returned
+    [False, True, False]
+    """
+    nodes, structure = jax.tree.flatten(state, is_leaf=lambda node: isinstance(node, StaleState))
+    for i, node in enumerate(nodes):
+        if isinstance(node, StaleState):
+            combine, overflowed = delay_flag(node.combine, overflowed)
+            last, delay = node.num_updates - 1, node.metrics["staleness"].astype(jnp.int32)
+            flags = node.overflowed.at[last % len(node.overflowed)].set(overflowed)
+            overflowed = flags[(last - delay) % len(flags)]
+            nodes[i] = node._replace(combine=combine, overflowed=flags)
+    return jax.tree.unflatten(structure, nodes), overflowed
 
 
 _DRAW: dict[str, Callable[[jax.Array, int], jax.Array]] = {

@@ -17,7 +17,7 @@ class RunCounters:
     Attributes:
       simulated_seconds: duration of all steps, summed in float64.
       num_counted: batches of workers that are in an update.
-      num_dropped: batches of workers that came too late.
+      num_dropped: batches of workers that came too late, or of steps that were left out.
       sent_bytes: bytes that a worker has sent; None where every step sends as many.
       averages: name -> numbers that are averaged over steps, as many for each name; the same names in the whole run.
 

@@ -63,7 +63,7 @@ def make_step(optimizer, *, rule, gradients_per_update=1):
 
     def update(state, mine, slots):
         (shared, snapshot), (gradients, value) = state, mine
-        served, server, snapshot = asynchronous.apply_in_order(
+        served, server, snapshot, _ = asynchronous.apply_in_order(
             shared._replace(server=None),
             shared.server,
             snapshot,

@@ -260,11 +260,13 @@ def test_nan_of_a_dropped_gradient_does_not_reach_the_server(count):
             gradients_per_update=count,
         )
 
-    one_wave = jax.jit(jax.vmap(one, axis_name="worker", out_axes=(None, None, 0)))
+    one_wave = jax.jit(jax.vmap(one, axis_name="worker", out_axes=(None, None, 0, None)))
 
     def after(stale_gradient, *, staleness):
         gradients = jnp.stack([jnp.ones(3), jnp.full(3, stale_gradient)])
-        return one_wave(gradients, jnp.arange(2), jnp.array([0, staleness]))[0]
+        shared, _, _, rates = one_wave(gradients, jnp.arange(2), jnp.array([0, staleness]))
+        assert rates.tolist() == [1, staleness <= 1]
+        return shared
 
     dropped = after(jnp.nan, staleness=2)
     assert same_bits(dropped, after(7.0, staleness=2)) and int(dropped.num_updates) == 2 // count

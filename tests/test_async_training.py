@@ -187,6 +187,18 @@ def test_soft_synchronisation_counts_updates(tmp_path):
     assert int(state.step) == 24 and int(state.server.pending.num_gradients) == 0
 
 
+def test_gradients_that_the_server_drops_are_no_used_examples(tmp_path):
+    rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 1}"
+    soft = (*ASYNC, *EXPONENTIAL, rule, "--config.server.gradients_per_update=3", "--config.train_steps=24")
+    kept = np.concatenate([events.staleness <= 1 for events in load(*soft).events()]).reshape(24, 3).sum(1)
+    assert {1, 2} & {*kept.tolist()}  # some of an update
+    assert run(tmp_path, *soft) == 0
+    found = records(tmp_path)
+    assert [r["contributors"] for r in found] == kept.tolist()
+    assert [r["examples"] for r in found] == (8 * kept.cumsum()).tolist()
+    assert [r["dropped_examples"] for r in found] == (8 * (3 - kept).cumsum()).tolist()
+
+
 @pytest.mark.slow  # tests/test_async_server.py holds it on a small model
 def test_bound_0_is_a_step_of_the_sum(tmp_path):
     """Four updates of one gradient each, at the same parameters, against one of their sum; plain SGD."""
@@ -217,6 +229,13 @@ REFUSED = {
     (*ASYNC, *CONSTANT, "--config.server.rule={'name': 'none', 'x': 1}"): "config.server.rule.x: unknown key",
     (*ASYNC, *CONSTANT, "--config.server.gradients_per_update=0"): "must be int in [1, inf)",
     (*ASYNC, *CONSTANT, "--config.server.staleness_bound=-1"): "must be int in [0, inf) or None",
+    (*ASYNC, "--config.arrivals.name=mixture", "--config.arrivals.base=none"): "config.arrivals.name='mixture': gives "
+    "seconds[0, 0]=0.0: must be in (0, inf)",
+    (
+        *ASYNC,
+        "--config.arrivals.name=lognormal",
+        "--config.arrivals.sigma=100",
+    ): "config.arrivals.name='lognormal': gives seconds[",
     ("--config.server.rule=inverse",): "config.server.rule: unknown key",
     ("--config.server.name=asynchronos",): "did you mean 'asynchronous'?",
 }

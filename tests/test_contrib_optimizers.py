@@ -134,6 +134,15 @@ def accuracy(setup, params, dataset):
             ),
             "config.server.rule='inverse': .*'schedule_free_sgd' needs a rule",
         ),
+        (
+            (
+                "--config.server.name=asynchronous",
+                "--config.arrivals.name=lognormal",
+                "--config.server.rule={'name': 'threshold', 'max_staleness': 4}",
+                "--config.server.gradients_per_update=2",
+            ),
+            "config.server.gradients_per_update=2: .*'schedule_free_sgd' needs 1 where config.server.rule='threshold'",
+        ),
     ],
 )
 def test_what_would_have_no_one_average_is_refused(more, message):

@@ -412,7 +412,9 @@ REFUSED = {
     "--config.loss_scaling.name=dynamic": f"{MODE}: needs config.loss_scaling.name='none', not 'dynamic'",
     "--config.on_nonfinite=skip": f"config.on_nonfinite='skip': {MODE} needs 'stop' or 'ignore'",
     "--config.arrivals.name=none": f"config.arrivals.name='none': {MODE} needs arrival times; allowed: constant",
+    "--config.arrivals.scale_seconds=1e38": "config.arrivals.name='shifted_exponential': gives seconds[",
     f"--{SECONDS}=-1": f"{SECONDS}=-1: must be",
+    f"--{SECONDS}={{'name': 'lognormal', 'sigma': 100.0}}": f"{SECONDS}: is inf for a message, must be in [0, inf)",
     f"--{SECONDS}=lognormall": f"{SECONDS}.name='lognormall': unknown name; did you mean 'lognormal'?",
     f"--{SECONDS}={{'name': 'slow_workers', 'num_slow': 5}}": f"{SECONDS}.num_slow=5: exceeds num_workers=4",
 }

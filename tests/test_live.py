@@ -230,9 +230,13 @@ def test_it_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
         (("--record_times",), "record_times=True"),
         (("--delays=nobody",), "delays"),
         (("--delays=none.csv",), "none.csv"),
+        (("--delays={tmp}/absent.csv",), "absent.csv': inf seconds of worker 2 at step 1, must be at most 1e+09"),
+        (('--delays={"name": "lognormal", "sigma": 30.0}',), "must be at most 1e+09"),
     ],
 )
 def test_what_real_workers_cannot_do_is_refused(flags, named, monkeypatch, tmp_path, capsys):
+    (tmp_path / "absent.csv").write_text("1,1,1,1\n1,1,inf,1\n")
+    flags = [flag.replace("{tmp}", str(tmp_path)) for flag in flags]
     assert live(monkeypatch, tmp_path / "run", *flags) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert named in line and not (tmp_path / "run").exists()

@@ -136,6 +136,20 @@ def test_it_goes_on_with_skip_in_the_same_folder(poison, tmp_path, capsys):
     assert [step for step, r in found.items() if r.get("skipped")] == [13, 14]
     assert np.isnan(found[13]["loss"]) and np.isfinite(found[15]["loss"]) and list(found) == list(range(1, 25))
     assert np.isfinite(records(tmp_path, "eval")[-1]["loss"])
+    examples = [(found[step]["examples"] // 32, found[step]["dropped_examples"] // 32) for step in (12, 13, 14, 15, 24)]
+    assert examples == [(12, 0), (12, 1), (12, 2), (13, 2), (22, 2)]  # in steps of 8 workers x 4
+
+
+def test_a_skipped_step_at_the_end_of_a_round_decides_nothing(poison, tmp_path):
+    """The round ends a step later, in which the examples of its four steps count."""
+    poison(11 * 8 + 5, what="params")
+    backup = {"name": "backup_workers", "num_required": 6}
+    rounds = ("--config.reducer.name=local_sgd", "--config.reducer.every_steps=4", f"--config.reducer.combine={backup}")
+    late = ("--config.reducer_on=updates", "--config.ema_decay=None", "--config.arrivals.name=lognormal")
+    assert command(tmp_path, *rounds, *late, "--num_devices=4", "--config.on_nonfinite=skip") == 0
+    found = {r["step"]: (r["examples"] // 4, r["dropped_examples"] // 4) for r in records(tmp_path)}
+    counted = {11: (48, 16), 12: (48, 24), 13: (72, 32), 24: (120, 48)}
+    assert {step: found[step] for step in counted} == counted
 
 
 @pytest.mark.slow
@@ -340,6 +354,17 @@ def test_a_dropped_gradients_nan_does_not_stop_an_asynchronous_run(poison, tmp_p
     assert command(tmp_path / "stale", *ASYNC, rule) == 0
     poison(fresh[-1])
     assert command(tmp_path / "fresh", *ASYNC, rule) == 1
+
+
+def test_a_dropped_gradients_nan_is_nowhere_in_an_update_of_several():
+    rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 2}"
+    setup = setup_of(*PLAIN, *of_config(ASYNC), rule, "--config.server.gradients_per_update=3")
+    (events,) = setup.events()
+    staleness, batch = events.staleness, events.batch_index
+    for batches, is_bad in ((batch[staleness > 2], False), (batch[staleness <= 2][-1:], True)):
+        run = Stepper(setup, num_devices=2, wrap=poisoned(*batches.tolist()))
+        waves = run.calls(len(list(setup.plans(0, steps_per_call=1))))
+        assert len(batches) and any(wave["nonfinite"].is_bad for wave in waves) == is_bad
 
 
 def test_skip_is_refused_with_a_server(tmp_path, capsys):

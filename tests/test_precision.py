@@ -248,6 +248,27 @@ def test_a_step_on_which_every_worker_overflows_is_skipped():
     assert largest_difference(before, params_and_server(run)) == 0
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("communication.name=half", "communication.initial_scale=1e30", "communication.backoff_factor=1e-28"),
+        ("loss_scaling.name=dynamic", "loss_scaling.initial_scale=1e36", "loss_scaling.backoff_factor=1e-33"),
+    ],
+    ids=["half", "dynamic"],
+)
+def test_a_late_gradient_that_overflowed_is_skipped_when_it_is_due(overrides):
+    """The first step's overflows, and no other; it is due in the third."""
+    stale = ("reducer.name=stale", "reducer.delay_steps=2", "model.dtype=float16")
+    run = Stepper(setup_of(*SOFTMAX, *(f"--config.{override}" for override in (*stale, *overrides))), num_devices=4)
+    skipped, moved = [], []
+    for number in range(5):
+        before = params_and_server(run)
+        skipped.append(run.steps(number, number + 1).metrics["skipped"])
+        moved.append(largest_difference(before, params_and_server(run)) > 0)
+    # The optimizer counts updates by zero, those before any gradient is due.
+    assert skipped == [0, 0, 1, 0, 0] and moved == [True, True, False, True, True]
+
+
 def test_the_learning_rate_is_that_of_the_step_after_a_skipped_one():
     overrides = ("--config.schedule.name=warmup_linear", "--config.schedule.warmup_steps=8", "--config.ema_decay=None")
     plain_sgd = ("--config.optimizer.momentum=0", "--config.communication.name=half")

@@ -230,6 +230,9 @@ def test_the_rate_follows_those_who_are_waited_for():
         )
 
     assert rate(*BACKUP) == pytest.approx(0.02 * 6) and rate(*LOGNORMAL) == pytest.approx(0.02 * 8)
+    server = ("--config.server.name=asynchronous", *LOGNORMAL)  # its updates are of single gradients, or of so many
+    assert rate(*server) == pytest.approx(0.02)
+    assert rate(*server, "--config.server.gradients_per_update=3") == pytest.approx(0.02 * 3)
 
 
 # ---- a run ---------------------------------------------------------------------------------------------------------

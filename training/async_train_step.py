@@ -82,7 +82,7 @@ def make_async_train_step(
         return Served(state, columns, served.num_updates + 1, made)
 
     def update(state: TrainState, mine: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
-        served, server, snapshot = asynchronous.apply_in_order(
+        served, server, snapshot, rates = asynchronous.apply_in_order(
             _begin(state),
             state.server,
             state.snapshot,
@@ -101,11 +101,11 @@ def make_async_train_step(
             snapshot=snapshot,
         )
         names, table = _in_order_of_arrival(mine, inputs["position"])
-        of_gradients = {name: table[:, i] for i, name in enumerate(names)}
+        counts = rates > 0  # a rate of 0 drops a gradient
+        of_gradients = {name: table[:, i] for i, name in enumerate(names)} | {"workers": counts.astype(jnp.float32)}
         metrics: Metrics = {"gradients": of_gradients, "updates": served.metrics}
         if config.on_nonfinite == "ignore":
             return after, metrics
-        counts = _counts(state, served, gradients_per_update=mode.gradients_per_update)
         layers = jnp.where(counts[:, None], table[:, len(names) :], 0)
         seen = {
             "losses": jnp.where(counts, of_gradients["loss"], 0),
@@ -136,12 +136,3 @@ def _in_order_of_arrival(mine: WorkerGradient, position: jax.Array) -> tuple[lis
     sums = jnp.stack([jnp.asarray(mine.sums[name], jnp.float32) for name in names])
     sums = jnp.concatenate([sums, mine.layers])
     return names, asynchronous.values_in_order(sums, position, AXES)
-
-
-def _counts(state: TrainState, served: Served, *, gradients_per_update: int) -> jax.Array:
-    """Returns which gradients of the wave count, [W] bool in the order of arrival: a rate of 0 drops a gradient."""
-    pending = state.server.pending
-    arrived_before = 0 if pending is None else pending.num_gradients
-    update = (arrived_before + jnp.arange(num_workers(AXES))) // gradients_per_update
-    rate = served.metrics["rate"][update]  # 0 also for updates that are not complete
-    return (rate > 0) | (update >= served.num_updates)

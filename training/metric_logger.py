@@ -102,7 +102,8 @@ class MetricLogger:
         rates: Numbers = {}  # the same for all steps of a call, which finish together
         for wave, measured in plan.split(self._layout.get_shared(metrics)):
             report = measured.pop("nonfinite", None)
-            if report is not None and report.is_bad:
+            is_bad = report is not None and report.is_bad
+            if is_bad:
                 where = self._describe(wave, report)
                 if self._setup.config.on_nonfinite == "stop":
                     return wave, where
@@ -111,10 +112,12 @@ class MetricLogger:
                     self.message(f"{where}; the step is skipped")
             for step, numbers in self._numbers.add(wave, measured):
                 self._last = numbers
-                decided = round(numbers.get("steps_decided", 1))
+                decided, contributors = round(numbers.get("steps_decided", 1)), numbers["contributors"]
+                if is_bad:  # the step is undone, so that a round goes on without it
+                    decided, contributors = 1, 0.0
                 self.counters.add(
                     num_gradients=decided * self._setup.gradients_per_step,
-                    contributors=decided * numbers["contributors"],
+                    contributors=decided * contributors,
                     step_seconds=numbers["step_seconds"],
                     sent_bytes=self._sent_bytes(numbers),
                 )
@@ -206,7 +209,7 @@ class StepNumbers:
             if len(self._waiting) == self._size:
                 update = len(complete)
                 of_update = {name: float(column[update]) for name, column in metrics["updates"].items()}
-                contributors = float(self._size if of_update["rate"] > 0 else 0)
+                contributors = sum(gradient["workers"] for gradient in self._waiting)
                 time = {"step_seconds": self._lap(seconds), "contributors": contributors}
                 numbers = {**self._of_gradients(wave.known), **of_update, **time}
                 complete.append((wave.steps[update], numbers))

@@ -286,9 +286,8 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
     check_place(config, reducer=reducer)
     check_arrivals(config, reducer=reducer, mode=mode)
     check_lanes(config)
-    counted = num_counted(config, reducer=reducer)
-    batches_per_step = counted if mode is None else mode.gradients_per_update
-    steps_per_epoch = source.info.num_train / (batches_per_step * config.batch_size_per_worker)
+    counted = num_counted(config, reducer=reducer, mode=mode)
+    steps_per_epoch = source.info.num_train / (counted * config.batch_size_per_worker)
     num_steps = duration(config, "train", steps_per_epoch=steps_per_epoch)
     check_order(config, mode=mode, num_steps=num_steps)
     learning_rate = make_learning_rate(
@@ -437,6 +436,26 @@ def check_order(config: ConfigDict, *, mode: asynchronous.AsyncMode | None, num_
                 pass
 
 
+def check_durations(setup: TrainSetup) -> None:
+    """Raises ConfigError if a task of an asynchronous run takes no time or never ends, or a message never arrives.
+
+    This is a pass over all events, three seconds for a million of them, and so no part of ``make_setup``.
+    """
+    config, mode = setup.config, setup.async_mode
+    if mode is None or getattr(mode, "order", None) is not None:
+        return
+    try:
+        for _ in step_plan.event_order(
+            0, setup.num_steps, source=setup.durations, mode=mode, num_workers=config.num_workers
+        ):
+            pass
+    except ValueError as error:
+        raise ConfigError(f"config.arrivals.name={config.arrivals.name!r}: gives {error}") from None
+    if isinstance(mode, asynchronous.Decentralised):
+        with in_block("server"):
+            _ = setup.num_slots  # it looks at all messages
+
+
 # ---- reduction ---------------------------------------------------------------------------------------------------
 
 
@@ -486,8 +505,10 @@ def check_metrics(config: ConfigDict, params: Any, *, reducer: reducers.Reducer)
             raise ValueError(f"name={config.reducer.name!r}: {error}") from None
 
 
-def num_counted(config: ConfigDict, *, reducer: reducers.Reducer) -> int:
-    """Returns how many workers' batches an update counts where the reducer's rule fixes it; else all workers."""
+def num_counted(config: ConfigDict, *, reducer: reducers.Reducer, mode: asynchronous.AsyncMode | None) -> int:
+    """Returns how many batches an update counts where the server or the reducer's rule fixes it; else all workers'."""
+    if mode is not None:
+        return mode.gradients_per_update
     return config.num_workers if reducer.num_counted is None else reducer.num_counted
 
 
@@ -510,11 +531,11 @@ def traffic_of(config: ConfigDict, params: Any, *, mode: asynchronous.AsyncMode 
 def make_learning_rate(
     config: ConfigDict, *, num_counted: int, total_steps: int, steps_per_epoch: float
 ) -> optax.Schedule:
-    """Returns peak rate x rule for the number of workers x factor of the schedule, as a function of the step.
+    """Returns peak rate x rule for the number of gradients x factor of the schedule, as a function of the step.
 
     Args:
       config: the config.
-      num_counted: workers that an update counts: N of N + b with backup workers.
+      num_counted: gradients that an update counts, as ``num_counted`` returns them: N of N + b with backup workers.
       total_steps: of the run.
       steps_per_epoch: of one pass over the data.
     """
@@ -572,6 +593,9 @@ def check_average(
     name = rule if isinstance(rule, str) else rule["name"]
     if name in asynchronous.RATED:  # a rate would scale the update of the parameters, and not that of the average
         raise ConfigError(f"config.server.rule={name!r}: {needs} a rule that does not change the rate of an update")
+    count = config.server.get("gradients_per_update", 1)
+    if name in asynchronous.DROPPING and count > 1:  # the rate of an update is the mean of its gradients' rates
+        raise ConfigError(f"config.server.gradients_per_update={count}: {needs} 1 where config.server.rule={name!r}")
 
 
 def accumulation_of(config: ConfigDict) -> tuple[dict[str, Any], int]:

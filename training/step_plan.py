@@ -195,7 +195,7 @@ def event_order(
     num_steps: int,
     *,
     source: asynchronous.Durations | asynchronous.Source,
-    mode: asynchronous.Mode,
+    mode: asynchronous.AsyncMode,
     num_workers: int,
 ) -> Iterator[tuple[asynchronous.Events, asynchronous.Reads]]:
     """Yields the gradients of the steps after ``first_step`` in the order of arrival, piece by piece."""

@@ -197,8 +197,8 @@ class Reduced(NamedTuple):
       time: "step_seconds" and "contributors".
       metrics: what the reducer reports in its state, averaged over the workers.
       report: the parts of a ``NonfiniteReport`` that are known before the update; {} if nobody looks.
-      overflowed: [] bool, whether the reducer dropped the updates because they overflowed, or all workers' gradients
-        had overflowed before.
+      overflowed: [] bool, whether the reducer dropped these updates because they overflowed, or all workers' gradients
+        had overflowed before; of late updates that of the step in which they were computed.
     """
 
     updates: Any
@@ -240,10 +240,11 @@ def reduce_gradients(
     totals, measured, report = sum_over_workers((mine.sums, measured, report))
     measured = {name: total / reducers.num_workers(AXES) for name, total in measured.items()}
     record, overflowed = reducers.apart(reducer_state), jnp.asarray(reducers.overflowed(reducer_state))
+    if record is None and "contributed" in totals:
+        overflowed |= totals["contributed"] == 0
+    reducer_state, overflowed = reducers.delay_flag(reducer_state, overflowed)
     if record is not None:
         overflowed &= record.due  # else it tells of an earlier step
-    elif "contributed" in totals:
-        overflowed |= totals["contributed"] == 0
     overflowed = reducers.same_on_all(overflowed, AXES)
     return Reduced(updates, mine.worker, reducer_state, totals, time, measured, report, overflowed)
 
