@@ -71,20 +71,21 @@ def test_a_calling_programs_cache_is_left(monkeypatch):
     assert jax.config.jax_compilation_cache_dir == before
 
 
-def test_ten_steps_are_traced(tmp_path, capsys):
-    arguments = ["--config.model.name=softmax", "--config.train_steps=25", "--config.train_epochs=None", "--profile"]
+@pytest.mark.parametrize(("num_steps", "traced"), [(25, range(11, 21)), (4, [4])])
+def test_ten_steps_are_traced_or_the_last_one_of_a_short_run(num_steps, traced, tmp_path, capsys):
+    arguments = ["--config.model.name=softmax", f"--config.train_steps={num_steps}", "--profile"]
     with flagsaver.flagsaver():
         assert train.main(["train.py", f"--workdir={tmp_path}/run", "--num_devices=2", *arguments]) == 0
     (trace,) = (tmp_path / "run" / "profile").glob("plugins/profile/*/perfetto_trace.json.gz")
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     steps = [int(event["args"]["step_num"]) for event in events if event.get("name") == "train"]
-    assert steps == list(range(11, 21))
+    assert steps == list(traced)
 
 
 @pytest.mark.parametrize(("calls", "num_steps"), [(5, 1), (15, 1), (5, 4)])
 def test_a_run_that_ends_before_the_trace_does(calls, num_steps, tmp_path):
     with runs.Profile(tmp_path) as profile:
         for call in range(calls):
-            with profile.step(call * num_steps, num_steps=num_steps, state=()):
+            with profile.step(call * num_steps, num_steps=num_steps, is_last=call == calls - 1, state=()):
                 pass
-    assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == (calls * num_steps > 10)
+    assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == 1

@@ -118,7 +118,7 @@ class Run:
 
     def profile(self, plan: StepPlan, state: TrainState) -> contextlib.AbstractContextManager:
         """Returns a context for one call, in which the profiler traces it when it is time."""
-        return self._profile.step(plan.first_step, num_steps=len(plan.waves), state=state.step)
+        return self._profile.step(plan.first_step, num_steps=len(plan.waves), is_last=plan.is_last, state=state.step)
 
     def stop_requested(self, plan: StepPlan) -> str | None:
         """Returns the name of the signal that asked the run to stop after this call, or None.
