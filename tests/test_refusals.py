@@ -128,6 +128,8 @@ BROKEN = {
     ),
     "--config.arrivals.name=slow_workers --config.arrivals.base=nobody": "config.arrivals.base.name='nobody'",
     "--config.arrivals.name=scripted --config.arrivals.events=((8,0,1.0),)": "worker 8 is not one of num_workers=8",
+    "--config.arrivals.name=scripted --config.arrivals.events=0": "config.arrivals.events=0: must be a tuple of",
+    "--config.arrivals.name=scripted --config.arrivals.events=((0,2147483648,1.0),)": "events[0]=(0, 2147483648, 1.0)",
     "--config.arrivals.name=trace": "config.arrivals.path: missing",
     "--config.arrivals.name=trace --config.arrivals.path={file}": "must end in .csv or .npz",
     # wrong types
@@ -154,6 +156,15 @@ BROKEN = {
     "--config.task.label_smoothing=inf": "config.task.label_smoothing=inf",
     "--config.ema_decay=1": "config.ema_decay=1.0",
     "--config.clip_norm=0": "config.clip_norm=0.0",
+    "--config.schedule.name=staircase --config.schedule.every_epochs=1e-9": "every_epochs=1e-09: drops more than 1000",
+    "--config.schedule.name=linear_onecycle_schedule --config.schedule.transition_epochs=1e-45": (
+        "config.schedule.transition_epochs=1e-45: must be at least a step"
+    ),
+    "--config.reducer.name=stale --config.reducer.delay_steps=2147483648": "delay_steps=2147483648: must be",
+    "--config.reducer.name=stale --config.reducer.delay_steps=2147483647": "delay_steps=2147483647: must be",
+    "--config.reducer_on=updates --config.reducer.name=local_sgd --config.reducer.every_steps=2147483648": (
+        "config.reducer.every_steps=2147483648: must be int"
+    ),
     "--config.keep_checkpoints=0": "config.keep_checkpoints=0",
     "--config.accumulation.count=0": "config.accumulation.count=0: must be int in [1, inf)",
     "--config.loss_scaling.name=dynamic --config.loss_scaling.growth_factor=1": "in (1, inf)",
