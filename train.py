@@ -411,6 +411,10 @@ def check_flags(config: ConfigDict) -> None:
         raise ConfigError(f"record_times=True: needs config.lanes_at_once=None, not {config.lanes_at_once}")
     if FLAGS["dry_run_compile"].present and not is_dry_run():
         raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True or dry_run_devices")
+    if FLAGS.dry_run_devices and config.num_workers % FLAGS.dry_run_devices:
+        raise ConfigError(
+            f"dry_run_devices={FLAGS.dry_run_devices}: must divide config.num_workers={config.num_workers}"
+        )
     for way, flags_by_other in (("with", NOT_WITH), ("without", ONLY_WITH)):
         for other, names in flags_by_other.items():
             given = [name for name in names if FLAGS[name].present]

@@ -180,7 +180,7 @@ BROKEN = {
     "--num_devices=3": "num_devices=3: does not divide num_workers=8",
     "--num_devices=0": "num_devices",
     "--num_devices=many": "num_devices",
-    "--dry_run_devices=3": "num_devices=3",
+    "--dry_run_devices=3": "dry_run_devices=3: must divide config.num_workers=8",
     "--nodry_run_compile": "dry_run_compile=False: needs dry_run",
     "--dry_run_compile --dry_run=false": "dry_run_compile=True: needs dry_run",
     "--dry_run --dry_run_compile=maybe": "dry_run_compile",

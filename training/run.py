@@ -82,7 +82,13 @@ class Run:
             self._evaluate = make_evaluation(self._setup, self._layout, self._dataset.test)
             self._logger = stack.enter_context(
                 MetricLogger(
-                    self._setup, self._layout, self._folder, start=self.step, counters=counters, sinks=self._sinks
+                    self._setup,
+                    self._layout,
+                    self._folder,
+                    start=self.step,
+                    is_restored=self._restored is not None,
+                    counters=counters,
+                    sinks=self._sinks,
                 )
             )
             self._stop = stack.enter_context(runs.catch_stop())
