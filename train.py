@@ -340,13 +340,12 @@ def run(argv: Sequence[str]) -> int:
         folder.follow()
     for note in (*notes, *folder.changes):
         print(note, file=sys.stderr)
-    with folder:
+    with folder, runs.keep_compiled(cache):
         with refusing():
             summary = processes.from_first(lambda: folder.summary)
         if summary is not None:
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
-            runs.keep_compiled(cache)
             with processes.together(ConfigError):
                 names = FLAGS.sink if folder.process == 0 else []
                 sinks = [runs.sinks.make(name, folder.path, config.to_dict()) for name in names]
