@@ -265,7 +265,7 @@ def run(argv: Sequence[str]) -> int:
     """Does what a command line asks for, and returns the exit code.
 
     Raises:
-      ConfigError: one line; nothing was compiled and nothing written.
+      ConfigError: one line; nothing was compiled, and nothing written but perhaps the run's description in its folder.
     """
     with contextlib.chdir("."):  # a config may change the folder; the paths in flags are those of the shell
         config, notes = config_flags.parse(argv)
