@@ -141,6 +141,16 @@ NOT_LIVE = (
     "num_processes",
     "process_id",
 )
+TO_TRAIN = ("fresh", "record_times", "profile")
+TO_DESCRIBE = (*TO_TRAIN, "evaluate_only", "coordinator", "num_processes", "process_id")
+# Flags that must be left out with another one, which has no use for them, and those that must be left out without it.
+NOT_WITH = {
+    "live": NOT_LIVE,
+    "evaluate_only": (*TO_TRAIN, "sink"),
+    "dry_run": TO_DESCRIBE,
+    "dry_run_devices": TO_DESCRIBE,
+}
+ONLY_WITH = {"live": LIVE_FLAGS, "evaluate_only": ("checkpoint",)}
 # Those that all processes of a run must give alike, because they decide which programs the devices run.
 SHARED_FLAGS = (
     "workdir",
@@ -255,7 +265,7 @@ def run(argv: Sequence[str]) -> int:
     """Does what a command line asks for, and returns the exit code.
 
     Raises:
-      ConfigError: one line; nothing was compiled and nothing written.
+      ConfigError: one line; nothing was compiled, and nothing written but perhaps the run's description in its folder.
     """
     with contextlib.chdir("."):  # a config may change the folder; the paths in flags are those of the shell
         config, notes = config_flags.parse(argv)
@@ -335,13 +345,12 @@ def run(argv: Sequence[str]) -> int:
         folder.follow()
     for note in (*notes, *folder.changes):
         print(note, file=sys.stderr)
-    with folder:
+    with folder, runs.keep_compiled(cache):
         with refusing():
             summary = processes.from_first(lambda: folder.summary)
         if summary is not None:
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
-            runs.keep_compiled(cache)
             with processes.together(ConfigError):
                 names = FLAGS.sink if folder.process == 0 else []
                 sinks = [runs.sinks.make(name, folder.path, config.to_dict()) for name in names]
@@ -402,13 +411,19 @@ def check_flags(config: ConfigDict) -> None:
     """Raises ConfigError, one line, if a flag does not fit the config or the other flags."""
     if FLAGS.record_times and config.server.name != "synchronous":
         raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
+    if FLAGS.record_times and config.lanes_at_once is not None:
+        raise ConfigError(f"record_times=True: needs config.lanes_at_once=None, not {config.lanes_at_once}")
     if FLAGS["dry_run_compile"].present and not is_dry_run():
         raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True or dry_run_devices")
-    for name in NOT_LIVE if FLAGS.live else LIVE_FLAGS:
-        if FLAGS[name].present:
-            raise ConfigError(
-                f"{name}={FLAGS[name].value}: must be left out {'with' if FLAGS.live else 'without'} --live"
-            )
+    if FLAGS.dry_run_devices and config.num_workers % FLAGS.dry_run_devices:
+        raise ConfigError(
+            f"dry_run_devices={FLAGS.dry_run_devices}: must divide config.num_workers={config.num_workers}"
+        )
+    for way, flags_by_other in (("with", NOT_WITH), ("without", ONLY_WITH)):
+        for other, names in flags_by_other.items():
+            given = [name for name in names if FLAGS[name].present]
+            if given and bool(FLAGS[other].value) == (way == "with"):
+                raise ConfigError(f"{given[0]}={FLAGS[given[0]].value}: must be left out {way} --{other}")
     for name in FLAGS.sink:
         runs.sinks.find(name)
 

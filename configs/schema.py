@@ -88,6 +88,8 @@ def experiment(
 ) -> ConfigDict:
     """Returns an experiment as a ConfigDict. Each duration is in steps or in epochs; exactly one of the two is given.
 
+    Epochs are rounded up to whole steps, and what happens every so many epochs happens at multiples of that many steps.
+
     Args:
       model: the network.
       data: the data set.

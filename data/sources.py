@@ -50,6 +50,8 @@ def source_of(
     image_size: int | None = None,
     augment: str = "none",
     normalise: Normalise = "channels",
+    processes: int | None = None,
+    on_damage: str = "stop",
     evaluate_on: EvaluateOn = "test",
     note: str = "",
     **found_by: Any,
@@ -63,6 +65,8 @@ def source_of(
       image_size: As for ``images``.
       augment: As for ``images``.
       normalise: As for ``images``.
+      processes: As for ``images``.
+      on_damage: As for ``images``.
       evaluate_on: As for ``images``.
       note: A remark for the dry run.
       **found_by: The block's other keys, which say how to find the set; ignored.
@@ -75,6 +79,9 @@ def source_of(
         if placement == "device":
             raise _no_crops(image_size, of="placement='device'")
         placement = "stream"
+    elif processes is not None or on_damage != "stop":
+        given = f"processes={processes}" if processes is not None else f"on_damage={on_damage!r}"
+        raise ValueError(f"{given}: must be left out without an image_size, where images are decoded once")
     elif placement == "auto":
         placement = "device" if info.num_train * info.example_bytes <= MAX_RESIDENT_BYTES else "stream"
     info = info._replace(constants=info.constants if normalise != "none" else {})
@@ -132,7 +139,7 @@ def images(
       placement: "device" keeps the training set on every device, "stream" sends batch by batch, "auto" keeps whole
         images and texts of up to 256 MiB on every device.
       processes: Number of decoding processes, with an image_size. Default: the usable cores less one; 0 is a thread.
-      on_damage: "skip" logs an image that cannot be decoded and takes the next one in its place.
+      on_damage: "skip" logs an image that cannot be decoded and takes the next one in its place, with an image_size.
       evaluate_on: "validation" holds out the last tenth of the training images and evaluates on that instead of the
         test images, to choose hyper-parameters by. The order is that in which the set is stored; digits are shuffled,
         and TFDS shuffles sets unless they ask it not to.
@@ -167,6 +174,8 @@ def images(
         image_size=image_size,
         augment=augment,
         normalise=normalise,
+        processes=processes,
+        on_damage=on_damage,
         evaluate_on=evaluate_on,
     )
 

@@ -17,6 +17,9 @@ import optax
 MAX_STEPS = 2**31 - 1
 """JAX counts steps in 32 bits."""
 
+MAX_DROPS = 10**6
+"""A staircase is a table of its drops."""
+
 Share = Annotated[float, "[0, 1]"]
 Factor = Annotated[float, "(0, inf)"]
 WarmupSteps = Annotated[int, "[0, inf)"] | None
@@ -148,8 +151,11 @@ def staircase(
     if every_steps is not None and every_epochs is not None:
         raise ValueError(f"every_steps={every_steps}, every_epochs={every_epochs}: give one")
     every = float(every_steps) if every_steps else steps_per_epoch * (every_epochs or 2.0)
+    if total_steps > MAX_DROPS * every:
+        given = f"every_epochs={every_epochs}" if every_steps is None else f"every_steps={every_steps}"
+        raise ValueError(f"{given}: drops more than {MAX_DROPS} times in the {total_steps} steps of the run")
     drops = np.arange(1, int(total_steps / every) + 2)
-    boundaries = np.array([_whole(drop * every) for drop in drops.tolist()])
+    boundaries = np.array([min(_whole(drop * every), MAX_STEPS) for drop in drops.tolist()])
     return _drops(boundaries, factors=np.float64(decay_factor) ** np.arange(len(drops) + 1))
 
 

@@ -102,6 +102,9 @@ def at_step(opt_state: Any, step: jax.Array) -> Any:
     return jax.tree.map(set_count, opt_state, is_leaf=is_counted)
 
 
+_MAY_BE_0 = ("warmup_steps", "transition_begin")  # lengths; all others are at least a step
+
+
 def _is_length(name: str) -> bool:
     return name.endswith("_steps") or name == "transition_begin"
 
@@ -116,7 +119,7 @@ def _configurable(function: Callable[..., optax.Schedule]) -> Callable[..., opta
     schema = []
     for name, parameter in plain.items():
         if name in lengths:
-            interval = "[0, inf)" if name in ("warmup_steps", "transition_begin") else "(0, inf)"
+            interval = "[0, inf)" if name in _MAY_BE_0 else "(0, inf)"
             steps, epochs = Annotated[int, interval] | None, Annotated[float, interval] | None
             schema.append(parameter.replace(annotation=steps, default=None))
             schema.append(parameter.replace(name=factors.in_epochs(name), annotation=epochs, default=None))
@@ -131,6 +134,8 @@ def _configurable(function: Callable[..., optax.Schedule]) -> Callable[..., opta
         for name in lengths:
             epochs = keys.pop(factors.in_epochs(name))
             given[name] = factors.duration(name, steps=keys[name], epochs=epochs, steps_per_epoch=steps_per_epoch)
+            if given[name] == 0 and name not in _MAY_BE_0:
+                raise ValueError(f"{factors.in_epochs(name)}={epochs}: must be at least a step")
         return function(**keys | _lengths(given, total_steps=total_steps))
 
     given = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ("total_steps", "steps_per_epoch")]

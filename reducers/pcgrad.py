@@ -18,7 +18,7 @@ def pcgrad(
     axis_name: AxisName,
     *,
     order: Literal["random", "workers"] = "random",
-    seed: Annotated[int, "[0, inf)"] = 0,
+    seed: Annotated[int, "[0, 4294967295]"] = 0,
     granularity: str = "model",
     telemetry: Telemetry = "off",
 ) -> Reducer:

@@ -222,8 +222,8 @@ def check(options: Mapping[str, Any], *, parameters: Parameters) -> dict[str, An
     return values
 
 
-def matches(annotation: Any, value: Any) -> bool:
-    """Returns whether a value has the annotated type and lies in its range.
+def matches(annotation: Any, value: Any, *, interval: str = "(-inf, inf)") -> bool:
+    """Returns whether a value has the annotated type and lies in its range, or in ``interval`` if it has none.
 
     Numbers must be finite and fit into 32 bits. Anything that is not a type of a config is left to the constructor.
 
@@ -232,7 +232,7 @@ def matches(annotation: Any, value: Any) -> bool:
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        return matches(arguments[0], value) and all(inside(interval, value) for interval in arguments[1:])
+        return matches(arguments[0], value, interval=arguments[1])
     if origin in (typing.Union, types.UnionType):
         return any(matches(option, value) for option in arguments)
     if origin is Literal:
@@ -241,10 +241,8 @@ def matches(annotation: Any, value: Any) -> bool:
         if arguments[1:] == (...,):
             return all(matches(arguments[0], item) for item in value)
         return len(arguments) == len(value) and all(map(matches, arguments, value))
-    if annotation is float:
-        return type(value) in (int, float) and fits(value)
-    if annotation is int:
-        return type(value) is int and fits(value)
+    if annotation in (int, float):
+        return type(value) in (int, annotation) and fits(value) and inside(interval, annotation(value))
     if annotation in (bool, str):
         return type(value) is annotation
     if annotation is types.NoneType:
@@ -308,12 +306,14 @@ def fits(value: float) -> bool:
 
 
 def inside(interval: str, value: float) -> bool:
-    """Returns whether a number lies in an interval.
+    """Returns whether a number lies in an interval; integers without an upper end stop where JAX's counts do.
 
-    >>> inside("[0, 1)", 0), inside("[0, 1)", 1), inside("(0, inf)", 0)
-    (True, False, False)
+    >>> inside("[0, 1)", 0), inside("[0, 1)", 1), inside("(0, inf)", 0), inside("(0, inf)", 2**31)
+    (True, False, False, False)
     """
     low, high = (float(end) for end in interval[1:-1].split(","))
+    if isinstance(value, int) and math.isinf(high):
+        high = 2**31
     above = low <= value if interval[0] == "[" else low < value
     return above and (value <= high if interval[-1] == "]" else value < high)
 

@@ -12,6 +12,7 @@ from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
 
 Law = Literal["fixed", "uniform", "geometric"]
+Delay = Annotated[int, "[0, 16777216]"]  # which a float32 counts one by one
 
 # The largest delay, in multiples of the mean one, where none is given.
 _LARGEST: dict[str, int] = {"fixed": 1, "uniform": 2, "geometric": 4}
@@ -38,9 +39,9 @@ class StaleState(NamedTuple):
 def stale(
     axis_name: AxisName,
     *,
-    delay_steps: Annotated[int, "[0, inf)"],
+    delay_steps: Delay,
     law: Law = "fixed",
-    max_delay_steps: Annotated[int, "[0, inf)"] | None = None,
+    max_delay_steps: Delay | None = None,
     ramp_up_steps: Annotated[int, "[0, inf)"] = 0,
     seed: Annotated[int, "[0, 4294967295]"] = 0,
     combine: Combine = None,

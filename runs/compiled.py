@@ -3,6 +3,7 @@
 import contextlib
 import re
 import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ MIN_SECONDS = 0.2  # programs that compile faster are not kept
 _DAMAGED = re.compile(r"Error reading persistent compilation cache entry for '([\w.<>-]+)'")
 
 
-def keep_compiled(folder: str | None) -> None:
-    """Sets JAX's compilation cache.
+@contextlib.contextmanager
+def keep_compiled(folder: str | None) -> Iterator[None]:
+    """Sets JAX's compilation cache, and puts what was set before back at the end.
 
     JAX writes its files in place, so that a kill can leave a damaged one. JAX finds it by its checksum; it is removed
     then, so that the program is compiled and kept again.
@@ -26,17 +28,31 @@ def keep_compiled(folder: str | None) -> None:
     """
     config: Any = jax.config  # type checkers do not know its settings
     if folder is None and config.jax_compilation_cache_dir:
+        yield
         return
     folder = DEFAULT if folder is None else folder
-    jax.config.update("jax_compilation_cache_dir", folder or None)
+    settings = {
+        "jax_compilation_cache_dir": folder or None,
+        "jax_persistent_cache_min_compile_time_secs": MIN_SECONDS,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(config, name) for name in settings}
+    _set(settings)
+    try:
+        with _removing_damaged(Path(folder)) if folder else contextlib.nullcontext():
+            yield
+    finally:
+        _set(before)
+
+
+def _set(settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        jax.config.update(name, value)
     compilation_cache.reset_cache()  # JAX looks at the folder's name once, when it compiles its first program
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_SECONDS)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    if folder:
-        _remove_damaged(Path(folder))
 
 
-def _remove_damaged(folder: Path) -> None:
+@contextlib.contextmanager
+def _removing_damaged(folder: Path) -> Iterator[None]:
     """Removes a damaged file when JAX warns of it, before JAX writes the program again."""
     show = warnings.showwarning
 
@@ -49,3 +65,7 @@ def _remove_damaged(folder: Path) -> None:
                 path.unlink()
 
     warnings.showwarning = remove
+    try:
+        yield
+    finally:
+        warnings.showwarning = show

@@ -1,7 +1,8 @@
 """The exit codes of a command, and the line with which an error ends it.
 
 0 is success. 1 means that a run ended early; the same command goes on where it was saved. 2 means that input was
-refused, and nothing was written. 128 + n means that signal n stopped the run, whose state is saved.
+refused before the first step, and nothing was written but perhaps the description of the run in its folder. 128 + n
+means that signal n stopped the run, whose state is saved.
 """
 
 import signal

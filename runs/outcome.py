@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from reducers import adasum, communication
+
 Mode = Literal["max", "min"]
 
 _FEW_EPOCHS = 3.0  # in which a run may not have had the time to learn
@@ -79,11 +81,18 @@ def comparison(config: Mapping[str, Any]) -> list[str]:
     """Returns flags of a run that is worth comparing with: another reducer, or a synchronous run if there is none.
 
     The step of Adasum lies between that of the mean and that of the sum. So it learns at the rate of either, and the
-    rate is not scaled for it.
+    rate is not scaled for it. An encoding that Adasum refuses is left out.
     """
     if config["server"]["name"] != "synchronous":
         return ["--config.server.name=synchronous"]
     if config["reducer"]["name"] not in ("mean", "sum"):
         return ["--config.reducer.name=mean"]
-    is_scaled = config.get("learning_rate_scaling", "none") != "none"
-    return ["--config.reducer.name=adasum", *(["--config.learning_rate_scaling=none"] if is_scaled else [])]
+    flags = ["--config.reducer.name=adasum"]
+    if config.get("learning_rate_scaling", "none") != "none":
+        flags.append("--config.learning_rate_scaling=none")
+    try:
+        sent = config.get("communication", {"name": "full"})  # which runs of before do not have
+        communication.make(**sent, reducer=adasum("worker"), axis_name="worker")
+    except ValueError:
+        flags.append("--config.communication.name=full")
+    return flags

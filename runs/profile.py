@@ -13,6 +13,8 @@ NUM_SKIPPED, NUM_TRACED = 10, 10  # steps, or the next multiple of the steps per
 class Profile:
     """Traces ten steps from the eleventh on, when everything is compiled and the pipeline is full.
 
+    A run that ends before its eleventh step has its last call traced.
+
     Args:
       folder: folder of the trace; None traces nothing.
     """
@@ -22,17 +24,18 @@ class Profile:
         self._is_on = False
         self._num_steps = 0  # since the start, or since the trace began
 
-    def step(self, step: int, *, num_steps: int, state: Any) -> contextlib.AbstractContextManager:
+    def step(self, step: int, *, num_steps: int, is_last: bool, state: Any) -> contextlib.AbstractContextManager:
         """Returns a context for one call of the devices, and starts or ends the trace before it.
 
         Args:
           step: the first step of the call, for the annotation in the trace.
           num_steps: how many steps the call takes.
+          is_last: whether the run ends with it.
           state: the result of earlier calls. It is waited for, so that the trace has whole steps.
         """
         if self._folder is None:
             return contextlib.nullcontext()
-        if not self._is_on and self._num_steps >= NUM_SKIPPED:
+        if not self._is_on and (is_last or self._num_steps >= NUM_SKIPPED):
             jax.block_until_ready(state)
             jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
             self._is_on, self._num_steps = True, 0

@@ -5,9 +5,12 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Literal
 
 from launch import signals
 from parallel import processes
+
+BeforeFirstCall = Literal["end", "wait"]
 
 SECONDS_TO_AGREE = 120.0  # after a signal, in which a process of several must come to its next call
 SECONDS_TO_STEP = 7200.0  # without a signal: longer than the slowest call, evaluation and checkpoint together
@@ -22,11 +25,20 @@ class Stop:
     Args:
       seconds_to_agree: how long this process may wait for the others after a signal, before it ends without them.
       seconds_to_step: how long it may wait for them without a signal.
+      before_first_call: whether a signal in the first call, which may compile for minutes, is to "end" the process of a
+        command, which loses nothing that was not saved, or to "wait" for the call.
     """
 
-    def __init__(self, *, seconds_to_agree: float = SECONDS_TO_AGREE, seconds_to_step: float = SECONDS_TO_STEP) -> None:
+    def __init__(
+        self,
+        *,
+        seconds_to_agree: float = SECONDS_TO_AGREE,
+        seconds_to_step: float = SECONDS_TO_STEP,
+        before_first_call: BeforeFirstCall = "wait",
+    ) -> None:
         self.requested: str | None = None
         self._seconds_to_agree, self._seconds_to_step = seconds_to_agree, seconds_to_step
+        self._before_first_call = before_first_call
         self._num_asked = 0
         self._heard, self._over = threading.Event(), threading.Event()
         if processes.several():
@@ -53,6 +65,8 @@ class Stop:
         self._heard.set()
         if processes.several():
             processes.ask_all_to_stop()
+        elif self._before_first_call == "end" and not self._num_asked and signals.is_listening():
+            signals.end(number)
         else:
             self.requested = signal.Signals(number).name
 
@@ -81,7 +95,10 @@ class Stop:
 
 @contextlib.contextmanager
 def catch_stop(
-    *, seconds_to_agree: float = SECONDS_TO_AGREE, seconds_to_step: float = SECONDS_TO_STEP
+    *,
+    seconds_to_agree: float = SECONDS_TO_AGREE,
+    seconds_to_step: float = SECONDS_TO_STEP,
+    before_first_call: BeforeFirstCall = "wait",
 ) -> Iterator[Stop]:
     """Turns SIGTERM, SIGINT and SIGHUP into a flag that the loop reads between steps.
 
@@ -93,12 +110,14 @@ def catch_stop(
     on the call at which they stop. A process that waits in vain for the others ends by itself: after
     ``seconds_to_agree`` if it got a signal, else after ``seconds_to_step``, with exit code 1.
 
+    With ``before_first_call="end"`` a signal ends a command of one process at once until its first call is done.
+
     >>> with catch_stop() as stop:
     ...     signal.raise_signal(signal.SIGTERM)
     ...     stop.requested
     'SIGTERM'
     """
-    stop = Stop(seconds_to_agree=seconds_to_agree, seconds_to_step=seconds_to_step)
+    stop = Stop(seconds_to_agree=seconds_to_agree, seconds_to_step=seconds_to_step, before_first_call=before_first_call)
     try:
         with signals.handled(stop.hear):
             yield stop

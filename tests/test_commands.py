@@ -95,6 +95,24 @@ def test_a_signal_ends_a_command_that_waits_inside_a_library(number):
     assert (process.returncode, said) == (128 + number, f"stopped by {number.name}\n")
 
 
+COMPILES = """
+import train
+def compile(*arguments, **options):
+    print("ready")
+    time.sleep(20)
+train.make_step_of_mode = lambda *arguments, **options: compile
+sys.exit(train.main(["train.py", "--config.model.name=softmax", "--num_devices=1", f"--workdir={FOLDER}/run"]))
+"""
+
+
+def test_a_signal_ends_a_run_that_compiles_its_first_step(tmp_path):
+    process = program(f"FOLDER = {str(tmp_path)!r}\n{COMPILES}")
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.splitlines()[-1]) == (143, "stopped by SIGTERM")
+    assert not list(tmp_path.glob("run/checkpoints/[0-9]*"))
+
+
 def test_a_signal_is_not_lost_in_a_callback_that_swallows_exceptions():
     swallows = "class Swallows:\n    def __del__(self):\n        print('ready')\n        time.sleep(60)\n"
     process = program(swallows + "one = Swallows()\ndel one\nprint('on')\n")

@@ -139,7 +139,7 @@ def test_broken_files(text, message, tmp_path):
 @pytest.mark.parametrize(
     ("annotation", "good", "bad"),
     [
-        (int, [0, -3], [True, 1.0, "1", None]),
+        (int, [0, -3, -(2**31), 2**31 - 1], [True, 1.0, "1", None, -(2**31) - 1, 2**31]),
         (float, [1, 1.5], [float("nan"), float("inf"), True, "1"]),
         (bool, [True], [1, None, "true"]),
         (int | None, [None, 3], [2.5]),
@@ -147,7 +147,8 @@ def test_broken_files(text, message, tmp_path):
         (tuple[int, float], [(1, 2.0)], [(1,), (1.5, 1)]),
         (Literal["a", "b"], ["a"], ["c", None]),
         (Annotated[float, "(0, 1]"], [1.0, 0.5], [0.0, 1.01, float("nan")]),
-        (Annotated[int, "[1, inf)"] | None, [1, None], [0]),
+        (Annotated[int, "[1, inf)"] | None, [1, None, 2**31 - 1], [0, 2**31]),
+        (Annotated[int, "[0, 4294967295]"], [2**32 - 1], [2**32]),
         (Mapping | str, [{}, "name"], [3, None]),
         (complex | None, [1j, None], ["1j"]),
         (Any, [1j, None, "x"], [float("nan")]),

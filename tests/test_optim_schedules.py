@@ -43,6 +43,7 @@ TABLES = [
     ({"name": "polynomial_warmup"}, [k / 10 for k in range(9, -1, -1)] + [0]),
     ({"name": "staircase", "every_epochs": 0.6}, [0.94 ** (t // 3) for t in range(11)]),
     ({"name": "staircase", "every_steps": 4, "decay_factor": 0.5}, [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]),
+    ({"name": "staircase", "every_epochs": 1e38}, [1] * 11),
     ({"name": "staircase"}, [1] * 10 + [0.94]),  # every 2 epochs, here every 10 steps
     ({"name": "staircase", "every_epochs": 0.5}, [0.94 ** int(t / 2.5) for t in range(11)]),
     ({"name": "steps", "at_steps": (3, 7)}, [1] * 3 + [0.1] * 4 + [0.01] * 4),

@@ -128,6 +128,8 @@ BROKEN = {
     ),
     "--config.arrivals.name=slow_workers --config.arrivals.base=nobody": "config.arrivals.base.name='nobody'",
     "--config.arrivals.name=scripted --config.arrivals.events=((8,0,1.0),)": "worker 8 is not one of num_workers=8",
+    "--config.arrivals.name=scripted --config.arrivals.events=0": "config.arrivals.events=0: must be a tuple of",
+    "--config.arrivals.name=scripted --config.arrivals.events=((0,2147483648,1.0),)": "events[0]=(0, 2147483648, 1.0)",
     "--config.arrivals.name=trace": "config.arrivals.path: missing",
     "--config.arrivals.name=trace --config.arrivals.path={file}": "must end in .csv or .npz",
     # wrong types
@@ -154,6 +156,15 @@ BROKEN = {
     "--config.task.label_smoothing=inf": "config.task.label_smoothing=inf",
     "--config.ema_decay=1": "config.ema_decay=1.0",
     "--config.clip_norm=0": "config.clip_norm=0.0",
+    "--config.schedule.name=staircase --config.schedule.every_epochs=1e-9": "every_epochs=1e-09: drops more than 1000",
+    "--config.schedule.name=linear_onecycle_schedule --config.schedule.transition_epochs=1e-45": (
+        "config.schedule.transition_epochs=1e-45: must be at least a step"
+    ),
+    "--config.reducer.name=stale --config.reducer.delay_steps=2147483648": "delay_steps=2147483648: must be",
+    "--config.reducer.name=stale --config.reducer.delay_steps=2147483647": "delay_steps=2147483647: must be",
+    "--config.reducer_on=updates --config.reducer.name=local_sgd --config.reducer.every_steps=2147483648": (
+        "config.reducer.every_steps=2147483648: must be int"
+    ),
     "--config.keep_checkpoints=0": "config.keep_checkpoints=0",
     "--config.accumulation.count=0": "config.accumulation.count=0: must be int in [1, inf)",
     "--config.loss_scaling.name=dynamic --config.loss_scaling.growth_factor=1": "in (1, inf)",
@@ -169,10 +180,21 @@ BROKEN = {
     "--num_devices=3": "num_devices=3: does not divide num_workers=8",
     "--num_devices=0": "num_devices",
     "--num_devices=many": "num_devices",
-    "--dry_run_devices=3": "num_devices=3",
+    "--dry_run_devices=3": "dry_run_devices=3: must divide config.num_workers=8",
     "--nodry_run_compile": "dry_run_compile=False: needs dry_run",
     "--dry_run_compile --dry_run=false": "dry_run_compile=True: needs dry_run",
     "--dry_run --dry_run_compile=maybe": "dry_run_compile",
+    # flags without a use for each other
+    "--checkpoint=best": "checkpoint=best: must be left out without --evaluate_only",
+    "--evaluate_only --fresh": "fresh=True: must be left out with --evaluate_only",
+    "--evaluate_only --profile": "profile=True: must be left out with --evaluate_only",
+    "--evaluate_only --record_times": "record_times=True: must be left out with --evaluate_only",
+    "--evaluate_only --sink=builtins:list": "sink=['builtins:list']: must be left out with --evaluate_only",
+    "--dry_run --evaluate_only --checkpoint=best": "evaluate_only=True: must be left out with --dry_run",
+    "--dry_run --profile": "profile=True: must be left out with --dry_run",
+    "--dry_run_devices=8 --record_times": "record_times=True: must be left out with --dry_run_devices",
+    "--dry_run --coordinator=localhost:1 --num_processes=2": "coordinator=localhost:1: must be left out with --dry_run",
+    "--record_times --config.lanes_at_once=2": "record_times=True: needs config.lanes_at_once=None, not 2",
     "--workdir=/proc/nope": "workdir='/proc/nope'",
     "--workdir={file}": "workdir=",
     "--workdir={file}/inside": "workdir=",
@@ -180,6 +202,9 @@ BROKEN = {
     "--evaluate_only --workdir={tmp}": "no checkpoint",
     "--evaluate_only --checkpoint=first --workdir={tmp}": "checkpoint='first'",
     # data sets
+    "--config.data.on_damage=skip": "config.data.on_damage='skip': must be left out without an image_size",
+    "--config.data.processes=2": "config.data.processes=2: must be left out without an image_size",
+    "--dry_run --config.data.name=mnist --config.data.dir={tmp} --config.data.processes=2": "processes=2: must be left",
     "--config.data.name=mnist --config.data.dir={tmp}": "python -m data.prepare mnist",
     "--config.data.name=mnist --config.data.dir={tmp}/nope": "data.dir",
     "--config.data.name=mnist --config.data.dir={file}": "data.dir",

@@ -16,11 +16,11 @@ import train
 PROGRAM = """
 import sys, jax, runs
 jax.random.key(0)  # programs are compiled before the cache is set
-runs.keep_compiled(sys.argv[1] if len(sys.argv) > 1 else None)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 events = []
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
-jax.jit(lambda x: x * 2)(1.0)
+with runs.keep_compiled(sys.argv[1] if len(sys.argv) > 1 else None):
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.jit(lambda x: x * 2)(1.0)
 print(*(name.rpartition("/")[2] for name in events if "cache_hits" in name or "cache_misses" in name))
 """
 
@@ -64,27 +64,42 @@ def test_where_it_is_kept(tmp_path):
     assert len(list((tmp_path / "environment").glob("*lambda*"))) == 0, "a flag has precedence"
 
 
-def test_a_calling_programs_cache_is_left(monkeypatch):
-    before = jax.config.jax_compilation_cache_dir
-    assert before  # the tests' own
-    runs.keep_compiled(None)
-    assert jax.config.jax_compilation_cache_dir == before
+def cache_settings():
+    names = ("compilation_cache_dir", "persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
+    return [getattr(jax.config, f"jax_{name}") for name in names]
 
 
-def test_ten_steps_are_traced(tmp_path, capsys):
-    arguments = ["--config.model.name=softmax", "--config.train_steps=25", "--config.train_epochs=None", "--profile"]
+def test_a_calling_programs_cache_is_left():
+    before = cache_settings()
+    assert before[0]  # the tests' own
+    with runs.keep_compiled(None):
+        assert cache_settings() == before
+
+
+@pytest.mark.parametrize("flag", ["--compilation_cache={}/kept", "--compilation_cache="])
+def test_a_cache_is_that_of_one_call(flag, tmp_path, capsys):
+    before = cache_settings()
+    short = ["--config.model.name=softmax", "--config.train_steps=1", "--num_devices=1", f"--workdir={tmp_path}/run"]
+    with flagsaver.flagsaver():
+        assert train.main(["train.py", *short, flag.format(tmp_path)]) == 0
+    assert cache_settings() == before
+
+
+@pytest.mark.parametrize(("num_steps", "traced"), [(25, range(11, 21)), (4, [4])])
+def test_ten_steps_are_traced_or_the_last_one_of_a_short_run(num_steps, traced, tmp_path, capsys):
+    arguments = ["--config.model.name=softmax", f"--config.train_steps={num_steps}", "--profile"]
     with flagsaver.flagsaver():
         assert train.main(["train.py", f"--workdir={tmp_path}/run", "--num_devices=2", *arguments]) == 0
     (trace,) = (tmp_path / "run" / "profile").glob("plugins/profile/*/perfetto_trace.json.gz")
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     steps = [int(event["args"]["step_num"]) for event in events if event.get("name") == "train"]
-    assert steps == list(range(11, 21))
+    assert steps == list(traced)
 
 
 @pytest.mark.parametrize(("calls", "num_steps"), [(5, 1), (15, 1), (5, 4)])
 def test_a_run_that_ends_before_the_trace_does(calls, num_steps, tmp_path):
     with runs.Profile(tmp_path) as profile:
         for call in range(calls):
-            with profile.step(call * num_steps, num_steps=num_steps, state=()):
+            with profile.step(call * num_steps, num_steps=num_steps, is_last=call == calls - 1, state=()):
                 pass
-    assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == (calls * num_steps > 10)
+    assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == 1

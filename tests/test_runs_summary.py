@@ -105,6 +105,20 @@ def _next_commands(text):
     return [line.removeprefix("next").strip() for line in lines[number:]]
 
 
+@pytest.mark.parametrize("encoding", ["low_rank", "half", "by_pattern"])
+def test_the_next_command_is_one_that_is_not_refused(encoding, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    overrides = ["--config.reducer.name=mean", f"--config.communication.name={encoding}", "--config.seed=3"]
+    if encoding == "by_pattern":
+        overrides.append("--config.communication.rules=(('kernel','low_rank'),('','full'))")
+    spec = str(ROOT / "configs" / "digits.py")
+    config = flags.load(spec, overrides)
+    begin, _ = _next_commands(_summary(config.to_dict(), spec=spec, overrides=overrides))
+    following = flags.load(spec, shlex.split(begin)[3:])
+    assert make_setup(following).config.reducer.name == "adasum" and following.seed == 3
+    assert following.communication.name == ("half" if encoding == "half" else "full")
+
+
 @pytest.mark.parametrize("where", ["root", "another interpreter", "another folder", "a folder that is gone"])
 def test_the_next_commands_are_short_in_the_root_and_complete_elsewhere(where, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path if "folder" in where else ROOT)

@@ -30,6 +30,7 @@ class MetricLogger:
       layout: where the workers are.
       folder: of the run; its first process keeps the records.
       start: steps that were done before this start of the run.
+      is_restored: whether it goes on from a checkpoint, which may be one of no steps.
       counters: what the run had come to until then.
       sinks: further places for the records of the first process.
     """
@@ -41,6 +42,7 @@ class MetricLogger:
         folder: runs.Folder,
         *,
         start: int,
+        is_restored: bool,
         counters: runs.RunCounters,
         sinks: Sequence[runs.Sink] = (),
     ):
@@ -62,8 +64,8 @@ class MetricLogger:
         self._num_skipped = 0
         self._progress = runs.Progress(setup.num_steps, start_step=start)
         self.clock = runs.Clock(wall_seconds=self._records.wall_seconds if self._records else 0.0, step=start)
-        if start or folder.state == "resumed":
-            reason = "" if start else ", because it has no checkpoint"
+        if is_restored or folder.state == "resumed":
+            reason = "" if is_restored else ", because it has no checkpoint"
             self.message(f"{folder.path}: going on at step {start} of {setup.num_steps}{reason}")
         if self._records and (lost := self._records.lost_steps):
             self.message(

@@ -82,10 +82,18 @@ class Run:
             self._evaluate = make_evaluation(self._setup, self._layout, self._dataset.test)
             self._logger = stack.enter_context(
                 MetricLogger(
-                    self._setup, self._layout, self._folder, start=self.step, counters=counters, sinks=self._sinks
+                    self._setup,
+                    self._layout,
+                    self._folder,
+                    start=self.step,
+                    is_restored=self._restored is not None,
+                    counters=counters,
+                    sinks=self._sinks,
                 )
             )
-            self._stop = stack.enter_context(runs.catch_stop())
+            # Processes that compute elsewhere are ended in order, for which a signal has to wait.
+            at_first: Literal["end", "wait"] = "end" if self._computes == "this" else "wait"
+            self._stop = stack.enter_context(runs.catch_stop(before_first_call=at_first))
             self._profile = stack.enter_context(runs.Profile(self._profile_folder))
             self._stack = stack.pop_all()
         return self
@@ -118,7 +126,7 @@ class Run:
 
     def profile(self, plan: StepPlan, state: TrainState) -> contextlib.AbstractContextManager:
         """Returns a context for one call, in which the profiler traces it when it is time."""
-        return self._profile.step(plan.first_step, num_steps=len(plan.waves), state=state.step)
+        return self._profile.step(plan.first_step, num_steps=len(plan.waves), is_last=plan.is_last, state=state.step)
 
     def stop_requested(self, plan: StepPlan) -> str | None:
         """Returns the name of the signal that asked the run to stop after this call, or None.

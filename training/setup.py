@@ -341,7 +341,12 @@ def example_inputs(info: Info) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def duration(config: ConfigDict, key: str, *, steps_per_epoch: float) -> int:
-    """Returns a duration of the config in steps, whether it is given in steps or in epochs."""
+    """Returns a duration of the config in steps, whether it is given in steps or in epochs.
+
+    Epochs are rounded up to whole steps, and what happens every so many epochs happens at multiples of the rounded
+    number: with 11.2 steps in an epoch, an evaluation every 5 epochs is at steps 57, 114, 171, and the tenth comes 10
+    steps after 50 epochs. Saved runs have their records at these steps, and a run that goes on expects them there.
+    """
     count, epochs = config[f"{key}_steps"], config[f"{key}_epochs"]
     count = count or optim.factors.first_step_at(epochs, steps_per_epoch=steps_per_epoch)
     if not 1 <= count <= optim.factors.MAX_STEPS:

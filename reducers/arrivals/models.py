@@ -4,7 +4,6 @@ Each function here returns a model, ``(key, step, num_workers) -> seconds`` [num
 another is given as a block of a config: a name, or {"name": ..., option: value}.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeAlias
 
@@ -13,7 +12,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from reducers.arrivals.traces import trace
-from reducers.registry import Block, Registry, below
+from reducers.registry import Block, Registry, below, matches
 
 Arrivals: TypeAlias = Callable[[jax.Array, Any, int], jax.Array]
 Factor = Annotated[float, "(0, inf)"]
@@ -259,6 +258,8 @@ def scripted(*, base: Block = "constant", events: Sequence[tuple[int, int, float
     Array([ 1., 60.,  1.], dtype=float32)
     """
     base_model = ARRIVALS.build(base, where="base")
+    if not isinstance(events, Sequence):
+        raise ValueError(f"events={events!r}: must be a tuple of (worker, step, seconds)")
     for i, event in enumerate(events):
         if not _is_event(event):
             raise ValueError(f"events[{i}]={event!r}: must be (worker, step, seconds), from 0, 0 and above 0")
@@ -280,11 +281,8 @@ def scripted(*, base: Block = "constant", events: Sequence[tuple[int, int, float
 
 
 def _is_event(event) -> bool:
-    if not isinstance(event, Sequence) or len(event) != 3:
-        return False
-    worker, step, seconds = event
-    whole = type(worker) is int and type(step) is int and worker >= 0 and step >= 0
-    return whole and type(seconds) in (int, float) and 0 < seconds < math.inf
+    count = Annotated[int, "[0, inf)"]
+    return matches(tuple[count, count, Seconds], event)
 
 
 def paper_cluster():
