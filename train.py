@@ -105,7 +105,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("process_id", None, lower_bound=0, help="Multi-process: index of this process, from 0.")
 
-flags.DEFINE_bool("live", False, "Runs workers as processes, on the clock of the wall; needs requirements-live.txt.")
+flags.DEFINE_bool("live", False, "Runs workers as processes, in wall-clock time; needs requirements-live.txt.")
 flags.DEFINE_integer(
     "workers_per_process",
     1,

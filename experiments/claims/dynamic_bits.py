@@ -166,7 +166,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
 
 
 EXPERIMENT = RUNS.experiment(
-    number=34,
+    number=33,
     title="Bits that follow the gradient",
     claim="Dynamic quantisation has a better trade-off of communication and accuracy than fixed bits.",
     source="DQ-SGD, arXiv 2107.14575, abstract",

@@ -130,7 +130,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
 
 
 EXPERIMENT = RUNS.experiment(
-    number=35,
+    number=34,
     title="Encodings, with and without error feedback",
     claim="Without error feedback, the top 1 % of a gradient falls behind full gradients; with it, it does not.",
     source="EF-SGD, arXiv 1901.09847, and sparsified SGD with memory, arXiv 1809.07599; no numbers are known",
