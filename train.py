@@ -6,6 +6,7 @@ A config is the whole experiment; flags say where it runs, on how many devices, 
 """
 
 import contextlib
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -267,7 +268,11 @@ def run(argv: Sequence[str]) -> int:
     Raises:
       ConfigError: one line; nothing was compiled, and nothing written but perhaps the run's description in its folder.
     """
-    with contextlib.chdir("."):  # a config may change the folder; the paths in flags are those of the shell
+    try:
+        here = os.getcwd()
+    except OSError as error:
+        raise ConfigError(f"working folder: {error.strerror}; change to a folder that is there") from None
+    with contextlib.chdir(here):  # a config may change the folder; the paths in flags are those of the shell
         config, notes = config_flags.parse(argv)
     check_flags(config)
     if FLAGS.latency_hiding:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_dict
 
 from configs import config_file, schema
 from reducers import components, registry
@@ -68,6 +68,7 @@ def load(spec: str, overrides: Sequence[str] = (), *, report: Callable[[str], An
     _replace_blocks(config, texts, report)
     _replace_durations(config, texts, report)
     _override(config, texts)
+    _check_given(config)
     return schema.complete(config).lock()
 
 
@@ -79,14 +80,49 @@ def _read(spec: str) -> ConfigDict:
         raise ConfigError(f"config={path!r}: has no function get_config")
     try:
         config = module.get_config(variant)
+        if not isinstance(config, ConfigDict):
+            raise ConfigError(f"get_config returned {type(config).__name__}, not a ConfigDict")
+        return ConfigDict(_values(config))
     except ConfigError as error:
         raise ConfigError(f"config={spec!r}: {str(error).removeprefix(f'config={spec!r}: ')}") from None
     except (Exception, SystemExit) as error:  # a config is Python: anything may go wrong in it
         below = pathlib.Path(str(module.__file__)).parent
         raise ConfigError(f"config={spec!r}: {components.place(error, below=below)}") from None
-    if not isinstance(config, ConfigDict):
-        raise ConfigError(f"config={spec!r}: get_config returned {type(config).__name__}, not a ConfigDict")
-    return config
+
+
+class _Required:
+    """Stands for a value that a file leaves to the flags."""
+
+    def __repr__(self) -> str:
+        return "required_placeholder"
+
+
+def _values(config: ConfigDict, *, where: str = "config") -> dict[str, Any]:
+    """Returns the values of a config; those of its references are computed."""
+    try:
+        are_text = all(isinstance(key, str) for key in config)
+    except TypeError:  # a ConfigDict sorts its keys
+        are_text = False
+    if not are_text:
+        raise ConfigError(f"{where}: each key must be a str")
+    values: dict[str, Any] = {}
+    for key in config:
+        try:
+            value = config[key]
+        except config_dict.RequiredValueError:
+            value = None if key == "name" else _Required()  # a block without a name is known to be wrong
+        values[key] = _values(value, where=f"{where}.{key}") if isinstance(value, ConfigDict) else value
+    return values
+
+
+def _check_given(config: ConfigDict) -> None:
+    """Refuses a config if no flag gave a value that its file leaves to the flags."""
+    for block in ("", *schema.BLOCKS):
+        for key, value in (config[block] if block else config).items():
+            if isinstance(value, _Required):
+                path = f"{block}.{key}" if block else key
+                allowed = registry.describe(schema.parameter(config, path).annotation)
+                raise ConfigError(f"config.{path}: missing, since the file has a {value}; must be {allowed}")
 
 
 def _parse(override: str) -> tuple[str, str]:

@@ -44,13 +44,17 @@ class Exit(NamedTuple):
 
         >>> Exit(1, -9).describe(num_processes=2), Exit(0, 1).describe(num_processes=2)
         ('process 1 of 2 was killed by SIGKILL', 'process 0 of 2 ended with exit code 1')
+        >>> Exit(0, -40).describe(num_processes=2)
+        'process 0 of 2 was killed by signal 40'
         >>> Exit(0, 1, suspended=(1,)).describe(num_processes=2)
         'process 1 of 2 was suspended, and process 0 lost it'
         """
         if self.suspended:
             return f"process {self.suspended[0]} of {num_processes} was suspended, and process {self.process} lost it"
-        killed = self.status < 0
-        how = f"was killed by {signal.Signals(-self.status).name}" if killed else f"ended with exit code {self.status}"
+        how = f"ended with exit code {self.status}"
+        if self.status < 0:
+            names = {-number: number.name for number in signal.Signals}  # most real-time signals have none
+            how = f"was killed by {names.get(self.status, f'signal {-self.status}')}"
         return f"process {self.process} of {num_processes} {how}"
 
     @property

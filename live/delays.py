@@ -1,6 +1,5 @@
 """How long workers take at least, for studies of delays on machines that have none."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from asynchronous.events import BLOCK, from_model
 from reducers import arrivals
 from reducers.arrivals.traces import SUFFIXES
 from runs.errors import ConfigError, in_block
+from runs.files import from_json
 from training.setup import TrainSetup
 
 Delay = Callable[[int, int], float]  # (step, worker) -> seconds
@@ -36,10 +36,11 @@ def make(text: str | None, setup: TrainSetup) -> Delay:
         block: Any = {"name": "trace", "path": text}
     else:
         try:
-            block = json.loads(text) if text.startswith("{") else {"name": text}
-        except json.JSONDecodeError as error:
+            block = from_json(text) if text.startswith("{") else {"name": text}
+        except ValueError as error:
             raise ConfigError(f"delays={text!r}: is no JSON: {error}") from None
-    with in_block("delays"):
+    with in_block("delays", of=""):
+        arrivals.ARRIVALS.check(block)  # before its keys become arguments
         model = arrivals.make(**block)
         key = jax.random.key(setup.config.seed)
         seconds = from_model(lambda step: model(key, step, setup.config.num_workers))

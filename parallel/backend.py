@@ -76,7 +76,7 @@ def usable_cores() -> int:
 
 
 def set_xla_default(name: str, value: str) -> None:
-    """Sets an option of XLA, unless the user's ``XLA_FLAGS`` already has it.
+    """Sets an option of XLA, unless the user's ``XLA_FLAGS`` already has it, or names a file of options.
 
     Args:
       name: an option that jaxlib knows; an unknown one ends the process.
@@ -97,9 +97,10 @@ def compile_quickly() -> dict[str, int]:
 
 
 def _has_xla_option(name: str) -> bool:
-    """Returns whether ``XLA_FLAGS`` sets an option."""
+    """Returns whether ``XLA_FLAGS`` sets an option, or names a file, to which nothing can be added."""
     flags = os.environ.get("XLA_FLAGS", "").split()
-    return any(flag.partition("=")[0] == f"--{name}" for flag in flags)
+    is_file = bool(flags) and not flags[0].startswith("-")
+    return is_file or any(flag.partition("=")[0] == f"--{name}" for flag in flags)
 
 
 def enable_latency_hiding() -> None:

@@ -74,8 +74,9 @@ def dispatch_lanes(
         if layout.num_devices > 1:
             in_flight.drain()
         if idle.any() and not zeros:
-            some = next(w for w in work if w is not None)  # at least one worker of a step has work
-            zeros.append(jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), layout.sharding), some))
+            first = jax.tree.map(lambda x: x[:, 0], batch)  # by its shape: a process may have no work at all
+            shapes = jax.eval_shape(one_lane, state, first, resident, np.zeros(num_devices, np.int32))
+            zeros.append(jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), layout.sharding), shapes))
         return all_lanes(state, [zeros[0] if w is None else w for w in work], inputs)
 
     def lower(state, batch, resident, inputs):

@@ -39,6 +39,8 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
     Without arguments it looks for them in the environment: SLURM (``srun``), Open MPI (``mpirun``), and where
     ``kubernetes`` is installed an indexed Kubernetes job, and the hosts of a TPU slice on Kubernetes.
 
+    JAX's runtime ends the process by SIGABRT if the others do not join within INITIALIZATION_SECONDS.
+
     Args:
       coordinator: host:port of the first process; needs the other two arguments. "auto", alone, makes JAX find all
         three, or fail: for Cloud TPU, where only the cloud's metadata list the other hosts.
@@ -50,7 +52,6 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
 
     Raises:
       ValueError: one line that names the argument and what is allowed, or the port that another program uses.
-      RuntimeError: if the others do not join within INITIALIZATION_SECONDS.
     """
     given = (coordinator, num_processes, process_id)
     if given == ("auto", None, None):

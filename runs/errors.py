@@ -27,10 +27,14 @@ def refusing() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_block(block: str) -> Iterator[None]:
+def in_block(block: str, *, of: str = "config.") -> Iterator[None]:
     """Prefixes the message of a ValueError with ``config.<block>.``, the block whose constructor raised it.
 
     Where code outside of this repository raised or caused it, the message ends with the file and the line.
+
+    Args:
+      block: the block's key.
+      of: what the key is put after; "" if the block is that of a flag.
     """
     try:
         yield
@@ -38,7 +42,7 @@ def in_block(block: str) -> Iterator[None]:
         raise
     except ValueError as error:
         message = str(error).removeprefix(block + ".")
-        raise ConfigError(f"config.{block}.{message}{_place_outside(error)}") from None
+        raise ConfigError(f"{of}{block}.{message}{_place_outside(error)}") from None
 
 
 def is_installed(file: Path) -> bool:

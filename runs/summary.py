@@ -10,6 +10,8 @@ from typing import Any
 from runs import identity, outcome, progress
 from runs.errors import ROOT
 
+_NOT_IN_MAKE = frozenset("\"'$\\`!\n")  # two shells and make would read them, where ARGS is in double quotes
+
 
 def default_workdir(spec: str, config: Mapping[str, Any], *, below: str = "out") -> str:
     """Returns a folder of its own for each config, so that the same command goes on in it.
@@ -104,11 +106,13 @@ def _replaced(overrides: Sequence[str], *, by: Sequence[str]) -> list[str]:
 def _commands(arguments: Sequence[str], *, path: Path) -> tuple[str, str]:
     """Returns the commands that train with these arguments and plot a run, as they work in the folder of this process.
 
-    They are short in the root of this repository, with the interpreter of its ``.venv``.
+    They are short in the root of this repository, with the interpreter of its ``.venv``, where no argument has
+    characters that only the long command keeps.
     """
     plot = ["-m", "experiments.plot", str(path)]
     with contextlib.suppress(OSError):  # the folder of this process may be gone
-        if Path.cwd() == ROOT and Path(sys.prefix) == ROOT / ".venv":
+        is_short = _NOT_IN_MAKE.isdisjoint("".join(arguments))
+        if is_short and Path.cwd() == ROOT and Path(sys.prefix) == ROOT / ".venv":
             return f'make train ARGS="{shlex.join(arguments)}"', shlex.join([".venv/bin/python", *plot])
     train = [sys.executable, str(ROOT / "train.py"), *arguments]
     return shlex.join(train), f"PYTHONPATH={shlex.quote(str(ROOT))} {shlex.join([sys.executable, *plot])}"

@@ -84,6 +84,18 @@ def test_waves_equal_one_at_a_time_bit_for_bit_where_both_run_the_same_program(n
         assert same_bits(toy.run_waves(waves, layout=layout, optimizer=MOMENTUM), expected)
 
 
+@pytest.mark.parametrize("mapping", ["pmap", "shard_map"])
+def test_a_process_whose_workers_are_all_idle_in_its_first_wave(mapping):
+    """It is idle in a wave in which another process has work; here a wave without any work stands for its part."""
+    waves, _ = ordered(num_events=12)
+    nothing = waves[0].slots._replace(position=np.full(8, -1, np.int32), reads_after=np.zeros(8, np.int32))
+    idle = waves[0]._replace(events=jax.tree.map(lambda column: column[:0], waves[0].events), slots=nothing)
+    options = {"layout": Layout.of(8, num_devices=2), "mapping": mapping, "lanes": "dispatched"}
+    expected = toy.run_waves(waves, **options)
+    toy.compiled.cache_clear()  # the step makes its zeros once
+    assert same_bits(toy.run_waves([idle, *waves], **options), expected)
+
+
 @pytest.mark.parametrize("wrong", ["order", "snapshot", "read late"])
 def test_one_at_a_time_rejects(wrong):
     """The gradients of a wave in another order, at the present parameters, and snapshots of the wave's end."""

@@ -105,6 +105,23 @@ def test_config_is_locked():
         config.surprise = 1
 
 
+# A file that is right but for one line.
+IN_FILE = """
+from ml_collections.config_dict import required_placeholder
+
+from configs.schema import experiment
+
+
+def get_config(variant=""):
+    sgd = {{"name": "sgd", "learning_rate": 0.1}}
+    config = experiment(model={{"name": "mlp"}}, data={{"name": "digits"}}, optimizer=sgd, train_steps=4)
+    config.update(log_every_steps=4, eval_every_steps=4, checkpoint_every_steps=4)
+    with config.ignore_type():
+        {}
+    return config
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -126,6 +143,19 @@ def test_config_is_locked():
             "  return ConfigDict({'data': {'name': 'digits'}, 'modle': {'name': 'mlp'}})",
             "config.modle: unknown key",
         ),
+        (IN_FILE.format("config[3] = 4"), r"^config='.*broken.py': config: each key must be a str$"),
+        (IN_FILE.format("config.model = {'name': 'mlp', 3: 4}"), "config.model: each key must be a str"),
+        (
+            IN_FILE.format("config.seed = required_placeholder(int)"),
+            r"^config.seed: missing, .*; must be int in \[0, 4",
+        ),
+        (IN_FILE.format("config.clip_norm = required_placeholder(float)"), r"^config.clip_norm: missing, .* or None$"),
+        (IN_FILE.format("config.optimizer.decay = required_placeholder(int)"), "^config.optimizer.decay: unknown key"),
+        (IN_FILE.format("config.model.name = required_placeholder(str)"), "^config.model.name: missing"),
+        (
+            IN_FILE.format("config.reducer = {'name': 'trimmed_mean', 'num_trimmed': required_placeholder(int)}"),
+            "^config.reducer.num_trimmed: missing",
+        ),
     ],
 )
 def test_broken_files(text, message, tmp_path):
@@ -134,6 +164,24 @@ def test_broken_files(text, message, tmp_path):
     with pytest.raises(ConfigError, match=message) as caught:
         flags.load(str(path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "override", "value"),
+    [
+        ("config.seed = required_placeholder(int)", "seed=3", 3),
+        ("config.optimizer.momentum = required_placeholder(float)", "optimizer.momentum=0.5", 0.5),
+        ("config.model.name = required_placeholder(str)", "model.name=mlp", "mlp"),
+        ("config.train_steps = required_placeholder(int)", "train_epochs=2", 2.0),
+        ("config.optimizer.nesterov = required_placeholder(bool)", "optimizer.name=adam", "adam"),
+    ],
+)
+def test_a_flag_gives_what_the_file_leaves_to_it(line, override, value, tmp_path):
+    path = tmp_path / "open.py"
+    path.write_text(IN_FILE.format(line))
+    rate = "--config.optimizer.learning_rate=0.1"  # with another optimizer, the file's is gone
+    config = flags.load(str(path), [f"--config.{override}", rate])
+    assert config[override.partition("=")[0]] == value
 
 
 @pytest.mark.parametrize(

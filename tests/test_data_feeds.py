@@ -110,6 +110,15 @@ def test_starts_anywhere_and_again(placement):
             assert len(feeding_threads()) <= 1
 
 
+@pytest.mark.parametrize("placement", ["device", "stream"])
+def test_a_process_whose_workers_need_no_batch(placement):
+    """Another process of the run has the work of this step; its feed has the form of any other."""
+    with make(placement, (2, 2), workers=slice(4, 8)) as feeds:
+        idle = feeds.at(np.array([[0, 1, -1, 2, -1, -1, -1, -1]]))
+        busy = feeds.at(np.array([[0, 1, -1, 2, -1, 3, -1, 4]]))
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), idle) == jax.tree.map(lambda x: (x.shape, x.dtype), busy)
+
+
 def test_batch_indices_wrap():
     with make("device", (2, 2)) as feeds:
         before, after = at(feeds, 2**30 - 1, 4), at(feeds, 2**30, 4)

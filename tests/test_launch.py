@@ -100,10 +100,16 @@ def test_a_signal_is_handed_on_as_sigterm_and_a_second_one_kills(tmp_path, numbe
     assert launch(program) == 128 + signal.SIGKILL
 
 
-@pytest.mark.parametrize("processes", ["0", "-1", "two", "65", "1.5"])
+@pytest.mark.parametrize("processes", ["0", "-1", "two", "65", "1.5", "", "9" * 5000], ids=lambda text: text[:9])
 def test_numbers_of_processes_out_of_range_are_refused(capsys, processes):
     assert command_line.main([f"--processes={processes}"]) == 2
     assert capsys.readouterr().err == f"processes={processes!r}: must be in [1, 64]\n"
+
+
+@pytest.mark.parametrize("rest", [(), ("--config=configs/digits.py",)])
+def test_a_number_of_processes_that_is_left_out_is_refused(capsys, rest):
+    assert command_line.main(["--processes", *rest]) == 2
+    assert capsys.readouterr().err == "processes='': must be in [1, 64]\n"
 
 
 # ---- clusters --------------------------------------------------------------------------------------------------------

@@ -228,7 +228,13 @@ def test_it_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
         (("--devices_per_process=2",), "devices_per_process=2"),
         (("--num_devices=2",), "num_devices=2"),
         (("--record_times",), "record_times=True"),
-        (("--delays=nobody",), "delays"),
+        (("--delays=nobody",), "delays.name='nobody': unknown name"),
+        (('--delays={"seconds": 1}',), "delays.name: missing"),
+        (("--delays={}",), "delays.name: missing"),
+        (('--delays={"name": "constant", "self": 1}',), "delays.self: unknown key"),
+        (('--delays={"name": ["constant"]}',), "delays.name=['constant']: unknown name"),
+        (('--delays={"name": "constant", "seconds": NaN}',), "is no JSON: NaN is not JSON"),
+        ((f'--delays={{"name": {"[" * 100_000}',), "is no JSON: nested deeper"),
         (("--delays=none.csv",), "none.csv"),
         (("--delays={tmp}/absent.csv",), "absent.csv': inf seconds of worker 2 at step 1, must be at most 1e+09"),
         (('--delays={"name": "lognormal", "sigma": 30.0}',), "must be at most 1e+09"),
@@ -239,7 +245,7 @@ def test_what_real_workers_cannot_do_is_refused(flags, named, monkeypatch, tmp_p
     flags = [flag.replace("{tmp}", str(tmp_path)) for flag in flags]
     assert live(monkeypatch, tmp_path / "run", *flags) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert named in line and not (tmp_path / "run").exists()
+    assert named in line and "config.delays" not in line and not (tmp_path / "run").exists()
 
 
 # ---- asynchronous ------------------------------------------------------------------------------------------------

@@ -101,6 +101,13 @@ def test_a_default_leaves_what_the_user_says(monkeypatch):
     assert os.environ["XLA_FLAGS"] == "--xla_one=1"
 
 
+def test_a_file_of_options_is_all_that_xla_reads(monkeypatch):
+    """Words after its name would become part of it, and XLA would end the process."""
+    monkeypatch.setenv("XLA_FLAGS", "options.txt")
+    set_xla_default("xla_one", "1")
+    assert os.environ["XLA_FLAGS"] == "options.txt" and not compile_quickly()
+
+
 @pytest.mark.parametrize("config", ["digits", "mnist_adasum"])
 def test_a_quick_compile_gives_the_same_parameters(config, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")

@@ -143,11 +143,13 @@ def test_several_processes_give_the_numbers_of_one(tmp_path, processes, devices,
 
 
 @pytest.mark.slow
-def test_an_asynchronous_run_of_several_processes(tmp_path):
-    several, alone = (arguments("mean", tmp_path / name, *SERVED) for name in ("several", "alone"))
-    train_several(tmp_path, processes=2, devices=2, argument_lists=[several])
-    train_alone(alone, devices=4)
-    assert_same_run((*RUNS["mean"], *SERVED), tmp_path / "several", tmp_path / "alone")
+@pytest.mark.parametrize(("num_workers", "devices"), [(8, 2), (4, 1)])  # with 4, a process is idle in the first wave
+def test_an_asynchronous_run_of_several_processes(num_workers, devices, tmp_path):
+    served = (*SERVED, f"--config.num_workers={num_workers}")
+    several, alone = (arguments("mean", tmp_path / name, *served) for name in ("several", "alone"))
+    train_several(tmp_path, processes=2, devices=devices, argument_lists=[several])
+    train_alone(alone, devices=2 * devices)
+    assert_same_run((*RUNS["mean"], *served), tmp_path / "several", tmp_path / "alone")
     assert (tmp_path / "several/staleness.csv").read_text() == (tmp_path / "alone/staleness.csv").read_text()
 
 

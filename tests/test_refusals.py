@@ -320,3 +320,14 @@ def test_paths_in_flags_are_those_of_the_shell(tmp_path, monkeypatch):
     with flagsaver.flagsaver():
         assert train.main(["train.py", "--config=one.py:smoke", "--workdir=run"]) == 0
     assert os.getcwd() == str(tmp_path) and (tmp_path / "run" / "DONE").exists()
+
+
+def test_a_working_folder_that_is_gone(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with flagsaver.flagsaver():
+        assert train.main(["train.py", f"--config={ROOT}/configs/digits.py:smoke", f"--workdir={tmp_path}/run"]) == 2
+    assert capsys.readouterr().err == "working folder: No such file or directory; change to a folder that is there\n"
+    assert listing(tmp_path) == []

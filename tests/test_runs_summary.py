@@ -136,6 +136,17 @@ def test_the_next_commands_are_short_in_the_root_and_complete_elsewhere(where, t
         assert shlex.split(plot) == [f"PYTHONPATH={ROOT}", *plots]
 
 
+@pytest.mark.parametrize("text", ["it's", '"quoted"', "$HOME", "a\\b", "`id`", "now!", "two\nlines"])
+def test_the_next_command_is_complete_where_make_would_change_an_argument(text, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))
+    folder = f"--config.data.dir={text}"
+    begin, _ = _summary(CONFIG, overrides=[folder]).partition("next")[2].strip().rsplit("\n", 1)
+    assert shlex.split(begin)[:2] == [sys.executable, f"{ROOT}/train.py"] and folder in shlex.split(begin)
+    (sizes,) = shlex.split(_next_commands(_summary(CONFIG, overrides=["--config.model.hidden_sizes=(9, 9)"]))[0])[2:]
+    assert "--config.model.hidden_sizes=(9, 9)" in shlex.split(sizes.removeprefix("ARGS="))
+
+
 @pytest.mark.slow  # the test above compares the same commands
 def test_the_next_commands_run_in_another_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
