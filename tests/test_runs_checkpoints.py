@@ -263,6 +263,27 @@ def test_all_damaged(saved, opened):
     assert [line.split()[1] for line in lines] == ["30", "20", "10"] and checkpoints.steps() == []
 
 
+@pytest.mark.parametrize(
+    ("where", "name"), [((Path, "read_bytes"), MANIFEST), ((files, "sha256"), "_CHECKPOINT_METADATA")]
+)
+@pytest.mark.parametrize("which", ["latest", "best", 30])
+def test_an_error_of_reading_is_no_damage(where, name, which, saved, opened, monkeypatch):
+    def away(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    checkpoints, lines = opened(saved)
+    before = _contents(saved)
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, away)
+        with pytest.raises(
+            ValueError, match=rf"^checkpoint [13]0 in .* cannot be read: {name}: Stale file h"
+        ) as caught:
+            checkpoints.restore(_abstract(), which=which)
+    assert "\n" not in str(caught.value) and lines == []
+    assert _contents(saved) == before
+    assert checkpoints.restore(_abstract(), which=which)[0] == (10 if which == "best" else 30)
+
+
 def test_damaged_best_gives_way_to_the_next_best(saved, opened):
     _flip(saved / "10" / "_METADATA")
     checkpoints, lines = opened(saved)
