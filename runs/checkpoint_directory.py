@@ -63,9 +63,9 @@ class CheckpointDirectory:
         return self.path / ".scratch"
 
     def clear_scratch(self) -> None:
-        """Empties the scratch folder, and creates it if it is missing."""
+        """Empties the scratch folder as far as it can, and creates it if it is missing."""
         shutil.rmtree(self.scratch, ignore_errors=True)
-        self.scratch.mkdir(parents=True)
+        self.scratch.mkdir(parents=True, exist_ok=True)
 
     def name(self, step: int) -> str:
         """Returns the name of a checkpoint in messages."""
@@ -112,7 +112,8 @@ class CheckpointDirectory:
         files.write_atomically(folder / MANIFEST, files.to_json({**body, "sha256": _hash(body)}))
         os.rename(folder, self.path / str(step))
         files.sync(self.path)
-        self._prune()
+        with contextlib.suppress(OSError, ValueError):  # this checkpoint is saved; the next one tries again
+            self._prune()
 
     def manifest(self, step: int) -> dict[str, Any]:
         """Returns the content of a checkpoint's manifest.
@@ -201,7 +202,7 @@ class CheckpointDirectory:
             # The rename comes first: a kill while files are being deleted must not leave half a checkpoint.
             doomed = self.scratch / f"deleted-{step}"
             os.rename(self.path / str(step), doomed)
-            shutil.rmtree(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)  # the next start clears the scratch folder
 
 
 def _hash(body: Mapping[str, Any]) -> str:

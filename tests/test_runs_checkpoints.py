@@ -164,6 +164,33 @@ def test_last_and_best_stay(tmp_path, accuracies, options, kept, best, opened):
     assert best is None if found is None else found[0] == best
 
 
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [((shutil, "rmtree"), [10, 40]), ((os, "rename"), [10, 20, 30, 40]), ((Path, "read_bytes"), [10, 20, 30, 40])],
+)
+def test_a_checkpoint_is_saved_even_if_older_ones_cannot_be_removed(where, kept, saved, opened, monkeypatch):
+    checkpoints, _ = opened(saved, keep_last=1)
+    works = getattr(*where)
+
+    def busy(path, *arguments, ignore_errors=False):
+        if "/40" in str(path):
+            return works(path, *arguments)
+        if ignore_errors:
+            return None
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, busy)
+        checkpoints.save(40, _state(40))
+        checkpoints.wait()
+        assert checkpoints.steps() == kept
+        if where[0] is shutil:
+            assert opened(saved)[0].steps() == kept, "another start, which cannot empty the scratch folder"
+    checkpoints.save(50, _state(50))
+    checkpoints.wait()
+    assert checkpoints.steps() == [10, 50] and checkpoints.restore(_abstract(), which="best")[0] == 10
+
+
 def test_senseless_retention_is_refused(tmp_path):
     with pytest.raises(ValueError, match="keep_last=0: must be at least 1"):
         Checkpoints(tmp_path, keep_last=0)
