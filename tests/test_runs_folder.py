@@ -235,6 +235,24 @@ def test_config_written_between_look_and_lock_is_seen(tmp_path, monkeypatch):
     open_run(str(tmp_path / "w"), {"seed": 1}).close()  # the refused one let go of the lock
 
 
+def test_runs_that_begin_together_below_a_missing_folder(tmp_path, entrance, monkeypatch):
+    """Others begin whenever the first one makes a folder, to try whether it can write or to stay."""
+    mkdir, others = os.mkdir, iter("bcd")
+
+    def make_late(path, *arguments, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "mkdir", mkdir)
+            if other := next(others, None):
+                check_workdir(str(tmp_path / "out" / other), CONFIG)
+                open_run(str(tmp_path / "out" / other), CONFIG).close()
+        mkdir(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "mkdir", make_late)
+    if (result := entrance(str(tmp_path / "out" / "a"), CONFIG)) is not None:
+        result.close()
+    assert {"b", "c"} <= {path.name for path in (tmp_path / "out").iterdir()} <= {*"abcd"}
+
+
 def test_a_finished_run_keeps_its_summary_even_of_a_diverged_one(tmp_path):
     with open_run(str(tmp_path), {"seed": 0}) as folder:
         assert folder.summary is None
