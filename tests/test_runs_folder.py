@@ -1,17 +1,19 @@
 """A folder holds one experiment, run by one process; what is refused is refused in one line and leaves no trace."""
 
+import fcntl
 import json
 import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
 import pytest
 
 from runs import environment, lock
-from runs.folder import check_workdir, open_run
+from runs.folder import check_workdir, is_held, open_run
 from runs.identity import differences
 
 CONFIG = {"seed": 0, "reducer": {"name": "mean"}, "data": {"name": "digits", "dir": "/a"}, "sizes": (3, 4)}
@@ -201,6 +203,27 @@ def test_second_run_is_refused_until_the_first_lets_go(tmp_path, entrance):
         result = entrance(str(tmp_path), CONFIG)
         if result is not None:
             result.close()
+
+
+def test_a_look_at_the_lock_is_no_run(tmp_path, monkeypatch):
+    """Experiments ask whether a run has its folder just when another process asks, or when the run begins."""
+    open_run(str(tmp_path), CONFIG).close()
+    looking = os.open(tmp_path / "lock", os.O_RDWR)
+    flock = fcntl.flock
+
+    def looks(lock, kind):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        flock(lock, kind)
+        found.append(is_held(tmp_path))
+
+    found = []
+    monkeypatch.setattr(fcntl, "flock", looks)
+    assert not is_held(tmp_path) and found == [False]
+    flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda _: flock(looking, fcntl.LOCK_UN))
+    with open_run(str(tmp_path), CONFIG):
+        assert is_held(tmp_path)
+    os.close(looking)
 
 
 def test_lock_ends_with_a_killed_process(tmp_path, entrance):
