@@ -202,13 +202,13 @@ def _open(
             resolved = next((start["resolved"] for start in starts if "resolved" in start), None) or resolve()
             now = {**environment.describe(devices=devices, code=code, data=data), "resolved": resolved}
             now["config"] = identity.fingerprint(config)
+            changes = environment.changes(starts[-1], now) if starts else ()
+            if accepted := environment.changed_code(starts, code):
+                changes += (f"{', '.join(accepted)} changed since the last start, which was accepted",)
             files.write_atomically(path / "env.json", files.to_json({"starts": [*starts, now]}))
         except BaseException:
             os.close(held)
             raise
-    changes = environment.changes(starts[-1], now) if starts else ()
-    if accepted := environment.changed_code(starts, code):
-        changes += (f"{', '.join(accepted)} changed since the last start, which was accepted",)
     return Folder(path=path, state=state, changes=changes, lock=held, resolved=resolved)
 
 

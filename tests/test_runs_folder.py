@@ -144,6 +144,17 @@ def test_settings_that_change_numbers_are_noted(tmp_path, monkeypatch):
         assert folder.changes == ()
 
 
+@pytest.mark.parametrize(("key", "value"), [("packages", [1]), ("settings", "x")])
+def test_damaged_environments_are_refused(key, value, tmp_path, entrance):
+    open_run(str(tmp_path), CONFIG).close()
+    env = json.loads((tmp_path / "env.json").read_text())
+    env["starts"][-1][key] = value
+    (tmp_path / "env.json").write_text(json.dumps(env))
+    before = _tree(tmp_path)
+    assert f"env.json is damaged ({key}={value!r})" in _refused(entrance, str(tmp_path), CONFIG)
+    assert _tree(tmp_path) == before and not is_held(tmp_path)
+
+
 def test_fresh_takes_the_first_free_subfolder(tmp_path):
     open_run(str(tmp_path), CONFIG).close()
     (tmp_path / "fresh-2").mkdir()
