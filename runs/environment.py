@@ -29,7 +29,10 @@ SETTINGS = (
     "jax_threefry_partitionable",
 )
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-PARTS = ("asynchronous", "configs", "data", "models", "optim", "parallel", "reducers", "runs", "training")
+PARTS = (  # the packages that train.py imports, and those that they import
+    *("asynchronous", "configs", "data", "launch", "live", "models", "optim", "parallel", "reducers", "runs"),
+    "training",
+)
 
 
 def describe(*, devices: Sequence[str] = (), code: Code | None = None, data: str = "") -> dict[str, Any]:
