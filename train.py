@@ -350,7 +350,7 @@ def run(argv: Sequence[str]) -> int:
         folder.follow()
     for note in (*notes, *folder.changes):
         print(note, file=sys.stderr)
-    with folder, runs.keep_compiled(cache):
+    with folder, runs.keep_compiled(cache), contextlib.ExitStack() as stack:
         with refusing():
             summary = processes.from_first(lambda: folder.summary)
         if summary is not None:
@@ -358,7 +358,8 @@ def run(argv: Sequence[str]) -> int:
         else:
             with processes.together(ConfigError):
                 names = FLAGS.sink if folder.process == 0 else []
-                sinks = [runs.sinks.make(name, folder.path, config.to_dict()) for name in names]
+                made = (runs.sinks.make(name, folder.path, config.to_dict()) for name in names)
+                sinks = [stack.enter_context(contextlib.closing(sink)) for sink in made]
             if FLAGS.live:
                 summary = train_live(setup, layout, folder, sinks=sinks)
             else:

@@ -6,6 +6,9 @@ file and of itself, because Orbax restores flipped bits without an error.
     checkpoints/120/            the checkpoint of step 120: Orbax's files and manifest.json
     checkpoints/100.damaged/    a damaged checkpoint, moved aside; it is never deleted and never used
     checkpoints/.scratch/       checkpoints that are being written or deleted; emptied when a run starts
+
+A checkpoint is damaged if a file is missing or was read and is wrong. A file that cannot be read now, because a file
+server is away for example, says nothing about it: the error names the checkpoint, and nothing is moved.
 """
 
 import contextlib
@@ -17,7 +20,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +30,11 @@ from runs import files
 MANIFEST = "manifest.json"
 FORMAT = 2  # of the names in a state; raise it by one when a change of them makes older checkpoints unreadable
 _STEP = re.compile("0|[1-9][0-9]{,18}")  # the name of a checkpoint's folder
+_ASIDE = re.compile(rf"({_STEP.pattern})[.]damaged(-[0-9]+)?")  # that of a damaged one
+
+
+class DamageError(ValueError):
+    """A checkpoint is not as it was written."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,21 +63,31 @@ class CheckpointDirectory:
         return self.path / ".scratch"
 
     def clear_scratch(self) -> None:
-        """Empties the scratch folder, and creates it if it is missing."""
+        """Empties the scratch folder as far as it can, and creates it if it is missing."""
         shutil.rmtree(self.scratch, ignore_errors=True)
-        self.scratch.mkdir(parents=True)
+        self.scratch.mkdir(parents=True, exist_ok=True)
+
+    def name(self, step: int) -> str:
+        """Returns the name of a checkpoint in messages."""
+        return f"checkpoint {step} in {str(self.path)!r}"
 
     def steps(self) -> list[int]:
         """Returns the steps that have a checkpoint, oldest first."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(int(path.name) for path in self.path.iterdir() if _STEP.fullmatch(path.name))
-        return []
+        return sorted(int(name) for name in self._names(_STEP))
+
+    def damaged(self) -> list[str]:
+        """Returns the names of the folders of damaged checkpoints that were moved aside."""
+        return sorted(self._names(_ASIDE))
 
     def best_first(self) -> list[int]:
-        """Returns the steps whose checkpoints have the metric, best first; of equals, the earlier one first."""
+        """Returns the steps whose checkpoints have the metric, best first; of equals, the earlier one first.
+
+        Raises:
+          ValueError: in one line, if a manifest cannot be read.
+        """
         ranked = []
         for step in self.steps():
-            with contextlib.suppress(ValueError, KeyError):  # a damaged one is reported when it is restored
+            with contextlib.suppress(DamageError, KeyError):  # a damaged one is reported when it is restored
                 value = self.manifest(step)["metrics"][self.best_metric]
                 ranked.append((-value if self.best_mode == "max" else value, step))
         return [step for _, step in sorted(ranked)]
@@ -93,42 +112,49 @@ class CheckpointDirectory:
         files.write_atomically(folder / MANIFEST, files.to_json({**body, "sha256": _hash(body)}))
         os.rename(folder, self.path / str(step))
         files.sync(self.path)
-        self._prune()
+        with contextlib.suppress(OSError, ValueError):  # this checkpoint is saved; the next one tries again
+            self._prune()
 
     def manifest(self, step: int) -> dict[str, Any]:
         """Returns the content of a checkpoint's manifest.
 
         Raises:
-          ValueError: in a few words, if it is missing or damaged.
+          DamageError: in a few words, if it is missing or damaged.
+          ValueError: in one line, if it cannot be read.
         """
+        with self._reading(step, MANIFEST):
+            content = (self.path / str(step) / MANIFEST).read_bytes()
         try:
-            body = files.from_json((self.path / str(step) / MANIFEST).read_bytes())
+            body = files.from_json(content)
             claimed = body.pop("sha256")
-        except FileNotFoundError:
-            raise ValueError(f"{MANIFEST} is missing") from None
-        except (OSError, ValueError, KeyError, AttributeError, TypeError):
-            raise ValueError(f"{MANIFEST} is not readable") from None
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise DamageError(f"{MANIFEST} is not readable") from None
         if claimed != _hash(body):
-            raise ValueError(f"{MANIFEST} was changed")
+            raise DamageError(f"{MANIFEST} was changed")
         if not {"metrics", "leaves", "files"} <= body.keys():
-            raise ValueError(f"{MANIFEST} is not a checkpoint manifest")
+            raise DamageError(f"{MANIFEST} is not a checkpoint manifest")
         if body.get("step", step) != step:
-            raise ValueError(f"{MANIFEST} is that of step {body['step']}; the folder was renamed or copied")
+            raise DamageError(f"{MANIFEST} is that of step {body['step']}; the folder was renamed or copied")
         return body
 
     def find_damage(self, step: int) -> str | None:
-        """Returns a few words that name the first damaged file, or None if every bit is as it was written."""
+        """Returns a few words that name the first damaged file, or None if every bit is as it was written.
+
+        Raises:
+          ValueError: in one line, if a file cannot be read.
+        """
         folder = self.path / str(step)
         try:
             for name, known in self.manifest(step)["files"].items():
-                path = folder / name
-                if not path.is_file():
-                    return f"{name} is missing"
-                if (size := path.stat().st_size) != known["bytes"]:
-                    return f"{name} has {size} bytes instead of {known['bytes']}"
-                if files.sha256(path) != known["sha256"]:
-                    return f"the content of {name} was changed"
-        except (ValueError, OSError) as error:
+                with self._reading(step, name):
+                    found = os.stat(folder / name)
+                    if not stat.S_ISREG(found.st_mode):
+                        return f"{name} is not a file"
+                    if found.st_size != known["bytes"]:
+                        return f"{name} has {found.st_size} bytes instead of {known['bytes']}"
+                    if files.sha256(folder / name) != known["sha256"]:
+                        return f"the content of {name} was changed"
+        except DamageError as error:
             return str(error)
         return None
 
@@ -137,10 +163,13 @@ class CheckpointDirectory:
 
         A damaged checkpoint is reported and, with access "write", moved aside. One that a run has removed meanwhile is
         not whole, and is not reported.
+
+        Raises:
+          ValueError: in one line, if a file cannot be read.
         """
         damage = self.find_damage(step)
         if damage is not None and os.path.lexists(self.path / str(step)):
-            line = f"checkpoint {step} in {str(self.path)!r} is damaged and not used: {damage}"
+            line = f"{self.name(step)} is damaged and not used: {damage}"
             if self.access == "write":
                 names = itertools.chain([f"{step}.damaged"], (f"{step}.damaged-{n}" for n in itertools.count(2)))
                 aside = next(name for name in names if not (self.path / name).exists())
@@ -149,6 +178,23 @@ class CheckpointDirectory:
             self.report(line)
         return damage is None
 
+    def _names(self, pattern: re.Pattern[str]) -> list[str]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return [path.name for path in self.path.iterdir() if pattern.fullmatch(path.name)]
+        return []
+
+    @contextlib.contextmanager
+    def _reading(self, step: int, name: str) -> Iterator[None]:
+        """Turns an OSError into a DamageError if the file is not there, and else into a ValueError of one line."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise DamageError(f"{name} is missing") from None
+        except (NotADirectoryError, IsADirectoryError, ValueError):  # another kind of file, or no name of one
+            raise DamageError(f"{name} is not readable") from None
+        except OSError as error:
+            raise ValueError(f"{self.name(step)} cannot be read: {name}: {error.strerror or error}") from error
+
     def _prune(self) -> None:
         """Removes the checkpoints that are neither among the last ones nor the best."""
         steps = self.steps()
@@ -156,7 +202,7 @@ class CheckpointDirectory:
             # The rename comes first: a kill while files are being deleted must not leave half a checkpoint.
             doomed = self.scratch / f"deleted-{step}"
             os.rename(self.path / str(step), doomed)
-            shutil.rmtree(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)  # the next start clears the scratch folder
 
 
 def _hash(body: Mapping[str, Any]) -> str:

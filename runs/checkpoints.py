@@ -81,6 +81,10 @@ class Checkpoints:
         """Returns the newest step that has a checkpoint, damaged or not; None without any."""
         return max(self.steps(), default=None)
 
+    def damaged(self) -> list[str]:
+        """Returns the names of the folders of damaged checkpoints that were moved aside."""
+        return self._directory.damaged()
+
     def save(self, step: int, tree: Any, *, metrics: Mapping[str, float] | None = None) -> None:
         """Saves a state in the background, after waiting for the save before and for a copy of the state.
 
@@ -159,8 +163,8 @@ class Checkpoints:
           The step, and the tree with numpy arrays as leaves; None if there is no undamaged checkpoint.
 
         Raises:
-          ValueError: in one line, if the checkpoint does not fit `abstract_tree` or was written by an earlier
-            version of the program, or if the step that was asked for is missing or damaged.
+          ValueError: in one line, if the checkpoint cannot be read, does not fit `abstract_tree` or was written by an
+            earlier version of the program, or if the step that was asked for is missing or damaged.
         """
         self.wait()
         parts = (part,) if isinstance(part, str) else part
@@ -213,9 +217,11 @@ class Checkpoints:
         if isinstance(which, int):
             step = which
             if step not in self.steps():
-                raise ValueError(f"{self._name(step)} is missing; the steps with a checkpoint are {self.steps()}")
+                raise ValueError(
+                    f"{self._directory.name(step)} is missing; the steps with a checkpoint are {self.steps()}"
+                )
             if (damage := self._directory.find_damage(step)) is not None:
-                raise ValueError(f"{self._name(step)} is damaged: {damage}")
+                raise ValueError(f"{self._directory.name(step)} is damaged: {damage}")
         else:
             steps = self.steps()[::-1] if which == "latest" else self._directory.best_first()
             step = next((step for step in steps if self._directory.is_whole(step)), None)
@@ -224,8 +230,8 @@ class Checkpoints:
         manifest = self._directory.manifest(step)
         if manifest.get("format", 1) < FORMAT:
             raise ValueError(
-                f"{self._name(step)} was written by an earlier version of this program, and cannot be read by "
-                "this one; start over with --fresh, or use another --workdir"
+                f"{self._directory.name(step)} was written by an earlier version of this program, and cannot be "
+                "read by this one; start over with --fresh, or use another --workdir"
             )
         saved = manifest["leaves"]
         prefixes = [part and f"{part}/" for part in parts]
@@ -233,7 +239,7 @@ class Checkpoints:
         _check_fits(
             {name: leaf for name, leaf in saved.items() if name.startswith(prefix)},
             {prefix + name: _describe(leaf) for name, leaf in leaves.items()},
-            where=self._name(step),
+            where=self._directory.name(step),
         )
         return step, prefix
 
@@ -250,7 +256,7 @@ class Checkpoints:
             with _quiet_orbax():
                 return {**example, **self._open().restore(self._directory.path / str(step), args=arguments)}
         except Exception as error:  # its files are as they were written, but another release of Orbax wrote them
-            raise ValueError(f"{self._name(step)} cannot be read: {files.reason(error)}") from error
+            raise ValueError(f"{self._directory.name(step)} cannot be read: {files.reason(error)}") from error
 
     def _finish(self, step: int, leaves: Mapping, metrics: Mapping | None, quiet: contextlib.ExitStack) -> None:
         """Waits for Orbax, then puts the checkpoint in its place; runs in the background."""
@@ -281,9 +287,6 @@ class Checkpoints:
             folder = self._directory.path
             reason = files.reason(error) if folder.is_dir() else f"{str(folder)!r} was moved or removed"
             raise files.SaveError(f"checkpoint {step} could not be saved: {reason}") from error
-
-    def _name(self, step: int) -> str:
-        return f"checkpoint {step} in {str(self._directory.path)!r}"
 
 
 def flatten(tree: Any) -> dict[str, Any]:

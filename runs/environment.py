@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,10 @@ SETTINGS = (
     "jax_threefry_partitionable",
 )
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-PARTS = ("asynchronous", "configs", "data", "models", "optim", "parallel", "reducers", "runs", "training")
+PARTS = (  # the packages that train.py imports, and those that they import
+    *("asynchronous", "configs", "data", "launch", "live", "models", "optim", "parallel", "reducers", "runs"),
+    "training",
+)
 
 
 def describe(*, devices: Sequence[str] = (), code: Code | None = None, data: str = "") -> dict[str, Any]:
@@ -98,7 +101,7 @@ def read_starts(workdir: str, path: Path) -> list[dict[str, Any]]:
     starts = [] if env is None else env.get("starts")
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
         raise ValueError(f"workdir={workdir!r}: env.json is damaged (no list of starts); mend it, or {way_out}")
-    for key, is_whole in (("resolved", _is_resolved), ("code", _is_code), ("data", lambda value: type(value) is str)):
+    for key, is_whole in _WHOLE.items():
         for value in (start[key] for start in starts if key in start):
             if not is_whole(value):
                 raise ValueError(f"workdir={workdir!r}: env.json is damaged ({key}={value!r}); mend it, or {way_out}")
@@ -112,6 +115,16 @@ def _is_resolved(value: Any) -> bool:
 def _is_code(value: Any) -> bool:
     files = value.values() if isinstance(value, dict) else [None]
     return all(isinstance(file, dict) and all(isinstance(x, str) for x in file.values()) for file in files)
+
+
+_WHOLE: Mapping[str, Callable[[Any], bool]] = {
+    "resolved": _is_resolved,
+    "code": _is_code,
+    "data": lambda value: isinstance(value, str),
+    "packages": lambda value: isinstance(value, dict),
+    "settings": lambda value: isinstance(value, dict),
+}
+"""Key of a start -> whether its value is one that this program writes."""
 
 
 def settings() -> dict[str, Any]:

@@ -202,13 +202,13 @@ def _open(
             resolved = next((start["resolved"] for start in starts if "resolved" in start), None) or resolve()
             now = {**environment.describe(devices=devices, code=code, data=data), "resolved": resolved}
             now["config"] = identity.fingerprint(config)
+            changes = environment.changes(starts[-1], now) if starts else ()
+            if accepted := environment.changed_code(starts, code):
+                changes += (f"{', '.join(accepted)} changed since the last start, which was accepted",)
             files.write_atomically(path / "env.json", files.to_json({"starts": [*starts, now]}))
         except BaseException:
             os.close(held)
             raise
-    changes = environment.changes(starts[-1], now) if starts else ()
-    if accepted := environment.changed_code(starts, code):
-        changes += (f"{', '.join(accepted)} changed since the last start, which was accepted",)
     return Folder(path=path, state=state, changes=changes, lock=held, resolved=resolved)
 
 
@@ -289,24 +289,18 @@ def _one_line(workdir: str) -> Iterator[None]:
 
 
 def _try_to_write(workdir: str, path: Path) -> None:
-    """Creates and removes the folders that are missing, or a temporary one if none is."""
+    """Creates the folders that are missing in a temporary one, so that no other run meets them, and removes it."""
     chain = [path.absolute(), *path.absolute().parents]
     nearest = next(folder for folder in chain if os.path.lexists(folder))
     if not nearest.is_dir():
         raise ValueError(f"workdir={workdir!r}: {str(nearest)!r} is not a folder")
-    made: list[str] = []
     try:
-        for folder in chain[: chain.index(nearest)][::-1]:
-            os.mkdir(folder)
-            made.append(str(folder))
-        made.append(tempfile.mkdtemp(prefix=".try-", dir=chain[0]))
+        with tempfile.TemporaryDirectory(prefix=".try-", dir=nearest, ignore_cleanup_errors=True) as trial:
+            for folder in chain[: chain.index(nearest)][::-1]:
+                os.mkdir(trial / folder.relative_to(nearest))
     except OSError as error:
         verb = "written" if nearest == chain[0] else f"made in {str(nearest)!r}"
         raise ValueError(f"workdir={workdir!r}: cannot be {verb}: {error.strerror}") from error
-    finally:
-        for name in made[::-1]:
-            with contextlib.suppress(OSError):  # it is not empty, because another run has just begun in it
-                os.rmdir(name)
 
 
 def _check_kinds(workdir: str, path: Path) -> None:

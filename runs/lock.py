@@ -3,7 +3,10 @@
 import errno
 import fcntl
 import os
+import time
 from pathlib import Path
+
+_LOOK_SECONDS = 0.1  # longer than a look of `check` takes, which keeps a run from taking the lock
 
 
 def take(workdir: str, path: Path) -> int:
@@ -16,7 +19,7 @@ def take(workdir: str, path: Path) -> int:
     """
     lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        _flock(workdir, lock)
+        _flock(workdir, lock, fcntl.LOCK_EX, seconds=_LOOK_SECONDS)
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     except BaseException:
@@ -34,24 +37,30 @@ def is_in_place(lock: int, path: Path) -> bool:
 
 
 def check(workdir: str, path: Path) -> None:
-    """Raises ValueError as ``take`` does; keeps no lock."""
+    """Raises ValueError as ``take`` does; keeps no lock. Those that look at once do not take each other for a run."""
     try:
         lock = os.open(path / "lock", os.O_RDWR)
     except FileNotFoundError:
         return
     try:
-        _flock(workdir, lock)
+        _flock(workdir, lock, fcntl.LOCK_SH)
     finally:
         os.close(lock)
 
 
-def _flock(workdir: str, lock: int) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            raise
-        pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
-        raise ValueError(
-            f"workdir={workdir!r}: in use by another run (process {pid}); stop that one, or use another --workdir"
-        ) from None
+def _flock(workdir: str, lock: int, kind: int, *, seconds: float = 0.0) -> None:
+    """Locks an open file, and tries it again for some seconds."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+        if time.monotonic() >= end:
+            break
+        time.sleep(seconds / 10)
+    pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+    raise ValueError(
+        f"workdir={workdir!r}: in use by another run (process {pid}); stop that one, or use another --workdir"
+    )

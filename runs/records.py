@@ -15,6 +15,7 @@ power cut. It is called before each checkpoint, so that the records always reach
 [{'kind': 'train', 'step': 2, 'loss': 0.5}, {'kind': 'train', 'step': 3, 'loss': nan}]
 """
 
+import contextlib
 import io
 import json
 import os
@@ -72,7 +73,7 @@ class Records:
         self.lost_steps = _lost(kept, logged_steps)
         """The steps whose records are missing, unless an earlier start has noted the gap."""
         events = [] if tensorboard is None else [_Events(tensorboard, resume_step=resume_step)]
-        self._sinks: list[Sink] = [*events, *sinks]
+        self._sinks: list[Sink] = [*sinks, *events]  # on a full disk, the last one misses a record
         with files.saving(path):
             self._file = self._open()
         if self.lost_steps:
@@ -105,24 +106,30 @@ class Records:
         self._sync()
 
     def close(self) -> None:
-        """Makes all records survive a power cut, and closes; a second call does nothing."""
+        """Makes all records survive a power cut, and closes file and sinks, also those after one that fails.
+
+        A second call does nothing.
+        """
         if not self._file.closed:
-            try:
-                self._sync()
-            finally:
-                with files.saving(self._path):
-                    self._file.close()
+            with contextlib.ExitStack() as stack:
                 for sink in self._sinks:
-                    sink.close()
+                    stack.callback(sink.close)
+                stack.callback(self._close_file)
+                self._sync()
 
     def _open(self) -> io.FileIO:
         return open(self._path, "a+b", buffering=0)
 
-    def _sync(self) -> None:
+    def _close_file(self) -> None:
         with files.saving(self._path):
-            os.fsync(self._file.fileno())
-        for sink in self._sinks:
-            sink.flush()
+            self._file.close()
+
+    def _sync(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for sink in self._sinks:
+                stack.callback(sink.flush)
+            with files.saving(self._path):
+                os.fsync(self._file.fileno())
 
     def _keep_in_place(self) -> None:
         if not os.path.lexists(self._path):  # the open file still has its content

@@ -5,6 +5,7 @@ and writes the records of later steps again, with the same step: a sink should l
 its kind and step. A sink may fail; the run goes on, and metrics.jsonl has every record.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,19 +36,24 @@ class GuardedSink:
 
     Args:
       sink: the sink.
-      report: called with a line at its first error, and with their number at the end.
+
+    Attributes:
+      report: called with a line at its first error, and with their number at the end; prints to stderr at first.
 
     >>> class Broken:
     ...     def append(self, record):
     ...         raise OSError("no route to host")
-    >>> sink = GuardedSink(Broken(), report=print)
+    >>> sink = GuardedSink(Broken())
+    >>> sink.report = print
     >>> sink.append({"kind": "train", "step": 1})
     sink Broken: append failed (OSError: no route to host); the run goes on, and metrics.jsonl has every record
     """
 
-    def __init__(self, sink: Sink, *, report: Callable[[str], None]):
-        self._sink, self._report = sink, report
+    def __init__(self, sink: Sink):
+        self.report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
+        self._sink = sink
         self._num_failed = 0
+        self._is_closed = False
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Hands a copy of the record on."""
@@ -57,9 +63,13 @@ class GuardedSink:
         self._try("flush")
 
     def close(self) -> None:
+        """Closes the sink; a second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._try("close")
         if self._num_failed > 1:
-            self._report(f"sink {self._name}: {self._num_failed} calls failed; metrics.jsonl has every record")
+            self.report(f"sink {self._name}: {self._num_failed} calls failed; metrics.jsonl has every record")
 
     def _try(self, method: str, *arguments: Any) -> None:
         try:
@@ -69,11 +79,18 @@ class GuardedSink:
             if self._num_failed == 1:
                 reason = f"{type(error).__name__}: {files.reason(error)}"
                 way = "the run goes on, and metrics.jsonl has every record"
-                self._report(f"sink {self._name}: {method} failed ({reason}); {way}")
+                self.report(f"sink {self._name}: {method} failed ({reason}); {way}")
 
     @property
     def _name(self) -> str:
         return type(self._sink).__name__
+
+
+def guard(sink: Sink, *, report: Callable[[str], None]) -> GuardedSink:
+    """Guards a sink, unless it is guarded already, and hands its errors to ``report``."""
+    guarded = sink if isinstance(sink, GuardedSink) else GuardedSink(sink)
+    guarded.report = report
+    return guarded
 
 
 def find(name: str) -> MakeSink:
@@ -90,7 +107,7 @@ def find(name: str) -> MakeSink:
         raise ConfigError(f"sink={name!r}: {error}") from None
 
 
-def make(name: str, folder: Path, config: dict[str, Any]) -> Sink:
+def make(name: str, folder: Path, config: dict[str, Any]) -> GuardedSink:
     """Makes a sink for a run.
 
     Raises:
@@ -105,4 +122,4 @@ def make(name: str, folder: Path, config: dict[str, Any]) -> Sink:
     missing = [method for method in ("append", "flush", "close") if not callable(getattr(sink, method, None))]
     if missing:
         raise ConfigError(f"sink={name!r}: {type(sink).__name__} has no method {missing[0]}")
-    return sink
+    return GuardedSink(sink)

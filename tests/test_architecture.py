@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from runs import environment
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 Sources = dict[str, str]  # path from the root -> text
 
@@ -259,6 +261,18 @@ def levels_of(graph: dict[str, set[str]]) -> list[set[str]]:
     for room in order(rooms):
         level[room] = 1 + max((level[below] for below in rooms[room]), default=-1)
     return [{room for room in level if level[room] == number} for number in range(1 + max(level.values()))]
+
+
+def test_the_hash_of_the_code_sees_every_room_that_a_run_imports(tmp_path):
+    rooms: set[str] = set()
+    while (more := FIRST_PARTY["train"].union(*(FIRST_PARTY[room] for room in rooms))) != rooms:
+        rooms = more
+    hashes = {environment.code(tmp_path)}
+    for room in rooms:
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "one.py").touch()
+        hashes.add(environment.code(tmp_path))
+    assert len(hashes) == 1 + len(rooms) > 8
 
 
 def test_few_rooms_on_few_levels_and_no_circle_of_files():

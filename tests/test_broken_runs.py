@@ -181,14 +181,41 @@ def run(stopped, tmp_path):
     return pathlib.Path(shutil.copytree(stopped, tmp_path / "run"))
 
 
-def test_a_truncated_checkpoint_is_passed_over(run, stopped, uninterrupted, capsys):
-    newest = max(int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdecimal())
-    victim = max((p for p in (run / f"checkpoints/{newest}").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+def test_a_truncated_checkpoint_is_passed_over(uninterrupted, tmp_path, capsys):
+    run = pathlib.Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    (run / "DONE").unlink()
+    victim = max((p for p in (run / "checkpoints/120").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
     os.truncate(victim, victim.stat().st_size // 2)
     assert command(*digits(run)) == 0
     said = capsys.readouterr().err
-    assert f"checkpoint {newest}" in said and "bytes instead of" in said and f"moved to {newest}.damaged" in said
+    assert "checkpoint 120" in said and "bytes instead of" in said and "moved to 120.damaged" in said
+    assert "going on at step 100" in said
     assert_same_run(run, uninterrupted)
+
+
+def test_checkpoints_that_cannot_be_read_now_are_left_alone(run, uninterrupted, monkeypatch, capsys):
+    def away(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    before = contents(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sha256", away)
+        assert command(*digits(run)) == 2
+    one_line(capsys.readouterr().err, "checkpoint 100 in", "cannot be read", "Stale file handle")
+    assert {**contents(run), "env.json": before["env.json"]} == before
+    assert command(*digits(run)) == 0
+    assert_same_run(run, uninterrupted)
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_keeps_its_records(run, capsys):
+    for manifest in (run / "checkpoints").glob("*/manifest.json"):
+        manifest.unlink()
+    records = (run / "metrics.jsonl").read_bytes()
+    for _ in range(2):
+        assert command(*digits(run)) == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert "all its checkpoints are damaged" in last and "100.damaged" in last and "--fresh" in last
+        assert (run / "metrics.jsonl").read_bytes() == records
 
 
 @pytest.mark.parametrize("cut", [1, 0.5, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (2, 40))])

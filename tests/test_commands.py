@@ -164,7 +164,9 @@ def test_a_moment_that_must_not_be_cut_short_is_not(tmp_path):
 
 
 def test_a_signal_leaves_no_temporary_folder_behind(tmp_path):
-    interrupts = "import runs\nmake = tempfile.mkdtemp\ndef mkdtemp(**options):\n    path = make(**options)\n"
+    interrupts = (
+        "import runs\nmake = tempfile.mkdtemp\ndef mkdtemp(*given, **options):\n    path = make(*given, **options)\n"
+    )
     interrupts += "    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(0.5)\n    return path\n"
     opens = f"tempfile.mkdtemp = mkdtemp\nprint('ready')\nruns.open_run({str(tmp_path / 'a/b')!r}, {{}})\n"
     process = program(interrupts + opens)

@@ -164,6 +164,33 @@ def test_last_and_best_stay(tmp_path, accuracies, options, kept, best, opened):
     assert best is None if found is None else found[0] == best
 
 
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [((shutil, "rmtree"), [10, 40]), ((os, "rename"), [10, 20, 30, 40]), ((Path, "read_bytes"), [10, 20, 30, 40])],
+)
+def test_a_checkpoint_is_saved_even_if_older_ones_cannot_be_removed(where, kept, saved, opened, monkeypatch):
+    checkpoints, _ = opened(saved, keep_last=1)
+    works = getattr(*where)
+
+    def busy(path, *arguments, ignore_errors=False):
+        if "/40" in str(path):
+            return works(path, *arguments)
+        if ignore_errors:
+            return None
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, busy)
+        checkpoints.save(40, _state(40))
+        checkpoints.wait()
+        assert checkpoints.steps() == kept
+        if where[0] is shutil:
+            assert opened(saved)[0].steps() == kept, "another start, which cannot empty the scratch folder"
+    checkpoints.save(50, _state(50))
+    checkpoints.wait()
+    assert checkpoints.steps() == [10, 50] and checkpoints.restore(_abstract(), which="best")[0] == 10
+
+
 def test_senseless_retention_is_refused(tmp_path):
     with pytest.raises(ValueError, match="keep_last=0: must be at least 1"):
         Checkpoints(tmp_path, keep_last=0)
@@ -261,6 +288,27 @@ def test_all_damaged(saved, opened):
     checkpoints, lines = opened(saved)
     assert checkpoints.restore(_abstract()) is None
     assert [line.split()[1] for line in lines] == ["30", "20", "10"] and checkpoints.steps() == []
+
+
+@pytest.mark.parametrize(
+    ("where", "name"), [((Path, "read_bytes"), MANIFEST), ((files, "sha256"), "_CHECKPOINT_METADATA")]
+)
+@pytest.mark.parametrize("which", ["latest", "best", 30])
+def test_an_error_of_reading_is_no_damage(where, name, which, saved, opened, monkeypatch):
+    def away(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    checkpoints, lines = opened(saved)
+    before = _contents(saved)
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, away)
+        with pytest.raises(
+            ValueError, match=rf"^checkpoint [13]0 in .* cannot be read: {name}: Stale file h"
+        ) as caught:
+            checkpoints.restore(_abstract(), which=which)
+    assert "\n" not in str(caught.value) and lines == []
+    assert _contents(saved) == before
+    assert checkpoints.restore(_abstract(), which=which)[0] == (10 if which == "best" else 30)
 
 
 def test_damaged_best_gives_way_to_the_next_best(saved, opened):

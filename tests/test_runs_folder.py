@@ -1,17 +1,19 @@
 """A folder holds one experiment, run by one process; what is refused is refused in one line and leaves no trace."""
 
+import fcntl
 import json
 import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
 import pytest
 
 from runs import environment, lock
-from runs.folder import check_workdir, open_run
+from runs.folder import check_workdir, is_held, open_run
 from runs.identity import differences
 
 CONFIG = {"seed": 0, "reducer": {"name": "mean"}, "data": {"name": "digits", "dir": "/a"}, "sizes": (3, 4)}
@@ -142,6 +144,17 @@ def test_settings_that_change_numbers_are_noted(tmp_path, monkeypatch):
         assert folder.changes == ()
 
 
+@pytest.mark.parametrize(("key", "value"), [("packages", [1]), ("settings", "x")])
+def test_damaged_environments_are_refused(key, value, tmp_path, entrance):
+    open_run(str(tmp_path), CONFIG).close()
+    env = json.loads((tmp_path / "env.json").read_text())
+    env["starts"][-1][key] = value
+    (tmp_path / "env.json").write_text(json.dumps(env))
+    before = _tree(tmp_path)
+    assert f"env.json is damaged ({key}={value!r})" in _refused(entrance, str(tmp_path), CONFIG)
+    assert _tree(tmp_path) == before and not is_held(tmp_path)
+
+
 def test_fresh_takes_the_first_free_subfolder(tmp_path):
     open_run(str(tmp_path), CONFIG).close()
     (tmp_path / "fresh-2").mkdir()
@@ -203,6 +216,27 @@ def test_second_run_is_refused_until_the_first_lets_go(tmp_path, entrance):
             result.close()
 
 
+def test_a_look_at_the_lock_is_no_run(tmp_path, monkeypatch):
+    """Experiments ask whether a run has its folder just when another process asks, or when the run begins."""
+    open_run(str(tmp_path), CONFIG).close()
+    looking = os.open(tmp_path / "lock", os.O_RDWR)
+    flock = fcntl.flock
+
+    def looks(lock, kind):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        flock(lock, kind)
+        found.append(is_held(tmp_path))
+
+    found = []
+    monkeypatch.setattr(fcntl, "flock", looks)
+    assert not is_held(tmp_path) and found == [False]
+    flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda _: flock(looking, fcntl.LOCK_UN))
+    with open_run(str(tmp_path), CONFIG):
+        assert is_held(tmp_path)
+    os.close(looking)
+
+
 def test_lock_ends_with_a_killed_process(tmp_path, entrance):
     program = (
         "import sys; from runs.folder import open_run; "
@@ -233,6 +267,24 @@ def test_config_written_between_look_and_lock_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "take", take_late)
     assert "seed=1 in the folder, 0 now" in _refused(open_run, str(tmp_path / "w"), {"seed": 0})
     open_run(str(tmp_path / "w"), {"seed": 1}).close()  # the refused one let go of the lock
+
+
+def test_runs_that_begin_together_below_a_missing_folder(tmp_path, entrance, monkeypatch):
+    """Others begin whenever the first one makes a folder, to try whether it can write or to stay."""
+    mkdir, others = os.mkdir, iter("bcd")
+
+    def make_late(path, *arguments, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "mkdir", mkdir)
+            if other := next(others, None):
+                check_workdir(str(tmp_path / "out" / other), CONFIG)
+                open_run(str(tmp_path / "out" / other), CONFIG).close()
+        mkdir(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "mkdir", make_late)
+    if (result := entrance(str(tmp_path / "out" / "a"), CONFIG)) is not None:
+        result.close()
+    assert {"b", "c"} <= {path.name for path in (tmp_path / "out").iterdir()} <= {*"abcd"}
 
 
 def test_a_finished_run_keeps_its_summary_even_of_a_diverged_one(tmp_path):

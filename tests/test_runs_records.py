@@ -1,5 +1,6 @@
 """Records: after any kill and resume, none missing and none twice."""
 
+import errno
 import json
 import math
 import os
@@ -174,6 +175,45 @@ def test_tensorboard_gets_numbers_alone(tmp_path):
         values = {tag: value for _, tag, value in _shown(_events(tmp_path / "tb"))}  # on disk after a flush
     assert values.keys() == {"train/loss", "train/wall_seconds", "train/big", "train/nan", "train/count"}
     assert math.isnan(values["train/nan"]) and values["train/big"] == math.inf
+
+
+class Kept:
+    """A sink that notes its calls."""
+
+    def __init__(self):
+        self.calls = []
+
+    def append(self, record):
+        self.calls.append(record["step"])
+
+    def flush(self):
+        self.calls.append("flush")
+
+    def close(self):
+        self.calls.append("close")
+
+
+@pytest.mark.parametrize("method", ["flush", "close", "write_event"])
+def test_sinks_are_served_even_if_tensorboard_has_no_space(method, tmp_path, monkeypatch):
+    from tensorboardX.event_file_writer import EventsWriter
+
+    def full(*arguments):
+        works(*arguments)
+        if error := next(errors, None):
+            raise error
+
+    works, errors, kept = (
+        getattr(EventsWriter, method),
+        iter([OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]),
+        Kept(),
+    )
+    records = Records(tmp_path / "metrics.jsonl", tensorboard=tmp_path / "tensorboard", sinks=[kept])
+    monkeypatch.setattr(EventsWriter, method, full)
+    with pytest.raises(SaveError, match="tensorboard' could not be saved: No space left"), records:
+        records.append(_record(1))
+    assert kept.calls == [1, "flush", "close"]
+    records.close()
+    assert kept.calls[-2:] == ["flush", "close"], "once"
 
 
 def test_a_tensorboard_folder_that_cannot_be_is_named(tmp_path):

@@ -1,6 +1,8 @@
 """Sinks of one's own: they get every record, and whatever they do, no run ends and no record is lost."""
 
+import errno
 import functools
+import os
 import pathlib
 import signal
 import sys
@@ -11,6 +13,7 @@ from absl.testing import flagsaver
 
 import runs
 import train
+from runs import files
 from tests.stepper import after_each_call
 from tests.test_train import signal_at
 
@@ -97,6 +100,22 @@ def test_a_signal_closes_the_sink(my_sinks, tmp_path, monkeypatch):
         after_each_call(patch, functools.partial(signal_at, number=7, name="SIGTERM"))
         assert command(f"--workdir={tmp_path}/run", "--sink=my_sinks:Kept") == 128 + signal.SIGTERM
     assert (tmp_path / "run" / "calls.txt").read_text().splitlines()[-1] == "close"
+
+
+@pytest.mark.parametrize("refused", ["checkpoint", "sink"])
+def test_a_run_that_is_refused_closes_its_sinks_once(refused, my_sinks, tmp_path, monkeypatch, capsys):
+    def away(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    run = (f"--workdir={tmp_path}/run", "--config.train_steps=10")
+    assert command(*run) == 0
+    (tmp_path / "run" / "DONE").unlink()
+    if refused == "checkpoint":
+        monkeypatch.setattr(files, "sha256", away)
+    more = ["--sink=my_sinks:Closed"] if refused == "sink" else []
+    assert command(*run, "--sink=my_sinks:Kept", *more) == 2
+    assert {"checkpoint": "Stale file handle", "sink": "no key"}[refused] in capsys.readouterr().err
+    assert (tmp_path / "run" / "calls.txt").read_text().splitlines() == ["init 10", "close"]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,13 @@ def restore(
     return Restored(step, layout.put(found["state"], STATE_AXES), counters.restored(found["counters"]))
 
 
+def check_none_damaged(checkpoints: runs.Checkpoints, folder: pathlib.Path) -> None:
+    """Refuses to start a run over whose checkpoints were all damaged, because that would empty its records."""
+    if damaged := processes.from_first(checkpoints.damaged):
+        names = ", ".join(damaged)
+        raise ConfigError(f"workdir={str(folder)!r}: all its checkpoints are damaged ({names}); --fresh starts over")
+
+
 def abstract(setup: TrainSetup, *, sharding: Any = None) -> dict[str, Any]:
     """Returns the shapes of what ``save`` saves.
 

@@ -54,7 +54,7 @@ class MetricLogger:
             self._records = runs.Records(
                 folder.metrics,
                 tensorboard=folder.tensorboard,
-                sinks=[runs.GuardedSink(sink, report=self.message) for sink in sinks],
+                sinks=[runs.sinks.guard(sink, report=self.message) for sink in sinks],
                 resume_step=start or None,
                 logged_steps=[*range(setup.log_every, start + 1, setup.log_every), *last],
             )

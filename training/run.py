@@ -68,6 +68,8 @@ class Run:
             stack.callback(self._dataset.close)
             self._checkpoints = stack.enter_context(state_checkpoints.open_checkpoints(self._setup, self._folder.path))
             self._restored = state_checkpoints.restore(self._setup, self._layout, self._checkpoints)
+            if self._restored is None:
+                state_checkpoints.check_none_damaged(self._checkpoints, self._folder.path)
             counters = state_checkpoints.initial_counters(self._setup)
             if self._restored is not None:
                 self.step, _, counters = self._restored
