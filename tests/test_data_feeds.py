@@ -110,6 +110,13 @@ def test_starts_anywhere_and_again(placement):
             assert len(feeding_threads()) <= 1
 
 
+@pytest.mark.parametrize("placement", ["device", "stream"])
+def test_a_process_may_have_nothing_to_do_in_a_call(placement):
+    with make(placement, (2, 2), workers=slice(4, 8)) as feeds:
+        idle = np.array([[0, 1, 2, 3, -1, -1, -1, -1]])
+        assert jax.tree.map(np.shape, feeds.at(idle)) == jax.tree.map(np.shape, at(feeds, 0))
+
+
 def test_batch_indices_wrap():
     with make("device", (2, 2)) as feeds:
         before, after = at(feeds, 2**30 - 1, 4), at(feeds, 2**30, 4)
