@@ -42,6 +42,18 @@ def task_on(images, **kwargs):
     return tasks.make("classification", model=models.make("softmax", sizes=data["sizes"]), **data, **kwargs)
 
 
+def test_a_model_for_other_sizes_is_no_model_of_the_task():
+    softmax = models.make("softmax", sizes={"num_classes": 4})
+    transformer = models.make("transformer", sizes={"vocab_size": 4}, num_layers=1, width=4, num_heads=1)
+    tokens = {"tokens": jax.ShapeDtypeStruct((6,), jnp.int32)}
+    for task, message in (
+        (tasks.make("classification", model=softmax, **inputs.images((2, 2, 1), num_classes=3)), r"\(1, 4\).*\(1, 3\)"),
+        (tasks.causal_lm(model=transformer, example=tokens, sizes={"vocab_size": 3}), r"\(1, 5, 4\).*\(1, 5, 3\)"),
+    ):
+        with pytest.raises(tasks.MisfitError, match=f"returns {message}"):
+            jax.eval_shape(task.init, jax.random.key(0))
+
+
 def test_sums_are_exact_for_any_split_and_padding():
     images = jax.random.normal(jax.random.key(0), (7, 2, 2, 1))
     labels = jnp.array([0, 1, 2, 0, 1, 2, 0])

@@ -16,6 +16,7 @@ from training.setup import make_setup
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 LATE = "--config.arrivals.name=lognormal"
+BYTES = "--config=configs/shakespeare.py:smoke --config.data.source=pydoc"
 
 # flags -> what the line must name. `{tmp}` is an empty folder, `{file}` a file.
 BROKEN = {
@@ -79,6 +80,17 @@ BROKEN = {
     "--config.accumulation.name=local_steps --config.accumulation.count=2": "needs config.reducer_on='updates'",
     "--config.accumulation.name=local_steps": "config.accumulation.count: missing",
     "--config.communication.name=half --config.reducer.name=sign_majority": "needs a homogeneous reducer",
+    "--config.model.name=pixelcnn": (
+        "config.model.name='pixelcnn': does not suit config.task.name='classification': PixelCNN returns (1, 8, 8, 1, "
+        "256), must be (1, 10)"
+    ),
+    "--dry_run --config.model.name=pixelcnn": "config.model.name='pixelcnn': does not suit config.task.name",
+    f"{BYTES} --config.model.name=bert_mini": (
+        "config.model.name='bert_mini': does not suit config.task.name='causal_lm': BertMini cannot take its inputs"
+    ),
+    f"{BYTES} --config.model.name=transformer --config.data.form=masked --config.task.name=masked_lm": (
+        "config.model.name='transformer': does not suit config.task.name='masked_lm': Transformer cannot take its"
+    ),
     # time
     "--config.reducer.name=backup_workers --config.reducer.num_required=6": "config.arrivals.name='none'",
     "--config.reducer.name=stale --config.reducer.delay_steps=1 --config.reducer.combine=dynamic_backup_workers": (
