@@ -268,6 +268,24 @@ def test_the_rate_of_an_update_is_that_of_the_given_step(name):
     assert asked == ({7, 8} if name.startswith("schedule_free") else {7})
 
 
+DIVIDES = {"name": "dadapt_adamw", "learning_rate": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        (DIVIDES, "name='dadapt_adamw': needs a config.schedule that begins above 0, as polynomial_warmup$"),
+        ({**DIVIDES, "name": "prodigy"}, "name='prodigy': needs .* above 0, .*, or safeguard_warmup=True$"),
+        ({**CHAIN, "transforms": ({"name": "prodigy"},)}, r"transforms\[0\].name='prodigy': needs a config.schedule"),
+    ],
+)
+def test_a_first_rate_of_0_is_refused_where_the_estimate_divides_by_it(block, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        optimizers.make(block, learning_rate=lambda step: jnp.float32(step))
+    optimizers.make(block, learning_rate=lambda step: jnp.float32(step + 1))
+    optimizers.make({**DIVIDES, "name": "prodigy", "safeguard_warmup": True}, learning_rate=lambda step: 0.0 * step)
+
+
 def test_betas_are_a_tuple_in_their_range():
     prodigy = {"name": "prodigy", "learning_rate": 1.0}
     whole, other = (second_update({**prodigy, **betas}, rate=1.0) for betas in ({}, {"betas": [0.0, 0.5]}))

@@ -76,6 +76,9 @@ BROKEN = {
     "--config.model.dtype=float64": "one of 'float32', 'bfloat16', 'float16'",
     "--config.optimizer.accumulator_dtype=float33": "config.optimizer.accumulator_dtype='float33'",
     # blocks that do not go together
+    "--config.optimizer.name=prodigy --config.optimizer.learning_rate=1": (
+        "config.optimizer.name='prodigy': needs a config.schedule that begins above 0"
+    ),
     "--config.accumulation.count=3": "config.accumulation.count=3: must divide config.batch_size_per_worker=16",
     "--config.accumulation.name=local_steps --config.accumulation.count=2": "needs config.reducer_on='updates'",
     "--config.accumulation.name=local_steps": "config.accumulation.count: missing",
