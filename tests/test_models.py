@@ -28,6 +28,14 @@ def test_parameter_count(name):
     assert f"{COUNTS[name]:,}" in models.MODELS.find(name).__doc__
 
 
+@pytest.mark.parametrize("name", ["lenet5", "mnist_cnn"])
+def test_smallest_image(name):
+    model = models.make(name, sizes={"num_classes": 10})
+    with pytest.raises(ValueError, match=r"^image=9x3: .* at least 4x4 pixels"):
+        jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 9, 3, 1)))
+    jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4, 4, 1)))
+
+
 @pytest.mark.parametrize("size", [28, 7])
 def test_max_pool_equals_flax(size):
     image = jax.random.normal(jax.random.key(0), (2, size, size, 3))
