@@ -169,6 +169,7 @@ BROKEN = {
     "--config.optimizer.momentum=1.5": "config.optimizer.momentum=1.5",
     "--config.schedule.warmup_fraction=2": "config.schedule.warmup_fraction=2.0",
     "--config.task.label_smoothing=inf": "config.task.label_smoothing=inf",
+    "--config.train_epochs=1e9": "config.train_epochs=1000000000.0: is 1.12e+10 steps of which 11.2 are an epoch",
     "--config.ema_decay=1": "config.ema_decay=1.0",
     "--config.clip_norm=0": "config.clip_norm=0.0",
     "--config.schedule.name=staircase --config.schedule.every_epochs=1e-9": "every_epochs=1e-09: drops more than 1000",
