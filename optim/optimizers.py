@@ -148,8 +148,9 @@ INTERVALS: dict[str, str] = {
     **dict.fromkeys(("weight_decay", "weight_decay_rate"), "[0, inf)"),
 }
 
-# Where a name has a range of its own: a schedule-free optimizer divides by b1.
+# Where a name has a range of its own: a schedule-free optimizer divides by b1, and adagrad_norm by a root of beta.
 INTERVALS_OF: dict[str, dict[str, str]] = {
+    "adagrad_norm": {"beta": "(0, inf)"},
     "schedule_free_adamw": {"b1": "(0, 1)"},
     "schedule_free_sgd": {"b1": "(0, 1)"},
 }

@@ -200,6 +200,7 @@ REFUSED = [
     ({"name": "muon", "learning_rate": 0.1, "ns_steps": 0}, r"ns_steps=0: must be int in \[1, inf\)"),
     ({"name": "schedule_free_sgd", "learning_rate": 0.1, "b1": 0.0}, r"b1=0.0: must be float in \(0, 1\)"),
     ({"name": "schedule_free_sgd", "learning_rate": 0.1, "warmup_steps": 9}, "warmup_steps: unknown key"),
+    ({"name": "adagrad_norm", "learning_rate": 0.1, "beta": 0.0}, r"beta=0.0: must be float in \(0, inf\)"),
     ({"name": "momo", "learning_rate": 0.1}, "name='momo': needs the value of the loss"),
     ({"name": "sophia", "learning_rate": 0.1}, "name='sophia': evaluates the loss"),
     ({**CHAIN}, "transforms: missing"),
