@@ -85,10 +85,11 @@ def _topics() -> list[str]:
 def _files(source: str, directory: str) -> Corpus:
     key = f"data.source={source!r}"
     folder = tfds_sets.data_directory(directory) if directory else ""
-    pattern = os.path.join(folder, os.path.expanduser(source))
+    source = os.path.expanduser(source)
     try:
-        paths = [Path(pattern)]
-        if glob.has_magic(pattern):
+        paths = [Path(folder, source)]
+        if re.search(r"[*?]", source):  # a bracket is a character as any other
+            pattern = os.path.join(glob.escape(folder), source.replace("[", "[[]"))
             paths = [Path(path) for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
         status = [path.stat() for path in paths]
         for path in paths:

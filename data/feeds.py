@@ -136,7 +136,7 @@ class Feeds:
         index = np.zeros((len(batch_index), self._order.batch_size), np.int32)
         needed = np.flatnonzero(batch_index >= 0)
         breaks = np.flatnonzero(np.diff(batch_index[needed]) != 1) + 1
-        for run in np.split(needed, breaks) if len(needed) else []:  # one lookup for each run of consecutive batches
+        for run in filter(len, np.split(needed, breaks)):  # one lookup for each run of consecutive batches
             index[run] = self._order.indices(int(batch_index[run[0]]), num_batches=len(run))
         feed = {"batch_index": (batch_index % BATCH_INDEX_MODULUS).astype(np.uint32).reshape(shape)}
         if self._streamed is None:

@@ -30,8 +30,7 @@ class LeNet5(nn.Module):
 
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:
-        x = max_pool_2x2(nn.relu(lane_convolution.Conv(32, (5, 5), dtype=self.dtype)(image)))  # (B, H/2, W/2, 32)
-        x = max_pool_2x2(nn.relu(lane_convolution.Conv(64, (5, 5), dtype=self.dtype)(x)))  # (B, H/4, W/4, 64)
+        x = _pooled_twice(image, dtype=self.dtype)  # (B, H/4, W/4, 64)
         x = nn.relu(nn.Dense(512, dtype=self.dtype)(x.reshape(x.shape[0], -1)))  # (B, 512)
         x = nn.Dropout(self.dropout_rate, deterministic=deterministic)(x)
         return nn.Dense(self.num_classes, dtype=self.dtype)(x)  # (B, C)
@@ -57,7 +56,15 @@ class MnistCNN(nn.Module):
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:
         del deterministic
-        x = max_pool_2x2(nn.relu(lane_convolution.Conv(32, (5, 5), dtype=self.dtype)(image)))  # (B, H/2, W/2, 32)
-        x = max_pool_2x2(nn.relu(lane_convolution.Conv(64, (5, 5), dtype=self.dtype)(x)))  # (B, H/4, W/4, 64)
+        x = _pooled_twice(image, dtype=self.dtype)  # (B, H/4, W/4, 64)
         x = nn.relu(lane_convolution.Conv(64, (3, 3), dtype=self.dtype)(x))  # (B, H/4, W/4, 64)
         return nn.Dense(self.num_classes, dtype=self.dtype)(x.reshape(x.shape[0], -1))  # (B, C)
+
+
+def _pooled_twice(image: jax.Array, *, dtype: str) -> jax.Array:
+    """Returns what both models begin with, inside of either: conv 5x5x32, ReLU, pool 2; conv 5x5x64, ReLU, pool 2."""
+    height, width = image.shape[1:3]
+    if min(height, width) < 4:
+        raise ValueError(f"image={height}x{width}: two poolings need at least 4x4 pixels")
+    x = max_pool_2x2(nn.relu(lane_convolution.Conv(32, (5, 5), dtype=dtype)(image)))  # (B, H/2, W/2, 32)
+    return max_pool_2x2(nn.relu(lane_convolution.Conv(64, (5, 5), dtype=dtype)(x)))  # (B, H/4, W/4, 64)

@@ -21,7 +21,7 @@ class Dropout(nn.Module):
     still follow from the key alone, by the same generator, threefry, and lanes and devices have no part in them.
 
     Args:
-      rate: Share p that is dropped, to the nearest multiple of 2^-16.
+      rate: Share p that is dropped, to the nearest multiple of 2^-16 below 1.
       deterministic: True drops nothing.
 
     Reference: Srivastava et al., "Dropout", 2014; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
@@ -37,7 +37,7 @@ class Dropout(nn.Module):
 
     @property
     def _threshold(self) -> int:
-        return round(self.rate * _RESOLUTION)
+        return min(round(self.rate * _RESOLUTION), _RESOLUTION - 1)  # a rate below 1 keeps some
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -34,18 +34,20 @@ def first_step_at(epochs: float, *, steps_per_epoch: float) -> int:
     >>> first_step_at(1.1, steps_per_epoch=10), first_step_at(2, steps_per_epoch=46.875)
     (11, 94)
     """
-    return _whole(min(epochs * steps_per_epoch, MAX_STEPS + 1.0))
+    return min(_whole(min(epochs * steps_per_epoch, 2.0**32)), MAX_STEPS + 1)  # an infinity is no int
 
 
 def duration(key: str, *, steps: int | None, epochs: float | None, steps_per_epoch: float) -> int | None:
     """Returns the length `key` in steps, given in steps or in epochs; None if it is given as neither.
+
+    Epochs that are longer than MAX_STEPS are MAX_STEPS.
 
     Raises:
         ValueError: if it is given as both.
     """
     if steps is not None and epochs is not None:
         raise ValueError(f"{key}={steps}, {in_epochs(key)}={epochs}: give one")
-    return steps if epochs is None else first_step_at(epochs, steps_per_epoch=steps_per_epoch)
+    return steps if epochs is None else min(first_step_at(epochs, steps_per_epoch=steps_per_epoch), MAX_STEPS)
 
 
 def in_epochs(key: str) -> str:
@@ -155,7 +157,7 @@ def staircase(
         given = f"every_epochs={every_epochs}" if every_steps is None else f"every_steps={every_steps}"
         raise ValueError(f"{given}: drops more than {MAX_DROPS} times in the {total_steps} steps of the run")
     drops = np.arange(1, int(total_steps / every) + 2)
-    boundaries = np.array([min(_whole(drop * every), MAX_STEPS) for drop in drops.tolist()])
+    boundaries = np.array([_whole(drop * every) for drop in drops.tolist()])
     return _drops(boundaries, factors=np.float64(decay_factor) ** np.arange(len(drops) + 1))
 
 
@@ -221,5 +223,5 @@ def _warmup_then(decay: Callable[[jax.Array], jax.Array], *, warmup: int, total_
 
 def _drops(boundaries: np.ndarray, *, factors: np.ndarray) -> optax.Schedule:
     """Returns factors[k] where k boundaries are at or before the step: a table, exact to the last digit of float32."""
-    first, table = boundaries.astype(np.int32), factors.astype(np.float32)
+    first, table = np.minimum(boundaries, MAX_STEPS).astype(np.int32), factors.astype(np.float32)
     return lambda step: jnp.asarray(table)[jnp.searchsorted(jnp.asarray(first), step, side="right")]

@@ -148,11 +148,15 @@ INTERVALS: dict[str, str] = {
     **dict.fromkeys(("weight_decay", "weight_decay_rate"), "[0, inf)"),
 }
 
-# Where a name has a range of its own: a schedule-free optimizer divides by b1.
+# Where a name has a range of its own: a schedule-free optimizer divides by b1, and adagrad_norm by a root of beta.
 INTERVALS_OF: dict[str, dict[str, str]] = {
+    "adagrad_norm": {"beta": "(0, inf)"},
     "schedule_free_adamw": {"b1": "(0, 1)"},
     "schedule_free_sgd": {"b1": "(0, 1)"},
 }
+
+# Optimizers that divide by the sum of the rates so far, each with the flag by which it does without; "" for none.
+DIVIDE_BY_RATES: dict[str, str] = {"dadapt_adamw": "", "prodigy": "safeguard_warmup"}
 
 # Parameters that `config.schedule` takes care of, or the program; and trees whose annotations look like numbers.
 LEFT_OUT = {
@@ -189,6 +193,14 @@ def _takes_rate(function: Callable) -> bool:
     return "learning_rate" in inspect.signature(function).parameters
 
 
+def _check_first_rate(name: str, *, learning_rate: optax.ScalarOrSchedule, **options: Any) -> None:
+    """Raises ValueError if the first update has the rate 0, which makes such an optimizer's estimate NaN."""
+    flag = DIVIDE_BY_RATES[name]
+    if callable(learning_rate) and learning_rate(0) == 0 and not options.get(flag):
+        remedy = f", or {flag}=True" if flag else ""
+        raise ValueError(f"name={name!r}: needs a config.schedule that begins above 0, as polynomial_warmup{remedy}")
+
+
 def _configurable(function: Callable) -> Callable[..., optax.GradientTransformationExtraArgs] | None:
     """Returns the function as a config calls it; None if it makes no transformation, or takes more than a config holds.
 
@@ -209,6 +221,8 @@ def _configurable(function: Callable) -> Callable[..., optax.GradientTransformat
 
     @functools.wraps(function)
     def build(**arguments: Any) -> optax.GradientTransformationExtraArgs:
+        if function.__name__ in DIVIDE_BY_RATES:
+            _check_first_rate(function.__name__, **arguments)
         for key in filter(signatures.takes_mask, schema):
             if arguments.pop(key, "all") == "weights":
                 arguments[key] = weights_mask

@@ -34,7 +34,8 @@ UNFIT: dict[str, str] = {
 INTERVALS: dict[str, str] = {
     **dict.fromkeys(("decay_rate", "power", "exponent", "div_factor", "final_div_factor"), "(0, inf)"),
     **dict.fromkeys(("value", "init_value", "peak_value", "end_value"), "[0, inf)"),
-    **dict.fromkeys(("alpha", "pct_start", "pct_final"), "[0, 1]"),
+    **dict.fromkeys(("alpha", "pct_final"), "[0, 1]"),
+    "pct_start": "[0, 1)",
 }
 
 
@@ -136,6 +137,8 @@ def _configurable(function: Callable[..., optax.Schedule]) -> Callable[..., opta
             given[name] = factors.duration(name, steps=keys[name], epochs=epochs, steps_per_epoch=steps_per_epoch)
             if given[name] == 0 and name not in _MAY_BE_0:
                 raise ValueError(f"{factors.in_epochs(name)}={epochs}: must be at least a step")
+        if keys.get("pct_start", 0) >= keys.get("pct_final", 1):  # optax would leave the peak out
+            raise ValueError(f"pct_start={keys['pct_start']}: must be below pct_final={keys['pct_final']}")
         return function(**keys | _lengths(given, total_steps=total_steps))
 
     given = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ("total_steps", "steps_per_epoch")]

@@ -249,6 +249,12 @@ def test_a_loop_over_blocks_compiles_one(name):
     assert products(2, "off") < products(4, "off")
 
 
+def test_dropout_of_a_rate_near_1_keeps_some():
+    drop = Dropout(1 - 2**-24, deterministic=False)
+    y = drop.apply({}, jnp.ones((2**20,)), rngs={"dropout": jax.random.key(0)})
+    assert set(np.unique(y)) == {0.0, 2.0**16}
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.4])
 def test_dropout_keeps_the_mean_and_its_share(rate):
     x = jnp.full((64, 1001), 2.0)

@@ -28,6 +28,14 @@ def test_parameter_count(name):
     assert f"{COUNTS[name]:,}" in models.MODELS.find(name).__doc__
 
 
+@pytest.mark.parametrize("name", ["lenet5", "mnist_cnn"])
+def test_smallest_image(name):
+    model = models.make(name, sizes={"num_classes": 10})
+    with pytest.raises(ValueError, match=r"^image=9x3: .* at least 4x4 pixels"):
+        jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 9, 3, 1)))
+    jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4, 4, 1)))
+
+
 @pytest.mark.parametrize("size", [28, 7])
 def test_max_pool_equals_flax(size):
     image = jax.random.normal(jax.random.key(0), (2, size, size, 3))
@@ -40,6 +48,18 @@ def test_max_pool_equals_flax(size):
 def task_on(images, **kwargs):
     data = inputs.images(images.shape[1:], num_classes=3)
     return tasks.make("classification", model=models.make("softmax", sizes=data["sizes"]), **data, **kwargs)
+
+
+def test_a_model_for_other_sizes_is_no_model_of_the_task():
+    softmax = models.make("softmax", sizes={"num_classes": 4})
+    transformer = models.make("transformer", sizes={"vocab_size": 4}, num_layers=1, width=4, num_heads=1)
+    tokens = {"tokens": jax.ShapeDtypeStruct((6,), jnp.int32)}
+    for task, message in (
+        (tasks.make("classification", model=softmax, **inputs.images((2, 2, 1), num_classes=3)), r"\(1, 4\).*\(1, 3\)"),
+        (tasks.causal_lm(model=transformer, example=tokens, sizes={"vocab_size": 3}), r"\(1, 5, 4\).*\(1, 5, 3\)"),
+    ):
+        with pytest.raises(tasks.MisfitError, match=f"returns {message}"):
+            jax.eval_shape(task.init, jax.random.key(0))
 
 
 def test_sums_are_exact_for_any_split_and_padding():

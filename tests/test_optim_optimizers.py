@@ -200,6 +200,7 @@ REFUSED = [
     ({"name": "muon", "learning_rate": 0.1, "ns_steps": 0}, r"ns_steps=0: must be int in \[1, inf\)"),
     ({"name": "schedule_free_sgd", "learning_rate": 0.1, "b1": 0.0}, r"b1=0.0: must be float in \(0, 1\)"),
     ({"name": "schedule_free_sgd", "learning_rate": 0.1, "warmup_steps": 9}, "warmup_steps: unknown key"),
+    ({"name": "adagrad_norm", "learning_rate": 0.1, "beta": 0.0}, r"beta=0.0: must be float in \(0, inf\)"),
     ({"name": "momo", "learning_rate": 0.1}, "name='momo': needs the value of the loss"),
     ({"name": "sophia", "learning_rate": 0.1}, "name='sophia': evaluates the loss"),
     ({**CHAIN}, "transforms: missing"),
@@ -266,6 +267,24 @@ def test_the_rate_of_an_update_is_that_of_the_given_step(name):
         _, state = optimizer.update(tree(1), schedules.at_step(state, jnp.int32(7)), tree(0))
     # A schedule-free optimizer weighs the average by the rate of the step after.
     assert asked == ({7, 8} if name.startswith("schedule_free") else {7})
+
+
+DIVIDES = {"name": "dadapt_adamw", "learning_rate": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        (DIVIDES, "name='dadapt_adamw': needs a config.schedule that begins above 0, as polynomial_warmup$"),
+        ({**DIVIDES, "name": "prodigy"}, "name='prodigy': needs .* above 0, .*, or safeguard_warmup=True$"),
+        ({**CHAIN, "transforms": ({"name": "prodigy"},)}, r"transforms\[0\].name='prodigy': needs a config.schedule"),
+    ],
+)
+def test_a_first_rate_of_0_is_refused_where_the_estimate_divides_by_it(block, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        optimizers.make(block, learning_rate=lambda step: jnp.float32(step))
+    optimizers.make(block, learning_rate=lambda step: jnp.float32(step + 1))
+    optimizers.make({**DIVIDES, "name": "prodigy", "safeguard_warmup": True}, learning_rate=lambda step: 0.0 * step)
 
 
 def test_betas_are_a_tuple_in_their_range():

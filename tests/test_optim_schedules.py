@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from optim import schedules
+from optim import factors, schedules
 from reducers import registry
 
 RUN = {"total_steps": 10, "steps_per_epoch": 5.0}
@@ -151,6 +151,17 @@ def test_epochs_that_are_whole_in_decimals_are_whole_in_steps():
     assert table({"name": "steps", "at_epochs": (1.11,)}, (11, 12), steps_per_epoch=10.0) == pytest.approx([1, 0.1])
 
 
+@pytest.mark.parametrize("epochs", [1e9, 1e300])
+def test_a_length_past_all_counts_of_steps_is_one_more(epochs):
+    assert factors.first_step_at(epochs, steps_per_epoch=1e9) == factors.MAX_STEPS + 1
+
+
+def test_lengths_past_all_counts_of_steps_are_never_over():
+    dropped = table({"name": "steps", "at_epochs": (2.0, 1e12)}, (9, 10, 2**31 - 2))
+    assert dropped == pytest.approx([1, 0.1, 0.1])
+    assert table({"name": "linear_schedule", "transition_epochs": 1e12}, (7,)) == [1]
+
+
 def test_rate_of_the_first_update_is_factor_of_zero():
     factor = schedules.make({"name": "warmup_linear", "warmup_steps": 2}, **RUN)
     optimizer, params = optax.sgd(factor), jnp.zeros(())
@@ -175,6 +186,9 @@ REFUSED = [
     ({"name": "cosine_decay_schedule", "decay_steps": 0}, "decay_steps=0: must be int in "),
     ({"name": "cosine_decay_schedule", "decay_steps": 2.5}, "decay_steps=2.5: must be int in "),
     ({"name": "exponential_decay"}, "decay_rate: missing"),
+    ({"name": "cosine_onecycle_schedule", "pct_start": 1.0}, r"pct_start=1.0: must be float in \[0, 1\)"),
+    ({"name": "linear_onecycle_schedule", "pct_start": 0.9}, "pct_start=0.9: must be below pct_final=0.85"),
+    ({"name": "linear_onecycle_schedule", "pct_final": 0.3}, "pct_start=0.3: must be below pct_final=0.3"),
     ({"name": "linear_schedule", "transition_begin": 10}, "transition_steps=None: nothing of the 10 steps is left"),
     ({"name": "warmup_cosine_decay_schedule"}, "warmup_steps=None, warmup_epochs=None: give one"),
     ({"name": "warmup_cosine_decay_schedule", "warmup_steps": 10}, "warmup_steps=10: must be below decay_steps=10"),

@@ -16,6 +16,7 @@ from training.setup import make_setup
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 LATE = "--config.arrivals.name=lognormal"
+BYTES = "--config=configs/shakespeare.py:smoke --config.data.source=pydoc"
 
 # flags -> what the line must name. `{tmp}` is an empty folder, `{file}` a file.
 BROKEN = {
@@ -75,10 +76,24 @@ BROKEN = {
     "--config.model.dtype=float64": "one of 'float32', 'bfloat16', 'float16'",
     "--config.optimizer.accumulator_dtype=float33": "config.optimizer.accumulator_dtype='float33'",
     # blocks that do not go together
+    "--config.optimizer.name=prodigy --config.optimizer.learning_rate=1": (
+        "config.optimizer.name='prodigy': needs a config.schedule that begins above 0"
+    ),
     "--config.accumulation.count=3": "config.accumulation.count=3: must divide config.batch_size_per_worker=16",
     "--config.accumulation.name=local_steps --config.accumulation.count=2": "needs config.reducer_on='updates'",
     "--config.accumulation.name=local_steps": "config.accumulation.count: missing",
     "--config.communication.name=half --config.reducer.name=sign_majority": "needs a homogeneous reducer",
+    "--config.model.name=pixelcnn": (
+        "config.model.name='pixelcnn': does not suit config.task.name='classification': PixelCNN returns (1, 8, 8, 1, "
+        "256), must be (1, 10)"
+    ),
+    "--dry_run --config.model.name=pixelcnn": "config.model.name='pixelcnn': does not suit config.task.name",
+    f"{BYTES} --config.model.name=bert_mini": (
+        "config.model.name='bert_mini': does not suit config.task.name='causal_lm': BertMini cannot take its inputs"
+    ),
+    f"{BYTES} --config.model.name=transformer --config.data.form=masked --config.task.name=masked_lm": (
+        "config.model.name='transformer': does not suit config.task.name='masked_lm': Transformer cannot take its"
+    ),
     # time
     "--config.reducer.name=backup_workers --config.reducer.num_required=6": "config.arrivals.name='none'",
     "--config.reducer.name=stale --config.reducer.delay_steps=1 --config.reducer.combine=dynamic_backup_workers": (
@@ -154,6 +169,7 @@ BROKEN = {
     "--config.optimizer.momentum=1.5": "config.optimizer.momentum=1.5",
     "--config.schedule.warmup_fraction=2": "config.schedule.warmup_fraction=2.0",
     "--config.task.label_smoothing=inf": "config.task.label_smoothing=inf",
+    "--config.train_epochs=1e9": "config.train_epochs=1000000000.0: is 1.12e+10 steps of which 11.2 are an epoch",
     "--config.ema_decay=1": "config.ema_decay=1.0",
     "--config.clip_norm=0": "config.clip_norm=0.0",
     "--config.schedule.name=staircase --config.schedule.every_epochs=1e-9": "every_epochs=1e-09: drops more than 1000",

@@ -74,6 +74,15 @@ def test_short_files_are_cut_at_an_end_of_line(content, tmp_path):
     assert train + test == content and train.strip() and test.strip() and train.endswith("\n")
 
 
+@pytest.mark.parametrize("source", ["a.txt", "?.txt"])
+def test_brackets_in_the_name_of_a_folder_are_no_pattern(source, tmp_path):
+    (tmp_path / "set[1]").mkdir()
+    (tmp_path / "set[1]" / "a.txt").write_text("one\ntwo\n")
+    wanted = {"train": ["one\n"], "test": ["two\n"]}
+    assert corpora.open_corpus(source, directory=str(tmp_path / "set[1]")).read() == wanted
+    assert corpora.open_corpus(f"set[1]/{source}").read() == wanted
+
+
 def test_many_files_are_documents_in_the_order_of_their_names(tmp_path):
     (tmp_path / "texts" / "99.txt").mkdir(parents=True)  # a folder is no document
     for i in range(23):

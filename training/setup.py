@@ -296,8 +296,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
     loss_scale = make_loss_scale(config)
     worker_optimizer, optimizer = make_optimizers(config, learning_rate=learning_rate, loss_scale=loss_scale)
     micro_batches, num_local_steps = accumulation_of(config)
-    with in_block("model"):
-        params = jax.eval_shape(task.init, jax.random.key(0))[0]
+    params = init_shapes(config, task)
     check_metrics(config, params, reducer=reducer)
     check_average(config, params, worker_optimizer=worker_optimizer, optimizer=optimizer)
     return TrainSetup(
@@ -331,6 +330,16 @@ def make_task(config: ConfigDict, *, source: Source) -> tasks.Task:
         model = models.make(**config.model, sizes=source.info.sizes)
     with in_block("task"):
         return tasks.make(**config.task, model=model, example=example_inputs(source.info), sizes=source.info.sizes)
+
+
+def init_shapes(config: ConfigDict, task: tasks.Task) -> Any:
+    """Returns the shapes of a model's parameters; raises ConfigError if the task cannot train it."""
+    with in_block("model"):
+        try:
+            return jax.eval_shape(task.init, jax.random.key(0))[0]
+        except tasks.MisfitError as error:
+            where = f"name={config.model.name!r}: does not suit config.task.name={config.task.name!r}"
+            raise ValueError(f"{where}: {error}") from None
 
 
 def example_inputs(info: Info) -> dict[str, jax.ShapeDtypeStruct]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import jax
 from flax import linen as nn
 
-from models.tasks.base import Batch, Sums, Task
+from models.tasks.base import Batch, MisfitError, Sums, Task
 from models.tasks.causal_lm import causal_lm
 from models.tasks.classification import classification
 from models.tasks.density import density
@@ -15,6 +15,7 @@ from reducers.registry import Registry
 __all__ = [
     "TASKS",
     "Batch",
+    "MisfitError",
     "Sums",
     "Task",
     "causal_lm",

@@ -4,11 +4,13 @@ Losses and metrics are sums with a count, so that reductions over workers and ma
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
 from flax import linen as nn
+from jax import numpy as jnp
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, jax.Array]
@@ -38,10 +40,32 @@ class Task(NamedTuple):
     chance: float | None = None
 
 
-@functools.partial(jax.jit, static_argnums=0)  # so a model is traced once, even if its shapes are needed often
-def begin(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> tuple[Any, Any]:
-    """Returns a model's initial parameters and its other collections."""
-    variables = dict(model.init(key, *inputs))
+class MisfitError(ValueError):
+    """A task cannot train this model."""
+
+
+# A model is traced once, even if its shapes are needed often.
+@functools.partial(jax.jit, static_argnums=0, static_argnames="output")
+def begin(model: nn.Module, key: jax.Array, *inputs: jax.Array, output: Any = None) -> tuple[Any, Any]:
+    """Returns a model's initial parameters and its other collections.
+
+    Args:
+      model: The model.
+      key: A random key.
+      inputs: Inputs of the model.
+      output: The shape that the task needs of the output, or a tuple of the shapes of several; None for any.
+
+    Raises:
+      MisfitError: If the model does not take these inputs, or gives another output.
+    """
+    try:
+        inspect.signature(type(model).__call__).bind(model, *inputs)
+    except TypeError as error:
+        raise MisfitError(f"{type(model).__name__} cannot take its inputs: {error}") from None
+    found, variables = model.init_with_output(key, *inputs)
+    if output is not None and (shape := jax.tree.map(jnp.shape, found)) != output:
+        raise MisfitError(f"{type(model).__name__} returns {shape}, must be {output}")
+    variables = dict(variables)
     return variables.pop("params"), variables
 
 

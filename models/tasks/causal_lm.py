@@ -36,7 +36,8 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
         raise ValueError("name='causal_lm': needs data of running text, at least 2 tokens an example")
 
     def init(key: jax.Array):
-        return begin(model, key, jnp.zeros((1, example["tokens"].size - 1), jnp.int32))
+        tokens = jnp.zeros((1, example["tokens"].size - 1), jnp.int32)
+        return begin(model, key, tokens, output=(*tokens.shape, sizes["vocab_size"]))
 
     def sums_of(logits: jax.Array, target: jax.Array, weight: jax.Array) -> Sums:
         counted = jnp.where(target == attention.PAD, 0, weight[:, None])  # (B, T)

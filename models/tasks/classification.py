@@ -42,10 +42,11 @@ def classification(
     """
     if not {"image", "label"} <= example.keys():
         raise ValueError("name='classification': needs data of images with labels")
-    image, ranked = example["image"], sizes["num_classes"] > 10
+    image, num_classes = example["image"], sizes["num_classes"]
+    ranked = num_classes > 10
 
     def init(key: jax.Array):
-        return begin(model, key, jnp.zeros((1, *image.shape), image.dtype))
+        return begin(model, key, jnp.zeros((1, *image.shape), image.dtype), output=(1, num_classes))
 
     def cross_entropy(logits: jax.Array, batch: Batch, smoothing: float) -> jax.Array:
         target = optax.smooth_labels(jax.nn.one_hot(batch["label"], logits.shape[-1]), smoothing)  # (B, C)
@@ -74,4 +75,4 @@ def classification(
         names = {"loss": "loss", "accuracy": "correct", **({"top_5_accuracy": "correct_5"} if ranked else {})}
         return {name: sums[total] / sums["count"] for name, total in names.items()}
 
-    return Task(init, loss, evaluate, metrics, ("accuracy", "max"), chance=1 / sizes["num_classes"])
+    return Task(init, loss, evaluate, metrics, ("accuracy", "max"), chance=1 / num_classes)
