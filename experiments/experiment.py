@@ -161,6 +161,7 @@ class Run:
       overrides: dotted key of the config -> value.
       flags: flags of train.py, such as num_devices.
       cost: duration relative to the experiment's other runs, from which the time left is predicted.
+      cores: how many CPU cores its process has, of those that it could have; None leaves it all.
     """
 
     labels: Mapping[str, Any]
@@ -168,6 +169,7 @@ class Run:
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     cost: float = 1.0
+    cores: int | None = None
 
     @property
     def name(self) -> str:

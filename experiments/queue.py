@@ -142,11 +142,12 @@ def execute(
             while free_cores and not ending and (run := _next(waiting, folders, active)) is not None:
                 waiting.remove(run)
                 folder, cores = folders[run], free_cores.pop()
+                allowed = sorted(cores)[: run.cores]
                 folder.mkdir(parents=True, exist_ok=True)
                 if rule and not (folder / RULE).exists():
                     run_folders.write_atomically(folder / RULE, json.dumps(rule).encode())
                 with open(folder / "output.log", "ab") as log:
-                    process = children.start(command(run, folder), output=log, environment=environment, cores=cores)
+                    process = children.start(command(run, folder), output=log, environment=environment, cores=allowed)
                 active.append(_Job(run, folder, process, cores))
             waiting = [run for run in waiting if results.state_of(folders[run]) != "finished"]  # by another queue
             if time.monotonic() - shown >= interval:
@@ -195,9 +196,9 @@ def _next(waiting: Sequence[Run], folders: dict[Run, Path], active: Sequence[_Jo
 
 
 def _divide_cores(jobs: int) -> list[frozenset[int]]:
-    """Divides the cores of this process among the jobs; empty sets if there is one job, or too few cores."""
+    """Divides the cores of this process among the jobs; empty sets, which stand for all, if there are too few."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if jobs == 1 or len(cores) < jobs:
+    if len(cores) < jobs:
         return [frozenset()] * jobs
     return [frozenset(cores[i::jobs]) for i in range(jobs)]
 

@@ -32,7 +32,9 @@ def labels_of(row: Row) -> dict[str, Any]:
 
 
 def run_of(row: Row) -> Run:
-    """Returns the run that a row records: all that its command needs.
+    """Returns the run that a row records: all that its command needs, and as many cores as it had.
+
+    The number of cores can change the order in which a CPU sums, and so the last bits.
 
     Raises:
       ValueError: one line, if the row records no flags.
@@ -40,10 +42,11 @@ def run_of(row: Row) -> Run:
     origin = row["origin"]
     if "flags" not in origin:
         raise ValueError(f"run={row['run']!r}: its row has no origin.flags; run and publish it again")
-    recorded = origin["config"]
+    recorded, cores = origin["config"], origin.get("cores")
     if "measure" in recorded:
-        return Run(labels=recorded["measure"])
-    return Run(labels=labels_of(row), spec=recorded["spec"], overrides=recorded["overrides"], flags=origin["flags"])
+        return Run(labels=recorded["measure"], cores=cores)
+    keys = {key: recorded[key] for key in ("spec", "overrides")}
+    return Run(labels=labels_of(row), **keys, flags=origin["flags"], cores=cores)
 
 
 def are_same(one: Row, other: Row) -> bool:

@@ -113,6 +113,13 @@ def test_runs_at_once_share_the_cores_out(tmp_path):
     assert first and second and not first & second and first | second == cores
 
 
+def test_a_run_has_as_many_cores_as_it_asks_for(tmp_path):
+    runs = [dataclasses.replace(run, cores=1) for run in made_up(1)]
+    queue.execute(runs, root=tmp_path, command=command(seconds=0))
+    (path,) = tmp_path.glob("*/cores")
+    assert json.loads(path.read_text()) == sorted(os.sched_getaffinity(0))[:1]
+
+
 def test_a_log_says_how_far_all_runs_are(tmp_path, capsys):
     queue.execute(made_up(2), root=tmp_path, command=at_once(failing={1}), title="mine")
     lines = capsys.readouterr().err.splitlines()
