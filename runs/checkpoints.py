@@ -138,7 +138,8 @@ class Checkpoints:
             self._background.shutdown()
             checkpointer, self._checkpointer = self._checkpointer, None
             if checkpointer is not None:
-                checkpointer.close()
+                with contextlib.suppress(Exception):  # the save that failed was waited for, and has named its reason
+                    checkpointer.close()
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -285,7 +286,10 @@ class Checkpoints:
             yield
         except Exception as error:
             folder = self._directory.path
-            reason = files.reason(error) if folder.is_dir() else f"{str(folder)!r} was moved or removed"
+            reason = (
+                files.reason(error).partition(" [")[0].rpartition('": ')[2]
+            )  # without TensorStore's paths and options
+            reason = reason if folder.is_dir() else f"{str(folder)!r} was moved or removed"
             raise files.SaveError(f"checkpoint {step} could not be saved: {reason}") from error
 
 

@@ -371,6 +371,17 @@ def test_no_checkpoint_is_in_place_before_its_manifest(tmp_path, opened):
     assert checkpoints.steps() == [1]
 
 
+def test_closing_raises_the_error_of_the_save_alone(tmp_path, opened, monkeypatch):
+    def fail(*arguments):
+        raise OSError("No space left on device")
+
+    checkpoints, _ = opened(tmp_path)
+    checkpoints.save(1, _state(1), metrics=Metrics(fail))
+    monkeypatch.setattr("orbax.checkpoint.AsyncCheckpointer.close", fail)  # as it does where its own threads failed
+    with pytest.raises(SaveError, match="checkpoint 1 could not be saved: No space left on device"):
+        checkpoints.close()
+
+
 def test_save_into_a_folder_that_went_away(tmp_path, opened):
     checkpoints, _ = opened(tmp_path / "c")
     checkpoints.save(1, _state(1))
