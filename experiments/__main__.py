@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns 0, 1 if a run failed or a row differs, 2 for bad input, or 128 + n after signal n."""
     try:
         return _main(sys.argv[1:] if argv is None else argv)
-    except ValueError as error:
+    except (ValueError, OSError, run_folders.SaveError) as error:
         print(f"experiments: {error}", file=sys.stderr)
         return 2
     except Interrupted as stopped:
@@ -224,7 +224,16 @@ def _run(given: argparse.Namespace, *, until: float) -> int:
 
 
 def _sweep_of(given: argparse.Namespace) -> Sweep:
-    """Returns the sweep that the arguments describe."""
+    """Returns the sweep that the arguments describe.
+
+    Raises:
+      ValueError: one line, for a key that is given twice or is not valid.
+    """
+    keys = [text.partition("=")[0] for text in (*given.grid, *given.zip, *given.draw, *given.set)]
+    if repeated := [key for key in keys if keys.count(key) > 1]:
+        raise ValueError(f"{repeated[0]}: is given twice; list its values in one place, as in {repeated[0]}=A,B")
+    if "seed" in keys and given.seeds > 1:
+        raise ValueError(f"seeds={given.seeds}: must be left out where the sweep sets seed")
     drawn = {key: str(law) for key, law in map(sweep.value_of, given.draw)}
     parts: list[Sequence[sweep.Point]] = []
     if given.grid:

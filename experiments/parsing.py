@@ -45,6 +45,8 @@ class ModelParser(Parser):
             for key in counts:
                 if getattr(arguments, key) < 1:
                     raise ValueError(f"{key}={getattr(arguments, key)}: must be at least 1")
+            if not 0 <= arguments.seed < 2**32:
+                raise ValueError(f"seed={arguments.seed}: must be in [0, 4294967295]")
             options = parse_options(rest)
             if "name" in options:
                 raise ValueError("name: is no option; --model names the arrival model")

@@ -47,7 +47,7 @@ class Plan:
       step_error: its standard error; 0 for a formula.
       steps: the number of steps to the target with N gradients per step; NaN where it is not known.
       score: the time of a step on N machines without backups over the time with them, times N / M. It is above 1 where
-        the backups save more time than they cost.
+        the backups save more time than they cost. Where machines differ, those without backups are the first N.
     """
 
     step_seconds: np.ndarray
@@ -161,7 +161,7 @@ def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
             return power_law(exponent, steps=steps, at=num_machines)
         with open(Path(text).expanduser(), newline="") as file:
             rows = {int(row["num_required"]): float(row["steps"]) for row in csv.DictReader(file)}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise ValueError(f"steps_to_target={text!r}: {allowed} ({error})") from None
     if not rows or min(rows) < 1 or not all(0 < steps < np.inf for steps in rows.values()):
         raise ValueError(f"steps_to_target={text!r}: {allowed}, numbers above 0")
@@ -202,7 +202,8 @@ def findings(plan: Plan, *, model: str) -> list[str]:
         theirs, source = PAPER_BEST[model, machines]
         verdict = "the same" if theirs == best else f"this plan misses it by {abs(best - theirs)}"
         lost = plan.target_seconds[theirs - 1] / plan.target_seconds[best - 1] - 1
-        lines.append(f"paper: {theirs} + {machines - theirs} ({source}): {verdict}; it takes {lost:.1%} longer here")
+        longer = f"it takes {lost:.1%} longer here" if np.isfinite(lost) else "its steps are not known here"
+        lines.append(f"paper: {theirs} + {machines - theirs} ({source}): {verdict}; {longer}")
     return lines
 
 

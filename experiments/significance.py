@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 ALPHA = 0.05
 POWER = 0.8
+_ROUNDING = 1e-12  # relative, of numbers that are equal but for rounding
 Side = Literal["greater", "less", "two-sided"]
 
 
@@ -92,6 +93,7 @@ def welch(
     _check(ours, theirs, compared=compared)
     difference = statistics.fmean(ours) - statistics.fmean(theirs)
     if _is_constant(ours, theirs):
+        difference = _without_rounding(difference, scale=ours[0])
         found = _without_spread(difference, side)
     else:
         found = _welch(ours, theirs, side=side, level=1 - ALPHA)
@@ -154,6 +156,7 @@ def paired(
     differences = [one - other for one, other in zip(ours, theirs, strict=True)]
     difference = statistics.fmean(differences)
     if _is_constant(differences):
+        difference = _without_rounding(difference, scale=ours[0])
         found = _without_spread(difference, side)
     else:
         result = stats.ttest_1samp(differences, 0.0, alternative=side)
@@ -241,6 +244,8 @@ def trend(rows: Sequence[Sequence[float]], *, compared: str, unit: str = "", dig
     """
     from scipy import stats
 
+    if any(math.isnan(value) for row in rows for value in row):  # an infinity may be that of a target never reached
+        raise TooFewRuns(f"{compared}: a value is not a number")
     ends = paired([row[-1] for row in rows], [row[0] for row in rows], compared=compared, side="greater")
     p = float(stats.page_trend_test(rows).pvalue)
     return dataclasses.replace(ends, method="Page's trend test", p=p, unit=unit, digits=digits)
@@ -305,7 +310,12 @@ def _check(*sides: Sequence[float], compared: str) -> None:
 
 def _is_constant(*sides: Sequence[float]) -> bool:
     """Returns whether the values of each side are equal, so that a t statistic does not exist."""
-    return all(max(values) - min(values) <= 1e-12 * max(1.0, abs(values[0])) for values in sides)
+    return all(max(values) - min(values) <= _ROUNDING * max(1.0, abs(values[0])) for values in sides)
+
+
+def _without_rounding(difference: float, *, scale: float) -> float:
+    """Returns 0 in place of a difference that is rounding alone, in numbers of this size."""
+    return difference if abs(difference) > _ROUNDING * max(1.0, abs(scale)) else 0.0
 
 
 def _without_spread(difference: float, side: Side) -> tuple[float, float, float]:

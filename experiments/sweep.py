@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import json
 import math
 import random
 import re
@@ -58,7 +59,8 @@ class Sweep:
             for seed in [own["seed"]] if "seed" in own else range(self.seeds):
                 labels = {**point, "seed": seed}
                 run = Run(labels=labels, spec=self.spec, overrides={**self.fixed, **labels}, flags=self.flags)
-                found.setdefault(run.name, self._on_validation_split(run))
+                run = self._on_validation_split(run)
+                found.setdefault(json.dumps(run.config, sort_keys=True), run)  # 1 and 1.0 are one point
         return list(found.values())
 
     def _on_validation_split(self, run: Run) -> Run:

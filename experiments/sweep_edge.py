@@ -9,7 +9,7 @@ from typing import Any
 from configs import flags as config_flags
 from configs import schema
 from experiments.experiment import Run
-from experiments.sweep_results import SweepResults
+from experiments.sweep_results import SweepResults, differ
 from reducers import registry
 
 HALVINGS = 6  # of a step beyond the edge that leaves what the key allows
@@ -37,7 +37,7 @@ def warnings(results: SweepResults) -> list[str]:
         following = next_value(values, allowed=functools.partial(registry.matches, annotation))
         if following is not None:
             end = "smallest" if best == min(tried) else "largest"
-            found.append(f"the best {key}, {best}, is the {end} that was tried; try {key}={following:g}, too")
+            found.append(f"the best {key}, {best}, is the {end} that was tried; try {key}={following}, too")
     return found
 
 
@@ -66,7 +66,7 @@ def next_value(values: Sequence[float], *, allowed: Callable[[float], bool] = la
     for halving in range(HALVINGS):
         value = edge + (beyond - edge) / 2**halving
         value = round(value) if whole else float(f"{value:.3g}")
-        if value != edge and allowed(value):
+        if (value - edge) * (beyond - edge) > 0 and allowed(value):
             return value
     return None
 
@@ -85,7 +85,7 @@ def _beside_best(results: SweepResults, key: str) -> list[Any]:
     assert results.best is not None
     best = results.best.point
     beside = [p for p in results.sweep.points if all(p.get(k) == best.get(k) for k in results.keys if k != key)]
-    return beside if len({repr(point.get(key)) for point in beside}) > 1 else list(results.sweep.points)
+    return beside if differ(point.get(key) for point in beside) else list(results.sweep.points)
 
 
 def _run_of_best(results: SweepResults) -> Run:

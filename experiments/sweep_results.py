@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments import rows as ask
@@ -74,7 +74,7 @@ class SweepResults:
     @functools.cached_property
     def keys(self) -> list[str]:
         """The keys in which the points differ."""
-        return [key for key in self.sweep.keys if len({repr(point.get(key)) for point in self.sweep.points}) > 1]
+        return [key for key in self.sweep.keys if differ(point.get(key) for point in self.sweep.points)]
 
     @functools.cached_property
     def quantities(self) -> list[str]:
@@ -130,6 +130,16 @@ class SweepResults:
 
     def _all(self, quantity: str) -> list[float]:
         return [ask.last(row, quantity) for row in self.rows]
+
+
+def differ(values: Iterable[Any]) -> bool:
+    """Returns whether some values are unequal.
+
+    >>> differ([1, 1.0]), differ([[1], [2]])
+    (False, True)
+    """
+    first, *others = values
+    return any(value != first for value in others)
 
 
 def in_words(point: Mapping[str, Any], keys: Sequence[str]) -> str:

@@ -177,6 +177,11 @@ def test_laws_of_single_times():
     assert (mean, median, tail) == (pytest.approx(1.5, rel=0.02), 1, pytest.approx(0.1, rel=0.03))
 
 
+def test_no_delay_is_still_a_time(monkeypatch):
+    monkeypatch.setattr(jax.random, "exponential", lambda key, shape: jnp.zeros(shape))  # once in 2^23 draws
+    assert (arrivals.make("shifted_exponential", shift_seconds=0.0)(jax.random.key(0), 0, 3) > 0).all()
+
+
 def test_slow_workers_stay_slow():
     seconds = arrivals.sample(
         arrivals.make("slow_workers", base="constant", num_slow=2, factor=3.0), KEY, num_workers=5, num_steps=3

@@ -94,6 +94,8 @@ BROKEN = {
     "--model=trace --path={csv}": "path=",
     "--model=constant --figure={csv}/x.png": "x.png",
     "--machines=3": "model",
+    "--model=constant --seed=4294967296": "seed=4294967296: must be in [0, 4294967295]",
+    "--model=constant --steps_to_target={long}": "columns num_required and steps",
 }
 
 
@@ -101,7 +103,8 @@ BROKEN = {
 def test_refused_in_one_line(flags, tmp_path, capsys):
     (tmp_path / "csv").write_text("n,steps\n1,2\n")
     (tmp_path / "far").write_text("num_required,steps\n50,2\n60,2\n")
-    arguments = [a.format(csv=tmp_path / "csv", far=tmp_path / "far") for a in flags.split()]
+    (tmp_path / "long").write_text("num_required,steps\n" + "1" * 200_000)
+    arguments = [a.format(**{name: tmp_path / name for name in ("csv", "far", "long")}) for a in flags.split()]
     assert planner.main(arguments) == 2
     captured = capsys.readouterr()
     assert not captured.out and len(captured.err.splitlines()) == 1 and BROKEN[flags] in captured.err
@@ -128,6 +131,8 @@ def test_findings_name_what_the_paper_found_and_by_how_much_we_miss_it():
     best, paper = planner.findings(made, model="paper_cluster")
     assert best == "best: 96 + 4; within two standard errors of it: N = 95, 96" and "the same" in paper
     assert len(planner.findings(made, model="lognormal")) == 1
+    made.steps[95] = np.nan
+    assert planner.findings(made, model="paper_cluster")[1].endswith("misses it by 1; its steps are not known here")
 
 
 # ---- traces --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import random
 import pytest
 from scipy import stats
 
+from experiments import significance
 from experiments.significance import Contrast, equivalent, holm, paired, runs_needed, trend, welch, welch_against
 
 # Student's sleep data (Biometrika 6, 1908): extra hours of ten patients with two drugs. R's t.test gives, unpaired
@@ -59,6 +60,19 @@ def test_values_without_noise_decide_by_their_difference(side):
         held = {"greater": sign > 0, "less": sign < 0, "two-sided": sign != 0}[side]
         assert welch(ours, theirs, compared="", side=side).holds is held
         assert paired(ours, theirs, compared="", side=side).holds is held
+
+
+def test_rounding_is_no_difference():
+    for found in (
+        welch([1 - 0.9] * 3, [0.1] * 3, compared="", side="less"),
+        paired([0.1 + 0.2, 1.1], [0.3, 1.1], compared="", side="greater"),
+    ):
+        assert (found.holds, found.difference, found.effect) == (False, 0.0, 0.0)
+
+
+def test_a_trend_of_what_is_no_number_has_too_few_runs():
+    with pytest.raises(significance.TooFewRuns, match="steps with staleness: a value is not a number"):
+        trend([[1.0, math.nan, 2.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], compared="steps with staleness")
 
 
 @pytest.mark.parametrize(

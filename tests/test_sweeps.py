@@ -55,6 +55,13 @@ def test_equal_points_share_their_run():
     assert sorted(run.name for run in found.runs) == ["reducer.name=mean,seed=0", "reducer.name=sum,seed=0"]
 
 
+def test_values_that_are_written_differently_are_one_point():
+    found = Sweep(spec=DIGITS, points=[{RATE: 1}, {RATE: 1.0}, {RATE: 2}], seeds=2)
+    assert [run.name for run in found.runs] == [f"{RATE}={rate},seed={seed}" for rate in (1, 2) for seed in (0, 1)]
+    alike = measured([{RATE: 1}, {RATE: 1.0}], lambda labels: {"accuracy": 0.5})
+    assert alike.keys == [] and sweep_edge.warnings(alike) == []
+
+
 def test_the_name_is_that_of_the_config_and_of_what_all_runs_share():
     small = Sweep(spec=DIGITS, points=[{"seed": 0}], fixed={"num_workers": 2})
     large = Sweep(spec=DIGITS, points=[{"seed": 0}, {"seed": 1, RATE: 0.1}], seeds=9, fixed={"num_workers": 2})
@@ -231,6 +238,8 @@ def test_the_csv_has_the_numbers_in_full():
         ("num_workers", (1, 2, 4), 1, None),
         ("num_workers", (2, 4, 8), 2, "1"),
         ("num_workers", (2, 3, 4), 4, "5"),
+        ("train_steps", (1000000, 2000000, 4000000), 4000000, "8000000"),
+        (RATE, (0.1, 0.1002), 0.1002, None),  # three digits have nothing beyond
         ("reducer.name", ("mean", "sum"), "sum", None),
         (RATE, (0.1,), 0.1, None),
     ],
@@ -400,6 +409,20 @@ def test_a_run_that_failed_is_told_and_is_run_again_alone(sweeping):
     assert code == 1 and len(started) == 2
     assert "1 of 2 runs are not finished" in said.out and said.err.count("failed: ") == 1
     assert sweeping(grid)[2] == [f"{RATE}=0.3,seed=0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((f"--grid={RATE}=0.1", f"--grid={RATE}=0.2"), f"{RATE}: is given twice"),
+        ((f"--grid={RATE}=0.1,0.2", f"--set={RATE}=0.7"), f"{RATE}: is given twice"),
+        (("--set=seed=7", "--seeds=3"), "seeds=3: must be left out where the sweep sets seed"),
+        ((f"--grid={RATE}=0.1", "--name=" + "x" * 300), "File name too long"),
+    ],
+)
+def test_what_would_be_ignored_or_cannot_be_written_is_refused(arguments, said, sweeping):
+    code, printed, started = sweeping(*arguments)
+    assert (code, started) == (2, []) and said in printed.err and printed.err.count("\n") == 1
 
 
 def test_a_config_that_runs_under_two_names_is_run_once(sweeping, tmp_path):

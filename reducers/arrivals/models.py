@@ -79,7 +79,8 @@ def shifted_exponential(*, shift_seconds: Annotated[float, "[0, inf)"] = 1.0, sc
     """
 
     def model(key, step, num_workers):
-        return shift_seconds + scale_seconds * jax.random.exponential(jax.random.fold_in(key, step), (num_workers,))
+        delay = scale_seconds * jax.random.exponential(jax.random.fold_in(key, step), (num_workers,))
+        return jnp.maximum(shift_seconds + delay, jnp.finfo(jnp.float32).tiny)  # one delay in millions is 0
 
     return model
 
