@@ -138,7 +138,8 @@ def of_run(
       folder: the run's, in which a live run recorded its arrivals.
 
     Raises:
-      ValueError: one line, if the run has neither an arrival model nor recorded arrivals, or no record of these steps.
+      ValueError: one line, if the run has neither an arrival model nor recorded arrivals, or no record of these steps;
+        or if its simulated workers do not meet at the end of each step, since no record has their clocks.
     """
     server = (config or {}).get("server", {"name": "synchronous"})
     live_steps, live_order = _recorded(folder)
@@ -152,6 +153,10 @@ def of_run(
         raise ValueError(f"steps={first_step}:{last_step}: no train record; log_every_steps=1 records them all")
     mode = asynchronous.modes.make(**server)
     if mode is None:
+        # Reducers that count communications keep a clock of each worker. With batches of one step, all meet at its end.
+        if live_steps is None and any("communications" in r and r.get("batch_steps") != 1 for r in chosen):
+            name = config["reducer"]["name"]
+            raise ValueError(f"reducer={name!r}: its workers do not meet in each step, and no record has their clocks")
         of_step = live_steps or _simulated(config)
         spans = []
         for record in chosen:

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+import reducers
 from experiments import gantt, plot, timelines
 from experiments.timelines import Span, synchronous
 from reducers import arrivals
@@ -48,6 +49,29 @@ BY_HAND = [
 def test_spans_of_a_run_by_hand():
     assert timelines.of_run(RECORDS, CONFIG, first_step=1, last_step=9) == BY_HAND
     assert timelines.of_run(RECORDS, CONFIG, first_step=2, last_step=2) == BY_HAND[5:]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"name": "local_sgd", "every_steps": 2},
+        {"name": "elastic_averaging", "every_steps": 1},
+        {"name": "gossip"},
+        {"name": "adaptive_batch", "rule": {"name": "fixed", "every_steps": 2}},
+    ],
+    ids=lambda block: block["name"],
+)
+def test_workers_that_do_not_meet_in_each_step_are_not_drawn(block):
+    """Each has a clock of its own; as long as a batch is of one step, the workers meet at its end."""
+    config = {**CONFIG, "reducer": block}
+    numbers = reducers.metrics(reducers.make(axis_name="worker", **block).init(0.0))
+    records = [{**numbers, **r} for r in RECORDS]
+    with pytest.raises(ValueError, match=f"^reducer='{block['name']}': its workers do not meet in each step") as caught:
+        timelines.of_run(records, config, first_step=1, last_step=2)
+    assert "\n" not in str(caught.value)
+    if "batch_steps" in numbers:
+        short = [{**r, "batch_steps": 1.0} for r in records]
+        assert timelines.of_run(short, config, first_step=1, last_step=2) == BY_HAND
 
 
 def test_real_workers_begin_late_by_hand(tmp_path):
