@@ -4,11 +4,13 @@ Simulated arrival times are a function of the config, so a run does not record t
 were, how long each took, and how many workers it counted. Real workers arrive when their run recorded that they did.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
+from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 import asynchronous
@@ -87,8 +89,7 @@ def in_order(
     read_seconds: np.ndarray,
     seconds: np.ndarray,
     gradients_per_step: int = 1,
-    dropped_steps: Collection[int] = (),
-    first_step: int = 1,
+    dropped: np.ndarray | None = None,
 ) -> list[Span]:
     """Returns the spans of consecutive gradients of asynchronous SGD.
 
@@ -97,8 +98,7 @@ def in_order(
       read_seconds: [E], when the worker began the gradient.
       seconds: [E], when the gradient arrived.
       gradients_per_step: how many gradients make an update, which happens when the last of them arrives.
-      dropped_steps: the steps whose updates had rate 0.
-      first_step: the number of the first step.
+      dropped: [E] bool, whether the gradient is in no update; None if all are in one.
 
     >>> spans = in_order(np.array([0, 0]), read_seconds=np.array([0.0, 3.0]), seconds=np.array([2.0, 4.0]))
     >>> [tuple(span) for span in spans if span.kind != "applied"]
@@ -108,13 +108,12 @@ def in_order(
     spans = []
     rows = zip(worker.tolist(), read_seconds.tolist(), seconds.tolist(), strict=True)
     for event, (index, read, arrival) in enumerate(rows):
-        group = event // gradients_per_step
-        kind: Kind = "dropped" if first_step + group in dropped_steps else "computing"
+        kind: Kind = "dropped" if dropped is not None and dropped[event] else "computing"
         if idle_since.get(index, read) < read:
             spans.append(Span("waiting", index, idle_since[index], read))
         spans.append(Span(kind, index, read, arrival))
         if kind == "computing":
-            update = float(seconds[(group + 1) * gradients_per_step - 1])
+            update = float(seconds[(event // gradients_per_step + 1) * gradients_per_step - 1])
             spans.append(Span("applied", index, update, update))
         idle_since[index] = arrival
     return spans
@@ -128,7 +127,9 @@ def of_run(
     last_step: int,
     folder: Path | None = None,
 ) -> list[Span]:
-    """Returns the spans of a run's recorded steps; a step without a train record gives a gap.
+    """Returns the spans of a run's steps; a step of a synchronous run without a train record gives a gap.
+
+    The steps of an asynchronous run follow from the order of arrival, up to the last one that has a train record.
 
     Args:
       records: the run's records.
@@ -186,9 +187,21 @@ def of_run(
         read_seconds=np.concatenate([piece.read_seconds for piece in events]),
         seconds=np.concatenate([piece.seconds for piece in events]),
         gradients_per_step=mode.gradients_per_update,
-        dropped_steps={record["step"] for record in chosen if not record["contributors"]},
-        first_step=first_step,
+        dropped=_dropped(
+            server, np.concatenate([piece.staleness for piece in events]), num_workers=config["num_workers"]
+        ),
     )
+
+
+def _dropped(server: Mapping[str, Any], staleness: np.ndarray, *, num_workers: int) -> np.ndarray | None:
+    """Returns which gradients the server's rule drops, by their staleness, [E]; None where it drops none."""
+    block = server.get("rule", "none")
+    block = {"name": block} if isinstance(block, str) else block
+    if block["name"] not in asynchronous.RATED | asynchronous.DROPPING:
+        return None
+    apply = asynchronous.make(**block).apply
+    rate = jax.vmap(lambda own: apply((), (), staleness=own, num_workers=num_workers)[1])
+    return np.asarray(rate(jnp.asarray(staleness, jnp.int32)) == 0)
 
 
 def _simulated(config: Mapping[str, Any]) -> Arrivals:

@@ -119,9 +119,29 @@ def test_spans_of_an_asynchronous_run_by_hand():
     records = [record(step, 1.0, 1.0, 0.0) for step in range(1, 7)]
     assert timelines.of_run(records, ASYNCHRONOUS, first_step=1, last_step=99) == expected
     assert timelines.of_run(records, ASYNCHRONOUS, first_step=3, last_step=4) == expected[4:8]
-    records[2]["contributors"] = 0.0
-    dropped = timelines.of_run(records, ASYNCHRONOUS, first_step=1, last_step=6)
-    assert dropped == [*expected[:4], Span("dropped", 1, 0, 2.5), *expected[6:]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "seconds"),
+    [({"name": "threshold", "max_staleness": 1}, 2.5), ({"name": "delay_adaptive", "bound": 0.0}, 4.5)],
+)
+def test_what_the_rule_drops_by_hand(rule, seconds):
+    """Worker 1's first gradient is too late, by 2 or 4 updates; it has no record, since the last step alone has one."""
+    events = {"name": "scripted", "base": "constant", "events": [[1, 0, seconds]]}
+    config = {**ASYNCHRONOUS, "arrivals": events, "server": {**ASYNCHRONOUS["server"], "rule": rule}}
+    before = [(0, second, second + 1) for second in range(int(seconds))]
+    last = len(before) + 2
+    found = timelines.of_run([record(last, 1.0, 1.0, 0.0)], config, first_step=1, last_step=last)
+    after = (0, len(before), len(before) + 1)
+    assert found == [*of_events(*before), Span("dropped", 1, 0, seconds), *of_events(after)]
+
+
+def test_what_the_rule_drops_of_an_update_by_hand():
+    """Worker 1's first gradient misses an update, and is left out of the second one."""
+    server = {**ASYNCHRONOUS["server"], "rule": {"name": "threshold", "max_staleness": 0}, "gradients_per_update": 2}
+    records = [record(step, 1.0, contributors, 0.0) for step, contributors in ((1, 2.0), (2, 1.0))]
+    found = timelines.of_run(records, {**ASYNCHRONOUS, "server": server}, first_step=2, last_step=2)
+    assert found == [Span("dropped", 1, 0, 2.5), *of_events((0, 2, 3))]
 
 
 def test_spans_of_bounded_staleness_and_of_groups_by_hand():
