@@ -4,6 +4,7 @@ Simulated arrival times are a function of the config, so a run does not record t
 were, how long each took, and how many workers it counted. Real workers arrive when their run recorded that they did.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -213,10 +214,23 @@ def _recorded(folder: Path | None) -> tuple[Arrivals | None, asynchronous.Record
     """Returns the arrivals that a live run recorded, of its steps or in their order; None for what is not there."""
     if folder is None:
         return None, None
-    events, times = folder / "events.npz", runs.trace_path(folder, first_step=1)
-    order = asynchronous.read_order(str(events)) if events.exists() else None
-    if not times.exists():
-        return None, order
-    arrays = runs.read_times(times)
-    seconds, began = arrays["seconds"], arrays.get("began")
-    return lambda step: (seconds[step], None if began is None else began[step]), order
+    events = folder / "events.npz"
+    return _of_steps(folder), asynchronous.read_order(str(events)) if events.exists() else None
+
+
+def _of_steps(folder: Path) -> Arrivals | None:
+    """Returns the arrivals of the steps of a live run, from the latest file that begins with the step or before it."""
+    names = (path.stem.removeprefix("worker_seconds-") for path in folder.glob("worker_seconds-*.npz"))
+    starts = [int(name) for name in names if name.isdecimal()]
+    if 1 not in starts:  # those of simulated runs begin after the step in which programs were compiled
+        return None
+    read = functools.cache(lambda first: runs.read_times(runs.trace_path(folder, first_step=first)))
+
+    def of_step(step: int) -> tuple[np.ndarray, np.ndarray | None]:
+        first = max(start for start in starts if start <= step + 1)
+        arrays, row = read(first), step + 1 - first
+        if row >= len(arrays["seconds"]):
+            raise ValueError(f"{runs.trace_path(folder, first_step=first).name}: ends before step {step + 1}")
+        return arrays["seconds"][row], arrays["began"][row] if "began" in arrays else None
+
+    return of_step

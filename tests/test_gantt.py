@@ -94,6 +94,16 @@ def test_real_workers_begin_late_by_hand(tmp_path):
         Span("applied", 1, 3, 3),
         Span("dropped", 2, 1, 3),
     ]
+    steps.append(record(3, 1.0, 3.0, 4.0))  # it was written before the trace, and then the run was killed
+    with pytest.raises(ValueError, match=r"^worker_seconds-1\.npz: ends before step 3$"):
+        timelines.of_run(steps, config, first_step=1, last_step=3, folder=tmp_path)
+    np.savez(tmp_path / "worker_seconds-3.npz", seconds=[[1.0, 1.0, 1.0]], began=[[0.0, 0.5, 0.0]])
+    third = timelines.of_run(steps, config, first_step=2, last_step=3, folder=tmp_path)[6:]
+    assert [span for span in third if span.worker == 1] == [
+        Span("dropped", 1, 3, 3.5),
+        Span("computing", 1, 3.5, 4),
+        Span("applied", 1, 4, 4),
+    ]
     (tmp_path / "worker_seconds-1.npz").write_text("damaged")
     with pytest.raises(ValueError, match=r"worker_seconds-1.npz': is no trace of seconds"):
         timelines.of_run(steps, config, first_step=1, last_step=2, folder=tmp_path)
