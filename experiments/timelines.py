@@ -4,11 +4,14 @@ Simulated arrival times are a function of the config, so a run does not record t
 were, how long each took, and how many workers it counted. Real workers arrive when their run recorded that they did.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
+from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 import asynchronous
@@ -87,8 +90,7 @@ def in_order(
     read_seconds: np.ndarray,
     seconds: np.ndarray,
     gradients_per_step: int = 1,
-    dropped_steps: Collection[int] = (),
-    first_step: int = 1,
+    dropped: np.ndarray | None = None,
 ) -> list[Span]:
     """Returns the spans of consecutive gradients of asynchronous SGD.
 
@@ -97,8 +99,7 @@ def in_order(
       read_seconds: [E], when the worker began the gradient.
       seconds: [E], when the gradient arrived.
       gradients_per_step: how many gradients make an update, which happens when the last of them arrives.
-      dropped_steps: the steps whose updates had rate 0.
-      first_step: the number of the first step.
+      dropped: [E] bool, whether the gradient is in no update; None if all are in one.
 
     >>> spans = in_order(np.array([0, 0]), read_seconds=np.array([0.0, 3.0]), seconds=np.array([2.0, 4.0]))
     >>> [tuple(span) for span in spans if span.kind != "applied"]
@@ -108,13 +109,12 @@ def in_order(
     spans = []
     rows = zip(worker.tolist(), read_seconds.tolist(), seconds.tolist(), strict=True)
     for event, (index, read, arrival) in enumerate(rows):
-        group = event // gradients_per_step
-        kind: Kind = "dropped" if first_step + group in dropped_steps else "computing"
+        kind: Kind = "dropped" if dropped is not None and dropped[event] else "computing"
         if idle_since.get(index, read) < read:
             spans.append(Span("waiting", index, idle_since[index], read))
         spans.append(Span(kind, index, read, arrival))
         if kind == "computing":
-            update = float(seconds[(group + 1) * gradients_per_step - 1])
+            update = float(seconds[(event // gradients_per_step + 1) * gradients_per_step - 1])
             spans.append(Span("applied", index, update, update))
         idle_since[index] = arrival
     return spans
@@ -128,7 +128,9 @@ def of_run(
     last_step: int,
     folder: Path | None = None,
 ) -> list[Span]:
-    """Returns the spans of a run's recorded steps; a step without a train record gives a gap.
+    """Returns the spans of a run's steps; a step of a synchronous run without a train record gives a gap.
+
+    The steps of an asynchronous run follow from the order of arrival, up to the last one that has a train record.
 
     Args:
       records: the run's records.
@@ -138,7 +140,8 @@ def of_run(
       folder: the run's, in which a live run recorded its arrivals.
 
     Raises:
-      ValueError: one line, if the run has neither an arrival model nor recorded arrivals, or no record of these steps.
+      ValueError: one line, if the run has neither an arrival model nor recorded arrivals, or no record of these steps;
+        or if its simulated workers do not meet at the end of each step, since no record has their clocks.
     """
     server = (config or {}).get("server", {"name": "synchronous"})
     live_steps, live_order = _recorded(folder)
@@ -152,6 +155,10 @@ def of_run(
         raise ValueError(f"steps={first_step}:{last_step}: no train record; log_every_steps=1 records them all")
     mode = asynchronous.modes.make(**server)
     if mode is None:
+        # Reducers that count communications keep a clock of each worker. With batches of one step, all meet at its end.
+        if live_steps is None and any("communications" in r and r.get("batch_steps") != 1 for r in chosen):
+            name = config["reducer"]["name"]
+            raise ValueError(f"reducer={name!r}: its workers do not meet in each step, and no record has their clocks")
         of_step = live_steps or _simulated(config)
         spans = []
         for record in chosen:
@@ -181,9 +188,21 @@ def of_run(
         read_seconds=np.concatenate([piece.read_seconds for piece in events]),
         seconds=np.concatenate([piece.seconds for piece in events]),
         gradients_per_step=mode.gradients_per_update,
-        dropped_steps={record["step"] for record in chosen if not record["contributors"]},
-        first_step=first_step,
+        dropped=_dropped(
+            server, np.concatenate([piece.staleness for piece in events]), num_workers=config["num_workers"]
+        ),
     )
+
+
+def _dropped(server: Mapping[str, Any], staleness: np.ndarray, *, num_workers: int) -> np.ndarray | None:
+    """Returns which gradients the server's rule drops, by their staleness, [E]; None where it drops none."""
+    block = server.get("rule", "none")
+    block = {"name": block} if isinstance(block, str) else block
+    if block["name"] not in asynchronous.RATED | asynchronous.DROPPING:
+        return None
+    apply = asynchronous.make(**block).apply
+    rate = jax.vmap(lambda own: apply((), (), staleness=own, num_workers=num_workers)[1])
+    return np.asarray(rate(jnp.asarray(staleness, jnp.int32)) == 0)
 
 
 def _simulated(config: Mapping[str, Any]) -> Arrivals:
@@ -195,10 +214,23 @@ def _recorded(folder: Path | None) -> tuple[Arrivals | None, asynchronous.Record
     """Returns the arrivals that a live run recorded, of its steps or in their order; None for what is not there."""
     if folder is None:
         return None, None
-    events, times = folder / "events.npz", runs.trace_path(folder, first_step=1)
-    order = asynchronous.read_order(str(events)) if events.exists() else None
-    if not times.exists():
-        return None, order
-    arrays = runs.read_times(times)
-    seconds, began = arrays["seconds"], arrays.get("began")
-    return lambda step: (seconds[step], None if began is None else began[step]), order
+    events = folder / "events.npz"
+    return _of_steps(folder), asynchronous.read_order(str(events)) if events.exists() else None
+
+
+def _of_steps(folder: Path) -> Arrivals | None:
+    """Returns the arrivals of the steps of a live run, from the latest file that begins with the step or before it."""
+    names = (path.stem.removeprefix("worker_seconds-") for path in folder.glob("worker_seconds-*.npz"))
+    starts = [int(name) for name in names if name.isdecimal()]
+    if 1 not in starts:  # those of simulated runs begin after the step in which programs were compiled
+        return None
+    read = functools.cache(lambda first: runs.read_times(runs.trace_path(folder, first_step=first)))
+
+    def of_step(step: int) -> tuple[np.ndarray, np.ndarray | None]:
+        first = max(start for start in starts if start <= step + 1)
+        arrays, row = read(first), step + 1 - first
+        if row >= len(arrays["seconds"]):
+            raise ValueError(f"{runs.trace_path(folder, first_step=first).name}: ends before step {step + 1}")
+        return arrays["seconds"][row], arrays["began"][row] if "began" in arrays else None
+
+    return of_step

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+import reducers
 from experiments import gantt, plot, timelines
 from experiments.timelines import Span, synchronous
 from reducers import arrivals
@@ -50,6 +51,29 @@ def test_spans_of_a_run_by_hand():
     assert timelines.of_run(RECORDS, CONFIG, first_step=2, last_step=2) == BY_HAND[5:]
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"name": "local_sgd", "every_steps": 2},
+        {"name": "elastic_averaging", "every_steps": 1},
+        {"name": "gossip"},
+        {"name": "adaptive_batch", "rule": {"name": "fixed", "every_steps": 2}},
+    ],
+    ids=lambda block: block["name"],
+)
+def test_workers_that_do_not_meet_in_each_step_are_not_drawn(block):
+    """Each has a clock of its own; as long as a batch is of one step, the workers meet at its end."""
+    config = {**CONFIG, "reducer": block}
+    numbers = reducers.metrics(reducers.make(axis_name="worker", **block).init(0.0))
+    records = [{**numbers, **r} for r in RECORDS]
+    with pytest.raises(ValueError, match=f"^reducer='{block['name']}': its workers do not meet in each step") as caught:
+        timelines.of_run(records, config, first_step=1, last_step=2)
+    assert "\n" not in str(caught.value)
+    if "batch_steps" in numbers:
+        short = [{**r, "batch_steps": 1.0} for r in records]
+        assert timelines.of_run(short, config, first_step=1, last_step=2) == BY_HAND
+
+
 def test_real_workers_begin_late_by_hand(tmp_path):
     """Worker 1 is late in step 1, and begins step 2 when it is done; worker 2 begins neither."""
     inf = np.inf
@@ -69,6 +93,16 @@ def test_real_workers_begin_late_by_hand(tmp_path):
         Span("computing", 1, 1.25, 3),
         Span("applied", 1, 3, 3),
         Span("dropped", 2, 1, 3),
+    ]
+    steps.append(record(3, 1.0, 3.0, 4.0))  # it was written before the trace, and then the run was killed
+    with pytest.raises(ValueError, match=r"^worker_seconds-1\.npz: ends before step 3$"):
+        timelines.of_run(steps, config, first_step=1, last_step=3, folder=tmp_path)
+    np.savez(tmp_path / "worker_seconds-3.npz", seconds=[[1.0, 1.0, 1.0]], began=[[0.0, 0.5, 0.0]])
+    third = timelines.of_run(steps, config, first_step=2, last_step=3, folder=tmp_path)[6:]
+    assert [span for span in third if span.worker == 1] == [
+        Span("dropped", 1, 3, 3.5),
+        Span("computing", 1, 3.5, 4),
+        Span("applied", 1, 4, 4),
     ]
     (tmp_path / "worker_seconds-1.npz").write_text("damaged")
     with pytest.raises(ValueError, match=r"worker_seconds-1.npz': is no trace of seconds"):
@@ -95,9 +129,29 @@ def test_spans_of_an_asynchronous_run_by_hand():
     records = [record(step, 1.0, 1.0, 0.0) for step in range(1, 7)]
     assert timelines.of_run(records, ASYNCHRONOUS, first_step=1, last_step=99) == expected
     assert timelines.of_run(records, ASYNCHRONOUS, first_step=3, last_step=4) == expected[4:8]
-    records[2]["contributors"] = 0.0
-    dropped = timelines.of_run(records, ASYNCHRONOUS, first_step=1, last_step=6)
-    assert dropped == [*expected[:4], Span("dropped", 1, 0, 2.5), *expected[6:]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "seconds"),
+    [({"name": "threshold", "max_staleness": 1}, 2.5), ({"name": "delay_adaptive", "bound": 0.0}, 4.5)],
+)
+def test_what_the_rule_drops_by_hand(rule, seconds):
+    """Worker 1's first gradient is too late, by 2 or 4 updates; it has no record, since the last step alone has one."""
+    events = {"name": "scripted", "base": "constant", "events": [[1, 0, seconds]]}
+    config = {**ASYNCHRONOUS, "arrivals": events, "server": {**ASYNCHRONOUS["server"], "rule": rule}}
+    before = [(0, second, second + 1) for second in range(int(seconds))]
+    last = len(before) + 2
+    found = timelines.of_run([record(last, 1.0, 1.0, 0.0)], config, first_step=1, last_step=last)
+    after = (0, len(before), len(before) + 1)
+    assert found == [*of_events(*before), Span("dropped", 1, 0, seconds), *of_events(after)]
+
+
+def test_what_the_rule_drops_of_an_update_by_hand():
+    """Worker 1's first gradient misses an update, and is left out of the second one."""
+    server = {**ASYNCHRONOUS["server"], "rule": {"name": "threshold", "max_staleness": 0}, "gradients_per_update": 2}
+    records = [record(step, 1.0, contributors, 0.0) for step, contributors in ((1, 2.0), (2, 1.0))]
+    found = timelines.of_run(records, {**ASYNCHRONOUS, "server": server}, first_step=2, last_step=2)
+    assert found == [Span("dropped", 1, 0, 2.5), *of_events((0, 2, 3))]
 
 
 def test_spans_of_bounded_staleness_and_of_groups_by_hand():
