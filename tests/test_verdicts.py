@@ -509,6 +509,28 @@ def encodings_compared(rows):
     return FAILED if rejected(p_values(("greater", "less"))).any() else "not tested"
 
 
+def lenet_workers(rows):
+    tuning, ends = collections.defaultdict(list), collections.defaultdict(list)
+    for row in rows:
+        found = ends if row["split"] == "test" else tuning
+        found[row["num_workers"], row["reducer"], row["factor"]].append(np.nan_to_num(100 * row["accuracy"][-1]))
+
+    def of_best_rate(reducer):
+        means = {factor: np.mean(of) for (n, name, factor), of in tuning.items() if (n, name) == (32, reducer)}
+        return ends[32, reducer, max(means, key=means.get)]
+
+    adasum, added, few = ends[32, "adasum", 1.0], ends[32, "sum", 1.0], ends[4, "adasum", 1.0]
+    if min(map(len, (adasum, added, few))) < 5:
+        return "not tested"
+    pairs = [
+        (adasum, added),
+        (adasum, np.subtract(few, 1)),
+        (of_best_rate("adasum"), of_best_rate("sum")),
+    ]
+    found = [stats.ttest_ind(*pair, equal_var=False, alternative="greater") for pair in pairs]
+    return decided(all_significant([test.pvalue for test in found]))
+
+
 def mnist_guide(rows):
     ends = collections.defaultdict(list)
     for row in rows:
@@ -604,6 +626,7 @@ AGAIN = {
         adaptive_batch,
         dynamic_bits,
         encodings_compared,
+        lenet_workers,
         mnist_guide,
         partitioned_state,
     )
