@@ -49,10 +49,12 @@ def earlier(log: Sequence[Publication], experiment: Experiment, rows: Rows) -> I
     for before in log:
         if (before.verdict, before.rule) != (now.verdict, now.rule):
             known = len(set(now.runs) & set(before.runs))
-            rule = "under the same rule" if before.rule == now.rule else f"by the rule: {' '.join(before.rule.split())}"
+            rule = (
+                "under the same rule." if before.rule == now.rule else f"by the rule: {' '.join(before.rule.split())}"
+            )
             yield (
-                f"**Before.** Published as *{before.verdict}* (code of commit {before.commit[:10]}); {known} of the "
-                f"{len(now.runs)} runs that are reported now were known then. It was decided {rule}"
+                f"**Before.** We knew {known} of the {len(now.runs)} runs that are reported now when we published the "
+                f"claim as *{before.verdict}* (code of commit {before.commit[:10]}), {rule}"
             )
 
 

@@ -45,8 +45,13 @@ def run_of(row: Row) -> Run:
     recorded, cores = origin["config"], origin.get("cores")
     if "measure" in recorded:
         return Run(labels=recorded["measure"], cores=cores)
-    keys = {key: recorded[key] for key in ("spec", "overrides")}
-    return Run(labels=labels_of(row), **keys, flags=origin["flags"], cores=cores)
+    return Run(
+        labels=labels_of(row),
+        spec=recorded["spec"],
+        overrides=recorded["overrides"],
+        flags=origin["flags"],
+        cores=cores,
+    )
 
 
 def are_same(one: Row, other: Row) -> bool:

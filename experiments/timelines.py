@@ -188,20 +188,19 @@ def of_run(
         read_seconds=np.concatenate([piece.read_seconds for piece in events]),
         seconds=np.concatenate([piece.seconds for piece in events]),
         gradients_per_step=mode.gradients_per_update,
-        dropped=_dropped(
-            server, np.concatenate([piece.staleness for piece in events]), num_workers=config["num_workers"]
-        ),
+        dropped=_dropped(server, mode, np.concatenate([piece.staleness for piece in events]), config["num_workers"]),
     )
 
 
-def _dropped(server: Mapping[str, Any], staleness: np.ndarray, *, num_workers: int) -> np.ndarray | None:
+def _dropped(
+    server: Mapping[str, Any], mode: asynchronous.AsyncMode, staleness: np.ndarray, num_workers: int
+) -> np.ndarray | None:
     """Returns which gradients the server's rule drops, by their staleness, [E]; None where it drops none."""
-    block = server.get("rule", "none")
-    block = {"name": block} if isinstance(block, str) else block
-    if block["name"] not in asynchronous.RATED | asynchronous.DROPPING:
+    rule = server.get("rule", "none")
+    name = rule if isinstance(rule, str) else rule["name"]
+    if not isinstance(mode, asynchronous.Mode) or name not in asynchronous.RATED | asynchronous.DROPPING:
         return None
-    apply = asynchronous.make(**block).apply
-    rate = jax.vmap(lambda own: apply((), (), staleness=own, num_workers=num_workers)[1])
+    rate = jax.vmap(lambda own: mode.rule.apply((), (), staleness=own, num_workers=num_workers)[1])
     return np.asarray(rate(jnp.asarray(staleness, jnp.int32)) == 0)
 
 

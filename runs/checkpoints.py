@@ -286,10 +286,9 @@ class Checkpoints:
             yield
         except Exception as error:
             folder = self._directory.path
-            reason = (
-                files.reason(error).partition(" [")[0].rpartition('": ')[2]
-            )  # without TensorStore's paths and options
-            reason = reason if folder.is_dir() else f"{str(folder)!r} was moved or removed"
+            reason = f"{str(folder)!r} was moved or removed"
+            if folder.is_dir():  # without the paths and options that TensorStore writes around it
+                reason = files.reason(error).partition(" [")[0].rpartition('": ')[2]
             raise files.SaveError(f"checkpoint {step} could not be saved: {reason}") from error
 
 

@@ -30,7 +30,16 @@ SETTINGS = (
 )
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 PARTS = (  # the packages that train.py imports, and those that they import
-    *("asynchronous", "configs", "data", "launch", "live", "models", "optim", "parallel", "reducers", "runs"),
+    "asynchronous",
+    "configs",
+    "data",
+    "launch",
+    "live",
+    "models",
+    "optim",
+    "parallel",
+    "reducers",
+    "runs",
     "training",
 )
 

@@ -149,14 +149,14 @@ def test_what_was_published_under_another_rule_stays_in_the_report(tmp_path, mon
     claim = dataclasses.replace(CLAIM, tuned=one_rate, runs=one_rate.runs)
     assert published(claim) == (["supported at this scale"], []) == published(claim)
     failed = dataclasses.replace(claim, judge=lambda rows: Verdict.of(False, "As made up."))
-    verdicts, (told,) = published(failed)
+    verdicts, (earlier,) = published(failed)
     assert verdicts == ["supported at this scale", "not supported at this scale"]
-    assert "*supported at this scale*" in told and "2 of the 2 runs" in told and "the same rule" in told
+    assert "*supported at this scale*" in earlier and "2 of the 2 runs" in earlier and "the same rule" in earlier
     later = dataclasses.replace(one_rate, first_seeds={"laptop": 2})
     fresh = dataclasses.replace(CLAIM, rule="Supported if others do.", tuned=later, runs=later.runs)
-    verdicts, told = published(fresh)
-    assert verdicts[2:] == ["supported at this scale"] and len(told) == 2
-    assert all("0 of the 2 runs" in line and "by the rule: Supported if they do." in line for line in told)
+    verdicts, earlier = published(fresh)
+    assert verdicts[2:] == ["supported at this scale"] and len(earlier) == 2
+    assert all("0 of the 2 runs" in line and "by the rule: Supported if they do." in line for line in earlier)
 
 
 def test_a_saved_row_yields_to_the_folder_of_its_run(half, tmp_path):

@@ -244,7 +244,7 @@ def reduce_gradients(
         overflowed |= totals["contributed"] == 0
     reducer_state, overflowed = reducers.delay_flag(reducer_state, overflowed)
     if record is not None:
-        overflowed &= record.due  # else it tells of an earlier step
+        overflowed &= record.due  # else it is that of an earlier step
     overflowed = reducers.same_on_all(overflowed, AXES)
     return Reduced(updates, mine.worker, reducer_state, totals, time, measured, report, overflowed)
 

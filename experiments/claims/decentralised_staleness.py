@@ -322,7 +322,7 @@ EXPERIMENT = Experiment(
         "after they are made. An MLP with 64 hidden units, 4 examples a gradient, SGD without momentum, which the mode "
         "refuses, and a constant rate; all workers draw from the same data. Durations are lognormal with a median of a "
         f"second and a spread of 10 %. The mean of the replicas is evaluated, every {MAPS['laptop'].every} steps.",
-        "What the slow worker does to staleness follows from the arrival model. S_avg is about 7 at latency 0, 10 at "
+        "The arrival model decides how the slow worker changes the staleness. S_avg is about 7 at latency 0, 10 at "
         "0.5 and 20 at 2, and the slow worker lowers it by up to 8 %. S_max is about 13, 15 and 26, and with the slow "
         "worker about 46, 49 and 59. The slow worker makes one gradient in 36, so that few gradients are that stale.",
         "The latency raises S_max, too. That steps grow with it says that staleness matters; that it is the average "
