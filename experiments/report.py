@@ -4,6 +4,7 @@ import base64
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from html import unescape
 from pathlib import Path
 
 from experiments import publications
@@ -23,7 +24,7 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "", log: Sequen
       log: what was published before.
     """
     parts = [
-        f"## {experiment.number}. {experiment.title}",
+        f"## {_heading(experiment)}",
         f"**Claim.** {experiment.claim} ({experiment.source})",
     ]
     verdict, enough = experiment.verdict(rows), experiment.enough(rows)
@@ -72,18 +73,15 @@ def overview(experiments: Mapping[str, tuple[Experiment, Rows]], *, thumbnails: 
 
     Args:
       experiments: name -> experiment and its rows.
-      thumbnails: name -> path of a small figure, relative to the text; None for a table without figures.
+      thumbnails: name -> path of a small figure, relative to the text; None for a table without figures, and
+        without links to the sections.
     """
     cells = []
     for name, (experiment, rows) in experiments.items():
-        line = [
-            str(experiment.number),
-            f"`{name}`",
-            experiment.claim,
-            experiment.source,
-            _in_words(experiment.verdict(rows), experiment, rows),
-        ]
+        verdict = _in_words(experiment.verdict(rows), experiment, rows)
+        line = [str(experiment.number), f"`{name}`", experiment.claim, experiment.source, verdict]
         if thumbnails is not None:
+            line[1] = f"[`{name}`](#{_anchor(_heading(experiment))})"
             line.append(f"![{experiment.title}]({thumbnails[name]})" if name in thumbnails else "")
         cells.append(line)
     header = ["", "Experiment", "Claim", "Where", "Verdict", *([] if thumbnails is None else ["Figure"])]
@@ -130,9 +128,23 @@ def html(text: str, *, folder: Path) -> str:
         return f'src="data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"'
 
     body = re.sub(r'src="([^":]+)"', inline, body)
+    body = re.sub(r"<h2>(.*?)</h2>", lambda match: f'<h2 id="{_anchor(unescape(match[1]))}">{match[1]}</h2>', body)
     body = re.sub(r"(<table>.*?</table>)", r'<div class="table">\1</div>', body, flags=re.DOTALL)
     title = re.search(r"^# (.*)$", text, re.MULTILINE)
     return _PAGE.format(title=title[1] if title else "Report", body=body)
+
+
+def _heading(experiment: Experiment) -> str:
+    return f"{experiment.number}. {experiment.title}"
+
+
+def _anchor(heading: str) -> str:
+    """Returns the name that GitHub gives a heading as the target of a link.
+
+    >>> _anchor("8. LeNet-5's gradients, at 8 workers")
+    '8-lenet-5s-gradients-at-8-workers'
+    """
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _in_words(verdict: Verdict, experiment: Experiment, rows: Rows) -> str:
@@ -202,7 +214,8 @@ _PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }}
+p, li {{ max-width: 50rem; overflow-wrap: break-word; }}
 h1, h2 {{ line-height: 1.2; }}
 h2 {{ margin-top: 3rem; border-top: 1px solid #ddd; padding-top: 1rem; }}
 .table {{ overflow-x: auto; }}
@@ -210,7 +223,15 @@ table {{ border-collapse: collapse; font-size: 0.9rem; margin: 1rem 0; }}
 th, td {{ text-align: left; vertical-align: top; padding: 0.3rem 0.7rem; border-bottom: 1px solid #ddd; }}
 th {{ border-bottom: 2px solid #888; }}
 img {{ max-width: 100%; height: auto; display: block; margin: 1rem auto; }}
+td img {{ width: 9rem; max-width: none; margin: 0; }}
 code {{ background: #f3f3f3; padding: 0.1em 0.3em; border-radius: 3px; }}
+/* On a narrow screen each claim of the table at the top is a block of its own. */
+@media (max-width: 48rem) {{
+  h1 + .table thead {{ display: none; }}
+  h1 + .table tr {{ display: block; border-bottom: 1px solid #ddd; padding: 0.5rem 0; }}
+  h1 + .table td {{ display: block; border: 0; padding: 0.1rem 0; }}
+  h1 + .table td:first-child {{ font-weight: bold; }}
+}}
 </style>
 </head>
 <body>

@@ -435,6 +435,8 @@ def test_a_page_needs_no_other_file(tmp_path):
     text = report.page({"made_up": (MADE_UP, rows)}, figures=figures, thumbnails=figures, logs={})
     page = report.html(text, folder=tmp_path)
     assert 'src="data:image/png;base64,' in page and "made.png" not in page and "http" not in page.split("<body>")[0]
+    target = re.search(r"\[`made_up`\]\(#([^)]+)\)", text)[1]
+    assert f'href="#{target}"' in page and f'<h2 id="{target}">' in page
     assert page.count("<table>") == 3 and "<script>" not in report.html("# a\n<script>1</script>", folder=tmp_path)
 
 
