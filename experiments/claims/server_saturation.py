@@ -210,8 +210,8 @@ def _draw(rows: Rows, figure: Figure) -> None:
         axes.plot(list(points), list(points.values()), label=f"TensorFlow's paper, {mode}", **marks)
     axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="mean time of an epoch of ImageNet (min)")
     drawing.ticks(axes, {n: str(n) for n in (25, 50, 106, 212, 424)})
-    minutes = (2, 5, 10, 20, 50)
-    axes.set_yticks(minutes, [str(each) for each in minutes])
+    axes.set_yticks((2, 5, 10, 20, 50))
+    drawing.plain_numbers(axes.yaxis, minor="bare")
     axes.legend(fontsize=7)
 
 
