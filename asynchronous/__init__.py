@@ -30,7 +30,7 @@ from asynchronous.events import (
 from asynchronous.messages import Latencies, Mail, Received, exchange, latencies_from_model, mail, num_slots
 from asynchronous.modes import MODES, AsyncMode, Decentralised, Mode
 from asynchronous.replicas import broadcast_traffic, exchange_updates, init_updates, mean_replica, squared_distance
-from asynchronous.rules import DROPPING, RATED, RULES, Rate, Rule, make
+from asynchronous.rules import RULES, Rate, Rule, make
 from asynchronous.server import ServerState, apply_in_order, at_rate, init_server, traffic, values_in_order
 from asynchronous.staleness import (
     LayerTimes,
@@ -46,9 +46,7 @@ from asynchronous.staleness import (
 from asynchronous.waves import Slots, Wave, waves
 
 __all__ = [
-    "DROPPING",
     "MODES",
-    "RATED",
     "RULES",
     "AsyncMode",
     "Decentralised",

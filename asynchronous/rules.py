@@ -7,7 +7,7 @@ builds a rule by its name, and checks its options.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import optax
@@ -17,6 +17,8 @@ from reducers.registry import Registry
 
 Rate = jax.Array | None
 """[] float32 in [0, 1], a factor of the step; None means 1, without a multiplication."""
+
+Rates = Literal["one", "zero or one", "any"]
 
 
 class Rule(NamedTuple):
@@ -28,18 +30,21 @@ class Rule(NamedTuple):
         keywords that it needs and ignores the others. ``params`` are the server's parameters. ``read`` is a function
         that returns the parameters at which the gradient was computed; the worker holds them, so a call costs a
         transfer. ``staleness`` is [] int32, in updates.
+      rates: the rates that ``apply`` returns: "one" if it always returns None, "zero or one" if it keeps gradients or
+        drops them, or "any". Rates depend on ``staleness`` and ``num_workers`` alone.
     """
 
     init: Callable[[Any], Any]
     apply: Callable[..., tuple[Any, Rate, Any]]
+    rates: Rates = "one"
 
 
-def _rate_by(rate: Callable[[jax.Array], jax.Array]) -> Rule:
+def _rate_by(rate: Callable[[jax.Array], jax.Array], *, rates: Rates = "any") -> Rule:
     def apply(gradient, state, *, staleness, **others):
         del others
         return gradient, rate(staleness.astype(jnp.float32)), state
 
-    return Rule(optax.init_empty_state, apply)
+    return Rule(optax.init_empty_state, apply, rates)
 
 
 def none() -> Rule:
@@ -87,7 +92,7 @@ def threshold(*, max_staleness: Annotated[int, "[0, inf)"]) -> Rule:
 
     Reference: allowed by Koloskova, Stich, Jaggi, arXiv 2206.08307, eq. 11, for a threshold of the concurrency or more.
     """
-    return _rate_by(lambda staleness: (staleness <= max_staleness).astype(jnp.float32))
+    return _rate_by(lambda staleness: (staleness <= max_staleness).astype(jnp.float32), rates="zero or one")
 
 
 def delay_adaptive(*, bound: Annotated[float, "[0, inf)"] = 1.0) -> Rule:
@@ -111,7 +116,7 @@ def delay_adaptive(*, bound: Annotated[float, "[0, inf)"] = 1.0) -> Rule:
         bounded = jnp.minimum(1.0, bound / jnp.maximum(staleness, 1))
         return gradient, jnp.where(staleness <= num_workers, 1.0, bounded), state
 
-    return Rule(optax.init_empty_state, apply)
+    return Rule(optax.init_empty_state, apply, "any")
 
 
 def delay_compensation(*, strength: Annotated[float, "[0, inf)"] = 0.04) -> Rule:
@@ -181,9 +186,5 @@ RULES = Registry(
         "threshold": threshold,
     }
 )
-
-# Rules under which gradients have rates between 0 and 1; and those that keep or drop them, with rates of 1 and 0 alone.
-RATED = frozenset({"delay_adaptive", "inverse", "inverse_sqrt"})
-DROPPING = frozenset({"threshold"})
 
 make = RULES.make  # make(**config.server.rule)

@@ -117,6 +117,8 @@ def apply_in_order(
             staleness=staleness[worker],
             num_workers=n,
         )
+        if rate is not None and rule.rates == "one":
+            raise ValueError("rule: returned a rate; a Rule that does has rates='any', or 'zero or one'")
         if state.pending is None:
             shared, pending = update(shared, gradient, rate), None
         else:

@@ -188,17 +188,13 @@ def of_run(
         read_seconds=np.concatenate([piece.read_seconds for piece in events]),
         seconds=np.concatenate([piece.seconds for piece in events]),
         gradients_per_step=mode.gradients_per_update,
-        dropped=_dropped(server, mode, np.concatenate([piece.staleness for piece in events]), config["num_workers"]),
+        dropped=_dropped(mode, np.concatenate([piece.staleness for piece in events]), config["num_workers"]),
     )
 
 
-def _dropped(
-    server: Mapping[str, Any], mode: asynchronous.AsyncMode, staleness: np.ndarray, num_workers: int
-) -> np.ndarray | None:
+def _dropped(mode: asynchronous.AsyncMode, staleness: np.ndarray, num_workers: int) -> np.ndarray | None:
     """Returns which gradients the server's rule drops, by their staleness, [E]; None where it drops none."""
-    rule = server.get("rule", "none")
-    name = rule if isinstance(rule, str) else rule["name"]
-    if not isinstance(mode, asynchronous.Mode) or name not in asynchronous.RATED | asynchronous.DROPPING:
+    if not isinstance(mode, asynchronous.Mode) or mode.rule.rates == "one":
         return None
     rate = jax.vmap(lambda own: mode.rule.apply((), (), staleness=own, num_workers=num_workers)[1])
     return np.asarray(rate(jnp.asarray(staleness, jnp.int32)) == 0)

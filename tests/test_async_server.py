@@ -330,6 +330,12 @@ def test_refused_rules(name, options, message):
         asynchronous.make(name, **options)
 
 
+def test_a_rate_that_a_rule_does_not_declare_is_refused():
+    rule = asynchronous.Rule(optax.init_empty_state, lambda gradient, state, **others: (gradient, 0.5, state))
+    with pytest.raises(ValueError, match=r"rule: returned a rate.*rates='any'"):
+        both(rule=rule)
+
+
 def test_a_refused_count():
     with pytest.raises(ValueError, match="gradients_per_update=0"):
         asynchronous.init_server({}, rule=toy.PLAIN, gradients_per_update=0)

@@ -186,7 +186,7 @@ def scale(*, initial: float = 8.0):
     return DynamicScale(initial, 10, 2.0, 0.5)
 
 def halved(*, by: float = 0.5):
-    return Rule(optax.init_empty_state, lambda g, state, **more: (g, by, state))
+    return Rule(optax.init_empty_state, lambda g, state, **more: (g, by, state), "any")
 
 def pairs(*, each: int = 2):
     return Mode(halved(), each, None)
@@ -220,6 +220,15 @@ def test_every_other_block_takes_a_component(flags_of_it, holds, mine):
     setup = make_setup(flags.load("mine.py", [f"--config.{flag}" for flag in flags_of_it]))
     assert holds(setup)
     assert own_code.describe(setup.config).keys() == {"mine", "others"}
+
+
+def test_a_rule_of_rates_is_refused_where_a_built_in_one_is(mine):
+    (mine / "others.py").write_text(OTHERS)
+    given = ["server.name=asynchronous", "server.rule=others:halved", "arrivals.name=constant", "reducer.name=mean"]
+    given += ["optimizer.name=schedule_free_sgd", "optimizer.learning_rate=0.1"]
+    config = flags.load("mine.py", [f"--config.{flag}" for flag in given])
+    with pytest.raises(ConfigError, match=r"config\.server\.rule='others:halved': .*needs a rule that does not change"):
+        make_setup(config)
 
 
 def test_its_dry_run(mine, capsys):

@@ -298,7 +298,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
     micro_batches, num_local_steps = accumulation_of(config)
     params = init_shapes(config, task)
     check_metrics(config, params, reducer=reducer)
-    check_average(config, params, worker_optimizer=worker_optimizer, optimizer=optimizer)
+    check_average(config, params, mode=mode, worker_optimizer=worker_optimizer, optimizer=optimizer)
     return TrainSetup(
         config=config,
         source=source,
@@ -588,6 +588,7 @@ def check_average(
     config: ConfigDict,
     params: Any,
     *,
+    mode: asynchronous.AsyncMode | None,
     worker_optimizer: optax.GradientTransformationExtraArgs,
     optimizer: optax.GradientTransformationExtraArgs,
 ) -> None:
@@ -603,13 +604,14 @@ def check_average(
         return
     if config.ema_decay is not None:
         raise ConfigError(f"config.ema_decay={config.ema_decay}: {needs} None, since it averages the parameters itself")
-    rule = config.server.get("rule", "none")
-    name = rule if isinstance(rule, str) else rule["name"]
-    if name in asynchronous.RATED:  # a rate would scale the update of the parameters, and not that of the average
-        raise ConfigError(f"config.server.rule={name!r}: {needs} a rule that does not change the rate of an update")
-    count = config.server.get("gradients_per_update", 1)
-    if name in asynchronous.DROPPING and count > 1:  # the rate of an update is the mean of its gradients' rates
-        raise ConfigError(f"config.server.gradients_per_update={count}: {needs} 1 where config.server.rule={name!r}")
+    if not isinstance(mode, asynchronous.Mode):
+        return
+    rule = config.server.rule if isinstance(config.server.rule, str) else config.server.rule.name
+    if mode.rule.rates == "any":  # a rate would scale the update of the parameters, and not that of the average
+        raise ConfigError(f"config.server.rule={rule!r}: {needs} a rule that does not change the rate of an update")
+    count = mode.gradients_per_update
+    if mode.rule.rates == "zero or one" and count > 1:  # the rate of an update is the mean of its gradients' rates
+        raise ConfigError(f"config.server.gradients_per_update={count}: {needs} 1 where config.server.rule={rule!r}")
 
 
 def accumulation_of(config: ConfigDict) -> tuple[dict[str, Any], int]:
