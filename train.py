@@ -419,6 +419,8 @@ def check_flags(config: ConfigDict) -> None:
         raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
     if FLAGS.record_times and config.lanes_at_once is not None:
         raise ConfigError(f"record_times=True: needs config.lanes_at_once=None, not {config.lanes_at_once}")
+    if FLAGS.record_times and config.lanes == "vmap":
+        raise ConfigError("record_times=True: needs config.lanes='auto' or 'dispatched', not 'vmap'")
     if FLAGS["dry_run_compile"].present and not is_dry_run():
         raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True or dry_run_devices")
     if FLAGS.dry_run_devices and config.num_workers % FLAGS.dry_run_devices:

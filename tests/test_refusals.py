@@ -210,6 +210,7 @@ BROKEN = {
     "--dry_run --profile": "profile=True: must be left out with --dry_run",
     "--dry_run_devices=8 --record_times": "record_times=True: must be left out with --dry_run_devices",
     "--dry_run --coordinator=localhost:1 --num_processes=2": "coordinator=localhost:1: must be left out with --dry_run",
+    "--record_times --config.lanes=vmap": "record_times=True: needs config.lanes='auto' or 'dispatched', not 'vmap'",
     "--record_times --config.lanes_at_once=2": "record_times=True: needs config.lanes_at_once=None, not 2",
     "--workdir=/proc/nope": "workdir='/proc/nope'",
     "--workdir={file}": "workdir=",
