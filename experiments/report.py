@@ -227,6 +227,7 @@ td img {{ width: 9rem; max-width: none; margin: 0; }}
 code {{ background: #f3f3f3; padding: 0.1em 0.3em; border-radius: 3px; }}
 /* On a narrow screen each claim of the table at the top is a block of its own. */
 @media (max-width: 48rem) {{
+  td {{ min-width: 6rem; }}
   h1 + .table thead {{ display: none; }}
   h1 + .table tr {{ display: block; border-bottom: 1px solid #ddd; padding: 0.5rem 0; }}
   h1 + .table td {{ display: block; border: 0; padding: 0.1rem 0; }}
