@@ -48,7 +48,8 @@ def adacons(
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
-      momentum: rate of the moving average of the weights, which starts from those of the first step; 0 for none.
+      momentum: rate of the moving average of the weights of a rank, which starts from the first step with so many
+        workers; 0 for none.
       granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
       telemetry: as of ``from_gram``.
 
@@ -87,7 +88,7 @@ def adacons(
         total, magnitude = mine.sum(), jnp.abs(mine).sum()
         vanishes = total <= _NOISE * magnitude  # NaN does not
         consensus = jnp.where(vanishes, 0, mine / jnp.where(vanishes, 1, total))
-        return consensus * directions, Average(jnp.ones_like(state.started), averages)
+        return consensus * directions, Average(state.started | (jnp.arange(len(order)) < count), averages)
 
     def init(dtype):
         return Average(started=jnp.zeros((), bool), average=jnp.zeros((), dtype))

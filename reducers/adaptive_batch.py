@@ -105,10 +105,10 @@ def adaptive_batch(
     of_mean = None if combiner.is_mean else mean(axes)
 
     def init_fn(params):
-        zero, count = jnp.zeros(()), jnp.zeros((), jnp.int32)
+        zero, count = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
         return AdaptiveBatchState(
             combine=combiner.init(params),
-            total=jax.tree.map(jnp.zeros_like, params),
+            total=jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), _dtype_of_sum(p)), params),
             seconds=zero,
             apart=Apart(jnp.zeros((), bool), None),
             held=count,
@@ -134,7 +134,7 @@ def adaptive_batch(
 
         def hand_on(inner):
             needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
-            gradients = jax.tree.map(lambda t: (t / held).astype(t.dtype), total)
+            gradients = jax.tree.map(lambda t, g: (t / held).astype(g.dtype), total, updates)
             reduced, inner = combiner.update(gradients, inner, params, **needs, **extra_args)
             noise = None
             if batch_rule.needs_noise:
@@ -206,3 +206,9 @@ def noise_of(gradients: Any, average: Any, *, counted: jax.Array | None, axes: t
     variance, along, count = lax.psum(own, axes)
     degrees = jnp.maximum(count - 1, 1)
     return Noise(optax.tree.norm(average, squared=True), variance / degrees, along / degrees, count)
+
+
+def _dtype_of_sum(x: Any) -> Any:
+    """Returns the dtype in which many gradients are summed: in half precision a sum stops to grow."""
+    dtype = jnp.result_type(x)
+    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype

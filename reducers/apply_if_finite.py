@@ -7,7 +7,7 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import AxisName, axes_of
+from reducers.collectives import AxisName, agreed, axes_of
 from reducers.dynamic_scale import all_finite
 from reducers.options import check_options
 from reducers.record import keep_if
@@ -61,12 +61,13 @@ def apply_if_finite(
         return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, inner.init(params))
 
     def update_fn(updates, state, params=None, **extra_args):
+        num_bad, num_bad_in_all = (agreed(x, axes) for x in (state.notfinite_count, state.total_notfinite))
         is_finite = all_finite(updates)
         if inner.takes_mask and extra_args.get("contributes") is not None:
             is_finite |= ~jnp.asarray(extra_args["contributes"], bool)
         is_finite = lax.pmin(is_finite.astype(jnp.int32), axes) > 0
-        in_a_row = jnp.where(is_finite, 0, optax.safe_increment(state.notfinite_count))
-        total = jnp.where(is_finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
+        in_a_row = jnp.where(is_finite, 0, optax.safe_increment(num_bad))
+        total = jnp.where(is_finite, num_bad_in_all, optax.safe_increment(num_bad_in_all))
         is_kept = is_finite | (in_a_row > max_consecutive_errors)
         # All workers call the inner reducer in any case: its result has the same type, kept or not.
         updates, inner_state = inner.update(updates, state.inner_state, params, **extra_args)

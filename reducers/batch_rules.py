@@ -148,7 +148,7 @@ def inner_product_test(
         squared, n = noise.squared_gradient, noise.num_workers
         forward = noise.along / (n * theta**2 * squared**2)
         sideways = (noise.variance - noise.along / squared) / (n * nu**2 * squared)
-        smallest = jnp.minimum(state.smallest, steps * jnp.maximum(forward, sideways))
+        smallest = jnp.minimum(state.smallest, steps * jnp.maximum(forward, sideways)).astype(jnp.float32)
         full = state.num_proposals + 1 == NUM_PROPOSALS
         held = Proposals(smallest, state.num_proposals + 1)
         kept = jax.tree.map(lambda empty, held: jnp.where(full, empty, held), start(), held)

@@ -17,13 +17,13 @@ def own_seconds(arrival_seconds: jax.Array | None, axes: tuple[str, ...]) -> jax
       axes: the worker axes, outer first.
     """
     if arrival_seconds is None:
-        return jnp.zeros(())
+        return jnp.zeros((), jnp.float32)
     return jnp.asarray(arrival_seconds, jnp.float32)[lax.axis_index(axes)]
 
 
 def latest(clock: jax.Array, axes: tuple[str, ...], *, given: bool) -> jax.Array:
     """Returns the latest of all workers' clocks; 0, and sends nothing, where no arrival times are ``given``."""
-    return lax.pmax(clock, axes) if given else jnp.zeros(())
+    return lax.pmax(clock, axes) if given else jnp.zeros((), jnp.float32)
 
 
 def of_round(
@@ -58,4 +58,4 @@ def of_round(
 
 def first_of_round(*, leaves_out: bool) -> dict[str, jax.Array]:
     """Returns the metrics of ``of_round`` before the first step."""
-    return {"steps_decided" if leaves_out else "step_seconds": jnp.zeros(())}
+    return {"steps_decided" if leaves_out else "step_seconds": jnp.zeros((), jnp.float32)}

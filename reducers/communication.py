@@ -10,6 +10,7 @@ from jax import numpy as jnp
 from reducers.collectives import AxisName, axes_of
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
 from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
+from reducers.gram.reducer import unscaled
 from reducers.options import check_options
 from reducers.record import keep_if
 from reducers.reducer import Reducer, as_inner, as_reducer
@@ -44,13 +45,15 @@ def in_half_precision(
 
     .. math:: R_{1/2}(g_1, \dots, g_n) = R(\mathrm{half}(s g_1), \dots, \mathrm{half}(s g_n)) / s
 
-    Where the reduced values are not all finite, the result is zero, the reducer's own state stays as it was (except for
+    Where the reduced values are not all finite, or where s has made gradients of a worker that is counted infinite,
+    which some rules leave out without a trace, the result is zero, the reducer's own state stays as it was (except for
     the record of whom it waited for), and the scale s shrinks by the rule of ``DynamicScale``. All workers see the same
     values and so decide alike. An optimizer after this then sees a zero: put it under a guard that reads
-    ``overflowed(state)``, as the train step of this project does.
+    ``overflowed(state)``, as the train step of this project does. What is too large without s, too, such as a broken
+    worker's gradient, is left to the rule.
 
-    Half the bytes are sent if the reducer exchanges the dtype that it is given, and one scalar: s, whose maximum over
-    the workers shows JAX that it is the same on all of them, though states are local.
+    Half the bytes are sent if the reducer exchanges the dtype that it is given, and one scalar: s, which is negative
+    where it is too large for a worker's gradients.
 
     Args:
       reducer: along ``axis_name``; it must be homogeneous, R(s g) = s R(g), and say so (``Reducer.homogeneous``).
@@ -93,10 +96,16 @@ def in_half_precision(
         return state_of(rule.init(), jnp.array(True), reducer.init(optax.tree.cast(params, dtype)))
 
     def update_fn(updates, state, params=None, **extra_args):
-        scale = lax.pmax(state.scale.value, axes)
+        scale = state.scale.value
         halved = jax.tree.map(lambda g: (scale.astype(_wide(g)) * g).astype(dtype), updates)
+        is_too_large = all_finite(optax.tree.cast(updates, dtype)) & ~all_finite(halved)
+        if extra_args.get("contributes") is not None:
+            is_too_large &= jnp.asarray(extra_args["contributes"], bool)
+        signed = lax.pmin(jnp.where(is_too_large, -scale, scale), axes)
+        scale = jnp.abs(signed)  # the same, and JAX knows that it is the same on all workers, though states are local
         reduced, inner = reducer.update(halved, state.inner, params, **extra_args)
-        is_finite = all_finite(reduced)
+        inner = unscaled(inner, scale)
+        is_finite = all_finite(reduced) & (signed > 0)
 
         def restore(half, g):
             return jnp.where(is_finite, half.astype(_wide(g)) / scale.astype(_wide(g)), 0).astype(g.dtype)

@@ -105,12 +105,12 @@ def dynamic_backup_workers(
     average = mean(axes)
 
     def init_fn(params):
-        zero = jnp.zeros(())
+        zero = jnp.zeros((), jnp.float32)
         return DynamicState(
             num_updates=jnp.zeros((), jnp.int32),
-            estimates=Estimates(jnp.zeros(max_workers), zero, zero, zero, zero),
+            estimates=Estimates(jnp.zeros(max_workers, jnp.float32), zero, zero, zero, zero),
             previous=jax.tree.map(jnp.zeros_like, params),
-            previous_required=jnp.ones(()),
+            previous_required=jnp.ones((), jnp.float32),
             waited=nobody_yet(),
         )
 

@@ -78,7 +78,7 @@ def elastic_averaging(
     axes = axes_of(axis_name)
 
     def init_fn(params):
-        zero = jnp.zeros(())
+        zero = jnp.zeros((), jnp.float32)
         drift = jax.tree.map(jnp.zeros_like, params)
         metrics = {"communications": zero, "step_seconds": zero}
         return ElasticAveragingState(jnp.zeros((), jnp.int32), Apart(jnp.zeros((), bool), drift), zero, metrics)

@@ -80,7 +80,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
     axes = axes_of(axis_name)
 
     def init_fn(params):
-        zero = jnp.zeros(())
+        zero = jnp.zeros((), jnp.float32)
         drift = jax.tree.map(jnp.zeros_like, params)
         metrics = {"communications": zero, "step_seconds": zero}
         return GossipState(jnp.zeros((), jnp.int32), Apart(jnp.zeros((), bool), drift), zero, metrics)
@@ -101,7 +101,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
             meet = lambda clock: _meet(clock, step, topology=topology, axes=axes)  # noqa: E731
             clock = jnp.maximum(clock + own, meet(clock)) if order == "combine_then_adapt" else meet(clock + own)
         reached = latest(clock, axes, given=arrival_seconds is not None)
-        metrics = {"communications": jnp.ones(()), "step_seconds": reached}
+        metrics = {"communications": jnp.ones((), jnp.float32), "step_seconds": reached}
         state = GossipState(state.num_updates + 1, Apart(jnp.zeros((), bool), drift), clock - reached, metrics)
         return jax.tree.map(lambda d: jnp.zeros(d.shape, d.dtype), updates), state
 

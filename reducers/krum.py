@@ -75,7 +75,8 @@ def multi_krum(
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
       num_byzantine: f, how many workers may send anything.
-      num_selected: m; None for n - f, all but as many as may send anything.
+      num_selected: m, at most as many as have sent finite numbers; None for n - f, all but as many as may send
+        anything.
       granularity: as of ``krum``.
       telemetry: as of ``from_gram``.
 

@@ -107,7 +107,7 @@ def local_sgd(
 
     def init_fn(params):
         zeros = jax.tree.map(jnp.zeros_like, params)
-        zero = jnp.zeros(())
+        zero = jnp.zeros((), jnp.float32)
         return LocalSgdState(
             combine=combiner.init(params),
             num_updates=jnp.zeros((), jnp.int32),

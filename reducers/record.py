@@ -32,7 +32,7 @@ class Used(NamedTuple):
 
 def nobody_yet() -> Waited:
     """Returns the record before the first update."""
-    return Waited(jnp.zeros((), jnp.int32), {"step_seconds": jnp.zeros(()), "contributors": jnp.zeros(())})
+    return Waited(jnp.zeros((), jnp.int32), dict.fromkeys(("step_seconds", "contributors"), jnp.zeros((), jnp.float32)))
 
 
 def keep_if(is_kept: jax.Array, new: Any, old: Any) -> Any:
@@ -57,7 +57,7 @@ def everybody(state: Any, *, num_workers: int) -> Any:
 
     def change(node):
         if isinstance(node, Waited):
-            metrics = {"step_seconds": jnp.zeros(()), "contributors": jnp.float32(num_workers)}
+            metrics = {"step_seconds": jnp.zeros((), jnp.float32), "contributors": jnp.float32(num_workers)}
             return Waited(jnp.ones((), jnp.int32), metrics)
         return Used(jnp.array(True)) if isinstance(node, Used) else node
 

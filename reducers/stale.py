@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 from jax import numpy as jnp
 
-from reducers.collectives import AxisName, axes_of, same_on_all
+from reducers.collectives import AxisName, agreed, axes_of
 from reducers.combine import combiner_of
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
@@ -106,14 +106,16 @@ def stale(
     def init_fn(params):
         ring = jax.tree.map(lambda p: jnp.zeros((largest + 1, *jnp.shape(p)), jnp.asarray(p).dtype), params)
         flags = jnp.zeros(largest + 1, bool)
-        return StaleState(combiner.init(params), jnp.zeros((), jnp.int32), ring, flags, {"staleness": jnp.zeros(())})
+        return StaleState(
+            combiner.init(params), jnp.zeros((), jnp.int32), ring, flags, {"staleness": jnp.zeros((), jnp.float32)}
+        )
 
     def update_fn(updates, state, params=None, **extra_args):
         updates, combined = combiner.update(updates, state.combine, params, **extra_args)
         slot, delay = state.num_updates % (largest + 1), delay_at(state.num_updates)
         ring = jax.tree.map(lambda r, g: r.at[slot].set(g.astype(r.dtype)), state.ring, updates)
         due = (state.num_updates - delay) % (largest + 1)  # before update 0: a slot that is still zero
-        late = jax.tree.map(lambda r, g: same_on_all(r[due].astype(g.dtype), axes), ring, updates)
+        late = jax.tree.map(lambda r, g: agreed(r[due].astype(g.dtype), axes), ring, updates)
         metrics = {"staleness": delay.astype(jnp.float32)}
         return late, StaleState(combined, state.num_updates + 1, ring, state.overflowed, metrics)
 

@@ -77,6 +77,22 @@ def test_several_steps_reject(wrong):
     assert np.abs(result[0] - by_hand(grads, **wrong)).max() > 1e-4
 
 
+def test_the_average_of_a_rank_starts_with_the_first_worker_of_that_rank():
+    reducer = reducers.deadline("worker", deadline_seconds=2.0, combine=reducers.adacons("worker"))
+    gradients = jnp.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, 1, 1, 3]])
+
+    def last_of(*seconds):
+        states = jax.vmap(reducer.init)(gradients)
+        for each in seconds:
+            step = lambda g, s, each=each: reducer.update(g, s, arrival_seconds=jnp.array(each))  # noqa: E731
+            _, states = jax.vmap(step, axis_name="worker")(gradients, states)
+        return states.combine.rule.average.ravel()
+
+    on_time, late = [1.0] * 4, [1.0, 1.0, 1.0, 9.0]
+    highest = last_of(on_time)[-1]
+    assert highest > 1 and last_of(late)[-1] == 0 and last_of(late, on_time)[-1] == highest
+
+
 def test_the_whole_model_is_one_vector():
     layer_by_layer = dataclasses.replace(ROW, granularity="layer")
     with pytest.raises(AssertionError):

@@ -424,12 +424,12 @@ def test_low_rank_finds_a_direction_after_a_gradient_of_zeros():
 # ---- dynamic bits ------------------------------------------------------------------------------------------------
 
 
-def widths(norms, *, decay=1.0, num_updates=None, start_bits=4):
+def widths(norms, *, decay=1.0, start_bits=4):
     """The widths of the updates, the first of which knows no norm."""
-    encoding = dynamic_bits(start_bits=start_bits, decay=decay, num_updates=num_updates)
+    encoding = dynamic_bits(start_bits=start_bits, decay=decay)
     state, found = encoding.init({}).state, []
     for norm in norms:
-        found.append(int(width_at(state[0], start_bits=start_bits, decay=decay, num_updates=num_updates)))
+        found.append(int(width_at(state[0], start_bits=start_bits, decay=decay)))
         state = encoding.observe(state, {"w": jnp.array([norm, 0.0])})
     return found
 
@@ -448,7 +448,7 @@ def test_widths_follow_the_rule():
     assert widths(norms, start_bits=6)[1:] == np.clip(expected, 2, 16)[:-1].tolist()
     k = (2**4.5 - 1) / (0.9 ** (59 / 2))
     expected = np.ceil(np.log2(k * 0.9 ** ((60 - np.arange(1, 60)) / 2) + 1)) + 1  # of norms that stay
-    assert widths([1.0] * 60, start_bits=6, decay=0.9, num_updates=60)[1:] == np.clip(expected, 2, 16).tolist()
+    assert widths([1.0] * 60, start_bits=6, decay=0.9)[1:] == np.clip(expected, 2, 16).tolist()
     assert widths([0.0, 0.0, np.nan, 2.0, 2.0]) == [4] * 5 and widths([1.0, 1e-9, 1e30])[2] == 2
 
 

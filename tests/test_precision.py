@@ -67,6 +67,37 @@ def test_models_compute_in_their_dtype_and_keep_float32_parameters(name, dtype):
 # ---- the rule ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["coordinate_median", "geometric_median", "krum", "multi_krum", "trimmed_mean"])
+def test_a_scale_that_is_too_large_for_some_is_an_overflow_whatever_the_rule_leaves_out(name):
+    """Otherwise a rule that outvotes infinities follows the smallest gradients, as the scale grows and grows."""
+    half = reducers.in_half_precision(
+        reducers.make(name, axis_name="worker"), axis_name="worker", initial_scale=2.0**18, growth_interval=1
+    )
+    step = jax.jit(jax.vmap(lambda g, s: half.update(g, s), axis_name="worker"))
+    gradients = jnp.array([1e-4, 1.0, 1.0, 1.0, 1.0])[:, None] * jnp.ones((5, 4))
+    states, found = jax.vmap(half.init)(gradients), []
+    for _ in range(8):
+        results, states = step(gradients, states)
+        found += [] if reducers.overflowed(states)[0] else [np.asarray(results)]
+    assert len(found) > 2 and all(np.ptp(each) < 1e-3 and each.min() > 0.7 for each in found)
+    broken = (0.1 * gradients).at[2].set(1e30)  # which no scale could help: it is left to the rule
+    results, states = step(broken, jax.vmap(half.init)(gradients))
+    assert not reducers.overflowed(states)[0] and np.ptp(results) < 1e-3 and results.min() > 0.07
+
+
+def test_telemetry_is_of_the_gradients_and_not_of_what_was_sent():
+    gradients = 0.01 * jax.random.normal(jax.random.key(0), (4, 50))
+    full = reducers.krum("worker", telemetry="on")
+    half = reducers.in_half_precision(full, axis_name="worker")
+    found = [
+        reducers.metrics(jax.vmap(lambda g, r=r: r.update(g, r.init(g))[1], axis_name="worker")(gradients))
+        for r in (full, half)
+    ]
+    assert "squared_gradient" in found[0] and "covariance_trace" in found[0]
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=0.02, atol=1e-6, err_msg=name)
+
+
 def test_a_scale_stays_a_normal_finite_number():
     rule = reducers.DynamicScale(initial_scale=2.0**120, growth_interval=1, growth_factor=16.0)
     scale = rule.init()

@@ -107,6 +107,26 @@ def test_compositions_keep_track_too(make):
     assert jax.eval_shape(mapped, params, gradients) == params
 
 
+IN_ROUNDS = {"rounds_of_late": lambda: reducers.local_sgd(WORKER, every_steps=2, combine=VARIANTS["late_adasum"]())}
+
+
+@pytest.mark.parametrize("make", [*VARIANTS.values(), *IN_ROUNDS.values()], ids=[*VARIANTS, *IN_ROUNDS])
+def test_states_of_compositions_go_in_and_out(make):
+    """As a program carries them from call to call, where JAX takes all that is in them to differ."""
+    reducer = make()
+
+    def one(gradient, state):
+        gradient, state = jax.tree.map(lambda x: jnp.squeeze(x, 0), (gradient, state))
+        updates, state = reducer.update(gradient, state, gradient, arrival_seconds=jnp.asarray(SECONDS))
+        return updates, jax.tree.map(lambda x: jnp.expand_dims(x, 0), state)
+
+    gradients = {"w": np.ones((8, 40, 30), np.float32), "bias": np.ones((8, 5), np.float32)}
+    states = jax.vmap(reducer.init)(gradients)
+    own = {"in_specs": (P(WORKER), P(WORKER)), "out_specs": (P(), P(WORKER))}
+    _, after = jax.eval_shape(jax.shard_map(one, mesh=mesh_of(worker=8), **own), gradients, states)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), states)
+
+
 @pytest.mark.parametrize("name", ["elastic_averaging", "gossip", "local_sgd"])
 def test_states_of_workers_that_stand_apart_go_in_and_out(name):
     """As a program carries them from call to call, where JAX takes all that is in them to differ."""

@@ -51,7 +51,7 @@ def first_arrivals(seconds: jax.Array, num_required: int | jax.Array) -> Arrived
     Reference: Chen et al., arXiv 1604.00981, the synchronous algorithm with backup workers.
     """
     num_workers = len(seconds)
-    if isinstance(num_required, int):
+    if not isinstance(num_required, jax.Array):
         if num_required > num_workers:
             raise ValueError(f"num_required={num_required}: exceeds num_workers={num_workers}")
         if num_required < 1:
@@ -99,6 +99,7 @@ def deadline_arrivals(seconds: jax.Array, deadline_seconds: float | jax.Array) -
     >>> deadline_arrivals(jnp.array([2.0, 9.0, 1.0]), 4.0)
     Arrived(contributes=Array([ True, False,  True], dtype=bool), step_seconds=Array(4., dtype=float32))
     """
+    seconds = seconds.astype(jnp.promote_types(seconds.dtype, jnp.float32))
     first = jnp.min(seconds)
     in_time = seconds <= deadline_seconds
     step_seconds = jnp.clip(jnp.asarray(deadline_seconds, seconds.dtype), first, jnp.max(seconds))
@@ -129,7 +130,7 @@ def k_batch_arrivals(seconds: jax.Array, num_batches: int | jax.Array) -> Arrive
     SyncReplicasOptimizer behaves like this when a fast replica takes two tokens.
     """
     num_waves, num_workers = seconds.shape
-    if isinstance(num_batches, int):
+    if not isinstance(num_batches, jax.Array):
         if num_batches > seconds.size:
             raise ValueError(f"num_batches={num_batches}: exceeds {num_waves} of each of {num_workers} workers")
         if num_batches < 1:

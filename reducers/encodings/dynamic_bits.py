@@ -37,7 +37,6 @@ def dynamic_bits(
     *,
     start_bits: Annotated[int, "[2, 16]"] = 4,
     decay: Annotated[float, "(0, 1]"] = 1.0,
-    num_updates: Annotated[int, "[1, inf)"] | None = None,
     norm: Norm = "inf",
     bucket: Annotated[int, "[1, inf)"] | None = None,
     error_feedback: OnOff = "off",
@@ -47,7 +46,7 @@ def dynamic_bits(
 ) -> Encoding:
     r"""Rounds numbers at random as ``quantised`` does, to a width that follows the norm of the gradient.
 
-    .. math:: b_t = \lceil \log_2 ( k \, a^{(N - t) / 2} G_t + 1 ) \rceil + 1
+    .. math:: b_t = \lceil \log_2 ( k \, a^{-t / 2} G_t + 1 ) \rceil + 1
 
     rounded up to 2, 3, 4, 5, 6, 8, 12 or 16, and cut to 16. G_t is the Euclidean norm of the last reduced gradient,
     which all workers know, so that no one has to tell the width. With a = 1, the rule for losses that are not convex,
@@ -58,7 +57,6 @@ def dynamic_bits(
       start_bits: b of the first two updates. k follows from it and from the first norm, so that the width is one less
         where the norm has fallen to about 0.7 of it, and one more where it has risen to 1.4.
       decay: a; 1 - 2 mu eta + L mu eta^2 for a mu-strongly convex, L-smooth loss and the rate eta.
-      num_updates: N, the length of the run; needed where a < 1.
       norm: as of ``quantised``, of what is rounded; as are the following.
       bucket: how many numbers share a norm.
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
@@ -70,33 +68,32 @@ def dynamic_bits(
       An ``Encoding``; its metric "bytes_per_worker" is of the width of each update, where ``traffic`` counts 16 bits.
 
     Raises:
-      ValueError: for a value outside its range, or a decay below 1 without the length of the run.
+      ValueError: for a value outside its range.
 
     >>> state = BitsState(jnp.array(5), factor=jnp.array(5.0), norm=jnp.array(1.0))
-    >>> [int(width_at(state._replace(norm=n), start_bits=4, decay=1.0, num_updates=None)) for n in (2.0, 1.0, 0.5, 0.1)]
+    >>> [int(width_at(state._replace(norm=n), start_bits=4, decay=1.0)) for n in (2.0, 1.0, 0.5, 0.1)]
     [5, 4, 3, 2]
 
     Reference: Yan et al., "DQ-SGD", arXiv 2107.14575. The rule is that of the version submitted to ICLR 2021 (read),
     which minimises the error for a budget of bits; the form of 2021, which minimises the bits for an error, is known by
     its abstract alone. Differs from the paper in: k follows from ``start_bits``, where the paper's follows from the
-    budget; G_t is the norm of the last reduced gradient, where theirs is that of a worker's own; widths are rounded up.
+    budget, and with it from the length N of the run: its exponent is (N - t) / 2; G_t is the norm of the last reduced
+    gradient, where theirs is that of a worker's own; widths are rounded up.
     """
-    check_options(dynamic_bits, start_bits=start_bits, decay=decay, num_updates=num_updates)
+    check_options(dynamic_bits, start_bits=start_bits, decay=decay)
     check_static(start_bits=start_bits)
-    if decay != 1 and num_updates is None:
-        raise ValueError(f"num_updates=None: must be the number of updates of the run where decay={decay} is below 1")
     options: Any = {"norm": norm, "bucket": bucket, "error_feedback": error_feedback, "exchange": exchange}
     choices = [quantised(bits=bits, **options, min_elements=min_elements, seed=seed) for bits in WIDTHS]
 
     def width(state: BitsState) -> jax.Array:
-        return width_at(state, start_bits=start_bits, decay=decay, num_updates=num_updates)
+        return width_at(state, start_bits=start_bits, decay=decay)
 
     def choice(state: BitsState) -> jax.Array:
         return jnp.searchsorted(jnp.array(WIDTHS), width(state))
 
     def init(leaves: Leaves) -> Kept:
         first = choices[0].init(leaves)
-        state = BitsState(jnp.zeros((), jnp.int32), jnp.zeros(()), jnp.zeros(()))
+        state = BitsState(jnp.zeros((), jnp.int32), *[jnp.zeros((), jnp.float32)] * 2)
         return Kept(first.residuals, (state, first.state))
 
     def send(leaves: Leaves, kept: Kept, reduction: Reduction, *, by: Callable[[Encoding], Any]) -> Sent:
@@ -123,7 +120,7 @@ def dynamic_bits(
         (count, factor, _), of_choice = state
         size = optax.tree.norm(results).astype(jnp.float32)
         is_known = (size > 0) & jnp.isfinite(size)
-        growth = factor_at(count + 1, decay=decay, num_updates=num_updates) * jnp.where(is_known, size, 1)
+        growth = factor_at(count + 1, decay=decay) * jnp.where(is_known, size, 1)
         first = (2 ** (start_bits - 1.5) - 1) / growth  # in the middle of the norms with this width
         return BitsState(count + 1, jnp.where((factor == 0) & is_known, first, factor), size), of_choice
 
@@ -137,14 +134,14 @@ def dynamic_bits(
     )
 
 
-def width_at(state: BitsState, *, start_bits: int, decay: float, num_updates: int | None) -> jax.Array:
+def width_at(state: BitsState, *, start_bits: int, decay: float) -> jax.Array:
     """Returns the width of the next update, [] int32, before it is rounded up to one of ``WIDTHS``."""
-    growth = state.factor * factor_at(state.num_updates, decay=decay, num_updates=num_updates) * state.norm
+    growth = state.factor * factor_at(state.num_updates, decay=decay) * state.norm
     width = jnp.ceil(jnp.log2(growth + 1)) + 1
     width = jnp.clip(jnp.nan_to_num(width, nan=WIDTHS[-1]), WIDTHS[0], WIDTHS[-1])
     return jnp.where(state.factor == 0, start_bits, width).astype(jnp.int32)
 
 
-def factor_at(count: jax.Array, *, decay: float, num_updates: int | None) -> Any:
-    """Returns a^((N - t) / 2); 1 for a = 1."""
-    return 1.0 if num_updates is None else jnp.float32(decay) ** ((num_updates - count) / 2)
+def factor_at(count: jax.Array, *, decay: float) -> Any:
+    """Returns a^(-t / 2); 1 for a = 1."""
+    return 1.0 if decay == 1 else jnp.float32(decay) ** (-count / 2)

@@ -155,8 +155,13 @@ def corrected(x: jax.Array, residual: jax.Array, contributes: Any) -> jax.Array:
 
 
 def remainder(p: jax.Array, sent: jax.Array, residual: jax.Array, contributes: Any) -> jax.Array:
-    """Returns e = p - what was sent; a worker that is left out keeps the residual that it had."""
-    return p - sent if contributes is None else jnp.where(contributes, p - sent, residual)
+    """Returns e = p - what was sent; a worker that is left out keeps the residual that it had.
+
+    So does each number that is not finite: a rule may outvote it, and the next ones are not to suffer from it.
+    """
+    rest = p - sent
+    kept = jnp.isfinite(rest) if contributes is None else contributes & jnp.isfinite(rest)
+    return jnp.where(kept, rest, residual)
 
 
 def initially(leaves: Leaves, *, error_feedback: OnOff) -> Kept:

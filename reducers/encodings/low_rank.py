@@ -52,7 +52,7 @@ def low_rank(
     Args:
       rank: columns of P and Q; fewer for a matrix with fewer rows or columns.
       then: how all that is sent is encoded: "full", or an encoding of single numbers, such as "half". Its own error
-        feedback has no effect.
+        feedback has no effect; its min_elements counts the numbers of a factor: of fewer, none is encoded.
       min_compression: matrices are sent as they are unless their elements are more than this many times those of their
         factors; 0 factors all matrices.
       error_feedback: whether a worker keeps the error and adds it to its next gradient.

@@ -48,7 +48,7 @@ def random_k(
     Args:
       ratio: k over the numbers of a leaf; k is at least 1.
       then: how the k values are sent: "full", or an encoding of single numbers, such as "half". Its own error feedback
-        has no effect.
+        has no effect; its min_elements counts the k values: of fewer, none is encoded.
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
       min_elements: leaves with fewer numbers are sent as they are.
       seed: of the places, which are a function of it and of the count of updates.

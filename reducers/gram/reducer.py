@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from reducers.collectives import AxisName, Combined, axes_of, gather_workers, in_buckets, num_workers, split_axes
 from reducers.gram import groups
 from reducers.gram.engine import Rule, Weighed, exchange_slices
-from reducers.gram.telemetry import initial_metrics, metrics_of
+from reducers.gram.telemetry import SQUARED, initial_metrics, metrics_of
 from reducers.options import check_options
 from reducers.record import Used
 from reducers.reducer import Reducer
@@ -32,6 +32,23 @@ class GramState(NamedTuple):
     rule: Any
     record: Used | tuple[()]
     metrics: dict[str, Any]
+
+
+def unscaled(state: Any, scale: jax.Array) -> Any:
+    """Returns a state with the metrics of gradients g in the place of those of scale * g.
+
+    Args:
+      state: in which a ``GramState`` may be, however deep.
+      scale: positive, [].
+    """
+
+    def change(node):
+        if not isinstance(node, GramState):
+            return node
+        metrics = {name: x / scale**2 if name.partition("/")[0] in SQUARED else x for name, x in node.metrics.items()}
+        return node._replace(metrics=metrics)
+
+    return jax.tree.map(change, state, is_leaf=lambda node: isinstance(node, GramState))
 
 
 def from_gram(

@@ -35,6 +35,9 @@ class Telemetry(NamedTuple):
     weight_spread: Any
 
 
+SQUARED = ("squared_gradient", "covariance_trace")  # those that scale with the square of the gradients
+
+
 def telemetry_of(products: Products, length: jax.Array, weight_spread: jax.Array) -> Telemetry:
     """Returns the telemetry of a group from its gradients' dot products, and the length of what was made of them.
 
@@ -73,12 +76,13 @@ def metrics_of(groups: Collection[str], weighed: Weighed) -> dict[str, jax.Array
     longest = lengths.max()
     model = Products.joined(products), longest * jnp.linalg.norm(lengths / nonzero(longest)), spreads.max()
     model_first = jax.tree.map(lambda m, g: jnp.concatenate([m[None], g]), model, (products, lengths, spreads))
-    return dict(zip(_names(groups), jnp.concatenate(jax.vmap(telemetry_of)(*model_first)), strict=True))
+    scalars = jnp.concatenate(jax.vmap(telemetry_of)(*model_first)).astype(jnp.float32)
+    return dict(zip(_names(groups), scalars, strict=True))
 
 
 def initial_metrics(groups: Collection[str]) -> dict[str, Any]:
     """Returns the metrics before the first update: a zero for each name."""
-    return dict.fromkeys(_names(groups), 0.0)
+    return dict.fromkeys(_names(groups), jnp.zeros((), jnp.float32))
 
 
 def _names(groups: Collection[str]) -> list[str]:
