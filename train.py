@@ -124,7 +124,7 @@ flags.DEFINE_string(
     None,
     "Live: how long workers take at least: a trace (.csv, .npz), the name of an arrival model, or its block as JSON.",
 )
-flags.DEFINE_float("patience", 300.0, lower_bound=0.0, help="Live: seconds to wait where too few workers are left.")
+flags.DEFINE_float("patience", 300.0, lower_bound=0.0, help="Live: seconds to wait where too few workers are there.")
 flags.DEFINE_string("ray_address", None, "Live: a Ray cluster that is there. Default: processes on this machine.")
 
 FLAGS = flags.FLAGS
@@ -310,6 +310,8 @@ def run(argv: Sequence[str]) -> int:
     with refusing():
         path = runs.expand(workdir)
         cache = FLAGS.compilation_cache and str(runs.expand(FLAGS.compilation_cache, key="compilation_cache"))
+        if cache and os.path.exists(cache) and not os.path.isdir(cache):
+            raise ConfigError(f"compilation_cache={FLAGS.compilation_cache!r}: is not a folder")
         layout = Layout.of(config.num_workers, num_devices=num_devices)
         count = steps_per_call(setup)
         processes.check_same(  # each has its own data.dir and files of code, whose contents must agree

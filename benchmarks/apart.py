@@ -45,7 +45,7 @@ CASES: dict[str, tuple[Any, int, Target | None]] = {
         1,
         QUIET,
     ),
-    "local_sgd with a delay, all is due": (functools.partial(reducers.local_sgd, every_steps=2, delay_steps=1), 2, ALL),
+    "local_sgd with a delay, all is due": (functools.partial(reducers.local_sgd, every_steps=2, delay_steps=2), 2, ALL),
     "elastic_averaging, nothing is due": (
         functools.partial(reducers.elastic_averaging, every_steps=NEVER, strength=0.1),
         1,
@@ -96,6 +96,12 @@ class Reduction:
         self._updates, self._num_steps = updates, num_steps
         self.copies = sum(x.size for x in jax.tree.leaves(state)) / sum(x.size for x in params)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether progress was due in the last step."""
+        record = reducers.apart(self._state)
+        return record is None or bool(np.any(record.due))
+
     def __call__(self) -> float:
         for _ in range(self._num_steps):
             began = time.perf_counter()
@@ -130,6 +136,9 @@ def benchmark(
     for name, (make, num_steps, _) in CASES.items():
         contenders[name] = Reduction(make(AXES), updates, layout=layout, num_steps=num_steps)
     seconds = rounds.in_turns(contenders, repeats=repeats, log=log)
+    for name, contender in contenders.items():
+        if contender.is_due is name.endswith("nothing is due"):
+            raise RuntimeError(f"{name}: is not what its counted step did")
     where = f"{WORKERS} devices, {num_floats / 1e6:g} M floats"
     found = [
         Measured(f"{name}, over mean with its update, {where}", rounds.ratios(seconds, name, MEAN), target=target)

@@ -22,6 +22,8 @@ set after 300 steps (seed 0; 13 minutes on 2 busy cores).
 
 Reference: Maleki et al., arXiv 2006.02924; You et al., arXiv 1904.00962; NVIDIA/DeepLearningExamples, BERT.
 Differs in: our vocabulary is learnt from the given text; we draw masks anew at each step, they did so five times.
+LAMB is optax's, which follows the paper of You et al. and gives every leaf a trust ratio; NVIDIA's gives none to leaves
+without weight decay, and first clips the gradients to a global norm of 1 (`--config.clip_norm=1.0`).
 """
 
 from collections.abc import Mapping

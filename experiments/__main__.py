@@ -156,6 +156,12 @@ def _main(argv: Sequence[str]) -> int:
 def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) -> int:
     """Executes a command whose arguments are in their ranges; ``until`` is when its time is up."""
     if getattr(given, "slurm", None) is not None:
+        if getattr(given, "dry_run", False):
+            raise ValueError("slurm: must be left out with --dry_run, which submits nothing")
+        if given.command == "sweep":
+            _sweep_of(given)
+        else:
+            commands.check(given.name, scale=given.scale)
         options = dict(sweep.value_of(text) for text in given.slurm_option)
         print(slurm.submit(argv, shards=given.slurm, folder=given.out / "slurm", options=options))
         return 0
@@ -187,6 +193,8 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
             print(commands.write_report(given.name, scale=given.scale, out=given.out))
         case "save":
             print(commands.save(given.name, scale=given.scale, out=given.out))
+        case "publish" if given.data:
+            raise ValueError(f"data={given.data!r}: must be left out of publish, which takes the claim's own data")
         case "publish":
             print(commands.publish(given.name, scale=given.scale, out=given.out))
         case "sweep":

@@ -241,6 +241,11 @@ def save(name: str, *, scale: Scale, out: Path) -> str:
     return f"{counts} saved in {path}{others}\n{then}"
 
 
+def check(name: str, *, scale: Scale) -> None:
+    """Raises ValueError, one line, if there is no such experiment, or it has no such scale."""
+    _load(name, scale)
+
+
 def publish(name: str, *, scale: Scale, out: Path) -> str:
     """Writes rows, report and figure of the finished runs into the repository, and returns the text.
 

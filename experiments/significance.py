@@ -93,13 +93,13 @@ def welch(
     _check(ours, theirs, compared=compared)
     difference = statistics.fmean(ours) - statistics.fmean(theirs)
     if _is_constant(ours, theirs):
-        difference = _without_rounding(difference, scale=ours[0])
+        difference, spread = _without_rounding(difference, scale=ours[0]), 0.0
         found = _without_spread(difference, side)
     else:
+        spread = math.sqrt((statistics.variance(ours) + statistics.variance(theirs)) / 2)
         found = _welch(ours, theirs, side=side, level=1 - ALPHA)
     p, low, high = found
-    pooled = math.sqrt((statistics.variance(ours) + statistics.variance(theirs)) / 2)
-    effect = _hedges(difference, pooled, freedom=len(ours) + len(theirs) - 2)
+    effect = _hedges(difference, spread, freedom=len(ours) + len(theirs) - 2)
     shown: dict[str, Any] = {"unit": unit, "digits": digits, "n": (len(ours), len(theirs)), "compared": compared}
     return Contrast(method="Welch's t-test", difference=difference, low=low, high=high, effect=effect, p=p, **shown)
 
@@ -156,14 +156,15 @@ def paired(
     differences = [one - other for one, other in zip(ours, theirs, strict=True)]
     difference = statistics.fmean(differences)
     if _is_constant(differences):
-        difference = _without_rounding(difference, scale=ours[0])
+        difference, spread = _without_rounding(difference, scale=ours[0]), 0.0
         found = _without_spread(difference, side)
     else:
+        spread = statistics.stdev(differences)
         result = stats.ttest_1samp(differences, 0.0, alternative=side)
         interval = stats.ttest_1samp(differences, 0.0).confidence_interval(1 - ALPHA)
         found = float(result.pvalue), float(interval.low), float(interval.high)
     p, low, high = found
-    effect = _hedges(difference, statistics.stdev(differences), freedom=len(differences) - 1)
+    effect = _hedges(difference, spread, freedom=len(differences) - 1)
     shown: dict[str, Any] = {"unit": unit, "digits": digits, "n": (len(ours),), "compared": compared}
     return Contrast(method="paired t-test", difference=difference, low=low, high=high, effect=effect, p=p, **shown)
 
@@ -244,8 +245,11 @@ def trend(rows: Sequence[Sequence[float]], *, compared: str, unit: str = "", dig
     """
     from scipy import stats
 
-    if any(math.isnan(value) for row in rows for value in row):  # an infinity may be that of a target never reached
+    if any(math.isnan(value) for row in rows for value in row):
         raise TooFewRuns(f"{compared}: a value is not a number")
+    if len(rows[0]) < 3:
+        raise TooFewRuns(f"{compared}: a trend needs at least three conditions, not {len(rows[0])}")
+    # An infinity between the ends, as of a target that was never reached, has a rank; at an end it has no difference.
     ends = paired([row[-1] for row in rows], [row[0] for row in rows], compared=compared, side="greater")
     p = float(stats.page_trend_test(rows).pvalue)
     return dataclasses.replace(ends, method="Page's trend test", p=p, unit=unit, digits=digits)
@@ -332,4 +336,6 @@ def _hedges(difference: float, std: float, *, freedom: int) -> float:
     """Returns a difference in standard deviations, with Hedges' correction for small samples."""
     if std == 0:
         return math.copysign(math.inf, difference) if difference else 0.0
+    if freedom < 2:  # the correction is for two degrees of freedom and more
+        return math.nan
     return difference / std * (1 - 3 / (4 * freedom - 1))

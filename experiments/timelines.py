@@ -144,11 +144,15 @@ def of_run(
         or if its simulated workers do not meet at the end of each step, since no record has their clocks.
     """
     server = (config or {}).get("server", {"name": "synchronous"})
+    model = (config or {}).get("arrivals", {"name": "none"})
+    for key, block in {"server": server, "arrivals": model}.items():
+        if not isinstance(block, Mapping) or "name" not in block:
+            raise ValueError(f"{key}={block!r}: must be a block with a name in config.json")
     live_steps, live_order = _recorded(folder)
-    has_model = server.get("order") or (config or {}).get("arrivals", {"name": "none"})["name"] != "none"
+    has_model = server.get("order") or model["name"] != "none"
     if config is None or not (has_model or live_steps or live_order):
         raise ValueError("has no config with an arrival model; without one there is no time to draw")
-    if own := sorted(own_code.components_in([config["arrivals"], config.get("server")])):
+    if own := sorted(own_code.components_in([model, server])):
         raise ValueError(f"has {own[0]!r} in its config.json, and a plot executes no code that a run's files name")
     chosen = [r for r in records if r["kind"] == "train" and first_step <= r["step"] <= last_step]
     if not chosen:

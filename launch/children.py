@@ -104,13 +104,17 @@ class Children:
         return process.returncode
 
     def forward_signals(self) -> None:
-        """Sends SIGTERM to all children if a first signal was received since the last call; kills them at a second."""
-        if len(self.signals) > self._num_forwarded:
-            self._num_forwarded = len(self.signals)
-            if self._num_forwarded == 1:
-                self.terminate()
-            else:
-                self.kill()
+        """Sends SIGTERM to all children when a first signal has been received; kills them at a later one.
+
+        A terminal that closes may send SIGHUP more than once, which is no second request.
+        """
+        new = self.signals[self._num_forwarded :]
+        is_first = self._num_forwarded == 0
+        self._num_forwarded += len(new)
+        if new and is_first:
+            self.terminate()
+        elif any(number != signal.SIGHUP for number in new):
+            self.kill()
 
     def terminate(self) -> None:
         """Sends SIGTERM to the children that run."""

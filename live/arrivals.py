@@ -73,7 +73,7 @@ class LiveArrivals(asynchronous.Source):
             if self._began is None:
                 self._began = self._engine.clock() - (self._recorded.seconds or [0.0])[-1]
             self._give_all()
-            worker, self._work = self._server.next_arrival(self._tasks.__getitem__)
+            worker, self._work = self._server.next_arrival(self._tasks.__getitem__, may_stop=self.is_whole)
             self._recorded.worker.append(worker)
             self._recorded.seconds.append(self._engine.clock() - self._began)
         seconds, worker = self._recorded.next()

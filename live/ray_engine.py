@@ -30,7 +30,7 @@ def check(address: str | None = None) -> None:
         raise ConfigError(f"ray_address={address!r}: must be HOST:PORT of a Ray cluster")
     try:
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # names that are no host's are refused by an encoding
         raise ConfigError(f"ray_address={address!r}: no Ray cluster answers: {error}") from None
 
 
@@ -71,6 +71,10 @@ class RayEngine:
             except (ConnectionError, ray.exceptions.AuthenticationError) as error:
                 reason = str(error.__cause__ or error).strip().splitlines()[-1]
                 raise ConfigError(f"ray_address={address!r}: {reason}") from None
+            except RuntimeError as error:  # a cluster of another version of Ray or Python
+                if address is None:
+                    raise
+                raise ConfigError(f"ray_address={address!r}: {' '.join(str(error).split())}") from None
         self._process = dict(config), workers_per_process, devices_per_process
         num_gpus = self._gpus_of_each(config["num_workers"] // workers_per_process)
         # Ray spreads over the nodes of a cluster what takes something of them; the rest it puts anywhere.
@@ -121,10 +125,10 @@ class RayEngine:
         process, number = self._pending.pop(result)
         try:
             value = self._ray.get(result)
-        except self._ray.exceptions.RayActorError as error:
-            return Died(process, type(error).__name__)
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
+        except self._ray.exceptions.RayError as error:  # its actor died, was killed for memory, or its node is gone
+            return Died(process, type(error).__name__)
         return Ready(process) if number is None else Done(process, number, value)
 
     def end(self) -> None:

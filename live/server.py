@@ -82,7 +82,7 @@ class Server:
         """
         while len(self._idle) < self._num_processes:
             self._hear(_LONGEST_WAIT)
-            self._be_patient(enough=False)
+            self._be_patient(enough=len(self._idle) == self._num_processes)
         self._lacking_since = None
 
     def gather(
@@ -126,11 +126,12 @@ class Server:
         self._lacking_since = None
         return Gathered(seconds, began, work)
 
-    def next_arrival(self, task_of: Callable[[int], Task]) -> tuple[int, Any]:
+    def next_arrival(self, task_of: Callable[[int], Task], *, may_stop: bool) -> tuple[int, Any]:
         """Waits for the next gradient of an asynchronous run; returns its process and the work.
 
         Args:
           task_of: the task that a process was given last, for one that died in it.
+          may_stop: whether a state can be saved now; if not, a request to stop waits as long as somebody computes.
 
         Raises:
           Missing: if nobody has computed for longer than the patience.
@@ -142,7 +143,8 @@ class Server:
                     self._arrived.append((event.process, event.work))
                 elif isinstance(event, Ready):
                     self.give(event.process, task_of(event.process))
-            self._be_patient(enough=bool(self._working_on or self._arrived))
+            someone = bool(self._working_on or self._arrived)
+            self._be_patient(enough=someone, may_stop=may_stop or not someone)
         return self._arrived.popleft()
 
     def give(self, process: int, task: Task) -> None:
@@ -170,8 +172,8 @@ class Server:
                     self._report(f"{self._name(event.process)} is back")
         return events
 
-    def _be_patient(self, *, enough: bool) -> None:
-        if self._is_to_stop():
+    def _be_patient(self, *, enough: bool, may_stop: bool = True) -> None:
+        if may_stop and self._is_to_stop():
             raise Stopped
         now = self._engine.clock()
         if enough:

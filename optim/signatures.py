@@ -13,7 +13,7 @@ from reducers import registry
 Masked = Literal["all", "weights"]
 """Which leaves a decay or a trust ratio applies to: all of them, or those with two or more dimensions."""
 
-FloatDtype = Literal["bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"]
+FloatDtype = Literal["bfloat16", "float16", "float32"]
 
 
 def takes_mask(name: str) -> bool:

@@ -231,6 +231,7 @@ def test_command(tmp_path, capsys):
         ("7:9", CONFIG, "steps=7:9: no train record"),
         ("1:2", {**CONFIG, "arrivals": {"name": "none"}}, "no config with an arrival model"),
         ("1:2", {"seed": 0}, "no config with an arrival model"),
+        ("1:2", {**CONFIG, "arrivals": 3}, "arrivals=3: must be a block with a name"),
     ],
 )
 def test_refused_in_one_line(steps, config, message, tmp_path, capsys):

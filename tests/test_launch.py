@@ -18,6 +18,7 @@ import train
 from configs import flags as config_flags
 from launch import __main__ as command_line
 from launch import local
+from launch.children import Children
 
 LAUNCH = pathlib.Path(local.__file__).parent
 CONFIG = LAUNCH.parent / "configs" / "digits.py"
@@ -83,21 +84,40 @@ def test_what_another_process_than_the_first_refuses_is_printed(capfd, monkeypat
 
 
 @pytest.mark.usefixtures("hears_sighup")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_a_signal_is_handed_on_as_sigterm_and_a_second_one_kills(tmp_path, number):
+@pytest.mark.parametrize("first, second", [(signal.SIGINT, signal.SIGINT), (signal.SIGHUP, signal.SIGTERM)])
+def test_a_signal_is_handed_on_as_sigterm_and_a_second_one_kills(tmp_path, first, second):
     program = (
         "import signal; signal.signal(signal.SIGTERM, lambda *_: open(f'{os.getcwd()}/heard-{p}', 'w').close()); "
         f"os.chdir({str(tmp_path)!r}); open(f'ready-{{p}}', 'w').close(); [time.sleep(0.1) for _ in range(600)]"
     )
 
     def interrupt_twice():
-        for name in ("ready", "heard"):
+        for name, number in (("ready", first), ("heard", second)):
             while len(list(tmp_path.glob(f"{name}-*"))) < 2:
                 time.sleep(0.05)
             os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt_twice, daemon=True).start()
     assert launch(program) == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("received", [[signal.SIGHUP, signal.SIGHUP], [signal.SIGHUP, signal.SIGTERM]])
+def test_a_terminal_that_closes_stops_the_children_once(tmp_path, received):
+    """It may send several signals at once: all of them are one request, and a later SIGHUP is none."""
+    program = (
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit(7)))\n"
+        "pathlib.Path('ready').touch()\n"
+        "time.sleep(60)"
+    )
+    with Children() as children:
+        process = children.start([sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r})\n{program}"])
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.05)
+        children.signals += received
+        children.forward_signals()
+        children.signals.append(signal.SIGHUP)
+        assert children.wait(process) == 7
 
 
 @pytest.mark.parametrize("processes", ["0", "-1", "two", "65", "1.5", "", "9" * 5000], ids=lambda text: text[:9])

@@ -13,6 +13,7 @@ from live import ray_engine
 from live.engine import Task
 from live.server import Missing, Server
 from reducers.arrivals.order import deadline_arrivals, first_arrivals
+from runs.errors import ConfigError
 from tests.live_script import Script, scripted
 from training.checkpoints import restore_params
 
@@ -99,6 +100,19 @@ def test_patience_ends_where_too_few_are_left():
     engine = Script(table([[1.0]] * 3), lambda task: 0, dies=[(1, 1)], never_starts=lambda p, starts: starts > 0)
     seconds, *_ = steps_of(engine, first(2), num_steps=30, patience=7.0)  # two are enough
     assert seconds[5:] == [[1, INF, 1]] * 25
+
+
+def test_a_start_in_which_nobody_is_missing_needs_no_patience():
+    engine = Script(table([[1.0]] * 3), lambda task: 0)
+    seconds, *_ = steps_of(engine, first(3), num_steps=2, patience=0.0)
+    assert seconds == [[1, 1, 1]] * 2
+
+
+@pytest.mark.parametrize("host", [".foo", "a..b", "x" * 64])
+def test_a_host_that_cannot_be_one_is_refused(host, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    with pytest.raises(ConfigError, match=r"^ray_address=.*no Ray cluster answers"):
+        ray_engine.check(f"{host}:6379")
 
 
 def test_workers_of_one_process_arrive_together():
@@ -312,6 +326,21 @@ def test_an_asynchronous_live_run_goes_on_where_it_was_saved(monkeypatch, tmp_pa
     assert replay_order(parts, tmp_path / "replayed", *flags) == 0
     assert largest_difference(parts, tmp_path / "replayed") < 1e-6
     assert [r["staleness"] for r in records(parts)] == [r["staleness"] for r in records(tmp_path / "replayed")]
+
+
+def test_a_signal_in_the_middle_of_an_update_lets_it_end(monkeypatch, tmp_path, capsys):
+    flags = (*ASYNC, "--config.server.gradients_per_update=4")
+    for stop_at in range(20, 24):
+        waits = iter(range(10**6))
+
+        def stop(waits=waits, stop_at=stop_at):
+            if next(waits) == stop_at:
+                signal.raise_signal(signal.SIGTERM)
+
+        parts = tmp_path / str(stop_at)
+        assert live(monkeypatch, parts, *flags, on_wait=stop) == 128 + signal.SIGTERM
+        assert "stopped by SIGTERM at step 0" not in capsys.readouterr().out
+        assert (parts / "checkpoints").is_dir() and any((parts / "checkpoints").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,7 @@ REFUSED = [
     ({**SGD, "momentum": 1.0}, r"momentum=1.0: must be float in \[0, 1\)"),
     ({**SGD, "nesterov": 1}, "nesterov=1: must be bool"),
     ({**SGD, "accumulator_dtype": "int8"}, "accumulator_dtype='int8': must be one of 'bfloat16', 'float16'"),
+    ({**SGD, "accumulator_dtype": "float64"}, "accumulator_dtype='float64': must be one of 'bfloat16', 'float16'"),
     ({**SGD, "accumulator_dtype": "bf16"}, "accumulator_dtype='bf16': must be one of 'bfloat16', 'float16'"),
     ({"name": "adam", "learning_rate": 0.1, "b2": 1.5}, r"b2=1.5: must be float in \[0, 1\)"),
     ({"name": "adam", "learning_rate": 0.1, "eps": -1e-8}, "eps=-1e-08: must be float in "),

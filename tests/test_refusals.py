@@ -64,7 +64,6 @@ BROKEN = {
     "must hand on every update",
     "--config.communication.name=half --config.reducer.name=gossip --config.reducer_on=updates": "'float16': "
     "reducer: must hand on every update",
-    "--config.communication.name=dynamic_bits --config.communication.decay=0.9": "num_updates=None: must be",
     "--config.communication.name=by_pattern --config.communication.rules=(('kernel','full'),)": (
         "config.communication.rules: 'Dense_0/bias' matches none of 'kernel'"
     ),
@@ -210,6 +209,7 @@ BROKEN = {
     "--dry_run --profile": "profile=True: must be left out with --dry_run",
     "--dry_run_devices=8 --record_times": "record_times=True: must be left out with --dry_run_devices",
     "--dry_run --coordinator=localhost:1 --num_processes=2": "coordinator=localhost:1: must be left out with --dry_run",
+    "--compilation_cache={file}": "is not a folder",
     "--record_times --config.lanes=vmap": "record_times=True: needs config.lanes='auto' or 'dispatched', not 'vmap'",
     "--record_times --config.lanes_at_once=2": "record_times=True: needs config.lanes_at_once=None, not 2",
     "--workdir=/proc/nope": "workdir='/proc/nope'",

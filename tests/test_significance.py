@@ -98,6 +98,18 @@ def test_equivalence_needs_small_noise_and_a_small_difference():
     assert both.low < 0 < both.high and both.high < welch(quiet, quiet, compared="", side="two-sided").high
 
 
+def test_effects_have_no_size_where_the_spread_is_rounding_or_two_pairs_are_all():
+    tiny = [0.3, 0.3, 0.1 + 0.2]
+    assert welch(tiny, [0.2] * 3, compared="", side="greater").effect == math.inf
+    assert paired(tiny, [0.2] * 3, compared="", side="greater").effect == math.inf
+    assert math.isnan(paired([1.0, 2.1], [0.0, 1.0], compared="", side="greater").effect)
+
+
+def test_a_trend_of_two_conditions_is_refused():
+    with pytest.raises(significance.TooFewRuns, match="a trend needs at least three conditions, not 2"):
+        trend([[1.0, 2.0], [1.0, 3.0]], compared="error")
+
+
 def test_a_trend_needs_an_order():
     rising = [[1.0, 2.0, 3.0, 4.0], [1.1, 2.5, 2.0, 4.0], [0.5, 2.0, 3.5, 3.0]]
     assert trend(rising, compared="").holds and not trend([row[::-1] for row in rising], compared="").holds

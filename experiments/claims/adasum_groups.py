@@ -81,7 +81,7 @@ EXPERIMENT = COMPARISON.experiment(
     number=22,
     title="Layers and groups in Adasum",
     claim="Adasum layer by layer is better than Adasum of the whole model as one vector, and combining groups of "
-    "workers first, by their mean or by Adasum, loses less than half a point from eight groups up.",
+    "workers first, by their mean or by Adasum, loses less than half a point with eight groups.",
     source="Horovod's user guide to Adasum, hierarchical mode; MindSpore's tutorial, on layers; no numbers are known",
     rule=f"By test accuracy after the last step on digits, {COMPARISON.seeds['laptop']} seeds, {WORKERS} workers in "
     f"eight groups of {GROUP}, each method at its own rate. Supported if Adasum layer by layer is above Adasum of the "

@@ -231,7 +231,9 @@ def _judge(rows: Rows) -> Verdict:
         f"{holds(is_sooner)}."
     )
     if is_sooner and not falls and law.high >= LEAST_EXPONENT:
-        return Verdict.untested(f"{because} The interval contains the bound, so that it decides nothing.")
+        return Verdict.untested(
+            f"{because} The interval contains the bound, so that it decides nothing.", contrasts=sooner
+        )
     return Verdict.of(falls and is_sooner, because, contrasts=sooner)
 
 
