@@ -160,7 +160,7 @@ def remainder(p: jax.Array, sent: jax.Array, residual: jax.Array, contributes: A
     So does each number that is not finite: a rule may outvote it, and the next ones are not to suffer from it.
     """
     rest = p - sent
-    kept = jnp.isfinite(rest) if contributes is None else contributes & jnp.isfinite(rest)
+    kept = jnp.isfinite(rest) if contributes is None else jnp.asarray(contributes, bool) & jnp.isfinite(rest)
     return jnp.where(kept, rest, residual)
 
 
