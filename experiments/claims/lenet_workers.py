@@ -236,6 +236,8 @@ EXPERIMENT = Experiment(
         "The claim compares tuned with tuned. A tuned sum ends above an untuned Adasum: at 3/16 of the rate it was "
         "tried with three seeds in an earlier grid, and gave 98.7 to 99.0 %, which overlapped the tuned Adasum of that "
         "grid. The grid of factors of 2 that it had was too coarse, which is why this one is finer.",
+        "Seen after the runs: with rates of their own the two differ with 32 workers alone, by 0.28 points; with 4, 8 "
+        "and 16 they end within 0.05 points of each other. A tuned sum of 32 ends 0.26 points above an untuned Adasum.",
         "Where scikit-learn's digits stand in for MNIST, a run is 40 epochs.",
     ),
 )
