@@ -14,6 +14,7 @@ from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_worke
 from reducers.combine import combiner_of, while_waiting
 from reducers.communication import overflowed
 from reducers.dynamic_scale import all_finite
+from reducers.gram.scales import wide_dtype
 from reducers.mean import mean
 from reducers.options import check_options
 from reducers.record import counts
@@ -210,5 +211,5 @@ def noise_of(gradients: Any, average: Any, *, counted: jax.Array | None, axes: t
 
 def _dtype_of_sum(x: Any) -> Any:
     """Returns the dtype in which many gradients are summed: in half precision a sum stops to grow."""
-    dtype = jnp.result_type(x)
-    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
+    x = jnp.asarray(x)
+    return wide_dtype(x) if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype

@@ -11,6 +11,7 @@ from reducers.collectives import AxisName, axes_of
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
 from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
 from reducers.gram.reducer import unscaled
+from reducers.gram.scales import wide_dtype
 from reducers.options import check_options
 from reducers.record import keep_if
 from reducers.reducer import Reducer, as_inner, as_reducer
@@ -97,7 +98,7 @@ def in_half_precision(
 
     def update_fn(updates, state, params=None, **extra_args):
         scale = state.scale.value
-        halved = jax.tree.map(lambda g: (scale.astype(_wide(g)) * g).astype(dtype), updates)
+        halved = jax.tree.map(lambda g: (scale.astype(wide_dtype(g)) * g).astype(dtype), updates)
         is_too_large = all_finite(optax.tree.cast(updates, dtype)) & ~all_finite(halved)
         if extra_args.get("contributes") is not None:
             is_too_large &= jnp.asarray(extra_args["contributes"], bool)
@@ -108,7 +109,7 @@ def in_half_precision(
         is_finite = all_finite(reduced) & (signed > 0)
 
         def restore(half, g):
-            return jnp.where(is_finite, half.astype(_wide(g)) / scale.astype(_wide(g)), 0).astype(g.dtype)
+            return jnp.where(is_finite, half.astype(wide_dtype(g)) / scale.astype(wide_dtype(g)), 0).astype(g.dtype)
 
         inner = keep_if(is_finite, inner, state.inner)
         state = state_of(rule.update(state.scale._replace(value=scale), is_finite), is_finite, inner)
@@ -135,10 +136,6 @@ def overflowed(state: Any) -> Any:
 def _half_precision_states(state: Any) -> list[HalfPrecisionState]:
     is_half = lambda node: isinstance(node, HalfPrecisionState)  # noqa: E731
     return [node for node in jax.tree.leaves(state, is_leaf=is_half) if is_half(node)]
-
-
-def _wide(x: jax.Array) -> Any:
-    return jnp.promote_types(x.dtype, jnp.float32)
 
 
 COMMUNICATIONS = Registry(

@@ -36,9 +36,9 @@ def corrupt(
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first.
       workers: who sends something else.
-      how: what it sends: "garbage", normal numbers times a million (in float16 mostly
-        infinities), drawn anew for each worker and update; "nan"; a
-        "copy" of the gradient of the first worker that is not among them; or its own with the signs "flip"-ped.
+      how: what it sends: "garbage", normal numbers times a million (in float16 mostly infinities), drawn anew for each
+        worker and update; "nan"; a "copy" of the gradient of the first worker that is not among them; or its own with
+        the signs "flip"-ped.
       combine: a reducer; None is ``mean``.
 
     Returns:

@@ -9,7 +9,7 @@ import optax
 
 from reducers.collectives import AxisName, axes_of, check_one_per_worker, num_workers
 from reducers.options import in_one_line
-from reducers.registry import Block, Registry
+from reducers.registry import Block, Registry, name_of
 
 # A parameter with this annotation is a reducer inside a reducer; None is ``mean``. Configs write a name or a block.
 Combine: TypeAlias = optax.GradientTransformation | None
@@ -280,7 +280,7 @@ class ReducerRegistry(Registry):
         made = super().build(block, where=where, **given)
         if where:
             made = within(as_reducer(made), lambda: _placed(where))
-        return made if self.held(block if isinstance(block, str) else block["name"]) else self.adopt(made, **given)
+        return made if self.held(name_of(block)) else self.adopt(made, **given)
 
     def adopt(self, made: Any, *, encode: Callable[[Reducer], Reducer] | None = None, **given: Any) -> Any:
         """Returns the innermost reducer, encoded."""

@@ -137,7 +137,7 @@ class Registry(dict[str, Callable]):
           ValueError: as ``check``, or raised by the constructor.
         """
         options = self.check(block, where=where)
-        name = block if isinstance(block, str) else block["name"]
+        name = name_of(block)
         annotations = parameters(self.find(name))
         for key in self.held(name):
             value = self.holds[annotations[key].annotation] if options[key] is None else options[key]
@@ -328,6 +328,11 @@ def literal(text: str) -> Any:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return text
+
+
+def name_of(block: Block) -> str:
+    """Returns the name that a block is, or has."""
+    return block if isinstance(block, str) else block["name"]
 
 
 @contextlib.contextmanager

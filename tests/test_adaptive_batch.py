@@ -285,34 +285,3 @@ def test_gradients_of_many_steps_are_summed_in_full_precision(dtype, value):
 
     _, updates = jax.lax.scan(step, jax.vmap(reducer.init)(gradients), None, length=1024)
     assert updates.dtype == dtype and (updates[-1] == value).all()
-
-
-WAITING = {"arrival_seconds": np.arange(1.0, 5.0, dtype=np.float32)}
-
-
-@pytest.mark.parametrize(
-    ("make", "given"),
-    [
-        (lambda: reducers.adaptive_batch("worker"), {}),
-        (lambda: reducers.local_sgd("worker", every_steps=2), {}),
-        (
-            lambda: reducers.local_sgd(
-                "worker", every_steps=2, combine=reducers.backup_workers("worker", num_required=2)
-            ),
-            WAITING,
-        ),
-        (lambda: reducers.dynamic_backup_workers("worker"), WAITING),
-        (lambda: reducers.stale("worker", delay_steps=1), {}),
-        (lambda: reducers.gossip("worker"), {}),
-        (lambda: reducers.elastic_averaging("worker", every_steps=2), {}),
-        (lambda: reducers.krum("worker", telemetry="on"), {}),
-    ],
-)
-@pytest.mark.parametrize("x64", [False, True])
-def test_states_keep_their_types(make, given, x64):
-    with jax.enable_x64(x64):
-        reducer, gradients = make(), jnp.ones((4, 3), jnp.float32)
-        states = jax.vmap(reducer.init)(gradients)
-        _, after = jax.vmap(lambda g, s: reducer.update(g, s, g, **given), axis_name="worker")(gradients, states)
-        types = [[(x.dtype, x.weak_type) for x in map(jnp.asarray, jax.tree.leaves(each))] for each in (states, after)]
-        assert types[0] == types[1]

@@ -98,6 +98,37 @@ def test_telemetry_is_of_the_gradients_and_not_of_what_was_sent():
         np.testing.assert_allclose(found[1][name], value, rtol=0.02, atol=1e-6, err_msg=name)
 
 
+WAITING = {"arrival_seconds": np.arange(1.0, 5.0, dtype=np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("make", "given"),
+    [
+        (lambda: reducers.adaptive_batch("worker"), {}),
+        (lambda: reducers.local_sgd("worker", every_steps=2), {}),
+        (
+            lambda: reducers.local_sgd(
+                "worker", every_steps=2, combine=reducers.backup_workers("worker", num_required=2)
+            ),
+            WAITING,
+        ),
+        (lambda: reducers.dynamic_backup_workers("worker"), WAITING),
+        (lambda: reducers.stale("worker", delay_steps=1), {}),
+        (lambda: reducers.gossip("worker"), {}),
+        (lambda: reducers.elastic_averaging("worker", every_steps=2), {}),
+        (lambda: reducers.krum("worker", telemetry="on"), {}),
+    ],
+)
+@pytest.mark.parametrize("x64", [False, True])
+def test_states_keep_their_types(make, given, x64):
+    with jax.enable_x64(x64):
+        reducer, gradients = make(), jnp.ones((4, 3), jnp.float32)
+        states = jax.vmap(reducer.init)(gradients)
+        _, after = jax.vmap(lambda g, s: reducer.update(g, s, g, **given), axis_name="worker")(gradients, states)
+        types = [[(x.dtype, x.weak_type) for x in map(jnp.asarray, jax.tree.leaves(each))] for each in (states, after)]
+        assert types[0] == types[1]
+
+
 def test_a_scale_stays_a_normal_finite_number():
     rule = reducers.DynamicScale(initial_scale=2.0**120, growth_interval=1, growth_factor=16.0)
     scale = rule.init()

@@ -107,43 +107,42 @@ def test_compositions_keep_track_too(make):
     assert jax.eval_shape(mapped, params, gradients) == params
 
 
-IN_ROUNDS = {"rounds_of_late": lambda: reducers.local_sgd(WORKER, every_steps=2, combine=VARIANTS["late_adasum"]())}
+def carried(reducer, **options):
+    """(gradients, states) of all workers -> updates, and states as a program carries them from call to call.
 
-
-@pytest.mark.parametrize("make", [*VARIANTS.values(), *IN_ROUNDS.values()], ids=[*VARIANTS, *IN_ROUNDS])
-def test_states_of_compositions_go_in_and_out(make):
-    """As a program carries them from call to call, where JAX takes all that is in them to differ."""
-    reducer = make()
+    JAX takes all that is in them to differ.
+    """
 
     def one(gradient, state):
         gradient, state = jax.tree.map(lambda x: jnp.squeeze(x, 0), (gradient, state))
         updates, state = reducer.update(gradient, state, gradient, arrival_seconds=jnp.asarray(SECONDS))
         return updates, jax.tree.map(lambda x: jnp.expand_dims(x, 0), state)
 
+    specs = {"in_specs": (P(WORKER), P(WORKER)), "out_specs": (P(), P(WORKER))}
+    return jax.shard_map(one, mesh=mesh_of(worker=8), **specs, **options)
+
+
+IN_ROUNDS = {"rounds_of_late": lambda: reducers.local_sgd(WORKER, every_steps=2, combine=VARIANTS["late_adasum"]())}
+
+
+@pytest.mark.parametrize("make", [*VARIANTS.values(), *IN_ROUNDS.values()], ids=[*VARIANTS, *IN_ROUNDS])
+def test_states_of_compositions_go_in_and_out(make):
+    reducer = make()
     gradients = {"w": np.ones((8, 40, 30), np.float32), "bias": np.ones((8, 5), np.float32)}
     states = jax.vmap(reducer.init)(gradients)
-    own = {"in_specs": (P(WORKER), P(WORKER)), "out_specs": (P(), P(WORKER))}
-    _, after = jax.eval_shape(jax.shard_map(one, mesh=mesh_of(worker=8), **own), gradients, states)
+    _, after = jax.eval_shape(carried(reducer), gradients, states)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), states)
 
 
 @pytest.mark.parametrize("name", ["elastic_averaging", "gossip", "local_sgd"])
 def test_states_of_workers_that_stand_apart_go_in_and_out(name):
-    """As a program carries them from call to call, where JAX takes all that is in them to differ."""
     case = next(case for case in CASES if case.name == name)
     reducer = maker(case)(axis_name=WORKER)
-    own = {"in_specs": (P(WORKER), P(WORKER)), "out_specs": (P(), P(WORKER))}
-
-    def one(gradient, state):
-        gradient, state = jax.tree.map(lambda x: jnp.squeeze(x, 0), (gradient, state))
-        updates, state = reducer.update(gradient, state, arrival_seconds=jnp.asarray(SECONDS))
-        return updates, jax.tree.map(lambda x: jnp.expand_dims(x, 0), state)
-
     gradients = {"w": np.arange(24, dtype=np.float32).reshape(8, 3)}
     states = jax.vmap(reducer.init)(gradients)
     expected = None
     for options in ({}, {"check_vma": False}):
-        step = jax.jit(jax.shard_map(one, mesh=mesh_of(worker=8), **own, **options))
+        step = jax.jit(carried(reducer, **options))
         updates, after = step(gradients, step(gradients, states)[1])
         found = updates["w"], reducers.apart(after).drift["w"]
         expected = expected or found

@@ -26,6 +26,7 @@ from parallel import AXES, Layout, compile_quickly, processes
 from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
 from reducers.reducer import within
+from reducers.registry import name_of
 from runs.errors import ConfigError, in_block
 from training import step_plan
 from training.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
@@ -606,7 +607,7 @@ def check_average(
         raise ConfigError(f"config.ema_decay={config.ema_decay}: {needs} None, since it averages the parameters itself")
     if not isinstance(mode, asynchronous.Mode):
         return
-    rule = config.server.rule if isinstance(config.server.rule, str) else config.server.rule.name
+    rule = name_of(config.server.rule)
     if mode.rule.rates == "any":  # a rate would scale the update of the parameters, and not that of the average
         raise ConfigError(f"config.server.rule={rule!r}: {needs} a rule that does not change the rate of an update")
     count = mode.gradients_per_update

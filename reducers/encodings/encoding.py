@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 from reducers.collectives import num_workers, sum_workers
 from reducers.encodings.random_rounding import derived, key_of
-from reducers.gram.scales import wide
+from reducers.gram.scales import wide, wide_dtype
 
 Leaves: TypeAlias = dict[str, Any]  # arrays, or their shapes, by path: "Dense_0/kernel"
 OnOff: TypeAlias = Literal["on", "off"]
@@ -177,11 +177,6 @@ def nothing_kept(encoding: Encoding) -> Kept:
 def zero_residuals(leaves: Leaves) -> Leaves:
     """Returns the residuals at the start, in float32 at least."""
     return {name: jnp.zeros(leaf.shape, wide_dtype(leaf)) for name, leaf in leaves.items()}
-
-
-def wide_dtype(leaf: Any) -> Any:
-    """Returns the dtype in which a leaf is encoded: its own, or float32 if that is narrower."""
-    return jnp.promote_types(leaf.dtype, jnp.float32)
 
 
 def residuals_of(leaves: Leaves, kept: Kept) -> Leaves:

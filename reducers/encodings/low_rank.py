@@ -24,11 +24,10 @@ from reducers.encodings.encoding import (
     remainder,
     residuals_of,
     total_cost,
-    wide_dtype,
 )
 from reducers.encodings.random_rounding import key_of
 from reducers.encodings.then import Then, following
-from reducers.gram.scales import unit
+from reducers.gram.scales import unit, wide_dtype
 from reducers.options import check_options, check_static
 
 

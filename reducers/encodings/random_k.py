@@ -23,10 +23,10 @@ from reducers.encodings.encoding import (
     nothing_kept,
     remainder,
     residuals_of,
-    wide_dtype,
 )
 from reducers.encodings.then import Then, following
 from reducers.encodings.top_k import num_kept
+from reducers.gram.scales import wide_dtype
 from reducers.options import check_options, check_static
 
 

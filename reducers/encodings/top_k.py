@@ -29,8 +29,8 @@ def top_k(
     Args:
       ratio: k over the numbers of a leaf; k is at least 1.
       then: how the k values are encoded: "full", or an encoding of single numbers, such as
-        {"name": "quantised", "bits": 4}. Its own error feedback, exchange and
-        min_elements have no effect.
+        {"name": "quantised", "bits": 4}. Its own error feedback, exchange and min_elements have no
+        effect.
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
       exchange: "gather", as in the papers; "scatter" and "auto" as of ``quantised``, where the mean of a slice is cut
         down to its largest numbers once more.

@@ -1,13 +1,20 @@
 """Vectors of any scale: arithmetic that neither overflows nor underflows float32, from 1e-30 to 1e30."""
 
+from typing import Any
+
 import jax
 from jax import lax
 from jax import numpy as jnp
 
 
+def wide_dtype(x: Any) -> Any:
+    """Returns the dtype of x, or float32 if that is narrower: gradients are multiplied and added up in it."""
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
 def wide(x: jax.Array) -> jax.Array:
-    """Returns x in float32 at least, the precision in which gradients are multiplied and added up."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    """Returns x in float32 at least."""
+    return x.astype(wide_dtype(x))
 
 
 def power_of_two(x: jax.Array) -> jax.Array:
