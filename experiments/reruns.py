@@ -12,6 +12,13 @@ from runs import environment
 TOLERANCE = 1e-5
 """Relative difference up to which numbers are equal to rounding: a hundred units in the last place of a float32."""
 
+TOLERANCE_ELSEWHERE = 1e-3
+"""The same on another platform, which sums in another order in every step: of an accuracy ten examples in ten thousand.
+Over the seeds the accuracies of the published claims deviate by 0.7e-3 to 9e-3, the median of each claim's points."""
+
+PLATFORM = ("jax", "devices", "cpu", "cores")
+"""What a row's origin records of the platform: all that decides the order in which sums are taken."""
+
 Value = Any  # of JSON, and no list or object
 NOT_MEASURED = ("run", "origin")
 
@@ -162,9 +169,15 @@ class Rerun(NamedTuple):
         return max((difference.relative for difference in self.differences), default=0.0)
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether the published row is from another platform, or does not say from which."""
+        before, now = self.published["origin"], self.now["origin"]
+        return any(before.get(key) is None or before[key] != now.get(key) for key in PLATFORM)
+
+    @property
     def is_equal(self) -> bool:
-        """Whether all quantities but times are equal, bit for bit or to rounding."""
-        return self.relative <= TOLERANCE
+        """Whether all quantities but times are equal, bit for bit or to rounding, that of another platform included."""
+        return self.relative <= (TOLERANCE_ELSEWHERE if self.is_elsewhere else TOLERANCE)
 
     @property
     def word(self) -> str:
@@ -174,12 +187,13 @@ class Rerun(NamedTuple):
         if not self.differences:
             return "equal bit for bit"
         if self.is_equal:
-            return f"equal to rounding (largest relative difference {self.relative:.1g})"
+            where = "" if self.relative <= TOLERANCE else " on another platform"
+            return f"equal to rounding{where} (largest relative difference {self.relative:.1g})"
         return "different"
 
     def __str__(self) -> str:
         parts = [self.word]
-        if not self.is_equal:
+        if self.relative > TOLERANCE:
             parts += [str(difference) for difference in self.differences if difference.relative > TOLERANCE]
         if self.differences and (changed := _changes(self.published["origin"], self.now["origin"])):
             parts.append(f"run {', '.join(changed)}")
@@ -281,13 +295,12 @@ def _shown(value: Value, digits: int = 9) -> str:
 
 def _changes(published: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns in words what differs between the origins of two rows of one run."""
-    keys = ("fingerprint", "commit", "python", "jax", "devices", "cores", "settings")
-    return [
-        f"with {key} {_short(now[key])}, not {_short(published[key])}"
-        for key in keys
-        if key in published and key in now and published[key] != now[key]
-    ]
-
-
-def _short(value: Any) -> str:
-    return value[:10] if isinstance(value, str) else str(value)
+    found = []
+    for key in ("fingerprint", "commit", "python", *PLATFORM, "settings"):
+        before, after = published.get(key), now.get(key)
+        if before is None and after is not None and key in PLATFORM:
+            found.append(f"with {key} {after}, and the published row records none")
+        elif before is not None and after is not None and before != after:
+            digits = slice(10) if key in ("fingerprint", "commit") else slice(None)
+            found.append(f"with {key} {str(after)[digits]}, not {str(before)[digits]}")
+    return found

@@ -152,6 +152,7 @@ def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tup
         "python": start["python"],
         "jax": start["packages"]["jax"],
         "devices": start["devices"],
+        "cpu": start.get("cpu"),
         "cores": start.get("cores"),
         "settings": {key: value for key, value in start.get("settings", {}).items() if value is not None},
         "wall_seconds": seconds and round(seconds, 1),

@@ -29,6 +29,14 @@ SETTINGS = (
     "jax_threefry_partitionable",
 )
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+_CPU_FIELDS = {  # of /proc/cpuinfo -> what is written before its value; x86 has the first four, ARM the others
+    "model name": "",
+    "cpu family": "family ",
+    "model": "model ",
+    "cache size": "cache ",
+    "CPU implementer": "implementer ",
+    "CPU part": "part ",
+}
 PARTS = (  # the packages that train.py imports, and those that they import
     "asynchronous",
     "configs",
@@ -63,6 +71,7 @@ def describe(*, devices: Sequence[str] = (), code: Code | None = None, data: str
         "commit": commit,
         "tree": tree,
         "platform": platform.platform(),
+        "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "devices": list(devices),
         "code": {name: dict(file) for name, file in (code or {}).items()},
@@ -77,6 +86,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
     ("jax was '1', is '2'",)
     """
     pairs = [(key, before.get(key), now.get(key)) for key in ("python", "commit", "tree", "platform", "devices")]
+    pairs += [("cpu", before["cpu"], now.get("cpu"))] if "cpu" in before else []
     for group in ("packages", "settings"):
         old, new = before.get(group) or {}, now.get(group) or {}
         pairs += [(key, old.get(key), value) for key, value in new.items() if group in before]
@@ -139,6 +149,20 @@ _WHOLE: Mapping[str, Callable[[Any], bool]] = {
 def settings() -> dict[str, Any]:
     """Returns the settings of JAX and XLA that a result depends on."""
     return {"XLA_FLAGS": os.environ.get("XLA_FLAGS"), **{name: getattr(jax.config, name) for name in SETTINGS}}
+
+
+def processor(info: Path = Path("/proc/cpuinfo")) -> str:
+    """Returns the model of the CPU, as far as the system says it: another one may round otherwise.
+
+    Its vectors and caches decide the order in which XLA's matrix products and convolutions sum.
+    """
+    try:
+        first = info.read_text(errors="replace").split("\n\n")[0]
+    except OSError:  # this is not Linux
+        return platform.processor() or platform.machine()
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
+    found = [f"{name}{fields[key]}" for key, name in _CPU_FIELDS.items() if key in fields]
+    return ", ".join(found) or platform.machine()
 
 
 def versions() -> dict[str, str | None]:

@@ -54,6 +54,28 @@ def test_new_folder_then_resumed(tmp_path):
     assert sorted(p.name for p in workdir.iterdir()) == ["config.json", "env.json", "lock"]
 
 
+X86 = (
+    "processor\t: 0\nmodel name\t: AMD EPYC\ncpu family\t: 25\nmodel\t\t: 17\ncache size\t: 1024 KB\n\nprocessor\t: 1\n"
+)
+ARM = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [(X86, "AMD EPYC, family 25, model 17, cache 1024 KB"), (ARM, "implementer 0x41, part 0xd0c")],
+)
+def test_a_start_records_the_model_of_the_cpu(info, said, tmp_path):
+    (tmp_path / "cpuinfo").write_text(info)
+    assert environment.processor(tmp_path / "cpuinfo") == said
+    assert environment.processor(tmp_path / "none") and environment.describe()["cpu"] == environment.processor()
+    before = {**environment.describe(), "cpu": "another"}
+    assert environment.changes(before, environment.describe()) == (
+        f"cpu was 'another', is {environment.processor()!r}",
+    )
+    del before["cpu"]  # of a start from before starts recorded it
+    assert environment.changes(before, environment.describe()) == ()
+
+
 def test_check_leaves_nothing_behind(tmp_path):
     check_workdir(str(tmp_path / "a" / "b"), CONFIG)
     assert _tree(tmp_path) == {}

@@ -20,11 +20,16 @@ EXPERIMENT = claims.load(NAME)
 
 
 def row(measured=None, **origin):
-    """A row of a run of train.py."""
+    """A row of a run of train.py, which records its platform."""
     labels = {"reducer": "sum", "sizes": [4, 8], "seed": 0}
     recorded = {"config": {"spec": "configs/digits.py", "overrides": {"seed": 0}}, "flags": {"num_devices": 1}}
     name = Run(labels=labels).name
-    return {"run": name, **labels, **(measured or {}), "origin": {**ORIGIN, **recorded, **origin}}
+    return {
+        "run": name,
+        **labels,
+        **(measured or {}),
+        "origin": {**ORIGIN, "cpu": "mine", "cores": 1, **recorded, **origin},
+    }
 
 
 # ---- the run that a row records ----------------------------------------------------------------------------------
@@ -50,7 +55,7 @@ def test_a_row_records_flags_scale_and_what_was_set_of_jax(tmp_path):
         labels={"seed": 1}, spec="configs/digits.py:smoke", overrides={"num_workers": 2}, flags={"num_devices": 2}
     )
     start = {"commit": "c", "tree": "clean", "python": "3", "packages": {"jax": "1"}, "devices": ["cpu"], "cores": 3}
-    start |= {"settings": {"XLA_FLAGS": None, "jax_enable_x64": False}}
+    start |= {"cpu": "mine", "settings": {"XLA_FLAGS": None, "jax_enable_x64": False}}
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "env.json").write_text(json.dumps({"starts": [{}, start]}))
     (tmp_path / "metrics.jsonl").write_text('{"kind": "eval", "step": 2, "wall_seconds": 7.0, "loss": 0.5}\n')
@@ -58,7 +63,8 @@ def test_a_row_records_flags_scale_and_what_was_set_of_jax(tmp_path):
     made = results.row_of(run, tmp_path, scale="smoke")
     origin = made["origin"]
     assert origin["config"]["overrides"] == {"on_nonfinite": "ignore", "num_workers": 2}
-    assert (origin["flags"], origin["scale"], origin["cores"]) == ({"num_devices": 2}, "smoke", 3)
+    assert (origin["flags"], origin["scale"]) == ({"num_devices": 2}, "smoke")
+    assert (origin["cpu"], origin["cores"]) == ("mine", 3)
     assert origin["settings"] == {"jax_enable_x64": False}
     assert reruns.run_of(made).arguments == run.arguments
     (tmp_path / "DONE").write_text('{"step": 4}')  # of another copy of the folder
@@ -130,6 +136,17 @@ def test_a_difference_comes_with_what_else_differs():
     published, now = {"jax": "1", "cores": 1, "commit": "a" * 40}, {"jax": "2", "cores": 2, "commit": "b" * 40}
     found = reruns.compare(row({"x": 1.0}, **published), row({"x": 2.0}, **now))
     assert str(found).endswith(f"run with commit {'b' * 10}, not {'a' * 10}, with jax 2, not 1, with cores 2, not 1")
+
+
+@pytest.mark.parametrize("before", [{"cpu": "yours"}, {"cpu": None}, {"cores": 2}, {"jax": "1"}, {"devices": ["gpu"]}])
+def test_another_platform_may_round_otherwise_in_every_step(before):
+    found = reruns.compare(row({"x": 1.0}, **before), row({"x": 1.0005}))
+    assert found.is_equal
+    assert found.word == "equal to rounding on another platform (largest relative difference 0.0005)"
+    (key,) = before
+    assert "x 1 published, 1.0005 now" in str(found) and f"run with {key} " in str(found)
+    assert not reruns.compare(row({"x": 1.0}), row({"x": 1.0005}, commit="b")).is_equal
+    assert not reruns.compare(row({"x": 1.0}, **before), row({"x": 1.002})).is_equal
 
 
 def test_a_summary_counts_and_lists_only_what_differs():
