@@ -5,11 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments import results
+from experiments import reruns, results
 from experiments.experiment import Experiment, Rows
 
 FILE = "log.jsonl"
-DIGITS = 8  # of a fingerprint
 
 
 class Publication(NamedTuple):
@@ -19,7 +18,7 @@ class Publication(NamedTuple):
       commit: of the code that made most of the runs.
       verdict: the verdict's word.
       rule: the rule and the selection, as they were stated.
-      runs: the first digits of the fingerprints of the reported runs.
+      runs: the identities of the reported runs, by the configs and flags that their rows record.
     """
 
     commit: str
@@ -65,5 +64,5 @@ def _publication(experiment: Experiment, rows: Rows) -> Publication:
         commit=commits.most_common(1)[0][0],
         verdict=experiment.verdict(rows).word,
         rule=experiment.stated["text"],
-        runs=[row["origin"]["fingerprint"][:DIGITS] for row in reported],
+        runs=[reruns.identity(row) for row in reported],
     )

@@ -1,6 +1,7 @@
 """Published rows: which to run again, the run that a row records, and how the new numbers differ from its own."""
 
 import difflib
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,10 +64,16 @@ def run_of(row: Row) -> Run:
 
 def are_same(one: Row, other: Row) -> bool:
     """Returns whether two rows are of the same run: by the config and flags that they record."""
-    first, second = (
-        json.dumps([row["origin"].get(key) for key in ("config", "flags")], sort_keys=True) for row in (one, other)
-    )
-    return first == second
+    return identity(one) == identity(other)
+
+
+def identity(row: Row) -> str:
+    """Returns twelve hexadecimal digits of a hash of the config and the flags that a row records.
+
+    Unlike the fingerprint of the whole config it stays as it is when configs get a new key with a default.
+    """
+    recorded = json.dumps([row["origin"].get(key) for key in ("config", "flags")], sort_keys=True)
+    return hashlib.sha256(recorded.encode()).hexdigest()[:12]
 
 
 def environment_of(row: Row) -> list[str]:

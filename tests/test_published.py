@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from experiments import claims, publications, report, results, saved_rows
+from experiments import claims, publications, report, reruns, results, saved_rows
 
 PUBLISHED = [name for name in claims.CLAIMS if results.published(name)]
 MIN_SEEDS = 3
@@ -17,6 +17,14 @@ def test_a_report_is_what_its_rows_say(name):
     assert text == (folder / "report.md").read_text()
     if experiment.enough(rows):
         assert report.draw(experiment, rows).axes and (folder / "figure.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_log_ends_with_what_is_published(name):
+    experiment, rows = claims.load(name), results.published(name)
+    *_, last = publications.read(results.PUBLISHED / name)
+    assert (last.verdict, last.rule) == (experiment.verdict(rows).word, experiment.stated["text"])
+    assert set(last.runs) <= {reruns.identity(row) for row in rows}
 
 
 @pytest.mark.parametrize("num_counts", [16, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])

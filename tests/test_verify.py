@@ -160,6 +160,7 @@ def test_a_summary_counts_and_lists_only_what_differs():
 
 def test_rows_of_one_name_and_other_configs_are_not_the_same():
     assert reruns.are_same(row(), row({"x": 1}))
+    assert reruns.are_same(row(fingerprint="a"), row(fingerprint="b"))  # configs have got a new key with a default
     assert not reruns.are_same(row(), row(flags={"num_devices": 2}))
 
 
