@@ -218,7 +218,7 @@ LIMITS = {
     "top_k": (top_k(ratio=1.0, min_elements=1), 1e-6),
     "top_k scattered": (top_k(ratio=1.0, min_elements=1, exchange="scatter"), 1e-6),
     "random_k": (random_k(ratio=1.0, min_elements=1), 1e-6),
-    "low_rank": (low_rank(rank=100, min_compression=0.0), 1e-5),
+    "low_rank": (low_rank(rank=100, min_compression=0.0), 3e-5),
     "quantised": (quantised(bits=16, min_elements=1), 1e-4),
 }
 
