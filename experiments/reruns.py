@@ -18,7 +18,7 @@ TOLERANCE_ELSEWHERE = 1e-3
 Over the seeds the accuracies of the published claims deviate by 0.7e-3 to 9e-3, the median of each claim's points."""
 
 PLATFORM = ("jax", "devices", "cpu", "cores")
-"""What a row's origin records of the platform: all that decides the order in which sums are taken."""
+"""The keys of a row's origin that name its platform, on which it depends in which order XLA sums."""
 
 Value = Any  # of JSON, and no list or object
 NOT_MEASURED = ("run", "origin")

@@ -85,8 +85,8 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
     >>> changes({"packages": {"jax": "1"}, "commit": "c"}, {"packages": {"jax": "2"}, "commit": "c"})
     ("jax was '1', is '2'",)
     """
-    pairs = [(key, before.get(key), now.get(key)) for key in ("python", "commit", "tree", "platform", "devices")]
-    pairs += [("cpu", before["cpu"], now.get("cpu"))] if "cpu" in before else []
+    keys = ("python", "commit", "tree", "platform", "cpu", "devices")
+    pairs = [(key, before[key], now.get(key)) for key in keys if key in before]  # an earlier release recorded fewer
     for group in ("packages", "settings"):
         old, new = before.get(group) or {}, now.get(group) or {}
         pairs += [(key, old.get(key), value) for key, value in new.items() if group in before]
