@@ -23,7 +23,7 @@ from launch.children import ROOT, Children, last_line, with_repository
 
 POLL_SECONDS = 0.2
 STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)  # exit codes of a run that was asked to stop
-TERMINAL_SECONDS, LOG_SECONDS = 2.0, 60.0  # between two looks at the records, which are read whole
+TERMINAL_SECONDS, LOG_SECONDS = 2.0, 60.0  # between two looks at the records
 _BAR = "{desc}: {percentage:3.0f}%|{bar:24}| {elapsed} so far, {remaining} left{postfix}"
 
 Command = Callable[[Run, Path], Sequence[str]]  # run, folder -> the command line that starts or resumes it there
@@ -172,7 +172,7 @@ def fraction_done(run: Run, folder: Path) -> float:
     if not run.spec:
         return 0.0
     try:
-        last = run_folders.read(folder / "metrics.jsonl")[-1]
+        last = run_folders.last(folder / "metrics.jsonl")
         steps, epochs = run.config["train_steps"], run.config["train_epochs"]
         return min(1.0, last["step"] / steps if steps else last["epoch"] / epochs)
     except (OSError, ValueError, LookupError, TypeError):  # the run itself reports what is wrong

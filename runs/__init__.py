@@ -12,7 +12,7 @@ from runs.folder import CodeChange, Folder, check_code, is_held, open_run
 from runs.identity import check_same, expand, fingerprint
 from runs.profile import Profile
 from runs.progress import Progress, in_words
-from runs.records import HOST_CLOCK_FIELDS, Records, read
+from runs.records import HOST_CLOCK_FIELDS, Records, last, read, stream
 from runs.signals import catch_stop
 from runs.sinks import GuardedSink, Sink
 from runs.summary import default_workdir, summarise
@@ -51,11 +51,13 @@ __all__ = [
     "in_words",
     "is_held",
     "keep_compiled",
+    "last",
     "open_run",
     "read",
     "read_starts",
     "read_times",
     "slowest_process",
+    "stream",
     "summarise",
     "trace_path",
     "write_atomically",

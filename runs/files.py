@@ -6,9 +6,10 @@ import io
 import json
 import math
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -44,18 +45,37 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader sees the old content or the new one, even after a kill."""
-    temporary = path.with_name(f".{path.name}.tmp")
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Yields a file that takes its name when it is complete: a reader sees the old content or the new one.
+
+    Each writer has a temporary file of its own, so that several may write the same file at once, and the last one wins.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
-        temporary.write_bytes(content)
-        sync(temporary)
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
     sync(path.parent)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader sees the old content or the new one, even after a kill."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+def remove_temporary(path: Path) -> None:
+    """Removes what killed writers of a file have left beside it; no writer may be active."""
+    for temporary in path.parent.glob(f".{path.name}.*tmp"):
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -80,16 +100,17 @@ def from_json(content: bytes | str) -> Any:
     Traceback (most recent call last):
     ValueError: NaN is not JSON
     """
+    text = content if isinstance(content, str) else content.decode(json.detect_encoding(content), "surrogatepass")
     try:
-        value = json.loads(content, parse_constant=_refuse_constant, parse_int=_integer)
+        value = _DECODER.decode(text)
     except RecursionError:
         raise ValueError(f"nested deeper than {_MAX_DEPTH}") from None
     level = [value]
     for _ in range(_MAX_DEPTH):
         level = [part for item in level for part in _parts(item)]
-    if level:
-        raise ValueError(f"nested deeper than {_MAX_DEPTH}")
-    return value
+        if not level:
+            return value
+    raise ValueError(f"nested deeper than {_MAX_DEPTH}")
 
 
 def _refuse_constant(name: str) -> None:
@@ -100,6 +121,10 @@ def _integer(text: str) -> int:
     if len(text) > _MAX_DIGITS:
         raise ValueError(f"an integer of {len(text)} digits")
     return int(text)
+
+
+# `json.loads` would make one for each text.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_integer)
 
 
 def _parts(value: Any) -> Iterable[Any]:

@@ -193,6 +193,8 @@ def _open(
         path = _make(identity.expand(workdir), start)
         held = lock.take(workdir, path)
         try:
+            for name in _FILES:
+                files.remove_temporary(path / name)
             # Another run may have begun in this folder since the first check; now that it is locked, none can.
             identity.check_same(str(path), config)
             starts = _read_starts(workdir, path, code=code, code_change=code_change, data=data)
@@ -241,7 +243,8 @@ def check_workdir(
             identity.check_same(workdir, config)
             _read_starts(workdir, path, code=code or {}, code_change=code_change, data=data)
             with contextlib.suppress(FileNotFoundError):
-                records.read(path / "metrics.jsonl")
+                for _ in records.stream(path / "metrics.jsonl"):
+                    pass
             lock.check(workdir, path)
 
 

@@ -19,8 +19,9 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from runs.sinks import Sink
 
 # A run that was killed and resumed may differ in these fields alone from one that was not.
 HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share")
+TAIL_BYTES = 1 << 16  # of a file's end, in which the last record is looked for first
 
 
 class Records:
@@ -51,27 +53,34 @@ class Records:
           sinks: get every record after metrics.jsonl has it.
           resume_step: the step of the checkpoint from which the run goes on. Records of later steps and a
             half-written last line are removed; the rest stays byte for byte. None removes every record.
-          logged_steps: steps up to ``resume_step`` that must have a train record. If some are missing, a record of kind
-            "gap" notes the first of them as "first_step" and the last as "step".
+          logged_steps: steps up to ``resume_step``, in ascending order, that must have a train record. If some are
+            missing, a record of kind "gap" notes the first of them as "first_step" and the last as "step".
 
         Raises:
           ValueError: in one line, if a line before the last one is damaged.
           SaveError: in one line, if the file cannot be written.
         """
         self._path = path
-        lines = _lines_until(path, resume_step)
-        content = b"".join(line for line, _ in lines)
+        self.wall_seconds: float = 0.0
+        """Seconds of the run at the last record that was kept, from which the clock of a resumed run goes on."""
+        self.last_evaluation: dict[str, Any] | None = None
+        """The last record of an evaluation that was kept."""
+        lost, num_bytes = _Lost(logged_steps), 0
+        for line, record in _lines_until(path, resume_step):
+            num_bytes += len(line)
+            lost.found(record)
+            self.wall_seconds = max(self.wall_seconds, record.get("wall_seconds") or 0.0)
+            if record["kind"] == "eval":
+                self.last_evaluation = record
+        if self.last_evaluation is not None:
+            self.last_evaluation = files.decode_numbers(self.last_evaluation)
+        self.lost_steps = lost.steps()
+        """The steps whose records are missing, unless an earlier start has noted the gap."""
         with files.saving(path):
             # A copy by hard links shares the file; appending to it would change both runs.
-            if not path.exists() or path.stat().st_nlink > 1 or path.read_bytes() != content:
-                files.write_atomically(path, content)
-        kept = [record for _, record in lines]
-        self.wall_seconds: float = max((record.get("wall_seconds") or 0.0 for record in kept), default=0.0)
-        """Seconds of the run at the last record that was kept, from which the clock of a resumed run goes on."""
-        self.last_evaluation = next((files.decode_numbers(r) for r in reversed(kept) if r["kind"] == "eval"), None)
-        """The last record of an evaluation that was kept."""
-        self.lost_steps = _lost(kept, logged_steps)
-        """The steps whose records are missing, unless an earlier start has noted the gap."""
+            if not path.exists() or path.stat().st_nlink > 1 or path.stat().st_size != num_bytes:
+                with files.replacing(path) as file:
+                    file.writelines(line for line, _ in _lines_until(path, resume_step))
         events = [] if tensorboard is None else [_Events(tensorboard, resume_step=resume_step)]
         self._sinks: list[Sink] = [*sinks, *events]  # on a full disk, the last one misses a record
         with files.saving(path):
@@ -134,7 +143,8 @@ class Records:
     def _keep_in_place(self) -> None:
         if not os.path.lexists(self._path):  # the open file still has its content
             self._file.seek(0)
-            files.write_atomically(self._path, self._file.readall())
+            with files.replacing(self._path) as file:
+                shutil.copyfileobj(self._file, file)
             self._file.close()
             self._file = self._open()
         elif not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
@@ -154,42 +164,94 @@ def read(path: Path | str) -> list[dict[str, Any]]:
       FileNotFoundError: if the file does not exist.
       ValueError: in one line, if a line before the last one is damaged.
     """
-    path = Path(path)
-    return [files.decode_numbers(record) for _, record in _lines(path, path.read_bytes())]
+    return list(stream(path))
 
 
-def _lines_until(path: Path, resume_step: int | None) -> list[tuple[bytes, dict[str, Any]]]:
-    if resume_step is None or not path.exists():
-        return []
-    return [(line, record) for line, record in _lines(path, path.read_bytes()) if record["step"] <= resume_step]
+def stream(path: Path | str) -> Iterator[dict[str, Any]]:
+    """Yields what ``read`` returns, and holds one record at a time in memory.
+
+    Raises:
+      FileNotFoundError: if the file does not exist.
+      ValueError: in one line, if a line before the last one is damaged.
+    """
+    for _, record in _lines(Path(path)):
+        yield files.decode_numbers(record)
 
 
-def _lines(path: Path, content: bytes) -> list[tuple[bytes, dict[str, Any]]]:
-    """Returns each line, with its newline, and its record."""
-    lines = []
-    for number, line in enumerate(io.BytesIO(content), start=1):  # splits at newlines alone
-        try:
+def last(path: Path | str) -> dict[str, Any]:
+    """Returns the last record of a run, and reads no more than the end of the file.
+
+    Raises:
+      FileNotFoundError: if the file does not exist.
+      ValueError: in one line, if the file has no record, or its last whole line is damaged.
+    """
+    with open(path, "rb") as file:
+        end, size, lines = file.seek(0, os.SEEK_END), TAIL_BYTES, [b""]
+        while len(lines) < 3:
+            start = max(0, end - size)
+            file.seek(start)
+            lines = file.read(end - start).split(b"\n")
+            if start == 0:
+                lines = [b"", *lines]
+                break
+            size *= 2
+    _, *whole, unfinished = lines  # the first one is a part
+    for line in (unfinished, *whole[-1:]):
+        with contextlib.suppress(ValueError):
             record = files.from_json(line)
-            if not _is_record(record):
-                raise ValueError("not a record")
-        except ValueError as error:
-            if not line.endswith(b"\n"):
-                break  # the process was killed while it wrote the last line
-            raise ValueError(f"{str(path)!r}: line {number} is damaged ({error}); mend or remove it") from error
-        lines.append((line if line.endswith(b"\n") else line + b"\n", record))
-    return lines
+            if _is_record(record):
+                return files.decode_numbers(record)
+    raise ValueError(f"{str(path)!r}: its last line is not a record")
 
 
-def _lost(records: Sequence[Mapping[str, Any]], logged_steps: Iterable[int]) -> list[int]:
-    """Returns the steps that have no train record, and are not in a gap that a record notes.
+def _lines_until(path: Path, resume_step: int | None) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    if resume_step is not None and path.exists():
+        yield from ((line, record) for line, record in _lines(path) if record["step"] <= resume_step)
 
-    >>> _lost([{"kind": "train", "step": 8}, {"kind": "gap", "first_step": 2, "step": 4}], [2, 4, 6, 8])
+
+def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yields each line, with its newline, and its record."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):  # splits at newlines alone
+            try:
+                record = files.from_json(line)
+                if not _is_record(record):
+                    raise ValueError("not a record")
+            except ValueError as error:
+                if not line.endswith(b"\n"):
+                    return  # the process was killed while it wrote the last line
+                raise ValueError(f"{str(path)!r}: line {number} is damaged ({error}); mend or remove it") from error
+            yield line if line.endswith(b"\n") else line + b"\n", record
+
+
+class _Lost:
+    """Finds the steps that have no train record, and are not in a gap that a record notes.
+
+    >>> lost = _Lost([2, 4, 6, 8])
+    >>> for record in ({"kind": "train", "step": 8}, {"kind": "gap", "first_step": 2, "step": 4}):
+    ...     lost.found(record)
+    >>> lost.steps()
     [6]
     """
-    known = {record["step"] for record in records if record["kind"] == "train"}
-    gaps = [(record.get("first_step"), record["step"]) for record in records if record["kind"] == "gap"]
-    noted = [range(first, last + 1) for first, last in gaps if type(first) is int]
-    return [step for step in logged_steps if step not in known and not any(step in gap for gap in noted)]
+
+    def __init__(self, logged_steps: Iterable[int]):
+        self._ahead = iter(logged_steps)  # ascending; it is taken as far as the records go
+        self._next = next(self._ahead, None)
+        self._missing: dict[int, None] = {}
+        self._gaps: list[range] = []
+
+    def found(self, record: Mapping[str, Any]) -> None:
+        if record["kind"] == "train":
+            while self._next is not None and self._next <= record["step"]:
+                self._missing[self._next] = None
+                self._next = next(self._ahead, None)
+            self._missing.pop(record["step"], None)
+        elif record["kind"] == "gap" and type(first := record.get("first_step")) is int:
+            self._gaps.append(range(first, record["step"] + 1))
+
+    def steps(self) -> list[int]:
+        behind = [] if self._next is None else [self._next, *self._ahead]
+        return [step for step in (*self._missing, *behind) if not any(step in gap for gap in self._gaps)]
 
 
 def _is_record(value: Any) -> bool:

@@ -1,16 +1,20 @@
 """Records: after any kill and resume, none missing and none twice."""
 
+import concurrent.futures
+import contextlib
 import errno
 import json
 import math
 import os
 import struct
+import threading
+import tracemalloc
 
 import numpy as np
 import pytest
 
-from runs import SaveError
-from runs.records import HOST_CLOCK_FIELDS, Records, read
+from runs import SaveError, files, open_run, records, write_atomically
+from runs.records import HOST_CLOCK_FIELDS, Records, last, read, stream
 
 
 def _record(step, **fields):
@@ -242,3 +246,102 @@ def test_a_copy_by_hard_links_is_a_run_of_its_own(tmp_path):
     _write(tmp_path / "copy.jsonl", [3], resume_step=2)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     assert [record["step"] for record in read(tmp_path / "copy.jsonl")] == [1, 2, 3]
+
+
+def test_a_resume_reads_many_records_one_at_a_time(tmp_path):
+    """As many as a file of 300,000 has, the memory is that of a few: all that grows is the file."""
+    path, count = tmp_path / "metrics.jsonl", 3000
+    line = json.dumps({**_record(0), "step": "STEP", "telemetry": "x" * 2000}).replace('"STEP"', "{}")
+    path.write_text("".join(f"{line.replace('{}', str(step), 1)}\n" for step in range(1, count + 1)))
+    size = path.stat().st_size
+    uses = {
+        "check": lambda: [None for _ in stream(path)],
+        "the same": lambda: Records(path, resume_step=count, logged_steps=range(1, count + 1)).close(),
+        "cut": lambda: Records(path, resume_step=count - 1, logged_steps=range(1, count)).close(),
+        "last": lambda: last(path),
+    }
+    for name, use in uses.items():
+        tracemalloc.start()
+        use()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < size / 10, f"{name}: {peak} of {size} bytes"
+    assert [record["step"] for record in read(path)] == list(range(1, count))
+
+
+def _kept_as_before(lines, resume_step, logged_steps):
+    """What a resume keeps and finds lost, of records that are all in memory."""
+    kept = [record for record in lines if record["step"] <= resume_step]
+    known = {record["step"] for record in kept if record["kind"] == "train"}
+    gaps = [range(r["first_step"], r["step"] + 1) for r in kept if r["kind"] == "gap"]
+    return kept, [step for step in logged_steps if step not in known and not any(step in gap for gap in gaps)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_of_records_is_kept_and_missed_as_their_steps_say(seed, tmp_path):
+    """Also records that are there twice, in another order, or of steps that are not to be logged."""
+    rng, path = np.random.default_rng(seed), tmp_path / "metrics.jsonl"
+    lines = [_record(int(step), kind=str(rng.choice(["train", "eval"]))) for step in rng.integers(0, 20, 15)]
+    lines += [{"kind": "gap", "first_step": int(first), "step": int(first) + 2} for first in rng.integers(0, 20, 2)]
+    lines = [lines[i] for i in rng.permutation(len(lines))]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    kept, lost = _kept_as_before(lines, 14, range(2, 15, 2))
+    with Records(path, resume_step=14, logged_steps=range(2, 15, 2)) as records:
+        assert records.lost_steps == lost
+        assert records.wall_seconds == max(record.get("wall_seconds", 0.0) for record in kept)
+        evaluations = [record for record in kept if record["kind"] == "eval"]
+        assert records.last_evaluation == (evaluations[-1] if evaluations else None)
+    assert read(path)[: len(kept)] == kept and len(read(path)) == len(kept) + bool(lost)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1 << 16])
+def test_the_last_record_is_found_from_the_end(size, tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "TAIL_BYTES", size)
+    path = tmp_path / "metrics.jsonl"
+    _write(path, [1, 2])
+    first, second = path.read_bytes().splitlines(keepends=True)
+    for cut in range(len(second)):
+        path.write_bytes(first + second[:cut])
+        assert last(path) == read(path)[-1]
+    for damaged in (b"", b"x\n", first + b"{}\n", first + b"x\n{"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="its last line is not a record"):
+            last(path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "env.json", "metrics.jsonl", "DONE"])
+def test_what_a_killed_writer_left_goes_with_the_next_start(name, tmp_path):
+    for left in (f".{name}.0123456789ab.tmp", f".{name}.tmp"):
+        (tmp_path / left).write_text("half")
+    (tmp_path / ".mine.tmp").write_text("not a run's")
+    open_run(str(tmp_path), {"seed": 0}).close()
+    assert sorted(path.name for path in tmp_path.glob(".*")) == [".mine.tmp"]
+
+
+def test_writers_of_one_file_do_not_meet(tmp_path):
+    """Each of them writes its own content whole; the file is that of one of them at any time."""
+    path, contents = tmp_path / "rows.jsonl", [bytes([letter]) * 1000 for letter in b"abcd"]
+    seen, done = set(), threading.Event()
+
+    def watch():
+        while not done.is_set():
+            with contextlib.suppress(FileNotFoundError):
+                seen.add(path.read_bytes())
+
+    with concurrent.futures.ThreadPoolExecutor(len(contents) + 1) as pool:
+        watching = pool.submit(watch)
+        writing = [pool.submit(write_atomically, path, content) for content in contents * 5]
+        errors = [future.exception() for future in writing]
+        done.set()
+        watching.result()
+    assert errors == [None] * len(writing)
+    assert {path.read_bytes(), *seen} <= set(contents) and [p.name for p in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_two_writers_that_are_both_in_the_middle(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    with files.replacing(path) as first, files.replacing(path) as second:
+        first.write(b"first")
+        second.write(b"second")
+    (tmp_path / "plain").touch()
+    assert path.read_bytes() == b"first" and path.stat().st_mode == (tmp_path / "plain").stat().st_mode

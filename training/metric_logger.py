@@ -1,5 +1,6 @@
 """Turns the metrics of steps into records, progress and counters."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -56,7 +57,7 @@ class MetricLogger:
                 tensorboard=folder.tensorboard,
                 sinks=[runs.sinks.guard(sink, report=self.message) for sink in sinks],
                 resume_step=start or None,
-                logged_steps=[*range(setup.log_every, start + 1, setup.log_every), *last],
+                logged_steps=itertools.chain(range(setup.log_every, start + 1, setup.log_every), last),
             )
         self.last_evaluation = self._records.last_evaluation if self._records else None
         self._numbers = StepNumbers(setup, simulated_seconds=counters.simulated_seconds)

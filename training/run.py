@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -275,7 +275,7 @@ class Run:
             "stopped_by": None,
             **{key: last[key] for key in (*keys, best)},
             "num_evaluated": self._dataset.test.num_examples,
-            "first": self._first(runs.read(self._folder.metrics)),
+            "first": self._first(runs.stream(self._folder.metrics)),
             "steps_per_second": rate,
             "examples_per_second": examples,
             "num_devices": self._layout.num_devices,
@@ -283,13 +283,17 @@ class Run:
             "steps_per_dispatch": self._steps_per_call,
         }
 
-    def _first(self, records: Sequence[dict[str, Any]]) -> float | None:
+    def _first(self, records: Iterable[dict[str, Any]]) -> float | None:
         """Returns the task's metric near the start of the run, which its last evaluation should exceed.
 
         That of a training batch is comparable only where the run did not begin with parameters that fit the batches.
         """
         metric = self._setup.task.best[0]
-        evaluations = [record for record in records if record["kind"] == "eval"]
-        if len(evaluations) > 1:
-            return evaluations[0][metric]
-        return None if self._setup.config.init_from else records[0].get(metric)
+        start, evaluations = None, []
+        for record in records:
+            start = start or record
+            if record["kind"] == "eval":
+                evaluations.append(record)
+            if len(evaluations) > 1:
+                return evaluations[0][metric]
+        return None if self._setup.config.init_from or start is None else start.get(metric)
