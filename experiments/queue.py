@@ -19,10 +19,11 @@ import runs as run_folders
 from experiments import results
 from experiments.experiment import Rows, Run
 from experiments.results import RULE
+from launch import signals
 from launch.children import ROOT, Children, last_line, with_repository
 
 POLL_SECONDS = 0.2
-STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)  # exit codes of a run that was asked to stop
+STOPPED = {code for number in signals.STOPS for code in (128 + number, -number)}  # exit codes after a request to stop
 TERMINAL_SECONDS, LOG_SECONDS = 2.0, 60.0  # between two looks at the records
 _BAR = "{desc}: {percentage:3.0f}%|{bar:24}| {elapsed} so far, {remaining} left{postfix}"
 
@@ -70,7 +71,7 @@ def execute(
     """Finishes the runs that are not finished, and shows the progress of all.
 
     Each run is a process of its own, so that its failure does not affect the others. Runs that are active at the same
-    time divide the cores of this process among them. The first SIGINT, SIGTERM or SIGHUP is forwarded to the active
+    time divide the cores of this process among them. The first signal of ``signals.STOPS`` is forwarded to the active
     runs, at which train.py saves and stops; the second one kills those that have not stopped by then. When the time is
     up, the active runs are asked to save and stop in the same way, and no further one is started.
 

@@ -19,8 +19,8 @@ POLL_SECONDS = 0.2
 class Children:
     """Starts commands as child processes, forwards signals to them, and kills those that run when the block ends.
 
-    Within the ``with`` block, SIGINT, SIGTERM and SIGHUP are collected instead of ending this process. Each child leads
-    a process group, which the terminal's Ctrl-C does not reach, so that a child hears of a signal once: from
+    Within the ``with`` block, the signals of ``signals.STOPS`` are collected instead of ending this process. Each child
+    leads a process group, which the terminal's Ctrl-C does not reach, so that a child hears of a signal once: from
     ``forward_signals``.
 
     A process that is killed by SIGKILL forwards nothing. So each child holds the reading end of a pipe, of which this
@@ -106,14 +106,14 @@ class Children:
     def forward_signals(self) -> None:
         """Sends SIGTERM to all children when a first signal has been received; kills them at a later one.
 
-        A terminal that closes may send SIGHUP more than once, which is no second request.
+        A terminal that closes may send SIGHUP more than once, and a scheduler SIGUSR1, which is no second request.
         """
         new = self.signals[self._num_forwarded :]
         is_first = self._num_forwarded == 0
         self._num_forwarded += len(new)
         if new and is_first:
             self.terminate()
-        elif any(number != signal.SIGHUP for number in new):
+        elif any(number not in signals.WARNINGS for number in new):
             self.kill()
 
     def terminate(self) -> None:

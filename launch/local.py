@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from launch import signals
 from launch.children import Children, is_stopped, last_line
 
 MAX_PROCESSES = 64
@@ -23,7 +24,8 @@ SECONDS_TO_ASK = 5.0
 _POLL_SECONDS = 0.5
 LOST_THE_OTHERS = (1, -signal.SIGABRT)  # how a process ends whose collectives fail, or that misses a heartbeat
 REFUSED = 2
-REPORTED_BY_THE_RUN = (REFUSED, 128 + signal.SIGTERM)  # bad input and a stop, of which each process prints a line
+# Bad input and a stop, of which each process prints a line.
+REPORTED_BY_THE_RUN = (REFUSED, *(128 + number for number in signals.STOPS))
 
 
 class Exit(NamedTuple):
@@ -68,8 +70,9 @@ def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float 
 
     The first process writes to the output of this one. The output of each other process, before it has a log in the
     run's folder, goes to a temporary file, whose last line is printed if that process is the first to fail. A first
-    SIGINT, SIGTERM or SIGHUP is forwarded as SIGTERM, at which a run saves and stops; a second one kills. When a
-    process has failed, the others get SIGTERM after SECONDS_TO_ASK; those that are suspended are killed.
+    signal of ``signals.STOPS`` is forwarded as SIGTERM, at which a run saves and stops; a second one kills, unless it
+    is one of ``signals.WARNINGS``. When a process has failed, the others get SIGTERM after SECONDS_TO_ASK; those that
+    are suspended are killed.
 
     Args:
       command: a command line of train.py, without the flags of multi-process runs.

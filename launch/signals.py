@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# SIGUSR1 and SIGUSR2 are what a cluster's scheduler sends before the time of a job is up.
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+WARNINGS = STOPS[2:]  # signals that may come more than once, or before another one, for a single reason
 PARENT = "LAUNCH_PARENT"  # environment variable: the pipe that ends with the parent process
 SECONDS_TO_CLEAN_UP = 30.0  # after a signal, before an interruptible command is ended
 
@@ -201,8 +203,8 @@ def _do_nothing(number: int, frame: FrameType | None) -> None:
 
 
 def _caught() -> list[signal.Signals]:
-    """Returns the signals to handle: not SIGHUP if nohup has started this process."""
-    return [n for n in STOPS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    """Returns the signals to handle: not one that was ignored at the start, as nohup has SIGHUP ignored."""
+    return [n for n in STOPS if n not in WARNINGS or signal.getsignal(n) != signal.SIG_IGN]
 
 
 def _forget() -> None:

@@ -12,8 +12,8 @@
 #SBATCH --time=24:00:00
 #SBATCH --requeue
 #SBATCH --open-mode=append
-# One minute before the time limit the run saves and stops, and the job is requeued.
-#SBATCH --signal=B:TERM@60
+# One minute before the time limit this script gets SIGUSR1: the run saves and stops, and the job is requeued.
+#SBATCH --signal=B:USR1@60
 set -u
 
 cd "${SLURM_SUBMIT_DIR:?submit this script with sbatch from the repository}" || exit 1
@@ -21,14 +21,14 @@ cd "${SLURM_SUBMIT_DIR:?submit this script with sbatch from the repository}" || 
 # --kill-on-bad-exit: when one process fails, the others need not wait for the runtime to notice.
 srun --kill-on-bad-exit=1 .venv/bin/python train.py "$@" &
 step=$!
-trap 'kill -TERM $step 2>/dev/null' TERM
+trap 'kill -USR1 $step 2>/dev/null' USR1 TERM # srun passes SIGUSR1 on; at SIGTERM it would kill the processes
 wait $step
 code=$?
 if ((code > 128)) && kill -0 $step 2>/dev/null; then # the trap ended the wait, not the step
     wait $step
     code=$?
 fi
-if ((code == 143)); then # stopped by SIGTERM, with everything saved
-    scontrol requeue "$SLURM_JOB_ID"
-fi
+case $code in
+143 | 138 | 140) scontrol requeue "$SLURM_JOB_ID" ;; # SIGTERM, SIGUSR1 or SIGUSR2, with everything saved
+esac
 exit $code

@@ -100,7 +100,7 @@ def catch_stop(
     seconds_to_step: float = SECONDS_TO_STEP,
     before_first_call: BeforeFirstCall = "wait",
 ) -> Iterator[Stop]:
-    """Turns SIGTERM, SIGINT and SIGHUP into a flag that the loop reads between steps.
+    """Turns SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 into a flag that the loop reads between steps.
 
     Ctrl-C while the run is already stopping ends the process at once, or raises KeyboardInterrupt if this process is
     not a command but a notebook, for example. Outside the main thread, where Python sets no handlers, the flag stays

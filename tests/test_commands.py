@@ -11,6 +11,7 @@ import time
 import pytest
 
 import runs
+from launch import signals
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEGIN = "import ctypes, os, signal, sys, tempfile, time\nfrom launch import command, signals\ncommand.begin()\n"
@@ -64,7 +65,9 @@ COMMANDS = {
 @pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_starts_up_ends_in_one_line(name):
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if name == "train" else (signal.SIGINT,):
+    for number in (
+        (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1) if name == "train" else (signal.SIGINT,)
+    ):
         process = start(*COMMANDS[name])
         wait_until_it_listens(process)
         process.send_signal(number)
@@ -131,7 +134,7 @@ sys.exit(signals.interruptible(work))
 
 
 @pytest.mark.usefixtures("hears_sighup")
-@pytest.mark.parametrize("number", signal.valid_signals() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+@pytest.mark.parametrize("number", signals.STOPS)
 def test_an_interruptible_command_cleans_up(tmp_path, number):
     started = start("-c", BEGIN + CLEANS, str(tmp_path))
     assert started.stdout.readline() == "ready\n"

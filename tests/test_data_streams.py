@@ -356,8 +356,9 @@ def test_no_process_outlives_the_program(sent, folder):
         pids = decoding_processes(program.pid)
         assert len(pids) == 2 and all(map(alive, pids))
         if sent == signal.SIGINT:
-            for pid in pids:  # what the terminal would send, if they were in its group
-                os.kill(pid, sent)
+            for pid in pids:  # what the terminal would send, if they were in its group, and what a scheduler sends
+                for number in (sent, signal.SIGUSR1, signal.SIGUSR2):
+                    os.kill(pid, number)
         os.killpg(program.pid, sent)
         out, err = program.communicate(timeout=20)
         if sent == signal.SIGINT:

@@ -84,7 +84,7 @@ def test_what_another_process_than_the_first_refuses_is_printed(capfd, monkeypat
 
 
 @pytest.mark.usefixtures("hears_sighup")
-@pytest.mark.parametrize("first, second", [(signal.SIGINT, signal.SIGINT), (signal.SIGHUP, signal.SIGTERM)])
+@pytest.mark.parametrize("first, second", [(signal.SIGINT, signal.SIGINT), (signal.SIGUSR1, signal.SIGTERM)])
 def test_a_signal_is_handed_on_as_sigterm_and_a_second_one_kills(tmp_path, first, second):
     program = (
         "import signal; signal.signal(signal.SIGTERM, lambda *_: open(f'{os.getcwd()}/heard-{p}', 'w').close()); "
@@ -101,7 +101,7 @@ def test_a_signal_is_handed_on_as_sigterm_and_a_second_one_kills(tmp_path, first
     assert launch(program) == 128 + signal.SIGKILL
 
 
-@pytest.mark.parametrize("received", [[signal.SIGHUP, signal.SIGHUP], [signal.SIGHUP, signal.SIGTERM]])
+@pytest.mark.parametrize("received", [[signal.SIGHUP, signal.SIGHUP], [signal.SIGUSR2, signal.SIGTERM]])
 def test_a_terminal_that_closes_stops_the_children_once(tmp_path, received):
     """It may send several signals at once: all of them are one request, and a later SIGHUP is none."""
     program = (
@@ -116,7 +116,7 @@ def test_a_terminal_that_closes_stops_the_children_once(tmp_path, received):
             time.sleep(0.05)
         children.signals += received
         children.forward_signals()
-        children.signals.append(signal.SIGHUP)
+        children.signals += signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2
         assert children.wait(process) == 7
 
 
@@ -146,6 +146,30 @@ def test_the_script_for_slurm():
     assert re.search(r"^srun .*train\.py \"\$@\" &$", script.read_text(), re.MULTILINE)
     (example,) = re.findall(r"^#     sbatch --nodes=\d+ launch/slurm.sh (.*)$", script.read_text(), re.MULTILINE)
     check_flags(shlex.split(example))
+
+
+# The script's commands of SLURM. The stand-in of srun does as srun does: SIGTERM kills the step, SIGUSR1 is passed on.
+SRUN = """#!/bin/bash
+trap 'echo killed; exit 137' TERM
+trap 'echo heard; exit 138' USR1
+touch ready
+for _ in {1..600}; do sleep 0.1; done
+"""
+
+
+@pytest.mark.parametrize("sent", ["the signal that it asks for", "SIGTERM"])
+def test_the_script_for_slurm_saves_and_requeues(sent, tmp_path):
+    script = LAUNCH / "slurm.sh"
+    (asked,) = re.findall(r"^#SBATCH --signal=B:(\w+)@\d+$", script.read_text(), re.MULTILINE)
+    for name, text in (("srun", SRUN), ("scontrol", '#!/bin/bash\necho "$@"\n')):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    slurm = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7"}
+    job = subprocess.Popen(["bash", script], env={**os.environ, **slurm}, stdout=subprocess.PIPE, text=True)
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.05)
+    job.send_signal(signal.SIGTERM if sent == "SIGTERM" else signal.Signals[f"SIG{asked}"])
+    assert job.communicate(timeout=60)[0] == "heard\nrequeue 7\n" and job.returncode == 138
 
 
 def test_the_manifest_for_kubernetes():

@@ -9,7 +9,7 @@ from runs.signals import catch_stop
 
 
 @pytest.mark.usefixtures("hears_sighup")
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"])
 def test_signal_becomes_a_flag(name):
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     with catch_stop() as stop:

@@ -139,10 +139,10 @@ def test_same_command_again_only_reports(uninterrupted, capsys):
 
 
 @pytest.mark.usefixtures("hears_sighup")
-@pytest.mark.parametrize("steps", [(1,), (33, 60, 119)])
+@pytest.mark.parametrize("steps", [(1,), (33, 60, 100, 119)])
 def test_stopped_by_a_signal_and_gone_on(steps, uninterrupted, tmp_path, monkeypatch, capsys):
-    """SIGTERM, SIGINT and SIGHUP save first; what follows is bit for bit what would have been."""
-    for number, name in zip(steps, ("SIGTERM", "SIGINT", "SIGHUP"), strict=False):
+    """Each signal saves first; what follows is bit for bit what would have been."""
+    for number, name in zip(steps, ("SIGUSR1", "SIGINT", "SIGHUP", "SIGTERM"), strict=False):
         with monkeypatch.context() as patch:
             after_each_call(patch, functools.partial(signal_at, number=number, name=name))
             assert command(*digits(tmp_path)) == 128 + signal.Signals[name]

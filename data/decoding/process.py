@@ -9,6 +9,7 @@ import numpy as np
 
 from data.decoding import crops, records
 from data.decoding.pool import Answer, Job, Task, send
+from launch.signals import WARNINGS
 
 
 class Decoder:
@@ -63,7 +64,8 @@ class Decoder:
 
 def main(descriptor: int) -> None:
     """Answers requests on the socket with this file descriptor until the other side closes it or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the program, which ends this process
+    for number in (signal.SIGINT, *WARNINGS):  # a scheduler sends them to all processes; the program ends this one
+        signal.signal(number, signal.SIG_IGN)
     warnings.filterwarnings("ignore", module="PIL")  # thousands about metadata; undecodable images raise errors
     with Connection(descriptor) as link:
         try:
