@@ -31,7 +31,8 @@ Start = Literal["resume", "fresh"]
 CodeChange = Literal["refuse", "accept"]
 
 _FOLDERS = ("checkpoints", "tensorboard")
-_FILES = ("config.json", "env.json", "metrics.jsonl", "lock", "DONE")
+_FILES = ("config.json", "env.json", "metrics.jsonl", "lock", "lock.host", "DONE")
+_LOCKS = ("lock", "lock.host")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -44,13 +45,13 @@ class Folder:
       process: index of this process among those of the run; the first, 0, writes the files.
       changes: one line for each difference of software and machine from the last start.
       resolved: values that follow from the devices of the run's first start.
-      lock: descriptor of the locked file; None once closed, and in all processes but the first.
+      lock: by which this process has the folder; None once closed, and in all processes but the first.
     """
 
     path: Path
     state: Literal["new", "resumed"]
     changes: tuple[str, ...]
-    lock: int | None
+    lock: lock.Lock | None
     resolved: Mapping[str, int | None]
     process: int = 0
 
@@ -70,7 +71,7 @@ class Folder:
 
     def check_held(self) -> None:
         """Raises SaveError, in one line, if another run can have the folder meanwhile; other processes do nothing."""
-        if self.lock is not None and not lock.is_in_place(self.lock, self.path):
+        if self.lock is not None and not self.lock.is_in_place():
             raise files.SaveError(f"{str(self.path)!r} was moved or removed during the run, or its file lock was")
 
     def write(self, name: str, text: str) -> None:
@@ -105,7 +106,7 @@ class Folder:
         """Releases the lock; a second call does nothing."""
         held, self.lock = self.lock, None
         if held is not None:
-            os.close(held)
+            held.release()
 
     def __enter__(self) -> "Folder":
         return self
@@ -209,9 +210,10 @@ def _open(
                 changes += (f"{', '.join(accepted)} changed since the last start, which was accepted",)
             files.write_atomically(path / "env.json", files.to_json({"starts": [*starts, now]}))
         except BaseException:
-            os.close(held)
+            held.release()
             raise
-    return Folder(path=path, state=state, changes=changes, lock=held, resolved=resolved)
+    notes = (held.note,) if held.note else ()
+    return Folder(path=path, state=state, changes=(*notes, *changes), lock=held, resolved=resolved)
 
 
 def check_workdir(
@@ -312,6 +314,9 @@ def _check_kinds(workdir: str, path: Path) -> None:
         for name in names:
             if os.path.lexists(path / name) and not fits(path / name):
                 raise ValueError(f"workdir={workdir!r}: {name} must be a {kind}, and is none; move it away")
+    for name in _LOCKS:
+        if os.path.islink(path / name):
+            raise ValueError(f"workdir={workdir!r}: {name} must be a file, and is a symbolic link; move it away")
 
 
 def _make(path: Path, start: Start) -> Path:

@@ -1,9 +1,12 @@
 """A folder holds one experiment, run by one process; what is refused is refused in one line and leaves no trace."""
 
+import errno
 import fcntl
+import functools
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +15,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from runs import environment, lock
+from runs import SaveError, environment, lock
 from runs.folder import check_workdir, is_held, open_run
 from runs.identity import differences
 
@@ -275,6 +278,125 @@ def test_lock_ends_with_a_killed_process(tmp_path, entrance):
     if result is not None:
         assert result.state == "resumed"
         result.close()
+
+
+@pytest.mark.parametrize("name", ["lock", "lock.host"])
+@pytest.mark.parametrize("make", [os.symlink, os.link])
+def test_what_a_lock_leads_to_is_not_written(make, name, tmp_path, monkeypatch):
+    if name == "lock.host":
+        monkeypatch.setattr(fcntl, "flock", no_flock)
+    target = tmp_path / "theirs"
+    target.write_text("precious\n")
+    (tmp_path / "run").mkdir()
+    make(target, tmp_path / "run" / name)
+    assert name in _refused(open_run, str(tmp_path / "run"), CONFIG)
+    assert target.read_text() == "precious\n"
+
+
+def test_a_lock_that_leads_nowhere_makes_no_file(tmp_path, entrance):
+    (tmp_path / "lock").symlink_to(tmp_path / "nowhere")
+    assert "lock must be a file" in _refused(entrance, str(tmp_path), CONFIG)
+    assert not (tmp_path / "nowhere").exists()
+
+
+# ---- file systems without flock --------------------------------------------------------------------------------------
+
+
+def no_flock(lock, kind, *, number=errno.ENOSYS):
+    """Fails as flock does where the file system has none."""
+    raise OSError(number, os.strerror(number))
+
+
+@pytest.fixture(params=[errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK], ids=errno.errorcode.get)
+def without_flock(monkeypatch, request):
+    monkeypatch.setattr(fcntl, "flock", functools.partial(no_flock, number=request.param))
+
+
+def test_a_folder_without_flock_has_a_lock(tmp_path, entrance, without_flock):
+    with open_run(str(tmp_path), CONFIG) as first:
+        (note,) = first.changes
+        assert "has no flock" in note and f"{tmp_path}/lock.host" in note
+        line = _refused(entrance, str(tmp_path), CONFIG)
+        assert f"process {os.getpid()} of host {socket.gethostname()}" in line and f"{tmp_path}/lock.host" in line
+        assert is_held(tmp_path)
+        first.check_held()
+    assert not is_held(tmp_path) and not (tmp_path / "lock.host").exists()
+    with open_run(str(tmp_path), CONFIG) as second, pytest.raises(SaveError, match="its file lock was"):
+        (tmp_path / "lock.host").unlink()
+        second.check_held()
+
+
+# Without flock, a run is open in the folder of the argument until it is killed.
+KEEPS = """
+import fcntl, sys
+def fail(*_): raise OSError(38, "Function not implemented")
+fcntl.flock = fail
+from runs.folder import open_run
+for line in sys.stdin:
+    try:
+        folder = open_run(line.strip(), {"seed": 0})
+        print("open", flush=True)
+    except ValueError as error:
+        print(error, flush=True)
+"""
+
+
+def start_without_flock():
+    root = Path(__file__).parent.parent
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", KEEPS], cwd=root, **pipes)
+
+
+def test_without_flock_the_lock_of_a_killed_process_is_taken_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", no_flock)
+    with start_without_flock() as process:
+        print(tmp_path, file=process.stdin, flush=True)
+        assert process.stdout.readline() == "open\n"
+        line = _refused(open_run, str(tmp_path), {"seed": 0})
+        assert f"process {process.pid} of host {socket.gethostname()}" in line
+        process.kill()
+    with open_run(str(tmp_path), {"seed": 0}) as folder:
+        assert folder.state == "resumed"
+
+
+@pytest.mark.parametrize(
+    ("owner", "named"),
+    [
+        ("elsewhere 1 5", "process 1 of host elsewhere"),
+        ("", "a process that it does not name"),
+        ("\0\xff", "in use by"),
+    ],
+)
+def test_without_flock_the_lock_of_another_host_stays(owner, named, tmp_path, entrance, without_flock):
+    open_run(str(tmp_path), CONFIG).close()
+    (tmp_path / "lock.host").write_text(owner)
+    line = _refused(entrance, str(tmp_path), CONFIG)
+    assert named in line and f"remove '{tmp_path}/lock.host'" in line
+    assert (tmp_path / "lock.host").read_text() == owner
+
+
+@pytest.mark.parametrize("owner", [f"{socket.gethostname()} {os.getpid()} 5", f"{socket.gethostname()} 4194999 5"])
+def test_without_flock_the_number_of_a_process_that_has_ended_is_not_taken_for_it(owner, tmp_path, without_flock):
+    open_run(str(tmp_path), CONFIG).close()
+    (tmp_path / "lock.host").write_text(owner)
+    open_run(str(tmp_path), CONFIG).close()
+
+
+@pytest.mark.slow
+def test_without_flock_one_of_several_has_the_run(tmp_path):
+    """They begin together, in new folders and in folders whose owner was killed."""
+    started = [start_without_flock() for _ in range(4)]
+    for number in range(100):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        if number % 2:
+            (folder / "lock.host").write_text(f"{socket.gethostname()} 4194999 5")
+        for process in started:
+            print(folder, file=process.stdin, flush=True)
+        said = [process.stdout.readline() for process in started]
+        assert said.count("open\n") == 1 and sum("in use by another run" in line for line in said) == 3, said
+    for process in started:
+        process.communicate()
 
 
 def test_config_written_between_look_and_lock_is_seen(tmp_path, monkeypatch):
