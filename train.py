@@ -273,6 +273,7 @@ def run(argv: Sequence[str]) -> int:
     except OSError as error:
         raise ConfigError(f"working folder: {error.strerror}; change to a folder that is there") from None
     with contextlib.chdir(here):  # a config may change the folder; the paths in flags are those of the shell
+        argv = config_flags.with_files(argv)  # once: a file may be a pipe
         config, notes = config_flags.parse(argv)
     check_flags(config)
     if FLAGS.latency_hiding:

@@ -7,7 +7,7 @@ unknown key gets one line. So this module reads the flags itself, and shares wit
 
 import pathlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -18,6 +18,25 @@ from reducers import components, registry
 from runs.errors import ConfigError
 
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)
+
+
+def with_files(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) -> list[str]:
+    """Returns a command line with the lines of its flag files in the place of ``--flagfile=FILE``, as absl has it.
+
+    Raises:
+      ConfigError: one line, if a file cannot be read.
+
+    >>> with_files(["train.py", "--config.seed=3"])
+    ['train.py', '--config.seed=3']
+    """
+    try:
+        return [*argv[:1], *known.read_flags_from_files(argv[1:], force_gnu=False)]
+    except flags.Error as error:
+        raise ConfigError(f"flagfile: {str(error).removeprefix('ERROR:: ')}") from None
+    except ValueError as error:  # the file is no text, or its name has a NUL character
+        raise ConfigError(
+            f"flagfile: {' '.join(str(error).split())}; must be a text file of flags, one a line"
+        ) from None
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -63,17 +82,23 @@ def load(spec: str, overrides: Sequence[str] = (), *, report: Callable[[str], An
     >>> load("configs/digits.py", ["--config.reducer.name=sum", "--config.seed=3"]).reducer.name
     'sum'
     """
-    config = schema.with_blocks(_read(spec))
+    file, values = _read(spec)
+    config = schema.with_blocks(ConfigDict(values))
     texts = dict(_parse(override) for override in overrides)
     _replace_blocks(config, texts, report)
     _replace_durations(config, texts, report)
     _override(config, texts)
+    _follow_references(file, values, config, texts, report)
     _check_given(config)
     return schema.complete(config).lock()
 
 
-def _read(spec: str) -> ConfigDict:
-    """Executes a config file and calls its ``get_config``; the loader of ``config_flags`` is deprecated."""
+def _read(spec: str) -> tuple[ConfigDict, dict[str, Any]]:
+    """Executes a config file and calls its ``get_config``; the loader of ``config_flags`` is deprecated.
+
+    Returns:
+      The file's config, with its references; and its values.
+    """
     path, _, variant = spec.partition(":")
     module = config_file.execute(path)
     if not hasattr(module, "get_config"):
@@ -82,7 +107,7 @@ def _read(spec: str) -> ConfigDict:
         config = module.get_config(variant)
         if not isinstance(config, ConfigDict):
             raise ConfigError(f"get_config returned {type(config).__name__}, not a ConfigDict")
-        return ConfigDict(_values(config))
+        return config, _values(config)
     except ConfigError as error:
         raise ConfigError(f"config={spec!r}: {str(error).removeprefix(f'config={spec!r}: ')}") from None
     except (Exception, SystemExit) as error:  # a config is Python: anything may go wrong in it
@@ -97,8 +122,15 @@ class _Required:
         return "required_placeholder"
 
 
+class _Lost(_Required):
+    """Stands for a value that refers to a key which the flags have taken away."""
+
+    def __repr__(self) -> str:
+        return "reference to a key that the flags take away"
+
+
 def _values(config: ConfigDict, *, where: str = "config") -> dict[str, Any]:
-    """Returns the values of a config; those of its references are computed."""
+    """Returns the values of a config; those of its references are computed, also in lists and tuples."""
     try:
         are_text = all(isinstance(key, str) for key in config)
     except TypeError:  # a ConfigDict sorts its keys
@@ -108,11 +140,26 @@ def _values(config: ConfigDict, *, where: str = "config") -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key in config:
         try:
-            value = config[key]
+            values[key] = _computed(config[key], where=f"{where}.{key}")
         except config_dict.RequiredValueError:
-            value = None if key == "name" else _Required()  # a block without a name is known to be wrong
-        values[key] = _values(value, where=f"{where}.{key}") if isinstance(value, ConfigDict) else value
+            values[key] = None if key == "name" else _Required()  # a block without a name is known to be wrong
+        except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{where}.{key}: its reference has no value ({type(error).__name__}: {error})") from None
     return values
+
+
+def _computed(value: Any, *, where: str) -> Any:
+    if isinstance(value, config_dict.FieldReference):
+        return _computed(value.get(), where=where)
+    if isinstance(value, ConfigDict):
+        return _values(value, where=where)
+    if type(value) in (list, tuple):
+        return type(value)(_computed(item, where=where) for item in value)
+    if type(value) is dict:
+        return {key: _computed(item, where=where) for key, item in value.items()}
+    return value
 
 
 def _check_given(config: ConfigDict) -> None:
@@ -173,6 +220,80 @@ def _override(config: ConfigDict, texts: Mapping[str, str]) -> None:
             holder[key] = value
 
 
+def _follow_references(
+    file: ConfigDict,
+    values: Mapping[str, Any],
+    config: ConfigDict,
+    texts: Mapping[str, str],
+    report: Callable[[str], Any],
+) -> None:
+    """Computes the file's references again from the values that flags gave, and sets the keys that follow.
+
+    The flags' values are set in the file's own ConfigDict, which defines what a reference to each key means. Where a
+    flag has taken a key away, with its block or as the other form of a duration, a reference to it has no value.
+    """
+    if not _has_references(file):
+        return
+    for path, _ in _leaves(values):
+        value = _get(config, path, default=_GONE)
+        if path in texts:
+            _set(file, path, value)
+        elif value is _GONE or (value is None and _get(values, path) is not None):
+            _set(file, path, config_dict.required_placeholder(object))
+    for path, value in _leaves(_values(file)):
+        before, now = _get(values, path, default=_GONE), _get(config, path, default=_GONE)
+        if path in texts:
+            if not _same(value, now):
+                raise ConfigError(
+                    f"config.{path}={now!r}: the file ties it to another key, which a flag sets to {value!r}"
+                )
+        elif now is not _GONE and _same(now, before) and not _same(value, before):
+            _set(config, path, _Lost() if isinstance(value, _Required) else value)
+            if not isinstance(value, _Required):
+                report(f"config.{path}={value!r} follows from the flags, by a reference in the file")
+
+
+_GONE = object()
+
+
+def _has_references(value: Any) -> bool:
+    if isinstance(value, ConfigDict):
+        value = dict(value.items(preserve_field_references=True))
+    if isinstance(value, dict | list | tuple):
+        return any(map(_has_references, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, config_dict.FieldReference)
+
+
+def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the keys that a flag can set, with their values: those of the config, and those of its blocks."""
+    for key, value in values.items():
+        if key not in schema.BLOCKS or not isinstance(value, Mapping):
+            yield key, value
+        else:
+            yield from ((f"{key}.{inner}", value[inner]) for inner in value)
+
+
+def _get(values: Any, path: str, *, default: Any = None) -> Any:
+    head, dot, key = path.partition(".")
+    holder = values.get(head, {}) if dot else values
+    return holder.get(key if dot else head, default)
+
+
+def _set(config: ConfigDict, path: str, value: Any) -> None:
+    head, dot, key = path.partition(".")
+    holder = config[head] if dot else config
+    with config.ignore_type(), holder.ignore_type():
+        holder[key if dot else head] = value
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Compares values of which one may have become a list, a ConfigDict or a _Required."""
+    one, other = (_computed(value, where="config") for value in (one, other))
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other) or (isinstance(one, _Required) and isinstance(other, _Required))
+
+
 _PARSERS: dict[type, flags.ArgumentParser] = {
     bool: flags.BooleanParser(),
     int: flags.IntegerParser(),
@@ -199,7 +320,7 @@ def parse(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) -> tupl
     Raises:
       ConfigError: if anything is wrong, other flags included.
     """
-    others, overrides = split(argv)
+    others, overrides = split(with_files(argv, known=known))
     try:
         positional = known(others)[1:]
     except flags.Error as error:

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+import absl.flags
 import pytest
 
 from configs import flags, schema
@@ -99,6 +100,46 @@ def test_both_forms_of_a_flag():
         flags.load(DIGITS, ["--noconfig.optimizer.nesterov=True"])
 
 
+# ---- flag files ------------------------------------------------------------------------------------------------------
+
+
+def test_a_flag_file_stands_for_its_lines(tmp_path, monkeypatch):
+    values = flag_values()
+    (tmp_path / "inner").write_text(f"--config={DIGITS}\n--config.model.hidden_sizes=(3, 4)\n")
+    (tmp_path / "outer").write_text("# a comment\n\n--config.seed=3\n--flagfile=inner\n  --config.num_workers=2\n")
+    monkeypatch.chdir(tmp_path)
+    config, _ = flags.parse(["x", "--config.seed=1", "--flagfile", "outer", "--config.num_workers=4"], known=values)
+    assert (config.seed, config.num_workers, config.model.hidden_sizes) == (3, 4, (3, 4))  # the last one of a key holds
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "^flagfile: .*Unable to open flagfile.*No such file"),
+        (b"--config.sead=1\n", "^config.sead: unknown key; did you mean 'seed'"),
+        (b"--config.seed=x\n", "^config.seed='x': must be int"),
+        (b"--confg=x\n", "confg"),
+        (b"seed=1\n", "'seed=1': is not a flag"),
+        (b"--config.seed=\xff\n", "^flagfile: .*must be a text file of flags"),
+        (b"--flagfile=there\n", "^flagfile: .*No such file"),
+    ],
+)
+def test_broken_flag_files(content, message, tmp_path):
+    if content is not None:
+        (tmp_path / "flags").write_bytes(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        flags.parse(["x", f"--config={DIGITS}", f"--flagfile={tmp_path}/flags"], known=flag_values())
+    assert "\n" not in str(caught.value)
+
+
+def flag_values():
+    """Flags of a command, as train.py's."""
+    values = absl.flags.FlagValues()
+    absl.flags.DEFINE_string("config", DIGITS, "", flag_values=values)
+    absl.flags.DEFINE_string("flagfile", "", "", flag_values=values)
+    return values
+
+
 def test_config_is_locked():
     config = flags.load(DIGITS)
     with pytest.raises((AttributeError, KeyError)):
@@ -107,7 +148,7 @@ def test_config_is_locked():
 
 # A file that is right but for one line.
 IN_FILE = """
-from ml_collections.config_dict import required_placeholder
+from ml_collections.config_dict import placeholder, required_placeholder
 
 from configs.schema import experiment
 
@@ -120,6 +161,100 @@ def get_config(variant=""):
         {}
     return config
 """
+
+
+# ---- references ------------------------------------------------------------------------------------------------------
+
+STEPS = "config.train_steps = config.get_ref('num_workers') * 50"
+HALF = "config.eval_every_steps = config.get_ref('train_steps') // 2"
+CLIPPED = "config.clip_norm = config.optimizer.get_ref('learning_rate') * 10"
+EPOCHS = "config.update(train_steps=None, train_epochs=60.0, eval_every_steps=None); "
+EPOCHS += "config.eval_every_epochs = config.get_ref('train_epochs') / 2"
+TIED = "config.eval_batch_size = config.get_ref('num_workers')"
+
+
+def file_with(line, tmp_path):
+    path = tmp_path / "refers.py"
+    path.write_text(IN_FILE.format(line))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "overrides", "expected"),
+    [
+        (STEPS, "", {"train_steps": 400}),
+        (STEPS, "num_workers=4", {"train_steps": 200}),
+        (STEPS, "num_workers=4 train_steps=7", {"train_steps": 7}),
+        (f"{STEPS}; {HALF}", "num_workers=4", {"train_steps": 200, "eval_every_steps": 100}),
+        (f"{STEPS}; {HALF}", "num_workers=4 train_steps=10", {"eval_every_steps": 5}),
+        ("config.optimizer.learning_rate = config.get_ref('num_workers') * 0.01", "num_workers=4", {"lr": 0.04}),
+        (CLIPPED, "optimizer.learning_rate=1", {"clip_norm": 10.0}),
+        (CLIPPED, "optimizer.name=adam optimizer.learning_rate=0.5", {"clip_norm": 5.0}),
+        (CLIPPED, "optimizer.name=adam optimizer.learning_rate=0.5 clip_norm=3", {"clip_norm": 3.0}),
+        ("config.model.hidden_sizes = (config.get_ref('num_workers'), 3)", "num_workers=4", {"sizes": (4, 3)}),
+        ("config.model.hidden_sizes = [config.get_ref('num_workers')]", "num_workers=4", {"sizes": (4,)}),
+        ("config.init_from = config.get_ref('seed').to_str() + '/x'", "seed=5", {"init_from": "5/x"}),
+        ("config.init_from = config.reducer.get_ref('name') + 'x'", "reducer.name=sum", {"init_from": "sumx"}),
+        (TIED, "num_workers=16", {"num_workers": 16, "eval_batch_size": 16}),
+        (TIED, "eval_batch_size=16", {"num_workers": 16, "eval_batch_size": 16}),
+        (TIED.replace("ref", "oneway_ref"), "num_workers=4 eval_batch_size=16", {"num_workers": 4}),
+        (TIED.replace("ref", "oneway_ref"), "eval_batch_size=16", {"num_workers": 8}),
+        (EPOCHS, "train_epochs=8", {"eval_every_epochs": 4.0}),
+        (EPOCHS, "train_steps=8 eval_every_steps=2", {"eval_every_epochs": None, "eval_every_steps": 2}),
+        (
+            "config.clip_norm = placeholder(float); config.ema_decay = config.get_ref('clip_norm') / 2",
+            "",
+            {"ema": None},
+        ),
+        (
+            "config.clip_norm = placeholder(float); config.ema_decay = config.get_ref('clip_norm') / 2",
+            "clip_norm=1",
+            {"ema": 0.5},
+        ),
+        ("config.outer = config.get_ref('optimizer')", "optimizer.learning_rate=1", {"outer": 1.0}),
+    ],
+)
+def test_references_follow_the_flags(line, overrides, expected, tmp_path):
+    config = flags.load(file_with(line, tmp_path), [f"--config.{override}" for override in overrides.split()])
+    aliases = {
+        "lr": lambda: config.optimizer.learning_rate,
+        "sizes": lambda: config.model.hidden_sizes,
+        "ema": lambda: config.ema_decay,
+        "outer": lambda: config.outer.learning_rate,
+    }
+    assert {key: aliases.get(key, lambda key=key: config[key])() for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "overrides", "message"),
+    [
+        (CLIPPED, "optimizer.name=adam optimizer.learning_rate=None", r"config.optimizer.learning_rate='None'"),
+        (
+            "config.clip_norm = config.optimizer.get_ref('learning_rate') * 10",
+            "optimizer.name=chain",
+            r"^config.clip_norm: missing, since the file has a reference to a key that the flags take away; must be",
+        ),
+        (EPOCHS, "train_steps=7", "^config.eval_every_epochs: missing, since the file has a reference to a key"),
+        (TIED, "num_workers=4 eval_batch_size=16", "^config.(eval_batch_size=16|num_workers=4): the file ties it to"),
+        (STEPS.replace("* 50", "* 0.5"), "num_workers=5", "^config.train_steps=2.5: must be int"),
+        (
+            "config.seed = 1; config.train_steps = 100 / config.get_ref('seed')",
+            "seed=0",
+            "^config.train_steps: its reference has no value .ZeroDivisionError",
+        ),
+        ("config.ema_decay = config.get_ref('clip_norm') * 0.5", "", "value is None"),
+    ],
+)
+def test_references_without_a_value_are_refused(line, overrides, message, tmp_path):
+    with pytest.raises(ConfigError, match=message) as caught:
+        flags.load(file_with(line, tmp_path), [f"--config.{override}" for override in overrides.split()])
+    assert "\n" not in str(caught.value)
+
+
+def test_what_follows_is_reported(tmp_path):
+    notes = []
+    flags.load(file_with(STEPS, tmp_path), ["--config.num_workers=4"], report=notes.append)
+    assert notes == ["config.train_steps=200 follows from the flags, by a reference in the file"]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ BROKEN = {
     "--config={tmp}": "must be a Python file",
     "--config=configs/digits.py:nope": "'nope': allowed: smoke",
     "--config={file}": "must be a Python file",
+    "--flagfile={tmp}/nope": "Unable to open flagfile",
+    "--flagfile={tmp}": "Unable to open flagfile",
     "--config=configs/__init__.py": "get_config",
     # unknown keys, at every level
     "--config.reduser.name=sum": "did you mean 'reducer'?",
