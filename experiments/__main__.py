@@ -31,8 +31,9 @@ from experiments.commands import Shard, Start
 from experiments.experiment import SCALES
 from experiments.goal import Goal
 from experiments.parsing import Parser
-from experiments.queue import Failure, Interrupted
+from experiments.queue import Interrupted
 from experiments.sweep import Sweep
+from launch.output import say
 from runs import CodeChange
 
 OUT, SWEEPS, VERIFIED = "out/experiments", "out/sweeps", "out/verify"
@@ -131,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(sys.argv[1:] if argv is None else argv)
     except (ValueError, OSError, run_folders.SaveError) as error:
-        print(f"experiments: {error}", file=sys.stderr)
+        say(f"experiments: {run_folders.files.reason(error)}", error=True)
         return 2
     except Interrupted as stopped:
         print(f"stopped by {stopped}; the same command resumes", file=sys.stderr)
@@ -163,13 +164,13 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
         else:
             commands.check(given.name, scale=given.scale)
         options = dict(sweep.value_of(text) for text in given.slurm_option)
-        print(slurm.submit(argv, shards=given.slurm, folder=given.out / "slurm", options=options))
+        say(slurm.submit(argv, shards=given.slurm, folder=given.out / "slurm", options=options))
         return 0
     match given.command:
         case "list" if given.name is not None:
-            print(commands.rows_of(given.name))
+            say(commands.rows_of(given.name))
         case "list":
-            print(commands.listing(out=given.out))
+            say(commands.listing(out=given.out))
         case "run" | "reproduce":
             return _run(given, until=until)
         case "verify":
@@ -178,25 +179,25 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
             names = commands.published_names() if given.all else [given.name]
             return _judge(verify.verify(names, count=given.rows, out=given.out, jobs=given.jobs))
         case "rerun" if given.dry_run:
-            print(verify.dry_run(given.row, out=given.out))
+            say(verify.dry_run(given.row, out=given.out))
         case "rerun":
             return _judge([verify.rerun(given.row, out=given.out)])
         case "report" if given.readme:
-            print(commands.overview())
+            say(commands.overview())
         case "report" if given.all:
-            print(commands.write_page(given.out))
+            say(str(commands.write_page(given.out)))
         case "report" if given.name is None:
             raise ValueError("report: give a name, or --all")
         case "report" if given.published:
-            print(commands.published_report(given.name))
+            say(commands.published_report(given.name))
         case "report":
-            print(commands.write_report(given.name, scale=given.scale, out=given.out))
+            say(commands.write_report(given.name, scale=given.scale, out=given.out))
         case "save":
-            print(commands.save(given.name, scale=given.scale, out=given.out))
+            say(commands.save(given.name, scale=given.scale, out=given.out))
         case "publish" if given.data:
             raise ValueError(f"data={given.data!r}: must be left out of publish, which takes the claim's own data")
         case "publish":
-            print(commands.publish(given.name, scale=given.scale, out=given.out))
+            say(commands.publish(given.name, scale=given.scale, out=given.out))
         case "sweep":
             swept = _sweep_of(given)
             code_change: CodeChange = "accept" if given.accept_code_change else "refuse"
@@ -209,10 +210,10 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
                 code_change=code_change,
                 until=until,
             )
-            print(text)
-            return _exit_code(failures)
+            say(text)
+            return 1 if failures else 0
         case "ls":
-            print(listing.of_folder(given.out))
+            say(listing.of_folder(given.out))
     return 0
 
 
@@ -222,13 +223,13 @@ def _run(given: argparse.Namespace, *, until: float) -> int:
     options: dict[str, Any] = {"scale": given.scale, "out": given.out, "start": start}
     shard = Shard.parse(given.shard)
     if given.dry_run:
-        print(commands.dry_run(given.name, shard=shard, **options))
+        say(commands.dry_run(given.name, shard=shard, **options))
         return 0
     failures = commands.run_experiment(given.name, jobs=given.jobs, shard=shard, until=until, **options)
     if given.command == "reproduce":
-        print(commands.write_report(given.name, **options))
-        print(commands.compare(given.name, scale=given.scale, out=given.out))
-    return _exit_code(failures)
+        say(commands.write_report(given.name, **options))
+        say(commands.compare(given.name, scale=given.scale, out=given.out))
+    return 1 if failures else 0
 
 
 def _sweep_of(given: argparse.Namespace) -> Sweep:
@@ -273,15 +274,9 @@ def _judge(found: Iterable[tuple[str, bool]]) -> int:
     """Prints how rows compare as soon as it is known; returns 0 if all are equal, bit for bit or to rounding."""
     are_equal = []
     for text, is_equal in found:
-        print(text, flush=True)
+        say(text)
         are_equal.append(is_equal)
     return 0 if all(are_equal) else 1
-
-
-def _exit_code(failures: Sequence[Failure]) -> int:
-    for run, folder, reason in failures:
-        print(f"failed: {run.name}: {reason} ({folder / 'output.log'})", file=sys.stderr)
-    return 1 if failures else 0
 
 
 if __name__ == "__main__":

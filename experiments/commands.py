@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import shlex
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import runs as run_folders
 from experiments import (
     claims,
     datasets,
+    drawing,
     forecast,
     publications,
     queue,
@@ -30,6 +30,7 @@ from experiments.publications import Publication
 from experiments.queue import Command, Failure
 from experiments.sweep import Sweep
 from experiments.sweep_results import SweepResults
+from launch.output import say
 
 
 class Shard(NamedTuple):
@@ -99,15 +100,15 @@ def finish(
         failures += queue.execute(
             own, root=root, command=command, jobs=jobs, title=title, until=until, rule=rule, saved=saved
         )
+    for run, folder, reason in failures:
+        say(f"failed: {run.name}: {reason} ({folder / 'output.log'})", error=True)
     unfinished = {run.name for run in results.unfinished(stage.runs, root=root, saved=saved)}
     others = len(unfinished - ours)
     if len(unfinished & ours) > len(failures):
         counts = f"{len(stage.runs) - len(unfinished)} of {len(stage.runs)} runs are finished"
-        print(f"{title}: the time is up; {counts}; the same command goes on", file=sys.stderr)
+        say(f"{title}: the time is up; {counts}; the same command goes on", error=True)
     if others:
-        print(
-            f"{title}: {others} runs are for other shards; copy their folders into {root} and repeat", file=sys.stderr
-        )
+        say(f"{title}: {others} runs are for other shards; copy their folders into {root} and repeat", error=True)
     return failures
 
 
@@ -130,7 +131,7 @@ def run_experiment(
     every = forecast.all_runs(experiment, scale, progress.rows, published=published)
     predicted = _predicted(experiment, scale, published)
     counts = f"{len(progress.rows)} of {len(every)} runs are finished"
-    print(f"{name} at scale {scale}: {predicted}, one run after another; in {root}; {counts}", file=sys.stderr)
+    say(f"{name} at scale {scale}: {predicted}, one run after another; in {root}; {counts}", error=True)
 
     def timed(rows: Rows) -> list[Run]:
         """Returns the runs with their predicted seconds as costs, so that the progress bar is as good as those."""
@@ -281,12 +282,13 @@ def write_page(out: Path) -> Path:
         if experiment.enough(rows):
             figures[name], thumbnails[name] = f"figures/{name}.png", f"figures/{name}-small.png"
             figure = report.draw(experiment, rows)
-            figure.savefig(out / figures[name], dpi=200)
-            figure.savefig(out / thumbnails[name], dpi=THUMBNAIL_DPI)
+            drawing.save(figure, out / figures[name], dpi=200)
+            drawing.save(figure, out / thumbnails[name], dpi=THUMBNAIL_DPI)
     logs = {name: publications.read(results.PUBLISHED / name) for name in found}
     text = report.page(found, figures=figures, thumbnails=thumbnails, logs=logs)
     run_folders.write_atomically(out / "report.md", text.encode())
-    run_folders.write_atomically(out / "report.html", report.html(text, folder=out).encode())
+    drawn = {*figures.values(), *thumbnails.values()}
+    run_folders.write_atomically(out / "report.html", report.html(text, folder=out, figures=drawn).encode())
     return out / "report.html"
 
 
@@ -349,7 +351,7 @@ def published_names() -> list[str]:
     """Returns the experiments that have published rows; says on standard error which have none."""
     without = [name for name in claims.in_order() if not results.published(name)]
     if without:
-        print(f"nothing is published of {', '.join(without)}", file=sys.stderr)
+        say(f"nothing is published of {', '.join(without)}", error=True)
     return [name for name in claims.in_order() if name not in without]
 
 
@@ -363,7 +365,7 @@ def _progress(name: str, *, scale: Scale, out: Path, start: Start = "saved") -> 
     saved = saved_rows.read(name, scale) if start == "saved" else []
     progress = progress_of(_load(name, scale), scale, root=out / name / scale, saved=saved)
     if progress.note:
-        print(f"{name}: {progress.note}", file=sys.stderr)
+        say(f"{name}: {progress.note}", error=True)
     return progress
 
 
@@ -377,7 +379,7 @@ def _load(name: str, scale: Scale) -> Experiment:
 def _write(experiment: Experiment, rows: Rows, folder: Path, *, log: Sequence[Publication]) -> str:
     figure = "figure.png" if experiment.enough(rows) else ""
     if figure:
-        report.draw(experiment, rows).savefig(folder / figure, dpi=200)
+        drawing.save(report.draw(experiment, rows), folder / figure, dpi=200)
     text = report.section(experiment, rows, figure=figure, log=log)
     run_folders.write_atomically(folder / "report.md", text.encode())
     return text

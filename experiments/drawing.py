@@ -2,10 +2,13 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from experiments.experiment import Rows, Sample
 from experiments.rows import curve
+from launch.output import printable
+from runs import files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +23,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")
 FORMATS = (".png", ".pdf", ".svg")
+MAX_NAME = 60  # characters of a name in a figure
 REFERENCE: Any = {"color": "#666666", "linewidth": 1}  # a line to compare curves with
 STYLE: Any = {
     "font.size": 10,
@@ -35,19 +39,51 @@ STYLE: Any = {
 
 
 @contextlib.contextmanager
-def new_figure(width: float, height: float, **options: Any) -> Iterator["Figure"]:
+def new_figure(width: float, height: float, *, math: bool = True, **options: Any) -> Iterator["Figure"]:
     """Yields an empty figure of this size in inches, to which the block adds panels and curves in the common style.
 
     Args:
       width: inches.
       height: inches.
+      math: whether text between two dollar signs is a formula. False where names of users are drawn; the numbers at the
+        axes stay what they are.
       **options: arguments of matplotlib's Figure, such as dpi; the layout is "constrained" unless they say otherwise.
     """
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     with matplotlib.rc_context(STYLE):
-        yield Figure(figsize=(width, height), **{"layout": "constrained", **options})
+        figure = Figure(figsize=(width, height), **{"layout": "constrained", **options})
+        yield figure
+    if not math:
+        of_axes = {text for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for text in axis.findobj(Text)}
+        names = {axis.label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)}
+        for text in [*names, *(text for text in figure.findobj(Text) if text not in of_axes)]:
+            text.set_parse_math(False)
+
+
+def save(figure: "Figure", path: Path, **options: Any) -> None:
+    """Writes a figure to a file, whole or not at all; its format is that of the file's ending.
+
+    Args:
+      figure: the figure.
+      path: the file.
+      **options: arguments of ``savefig``, such as dpi.
+    """
+    with files.replacing(path) as file:
+        figure.savefig(file, format=path.suffix[1:] or "png", **options)
+
+
+def name(text: str) -> str:
+    r"""Returns a name as a figure can show it: on one line, not too long, and not hidden from a legend by a first "_".
+
+    >>> name("_a\nb"), len(name("x" * 300))
+    (' _a\\nb', 60)
+    """
+    line = printable(text)
+    line = line if len(line) <= MAX_NAME else f"{line[: MAX_NAME // 2 - 2]}...{line[1 - MAX_NAME // 2 :]}"
+    return f" {line}" if line.startswith("_") else line
 
 
 def look(position: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments import timelines
-from experiments.drawing import COLOURS, Figure, new_figure
+from experiments.drawing import COLOURS, Figure, name, new_figure
 from experiments.saved_runs import SavedRun
 from experiments.timelines import Span
 
@@ -58,7 +58,7 @@ def draw(spans_of: Mapping[str, Sequence[Span]]) -> "Figure":
 
     num_workers = max(span.worker for spans in spans_of.values() for span in spans) + 1
     height = min(max(INCHES[1], 0.14 * num_workers + 1.2), MAX_INCHES)
-    with new_figure(INCHES[0] * len(spans_of), height) as figure:
+    with new_figure(INCHES[0] * len(spans_of), height, math=False) as figure:
         panels = figure.subplots(1, len(spans_of), squeeze=False, sharex=True, sharey=True)[0]
         for axes, (label, spans) in zip(panels, spans_of.items(), strict=True):
             for kind, style in BARS.items():
@@ -68,7 +68,7 @@ def draw(spans_of: Mapping[str, Sequence[Span]]) -> "Figure":
             applied = [span for span in spans if span.kind == "applied"]
             size = max(2.0, 0.7 * 72 * height / num_workers)
             axes.plot([s.stop for s in applied], [s.worker for s in applied], markersize=min(size, 9.0), **MARK)
-            axes.set(title=label, xlabel="time (s)")
+            axes.set(title=name(label), xlabel="time (s)")
             axes.grid(visible=False, axis="y")
         panels[0].set(ylabel="worker")
         panels[0].invert_yaxis()

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import runs as run_folders
 from experiments import results, saved_runs
+from launch.output import printable
 from optim.factors import first_step_at
 
 NO_FOLDER_IS_A_RUN = "holds no runs: no folder below it has a config.json or metrics.jsonl"
@@ -49,7 +50,7 @@ def of_folder(folder: Path) -> str:
     for run in found:
         config = next(values) if run.config is not None else {}
         lines.append([run.folder, *(str(config.get(key, "-")) for key in keys), run.steps, run.final, run.state])
-    notes = [f"{run.folder}: {run.note}" for run in found if run.note]
+    notes = [printable(f"{run.folder}: {run.note}") for run in found if run.note]
     return "\n".join([*_aligned(lines), *notes])
 
 
@@ -90,6 +91,7 @@ def _short(key: str) -> str:
     return key.removeprefix("measure.").removesuffix(".name")
 
 
-def _aligned(lines: Sequence[Sequence[Any]]) -> list[str]:
+def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    lines = [[printable(cell) for cell in line] for line in cells]  # names are those of files
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

@@ -15,6 +15,7 @@ import jax
 import runs as run_folders
 from experiments import claims, results
 from experiments.experiment import Experiment, Run
+from launch.output import say
 
 
 def measure(experiment: Experiment, run: Run, folder: Path) -> None:
@@ -50,7 +51,7 @@ def main(argv: list[str]) -> int:
     try:
         measure(claims.load(name), Run(labels=json.loads(labels)), Path(folder))
     except ValueError as error:
-        print(error, file=sys.stderr)
+        say(str(error), error=True)
         return 2
     return 0
 

@@ -1,10 +1,10 @@
 """Argument parsers of the commands in ``experiments``."""
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from launch.output import say
 from launch.parser import Parser
 from reducers import arrivals
 from reducers.registry import literal
@@ -51,9 +51,9 @@ class ModelParser(Parser):
             if "name" in options:
                 raise ValueError("name: is no option; --model names the arrival model")
             arrivals.ARRIVALS.check({"name": arguments.model, **options})
-            print(report(arguments, options))
+            say(report(arguments, options))
         except (ValueError, OSError) as error:
-            print(f"{self.prog.rpartition('.')[2]}: {error}", file=sys.stderr)
+            say(f"{self.prog.rpartition('.')[2]}: {error}", error=True)
             return 2
         return 0
 

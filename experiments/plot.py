@@ -25,11 +25,12 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
-from experiments import gantt, saved_runs
+from experiments import drawing, gantt, saved_runs
 from experiments.drawing import FORMATS, REFERENCE, Figure, look, new_figure
 from experiments.experiment import Sample
 from experiments.parsing import Parser
 from experiments.saved_runs import SavedRun
+from launch.output import printable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -107,7 +108,7 @@ def draw(
     rows = math.ceil(len(panels) / PANELS_IN_A_ROW)
     columns = math.ceil(len(panels) / rows)
     width, height = INCHES[0] * columns, INCHES[1] * rows
-    with new_figure(width, height, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06)) as figure:
+    with new_figure(width, height, math=False, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06)) as figure:
         looks = _group_looks(runs, y)
         entries = _legend_entries(runs, y=y, looks=looks, has_band=bool(deviations))
         longest = max(len(str(entry.get_label())) for entry in entries)
@@ -171,7 +172,7 @@ def _draw_groups(
         _draw_band(axes, points, colour=how["color"])
     _label_axes(axes, runs, x=x, y=model, drawn=[model, *groups])
     if len(runs) > 1:
-        axes.set_title(label, fontsize="medium")
+        axes.set_title(drawing.name(label), fontsize="medium")
 
 
 def _metric(y: str) -> str:
@@ -231,7 +232,7 @@ def _label_axes(axes: "Axes", runs: Mapping[str, Records], *, x: X, y: str, draw
     if x in ("step", "examples") and largest >= 10_000:
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
     axes.set_xlabel(f"{X_LABELS[x]}{_time_unit(runs, x=x)[0]}")
-    axes.set_ylabel(_y_label(y))
+    axes.set_ylabel(drawing.name(_y_label(y)))
     axes.margins(x=0.02)
 
 
@@ -258,14 +259,14 @@ def _legend_entries(
     grey = REFERENCE["color"]
     for position, label in enumerate(runs if of_runs else []):
         of_run = look(position) | ({} if evaluated else {"marker": ""})
-        entries.append(Line2D([], [], **of_run, label=label, **EVALUATION))
+        entries.append(Line2D([], [], **of_run, label=drawing.name(label), **EVALUATION))
     if len({r["kind"] for r in drawn}) > 1:
         entries.append(Line2D([], [], color=grey, linewidth=0.8, label="training"))
         entries.append(Line2D([], [], color=grey, marker="o", label="evaluation", **EVALUATION))
     if patterns:
         entries.append(Line2D([], [], **MODEL, label="model"))
         named = looks if len(looks) <= MAX_NAMED else {f"each of {len(looks)} groups": next(iter(looks.values()))}
-        entries += [Line2D([], [], **how, label=group) for group, how in named.items()]
+        entries += [Line2D([], [], **how, label=drawing.name(group)) for group, how in named.items()]
     if has_band:
         entries.append(Patch(color=grey, alpha=0.2, linewidth=0, label="± one standard deviation"))
     if any(not math.isfinite(r[q]) for run in runs.values() for r in run for q in shown if _number(r, q)):
@@ -409,7 +410,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.gantt is not None:
             names = saved_runs.labels({run: saved.config for run, saved in found.items()})
             drawn = {names[run]: saved for run, saved in found.items()}
-            gantt.of_runs(drawn, steps=arguments.gantt).savefig(out, dpi=200)
+            drawing.save(gantt.of_runs(drawn, steps=arguments.gantt), out, dpi=200)
             said = f"steps {arguments.gantt} of {len(found)} run{'s' if len(found) > 1 else ''}"
         else:
             drawn_curves = curves(found)
@@ -417,17 +418,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             recorded = {key for records in runs.values() for r in records for key in r}
             y = [q for q in DEFAULT_Y if q in recorded] if arguments.y is None else arguments.y.split(",")
             deviations = {label: curve.deviation for label, curve in drawn_curves.items() if curve.deviation}
-            draw(runs, x=arguments.x, y=y, deviations=deviations).savefig(out, dpi=200)
+            drawing.save(draw(runs, x=arguments.x, y=y, deviations=deviations), out, dpi=200)
             said = f"{', '.join(y)} against {arguments.x} of {len(found)} run{'s' if len(found) > 1 else ''}"
             said += f" in {len(runs)} curve{'s' if len(runs) > 1 else ''}" if len(runs) < len(found) else ""
     except (ValueError, OSError) as error:
-        print(f"plot: {error}", file=sys.stderr)
+        print(f"plot: {printable(str(error))}", file=sys.stderr)
         return 2
     for note in notes[:MAX_NOTES]:
-        print(f"plot: skipped: {note}", file=sys.stderr)
+        print(f"plot: skipped: {printable(note)}", file=sys.stderr)
     if len(notes) > MAX_NOTES:
         print(f"plot: skipped: {len(notes) - MAX_NOTES} more", file=sys.stderr)
-    print(f"{out}: {said}")
+    print(printable(f"{out}: {said}"))
     return 0
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,8 +22,11 @@ from experiments.experiment import Rows, Run
 from experiments.results import RULE
 from launch import signals
 from launch.children import ROOT, Children, last_line, with_repository
+from launch.output import printable, say
+from runs import lock
 
 POLL_SECONDS = 0.2
+FULL_BYTES = 1 << 16  # a disk with less has no room for a run
 STOPPED = {code for number in signals.STOPS for code in (128 + number, -number)}  # exit codes after a request to stop
 TERMINAL_SECONDS, LOG_SECONDS = 2.0, 60.0  # between two looks at the records
 _BAR = "{desc}: {percentage:3.0f}%|{bar:24}| {elapsed} so far, {remaining} left{postfix}"
@@ -70,6 +74,9 @@ def execute(
 ) -> list[Failure]:
     """Finishes the runs that are not finished, and shows the progress of all.
 
+    Several queues may have the same runs: a run that a process works on, or that another queue starts, is left to it,
+    and waited for at the end.
+
     Each run is a process of its own, so that its failure does not affect the others. Runs that are active at the same
     time divide the cores of this process among them. The first signal of ``signals.STOPS`` is forwarded to the active
     runs, at which train.py saves and stops; the second one kills those that have not stopped by then. When the time is
@@ -107,7 +114,9 @@ def execute(
     stream, interval = (sys.stderr, TERMINAL_SECONDS) if sys.stderr.isatty() else (_Lines(), LOG_SECONDS)
     with (
         Children() as children,
-        tqdm(total=round(total, 3), initial=round(initial, 3), desc=title, file=stream, bar_format=_BAR) as bar,
+        tqdm(
+            total=round(total, 3), initial=round(initial, 3), desc=printable(title), file=stream, bar_format=_BAR
+        ) as bar,
     ):
 
         def show() -> None:
@@ -121,15 +130,40 @@ def execute(
             bar.n = max(bar.n, round(bar.total - remaining, 3))
             bar.refresh()
 
+        def start(run: Run) -> bool:
+            """Starts a run; returns False if another queue is quicker, and starts it itself."""
+            folder, cores = folders[run], free_cores[-1]
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                claim = lock.take(str(folder), folder, name=lock.QUEUE)
+            except lock.InUse:
+                return False
+            try:
+                if rule and not (folder / RULE).exists():
+                    run_folders.write_atomically(folder / RULE, json.dumps(rule).encode())
+                line, allowed = command(run, folder), sorted(cores)[: run.cores]
+                with open(folder / "output.log", "ab") as log:
+                    process = children.start(
+                        line, output=log, environment=environment, cores=allowed, keep=[claim.descriptor]
+                    )
+            finally:
+                claim.release()  # the process keeps it
+            waiting.remove(run)
+            free_cores.pop()
+            active.append(_Job(run, folder, process, cores))
+            return True
+
         shown = -math.inf
         stopping = False
+        waited_for = ""
         while active or (waiting and not stopping):
             for job in [job for job in active if job.process.poll() is not None]:
                 active.remove(job)
                 free_cores.append(job.cores)
                 if results.state_of(job.folder) == "finished" or children.signals:
                     continue
-                if stopping and job.process.returncode in STOPPED:
+                elsewhere = results.state_of(job.folder) == "held"  # by a process that no queue started
+                if elsewhere or (stopping and job.process.returncode in STOPPED):
                     waiting.append(job.run)
                 else:
                     failures.append(_failure(job))
@@ -141,22 +175,22 @@ def execute(
                 raise Interrupted(signal.Signals(children.signals[0]).name)
             ending = children.signals or stopping
             while free_cores and not ending and (run := _next(waiting, folders, active)) is not None:
-                waiting.remove(run)
-                folder, cores = folders[run], free_cores.pop()
-                allowed = sorted(cores)[: run.cores]
-                folder.mkdir(parents=True, exist_ok=True)
-                if rule and not (folder / RULE).exists():
-                    run_folders.write_atomically(folder / RULE, json.dumps(rule).encode())
-                with open(folder / "output.log", "ab") as log:
-                    process = children.start(command(run, folder), output=log, environment=environment, cores=allowed)
-                active.append(_Job(run, folder, process, cores))
+                try:
+                    if not start(run):
+                        break
+                except OSError as error:  # a full disk, say
+                    waiting.remove(run)
+                    failures.append(Failure(run, folders[run], f"could not be started: {error}"))
             waiting = [run for run in waiting if results.state_of(folders[run]) != "finished"]  # by another queue
             if time.monotonic() - shown >= interval:
                 show()
                 shown = time.monotonic()
+            if waiting and not active and (held := _holder(folders[waiting[0]])) not in ("", waited_for):
+                waited_for = held
+                bar.write(printable(f"{title}: waiting: {held}"), file=sys.stderr)
             time.sleep(POLL_SECONDS)
         show()
-    return failures
+    return [failure for failure in failures if results.state_of(failure.folder) != "finished"]  # by another queue
 
 
 def train_command(run: Run, folder: Path) -> list[str]:
@@ -185,7 +219,7 @@ class _Lines(io.TextIOBase):
 
     def write(self, text: str) -> int:
         if line := text.strip():
-            print(line, file=sys.stderr, flush=True)
+            say(line, error=True)
         return len(text)
 
 
@@ -194,6 +228,13 @@ def _next(waiting: Sequence[Run], folders: dict[Run, Path], active: Sequence[_Jo
     busy = {job.folder for job in active}
     free = (run for run in waiting if folders[run] not in busy)
     return next((run for run in free if results.state_of(folders[run]) in ("new", "begun")), None)
+
+
+def _holder(folder: Path) -> str:
+    """Returns in words which process has a run; "" if none has."""
+    with contextlib.suppress(OSError):  # the run itself reports what is wrong
+        return run_folders.holder(folder)
+    return ""
 
 
 def _divide_cores(jobs: int) -> list[frozenset[int]]:
@@ -208,4 +249,13 @@ def _failure(job: _Job) -> Failure:
     line = ""
     with contextlib.suppress(OSError), open(job.folder / "output.log", "rb") as log:  # the folder may be gone
         line = last_line(log)
-    return Failure(job.run, job.folder, f"exit code {job.process.returncode}: {line[-300:] or 'it said nothing'}")
+    said = line[-300:] or f"it said nothing{_full(job.folder)}"
+    return Failure(job.run, job.folder, f"exit code {job.process.returncode}: {said}")
+
+
+def _full(folder: Path) -> str:
+    """Returns a remark if the disk of a folder has no room, not even for what a run says of it."""
+    with contextlib.suppress(OSError):
+        if (free := shutil.disk_usage(folder).free) < FULL_BYTES:
+            return f"; the disk of {str(folder)!r} has {free} bytes left"
+    return ""

@@ -3,8 +3,8 @@
 import base64
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from html import unescape
+from collections.abc import Collection, Mapping, Sequence
+from html import escape, unescape
 from pathlib import Path
 
 from experiments import publications
@@ -12,6 +12,7 @@ from experiments.drawing import Figure, new_figure
 from experiments.experiment import Experiment, Finding, Rows, Table, Verdict, scale_of
 from experiments.publications import Publication
 from experiments.significance import Contrast
+from launch.output import printable
 
 
 def section(experiment: Experiment, rows: Rows, *, figure: str = "", log: Sequence[Publication] = ()) -> str:
@@ -65,7 +66,7 @@ def markdown(table: Table) -> str:
     | 1 | 2\|3 |
     """
     lines = [table.header, ["---"] * len(table.header), *table.cells]
-    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(printable(cell).replace("|", r"\|") for cell in line) + " |" for line in lines)
 
 
 def overview(experiments: Mapping[str, tuple[Experiment, Rows]], *, thumbnails: Mapping[str, str] | None = None) -> str:
@@ -111,27 +112,30 @@ def page(
     return "\n".join([*head, *sections])
 
 
-def html(text: str, *, folder: Path) -> str:
+def html(text: str, *, folder: Path, figures: Collection[str]) -> str:
     """Returns a page as HTML that needs no other file, since its figures are embedded.
 
     Args:
       text: Markdown.
       folder: the folder that paths of figures are relative to.
+      figures: the paths that may be embedded. Any other picture, which a text of a row may name, is left to its title.
     """
     from markdown_it import MarkdownIt
 
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
 
     def inline(match: re.Match) -> str:
-        path = folder / match[1]
-        kind = {".png": "png", ".svg": "svg+xml"}[path.suffix]
-        return f'src="data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"'
+        path, title = unescape(match[1]), match[2]
+        if path not in figures:
+            return title
+        content = base64.b64encode((folder / path).read_bytes()).decode()
+        return f'<img src="data:image/png;base64,{content}" alt="{title}" />'
 
-    body = re.sub(r'src="([^":]+)"', inline, body)
+    body = re.sub(r'<img src="([^"]*)" alt="([^"]*)"[^>]*>', inline, body)
     body = re.sub(r"<h2>(.*?)</h2>", lambda match: f'<h2 id="{_anchor(unescape(match[1]))}">{match[1]}</h2>', body)
     body = re.sub(r"(<table>.*?</table>)", r'<div class="table">\1</div>', body, flags=re.DOTALL)
     title = re.search(r"^# (.*)$", text, re.MULTILINE)
-    return _PAGE.format(title=title[1] if title else "Report", body=body)
+    return _PAGE.format(title=escape(title[1]) if title else "Report", body=body)
 
 
 def _heading(experiment: Experiment) -> str:

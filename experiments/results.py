@@ -9,10 +9,11 @@ from typing import Any, Literal
 import runs as run_folders
 from experiments import reruns
 from experiments.experiment import Reduce, Row, Rows, Run, Scale, evaluations
+from launch.output import printable
 
 State = Literal["finished", "held", "begun", "new"]
 RULE = "rule.json"  # in the folder of an experiment's run: the rule as stated when the run began
-MAX_NAME = 80  # characters of a run's name in its folder's
+MAX_NAME = 80  # bytes of a run's name in its folder's
 PUBLISHED = Path(__file__).parent / "published"
 
 
@@ -22,7 +23,7 @@ def folder_of(run: Run, root: Path) -> Path:
     So runs of different configs never mix, and folders of several machines can be copied together. A run of a config
     that has a folder already keeps it, whatever its labels were.
     """
-    name = run.name.replace("/", "_")[:MAX_NAME]  # values may be paths
+    name = printable(run.name).replace("/", "_").encode()[:MAX_NAME].decode(errors="ignore")  # values may be paths
     digits = run_folders.fingerprint(run.config)[:8]
     folder = root / f"{name}-{digits}"
     return folder if folder.exists() else min(root.glob(f"*-{digits}/"), default=folder)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.drawing import Figure, heat_map, legend_below, log_if_wide, look, new_figure
+from experiments.drawing import Figure, heat_map, legend_below, log_if_wide, look, name, new_figure
 from experiments.sweep_edge import is_number
 from experiments.sweep_results import Entry, SweepResults, in_words
 
@@ -49,7 +49,7 @@ def _heat_map(results: SweepResults, entries: Sequence[Entry], *, x: str, y: str
         if entry is results.best:
             marked = (row, column)
     width, height = max(INCHES[0], 1.6 + 0.75 * len(xs)), max(INCHES[1], 1.2 + 0.4 * len(ys))
-    with new_figure(width, height) as figure:
+    with new_figure(width, height, math=False) as figure:
         axes = figure.subplots()
         heat_map(axes, means, best=results.goal.mode, marked=marked, label=_named(results.goal.metric))
         axes.set_xticks(range(len(xs)), [f"{value:g}" for value in xs])
@@ -66,7 +66,8 @@ def _curves(results: SweepResults, entries: Sequence[Entry], *, panels: Sequence
         groups.setdefault(in_words(entry.point, others), []).append(entry)
     if len(groups) > MAX_CURVES:
         raise ValueError(f"it would have {len(groups)} curves, more than {MAX_CURVES}")
-    with new_figure(INCHES[0] * len(panels), INCHES[1] + 0.2 * math.ceil((len(groups) + 1) / 2)) as figure:
+    height = INCHES[1] + 0.2 * math.ceil((len(groups) + 1) / 2)
+    with new_figure(INCHES[0] * len(panels), height, math=False) as figure:
         for axes, key in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _panel(axes, results, groups, along=key, line="-" if len(panels) == 1 else "")
         legend_below(figure, figure.axes[0], columns=2)
@@ -88,7 +89,7 @@ def _panel(
             yerr=[sample.std for sample in samples],
             capsize=3,
             markersize=5,
-            label=label,
+            label=name(label),
             **looks,
         )
     if results.best is not None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import runs as run_folders
+from experiments import drawing, saved_runs, sweep_figure, sweep_table
 from experiments import results as run_results
-from experiments import saved_runs, sweep_figure, sweep_table
 from experiments.sweep_results import SweepResults
 
 TABLE, CSV, FIGURE = "table.md", "table.csv", "figure.png"
@@ -20,7 +20,7 @@ def write(results: SweepResults, *, root: Path) -> str:
     run_folders.write_atomically(root / CSV, sweep_table.comma_separated(results).encode())
     written = [str(root / TABLE), str(root / CSV)]
     try:
-        sweep_figure.draw(results).savefig(root / FIGURE, dpi=200)
+        drawing.save(sweep_figure.draw(results), root / FIGURE, dpi=200)
         written.append(str(root / FIGURE))
     except ValueError as error:
         (root / FIGURE).unlink(missing_ok=True)  # that of another grid would not be of this table

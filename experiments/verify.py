@@ -2,13 +2,13 @@
 
 import itertools
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import runs as run_folders
 from experiments import claims, commands, datasets, queue, reruns, results
 from experiments.experiment import Row, Run
+from launch.output import say
 
 DONE = "verified.txt"  # what was found; a folder without it was interrupted
 
@@ -47,7 +47,7 @@ def rerun(named: str, *, out: Path) -> tuple[str, bool]:
     name, row, run = _find(named)
     datasets.check([run])
     root = _fresh(out / name)
-    print(_command_line(name, row, run, root=root), file=sys.stderr)
+    say(_command_line(name, row, run, root=root), error=True)
     return _again(name, [row], root=root)
 
 

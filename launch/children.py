@@ -69,6 +69,7 @@ class Children:
         output: IO[bytes] | None = None,
         environment: Mapping[str, str] | None = None,
         cores: Collection[int] = (),
+        keep: Collection[int] = (),
     ) -> subprocess.Popen:
         """Starts a command in this process's folder.
 
@@ -77,6 +78,7 @@ class Children:
           output: the file that receives standard output and standard error; None shares those of this process.
           environment: the child's environment variables; None gives it those of this process.
           cores: the CPU cores that it may use; none given leaves it all cores of this process.
+          keep: descriptors of open files that the child inherits, such as that of a lock.
 
         Returns:
           The process; the caller waits for it.
@@ -88,7 +90,7 @@ class Children:
             stderr=output,
             start_new_session=True,
             env={**(os.environ if environment is None else environment), **signals.parent_variable(self._pipe)},
-            pass_fds=[self._pipe],
+            pass_fds=[self._pipe, *keep],
         )
         self._processes.append(process)
         if cores:

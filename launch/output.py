@@ -7,6 +7,30 @@ import sys
 from typing import Any
 
 
+def printable(text: str) -> str:
+    r"""Returns a name as a terminal can show it on one line: control characters, such as escape, are written out.
+
+    >>> print(printable("a\x1b[31mb\nc ключ"))
+    a\x1b[31mb\nc ключ
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def say(text: str, *, error: bool = False) -> None:
+    r"""Prints a text of one or more lines, in which names of users cannot control the terminal.
+
+    Args:
+      text: the text.
+      error: whether it goes to standard error.
+
+    >>> say("a\rb\nc")
+    a\rb
+    c
+    """
+    lines = "\n".join(map(printable, text.split("\n")))
+    print(lines, file=sys.stderr if error else sys.stdout, flush=True)
+
+
 class _Dropping(io.FileIO):
     """A file that drops what cannot be written: the disk is full, or nobody reads the pipe any more."""
 

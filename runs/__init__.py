@@ -8,7 +8,7 @@ from runs.counters import RunCounters
 from runs.environment import Code, changed_code, read_starts
 from runs.exit_codes import exit_code, exit_code_after
 from runs.files import SaveError, decode_numbers, encode_numbers, from_json, write_atomically
-from runs.folder import CodeChange, Folder, check_code, is_held, open_run
+from runs.folder import CodeChange, Folder, check_code, holder, is_held, open_run
 from runs.identity import check_same, expand, fingerprint
 from runs.profile import Profile
 from runs.progress import Progress, in_words
@@ -48,6 +48,7 @@ __all__ = [
     "fingerprint",
     "flatten",
     "from_json",
+    "holder",
     "in_words",
     "is_held",
     "keep_compiled",

@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from launch.output import printable
+
 ROOT = Path(__file__).resolve().parent.parent
 MAX_MESSAGE = 400  # characters
 
@@ -66,5 +68,5 @@ def _place_outside(error: BaseException) -> str:
 
 def _one_line(message: str) -> str:
     """Returns the message as a line that a terminal can show, without the middle of a long value."""
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.splitlines()))
+    line = printable(" ".join(message.splitlines()))
     return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 155]} ... {line[-150:]}"

@@ -194,7 +194,7 @@ def _open(
         path = _make(identity.expand(workdir), start)
         held = lock.take(workdir, path)
         try:
-            for name in _FILES:
+            for name in {*_FILES} - {lock.RUN}:
                 files.remove_temporary(path / name)
             # Another run may have begun in this folder since the first check; now that it is locked, none can.
             identity.check_same(str(path), config)
@@ -274,13 +274,21 @@ def _read_starts(workdir: str, path: Path, *, code: Code, code_change: CodeChang
     return starts
 
 
-def is_held(path: Path) -> bool:
-    """Returns whether a process has the run in this folder."""
+def holder(path: Path) -> str:
+    """Returns in words which process has the run in this folder, or starts it from a queue; "" if none does."""
     try:
         lock.check(str(path), path)
-    except ValueError:
-        return True
-    return False
+        lock.check(str(path), path, name=lock.QUEUE)
+    except lock.InUse as error:
+        return str(error).partition(";")[0]
+    except ValueError:  # no lock of a run; the run itself will report it
+        pass
+    return ""
+
+
+def is_held(path: Path) -> bool:
+    """Returns whether a process has the run in this folder, or a queue starts one."""
+    return holder(path) != ""
 
 
 @contextlib.contextmanager

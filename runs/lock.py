@@ -15,10 +15,16 @@ import time
 import uuid
 from pathlib import Path
 
+RUN = "lock"  # of the process that works on the run
+QUEUE = "queue.lock"  # of a queue that starts this process, until the process has ended
 _LOOK_SECONDS = 0.1  # longer than a look of `check` takes, which keeps a run from taking the lock
 _UNKNOWN = "unknown"  # when a process began, where the system does not tell
 _NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _OPEN = os.O_RDWR | os.O_NOFOLLOW  # what a symbolic link leads to is never written
+
+
+class InUse(ValueError):
+    """Another process has the lock; the message is one line that names it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +56,15 @@ class Lock:
         os.close(self.descriptor)
 
 
-def take(workdir: str, path: Path) -> Lock:
-    """Locks a run's folder for this process.
+def take(workdir: str, path: Path, *, name: str = RUN) -> Lock:
+    """Locks a run's folder for this process; with `flock` also for those that inherit the descriptor.
 
     Raises:
-      ValueError: in one line, if another process has it, or if `lock` has the content of another file.
+      InUse: in one line, if another process has it.
+      ValueError: in one line, if `lock` has the content of another file.
       OSError: if `lock` cannot be opened; a symbolic link is not followed.
     """
-    file = path / "lock"
+    file = path / name
     lock = os.open(file, _OPEN | os.O_CREAT, 0o644)
     try:
         _flock(workdir, lock, fcntl.LOCK_EX, seconds=_LOOK_SECONDS)
@@ -67,17 +74,17 @@ def take(workdir: str, path: Path) -> Lock:
         os.close(lock)
         if error.errno not in _NO_FLOCK:
             raise
-        return _take_by_creation(workdir, path / "lock.host", error)
+        return _take_by_creation(workdir, path / f"{name}.host", error)
     except BaseException:
         os.close(lock)
         raise
     return Lock(file, lock)
 
 
-def check(workdir: str, path: Path) -> None:
+def check(workdir: str, path: Path, *, name: str = RUN) -> None:
     """Raises ValueError as ``take`` does; keeps no lock. Those that look at once do not take each other for a run."""
     try:
-        lock = os.open(path / "lock", _OPEN)
+        lock = os.open(path / name, _OPEN)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP):  # a run will refuse a symbolic link
             return
@@ -87,7 +94,7 @@ def check(workdir: str, path: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_FLOCK:
             raise
-        file = path / "lock.host"
+        file = path / f"{name}.host"
         with contextlib.suppress(FileNotFoundError):
             _refuse_if_alive(workdir, file, file.read_text(errors="replace"))
     finally:
@@ -111,9 +118,7 @@ def _flock(workdir: str, lock: int, kind: int, *, seconds: float = 0.0) -> None:
             break
         time.sleep(seconds / 10)
     pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
-    raise ValueError(
-        f"workdir={workdir!r}: in use by another run (process {pid}); stop that one, or use another --workdir"
-    )
+    raise InUse(f"workdir={workdir!r}: in use by another run (process {pid}); stop that one, or use another --workdir")
 
 
 # ---- without flock ---------------------------------------------------------------------------------------------------
@@ -146,13 +151,13 @@ def _take_by_creation(workdir: str, file: Path, why: OSError) -> Lock:
 
 
 def _refuse_if_alive(workdir: str, file: Path, owner: str) -> None:
-    """Raises ValueError unless the owner of the lock is a process of this host that has ended."""
+    """Raises InUse unless the owner of the lock is a process of this host that has ended."""
     host, pid, begun = (*owner.split(), "", "", "")[:3]
     if host == socket.gethostname() and pid.isdecimal() and _begun(int(pid)) not in (begun, _UNKNOWN):
         return
     who = f"process {pid} of host {host}" if pid else "a process that it does not name"
     way_out = f"stop that one, use another --workdir, or remove {str(file)!r} if that process has ended"
-    raise ValueError(f"workdir={workdir!r}: in use by another run ({who}); {way_out}")
+    raise InUse(f"workdir={workdir!r}: in use by another run ({who}); {way_out}")
 
 
 def _begun(pid: int) -> str:

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
+from launch.output import printable
+
 EVERY_SECONDS = 5.0  # least time between two plain lines
 EVALUATION_SECONDS = 2.0  # least time between two lines of evaluations
 _SHOWN = ("loss", "accuracy", "masked_lm_accuracy", "bits_per_dim", "perplexity")
@@ -92,11 +94,12 @@ class Progress:
             self.message(f"step {step}/{self._num_steps}  {split} {_describe(record)}")
 
     def message(self, text: str) -> None:
-        """Writes a line of its own, without damage to the bar."""
+        """Writes a line of its own, without damage to the bar; names in it cannot control the terminal."""
+        line = "\n".join(map(printable, text.split("\n")))
         if self._bar is not None:
-            self._bar.write(text, file=self._stream)
+            self._bar.write(line, file=self._stream)
         else:
-            print(text, file=self._stream, flush=True)
+            print(line, file=self._stream, flush=True)
 
     def close(self) -> None:
         """Shows the last step; a second call does nothing."""

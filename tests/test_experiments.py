@@ -1,6 +1,7 @@
 """The machinery of experiments: a queue that loses nothing, rows, selections, reports, sweeps, the command."""
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -10,7 +11,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import types
 
 import pytest
 
@@ -20,6 +23,7 @@ from experiments import commands, queue, report, results, slurm
 from experiments import rows as ask
 from experiments.experiment import Basis, Experiment, Finding, Quoted, Run, Sample, Table, Verdict
 from launch import children
+from runs import lock
 from tests.claim_rows import ORIGIN
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -268,6 +272,116 @@ def test_data_that_are_missing_stop_all_before_a_run_unless_others_stand_in(tmp_
     assert command_line.main([*argv, "--data=digits"]) == 0
 
 
+def test_a_run_that_another_queue_starts_is_waited_for_at_the_end(tmp_path, capsys):
+    """The other queue's lock is held as long as the process that it started, which here ends without a result."""
+    first, *_ = made_up(3)
+    folder = results.folder_of(first, tmp_path)
+    folder.mkdir()
+    claim = lock.take(str(folder), folder, name=lock.QUEUE)
+    order = []
+
+    def of(run, at):
+        order.append(run.labels["seed"])
+        return at_once()(run, at)
+
+    def release():
+        wait_for(lambda: len(order) == 2 and "waiting: " in said())
+        claim.release()
+
+    def said():
+        lines.extend(capsys.readouterr().err.splitlines())
+        return "\n".join(lines)
+
+    lines = []
+    thread = threading.Thread(target=release)
+    thread.start()
+    assert queue.execute(made_up(3), root=tmp_path, command=of, title="mine") == []
+    thread.join()
+    assert order == [1, 2, 0] and counts(tmp_path, "ended") == [(f"seed={seed}", 1) for seed in range(3)]
+    (line,) = (line for line in lines if line.startswith("mine: waiting: "))
+    assert repr(str(folder)) in line and f"process {os.getpid()}" in line
+
+
+def test_only_one_of_two_queues_starts_a_run(tmp_path, monkeypatch):
+    """Both see it as new, and the other one takes it first."""
+    taken = []
+
+    def quicker(workdir, path, *, name=lock.RUN):
+        if not taken:
+            taken.append(take(workdir, path, name=name))
+            threading.Timer(0.5, taken[0].release).start()
+        return take(workdir, path, name=name)
+
+    take = lock.take
+    monkeypatch.setattr(lock, "take", quicker)
+    assert queue.execute(made_up(1), root=tmp_path, command=at_once()) == []
+    assert counts(tmp_path, "ended") == [("seed=0", 1)]
+
+
+def test_a_run_that_meets_a_process_of_no_queue_is_waited_for(tmp_path, monkeypatch):
+    """It begins between the look of the queue and that of the run, which is refused; also where it ends the run."""
+    (run,) = made_up(1)
+    folder = results.folder_of(run, tmp_path)
+    held = []
+
+    def of(run, at):
+        if not held:
+            held.append(run_folders.open_run(str(at), run.config))
+            threading.Timer(0.5, held[0].close).start()
+            return [sys.executable, "-S", "-c", "print('in use'); raise SystemExit(2)"]
+        return at_once()(run, at)
+
+    assert queue.execute([run], root=tmp_path, command=of) == [] and counts(tmp_path, "ended") == [("seed=0", 1)]
+    monkeypatch.setattr(queue, "_failure", lambda job: (folder / "DONE").touch() or queue.Failure(run, folder, "late"))
+    (folder / "DONE").unlink()
+    assert queue.execute([run], root=tmp_path, command=at_once(failing={0})) == []
+
+
+@pytest.mark.parametrize("name", [lock.RUN, lock.QUEUE])
+def test_a_file_that_is_no_lock_is_not_waited_for(name, tmp_path):
+    (run,) = made_up(1)
+    folder = results.folder_of(run, tmp_path)
+    folder.mkdir()
+    (folder / name).write_text("mine")
+    with pytest.raises(ValueError, match="must be the file of a run's lock"):
+        queue.execute([run], root=tmp_path, command=at_once())
+    assert (folder / name).read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_queues_of_the_same_runs_at_once(tmp_path):
+    drivers = [drive(tmp_path, 0.2) for _ in range(3)]
+    for driver in drivers:
+        driver.communicate(timeout=60)
+    assert [driver.returncode for driver in drivers] == [0, 0, 0]
+    assert counts(tmp_path, "ended") == counts(tmp_path, "begun") == [("seed=0", 1), ("seed=1", 1), ("seed=2", 1)]
+
+
+@pytest.mark.parametrize("where", ["folder", "log", "process"])
+def test_a_full_disk_names_each_run_and_its_file(where, tmp_path, monkeypatch, capsys):
+    """So does the command, whose own table has no room either."""
+
+    def full(path, *_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(queue, "train_command", lambda run, at: [sys.executable, "-S", "-c", "raise SystemExit(2)"])
+    if where == "folder":
+        monkeypatch.setattr(lock, "take", lambda workdir, path, **_: full(path / lock.QUEUE))
+    elif where == "log":
+        monkeypatch.setattr(queue, "open", full, raising=False)
+    else:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=0))
+    monkeypatch.setattr(os, "fsync", lambda _: full(None))
+    argv = ["sweep", "--config=configs/digits.py", "--grid=num_workers=2,4", f"--out={tmp_path}"]
+    assert command_line.main(argv) == 2
+    said = capsys.readouterr().err.splitlines()
+    failed = [line for line in said if line.startswith("failed: ")]
+    for line, name in zip(failed, ("num_workers=2,seed=0", "num_workers=4,seed=0"), strict=True):
+        assert line.startswith(f"failed: {name}: ") and str(tmp_path) in line
+        assert ("bytes left" if where == "process" else "No space left") in line
+    assert said[-1].startswith("experiments: ") and "table.md" in said[-1] and "No space left" in said[-1]
+
+
 def test_a_folder_that_vanishes_is_a_failure_and_not_the_end(tmp_path):
     vanishes = "import shutil, sys, os; shutil.rmtree(sys.argv[1]); sys.exit(3)"
 
@@ -360,6 +474,13 @@ def test_paths_among_the_values_make_no_folders():
     assert results.folder_of(run, pathlib.Path("root")).parent == pathlib.Path("root")
 
 
+@pytest.mark.parametrize("value", ["🙂" * 80, "a\x1b[2J\nb", "\0", "x" * 300])
+def test_a_folder_can_have_any_value_in_its_name(value, tmp_path):
+    folder = results.folder_of(Run(labels={"of": value}), tmp_path)
+    folder.mkdir()
+    assert folder.name.isprintable() and folder.parent == tmp_path
+
+
 def test_folders_are_of_configs():
     (plain,), (other,) = made_up(1), made_up(1, kind="x")
     root = pathlib.Path("root")
@@ -433,11 +554,28 @@ def test_a_page_needs_no_other_file(tmp_path):
     report.draw(MADE_UP, rows).savefig(tmp_path / "made.png")
     figures = {"made_up": "made.png"}
     text = report.page({"made_up": (MADE_UP, rows)}, figures=figures, thumbnails=figures, logs={})
-    page = report.html(text, folder=tmp_path)
+    page = report.html(text, folder=tmp_path, figures=["made.png"])
     assert 'src="data:image/png;base64,' in page and "made.png" not in page and "http" not in page.split("<body>")[0]
     target = re.search(r"\[`made_up`\]\(#([^)]+)\)", text)[1]
     assert f'href="#{target}"' in page and f'<h2 id="{target}">' in page
-    assert page.count("<table>") == 3 and "<script>" not in report.html("# a\n<script>1</script>", folder=tmp_path)
+    assert page.count("<table>") == 3 and "<script>" not in report.html(
+        "# <b>a\n<script>1</script>", folder=tmp_path, figures=[]
+    )
+
+
+@pytest.mark.parametrize("path", ["{}/own.png", "../own.png", "own.png", "link.png", "file://{}/own.png", "own.svg"])
+def test_a_page_embeds_its_own_figures_alone(path, tmp_path):
+    """A text of a row may name any other picture, or hold HTML."""
+    folder = tmp_path / "page"
+    folder.mkdir()
+    for own in (tmp_path / "own.png", folder / "own.png", folder / "own.svg", folder / "made.png"):
+        own.write_bytes(b"<script>")
+    (folder / "link.png").symlink_to(tmp_path / "own.png")
+    image = f"![a title]({path.format(tmp_path)})"
+    rows = Table(["of", image], [[f"{image}\n# head", "<img src='made.png'>"], ["![good](made.png)", "a|b"]])
+    page = report.html(report.markdown(rows), folder=folder, figures=["made.png"])
+    assert page.count("<img") == page.count(';base64,PHNjcmlwdD4=" alt="good"') == 1
+    assert page.count("<td>") == 4 and page.count("a title") == 2 and "<h1" not in page
 
 
 # ---- the command -------------------------------------------------------------------------------------------------

@@ -1,10 +1,13 @@
 """The list of the runs below a folder, and how they are found."""
 
+import sys
+
 import pytest
 
 import runs as run_folders
 from experiments import __main__ as command_line
 from experiments import listing, saved_runs
+from runs import progress
 from tests import saved
 
 
@@ -85,3 +88,21 @@ def test_nothing_to_list_is_one_line(folder, said, tmp_path, capsys):
     assert command_line.main(["ls", str(tmp_path / folder)]) == 2
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
+
+
+HOSTILE = "a\x1b[2J\rb\nc\u202ed\x9b31m"
+
+
+def test_names_cannot_control_the_terminal(tmp_path, capsys):
+    """Those of folders, of keys and values of a config, in a table as in the notes below it and in errors."""
+    saved.save(tmp_path / HOSTILE, config(), [saved.evaluated(20, accuracy=0.5)])
+    saved.save(tmp_path / "other", config(seed=HOSTILE, **{HOSTILE: HOSTILE}), [saved.evaluated(20, accuracy=0.5)])
+    saved.save(tmp_path / f"{HOSTILE}2", config(), []).joinpath("config.json").write_text("{")
+    assert command_line.main(["ls", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.removesuffix("\n").split("\n")
+    assert len(lines) == 5 and all(line.isprintable() for line in lines), lines
+    assert r"a\x1b[2J\rb\nc\u202ed\x9b31m" in lines[1]
+    assert command_line.main(["ls", str(tmp_path / HOSTILE / HOSTILE)]) == 2
+    progress.Progress(1, stream=sys.stderr).message(f"{tmp_path / HOSTILE}: going on")
+    said = capsys.readouterr().err.removesuffix("\n").split("\n")
+    assert len(said) == 3 and all(line.isprintable() for line in said), said

@@ -386,3 +386,44 @@ def test_what_is_no_run_is_skipped_with_a_note(tmp_path, capsys):
     assert plot.main([*map(str, sorted(root.iterdir())), f"--out={out}"]) == 0  # as the shell expands sweep/*
     printed = capsys.readouterr()
     assert "of 2 runs" in printed.out and printed.err.count("plot: skipped: ") == 4
+
+
+NAMES = [r"$\frac{$", "$x$", "_hidden", "a\\b", "50%", "a\nb\x1b[2J", "n" * 200, "ключ", r"\$", "{}", "^_^"]
+
+
+@pytest.mark.parametrize("ending", ["png", pytest.param("pdf", marks=pytest.mark.slow)])
+def test_names_are_drawn_as_they_are(ending, tmp_path, capsys):
+    """Those of folders, groups of leaves and quantities: none is a formula, hidden from the legend, or too wide."""
+    for name in NAMES:
+        write(tmp_path / "runs" / name.replace("/", ""), telemetry(groups=NAMES[:4], metrics=("cosine", NAMES[0])))
+    out = tmp_path / f"curves.{ending}"
+    assert plot.main([str(tmp_path / "runs"), f"--y=cosine/*,{NAMES[0]},loss", f"--out={out}"]) == 0
+    assert out.stat().st_size > 5000 and capsys.readouterr().out.count("\n") == 1
+    figure = plot.draw({name: telemetry() for name in NAMES}, y=["loss", "cosine/*"])
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert set(map(drawing.name, NAMES)) <= set(texts)
+    assert all(len(text) <= drawing.MAX_NAME and text.isprintable() for text in texts)
+    assert not any(text.get_parse_math() for text in figure.legends[0].get_texts())
+
+
+def test_the_numbers_of_a_logarithmic_axis_stay_formulas():
+    (axes,) = plot.draw({"$a$": made_up((1000.0, 1.0, 0.1), evaluated=False)}, y=["loss"]).axes
+    axes.figure.canvas.draw()
+    assert all(tick.label1.get_parse_math() for tick in axes.yaxis.get_major_ticks())
+
+
+@pytest.mark.parametrize("fails", ["before", "within"])
+def test_a_figure_is_written_whole_or_not_at_all(fails, tmp_path, monkeypatch):
+    path = tmp_path / "curves.png"
+    path.write_bytes(b"of before")
+    figure = plot.draw({"mine": made_up()}, y=["loss"])
+
+    def full(file, **_):
+        if fails == "within":
+            file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(figure, "savefig", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*curves.png'"):
+        drawing.save(figure, path)
+    assert path.read_bytes() == b"of before" and list(tmp_path.iterdir()) == [path]
