@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import queue
 import signal
 import socket
@@ -10,13 +11,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from launch import signals
 from launch.children import Children, is_stopped, last_line
 
 MAX_PROCESSES = 64
+HOST = "127.0.0.1"
 # After one process has failed, the others notice by a broken connection or a missing heartbeat.
 SECONDS_TO_NOTICE = 60.0
 # Then they are asked to stop: a process that is still starting up waits for minutes for one that has failed.
@@ -83,12 +85,16 @@ def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float 
       The exit code of the first process to fail, 128 + n where signal n killed it; 0 if none failed. A process that was
       killed comes before those that lost it.
     """
-    flags = [f"--coordinator=127.0.0.1:{free_port()}", f"--num_processes={num_processes}"]
+    flags = [f"--coordinator={HOST}:{free_port()}", f"--num_processes={num_processes}"]
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(num_processes)]
         children = stack.enter_context(Children())
         processes = [
-            children.start([*command, *flags, f"--process_id={i}"], output=outputs[i] if i else None)
+            children.start(
+                [*command, *flags, f"--process_id={i}"],
+                output=outputs[i] if i else None,
+                environment=without_proxy(os.environ),
+            )
             for i in range(num_processes)
         ]
         first = _wait(processes, children, seconds_to_notice=seconds_to_notice)
@@ -133,8 +139,21 @@ def _wait(processes: Sequence[subprocess.Popen], children: Children, *, seconds_
     return next(killed, failed[0]) if lost else failed[0]
 
 
+def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of processes that connect to each other on this machine, whatever proxy it names.
+
+    >>> without_proxy({"http_proxy": "http://proxy:3128", "no_proxy": "intranet"})["no_proxy"]
+    'intranet,127.0.0.1'
+    """
+    named = environment.get("no_proxy") or environment.get("NO_PROXY")
+    exempt = {"no_proxy": named, "NO_PROXY": named}
+    if "no_grpc_proxy" in environment:  # for gRPC it replaces the others
+        exempt["no_grpc_proxy"] = environment["no_grpc_proxy"]
+    return {**environment, **{name: ",".join(filter(None, [hosts, HOST])) for name, hosts in exempt.items()}}
+
+
 def free_port() -> int:
     """Returns a port of this machine that no process listens on at this moment."""
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind((HOST, 0))
         return free.getsockname()[1]

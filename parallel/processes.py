@@ -7,8 +7,10 @@ import contextlib
 import ctypes
 import errno
 import importlib.util
+import ipaddress
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -26,7 +28,12 @@ INITIALIZATION_SECONDS = 300  # a cluster may start its processes minutes apart
 
 # Variables with the number of processes that a launcher has started; JAX itself finds the coordinator and the index.
 # For SLURM it is the number of the step, not of the job: a batch script that calls Python without srun is one process.
-_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+# Open MPI comes first, because mpirun starts its daemons by srun.
+_COUNTS = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_ORTE = "OMPI_MCA_orte_hnp_uri"  # Open MPI sets it up to version 4; JAX takes the coordinator from it
+# In the order in which gRPC reads them, also for the connections of JAX's runtime.
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+_NO_PROXY = ("no_grpc_proxy", "no_proxy")
 _TEXT_BYTES = 4096  # messages between processes are as long as a multiple of it, so that few programs are compiled
 _MAX_SHOWN = 3  # differences between processes
 
@@ -51,7 +58,8 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
       P; 1 where only JAX's runtime will know it.
 
     Raises:
-      ValueError: one line that names the argument and what is allowed, or the port that another program uses.
+      ValueError: one line that names the argument and what is allowed, the port that another program uses, or the
+        variable that would send the connection to the coordinator to a proxy.
     """
     given = (coordinator, num_processes, process_id)
     if given == ("auto", None, None):
@@ -62,8 +70,14 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
         return 1
     if num_processes == 1:
         return 1
-    if coordinator is not None and process_id == 0:
-        _check_port(coordinator)
+    options: dict[str, Any] = {}
+    if given != ("auto", None, None) and "OMPI_COMM_WORLD_SIZE" in os.environ and _ORTE not in os.environ:
+        coordinator, process_id, devices = _of_open_mpi(os.environ) if coordinator is None else (*given[::2], None)
+        options = {"cluster_detection_method": "deactivate", "local_device_ids": devices}
+    if coordinator is not None:
+        _check_proxy(coordinator, os.environ)
+        if process_id == 0:
+            _check_port(coordinator)
     jax.distributed.initialize(
         coordinator,
         num_processes or None,
@@ -71,6 +85,7 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
         initialization_timeout=INITIALIZATION_SECONDS,
         heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         shutdown_timeout_seconds=SHUTDOWN_SECONDS,
+        **options,
     )
     _hear_sigterm_too()
     return num_processes or 1
@@ -86,6 +101,56 @@ def _check(coordinator: str | None, num_processes: int | None, process_id: int |
         raise ValueError(f"num_processes={num_processes}: must be at least 1")
     if not 0 <= process_id < num_processes:
         raise ValueError(f"process_id={process_id}: must be in [0, {num_processes - 1}]")
+
+
+def _check_proxy(coordinator: str, environment: Mapping[str, str]) -> None:
+    """Refuses a proxy between the processes of a run: they would wait for each other in vain.
+
+    >>> _check_proxy("10.0.0.1:8476", {"http_proxy": "http://proxy:3128", "no_proxy": "localhost,10.0.0.0/8"})
+    """
+    proxy = next((name for name in _PROXIES if name in environment), "")
+    if not environment.get(proxy):
+        return
+    host = coordinator.rpartition(":")[0].strip("[]")
+    listed = next((environment[name] for name in _NO_PROXY if name in environment), "")
+    if not any(_covers(entry.strip(), host) for entry in listed.split(",")):
+        exempt = next((name for name in _NO_PROXY if name in environment), "no_proxy")
+        reason = f"{proxy}={environment[proxy]} would send its connections to a proxy"
+        raise ValueError(f"coordinator={coordinator!r}: {reason}; unset {proxy}, or add {host} to {exempt}")
+
+
+def _covers(entry: str, host: str) -> bool:
+    """Returns whether gRPC connects to a host without a proxy by this entry of ``no_proxy``: a suffix, or a network."""
+    if entry and host.lower().endswith(entry.lower()):
+        return True
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return False
+
+
+def _of_open_mpi(environment: Mapping[str, str]) -> tuple[str, int, list[int]]:
+    """Returns coordinator, process id and local devices of a process that mpirun of Open MPI 5 or newer started.
+
+    The job's name has the host and the process id of mpirun, on whose host the first process is expected.
+
+    Raises:
+      ValueError: one line, if the variables do not name the host, or the first process is on another one.
+
+    >>> names = {"PMIX_NAMESPACE": "prterun-node-1-7304@1", "PMIX_HOSTNAME": "node-1"}
+    >>> ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    >>> _of_open_mpi({**names, **ranks, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
+    ('node-1:64648', 0, [0])
+    """
+    job = re.fullmatch(r"prte(?:run)?-(.+)-(\d+)@\d+", environment.get("PMIX_NAMESPACE", ""))
+    rank, local = (environment.get(f"OMPI_COMM_WORLD_{name}", "") for name in ("RANK", "LOCAL_RANK"))
+    is_alone = environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environment.get("OMPI_COMM_WORLD_SIZE")
+    host = "127.0.0.1" if is_alone else job[1] if job else ""
+    elsewhere = rank == "0" and not is_alone and environment.get("PMIX_HOSTNAME", host) != host
+    if job is None or elsewhere or not (rank.isdecimal() and local.isdecimal()):
+        flags = "--coordinator=HOST:PORT --num_processes=$OMPI_COMM_WORLD_SIZE --process_id=$OMPI_COMM_WORLD_RANK"
+        raise ValueError(f"coordinator: Open MPI's variables do not name the host of process 0; give {flags}")
+    return f"{host}:{61440 + int(job[2]) % 4096}", int(rank), [int(local)]
 
 
 def _check_port(coordinator: str) -> None:

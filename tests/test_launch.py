@@ -36,6 +36,18 @@ def test_a_run_whose_processes_all_succeed(capfd):
     assert "--num_processes=3" in said.out and "--process_id=0" in said.out and said.err == ""
 
 
+@pytest.mark.parametrize("given", [{}, {"no_proxy": "intranet"}, {"NO_PROXY": "intranet", "no_grpc_proxy": "other"}])
+def test_processes_meet_beside_a_proxy(given, capfd, monkeypatch):
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    shows = "p or print(*(os.environ.get(n, '-') for n in ('no_proxy', 'NO_PROXY', 'no_grpc_proxy')))"
+    assert launch(shows) == 0
+    hosts = "intranet,127.0.0.1" if given else "127.0.0.1"
+    assert capfd.readouterr().out.split() == [hosts, hosts, "other,127.0.0.1" if "no_grpc_proxy" in given else "-"]
+
+
 @pytest.mark.parametrize(
     ("program", "code", "line"),
     [

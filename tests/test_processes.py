@@ -462,6 +462,114 @@ def test_a_port_that_another_program_uses_is_refused():
             processes.join(coordinator=where, num_processes=2, process_id=0)
 
 
+PROXY = "http://127.0.0.1:9"
+JOINS = """
+import sys
+import numpy as np
+from parallel import processes
+given = dict(argument.removeprefix("--").split("=") for argument in sys.argv[1:])
+numbers = {key: int(given[key]) for key in ("num_processes", "process_id") if given}
+processes.join(coordinator=given.get("coordinator"), **numbers)
+print("joined", processes.gather(np.array([processes.index()])).ravel().tolist(), flush=True)
+"""
+
+
+@pytest.fixture
+def no_join(monkeypatch):
+    """Keeps the arguments with which JAX's runtime would begin; without proxies and launchers in the environment."""
+    kept = {}
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *given, **options: kept.update(options, given=given))
+    for name in os.environ:
+        if name.lower().endswith("_proxy") or name.startswith(("OMPI_", "PMIX_", "SLURM_")):
+            monkeypatch.delenv(name)
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"http_proxy": PROXY}, "unset http_proxy, or add 10.0.0.1 to no_proxy"),
+        ({"https_proxy": PROXY, "http_proxy": ""}, "unset https_proxy, or add 10.0.0.1 to no_proxy"),
+        ({"grpc_proxy": PROXY, "no_proxy": "10.0.0.2, localhost"}, "unset grpc_proxy, or add 10.0.0.1 to no_proxy"),
+        ({"http_proxy": PROXY, "no_proxy": "10.0.0.1", "no_grpc_proxy": ""}, "or add 10.0.0.1 to no_grpc_proxy"),
+        ({"http_proxy": PROXY, "no_proxy": ",,10.0.1.0/24,*"}, "unset http_proxy, or add 10.0.0.1 to no_proxy"),
+        ({"http_proxy": PROXY, "no_proxy": "x, 10.0.0.1"}, None),
+        ({"http_proxy": PROXY, "no_proxy": "10.0.0.0/24"}, None),
+        ({"http_proxy": PROXY, "no_grpc_proxy": "0.0.1"}, None),
+        ({"http_proxy": PROXY, "grpc_proxy": ""}, None),
+        ({"HTTP_PROXY": PROXY, "all_proxy": PROXY, "ftp_proxy": PROXY}, None),  # gRPC reads none of them
+        ({"no_proxy": ""}, None),
+    ],
+)
+def test_a_proxy_between_processes_is_refused(environment, named, no_join, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    given = {"coordinator": "10.0.0.1:8476", "num_processes": 2, "process_id": 1}
+    if named is None:
+        assert processes.join(**given) == 2 and no_join["given"] == ("10.0.0.1:8476", 2, 1)
+    else:
+        with pytest.raises(ValueError, match=named) as caught:
+            processes.join(**given)
+        assert "coordinator='10.0.0.1:8476'" in str(caught.value) and "\n" not in str(caught.value) and not no_join
+
+
+@pytest.mark.slow  # tests/test_launch.py looks at the variables of processes that train nothing
+@pytest.mark.parametrize("answers", [False, True])
+def test_processes_of_the_launcher_meet_beside_a_proxy(answers, monkeypatch, capfd):
+    """The proxy is a port at which nobody listens, or one that accepts and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        proxy = f"http://127.0.0.1:{silent.getsockname()[1] if answers else local.free_port()}"
+        for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
+            monkeypatch.setenv(name, proxy)
+            monkeypatch.setenv(name.upper(), proxy)
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        assert local.run([sys.executable, "-c", JOINS], num_processes=2) == 0
+    assert "joined [0, 1]" in capfd.readouterr().out
+
+
+RANKS = {
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "PMIX_NAMESPACE": "prterun-node-1-7304@1",
+    "PMIX_HOSTNAME": "node-2",
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, ("node-1:64648", 4, 3)),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, ("127.0.0.1:64648", 4, 3)),
+        ({"SLURM_STEP_NUM_TASKS": "2"}, ("node-1:64648", 4, 3)),  # mpirun has started its daemons by srun
+        ({"PMIX_NAMESPACE": "prte-node-1-7304@12"}, ("node-1:64648", 4, 3)),
+        ({"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911"}, (None, 4, None)),  # JAX reads it
+        ({"PMIX_NAMESPACE": "1234"}, None),
+        ({"PMIX_NAMESPACE": ""}, None),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, None),  # not on the host of mpirun
+        ({"OMPI_COMM_WORLD_RANK": "x"}, None),
+    ],
+)
+def test_processes_of_mpirun_find_their_coordinator(more, expected, no_join, monkeypatch):
+    for name, value in {**RANKS, **more}.items():
+        monkeypatch.setenv(name, value)
+    if expected is None:
+        with pytest.raises(ValueError, match=r"^coordinator: Open MPI's variables .* give --coordinator=HOST:PORT"):
+            processes.join()
+        return
+    assert processes.join() == 4 and no_join["given"] == expected
+    assert no_join.get("local_device_ids") == (None if expected[0] is None else [1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
+def test_mpirun(tmp_path):
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3", sys.executable, "-c", JOINS]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=MANY_SECONDS)
+    assert done.returncode == 0 and done.stdout.count("joined [0, 1, 2]") == 3, done.stderr
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
