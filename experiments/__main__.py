@@ -78,7 +78,12 @@ def parser() -> argparse.ArgumentParser:
     command("reproduce", does, scaled, queued, dry).add_argument("name")
     does = "write the rows of the finished runs into the repository, for other machines to go on from"
     command("save", does, scaled).add_argument("name")
-    command("publish", "write rows, report and figure into the repository", scaled).add_argument("name")
+    does = "write rows, report and figure into the repository"
+    published = command("publish", does, scaled)
+    published.add_argument("name")
+    published.add_argument(
+        "--accept_scale_change", action="store_true", help="replace published rows of a larger scale by these"
+    )
 
     verified = command("verify", "run published rows again, and say how equal the numbers are", out=VERIFIED)
     verified.add_argument("name", nargs="?")
@@ -197,7 +202,8 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
         case "publish" if given.data:
             raise ValueError(f"data={given.data!r}: must be left out of publish, which takes the claim's own data")
         case "publish":
-            say(commands.publish(given.name, scale=given.scale, out=given.out))
+            accepted: run_folders.CodeChange = "accept" if given.accept_scale_change else "refuse"
+            say(commands.publish(given.name, scale=given.scale, out=given.out, scale_change=accepted))
         case "sweep":
             swept = _sweep_of(given)
             code_change: CodeChange = "accept" if given.accept_code_change else "refuse"

@@ -22,7 +22,7 @@ from experiments import (
     saved_rows,
     sweep_report,
 )
-from experiments.experiment import Experiment, Reduce, Rows, Run, Scale, evaluations
+from experiments.experiment import SCALES, Experiment, Reduce, Rows, Run, Scale, evaluations, scale_of
 from experiments.goal import Goal
 from experiments.measure import command as measure_command
 from experiments.progress import Progress, progress_of, stages
@@ -247,17 +247,25 @@ def check(name: str, *, scale: Scale) -> None:
     _load(name, scale)
 
 
-def publish(name: str, *, scale: Scale, out: Path) -> str:
+def publish(name: str, *, scale: Scale, out: Path, scale_change: run_folders.CodeChange = "refuse") -> str:
     """Writes rows, report and figure of the finished runs into the repository, and returns the text.
 
     Raises:
-      ValueError: one line, if a run is not finished.
+      ValueError: one line, if a run is not finished, or unless ``scale_change`` is "accept" if rows of a larger scale
+        are published.
     """
     experiment, progress = _load(name, scale), _progress(name, scale=scale, out=out)
     runs, rows = progress.runs, progress.rows
     if len(rows) < len(runs):
         counts = f"{len(rows)} of {len(runs)} runs at scale {scale} are finished"
         raise ValueError(f"{name}: {counts}; `run` finishes the others, `save` lets another machine do so")
+    larger = [row for row in results.published(name) if SCALES.index(scale_of([row])) > SCALES.index(scale)]
+    if larger and scale_change == "refuse":
+        found = f"{len(larger)} rows of scale {scale_of(larger)} are published, which these would replace"
+        raise ValueError(
+            f"scale={scale!r}: {name}: {found}; publish --scale={scale_of(larger)}, or --accept_scale_change"
+        )
+    report.section(experiment, rows)  # before anything is replaced
     folder = results.PUBLISHED / name
     folder.mkdir(parents=True, exist_ok=True)
     results.write_rows(folder / "rows.jsonl", rows)
@@ -379,7 +387,9 @@ def _load(name: str, scale: Scale) -> Experiment:
 def _write(experiment: Experiment, rows: Rows, folder: Path, *, log: Sequence[Publication]) -> str:
     figure = "figure.png" if experiment.enough(rows) else ""
     if figure:
-        drawing.save(report.draw(experiment, rows), folder / figure, dpi=200)
+        picture = report.draw(experiment, rows)
+        with experiment.reading_rows():  # matplotlib lays texts out as it saves
+            drawing.save(picture, folder / figure, dpi=200)
     text = report.section(experiment, rows, figure=figure, log=log)
     run_folders.write_atomically(folder / "report.md", text.encode())
     return text

@@ -1,17 +1,21 @@
 """An experiment: a claim of a paper, the runs that test it, and the rule that decides from their rows."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import runs as run_folders
 from configs import flags as config_flags
 from configs import own_code
 from experiments.significance import Contrast, TooFewRuns
+from runs.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,6 +103,10 @@ class Table(NamedTuple):
     header: Sequence[str]
     cells: Sequence[Sequence[str]]
     note: str = ""
+
+
+class RowsError(ValueError):
+    """Rows lack what a claim needs, or have it in another type; the message is one line."""
 
 
 Word = Literal["supported at this scale", "not supported at this scale", "by construction", "not tested"]
@@ -331,7 +339,15 @@ class Experiment:
     notes: Sequence[str] = ()
 
     def verdict(self, rows: Rows) -> Verdict:
-        """Returns the verdict on rows, of which some may be missing."""
+        """Returns the verdict on rows, of which some may be missing.
+
+        Raises:
+          ValueError: one line, for rows that lack what the claim needs.
+        """
+        with self.reading_rows():
+            return self._verdict(rows)
+
+    def _verdict(self, rows: Rows) -> Verdict:
         if not self.enough(rows):
             return Verdict.untested(f"{len(rows) or 'No'} runs are finished, which is not enough to decide.")
         finished = {row.get("run") for row in rows}
@@ -344,6 +360,23 @@ class Experiment:
             return Verdict.untested(f"{error}.")
         edge = self.tuned.edge(scale_of(rows), rows) if self.tuned else ""
         return Verdict.untested(edge) if edge and verdict.word != "not tested" else verdict
+
+    @contextlib.contextmanager
+    def reading_rows(self) -> Iterator[None]:
+        """Turns an error of the claim's own code, at rows without a quantity for example, into one line.
+
+        Raises:
+          ValueError: with the title of the claim, and the place in its code.
+        """
+        try:
+            yield
+        except (RowsError, ConfigError):
+            raise
+        except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+            what = f"{type(error).__name__}: {run_folders.files.reason(error)}"
+            raise RowsError(f"{self.title}: its rows are not what the claim reads ({what}, at {where})") from error
 
     @property
     def stated(self) -> dict[str, str]:

@@ -65,11 +65,11 @@ def all_runs(experiment: Experiment, scale: Scale, rows: Rows, *, published: Row
       rows: rows of the finished runs.
       published: the experiment's published rows.
     """
-    known = list(experiment.runs(scale, rows))
     ahead = of_scale(published, scale) or rows
-    whole = list(experiment.runs(scale, ahead))
-    if experiment.tuned:
-        whole += experiment.tuned.awaited_runs(scale, ahead)
+    with experiment.reading_rows():
+        known, whole = list(experiment.runs(scale, rows)), list(experiment.runs(scale, ahead))
+        if experiment.tuned:
+            whole += experiment.tuned.awaited_runs(scale, ahead)
     names = {run.name for run in known}
     return known + [run for run in whole if run.name not in names][: max(0, len(whole) - len(known))]
 

@@ -79,8 +79,13 @@ def progress_of(experiment: Experiment, scale: Scale, *, root: Path, saved: Rows
       saved: its saved rows, of which some may not count any more.
     """
     current = saved_rows.current(saved, experiment, scale)
+
+    def wanted(rows: Rows) -> Sequence[Run]:
+        with experiment.reading_rows():
+            return experiment.runs(scale, rows)
+
     found = stages(
-        lambda rows: experiment.runs(scale, rows),
+        wanted,
         lambda runs: results.finished(runs, root=root, reduce=experiment.reduce, scale=scale, saved=current),
     )
     *before, last = found

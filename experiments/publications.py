@@ -28,8 +28,21 @@ class Publication(NamedTuple):
 
 
 def read(folder: Path) -> list[Publication]:
-    """Returns the log in a folder of published rows, from the first publication on."""
-    return [Publication(**line) for line in results.read_rows(folder / FILE)]
+    """Returns the log in a folder of published rows, from the first publication on.
+
+    Raises:
+      ValueError: one line, if a line is damaged, or is not a publication.
+    """
+    lines = results.read_rows(folder / FILE)
+    for number, line in enumerate(lines, start=1):
+        *texts, runs = (line.get(field) for field in Publication._fields)
+        if set(line) != set(Publication._fields) or not isinstance(runs, list):
+            raise ValueError(f"{str(folder / FILE)!r}: line {number} must have {', '.join(Publication._fields)}")
+        if not all(isinstance(text, str) for text in [*texts, *runs]):
+            raise ValueError(
+                f"{str(folder / FILE)!r}: line {number} must have texts alone, and a list of texts as runs"
+            )
+    return [Publication(**line) for line in lines]
 
 
 def record(experiment: Experiment, rows: Rows, folder: Path) -> None:
@@ -58,8 +71,9 @@ def earlier(log: Sequence[Publication], experiment: Experiment, rows: Rows) -> I
 
 
 def _publication(experiment: Experiment, rows: Rows) -> Publication:
-    reported = experiment.tuned.tests(rows) if experiment.tuned else rows
-    commits = Counter(row["origin"]["commit"] for row in rows)
+    with experiment.reading_rows():
+        reported = experiment.tuned.tests(rows) if experiment.tuned else rows
+    commits = Counter(str(row["origin"]["commit"]) for row in rows)
     return Publication(
         commit=commits.most_common(1)[0][0],
         verdict=experiment.verdict(rows).word,

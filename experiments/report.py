@@ -23,7 +23,15 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "", log: Sequen
       rows: rows of its finished runs; while they are too few, there is no verdict.
       figure: path of the figure, relative to the text; "" for none.
       log: what was published before.
+
+    Raises:
+      ValueError: one line, for rows that lack what the claim needs.
     """
+    with experiment.reading_rows():
+        return _section(experiment, rows, figure=figure, log=log)
+
+
+def _section(experiment: Experiment, rows: Rows, *, figure: str, log: Sequence[Publication]) -> str:
     parts = [
         f"## {_heading(experiment)}",
         f"**Claim.** {experiment.claim} ({experiment.source})",
@@ -52,7 +60,7 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "", log: Sequen
 
 def draw(experiment: Experiment, rows: Rows) -> Figure:
     """Returns the experiment's figure."""
-    with new_figure(*experiment.inches) as figure:
+    with experiment.reading_rows(), new_figure(*experiment.inches) as figure:
         experiment.draw(rows, figure)
     return figure
 
@@ -155,7 +163,8 @@ def _in_words(verdict: Verdict, experiment: Experiment, rows: Rows) -> str:
     """Returns the verdict's word with the scale, the data, the model and the number of seeds that it rests on."""
     if not rows:
         return "not tested (not run)"
-    basis = str(experiment.basis(rows)) if experiment.enough(rows) else f"{len(rows)} runs"
+    with experiment.reading_rows():
+        basis = str(experiment.basis(rows)) if experiment.enough(rows) else f"{len(rows)} runs"
     return f"{verdict.word} ({scale_of(rows)}: {basis})"
 
 

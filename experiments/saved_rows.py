@@ -1,7 +1,7 @@
 """Rows of an experiment that is not whole yet, in the repository, so that other machines go on from them."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from experiments import results
@@ -17,14 +17,9 @@ def read(name: str, scale: Scale) -> list[Row]:
     """Returns the saved rows of an experiment; an empty list if there are none.
 
     Raises:
-      ValueError: one line, if a line is damaged.
+      ValueError: one line, if a line is damaged, or is not the row of a run.
     """
-    path = path_of(name, scale)
-    rows: list[Row] = [*results.read_rows(path)]
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row.get("run"), str) or not isinstance(row.get("origin"), Mapping):
-            raise ValueError(f"{str(path)!r}: line {number} is not the row of a run")
-    return rows
+    return [*results.read_run_rows(path_of(name, scale))]
 
 
 def refusal(row: Row, experiment: Experiment, scale: Scale) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import pytest
 
 from experiments import __main__ as command_line
-from experiments import claims, queue, results, saved_rows
+from experiments import claims, queue, results, saved_rows, verify
 from experiments.experiment import Experiment, Finding, Run, Sample, Verdict
 from experiments.tuning import Tuned
 from tests import saved
@@ -268,3 +269,178 @@ def test_branches_on_which_rows_were_saved_are_merged(half, tmp_path):
     git("merge", "one")
     assert sorted(names(file)) == sorted([*TUNING, FINAL[1]])
     assert json.loads(file.read_text().splitlines()[0])["origin"] == row["origin"]
+
+
+# ---- rows that somebody has edited ----------------------------------------------------------------------------------
+
+WITHOUT = object()
+FAULTS = {
+    "run": [WITHOUT, 3, None, "", ["x"]],
+    "origin": [WITHOUT, None, [], "x", {}],
+    "origin.config": [
+        WITHOUT,
+        None,
+        "x",
+        {},
+        {"measure": 3},
+        {"spec": "configs/digits.py"},
+        {"overrides": {}, "spec": 3},
+    ],
+    "origin.flags": [None, [], "x"],
+    "origin.scale": ["huge", 3, ["laptop"], None],
+    "origin.devices": [WITHOUT, None, "cpu", [3], {}],
+    "origin.cores": ["2", 0, -1, 1.5, True],
+    "origin.settings": ["x", [1]],
+    "origin.wall_seconds": [WITHOUT, "x", -1, [], {}, True, "nan", "inf"],
+    "origin.commit": [WITHOUT, 3, {}],
+    "origin.tree": [WITHOUT, []],
+    "origin.jax": [WITHOUT, 3],
+    "origin.cpu": [3, []],
+    "origin.rule": ["x", [1], {"hash": "x"}, {"text": "x"}, {"hash": 3, "text": "x"}],
+    "accuracy": [WITHOUT, None, 3, "x", [], ["x"], [None], {}, [[0.5]]],
+    "split": [WITHOUT, None, 3, {}],
+    "rate": [WITHOUT, None, "x", [], {}],
+    "seed": [WITHOUT, "x", None, {}],
+}
+COMMANDS = [
+    ["list"],
+    ["list", NAME],
+    ["report", NAME],
+    ["report", "--readme"],
+    ["report", "--all"],
+    ["run", NAME, "--dry_run"],
+    ["reproduce", NAME, "--dry_run"],
+    ["save", NAME],
+    ["publish", NAME],
+    ["verify", NAME],
+    ["rerun", f"{NAME}/x"],
+]
+
+
+def edited(row, key, value):
+    row = json.loads(json.dumps(row))
+    of, _, last = key.rpartition(".")
+    at = row[of] if of else row
+    if value is WITHOUT:
+        at.pop(last, None)
+    else:
+        at[last] = value
+    return row
+
+
+MADE: dict[str, bytes] = {}
+
+
+@pytest.fixture
+def published(tmp_path):
+    """The rows of the claim, published; they are made once."""
+    folder = results.PUBLISHED / NAME
+    if not MADE:
+        call("run", tmp_path)
+        call("publish", tmp_path)
+        MADE.update({path.name: path.read_bytes() for path in folder.iterdir()})
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in MADE.items():
+        (folder / name).write_bytes(content)
+    return results.read_rows(folder / "rows.jsonl")
+
+
+def write(path, rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+@pytest.mark.parametrize("key", [key for key in FAULTS if key.startswith(("run", "origin"))])
+def test_an_edited_run_or_origin_is_refused_where_rows_are_read(key, published):
+    for value in FAULTS[key]:
+        for path in (results.PUBLISHED / NAME / "rows.jsonl", saved_file()):
+            write(path, [*published[:-1], edited(published[-1], key, value)])
+            with pytest.raises(ValueError, match="line 4 is not the row of a run: ") as caught:
+                results.published(NAME) if path.name == "rows.jsonl" else saved_rows.read(NAME, "laptop")
+            said = str(caught.value)
+            assert "\n" not in said and re.search(rf": {re.escape(key)}\b|: {re.escape(key)}[.=]", said), (value, said)
+
+
+QUICK = {
+    ("origin", 0): COMMANDS,
+    ("accuracy", 0): COMMANDS[2:5],
+    ("rate", 1): COMMANDS[5:7],
+    ("accuracy", 3): [COMMANDS[0]],
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "number", "argvs"),
+    [
+        *((*of, argvs) for of, argvs in QUICK.items()),
+        *(pytest.param(k, i, COMMANDS, marks=pytest.mark.slow) for k, of in FAULTS.items() for i in range(len(of))),
+    ],
+)
+def test_an_edited_row_is_at_most_one_line_in_every_command(
+    key, number, argvs, published, tmp_path, monkeypatch, capsys
+):
+    """Whether it is published or saved."""
+    monkeypatch.setattr(verify, "_again", lambda name, rows, **_: (str(len(rows)), True))
+    for name in ("rows.jsonl", saved_file().name):
+        write(results.PUBLISHED / NAME / "rows.jsonl", published)
+        write(results.PUBLISHED / NAME / name, [*published[:-1], edited(published[-1], key, FAULTS[key][number])])
+        for argv in argvs:
+            capsys.readouterr()
+            code = command_line.main([*argv, f"--out={tmp_path / 'new'}"])
+            said = capsys.readouterr().err.splitlines()
+            assert code == 0 or (code == 2 and said[-1].startswith("experiments: ")), (argv, said)
+            reads_all = argv[0] != "publish" and argv not in (["report", NAME], ["save", NAME])
+            if name == "rows.jsonl" and (reads_all if key == "origin" else key == "accuracy" and "--all" in argv):
+                assert code == 2 and (CLAIM.title in said[-1] or "line 4 is not" in said[-1]), (argv, said)
+
+
+def test_a_claim_that_cannot_read_its_rows_publishes_nothing(published, tmp_path, monkeypatch, capsys):
+    before = {path.name: path.read_bytes() for path in (results.PUBLISHED / NAME).iterdir()}
+    state(dataclasses.replace(CLAIM, findings=lambda rows: [rows[0]["other"]]), monkeypatch)
+    call("run", tmp_path)
+    capsys.readouterr()
+    call("publish", tmp_path, code=2)
+    said = capsys.readouterr().err
+    assert (
+        said.count("\n") == 1
+        and "Made up: its rows are not" in said
+        and "KeyError: 'other', at test_saved_rows" in said
+    )
+    assert {path.name: path.read_bytes() for path in (results.PUBLISHED / NAME).iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "line", [{}, {"commit": 3}, {"commit": "x", "verdict": "x", "rule": "x", "runs": "x"}, WITHOUT]
+)
+def test_an_edited_log_is_one_line(line, published, tmp_path, capsys):
+    log = results.PUBLISHED / NAME / "log.jsonl"
+    good = json.loads(log.read_text())
+    log.write_text(json.dumps({**good, "more": 1} if line is WITHOUT else line) + "\n")
+    for argv in (["report", NAME], ["report", "--all"]):
+        capsys.readouterr()
+        assert command_line.main([*argv, f"--out={tmp_path}"]) == 2
+        assert "log.jsonl': line 1 must have" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_two_published_rows_of_a_run_are_refused(published, capsys):
+    (results.PUBLISHED / NAME / "rows.jsonl").write_text(
+        "".join(f"{json.dumps(r)}\n" for r in [*published, published[0]])
+    )
+    assert command_line.main(["list"]) == 2
+    assert f"has 2 rows of run {published[0]['run']!r}" in capsys.readouterr().err
+
+
+def test_a_smaller_scale_replaces_published_rows_of_a_larger_one_only_if_that_is_accepted(published, tmp_path, capsys):
+    folder = results.PUBLISHED / NAME
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    call("run", tmp_path, "--scale=smoke")
+    capsys.readouterr()
+    call("publish", tmp_path, "--scale=smoke", code=2)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "scale='smoke'" in said and "--accept_scale_change" in said and "4 rows" in said
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    call("run", tmp_path)
+    call("publish", tmp_path)  # the same scale
+    call("publish", tmp_path, "--scale=smoke", "--accept_scale_change")
+    assert {row["origin"]["scale"] for row in results.published(NAME)} == {"smoke"}
+    call("publish", tmp_path)  # a larger one
+    assert (folder / "rows.jsonl").read_bytes() == before["rows.jsonl"]
