@@ -8,6 +8,7 @@ from jax import numpy as jnp
 from reducers.collectives import AxisName
 from reducers.gram import from_gram
 from reducers.gram.reducer import Telemetry
+from reducers.gram.scales import unit
 from reducers.options import check_options
 from reducers.reducer import Reducer
 
@@ -79,12 +80,13 @@ def adacons(
         present, count = products.present, products.present.sum()
         directions, largest = products.directions, products.scales.max()
         weights = largest * (directions * (products.gram @ products.relative_scales)) / jnp.maximum(count, 1)
+        weights = jnp.clip(weights, -jnp.finfo(weights.dtype).max, jnp.finfo(weights.dtype).max)
 
         order = jnp.argsort(jnp.where(present, weights, jnp.inf))  # the worker of each rank
         ranked = weights[order]
         averaged = jnp.where(state.started, momentum * state.average + (1 - momentum) * ranked, ranked)
         averages = jnp.where(jnp.arange(len(order)) < count, averaged, state.average)
-        mine = jnp.where(present, averages[jnp.argsort(order)], 0)
+        _, mine = unit(jnp.where(present, averages[jnp.argsort(order)], 0))
         total, magnitude = mine.sum(), jnp.abs(mine).sum()
         vanishes = total <= _NOISE * magnitude  # NaN does not
         consensus = jnp.where(vanishes, 0, mine / jnp.where(vanishes, 1, total))

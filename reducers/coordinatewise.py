@@ -44,7 +44,10 @@ def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, con
     def of_rows(rows: jax.Array) -> jax.Array:  # (W, m) -> (m,)
         ordered = backend.sort_rows(rows.astype(jnp.promote_types(rows.dtype, jnp.float32)))
         kept = [jnp.where((trimmed <= i) & (i < count - trimmed), row, 0) for i, row in enumerate(ordered)]
-        return sum(kept[1:], kept[0]) / (count - 2 * trimmed)
+        left = count - 2 * trimmed
+        mean = sum(kept[1:], kept[0]) / left
+        # A sum can overflow where the mean does not.
+        return jnp.where(jnp.isfinite(mean), mean, sum((row / left for row in kept[1:]), kept[0] / left))
 
     def reduce(g: jax.Array) -> jax.Array:
         # Where a worker is not counted it has NaN, which is last in the order.

@@ -3,12 +3,13 @@
 from typing import Annotated
 
 import jax
+from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
 from reducers.gram.reducer import Telemetry
-from reducers.gram.scales import nonzero
+from reducers.gram.scales import apart
 from reducers.options import check_options
 from reducers.reducer import Reducer
 
@@ -105,16 +106,17 @@ def multi_krum(
 
 def nearest(products: Products, *, num_byzantine: int, num_selected: int | None) -> jax.Array:
     """Returns equal weights for the gradients nearest to their neighbours, [n], and 0 for the others."""
-    candidates, distances = products.only_finite().present, products.distances
+    candidates, (larger, of_units) = products.only_finite().present, products.distances_apart
     count = products.present.sum()
-    num_workers = len(distances)
-    others = jnp.where(jnp.eye(num_workers, dtype=bool), jnp.inf, distances)
-    is_near = jnp.arange(num_workers) < jnp.maximum(1, count - num_byzantine - 2)
-    near = jnp.where(is_near[None], jnp.sort(others, axis=1), 0)
-    largest = near.max(1)
-    sums = largest * jnp.linalg.norm(near / nonzero(largest)[:, None], axis=1)  # roots, which do not overflow
-    sums = jnp.where(jnp.isfinite(largest), sums, jnp.inf)
-    order = jnp.lexsort((sums, ~candidates))  # candidates first; stable
+    num_workers = len(larger)
+    # Exponents are kept apart, since squares of distances, and distances too, leave the range of float32.
+    exponents, mantissas = apart(jnp.where(jnp.eye(num_workers, dtype=bool), jnp.inf, of_units))
+    exponents, mantissas = lax.sort((exponents + apart(larger)[0], mantissas), dimension=1, num_keys=2)
+    is_near = (jnp.arange(num_workers) < jnp.maximum(1, count - num_byzantine - 2))[None]
+    largest = jnp.where(is_near, exponents, exponents[:, :1]).max(1)
+    near = jnp.where(is_near, jnp.ldexp(mantissas, exponents - largest[:, None]), 0)
+    exponents, mantissas = apart(jnp.linalg.norm(near, axis=1))  # of the root of the sum
+    order = jnp.lexsort((mantissas, exponents + largest, ~candidates))  # candidates first; stable
     wanted = count - num_byzantine if num_selected is None else num_selected
     chosen = jnp.clip(wanted, 1, jnp.maximum(candidates.sum(), 1))
     is_chosen = (jnp.argsort(order) < chosen) & candidates

@@ -64,7 +64,7 @@ def pcgrad(
             keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), step[0]), num_workers)
             orders = jax.vmap(lambda key: jax.random.permutation(key, num_workers))(keys)
         surgery = jax.vmap(projected, in_axes=(None, 0, 0))(products, jnp.arange(num_workers), orders)
-        weights = surgery.sum(0) / jnp.maximum(products.present.sum(), 1)
+        weights = (products.scales[:, None] * surgery).sum(0) / jnp.maximum(products.present.sum(), 1)
         return weights, step + 1 if is_random else step
 
     initial = (lambda dtype: jnp.zeros((), jnp.int32)) if is_random else (lambda dtype: ())
@@ -72,7 +72,7 @@ def pcgrad(
 
 
 def projected(products: Products, worker: jax.Array, order: jax.Array) -> jax.Array:
-    """Returns the weights of the units in one worker's gradient after all projections, [n]."""
+    """Returns the weights of the units in one worker's unit after all projections, [n]."""
     squares = jnp.diagonal(products.gram)
 
     def meet(place, weights):
@@ -80,5 +80,5 @@ def projected(products: Products, worker: jax.Array, order: jax.Array) -> jax.Ar
         along = jnp.minimum(0, products.gram[other] @ weights) / nonzero(squares[other])
         return weights.at[other].add(jnp.where(other == worker, 0, -along))
 
-    start = jnp.where(jnp.arange(len(order)) == worker, products.scales, 0)
+    start = jnp.where((jnp.arange(len(order)) == worker) & (products.scales != 0), 1, 0).astype(squares.dtype)
     return lax.fori_loop(0, len(order), meet, start)

@@ -43,6 +43,7 @@ def radial_directional(axis_name: AxisName, *, granularity: str = "layer", telem
         directions, count = products.directions, jnp.maximum(products.present.sum(), 1)
         length = products.length_of(directions)
         vanishes = length <= _NOISE * (products.scales != 0).sum()
-        return jnp.where(vanishes, 0, products.norms.sum() / count / nonzero(length) * directions), state
+        norms = (products.relative_scales * products.unit_norms).sum() / count / nonzero(length)  # over the largest
+        return jnp.where(vanishes, 0, products.scales.max() * (norms * directions)), state
 
     return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry)

@@ -28,6 +28,8 @@ class Case:
       reduces: gradients, updates, or either.
       hands_on: whether each update hands on what it reduces.
       min_workers: with fewer workers it must refuse.
+      resists: how many of 8 workers may send anything.
+      stays: whether a result [m] is where the rule promises it to be, given the gradients of all other workers.
       replicated_by_type: the replication test under nested vmap can see that all workers hold the same result; a result
         that ends in ppermute cannot be seen and rests on the bitwise test.
       largest_difference: between layouts, after 20 steps.
@@ -46,6 +48,8 @@ class Case:
     reduces: str = "either"
     hands_on: str = "always"
     min_workers: int = 1
+    resists: int = 0
+    stays: Callable[[np.ndarray, np.ndarray], bool] | None = None
     replicated_by_type: bool = True
     largest_difference: float = 1e-6
 
@@ -64,6 +68,43 @@ class Case:
             *((f"--config.reducer_on={self.reduces}",) if self.reduces != "either" else ()),
             *(("--config.ema_decay=None",) if self.hands_on == "never" else ()),
         )
+
+
+# Rounding of dot products, which are known to the square root of it, and the least normal number, on CPU a zero.
+SLACK, LEAST = 1e-3, 2.0**-126
+
+
+def between(result, honest):
+    """No coordinate is outside of those of the honest gradients."""
+    low, high = honest.min(0), honest.max(0)
+    slack = 1e-6 * np.maximum(abs(low), abs(high)) + LEAST
+    return bool(((low - slack <= result) & (result <= high + slack)).all())
+
+
+def around(result, honest, *, radii):
+    """The distance from the honest gradients' mean is at most so many times that of the farthest of them."""
+    center = honest.mean(0)
+    slack = SLACK * _norms(honest).max() + LEAST * len(center) ** 0.5
+    return bool(np.linalg.norm(result - center) <= radii * _norms(honest - center).max() + slack)
+
+
+def one_of(result, honest):
+    """An honest gradient, or another one whose nearest neighbour is closer to it than to an honest one its farthest."""
+    # Krum's choice f' of those who send anything has n - 2 f - 1 honest neighbours at least among its n - f - 2.
+    return around(result, honest, radii=1 + 2 * len(honest) ** 0.5)
+
+
+def outvoted(result, honest):
+    """Where the honest workers have one sign, it wins."""
+    agreed = np.where(
+        (np.sign(honest) == np.sign(honest[0])).all(0) & (abs(honest) >= LEAST).all(0), np.sign(honest[0]), 0
+    )
+    return bool(((result == agreed) | (agreed == 0)).all() and (abs(result) <= 1).all())
+
+
+def _norms(g):
+    scale = abs(g).max() or 1.0
+    return scale * np.linalg.norm(g / scale, axis=1)
 
 
 def adacons(g):
@@ -125,16 +166,32 @@ CASES = (
         takes_mask=True,
         min_workers=2,
     ),
-    Case("geometric_median", gram_oracles.geometric_median, granularity="model", takes_mask=True),
     Case(
-        "krum",
-        functools.partial(gram_oracles.krum, byzantine=0),
-        kwargs={"num_byzantine": 0},
+        "geometric_median",
+        gram_oracles.geometric_median,
         granularity="model",
         takes_mask=True,
+        resists=3,
+        stays=functools.partial(around, radii=1 + 2 * 5 / 2),  # 1 + 2 (n - f) / (n - 2 f)
+    ),
+    Case(
+        "krum",
+        functools.partial(gram_oracles.krum, byzantine=2),
+        kwargs={"num_byzantine": 2},
+        granularity="model",
+        takes_mask=True,
+        resists=2,
+        stays=one_of,
     ),
     Case("mgda", gram_oracles.mgda, granularity="model", takes_mask=True),
-    Case("multi_krum", functools.partial(gram_oracles.krum, selected=None), granularity="model", takes_mask=True),
+    Case(
+        "multi_krum",
+        functools.partial(gram_oracles.krum, selected=None),
+        granularity="model",
+        takes_mask=True,
+        resists=1,
+        stays=one_of,
+    ),
     Case(
         "pcgrad",
         gram_oracles.pcgrad,
@@ -176,7 +233,7 @@ CASES = (
         num_counted=3,
         min_workers=3,
     ),
-    Case("coordinate_median", lambda g: np.median(g, axis=0), takes_mask=True),
+    Case("coordinate_median", lambda g: np.median(g, axis=0), takes_mask=True, resists=3, stays=between),
     Case(
         "deadline",
         lambda g: g[SECONDS[: len(g)] <= 2.5].mean(0),
@@ -239,7 +296,15 @@ CASES = (
         min_workers=3,
     ),
     Case("mean", lambda g: g.mean(0), takes_mask=True),
-    Case("sign_majority", lambda g: np.sign(np.sign(g).sum(0)), consensus=False, homogeneous=False, takes_mask=True),
+    Case(
+        "sign_majority",
+        lambda g: np.sign(np.sign(g).sum(0)),
+        consensus=False,
+        homogeneous=False,
+        takes_mask=True,
+        resists=3,
+        stays=outvoted,
+    ),
     Case(
         "stale",
         lambda g: np.zeros_like(g[0]),  # nothing is due yet
@@ -249,7 +314,14 @@ CASES = (
         takes_mask=True,
     ),
     Case("sum", lambda g: g.sum(0), consensus=False, takes_mask=True),
-    Case("trimmed_mean", lambda g: np.sort(g, axis=0)[1:-1].mean(0), takes_mask=True, min_workers=3),
+    Case(
+        "trimmed_mean",
+        lambda g: np.sort(g, axis=0)[1:-1].mean(0),
+        takes_mask=True,
+        min_workers=3,
+        resists=1,
+        stays=between,
+    ),
     Case("trimmed_mean", lambda g: g.mean(0), kwargs={"num_trimmed": 0}, takes_mask=True),
 )
 

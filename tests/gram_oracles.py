@@ -18,9 +18,14 @@ def krum(g, *, byzantine=1, selected=1):
 
 
 def geometric_median(g, *, steps=20_000):
-    """Weiszfeld's iteration from zero, to its end; of two points any between is a median, and the start decides."""
+    """A point that is one; else Weiszfeld's iteration from zero, which decides where any between two points is one."""
     scale = _norms(g).max() or 1
     points, z = g / scale, np.zeros_like(g[0])
+    for point in points:
+        away = points - point
+        far = _norms(away) > 1e-12
+        if np.linalg.norm((away[far] / _norms(away[far])[:, None]).sum(0)) < (~far).sum() - 1e-9:
+            return scale * point
     for _ in range(steps):
         weights = 1 / np.maximum(_norms(points - z), 1e-12)
         after = weights @ points / weights.sum()

@@ -162,6 +162,36 @@ def test_rounding_to_the_nearest_is_not_unbiased(monkeypatch):
         check_unbiased(quantised(bits=4).codec)
 
 
+OF_ONE_NUMBER = {  # each sends equal numbers as they are, to its rounding
+    "half": (half(), 1e-3),
+    "quantised": (quantised(), 1e-5),
+    "quantised l2": (quantised(norm="l2", bits=16), 1e-3),
+    "quantised in buckets": (quantised(bits=2, bucket=10), 1e-5),
+    "sign": (sign(), 1e-5),
+    "top_k": (top_k(ratio=1.0, then=quantised()), 1e-5),
+}
+
+
+@pytest.mark.parametrize(("encoding", "tolerance"), OF_ONE_NUMBER.values(), ids=OF_ONE_NUMBER)
+def test_numbers_of_every_scale_are_sent(encoding, tolerance):
+    values = np.array([1.2e-38, 2e-38, 1e-37, 1e-30, 1e-20, 1.0, 1e20, 8e37, 1e38, -2e38, 3.4e38], np.float32)
+    seen = jax.vmap(lambda key, x: encoding.codec.decode(encoding.codec.encode(key, x), x))
+    keys = jax.vmap(lambda seed: derived(jax.random.key(0), seed))(jnp.arange(len(values)))
+    found = np.asarray(jax.jit(seen)(keys, np.tile(values[:, None], 50)), np.float64)
+    wide = values[:, None].astype(np.float64)
+    allowed = np.where(abs(wide) < 1e-35, 2 * tolerance, tolerance)  # a level of the least numbers is rounded, too
+    assert (abs(found.mean(1, keepdims=True) - wide) <= (allowed * abs(wide))).all(), found[:, 0] / values
+
+
+@pytest.mark.parametrize("scale", [1e-35, 1e-25, 1.0, 1e25, 1e37])
+def test_the_error_of_an_encoding_knows_no_scale(scale):
+    gradients = np.float32(scale) * normal(1, 4, 50)
+    _, measured, _ = measured_updates(encoded(sign(min_elements=1, exchange="gather")), gradients)
+    one, *_ = gradients[0].astype(np.float64) / scale
+    error = np.linalg.norm(one - abs(one).mean() * np.where(one < 0, -1, 1)) / np.linalg.norm(one)
+    assert measured["compression_error"][0] == pytest.approx(error, rel=1e-3)
+
+
 def check_workers_round_apart(encoding):
     """The mean of eight workers with the same gradient has an eighth of the variance of one."""
     same = np.broadcast_to(VECTOR, (1000, 8, 60))

@@ -126,6 +126,36 @@ def test_the_subgradient_at_the_geometric_median_vanishes(outlier):
     assert norm((away / np.linalg.norm(away, axis=1, keepdims=True)).mean(0)) <= 1e-4
 
 
+def around_a_worker(seed):
+    """Gradients of six workers whose geometric median is one of them, equal to others or not, or is close to one."""
+    rng, kind = np.random.default_rng(seed), seed % 4
+    grads = rng.standard_normal((6, 3))
+    if kind == 0:  # two pull against each other, and three in a star
+        angles = 2 * np.pi / 3 * np.arange(3) + rng.uniform(-0.2, 0.2, 3)
+        star = np.stack([np.cos(angles), np.sin(angles)]).T @ np.linalg.qr(rng.standard_normal((3, 3)))[0][:2]
+        grads[1:3], grads[3:] = grads[0] + np.outer([1, -2], grads[1]), grads[0] + rng.uniform(0.1, 9, (3, 1)) * star
+    elif kind == 1:  # two of three pull at an angle of a little less than 120 degrees
+        first, second, third = np.linalg.qr(rng.standard_normal((3, 3)))[0]
+        angle = np.pi * (2 / 3 - rng.uniform(1e-3, 1e-1))
+        grads[1], grads[2] = grads[0] + first, grads[0] + np.cos(angle) * first + np.sin(angle) * second
+        grads[3:5], grads[5] = grads[0] + np.outer([1, -1], third), grads[0] + np.cos(angle) * first
+        grads[5] -= np.sin(angle) * second
+    elif kind == 2:  # equal gradients
+        grads[3:5] = grads[0]
+    else:  # far away, with a wild one
+        grads[1:] += 3
+        grads[5] *= 1e6
+    return grads.astype(np.float32)
+
+
+def test_a_geometric_median_on_a_worker_or_close_to_one():
+    for seed in range(24):
+        grads = around_a_worker(seed)
+        expected = gram_oracles.geometric_median(grads.astype(np.float64))
+        error = norm(combined("geometric_median", grads) - expected)
+        assert error <= 1e-5 * np.linalg.norm(grads[:5], axis=1).max(), seed
+
+
 # ---- robustness ------------------------------------------------------------------------------------------------------
 
 ROBUST = {"krum": {"num_byzantine": 2}, "multi_krum": {"num_byzantine": 2}, "geometric_median": {}}
@@ -296,6 +326,19 @@ def test_every_dtype_and_scale(name):
             assert (error <= allowed).all(), (scales, dtype, error / norm(expected))
 
 
+@pytest.mark.parametrize("name", sorted(FAMILY.keys() - {"geometric_median", "mgda"}))
+@pytest.mark.parametrize("scale", [1e-36, 3e37])
+def test_norms_beyond_the_range(name, scale):
+    """The vector's elements are within the range of float32, and its norm, or the norms' sum, is not."""
+    grads = (1 + 0.2 * gaussian(5, 400)) * np.float32(scale)
+    oracle = ORACLES.get(name) or getattr(gram_oracles, name)
+    expected = oracle(grads.astype(np.float64) / scale)
+    if name == "adacons" and scale > 1:  # its weights exceed the range, and then are equal
+        expected = np.mean(grads / np.linalg.norm(grads.astype(np.float64), axis=1, keepdims=True), axis=0)
+    found = combined(name, grads).astype(np.float64) / (1 if name == "adacons" else scale)
+    assert norm(found - expected) <= 1e-5 * norm(expected)
+
+
 @every_rule
 def test_half_precision_is_sent(name):
     sent = [
@@ -363,3 +406,18 @@ def test_telemetry_of_a_rule():
     assert found["weight_spread"] == pytest.approx(2)  # weights 1/2, 1/2, 0, 0
     assert found["cosine"] == found["cosine/model"]
     assert reducers.metrics(reducer.init(grads[0])).keys() == found.keys()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e37])
+def test_ratios_of_telemetry_know_no_scale(scale):
+    grads = np.float32(scale) * gaussian(4, 100)
+    reducer = reducers.multi_krum(WORKER, num_byzantine=1, num_selected=2, telemetry="on")
+    state = jax.jit(jax.vmap(lambda g: reducer.update(g, reducer.init(g))[1], axis_name=WORKER))(grads)
+    result, wide = (
+        combined("multi_krum", grads, num_byzantine=1, num_selected=2).astype(np.float64),
+        grads.astype(float),
+    )
+    found = {name: float(value[0]) for name, value in reducers.metrics(state).items()}
+    assert found["orthogonality"] == pytest.approx(norm(result) / norm(wide), rel=1e-5)
+    assert found["gain"] == pytest.approx(norm(result) / norm(wide.mean(0)), rel=1e-4)
+    assert found["weight_spread"] == pytest.approx(2)

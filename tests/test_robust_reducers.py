@@ -1,5 +1,7 @@
 """The median, the trimmed mean and the vote, beyond the laws: a minority of workers cannot move them far."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -7,7 +9,8 @@ from jax import numpy as jnp
 
 import reducers
 from parallel import AXES, Layout, map_devices
-from tests.test_reducers import WORKER, made, reduce, stateless
+from tests.cases import CASES, FIRST
+from tests.test_reducers import WORKER, made, maker, reduce, stateless
 
 INF, NAN = np.inf, np.nan
 
@@ -150,3 +153,59 @@ def test_a_vote_sends_a_byte_a_coordinate():
         for n in (8, 128)
     ]
     assert moved == [pytest.approx(2 * 7 / 8 * 1000), pytest.approx(2 * 127 / 128 * 4000)]
+
+
+# ---- f arbitrary workers ---------------------------------------------------------------------------------------------
+
+SCALES = (0.0, 1e-38, 1e-30, 1e-12, 1.0, 1e12, 1e30, 1e38, 3.4e38)  # of honest gradients
+SPECIAL = (INF, -INF, NAN, -0.0, 3.4028235e38, -3.4028235e38, 2e38, 1e-45, -1e-40)
+
+
+def anything(rng, *shape):
+    """Values of all exponents, for each worker of one kind: any 32 bits, one special value, it in one element, both."""
+    bits = rng.integers(0, 1 << 32, shape, dtype=np.uint32).view(np.float32)
+    special = rng.choice(np.array(SPECIAL, np.float32), (shape[0], 1))
+    first = np.arange(shape[1]) == 0
+    kinds = [bits, special, np.where(first, special, 0), np.where(rng.random(shape) < 0.5, special, bits)]
+    return np.choose(rng.integers(0, len(kinds), (shape[0], 1)), kinds)
+
+
+def attacked(resists: int, seed: int):
+    """Gradients of 8 workers [8, 20], of whom f send anything, who is honest, and who is counted."""
+    rng = np.random.default_rng(seed)
+    spread = (0.0, 0.1, 1.0)[seed % 3]
+    honest = rng.choice([-1, 1], 20) * (1 - spread * rng.random((8, 20)))
+    rows = (SCALES[seed // 3 % len(SCALES)] * honest).astype(np.float32)
+    wild, absent = rng.permutation(8)[:resists], rng.permutation(8)[: seed % 2]
+    everyone = np.arange(8)
+    rows[wild], rows[absent] = anything(rng, resists, 20), anything(rng, len(absent), 20)
+    return rows, ~np.isin(everyone, [*wild, *absent]), ~np.isin(everyone, absent)
+
+
+ROBUST = [case for case in CASES if case.resists]
+
+
+def check_resistance(case, make, seeds):
+    for seed in seeds:
+        rows, honest, present = attacked(case.resists, seed)
+        results = np.asarray(reduce(make, rows, extra={"contributes": present}))
+        assert np.array_equal(results, np.broadcast_to(results[:1], results.shape)), seed
+        assert np.isfinite(results).all() and case.stays(results[0].astype(float), rows[honest].astype(float)), seed
+
+
+@pytest.mark.parametrize("case", ROBUST, ids=lambda case: case.name)
+def test_arbitrary_workers_do_not_move_it_far(case):
+    check_resistance(case, maker(case), range(3 * len(SCALES)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ROBUST, ids=lambda case: case.name)
+def test_arbitrary_workers_of_many_seeds(case):
+    check_resistance(case, maker(case), range(1000))
+
+
+@pytest.mark.parametrize("name", ["mean", "adasum", "mgda", "upgrad"])
+def test_arbitrary_workers_move_a_rule_that_promises_nothing(name):
+    case = dataclasses.replace(FIRST[name], resists=1, stays=FIRST["geometric_median"].stays)
+    with pytest.raises(AssertionError):
+        check_resistance(case, maker(case), range(12))

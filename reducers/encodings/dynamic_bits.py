@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import jax
-import optax
 from jax import lax
 from jax import numpy as jnp
 
@@ -13,6 +12,7 @@ from reducers.collectives import agreed
 from reducers.encodings.encoding import Cost, Encoding, Kept, Leaves, OnOff, Reduction, Sent
 from reducers.encodings.exchange import Exchange
 from reducers.encodings.quantised import Norm, quantised
+from reducers.gram.scales import common_scale, norm_over, quotient
 from reducers.options import check_options, check_static
 
 # A width is rounded up to the next one of these, each of which is a branch of the program.
@@ -118,10 +118,11 @@ def dynamic_bits(
 
     def observe(state: Any, results: Leaves) -> Any:
         (count, factor, _), of_choice = state
-        size = optax.tree.norm(results).astype(jnp.float32)
+        scale = common_scale(jax.tree.leaves(results))
+        size = (scale * norm_over(scale, jax.tree.leaves(results))).astype(jnp.float32)
         is_known = (size > 0) & jnp.isfinite(size)
         growth = factor_at(count + 1, decay=decay) * jnp.where(is_known, size, 1)
-        first = (2 ** (start_bits - 1.5) - 1) / growth  # in the middle of the norms with this width
+        first = quotient(jnp.float32(2 ** (start_bits - 1.5) - 1), growth)  # in the middle of the norms with this width
         return BitsState(count + 1, jnp.where((factor == 0) & is_known, first, factor), size), of_choice
 
     return Encoding(

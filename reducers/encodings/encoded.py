@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from reducers.collectives import AxisName, agreed, axes_of, num_workers
 from reducers.encodings.encoding import Encoding, Kept, Leaves, Reduction, Sent, corrected, residuals_of
-from reducers.gram.scales import nonzero
+from reducers.gram.scales import common_scale, nonzero, norm_over
 from reducers.record import counts
 from reducers.reducer import Reducer, as_inner
 
@@ -129,5 +129,7 @@ def _or_true(counts: jax.Array | None) -> Any:
 def _relative_error(leaves: Leaves, kept: Kept, sent: Sent, contributes: Any) -> jax.Array:
     """Returns the norm of what was not sent over that of what was to be sent; 0 for nothing."""
     old = residuals_of(leaves, kept)
-    whole = optax.tree.norm([corrected(leaf, old[name], contributes) for name, leaf in leaves.items()])
-    return jnp.where(whole > 0, optax.tree.norm(sent.residuals) / nonzero(whole), 0)
+    whole = [corrected(leaf, old[name], contributes) for name, leaf in leaves.items()]
+    scale = common_scale(whole)
+    length, kept_back = norm_over(scale, whole), norm_over(scale, jax.tree.leaves(sent.residuals))
+    return jnp.where(length > 0, kept_back / nonzero(length), 0)

@@ -9,7 +9,7 @@ from reducers.encodings.encoding import Codec, Encoding, OnOff
 from reducers.encodings.exchange import Exchange, exchanged
 from reducers.encodings.packing import Codes
 from reducers.encodings.random_rounding import round_at_random
-from reducers.gram.scales import nonzero, unit
+from reducers.gram.scales import quotient, unit
 from reducers.options import check_options, check_static
 
 Norm: TypeAlias = Literal["inf", "l2"]
@@ -80,14 +80,16 @@ def quantiser(*, bits: int, norm: Norm, bucket: int | None) -> Codec:
         scales = jax.vmap(_NORMS[norm])(rows)
         # Below the least normal number XLA on CPU takes a number for zero.
         scales = jnp.where(scales < jnp.finfo(x.dtype).tiny, 0, scales)
-        levels = round_at_random(key, (top * (rows / nonzero(scales)[:, None])).ravel()[: x.size])
+        levels = round_at_random(key, (top * quotient(rows, scales[:, None])).ravel()[: x.size])
         codes = jnp.clip(levels, -top, top).astype(jnp.int32) + top
         return {"scales": scales, "levels": Codes(codes.astype(jnp.uint32), bits)}
 
     def decode(payload: Any, like: Any) -> jax.Array:
         levels = payload["levels"].values.astype(jnp.int32) - top
         rows = _buckets(levels.astype(like.dtype), bucket)
-        return (rows * (payload["scales"] / top)[:, None]).ravel()[: like.size]
+        scales = payload["scales"][:, None]
+        lift = jnp.where(scales < 2**24 * jnp.finfo(like.dtype).tiny, 2.0**24, 1.0)  # no step is subnormal
+        return ((rows / lift) * (scales * lift / top)).ravel()[: like.size]
 
     return Codec(encode=encode, decode=decode, elementwise=True)
 
@@ -99,7 +101,9 @@ def _buckets(x: jax.Array, bucket: int | None) -> jax.Array:
 
 def _euclidean(x: jax.Array) -> jax.Array:
     scale, units = unit(x)
-    return scale * jnp.linalg.norm(units)
+    length = jnp.linalg.norm(units)
+    # A norm that exceeds the dtype is cut off, which is larger than all elements still.
+    return jnp.where(jnp.isfinite(length), jnp.minimum(scale * length, jnp.finfo(x.dtype).max), length)
 
 
 _NORMS = {"inf": lambda x: jnp.max(jnp.abs(x)), "l2": _euclidean}

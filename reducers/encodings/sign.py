@@ -8,6 +8,7 @@ from jax import numpy as jnp
 from reducers.encodings.encoding import Codec, Encoding, OnOff
 from reducers.encodings.exchange import Exchange, exchanged
 from reducers.encodings.packing import Codes
+from reducers.gram.scales import unit
 from reducers.options import check_options, check_static
 
 
@@ -50,7 +51,8 @@ def sign(
 
     def encode(key: jax.Array, x: jax.Array) -> Any:
         del key
-        mean = jnp.sum(jnp.abs(x) / x.size, keepdims=True)  # a sum of terms that do not overflow together
+        scale, units = unit(x)
+        mean = scale * jnp.sum(jnp.abs(units) / x.size, keepdims=True)  # of terms that leave no dtype's range
         return {"mean": mean, "signs": Codes((x >= 0).astype(jnp.uint32), 1)}
 
     def decode(payload: Any, like: Any) -> jax.Array:

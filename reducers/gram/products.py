@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 from jax import numpy as jnp
 
-from reducers.gram.scales import nonzero
+from reducers.gram.scales import nonzero, quotient
 
 
 class Products(NamedTuple):
@@ -58,14 +58,20 @@ class Products(NamedTuple):
     @property
     def distances(self) -> jax.Array:
         """Distances between gradients, [n, n]; infinite to one that is absent or not finite, and 0 to itself."""
+        larger, of_units = self.distances_apart
+        return larger * of_units
+
+    @property
+    def distances_apart(self) -> tuple[jax.Array, jax.Array]:
+        """Distances as two factors, whose product may leave the range of the dtype: powers of two, and the rest."""
         larger = nonzero(jnp.maximum(self.scales[:, None], self.scales[None, :]))
         mine, other = self.scales[:, None] / larger, self.scales[None, :] / larger
         squares = jnp.diagonal(self.gram)
         gram = (self.gram + self.gram.T) / 2  # to the last bit, so that equal distances tie
         square = mine**2 * squares[:, None] + other**2 * squares[None, :] - 2 * mine * other * gram
         known = self.finite[:, None] & self.finite[None, :]
-        distances = jnp.where(known, larger * jnp.sqrt(jnp.maximum(square, 0)), jnp.inf)
-        return jnp.where(jnp.eye(len(squares), dtype=bool), 0, distances)
+        of_units = jnp.where(known, jnp.sqrt(jnp.maximum(square, 0)), jnp.inf)
+        return larger, jnp.where(jnp.eye(len(squares), dtype=bool), 0, of_units)
 
     @property
     def at_one_scale(self) -> jax.Array:
@@ -96,7 +102,7 @@ class Products(NamedTuple):
         Array(5.e+30, dtype=float32)
         """
         largest = jnp.abs(weights).max(-1)
-        shares = weights / nonzero(largest)[..., None]
+        shares = quotient(weights, largest[..., None])
         square = jnp.einsum("...i,ij,...j->...", shares, self.gram, shares, precision="highest")
         return largest * jnp.sqrt(jnp.maximum(square, 0))
 

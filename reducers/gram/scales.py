@@ -1,10 +1,14 @@
 """Vectors of any scale: arithmetic that neither overflows nor underflows float32, from 1e-30 to 1e30."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import optax
 from jax import lax
 from jax import numpy as jnp
+
+_BEYOND = 1 << 20  # an exponent larger than that of any number
 
 
 def wide_dtype(x: Any) -> Any:
@@ -35,7 +39,51 @@ def nonzero(x: jax.Array) -> jax.Array:
     return jnp.where(x == 0, 1, x)
 
 
+def quotient(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Returns x / y for a y of any scale, or x where y is 0.
+
+    XLA multiplies by 1 / y, which is subnormal, and so 0, for y > 8.5e37. Both are divided by a power of two first,
+    which changes no bit of other quotients.
+
+    >>> quotient(jnp.array([1e38, 3e38, 1.0]), jnp.array([2e38, 3e38, 0.0]))
+    Array([0.5, 1. , 1. ], dtype=float32)
+    """
+    inverse = 1 / nonzero(power_of_two(jnp.abs(y)))
+    return x * inverse / nonzero(y * inverse)
+
+
+def apart(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns exponent and mantissa of x >= 0, whose order, exponents first, is that of the numbers.
+
+    >>> apart(jnp.array([0.0, 3.0, 4.0, jnp.inf]))[0]
+    Array([-1048576,        2,        3,  1048576], dtype=int32)
+    """
+    mantissa, exponent = jnp.frexp(x)
+    exponent = jnp.where(x == 0, -_BEYOND, jnp.where(jnp.isinf(x), _BEYOND, exponent))
+    return exponent, jnp.where(jnp.isinf(x), x, mantissa)
+
+
 def unit(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns scale and unit, x = scale * unit, the largest element of unit being about 1; (0, x) for zero."""
     scale = power_of_two(jnp.max(jnp.abs(x), initial=0.0))
     return scale, x / nonzero(scale)
+
+
+def common_scale(arrays: Sequence[jax.Array]) -> jax.Array:
+    """Returns the power of two nearest to the largest element of all arrays, in float32 at least.
+
+    >>> common_scale([jnp.array([0.5, -3.5]), jnp.zeros(0)])
+    Array(4., dtype=float32)
+    """
+    dtype = jnp.result_type(jnp.float32, *arrays)
+    largest = [jnp.max(jnp.abs(x), initial=0).astype(dtype) for x in arrays]
+    return power_of_two(jnp.stack([jnp.zeros((), dtype), *largest]).max())
+
+
+def norm_over(scale: jax.Array, arrays: Sequence[jax.Array]) -> jax.Array:
+    """Returns the Euclidean norm of all arrays over a scale of theirs, so that no square leaves the dtype's range.
+
+    >>> norm_over(jnp.array(2.0**100), [jnp.array([3 * 2.0**100]), jnp.array([4 * 2.0**100])])
+    Array(5., dtype=float32)
+    """
+    return optax.tree.norm([wide(x) / nonzero(scale).astype(wide_dtype(x)) for x in arrays])

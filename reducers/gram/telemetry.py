@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from reducers.gram.engine import Weighed
 from reducers.gram.products import Products
-from reducers.gram.scales import nonzero
+from reducers.gram.scales import apart, nonzero, quotient, unit
 
 
 class Telemetry(NamedTuple):
@@ -41,8 +41,10 @@ SQUARED = ("squared_gradient", "covariance_trace")  # those that scale with the 
 def telemetry_of(products: Products, length: jax.Array, weight_spread: jax.Array) -> Telemetry:
     """Returns the telemetry of a group from its gradients' dot products, and the length of what was made of them.
 
+    The length is over the largest of the scales, by which no norm of a gradient overflows.
+
     >>> at_60_degrees = Products(jnp.array([[1.0, 0.5], [0.5, 1.0]]), jnp.array([3.0, 4.0]), jnp.ones(2, bool))
-    >>> of_mean = telemetry_of(at_60_degrees, jnp.sqrt(37.0) / 2, jnp.array(0.0))
+    >>> of_mean = telemetry_of(at_60_degrees, jnp.sqrt(37.0) / 2 / 4, jnp.array(0.0))
     >>> [round(float(x), 3) for x in of_mean]
     [0.608, 0.5, 1.0, 6.0, 6.5, 0.0]
 
@@ -55,11 +57,11 @@ def telemetry_of(products: Products, length: jax.Array, weight_spread: jax.Array
     mean_square = shares**2 @ products.unit_norms**2 / total  # over the largest scale
     mean = products.length_of(shares) / total
     several = jnp.where(count > 1, largest**2 / others, 0)
-    root_of_all = largest * jnp.sqrt(total * mean_square)
     return Telemetry(
-        orthogonality=length / nonzero(root_of_all),  # with 1 for a denominator of 0, as the authors do
+        orthogonality=length
+        / nonzero(jnp.sqrt(total * mean_square)),  # with 1 for a denominator of 0, as the authors do
         cosine=(products.length_of(products.directions) ** 2 - count) / (total * others),
-        gain=length / nonzero(largest * mean),
+        gain=length / nonzero(mean),
         squared_gradient=several * (count * mean**2 - mean_square),
         covariance_trace=several * count * (mean_square - mean**2),
         weight_spread=weight_spread,
@@ -72,9 +74,11 @@ def metrics_of(groups: Collection[str], weighed: Weighed) -> dict[str, jax.Array
     The spread of the model's weights is the largest of any group.
     """
     products, weights, _ = weighed
-    lengths, spreads = jax.vmap(Products.length_of)(products, weights), jax.vmap(_spread)(products, weights)
-    longest = lengths.max()
-    model = Products.joined(products), longest * jnp.linalg.norm(lengths / nonzero(longest)), spreads.max()
+    largest = products.scales.max(1)
+    lengths = jax.vmap(Products.length_of)(products, quotient(weights, largest[:, None]))
+    spreads = jax.vmap(_spread)(products, weights)
+    scale, units = unit(lengths * quotient(largest, largest.max()))
+    model = Products.joined(products), scale * jnp.linalg.norm(units), spreads.max()
     model_first = jax.tree.map(lambda m, g: jnp.concatenate([m[None], g]), model, (products, lengths, spreads))
     scalars = jnp.concatenate(jax.vmap(telemetry_of)(*model_first)).astype(jnp.float32)
     return dict(zip(_names(groups), scalars, strict=True))
@@ -92,8 +96,10 @@ def _names(groups: Collection[str]) -> list[str]:
 def _spread(products: Products, weights: jax.Array) -> jax.Array:
     """Returns ``weight_spread`` of a group, from the weights of its units."""
     counted = products.scales > 0
-    inverse = jnp.where(counted, products.scales.max() / nonzero(products.scales), 0)
-    of_gradients = weights / nonzero(jnp.abs(weights).max()) * inverse
+    exponents, mantissas = apart(jnp.abs(weights))
+    exponents -= apart(products.scales)[0]
+    largest = jnp.where(counted, exponents, exponents.min()).max()
+    of_gradients = jnp.where(counted, jnp.sign(weights) * jnp.ldexp(mantissas, exponents - largest), 0)
     magnitude = jnp.abs(of_gradients).sum() / jnp.maximum(counted.sum(), 1)
     spread = jnp.where(counted, of_gradients, -jnp.inf).max() - jnp.where(counted, of_gradients, jnp.inf).min()
     return jnp.where(counted.any(), spread, 0) / nonzero(magnitude)
