@@ -432,3 +432,53 @@ def plain_median(axis_name):
 def test_residuals_are_kept_where_there_is_error_feedback(row):
     kept = getattr(made_by(row)(WORKER).init(jax.tree.map(lambda x: x[0], tree_of(8))), "kept", None)
     assert sorted(kept.residuals if kept else ()) == sorted(row.keeps)
+
+
+@pytest.mark.slow
+def test_sign_differs_on_other_devices_where_a_number_is_a_tie_at_first():
+    """Until a number is within rounding of zero, all is equal to rounding; then twice the mean sets the workers apart.
+
+    Each worker's p is a sum of what it sent and of its residual. Where the signs differ, the residuals are p - m and
+    p + m, so that their mean is p.
+    """
+    one, other = (
+        Stepper(
+            setup_of(
+                *("--config.batch_size_per_worker=32", "--config.optimizer.learning_rate=0.1"),
+                *sending("sign", min_elements=1, exchange="gather"),
+                train_steps=200,
+            ),
+            num_devices=count,
+        )
+        for count in (2, 8)
+    )
+    for step in range(60):
+        one.steps(step, step + 1)
+        other.steps(step, step + 1)
+        residuals = [
+            np.concatenate([np.asarray(x).reshape(8, -1) for x in run.host().reducer_state.kept.residuals.values()], 1)
+            for run in (one, other)
+        ]
+        apart = np.abs(residuals[0] - residuals[1])
+        p = np.abs(residuals[0] + residuals[1]) / 2
+        flipped = apart > 1e-2 * np.abs(residuals[0]).mean()
+        if flipped.any():
+            break
+        assert largest_difference(one.params(), other.params()) < 1e-6
+    assert flipped.any() and (p[flipped] < 1e-4 * apart[flipped]).all(), (step, p[flipped], apart[flipped])
+    sent = apart[flipped].sum() / 8  # of the mean over the workers
+    assert 1e-3 * sent < largest_difference(one.params(), other.params()) / 0.1 < 2 * sent
+
+
+@pytest.mark.slow
+def test_half_precision_differs_on_other_devices_by_its_own_rounding():
+    """An 11th bit that rounds the other way moves an update by 2^-11 of it, and momentum keeps ten times that."""
+    runs_of_two = [
+        Stepper(setup_of("--config.batch_size_per_worker=32", *sending("half"), train_steps=200), num_devices=count)
+        for count in (2, 8)
+    ]
+    bound = 0.0
+    for step in range(20):
+        one, other = (run.steps(step, step + 1) for run in runs_of_two)
+        bound += 0.02 * 10 * 2**-11 * one.metrics["reduced_norm"]
+    assert 0 < largest_difference(one.params(), other.params()) < bound
