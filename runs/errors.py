@@ -44,7 +44,7 @@ def in_block(block: str, *, of: str = "config.") -> Iterator[None]:
         raise
     except ValueError as error:
         message = str(error).removeprefix(block + ".")
-        raise ConfigError(f"{of}{block}.{message}{_place_outside(error)}") from None
+        raise ConfigError(f"{of}{block}.{message}{place_outside(error)}") from None
 
 
 def is_installed(file: Path) -> bool:
@@ -57,7 +57,7 @@ def is_installed(file: Path) -> bool:
     return bool(in_packages) or file.is_relative_to(sysconfig.get_path("stdlib"))
 
 
-def _place_outside(error: BaseException) -> str:
+def place_outside(error: BaseException) -> str:
     """Returns " (file:line)" of the innermost code outside of this repository; "" if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -22,13 +22,13 @@ from data.example_order import ExampleOrder
 from data.examples import Dataset, Info
 from data.sources import Source
 from models import tasks
-from parallel import AXES, Layout, compile_quickly, processes
+from parallel import AXES, DEVICE_AXIS, LANE_AXIS, Layout, compile_quickly, processes
 from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
 from reducers.reducer import within
 from reducers.registry import name_of
 from runs.errors import ConfigError, in_block
-from training import step_plan
+from training import own_parts, step_plan
 from training.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
 from training.train_state import STATE_AXES, TrainState, WorkerState, map_per_worker
 
@@ -276,14 +276,20 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
     Raises:
       ConfigError: one line with the key, the value and what is allowed.
     """
+    with own_parts.refusing(config):
+        return _make_setup(config, open_data=open_data)
+
+
+def _make_setup(config: ConfigDict, *, open_data: Callable[..., Source]) -> TrainSetup:
     with in_block("data"):
         source = open_data(**config.data)
     task = make_task(config, source=source)
-    with in_block("arrivals"):
+    with own_parts.refusing(config, of="arrivals"), in_block("arrivals"):
         arrival_seconds = make_arrivals(config)
         jax.eval_shape(arrival_seconds, 0)  # refuses a number of workers that the model does not allow
     reducer = make_reducer(config)
-    mode = make_mode(config)
+    with own_parts.refusing(config, of="server"):
+        mode = make_mode(config)
     check_place(config, reducer=reducer)
     check_arrivals(config, reducer=reducer, mode=mode)
     check_lanes(config)
@@ -298,6 +304,16 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
     worker_optimizer, optimizer = make_optimizers(config, learning_rate=learning_rate, loss_scale=loss_scale)
     micro_batches, num_local_steps = accumulation_of(config)
     params = init_shapes(config, task)
+    check_own_parts(
+        config,
+        params,
+        task=task,
+        source=source,
+        reducer=reducer,
+        optimizers=(worker_optimizer, optimizer),
+        learning_rate=learning_rate,
+        arrival_seconds=arrival_seconds,
+    )
     check_metrics(config, params, reducer=reducer)
     check_average(config, params, mode=mode, worker_optimizer=worker_optimizer, optimizer=optimizer)
     return TrainSetup(
@@ -333,9 +349,59 @@ def make_task(config: ConfigDict, *, source: Source) -> tasks.Task:
         return tasks.make(**config.task, model=model, example=example_inputs(source.info), sizes=source.info.sizes)
 
 
+def check_own_parts(
+    config: ConfigDict,
+    params: Any,
+    *,
+    task: tasks.Task,
+    source: Source,
+    reducer: reducers.Reducer,
+    optimizers: Iterable[optax.GradientTransformationExtraArgs],
+    learning_rate: optax.Schedule,
+    arrival_seconds: Callable[[Any], jax.Array],
+) -> None:
+    """Tries a config's components of one's own on shapes; raises ConfigError, one line, for what cannot be used."""
+    num_workers, step = config.num_workers, jax.ShapeDtypeStruct((), jnp.int32)
+
+    def check_task():
+        own_parts.check_task(task, example_inputs(source.info), batch_size=config.batch_size_per_worker)
+
+    def check_optimizer():
+        for optimizer in optimizers:
+            own_parts.check_optimizer(optimizer, params)
+
+    def check_reducer():
+        needs = {"arrival_seconds": jnp.zeros(num_workers)} if reducer.needs_arrivals else {}
+        own_parts.check_reducer(reducer, params, num_workers=num_workers, **needs)
+
+    def check_schedule():
+        own_parts.check_shape("gives as the factor of a step", learning_rate, step, shape=())
+
+    def check_seconds():
+        own_parts.check_shape("gives as the seconds of a step", arrival_seconds, step, shape=(num_workers,))
+
+    checks: Mapping[str, Callable[[], None]] = {
+        "task": check_task,
+        "model": check_task,
+        "schedule": check_schedule,
+        "arrivals": check_seconds,
+        "optimizer": check_optimizer,
+        "outer": check_optimizer,
+        "reducer": check_reducer,
+        "communication": check_reducer,
+    }
+    done = set()
+    for block, check in checks.items():
+        names = own_parts.names_in(config[block])
+        if names and check not in done:
+            done.add(check)
+            with own_parts.refusing(config, of=block), in_block(block), own_parts.below(names[0]):
+                check()
+
+
 def init_shapes(config: ConfigDict, task: tasks.Task) -> Any:
     """Returns the shapes of a model's parameters; raises ConfigError if the task cannot train it."""
-    with in_block("model"):
+    with own_parts.refusing(config, of="task"), own_parts.refusing(config, of="model"), in_block("model"):
         try:
             return jax.eval_shape(task.init, jax.random.key(0))[0]
         except tasks.MisfitError as error:
@@ -535,9 +601,12 @@ def traffic_of(config: ConfigDict, params: Any, *, mode: asynchronous.AsyncMode 
         count = mode.gradients_per_update
         return asynchronous.traffic(params, num_workers=config.num_workers, gradients_per_update=count)
     with in_block("reducer"):  # tracing for this number of workers refuses too few of them
-        reducer = make_reducer(config, axis_name="worker")
+        sizes = {"worker": config.num_workers}
+        if own_parts.names_in([config.reducer, config.communication]):  # it may name the trainer's axes
+            sizes = {DEVICE_AXIS: config.num_workers, LANE_AXIS: 1}
+        reducer = make_reducer(config, axis_name=tuple(sizes))
         needs = {"arrival_seconds": jnp.zeros(config.num_workers)} if reducer.needs_arrivals else {}
-        return reducers.traffic(reducer, params, axis_sizes={"worker": config.num_workers}, **needs)
+        return reducers.traffic(reducer, params, axis_sizes=sizes, **needs)
 
 
 # ---- optimizers --------------------------------------------------------------------------------------------------

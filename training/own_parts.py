@@ -1,0 +1,299 @@
+"""The parts of a run that a config takes from one's own code, tried on shapes before anything is compiled.
+
+What they raise, and what they return that the trainer cannot use, is refused in one line.
+"""
+
+import contextlib
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import optax
+from flax import linen as nn
+from jax import numpy as jnp
+
+import reducers
+from models.tasks import Task
+from parallel import DEVICE_AXIS, LANE_AXIS
+from reducers import components
+from runs.errors import ConfigError, place_outside
+
+
+def names_in(block: Any) -> list[str]:
+    """Returns the names of one's own code in a block of a config, and in the blocks inside it.
+
+    >>> names_in({"name": "stale", "combine": {"name": "mine:top_k"}})
+    ['mine:top_k']
+    """
+    if hasattr(block, "keys"):  # a ConfigDict is not a Mapping
+        block = [block[key] for key in block]
+    if isinstance(block, list | tuple):
+        return [name for value in block for name in names_in(value)]
+    return [block] if components.is_component(block) else []
+
+
+@contextlib.contextmanager
+def refusing(config: Mapping[str, Any], *, of: str | None = None) -> Iterator[None]:
+    """Turns an exception of one's own code into a ConfigError: the block, the exception, its file and line.
+
+    Args:
+      config: complete and valid.
+      of: the block to name where the traceback does not say whose code failed; None lets such an exception go.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        found = _origin(error, config)
+        if found is None and of is not None:
+            found = next(((of, name) for name in names_in(config[of])), None)
+        if found is None:
+            raise
+        block, name = found
+        line = f"config.{block}.name={name!r}: {explain(error)}{place_outside(error)}"
+        raise ConfigError(line) from None
+
+
+@contextlib.contextmanager
+def below(name: str) -> Iterator[None]:
+    """Puts the name of a component of one's own before the message of a ValueError."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"name={name!r}: {error}").with_traceback(error.__traceback__) from None
+
+
+def explain(error: BaseException) -> str:
+    """Returns an exception in one line; of an axis that is not bound, what to write instead."""
+    text = str(error).strip().split("\n")[0]
+    if isinstance(error, NameError) and "axis name" in text:
+        module = _module_of(error)
+        where = "" if module is None else f" in {module}"
+        return (
+            f"names a worker axis{where} ({text.split('.')[0]}); each worker computes its gradient alone, and only a "
+            "reducer has axes: leave the axis out, as in nn.BatchNorm(axis_name=None)"
+        )
+    return f"{type(error).__name__}: {text}"
+
+
+def _origin(error: BaseException, config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Returns the block and the name of the component whose code raised an error; None if none did."""
+    own = [(block, name) for block in config for name in names_in(config[block])]
+    files = {name: getattr(sys.modules.get(components.module_of(name)), "__file__", None) for _, name in own}
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in reversed(frames):
+        code = frame.f_code
+        here = [(block, name) for block, name in own if files[name] == code.co_filename]
+        for block, name in here:
+            if code.co_qualname.split(".")[0] == name.partition(":")[2]:
+                return block, name
+    for frame in reversed(frames):
+        here = [(block, name) for block, name in own if files[name] == frame.f_code.co_filename]
+        if here:
+            return here[0]
+    return own[0] if own and place_outside(error) else None
+
+
+def _module_of(error: BaseException) -> str | None:
+    """Returns the flax module in which an error was raised, as ``BatchNorm 'norm'``; None outside of modules."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in reversed(frames):
+        module = frame.f_locals.get("self")
+        if isinstance(module, nn.Module):
+            return f"{type(module).__name__} {module.name!r}" if module.name else type(module).__name__
+    return None
+
+
+# ---- a model and its task ----------------------------------------------------------------------------------------
+
+
+def check_task(task: Task, example: Mapping[str, jax.ShapeDtypeStruct], *, batch_size: int) -> None:
+    """Raises ValueError, one line, if a task returns what the training step or an evaluation cannot use.
+
+    Args:
+      task: the model joined with its loss.
+      example: shapes of one example as it reaches the task.
+      batch_size: B.
+    """
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    begun = jax.eval_shape(task.init, key)
+    if not _is_pair(begun):
+        raise ValueError(f"init returns {_kind(begun)}, must return (params, model_state)")
+    params, model_state = begun
+    batch = {name: jax.ShapeDtypeStruct((batch_size, *x.shape), x.dtype) for name, x in example.items()}
+    sums: dict[str, Any] = {}
+
+    def loss(params, model_state, batch, key):
+        returned = task.loss(params, model_state, batch, key)
+        if not (_is_pair(returned) and _is_pair(returned[1])):
+            raise ValueError(f"loss returns {_kind(returned)}, must return (mean loss, (sums, model_state))")
+        value, (sums_of_batch, state) = returned
+        if not (_is_number(value) and jnp.issubdtype(jnp.result_type(value), jnp.floating)):
+            raise ValueError(f"loss returns {_kind(value)} as the mean loss, must be a float of shape ()")
+        _check_scalars("loss returns sums that", sums_of_batch, needed=("loss", "count"))
+        check_like("loss returns a model_state that", state, model_state)
+        sums["loss"] = sums_of_batch
+        return value, None
+
+    jax.eval_shape(jax.grad(loss, has_aux=True), params, model_state, batch, key)
+    weight = jax.ShapeDtypeStruct((batch_size,), jnp.float32)
+    evaluated = jax.eval_shape(task.evaluate, params, model_state, batch, weight)
+    _check_scalars("evaluate returns sums that", evaluated, needed=("loss", "count"))
+    shapes = {name: jax.ShapeDtypeStruct((), jnp.result_type(x)) for name, x in sums["loss"].items()}
+    for found in (shapes, evaluated):
+        metrics = jax.eval_shape(task.metrics, found)
+        _check_scalars("metrics returns what", metrics, needed=("loss", task.best[0]))
+
+
+def _check_scalars(what: str, found: Any, *, needed: tuple[str, ...]) -> None:
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{what} is {_kind(found)}, must be a dict of numbers")
+    if missing := [name for name in needed if name not in found]:
+        raise ValueError(f"{what} lacks {missing[0]!r}; has {', '.join(map(repr, found)) or 'nothing'}")
+    for name, value in found.items():
+        if not _is_number(value):
+            raise ValueError(f"{what} has {_kind(value)} as {name!r}, must be a number of shape ()")
+
+
+def check_shape(what: str, found: Callable[..., Any], *arguments: Any, shape: tuple[int, ...]) -> None:
+    """Raises ValueError, one line, if a function returns something else than an array of a shape."""
+    value = jax.eval_shape(found, *arguments)
+    if not (_is_array(value) and jnp.shape(value) == shape):
+        raise ValueError(f"{what} {_kind(value)}, must be an array of shape {shape}")
+
+
+# ---- transformations ---------------------------------------------------------------------------------------------
+
+
+def check_optimizer(optimizer: optax.GradientTransformationExtraArgs, params: Any) -> None:
+    """Raises ValueError, one line, if an optimizer returns what the trainer cannot use."""
+    state = jax.eval_shape(optimizer.init, params)
+    jax.eval_shape(_checked(optimizer, dtypes="any"), params, state, params)
+
+
+def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, **extra_args: Any) -> None:
+    """Raises ValueError, one line, if a reducer returns what the trainer cannot use, or no worker's update is reduced.
+
+    It is traced for all workers on one device. Whether devices differ, ``training.replicas`` finds out in the run.
+
+    Args:
+      reducer: along ``parallel.AXES``.
+      params: shapes.
+      num_workers: W.
+      **extra_args: further arguments of its update.
+    """
+    state = jax.eval_shape(reducer.init, params)
+    for name, value in reducers.metrics(state).items():
+        if not _is_number(value):
+            raise ValueError(f"your reducer reports {_kind(value)} as the metric {name!r}, must be of shape ()")
+    update = _checked(reducer, dtypes="same", extra_args=extra_args, who="your reducer's ")
+
+    def trace(lane_axis: int | None, pick: Callable[[Any], Any]) -> None:
+        def worker(updates, state, params):
+            return pick(update(updates, state, params))
+
+        lanes = jax.vmap(worker, in_axes=(0, 0, None), out_axes=lane_axis, axis_name=LANE_AXIS)
+        devices = jax.vmap(lanes, in_axes=(0, 0, None), axis_name=DEVICE_AXIS)
+
+        def stack(x):
+            return jax.ShapeDtypeStruct((1, num_workers, *x.shape), x.dtype)
+
+        jax.eval_shape(devices, jax.tree.map(stack, params), jax.tree.map(stack, state), params)
+
+    trace(0, lambda updates: updates)
+    if reducer.hands_on != "always" or num_workers == 1:
+        return
+    try:
+        trace(None, lambda updates: updates)
+    except ValueError:  # vmap's, since the trace above succeeded
+        for i, (path, _) in enumerate(jax.tree_util.tree_leaves_with_path(params)):
+
+            def leaf_of(updates: Any, i: int = i) -> Any:
+                return jax.tree.leaves(updates)[i]
+
+            try:
+                trace(None, leaf_of)
+            except ValueError:
+                leaf = jax.tree_util.keystr(path)
+                raise ValueError(
+                    f"your reducer leaves the update of {leaf} different on the workers of a device; it must be the "
+                    f"same on all workers: reduce along all of axis_name, {(DEVICE_AXIS, LANE_AXIS)}"
+                ) from None
+        raise
+
+
+def _checked(
+    transformation: optax.GradientTransformationExtraArgs,
+    *,
+    dtypes: str,
+    extra_args: Mapping[str, Any] = types.MappingProxyType({}),
+    who: str = "",
+) -> Callable[[Any, Any, Any], Any]:
+    """Returns two updates in a row as one function, which checks what each returns."""
+
+    def update(updates, state, params):
+        for _ in range(2):
+            returned = transformation.update(updates, state, params, **extra_args)
+            if not _is_pair(returned):
+                raise ValueError(f"{who}update returns {_kind(returned)}, must return (updates, state)")
+            check_like(f"{who}update returns updates that", returned[0], updates, dtypes=dtypes)
+            check_like(f"{who}update returns a state that", returned[1], state)
+            _, state = returned
+        return returned[0]
+
+    return update
+
+
+def check_like(what: str, found: Any, expected: Any, *, dtypes: str = "same") -> None:
+    """Raises ValueError if a tree has another structure, shape or dtype than another one; names the first leaf."""
+    have, want = (dict(map(_named, jax.tree_util.tree_leaves_with_path(tree))) for tree in (found, expected))
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (found, expected)]
+    if structures[0] != structures[1]:
+        differ = next((f"lack {p}" for p in want if p not in have), None)
+        differ = differ or next((f"have {p} too" for p in have if p not in want), f"are {_kind(found)}")
+        if found is None:
+            differ = "are None"
+        raise ValueError(f"{what} {differ}; must have the structure of what goes in")
+    for path, leaf in have.items():
+        if not _is_array(leaf):
+            raise ValueError(f"{what} have {_kind(leaf)} at {path}, must be an array")
+        for attribute, of in (("shape", jnp.shape), ("dtype", jnp.result_type)):
+            if of(leaf) != of(want[path]) and (attribute, dtypes) != ("dtype", "any"):
+                raise ValueError(f"{what} have {attribute} {of(leaf)} at {path}, must be {of(want[path])}")
+
+
+def _named(pair: tuple[Any, Any]) -> tuple[str, Any]:
+    path, leaf = pair
+    return jax.tree_util.keystr(path) or "the leaf", leaf
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2
+
+
+def _is_array(value: Any) -> bool:
+    try:
+        return jnp.result_type(value) is not None
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_number(value: Any) -> bool:
+    return len(jax.tree.leaves(value)) == 1 and _is_array(value) and jnp.shape(value) == ()
+
+
+def _kind(value: Any) -> str:
+    """Returns in words what a value is: None, an array of a shape, or its type and length."""
+    if value is None:
+        return "None"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array of shape {tuple(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
