@@ -1,5 +1,6 @@
 """How each command of this repository begins, before the imports that take seconds, and how it ends."""
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -18,6 +19,11 @@ def begin() -> None:
 
             launch.command.begin()
     """
+    several = any(argument.lstrip("-").startswith("num_processes") for argument in sys.argv)
+    several |= not {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}.isdisjoint(os.environ)
+    if several and os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # 1 is what JAX sets
+        # A process that loses the others says so in one line, to which JAX's runtime would add pages of C++.
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     output.never_fail()
     signals.listen()
 

@@ -34,17 +34,21 @@ def exit_code(command: Callable[[], int], *, failures: Mapping[type[Exception], 
         print(error, file=sys.stderr)
         return 2
     except tuple(failures) as error:
+        if processes.several():
+            processes.claim_end()
         line = next(line for kind, line in failures.items() if isinstance(error, kind))
         print(line.format(error), file=sys.stderr)
     except jax.errors.JaxRuntimeError as error:
         if not processes.several():
             raise
+        processes.claim_end()
         reason = str(error).split("\n")[0]
         where = f"process {processes.index()} of {processes.count()}"
         print(f"{where} lost the others ({reason}); the same command goes on from the last checkpoint", file=sys.stderr)
     except Exception:
         if not processes.several():
             raise
+        processes.claim_end()
         traceback.print_exc()
     if processes.several():
         processes.abandon(1)
