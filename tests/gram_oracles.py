@@ -1,8 +1,7 @@
 """The Gram family in float64 NumPy, on the gradients themselves, [n, m] -> [m]; by other algorithms where there are."""
 
-import itertools
-
 import numpy as np
+from scipy.optimize import nnls
 
 
 def _norms(g):
@@ -47,41 +46,20 @@ def pcgrad(g, *, order=None):
 
 
 def mgda(g):
-    """The shortest convex combination: the best of all sets of workers, on whose hull it is a stationary point."""
-    scale = _norms(g).max() or 1
-    gram = (g / scale) @ (g / scale).T
-    best, length = None, np.inf
-    for count in range(1, len(g) + 1):
-        for chosen in map(list, itertools.combinations(range(len(g)), count)):
-            system = np.ones((count + 1, count + 1))
-            system[:-1, :-1], system[-1, -1] = gram[np.ix_(chosen, chosen)], 0
-            weights = np.linalg.lstsq(system, np.eye(count + 1)[-1], rcond=None)[0][:-1]
-            if weights.min() < -1e-12 or abs(weights.sum() - 1) > 1e-9:
-                continue
-            found = weights @ g[chosen]
-            if np.linalg.norm(found / scale) < length - 1e-13:
-                best, length = found, np.linalg.norm(found / scale)
-    return best
+    """With x_i / |g_i| for the weights: least |sum x_i g_i / |g_i||^2 + (sum x_i / |g_i| - 1)^2."""
+    lengths = _norms(g)
+    if lengths.min() == 0:
+        return np.zeros_like(g[0])
+    inverse = lengths.min() / lengths
+    x = nnls(np.vstack([(g / lengths[:, None]).T, inverse]), np.eye(g.shape[1] + 1)[-1], maxiter=10_000)[0]
+    return x * inverse @ g / (x @ inverse)
 
 
-def upgrad(g, *, sweeps=20_000):
-    """Projections by Hildreth's iteration on the gradients: each is moved out of the half-spaces it must not be in."""
-    scale = _norms(g).max() or 1
-    rows = g / scale
-    result = np.zeros_like(g[0])
-    for x in rows:
-        multipliers, y = np.zeros(len(g)), x.copy()
-        for _ in range(sweeps):
-            before = y.copy()
-            for j, row in enumerate(rows):
-                if square := row @ row:
-                    change = max(-multipliers[j], -(y @ row) / square)
-                    multipliers[j] += change
-                    y += change * row
-            if np.abs(y - before).max() < 1e-15:
-                break
-        result += y / len(g)
-    return scale * result
+def upgrad(g):
+    lengths = np.where(_norms(g) == 0, 1, _norms(g))
+    u = (g / lengths[:, None]).T
+    projections = [unit + u @ nnls(u, -unit, maxiter=10_000)[0] for unit in u.T]
+    return _norms(g) @ projections / len(g)
 
 
 def radial_directional(g):

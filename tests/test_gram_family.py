@@ -90,6 +90,49 @@ def test_a_pair_after_surgery_has_no_conflict(order):
         np.testing.assert_allclose(combined("pcgrad", grads), combined("upgrad", grads), atol=1e-5)  # equal for two
 
 
+def hard_programs(count):
+    """Gradients [n, m] of up to 16 workers in up to 12 dimensions, and how close their result is, over the longest."""
+    rng, eps = np.random.default_rng(0), np.finfo(np.float32).eps
+    for number in range(count):
+        square = rng.standard_normal((8, 8))
+        yield square, 1e-5
+        yield rng.standard_normal((16, 12)), 1e-5
+        yield rng.standard_normal((16, 3)) @ rng.standard_normal((3, 12)), eps**0.5 * 8  # dependent: 0 but for rounding
+        yield 3 + rng.standard_normal((12, 12)) * 0.3, 1e-5  # alike
+        yield np.outer(rng.standard_normal(8), square[0]), 1e-5  # on a line
+        yield square * 10.0 ** rng.uniform(-12, 12, (8, 1)), 1e-5
+        equal, opposite, zero = square.copy(), square.copy(), square.copy()
+        equal[3:6], opposite[1], zero[number % 8] = square[0], -square[0], 0
+        yield from [(equal, 1e-5), (opposite, 1e-5), (zero, 1e-5)]
+        # Nearly opposite: two alone are no problem; among others the angle is known from float32 to eps / angle^2.
+        yield np.stack([square[0], -square[0] + 10.0 ** -(number % 5) * square[1]]), 1e-5
+        yield np.vstack([square, 0.1 * rng.standard_normal(8) - square[:1]]), 1e-4
+
+
+@pytest.mark.parametrize("name", ["mgda", "upgrad"])
+@pytest.mark.parametrize("count", [5, pytest.param(200, marks=pytest.mark.slow)])
+def test_programs_are_solved_as_nnls_does(name, count):
+    failed = []
+    for number, (rows, tolerance) in enumerate(hard_programs(count)):
+        grads, present = np.full((16, 12), np.nan, np.float32), np.arange(16) < len(rows)  # one program for all
+        grads[present] = 0
+        grads[: len(rows), : rows.shape[1]] = rows
+        expected = getattr(gram_oracles, name)(grads[present].astype(np.float64))
+        found = combined(name, grads, extra={"contributes": present})
+        if norm(found - expected) > tolerance * np.linalg.norm(grads[present], axis=1).max():
+            failed.append(divmod(number, 11))
+    assert len(failed) <= count // 50, failed  # of random ones a few depend on each other almost linearly
+
+
+def test_workers_that_are_almost_opposite_do_not_blow_it_up():
+    """Dot products in float32 do not know where they meet; the result is no longer than the mean of the lengths."""
+    for digits in range(2, 8):
+        grads = gaussian(8, 8, seed=digits)
+        grads[1] = 10.0**-digits * grads[2] - grads[0]
+        assert norm(combined("upgrad", grads)) <= np.linalg.norm(grads, axis=1).mean()
+        assert norm(combined("mgda", grads)) <= np.linalg.norm(grads, axis=1).min()
+
+
 @pytest.mark.parametrize("num_workers", [3, 6])
 def test_upgrad_conflicts_with_nobody(num_workers):
     grads = gaussian(num_workers, 10, seed=num_workers) - 0.2
@@ -302,7 +345,7 @@ SIGNS = {  # of the exponents of [W, m] elements
 }
 # These know their result relative to the longest gradient: the median smooths distances, and mgda compares the squares
 # of lengths, which in float32 vanish beside the longest one's.
-KNOWN_TO_THE_LONGEST = {"geometric_median": 1e-6, "mgda": 1e-19}
+KNOWN_TO_THE_LONGEST = {"geometric_median": 1e-6}
 
 
 @every_rule

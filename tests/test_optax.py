@@ -180,9 +180,7 @@ def test_a_traced_number_gives_what_the_number_gives(name, static, options, trac
         ("stale", {"delay_steps": 1}, "delay_steps"),
         ("adasum", {}, "group_size"),
         ("geometric_median", {"num_steps": 4}, "num_steps"),
-        ("mgda", {"num_steps": 4}, "num_steps"),
         ("pcgrad", {"seed": 0}, "seed"),
-        ("upgrad", {"num_sweeps": 4}, "num_sweeps"),
     ],
 )
 def test_a_number_that_shapes_the_program_is_refused(name, options, key):

@@ -51,6 +51,11 @@ class Products(NamedTuple):
         return jnp.where(self.scales == 0, 0, 1 / nonzero(self.unit_norms))
 
     @property
+    def cosines(self) -> jax.Array:
+        """Cosines of the angles between gradients, [n, n]; 0 of a zero gradient."""
+        return self.gram * self.directions[:, None] * self.directions[None, :]
+
+    @property
     def relative_scales(self) -> jax.Array:
         """Scales over the largest of them, [n]."""
         return self.scales / nonzero(self.scales.max())
