@@ -35,6 +35,7 @@ from training.checkpoints import check_init_from, initial_params
 from training.device_memory import resolve_lanes_at_once
 from training.evaluate import evaluate_checkpoint
 from training.nonfinite import NonfiniteError
+from training.replicas import PartedError
 from training.run import Run
 from training.setup import TrainSetup, check_durations, make_setup
 from training.step_of_mode import make_step_of_mode
@@ -198,6 +199,7 @@ def train(
     Raises:
       ConfigError: if the data cannot be read, or the checkpoint does not fit the code.
       NonfiniteError: if a loss or gradient was not finite and is to stop the run; the state before it is saved.
+      PartedError: if the devices' copies of the shared state have become different.
     """
     with processes.together(ConfigError), in_block("data"):
         dataset = setup.source.load(setup.config.seed)
@@ -229,6 +231,7 @@ def loop(run: Run, step: parallel.Step, state: TrainState) -> dict[str, Any]:
     for plan, batch, inputs in run.plans():
         with run.profile(plan, state):
             state, metrics = step(state, batch, run.resident, inputs)
+        run.check_replicas(plan, state)
         stop = run.stop_requested(plan)
         save = plan.checkpoint or stop is not None
         run.log(plan, metrics, state, drain=plan.evaluate or save)
@@ -247,6 +250,7 @@ def loop(run: Run, step: parallel.Step, state: TrainState) -> dict[str, Any]:
 FAILURES: dict[type[Exception], str] = {
     ReadError: "config.{}; the same command goes on from the last checkpoint",
     NonfiniteError: "{}",
+    PartedError: "{}",
     live.MissingError: "{}",
     runs.SaveError: "{}; the same command goes on from the checkpoint before",  # a full disk, say
 }

@@ -79,6 +79,7 @@ def experiment(
     clip_norm: Annotated[float, "(0, inf)"] | None = None,
     ema_decay: Annotated[float, "[0, 1)"] | None = None,
     on_nonfinite: OnNonfinite = "stop",
+    check_replicas_every_steps: Count | None = None,
     init_from: str = "",
     lift: DeviceMapping = "pmap",
     lanes: Lanes = "auto",
@@ -122,6 +123,8 @@ def experiment(
       ema_decay: decay of a moving average of the parameters, which is evaluated; None evaluates the parameters.
       on_nonfinite: what happens to a step whose loss or gradient is not finite: "stop" saves the state before it and
         ends the run, "skip" leaves it out, "ignore" applies it.
+      check_replicas_every_steps: steps between comparisons of the devices' copies of the parameters and of all other
+        shared state, bit for bit; None compares them after the first call of each start alone.
       init_from: folder of a run whose parameters this one starts with; everything else starts anew.
       lift: how devices are mapped: pmap or shard_map.
       lanes: how the workers of one device compute their gradients.
@@ -200,7 +203,7 @@ def complete(config: ConfigDict) -> ConfigDict:
         name = filled[block]["name"]
         filled[block] = {**_with_placeholders(values, registry_of_block.parameters(name)), "name": name}
     completed = ConfigDict(filled)
-    for steps in (key for key in keys if key.endswith("_steps")):
+    for steps in (key for key in keys if key.endswith("_steps") and twin(key) in keys):
         forms = [steps, twin(steps)]
         if [completed[key] is None for key in forms].count(False) != 1:
             given = ", ".join(f"config.{key}={completed[key]!r}" for key in forms)

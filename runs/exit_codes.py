@@ -1,8 +1,9 @@
 """The exit codes of a command, and the line with which an error ends it.
 
 0 is success. 1 means that a run ended early; the same command goes on where it was saved. 2 means that input was
-refused before the first step, and nothing was written but perhaps the description of the run in its folder. 128 + n
-means that signal n stopped the run, whose state is saved.
+refused before the first step, and nothing was written but perhaps the description of the run in its folder. 3 means
+that the devices' copies of the parameters became different in the middle of a run. 128 + n means that signal n stopped
+the run, whose state is saved.
 """
 
 import signal
@@ -23,11 +24,13 @@ def exit_code(command: Callable[[], int], *, failures: Mapping[type[Exception], 
 
     Args:
       command: returns 0, or ``exit_code_after`` a signal.
-      failures: errors that end a run early, with the line to print, in which ``{}`` is the error's message.
+      failures: errors that end a run early, with the line to print, in which ``{}`` is the error's message. An error
+        may have an ``exit_code`` of its own.
 
     Returns:
-      The command's code; 2 after a ConfigError; 1 after one of the failures.
+      The command's code; 2 after a ConfigError; 1, or its own code, after one of the failures.
     """
+    code = 1
     try:
         return command()
     except ConfigError as error:
@@ -38,6 +41,7 @@ def exit_code(command: Callable[[], int], *, failures: Mapping[type[Exception], 
             processes.claim_end()
         line = next(line for kind, line in failures.items() if isinstance(error, kind))
         print(line.format(error), file=sys.stderr)
+        code = getattr(error, "exit_code", 1)
     except jax.errors.JaxRuntimeError as error:
         if not processes.several():
             raise
@@ -51,8 +55,8 @@ def exit_code(command: Callable[[], int], *, failures: Mapping[type[Exception], 
         processes.claim_end()
         traceback.print_exc()
     if processes.several():
-        processes.abandon(1)
-    return 1
+        processes.abandon(code)
+    return code
 
 
 def exit_code_after(signal_name: str) -> int:

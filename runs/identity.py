@@ -12,8 +12,8 @@ from runs import files
 # These keys do not make another experiment. The folder of the data depends on the machine; where it decides the
 # examples, a resumed run compares their fingerprint. The treatment of numbers that are not finite changes nothing in a
 # run without any, and a run that stopped at one may go on with another. How many lanes compute at once depends on the
-# memory of the machine, and changes results by rounding alone.
-NOT_IDENTITY = ("data.dir", "on_nonfinite", "lanes_at_once")
+# memory of the machine, and changes results by rounding alone. How often replicas are compared changes no result.
+NOT_IDENTITY = ("data.dir", "on_nonfinite", "lanes_at_once", "check_replicas_every_steps")
 
 # Keys that configs of earlier releases lack, each with the value that stands for its absence: a config with these
 # values is the same experiment as one without the keys.

@@ -183,6 +183,7 @@ BROKEN = {
         "config.reducer.every_steps=2147483648: must be int"
     ),
     "--config.keep_checkpoints=0": "config.keep_checkpoints=0",
+    "--config.check_replicas_every_steps=0": "config.check_replicas_every_steps=0: must be int in [1, 2147483647]",
     "--config.accumulation.count=0": "config.accumulation.count=0: must be int in [1, inf)",
     "--config.loss_scaling.name=dynamic --config.loss_scaling.growth_factor=1": "in (1, inf)",
     "--config.loss_scaling.name=dynamic --config.loss_scaling.backoff_factor=1": "in (0, 1)",

@@ -12,8 +12,9 @@ import runs
 from data.examples import Dataset
 from data.feeds import Feeds, NumbersAlone
 from parallel import Layout, StepsInFlight, processes
-from runs.errors import refusing
+from runs.errors import ConfigError, refusing
 from training import checkpoints as state_checkpoints
+from training import own_parts, replicas
 from training.evaluate import make_evaluation
 from training.metric_logger import MetricLogger
 from training.nonfinite import NonfiniteError
@@ -129,6 +130,31 @@ class Run:
     def profile(self, plan: StepPlan, state: TrainState) -> contextlib.AbstractContextManager:
         """Returns a context for one call, in which the profiler traces it when it is time."""
         return self._profile.step(plan.first_step, num_steps=len(plan.waves), is_last=plan.is_last, state=state.step)
+
+    def check_replicas(self, plan: StepPlan, state: TrainState) -> None:
+        """Compares the devices' copies of the shared state, after the first call and as often as the config asks.
+
+        Raises:
+          ConfigError: if they differ after the first call of a run; nothing was recorded or saved.
+          PartedError: if they differ later.
+        """
+        config, is_first = self._setup.config, self._num_calls == 0
+        every = config.check_replicas_every_steps
+        is_time = every is not None and plan.last_step // every > (plan.first_step - 1) // every
+        if self._layout.num_devices == 1 or not (is_first or is_time):
+            return
+        leaf = replicas.first_difference(state, self._layout)
+        if leaf is None:
+            return
+        own = own_parts.names_in([config.reducer, config.communication])
+        whose = f"your reducer {own[0]!r} leaves" if own else "the step leaves"
+        line = (
+            f"config.reducer.name={config.reducer.name!r}: {whose} the shared state different on the devices, first in "
+            f"{leaf}, at step {plan.last_step}; what it returns must be the same on all workers, along all of axis_name"
+        )
+        if is_first and self.step == 0:
+            raise ConfigError(line)
+        raise replicas.PartedError(f"{line}; the same command goes on from the last checkpoint")
 
     def stop_requested(self, plan: StepPlan) -> str | None:
         """Returns the name of the signal that asked the run to stop after this call, or None.
