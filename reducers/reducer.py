@@ -1,8 +1,11 @@
 """A reducer: an optax transformation that carries the facts others need to know about it."""
 
 import contextlib
+import functools
+import inspect
+import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import optax
@@ -18,6 +21,10 @@ Combine: TypeAlias = optax.GradientTransformation | None
 # Whether a reducer is for gradients or updates, and how often it hands on an update; see ``Reducer``.
 Reduces = Literal["either", "gradients", "updates"]
 HandsOn = Literal["always", "sometimes", "never"]
+
+
+# What line searches, Polyak's step and others of optax ask for: a worker's own loss, and functions of it.
+OF_THE_LOSS = frozenset({"value", "grad", "value_fn", "grad_fn", "obj_fn"})
 
 
 class Reducer(optax.GradientTransformationExtraArgs):
@@ -211,7 +218,9 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
     does so most seldom, and reduces what the reducers do that say so.
 
     Raises:
-      ValueError: if one reducer is for gradients and another for updates.
+      ValueError: if one reducer is for gradients and another for updates; if a transformation beside a reducer needs
+        the loss, as ``optax.lbfgs`` needs ``value_fn``, or ``update`` is given it: each worker's own loss would part
+        the parameters of the workers. ``optax.chain`` takes an averaged one.
 
     >>> from reducers.mean import mean
     >>> chain(optax.clip(1.0), mean("worker")).takes_mask
@@ -220,11 +229,23 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
     links = [as_reducer(t, key=f"transformations[{i}]") for i, t in enumerate(transformations)]
     found = [t for t in transformations if isinstance(t, Reducer)]
     late = [r for r in found if r.needs_arrivals]
+    for i, transformation in enumerate(transformations if found else ()):
+        if name := _needs_of_loss(transformation, set()):
+            raise ValueError(f"transformations[{i}]: needs {name}, {_PARTS_WORKERS}")
+    init, update = optax.chain(*links)
+
+    def update_fn(updates, state, params=None, **extra_args):
+        given = sorted(name for name in OF_THE_LOSS & extra_args.keys() if extra_args[name] is not None)
+        if given and found:
+            raise ValueError(f"{given[0]}: is given to a chain with a reducer, {_PARTS_WORKERS}")
+        return update(updates, state, params, **extra_args)
+
     reduces = {r.reduces for r in found} - {"either"}
     if len(reduces) > 1:
         raise ValueError("transformations: one reduces gradients and another one updates")
     return Reducer(
-        *optax.chain(*links),
+        init,
+        update_fn,
         needs_arrivals=bool(late),
         takes_mask=bool(found) and all(reducer.takes_mask for reducer in found),
         homogeneous=all(link.homogeneous for link in links),
@@ -233,6 +254,36 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
         reduces=reduces.pop() if reduces else "either",
         hands_on=max((r.hands_on for r in found), key=typing.get_args(HandsOn).index, default="always"),
     )
+
+
+_PARTS_WORKERS = (
+    "and one that is each worker's own parts the parameters of the workers; average it over them, and use optax.chain "
+    "(docs/optax.md has an example)"
+)
+
+
+def _needs_of_loss(part: Any, seen: set[int]) -> str | None:
+    """Returns what a transformation, or one inside it, requires of the loss: wrappers of optax keep it in closures."""
+    if id(part) in seen:
+        return None
+    seen.add(id(part))
+    inside: Iterable[Any] = ()
+    if inspect.isfunction(part):
+        code, defaults = part.__code__, part.__kwdefaults__ or {}
+        names = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+        required = sorted(name for name in names if name not in defaults)
+        if code.co_argcount >= 2 and (needed := [name for name in reversed(required) if name in OF_THE_LOSS]):
+            return needed[0]
+        inside = [cell.cell_contents for cell in part.__closure__ or () if cell != types.CellType()]
+    elif inspect.ismethod(part):
+        inside = (part.__func__, *vars(part.__self__).values())
+    elif isinstance(part, functools.partial):
+        inside = (part.func, *part.args, *part.keywords.values())
+    elif isinstance(part, tuple | list):
+        inside = part
+    elif isinstance(part, Mapping):
+        inside = part.values()
+    return next((name for each in inside if (name := _needs_of_loss(each, seen))), None)
 
 
 class PlacedError(ValueError):

@@ -126,7 +126,55 @@ def apply_if_finite():
 
 ONE_NAN = {**GRADIENTS, "b": np.where(np.arange(8) == 5, np.nan, GRADIENTS["b"]).astype(np.float32)}
 
+
+def line_search():
+    """All workers take the steps of one that has the averaged loss, and are equal bit for bit."""
+    targets, weights = jnp.asarray(GRADIENTS["w"]) / 10, jnp.linspace(0.1, 3.0, 8)
+
+    def loss(x, target, weight):
+        return weight * jnp.sum((x - target) ** 4 + jnp.cos(x))
+
+    def steps(optimizer, own, averaged):
+        def one(carry, _):
+            x, state = carry
+            value, grad = jax.value_and_grad(averaged)(x)
+            updates, state = optimizer.update(jax.grad(own)(x), state, x, value=value, grad=grad, value_fn=averaged)
+            return (optax.apply_updates(x, updates), state), None
+
+        x = jnp.zeros(3)
+        return jax.lax.scan(one, (x, optimizer.init(x)), length=4)[0][0]
+
+    def alone(optimizer):
+        def whole(x):
+            return jnp.mean(jax.vmap(loss, in_axes=(None, 0, 0))(x, targets, weights))
+
+        return steps(optax.with_extra_args_support(optimizer), whole, whole)
+
+    def worker(target, weight, *, optimizer):
+        def own(x):
+            return loss(x, target, weight)
+
+        def averaged(x):
+            return jax.lax.pmean(own(jax.lax.pmean(x, WORKER)), WORKER)
+
+        return steps(optax.chain(reducers.mean(WORKER), optimizer), own, averaged)
+
+    searches = (
+        optax.lbfgs(),
+        optax.chain(sgd(), optax.scale_by_backtracking_linesearch(5, store_grad=True)),
+        optax.polyak_sgd(0.1),
+    )
+    for optimizer in searches:
+        mapped = jax.vmap(functools.partial(worker, optimizer=optimizer), axis_name=WORKER)
+        found = np.asarray(jax.jit(mapped)(targets, weights))
+        assert (found == found[0]).all() and found.any()
+        np.testing.assert_allclose(found[0], jax.jit(functools.partial(alone, optimizer))(), rtol=1e-3, atol=1e-4)
+
+
 ROWS = {
+    "lbfgs": line_search,
+    "scale_by_backtracking_linesearch": line_search,
+    "polyak_sgd": line_search,
     "chain": chain,
     "named_chain": named_chain,
     "partition": partition,
@@ -149,6 +197,51 @@ def test_the_table_has_these_rows():
     cells = re.findall(r"^\| (.*?) \|", PAGE.read_text(), re.MULTILINE)
     named = {name for cell in cells for name in re.findall(r"`optax\.(?:contrib\.)?(\w+)`", cell)}
     assert named == set(ROWS)
+
+
+# ---- what needs the loss -------------------------------------------------------------------------------------------
+
+NEED_THE_LOSS = {
+    "lbfgs": optax.lbfgs,
+    "zoom": lambda: optax.scale_by_zoom_linesearch(3),
+    "backtracking": lambda: optax.scale_by_backtracking_linesearch(3),
+    "polyak": optax.polyak_sgd,
+    "plateau": optax.contrib.reduce_on_plateau,
+    "momo": lambda: optax.contrib.momo(),
+    "chained": lambda: optax.chain(optax.clip(1.0), optax.chain(optax.lbfgs())),
+    "named": lambda: optax.named_chain(("search", optax.lbfgs())),
+    "masked": lambda: optax.masked(optax.lbfgs(), {"w": True, "b": True}),
+    "partition": lambda: optax.partition({"a": optax.lbfgs(), "b": optax.sgd(1.0)}, {"w": "a", "b": "b"}),
+    "multi_steps": lambda: optax.MultiSteps(optax.lbfgs(), 2).gradient_transformation(),
+    "apply_if_finite": lambda: optax.apply_if_finite(optax.lbfgs(), 2),
+    "reducer": lambda: reducers.apply_if_finite(optax.lbfgs(), WORKER, 3),
+}
+
+
+@pytest.mark.parametrize("make", NEED_THE_LOSS.values(), ids=NEED_THE_LOSS)
+def test_a_chain_with_a_reducer_refuses_what_needs_the_loss(make):
+    with pytest.raises(ValueError, match=r"^transformations\[1\]: needs value(_fn)?, .*average it over them"):
+        reducers.chain(reducers.mean(WORKER), make())
+
+
+@pytest.mark.parametrize("argument", ["value", "value_fn", "grad", "grad_fn", "obj_fn"])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        lambda: optax.contrib.sam(optax.sgd(1.0), optax.sgd(1.0), opaque_mode=True),
+        lambda: optax.inject_hyperparams(optax.polyak_sgd)(max_learning_rate=1.0),
+    ],
+    ids=["sam", "injected"],
+)
+def test_a_chain_with_a_reducer_refuses_to_be_given_the_loss(behind, argument):
+    chained = reducers.chain(reducers.mean(WORKER), behind())
+    with pytest.raises(ValueError, match=f"^{argument}: is given to a chain with a reducer"):
+        chained.update(PARAMS, chained.init(PARAMS), PARAMS, **{argument: 1.0})
+
+
+def test_a_chain_takes_all_that_needs_no_loss():
+    reducers.chain(reducers.mean(WORKER), optax.adamw(0.1), optax.inject_hyperparams(optax.sgd)(0.1), optax.clip(1.0))
+    reducers.chain(optax.sgd(1.0), optax.lbfgs())  # without a reducer no worker has another one beside it
 
 
 # ---- numbers that optax injects ----------------------------------------------------------------------------------
