@@ -36,6 +36,7 @@ from experiments.sweep import Sweep
 from launch.output import say
 from runs import CodeChange
 
+MAX_RUNS = 100_000  # of a sweep, whose points are made before the first one runs
 OUT, SWEEPS, VERIFIED = "out/experiments", "out/sweeps", "out/verify"
 
 
@@ -250,9 +251,13 @@ def _sweep_of(given: argparse.Namespace) -> Sweep:
     if "seed" in keys and given.seeds > 1:
         raise ValueError(f"seeds={given.seeds}: must be left out where the sweep sets seed")
     drawn = {key: str(law) for key, law in map(sweep.value_of, given.draw)}
+    grids = dict(sweep.values_of(text) for text in given.grid)
+    count = math.prod(map(len, grids.values())) * (given.draws if drawn else 1) * given.seeds
+    if count > MAX_RUNS:
+        raise ValueError(f"sweep: would have {count} runs; must be in [1, {MAX_RUNS}]")
     parts: list[Sequence[sweep.Point]] = []
-    if given.grid:
-        parts.append(sweep.grid(dict(sweep.values_of(text) for text in given.grid)))
+    if grids:
+        parts.append(sweep.grid(grids))
     if given.zip:
         parts.append(sweep.zipped(dict(sweep.values_of(text) for text in given.zip)))
     if drawn:

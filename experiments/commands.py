@@ -47,8 +47,9 @@ class Shard(NamedTuple):
         Shard(number=2, of=4)
         """
         index, _, count = text.partition("/")
-        if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
-            raise ValueError(f"shard={text!r}: must be i/n with 1 <= i <= n")
+        digits = index.isdecimal() and count.isdecimal() and len(text) <= MAX_SHARD
+        if not (digits and 1 <= int(index) <= int(count)):
+            raise ValueError(f"shard={text[:40]!r}: must be i/n with 1 <= i <= n")
         return cls(int(index), int(count))
 
     def own(self, runs: Sequence[Run]) -> list[Run]:
@@ -58,6 +59,7 @@ class Shard(NamedTuple):
 WHOLE = Shard(1, 1)
 Start = Literal["saved", "anew"]  # whether saved rows count as finished runs, or the folders of this machine alone
 THUMBNAIL_DPI = 40
+MAX_SHARD = 20  # characters of i/n
 
 
 def finish(

@@ -71,7 +71,7 @@ def save(figure: "Figure", path: Path, **options: Any) -> None:
       path: the file.
       **options: arguments of ``savefig``, such as dpi.
     """
-    with files.replacing(path) as file:
+    with files.replacing(path.resolve()) as file:  # a link stays one
         figure.savefig(file, format=path.suffix[1:] or "png", **options)
 
 

@@ -17,6 +17,7 @@ BARS: dict[str, dict[str, Any]] = {
 MARK: dict[str, Any] = {"marker": "|", "color": "#000000", "linestyle": "", "label": "applied"}
 INCHES = (4.6, 3.4)  # width and least height of a panel
 MAX_INCHES = 9.0  # greatest height, for any number of workers
+MAX_STEPS = 40  # characters of FIRST:LAST
 
 
 def of_runs(runs: Mapping[str, SavedRun], *, steps: str) -> "Figure":
@@ -30,8 +31,10 @@ def of_runs(runs: Mapping[str, SavedRun], *, steps: str) -> "Figure":
       ValueError: one line, if the range is not valid, or a run has no arrivals or no record of these steps.
     """
     first, colon, last = steps.partition(":")
-    if not (colon and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
-        raise ValueError(f"gantt={steps!r}: must be FIRST:LAST, such as 1:10")
+    if not (
+        len(steps) <= MAX_STEPS and colon and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)
+    ):
+        raise ValueError(f"gantt={steps[:MAX_STEPS]!r}: must be FIRST:LAST, such as 1:10")
     drawn = {}
     for label, (records, config, folder) in runs.items():
         try:

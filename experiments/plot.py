@@ -416,7 +416,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             drawn_curves = curves(found)
             runs = {label: curve.mean for label, curve in drawn_curves.items()}
             recorded = {key for records in runs.values() for r in records for key in r}
-            y = [q for q in DEFAULT_Y if q in recorded] if arguments.y is None else arguments.y.split(",")
+            y = (
+                [q for q in DEFAULT_Y if q in recorded]
+                if arguments.y is None
+                else [*dict.fromkeys(arguments.y.split(","))]
+            )
             deviations = {label: curve.deviation for label, curve in drawn_curves.items() if curve.deviation}
             drawing.save(draw(runs, x=arguments.x, y=y, deviations=deviations), out, dpi=200)
             said = f"{', '.join(y)} against {arguments.x} of {len(found)} run{'s' if len(found) > 1 else ''}"

@@ -106,7 +106,7 @@ def execute(
     waiting = results.unfinished(runs, root=root, saved=saved)
     active: list[_Job] = []
     failures: list[Failure] = []
-    free_cores = _divide_cores(jobs)
+    free_cores = _divide_cores(jobs, num_runs=len(runs))
     cache = {"JAX_COMPILATION_CACHE_DIR": str(root / "xla")}  # similar runs share programs
     environment = with_repository({**cache, **os.environ})
     total = sum(run.cost for run in folders)
@@ -237,11 +237,11 @@ def _holder(folder: Path) -> str:
     return ""
 
 
-def _divide_cores(jobs: int) -> list[frozenset[int]]:
+def _divide_cores(jobs: int, *, num_runs: int) -> list[frozenset[int]]:
     """Divides the cores of this process among the jobs; empty sets, which stand for all, if there are too few."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < jobs:
-        return [frozenset()] * jobs
+        return [frozenset()] * min(jobs, num_runs)
     return [frozenset(cores[i::jobs]) for i in range(jobs)]
 
 

@@ -1,11 +1,13 @@
 """Atomic writes, and strict JSON."""
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
 import math
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -34,6 +36,19 @@ def saving(what: object) -> Iterator[None]:
 def reason(error: BaseException) -> str:
     """Returns the first line of an error's message."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def opened(path: Path) -> IO[bytes]:
+    """Opens a file to read it; what is none, such as a pipe, would wait for a writer that never comes.
+
+    Raises:
+      OSError: if there is no such file, or it is of another kind.
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is not a file", str(path))
+    return file
 
 
 def sync(path: Path) -> None:

@@ -129,7 +129,8 @@ def fingerprint(config: Mapping[str, Any]) -> str:
 def read_object(workdir: str, path: Path, *, way_out: str) -> dict[str, Any] | None:
     """Returns the JSON object in one of the folder's own files, or None if the file does not exist."""
     try:
-        value = files.from_json(path.read_bytes())
+        with files.opened(path) as file:
+            value = files.from_json(file.read())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

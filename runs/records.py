@@ -185,7 +185,7 @@ def last(path: Path | str) -> dict[str, Any]:
       FileNotFoundError: if the file does not exist.
       ValueError: in one line, if the file has no record, or its last whole line is damaged.
     """
-    with open(path, "rb") as file:
+    with files.opened(Path(path)) as file:
         end, size, lines = file.seek(0, os.SEEK_END), TAIL_BYTES, [b""]
         while len(lines) < 3:
             start = max(0, end - size)
@@ -211,7 +211,7 @@ def _lines_until(path: Path, resume_step: int | None) -> Iterator[tuple[bytes, d
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yields each line, with its newline, and its record."""
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         for number, line in enumerate(file, start=1):  # splits at newlines alone
             try:
                 record = files.from_json(line)
@@ -238,7 +238,7 @@ class _Lost:
         self._ahead = iter(logged_steps)  # ascending; it is taken as far as the records go
         self._next = next(self._ahead, None)
         self._missing: dict[int, None] = {}
-        self._gaps: list[range] = []
+        self._gaps: list[tuple[int, int]] = []  # first and last step
 
     def found(self, record: Mapping[str, Any]) -> None:
         if record["kind"] == "train":
@@ -247,11 +247,18 @@ class _Lost:
                 self._next = next(self._ahead, None)
             self._missing.pop(record["step"], None)
         elif record["kind"] == "gap" and type(first := record.get("first_step")) is int:
-            self._gaps.append(range(first, record["step"] + 1))
+            self._gaps.append((first, record["step"]))
 
     def steps(self) -> list[int]:
         behind = [] if self._next is None else [self._next, *self._ahead]
-        return [step for step in (*self._missing, *behind) if not any(step in gap for gap in self._gaps)]
+        gaps, last = sorted(self._gaps, reverse=True), -1
+        found = []
+        for step in (*self._missing, *behind):  # ascending
+            while gaps and gaps[-1][0] <= step:
+                last = max(last, gaps.pop()[1])
+            if step > last:
+                found.append(step)
+        return found
 
 
 def _is_record(value: Any) -> bool:

@@ -437,7 +437,7 @@ def test_two_shards_that_are_merged_equal_one_run(tmp_path, capsys):
 
 def test_a_shard_must_be_one_of_them():
     assert [run.labels["seed"] for run in commands.Shard.parse("2/2").own(made_up(5))] == [1, 3]
-    for text in ("0/2", "3/2", "1", "a/b", "1/0"):
+    for text in ("0/2", "3/2", "1", "a/b", "1/0", f"1/{'9' * 5000}"):
         with pytest.raises(ValueError, match="must be i/n"):
             commands.Shard.parse(text)
 

@@ -1,12 +1,14 @@
 """The list of the runs below a folder, and how they are found."""
 
+import os
 import sys
 
 import pytest
 
 import runs as run_folders
 from experiments import __main__ as command_line
-from experiments import listing, saved_runs
+from experiments import listing, queue, saved_runs
+from experiments.experiment import Run
 from runs import progress
 from tests import saved
 
@@ -106,3 +108,13 @@ def test_names_cannot_control_the_terminal(tmp_path, capsys):
     progress.Progress(1, stream=sys.stderr).message(f"{tmp_path / HOSTILE}: going on")
     said = capsys.readouterr().err.removesuffix("\n").split("\n")
     assert len(said) == 3 and all(line.isprintable() for line in said), said
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "DONE", "lock", "queue.lock"])
+def test_a_pipe_in_a_folder_is_not_waited_for(name, tmp_path):
+    folder = saved.save(tmp_path / "a", config(), [saved.evaluated(20, accuracy=0.5)], state="begun")
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    assert "a " in listing.of_folder(tmp_path)
+    run = Run(labels={}, spec="configs/digits.py:smoke")
+    assert 0 <= queue.fraction_done(run, folder) <= 1

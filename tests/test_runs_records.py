@@ -345,3 +345,12 @@ def test_two_writers_that_are_both_in_the_middle(tmp_path):
         second.write(b"second")
     (tmp_path / "plain").touch()
     assert path.read_bytes() == b"first" and path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_many_gaps_are_looked_through_once(tmp_path):
+    """They are sorted, not asked one by one for each step that is missing; here that would be 10^9 questions."""
+    path, count = tmp_path / "metrics.jsonl", 3000
+    gaps = [{"kind": "gap", "first_step": 10**6 + step, "step": 10**6 + step} for step in range(count)]
+    path.write_text("".join(f"{json.dumps(gap)}\n" for gap in [*gaps, {"kind": "gap", "first_step": 5, "step": 9}]))
+    with Records(path, resume_step=10**7, logged_steps=range(1, 10**5 * 3)) as records:
+        assert records.lost_steps[:5] == [1, 2, 3, 4, 10] and len(records.lost_steps) == 3 * 10**5 - 6

@@ -476,3 +476,21 @@ def test_a_sweep_of_training_runs(tmp_path, capsys):
     assert capsys.readouterr().out == first
     for folder in folder_of(tmp_path).glob("*/DONE"):
         assert results.state_of(folder.parent) == "finished"
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        [f"--grid={key}={','.join(map(str, range(1, 100)))}" for key in ("num_workers", "seed", "log_every_steps")],
+        ["--draw=num_workers=choice(2,4)", "--draws=1000000000"],
+        ["--grid=num_workers=2", "--seeds=1000000000"],
+    ],
+)
+def test_a_sweep_of_more_runs_than_anybody_waits_for_is_refused_before_its_points_are_made(many, tmp_path, capsys):
+    assert command_line.main(["sweep", f"--config={DIGITS}", *many, f"--out={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "runs; must be in [1, 100000]" in said and not list(tmp_path.iterdir())
+
+
+def test_more_jobs_than_runs_take_no_memory(tmp_path):
+    assert queue.execute([], root=tmp_path, command=queue.train_command, jobs=10**12) == []
