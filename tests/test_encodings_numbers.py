@@ -183,7 +183,7 @@ def test_numbers_of_every_scale_are_sent(encoding, tolerance):
     assert (abs(found.mean(1, keepdims=True) - wide) <= (allowed * abs(wide))).all(), found[:, 0] / values
 
 
-@pytest.mark.parametrize("scale", [1e-35, 1e-25, 1.0, 1e25, 1e37])
+@pytest.mark.parametrize("scale", [1e-35, 1e25, 1e37])
 def test_the_error_of_an_encoding_knows_no_scale(scale):
     gradients = np.float32(scale) * normal(1, 4, 50)
     _, measured, _ = measured_updates(encoded(sign(min_elements=1, exchange="gather")), gradients)
