@@ -13,8 +13,8 @@ from reducers.clock import first_of_round, of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
 from reducers.combine import combiner_of, while_waiting
 from reducers.communication import overflowed
+from reducers.dtypes import as_real, wide_dtype
 from reducers.dynamic_scale import all_finite
-from reducers.gram.scales import wide_dtype
 from reducers.mean import mean
 from reducers.options import check_options
 from reducers.record import counts
@@ -188,6 +188,7 @@ def adaptive_batch(
         homogeneous=False,  # a sum has the scales of all its steps
         reduces="gradients",
         hands_on="sometimes",
+        numbers="inexact",
     )
 
 
@@ -200,6 +201,7 @@ def noise_of(gradients: Any, average: Any, *, counted: jax.Array | None, axes: t
       counted: [] bool, whether this worker is; None counts all.
       axes: the worker axes, outer first.
     """
+    gradients, average = (jax.tree.map(as_real, tree) for tree in (gradients, average))
     centred = jax.tree.map(lambda g, m: (g - m).astype(jnp.float32), gradients, average)
     squared, along = optax.tree.norm(centred, squared=True), optax.tree.vdot(centred, average)
     own = jnp.stack([squared, along**2, jnp.ones(())])

@@ -49,4 +49,5 @@ def own_params(params: Any, state: Any) -> Any:
     found = apart(state)
     if found is None or found.drift is None:
         return params
-    return jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, found.drift)
+    moved = lambda p, u: p if u is None else (p + u).astype(p.dtype)  # noqa: E731 - integers have no drift
+    return jax.tree.map(moved, params, found.drift)

@@ -8,6 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.arrivals.order import Arrived
+from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.combine import combiner_of
 from reducers.record import Waited, nobody_yet
@@ -67,15 +68,6 @@ def over_arrived(
     return combiner.like(
         init_fn, update_fn, axis_name=axes, needs_arrivals=True, takes_mask=False, num_counted=num_required
     )
-
-
-def check_seconds(arrival_seconds: jax.Array, *, axis_name: AxisName) -> jax.Array:
-    """Returns the seconds, [W] or [C, W]; raises ValueError if they are of another number of workers."""
-    arrival_seconds = jnp.asarray(arrival_seconds)
-    if arrival_seconds.shape[-1:] != (num_workers(axis_name),):
-        shape = list(arrival_seconds.shape)
-        raise ValueError(f"arrival_seconds: of shape {shape}, must be of num_workers={num_workers(axis_name)}")
-    return arrival_seconds
 
 
 def waited_for(arrived: Arrived, *, axis_name: AxisName) -> Waited:

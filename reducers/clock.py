@@ -4,9 +4,41 @@ All clocks are in seconds since the time that the run has reached: the latest of
 left out. So they stay small, however long the run is.
 """
 
+from typing import Any
+
 import jax
+import numpy as np
 from jax import lax
 from jax import numpy as jnp
+
+from reducers.collectives import AxisName, num_workers
+from reducers.dtypes import wide
+from reducers.options import in_one_line
+
+
+def check_seconds(arrival_seconds: Any, *, axis_name: AxisName, of_batches: bool = False) -> jax.Array:
+    """Returns the seconds of all workers, [W] in float32 at least.
+
+    Args:
+      arrival_seconds: real numbers from 0 on; inf of a worker that never arrives.
+      axis_name: the worker axis, or a tuple of axes, outer first.
+      of_batches: whether they may be of several batches of each worker, [C, W].
+
+    Raises:
+      ValueError: for another number of workers, and for what is no such number, where its value is known.
+
+    >>> jax.vmap(lambda x: check_seconds([1, 2], axis_name="worker"), axis_name="worker")(jnp.zeros(2))[0]
+    Array([1., 2.], dtype=float32)
+    """
+    count, seconds = num_workers(axis_name), jnp.asarray(arrival_seconds)
+    if seconds.shape[-1:] != (count,) or seconds.ndim > 1 + of_batches:
+        raise ValueError(f"arrival_seconds: of shape {list(seconds.shape)}, must be of num_workers={count}")
+    given = f"arrival_seconds={in_one_line(arrival_seconds)}"
+    if not jnp.issubdtype(seconds.dtype, jnp.integer) and not jnp.issubdtype(seconds.dtype, jnp.floating):
+        raise ValueError(f"{given}: must be seconds, not {seconds.dtype}")
+    if not isinstance(seconds, jax.core.Tracer) and not (np.asarray(seconds) >= 0).all():
+        raise ValueError(f"{given}: must be seconds from 0 on")
+    return wide(seconds)
 
 
 def own_seconds(arrival_seconds: jax.Array | None, axes: tuple[str, ...]) -> jax.Array:
@@ -18,7 +50,7 @@ def own_seconds(arrival_seconds: jax.Array | None, axes: tuple[str, ...]) -> jax
     """
     if arrival_seconds is None:
         return jnp.zeros((), jnp.float32)
-    return jnp.asarray(arrival_seconds, jnp.float32)[lax.axis_index(axes)]
+    return check_seconds(arrival_seconds, axis_name=axes).astype(jnp.float32)[lax.axis_index(axes)]
 
 
 def latest(clock: jax.Array, axes: tuple[str, ...], *, given: bool) -> jax.Array:

@@ -8,10 +8,10 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, axes_of
+from reducers.dtypes import wide_dtype
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
 from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
 from reducers.gram.reducer import unscaled
-from reducers.gram.scales import wide_dtype
 from reducers.options import check_options
 from reducers.record import keep_if
 from reducers.reducer import Reducer, as_inner, as_reducer
@@ -115,7 +115,9 @@ def in_half_precision(
         state = state_of(rule.update(state.scale._replace(value=scale), is_finite), is_finite, inner)
         return jax.tree.map(restore, reduced, updates), state
 
-    return reducer.like(init_fn, update_fn, axis_name=axes, homogeneous=False)  # what overflows is zero
+    return reducer.like(
+        init_fn, update_fn, axis_name=axes, homogeneous=False, numbers="floating"
+    )  # what overflows is zero
 
 
 def can_overflow(state: Any) -> bool:

@@ -16,6 +16,7 @@ from reducers.collectives import (
     to_slices,
     too_small,
 )
+from reducers.dtypes import wide
 
 
 def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, contributes: jax.Array | None) -> Any:
@@ -42,7 +43,7 @@ def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, con
         trimmed = jnp.minimum(trimmed, (count - 1) // 2)
 
     def of_rows(rows: jax.Array) -> jax.Array:  # (W, m) -> (m,)
-        ordered = backend.sort_rows(rows.astype(jnp.promote_types(rows.dtype, jnp.float32)))
+        ordered = backend.sort_rows(wide(rows))
         kept = [jnp.where((trimmed <= i) & (i < count - trimmed), row, 0) for i, row in enumerate(ordered)]
         left = count - 2 * trimmed
         mean = sum(kept[1:], kept[0]) / left

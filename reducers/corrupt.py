@@ -84,4 +84,5 @@ def corrupt(
         result, inner = combiner.update(jax.tree.unflatten(treedef, given), state.combine, params, **extra_args)
         return result, CorruptState(state.num_updates + 1, inner)
 
-    return combiner.like(init_fn, update_fn, axis_name=axes, homogeneous=combiner.homogeneous and how != "garbage")
+    is_homogeneous = combiner.homogeneous and how != "garbage"
+    return combiner.like(init_fn, update_fn, axis_name=axes, homogeneous=is_homogeneous, numbers="inexact")

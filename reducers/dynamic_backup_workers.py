@@ -8,8 +8,10 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.arrivals.order import first_arrivals
-from reducers.arrived import check_seconds, waited_for
+from reducers.arrived import waited_for
+from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, num_workers
+from reducers.dtypes import as_real, wide
 from reducers.mean import mean
 from reducers.options import check_options, check_static
 from reducers.record import Waited, nobody_yet
@@ -137,7 +139,7 @@ def dynamic_backup_workers(
         return min_required if known and step >= warmup_steps else num_workers
 
     # Not homogeneous: the estimates are in the gradients' own units.
-    return Reducer(init_fn, update_fn, axis_name=axes, needs_arrivals=True, awaits=awaits)
+    return Reducer(init_fn, update_fn, axis_name=axes, needs_arrivals=True, awaits=awaits, numbers="inexact")
 
 
 def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required: int) -> jax.Array:
@@ -183,5 +185,5 @@ def _blend(old, new, *, weight):
 
 def _square(tree) -> jax.Array:
     """Returns the squared norm, accumulated in float32 at least."""
-    leaves = [leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in jax.tree.leaves(tree)]
+    leaves = [as_real(wide(leaf)) for leaf in jax.tree.leaves(tree)]
     return jnp.asarray(sum(jnp.sum(leaf * leaf) for leaf in leaves), jnp.float32)

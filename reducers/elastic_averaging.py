@@ -114,4 +114,4 @@ def elastic_averaging(
         metrics = {"communications": due.astype(jnp.float32), "step_seconds": reached}
         return moved, ElasticAveragingState(state.num_updates + 1, Apart(due, drift), clock - reached, metrics)
 
-    return Reducer(init_fn, update_fn, axis_name=axes, reduces="updates", hands_on="sometimes")
+    return Reducer(init_fn, update_fn, axis_name=axes, reduces="updates", hands_on="sometimes", numbers="inexact")

@@ -105,7 +105,9 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
         state = GossipState(state.num_updates + 1, Apart(jnp.zeros((), bool), drift), clock - reached, metrics)
         return jax.tree.map(lambda d: jnp.zeros(d.shape, d.dtype), updates), state
 
-    return Reducer(init_fn, update_fn, axis_name=axes, homogeneous=True, reduces="updates", hands_on="never")
+    return Reducer(
+        init_fn, update_fn, axis_name=axes, homogeneous=True, reduces="updates", hands_on="never", numbers="inexact"
+    )
 
 
 def distances(topology: Topology, num_workers: int) -> list[list[int]]:

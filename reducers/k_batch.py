@@ -6,7 +6,8 @@ import jax
 from jax import numpy as jnp
 
 from reducers.arrivals.order import k_batch_arrivals
-from reducers.arrived import check_seconds, waited_for
+from reducers.arrived import waited_for
+from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, sum_workers
 from reducers.options import check_options
 from reducers.record import Waited, nobody_yet
@@ -62,7 +63,7 @@ def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> 
 
     def update_fn(updates, state, params=None, *, arrival_seconds, **extra_args):
         del state, params, extra_args
-        seconds = jnp.atleast_2d(check_seconds(arrival_seconds, axis_name=axes))
+        seconds = jnp.atleast_2d(check_seconds(arrival_seconds, axis_name=axes, of_batches=True))
         waited = waited_for(k_batch_arrivals(seconds, num_batches), axis_name=axes)
         count = waited.contributes
 
@@ -71,4 +72,12 @@ def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> 
         return jax.tree.map(lambda total: (total / num_batches).astype(total.dtype), totals), KBatchState(waited)
 
     counted = None if isinstance(num_batches, jax.Array) else num_batches
-    return Reducer(init_fn, update_fn, axis_name=axes, needs_arrivals=True, homogeneous=True, num_counted=counted)
+    return Reducer(
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        needs_arrivals=True,
+        homogeneous=True,
+        num_counted=counted,
+        numbers="inexact",
+    )

@@ -170,6 +170,7 @@ def local_sgd(
         homogeneous=False,  # progress has the scales of all its steps
         reduces="updates",
         hands_on="sometimes",
+        numbers="inexact",
     )
 
 

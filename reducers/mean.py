@@ -1,10 +1,14 @@
 """The mean over workers: plain synchronous SGD."""
 
+from typing import Any
+
 import jax
 import optax
+from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, axes_of, num_workers, sum_workers
+from reducers.dtypes import common_dtype, wide, wide_dtype
 from reducers.reducer import Reducer
 
 
@@ -17,9 +21,10 @@ def mean(axis_name: AxisName) -> Reducer:
       axis_name: the worker axis, or a tuple of axes, outer first.
 
     Returns:
-      A stateless reducer. Dtypes are kept, and sums over devices are accumulated in them; the mean of integers is
-      rounded toward zero. Its update takes ``contributes``, optional: a bool of each worker, whether it is counted; the
-      mean is over the workers that are, and 0 where none is. The values of the others, even NaN, change nothing.
+      A stateless reducer. Dtypes are kept, and sums over devices are accumulated in them; the mean of integers, which
+      are added up in 32 bits at least, is rounded toward zero. Its update takes ``contributes``, optional: a bool of
+      each worker, whether it is counted; the mean is over the workers that are, and 0 where none is. The values of the
+      others, even NaN, change nothing.
 
     >>> reducer = mean("worker")
     >>> jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name="worker")(jnp.array([1.0, 3.0]))
@@ -32,15 +37,36 @@ def mean(axis_name: AxisName) -> Reducer:
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
-        totals = sum_workers(updates, axes, where=contributes)
-        if contributes is None:
-            return jax.tree.map(lambda total: (total / num_workers(axes)).astype(total.dtype), totals), state
-        count = sum_workers(jnp.asarray(contributes, jnp.float32), axes)
+        totals = sum_workers(jax.tree.map(_without_overflow, updates), axes, where=contributes)
+        count: Any = num_workers(axes)
+        if contributes is not None:
+            count = sum_workers(jnp.asarray(contributes, jnp.float32), axes)
+        return jax.tree.map(lambda g, total: _share(total, count).astype(jnp.result_type(g)), updates, totals), state
 
-        def average(total):
-            wide = total.astype(jnp.promote_types(total.dtype, jnp.float32))
-            return (wide / jnp.maximum(count, 1)).astype(total.dtype)
+    return Reducer(
+        optax.init_empty_state,
+        update_fn,
+        axis_name=axes,
+        takes_mask=True,
+        homogeneous=True,
+        is_mean=True,
+        numbers="number",
+    )
 
-        return jax.tree.map(average, totals), state
 
-    return Reducer(optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True, is_mean=True)
+def _without_overflow(g: Any) -> Any:
+    """Returns integers of few bits as such of 32, in which the sum over all workers has room."""
+    g = jnp.asarray(g)
+    return g.astype(common_dtype(g.dtype, jnp.int32)) if jnp.issubdtype(g.dtype, jnp.integer) else g
+
+
+def _share(total: jax.Array, count: Any) -> jax.Array:
+    """Returns the total over a count, a Python int or [] float32; in float32 at least, of integers toward zero."""
+    count = count if isinstance(count, int) else jnp.maximum(count, 1)
+    if jnp.issubdtype(total.dtype, jnp.integer):
+        return lax.div(total, jnp.full_like(total, count))
+    if isinstance(count, int):
+        return total / count
+    if jnp.iscomplexobj(total):
+        return lax.complex(total.real / count, total.imag / count)
+    return wide(total) / count.astype(wide_dtype(total))

@@ -10,6 +10,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 import optax
 
+from reducers.arguments import Numbers, around_float0, check_leaves, check_mask, with_gradient
 from reducers.collectives import AxisName, axes_of, check_one_per_worker, num_workers
 from reducers.options import in_one_line
 from reducers.registry import Block, Registry, name_of
@@ -37,8 +38,8 @@ class Reducer(optax.GradientTransformationExtraArgs):
       init: ``params -> state``, of one worker.
       update: ``(updates, state, params, **extra_args) -> (updates, state)``, called where the worker axis is bound.
       axis_name: the worker axis, or a tuple of axes, outer first. With it each call of ``update`` is checked: the axes
-        are bound, there is one update per worker, and ``arrival_seconds`` are given if they are needed. A wrapper can
-        leave this to the reducer inside it.
+        are bound, there is one update per worker, its leaves are such ``numbers``, ``contributes`` is a bool, and
+        ``arrival_seconds`` are given if they are needed. A wrapper can leave this to the reducer inside it.
       needs_arrivals: whether ``update`` requires ``arrival_seconds`` [W], the same on all workers.
       takes_mask: whether ``update`` accepts ``contributes``, a bool of each worker; workers without it are left out,
         whatever their values.
@@ -53,6 +54,8 @@ class Reducer(optax.GradientTransformationExtraArgs):
         sense; "either" for all other reducers.
       hands_on: "always", if each update hands on what it reduces; or "sometimes" or "never", if workers stand apart
         from the shared parameters: the state then has a record ``reducers.Apart``, and nothing can wrap the reducer.
+      numbers: which leaves it takes: "floating", real numbers; "inexact", complex ones, too; "number", also integers;
+        or "any", unchecked. Unless it is "any", gradients of integers, of the dtype float0, are handed on as they are.
 
     >>> reducer = Reducer(optax.init_empty_state, lambda g, s, p=None, **extra: (g, s), homogeneous=True)
     >>> reducer.homogeneous, reducer.needs_arrivals, isinstance(reducer, optax.GradientTransformationExtraArgs)
@@ -68,6 +71,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
     is_mean: bool
     reduces: Reduces
     hands_on: HandsOn
+    numbers: Numbers
 
     def __new__(
         cls,
@@ -83,10 +87,14 @@ class Reducer(optax.GradientTransformationExtraArgs):
         is_mean: bool = False,
         reduces: Reduces = "either",
         hands_on: HandsOn = "always",
+        numbers: Numbers = "any",
     ) -> "Reducer":
         """Returns a transformation with these facts as attributes."""
         axes = None if axis_name is None else axes_of(axis_name)
-        self = super().__new__(cls, init, _checked(update, axes, needs_arrivals=needs_arrivals) if axes else update)
+        if axes:
+            init = _of_leaves(init, numbers)
+            update = _checked(update, axes, needs_arrivals=needs_arrivals, numbers=numbers)
+        self = super().__new__(cls, init, update)
         self.axis_name = axes
         self.needs_arrivals = needs_arrivals
         self.takes_mask = takes_mask
@@ -96,6 +104,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
         self.is_mean = is_mean
         self.reduces = reduces
         self.hands_on = hands_on
+        self.numbers = numbers
         return self
 
     def fewest_arrivals(self, *, step: int, num_workers: int) -> int:
@@ -133,12 +142,27 @@ class Reducer(optax.GradientTransformationExtraArgs):
     __replace__ = _replace  # what ``copy.replace`` calls
 
 
-def _checked(update: Callable[..., Any], axes: tuple[str, ...], *, needs_arrivals: bool) -> Callable[..., Any]:
+def _of_leaves(init: Callable[..., Any], numbers: Numbers) -> Callable[..., Any]:
+    """Returns an init function that refuses parameters whose gradients ``update`` would."""
+
+    def init_fn(params):
+        differentiated = with_gradient(params)
+        check_leaves(differentiated, numbers, key="params")
+        return init(params if numbers == "number" else differentiated)
+
+    return init if numbers == "any" else init_fn
+
+
+def _checked(
+    update: Callable[..., Any], axes: tuple[str, ...], *, needs_arrivals: bool, numbers: Numbers
+) -> Callable[..., Any]:
     """Returns an update function that refuses, in one line each, the calls that cannot be meant."""
 
     def update_fn(updates, state, params=None, **extra_args):
         num_workers(axes)  # raises where an axis is not bound
+        check_leaves(updates, numbers, key="updates")
         check_one_per_worker(updates, axes)
+        check_mask(extra_args.get("contributes"))
         if needs_arrivals and extra_args.get("arrival_seconds") is None:
             raise TypeError(
                 "arrival_seconds: missing; update, also of a chain around this reducer, takes arrival_seconds=..., the "
@@ -146,7 +170,7 @@ def _checked(update: Callable[..., Any], axes: tuple[str, ...], *, needs_arrival
             )
         return update(updates, state, params, **extra_args)
 
-    return update_fn
+    return update_fn if numbers == "any" else around_float0(update_fn)
 
 
 def as_reducer(transformation: optax.GradientTransformation, *, key: str = "transformation") -> Reducer:
@@ -215,7 +239,7 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
     The chain needs arrival times if one of its reducers does, and waits for as many workers as the one that waits for
     most; it takes a mask if all of its reducers do, and there is one; it is homogeneous if every transformation is
     known to be; it counts as many workers as the reducer that counts fewest; it hands on as seldom as the reducer that
-    does so most seldom, and reduces what the reducers do that say so.
+    does so most seldom, reduces what the reducers do that say so, and takes the leaves that all of them take.
 
     Raises:
       ValueError: if one reducer is for gradients and another for updates; if a transformation beside a reducer needs
@@ -253,6 +277,7 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
         awaits=(lambda step, n: max(r.fewest_arrivals(step=step, num_workers=n) for r in late)) if late else None,
         reduces=reduces.pop() if reduces else "either",
         hands_on=max((r.hands_on for r in found), key=typing.get_args(HandsOn).index, default="always"),
+        numbers=max((r.numbers for r in found), key=typing.get_args(Numbers).index, default="any"),
     )
 
 

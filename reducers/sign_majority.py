@@ -45,4 +45,4 @@ def sign_majority(axis_name: AxisName) -> Reducer:
         counts = sum_workers(jax.tree.map(vote, updates), axes, where=contributes)
         return jax.tree.map(lambda count, g: jnp.sign(count).astype(g.dtype), counts, updates), state
 
-    return Reducer(optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True)
+    return Reducer(optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, numbers="floating")

@@ -120,7 +120,7 @@ def stale(
         return late, StaleState(combined, state.num_updates + 1, ring, state.overflowed, metrics)
 
     # Not homogeneous: where c changes from update to update, an old gradient has the c of its own update.
-    return combiner.like(init_fn, update_fn, axis_name=axes, homogeneous=False)
+    return combiner.like(init_fn, update_fn, axis_name=axes, homogeneous=False, numbers="inexact")
 
 
 def delay_flag(state: Any, overflowed: Any) -> tuple[Any, Any]:

@@ -15,8 +15,9 @@ def sum(axis_name: AxisName) -> Reducer:  # noqa: A001 - the field's name for it
       axis_name: the worker axis, or a tuple of axes, outer first.
 
     Returns:
-      A stateless reducer; dtypes are kept, and sums over devices are accumulated in them. Its update takes
-      ``contributes``, optional: a bool of each worker, whether it is counted; the sum over fewer workers is smaller.
+      A stateless reducer; dtypes are kept, and sums over devices are accumulated in them: those of integers wrap
+      around. Its update takes ``contributes``, optional: a bool of each worker, whether it is counted; the sum over
+      fewer workers is smaller.
 
     >>> import jax, jax.numpy as jnp
     >>> reducer = sum("worker")
@@ -33,4 +34,6 @@ def sum(axis_name: AxisName) -> Reducer:  # noqa: A001 - the field's name for it
         del params, extra_args
         return sum_workers(updates, axes, where=contributes), state
 
-    return Reducer(optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True)
+    return Reducer(
+        optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True, numbers="number"
+    )

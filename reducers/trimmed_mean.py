@@ -50,4 +50,6 @@ def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"]
             raise ValueError(f"num_trimmed={num_trimmed}: at both ends, leaves none of {num_workers(axes)} workers")
         return mean_of_middle(updates, axes, num_trimmed=num_trimmed, contributes=contributes), state
 
-    return Reducer(optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True)
+    return Reducer(
+        optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True, numbers="floating"
+    )

@@ -21,12 +21,13 @@ class Case:
       kwargs: options of the reducer.
       consensus: R(g, ..., g) = g.
       permutation_invariant: R(permuted g) = R(g).
-      homogeneous: R(c g) = c R(g), the fact of that name. So are the next five facts of ``Reducer``.
+      homogeneous: R(c g) = c R(g), the fact of that name. So are the next six facts of ``Reducer``.
       needs_arrivals: its update requires ``arrival_seconds``.
       takes_mask: its update accepts ``contributes``.
       num_counted: how many workers' batches each update counts, where the rule fixes it.
       reduces: gradients, updates, or either.
       hands_on: whether each update hands on what it reduces.
+      numbers: which leaves it takes.
       min_workers: with fewer workers it must refuse.
       resists: how many of 8 workers may send anything.
       stays: whether a result [m] is where the rule promises it to be, given the gradients of all other workers.
@@ -47,6 +48,7 @@ class Case:
     num_counted: int | None = None
     reduces: str = "either"
     hands_on: str = "always"
+    numbers: str = "inexact"
     min_workers: int = 1
     resists: int = 0
     stays: Callable[[np.ndarray, np.ndarray], bool] | None = None
@@ -232,13 +234,22 @@ CASES = (
         needs_arrivals=True,
         num_counted=3,
         min_workers=3,
+        numbers="number",
     ),
-    Case("coordinate_median", lambda g: np.median(g, axis=0), takes_mask=True, resists=3, stays=between),
+    Case(
+        "coordinate_median",
+        lambda g: np.median(g, axis=0),
+        takes_mask=True,
+        resists=3,
+        stays=between,
+        numbers="floating",
+    ),
     Case(
         "deadline",
         lambda g: g[SECONDS[: len(g)] <= 2.5].mean(0),
         kwargs={"deadline_seconds": 2.5},
         needs_arrivals=True,
+        numbers="number",
     ),
     Case(
         "dynamic_backup_workers",
@@ -294,8 +305,9 @@ CASES = (
         kwargs={"num_required": 3, "grace_seconds": 1.0},
         needs_arrivals=True,
         min_workers=3,
+        numbers="number",
     ),
-    Case("mean", lambda g: g.mean(0), takes_mask=True),
+    Case("mean", lambda g: g.mean(0), takes_mask=True, numbers="number"),
     Case(
         "sign_majority",
         lambda g: np.sign(np.sign(g).sum(0)),
@@ -304,6 +316,7 @@ CASES = (
         takes_mask=True,
         resists=3,
         stays=outvoted,
+        numbers="floating",
     ),
     Case(
         "stale",
@@ -313,7 +326,7 @@ CASES = (
         homogeneous=False,
         takes_mask=True,
     ),
-    Case("sum", lambda g: g.sum(0), consensus=False, takes_mask=True),
+    Case("sum", lambda g: g.sum(0), consensus=False, takes_mask=True, numbers="number"),
     Case(
         "trimmed_mean",
         lambda g: np.sort(g, axis=0)[1:-1].mean(0),
@@ -321,8 +334,9 @@ CASES = (
         min_workers=3,
         resists=1,
         stays=between,
+        numbers="floating",
     ),
-    Case("trimmed_mean", lambda g: g.mean(0), kwargs={"num_trimmed": 0}, takes_mask=True),
+    Case("trimmed_mean", lambda g: g.mean(0), kwargs={"num_trimmed": 0}, takes_mask=True, numbers="floating"),
 )
 
 FIRST = {case.name: case for case in reversed(CASES)}  # of each reducer its first row

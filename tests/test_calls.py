@@ -77,6 +77,66 @@ def test_forgotten_arrival_seconds(name):
             assert "arrival_seconds: missing" in refusal_of(TypeError, lambda call=call: call(jnp.ones(8)))
 
 
+# Reducers inside others; each makes one over the workers.
+AROUND = {
+    "apply_if_finite": lambda: reducers.apply_if_finite(reducers.mean(WORKER), WORKER, 1),
+    "chain": lambda: reducers.chain(optax.clip(1.0), reducers.sum(WORKER)),
+    "half": lambda: reducers.in_half_precision(reducers.mean(WORKER), axis_name=WORKER),
+    "encoded": lambda: reducers.encoded(reducers.krum(WORKER), reducers.encodings.sign(), axis_name=WORKER),
+    "optax": lambda: optax.chain(reducers.mean(WORKER), optax.sgd(1.0)),
+    "own_rule": lambda: reducers.from_gram(WORKER, lambda products, state: (products.scales, state)),
+    "stale": lambda: reducers.stale(WORKER, delay_steps=1, combine=reducers.adasum(WORKER)),
+}
+MADE = {name: (lambda case=case: maker(case)(axis_name=WORKER)) for name, case in FIRST.items()} | AROUND
+NO_MASK = [10, 0, 1.0, np.int32(1), jnp.float32(1), jnp.ones(8), np.ones(8, bool), np.ones(1, bool), [True], "yes"]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_numbers_in_the_place_of_a_mask(name):
+    shared = FIRST[name].shared if name in FIRST else {}
+    for wrong in NO_MASK:
+        call = update(MADE[name](), lift=vmapped, contributes=wrong, **shared)
+        line = refusal_of(ValueError, lambda call=call: call(np.ones((8, 3), np.float32)))
+        assert "contributes=" in line and "must be a bool of this worker" in line
+
+
+def test_a_weight_of_each_worker_is_no_mask_and_a_bool_is_whatever_it_is_made_of():
+    gradients = jnp.array([1.0, 3.0, 5.0])
+    mean = lambda g, mask: reducers.mean(WORKER).update(g, (), contributes=mask)[0]  # noqa: E731
+    line = refusal_of(ValueError, lambda: jax.jit(vmapped(mean))(gradients, jnp.array([10, 10, 20])))
+    assert "contributes=" in line and "int32" in line
+    for mask in (None, True, np.True_, np.array(True), jnp.array(True)):
+        np.testing.assert_allclose(vmapped(lambda g, mask=mask: mean(g, mask))(gradients), 3)
+    np.testing.assert_allclose(vmapped(mean)(gradients, np.array([True, False, True])), 3)
+
+
+TIMED = [*(name for name, case in FIRST.items() if case.needs_arrivals), "gossip", "local_sgd", "elastic_averaging"]
+TIMES = [
+    (np.arange(7.0), "of shape [7], must be of num_workers=8"),
+    (np.arange(9), "of shape [9]"),
+    (1.0, "of shape []"),
+    (np.ones((2, 2, 8)), "of shape [2, 2, 8]"),
+    (-np.arange(8.0), "must be seconds from 0 on"),
+    (np.full(8, np.nan), "must be seconds from 0 on"),
+    (np.ones(8, bool), "must be seconds, not bool"),
+    (np.ones(8, complex), "must be seconds, not complex64"),
+]
+
+
+@pytest.mark.parametrize("name", [*TIMED, "adaptive_batch"])
+def test_arrival_seconds_that_are_none(name):
+    for wrong, told in TIMES:
+        call = update(MADE[name](), lift=vmapped, arrival_seconds=wrong)
+        line = refusal_of(ValueError, lambda call=call: call(np.ones((8, 3), np.float32)))
+        assert line.startswith("arrival_seconds") and told in line
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_whole_seconds_and_those_of_a_worker_that_never_arrives(name):
+    for right in (list(range(8)), np.arange(8, dtype=np.uint8), np.array([np.inf, *range(7)])):
+        jax.eval_shape(update(MADE[name](), lift=vmapped, arrival_seconds=right), np.ones((8, 3), np.float32))
+
+
 # ---- options -----------------------------------------------------------------------------------------------------
 
 WRONG = [

@@ -19,13 +19,19 @@ from tests.cases import CASES, Case
 
 WORKER = "worker"
 NAMES = ["-".join((case.name, *map(str, case.kwargs.values()))) for case in CASES]
+SLOW = pytest.mark.slow
 every_case = pytest.mark.parametrize("case", CASES, ids=NAMES)
 
 
 def tree_of(num_workers: int, *, dtype=np.float32, scale: float = 1.0, seed: int = 0):
     """Gradients of all workers: a nested tree with a scalar, small and large leaves and an empty one."""
     rng = np.random.default_rng(seed)
-    draw = lambda *shape: (scale * rng.standard_normal((num_workers, *shape))).astype(dtype)  # noqa: E731
+
+    def draw(*shape):
+        numbers = scale * rng.standard_normal((num_workers, *shape))
+        is_complex = np.issubdtype(dtype, np.complexfloating)
+        return (numbers + 1j * rng.standard_normal(numbers.shape) if is_complex else numbers).astype(dtype)
+
     return {
         "scalar": draw(),
         "nested": {"vector": draw(5), "matrix": draw(3, 2)},
@@ -334,7 +340,7 @@ def test_the_algebra_rejects():
 # ---- F: facts ----------------------------------------------------------------------------------------------------
 
 # The H law holds the third.
-FACTS = ("needs_arrivals", "takes_mask", "homogeneous", "num_counted", "reduces", "hands_on")
+FACTS = ("needs_arrivals", "takes_mask", "homogeneous", "num_counted", "reduces", "hands_on", "numbers")
 
 
 @every_case
@@ -455,10 +461,17 @@ def test_a_reducer_may_say_what_it_would_send():
 @every_case
 @pytest.mark.parametrize(
     "dtype",
-    [jnp.bfloat16, np.int32, *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in (jnp.float16, np.float32))],
+    [
+        jnp.bfloat16,
+        np.complex64,
+        *(pytest.param(d, marks=SLOW) for d in (jnp.float16, np.float32, np.int8)),
+    ],
 )
 def test_dtype_and_structure_are_kept(case, dtype):
-    check_dtype(case, maker(case), dtype)
+    if jnp.issubdtype(dtype, getattr(jnp, case.numbers)):
+        return check_dtype(case, maker(case), dtype)
+    with pytest.raises(ValueError, match=rf"(updates|params)\[.+: of {np.dtype(dtype)}, must be of "):
+        check_dtype(case, maker(case), dtype)
 
 
 def check_dtype(case, make, dtype):

@@ -9,8 +9,8 @@ from reducers.adasum.fold import adasum_rule
 from reducers.adasum.pair import pair
 from reducers.adasum.tree import Tree, fold
 from reducers.collectives import Combined, cut, gather_workers, join
+from reducers.dtypes import wide
 from reducers.gram.engine import Weighed, products_of
-from reducers.gram.scales import wide
 
 # Layers of fewer elements are folded together, padded to one length; larger ones one by one.
 _TOGETHER_ELEMENTS = 8192

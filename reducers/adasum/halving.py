@@ -9,9 +9,9 @@ from jax import numpy as jnp
 from reducers.adasum.fold import adasum_rule
 from reducers.adasum.tree import Tree
 from reducers.collectives import Combined, cut, gather_workers, join, num_workers
+from reducers.dtypes import wide
 from reducers.gram.engine import products_of, weighted_sums
 from reducers.gram.products import Products
-from reducers.gram.scales import wide
 
 
 def halving(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], present: jax.Array) -> Combined:

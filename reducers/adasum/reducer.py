@@ -14,9 +14,9 @@ from reducers.adasum.halving import halving
 from reducers.adasum.tree import Tree
 from reducers.backend import sum_neighbours
 from reducers.collectives import AxisName, Combined, by_size, gather_workers, in_buckets, num_workers, split_axes
+from reducers.dtypes import wide
 from reducers.gram.engine import Weighed, exchange_slices
 from reducers.gram.reducer import Telemetry, combining
-from reducers.gram.scales import wide
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 

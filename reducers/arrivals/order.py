@@ -8,6 +8,8 @@ from typing import NamedTuple
 import jax
 from jax import numpy as jnp
 
+from reducers.dtypes import wide
+
 
 class Arrived(NamedTuple):
     """The workers that a step counts, and its duration.
@@ -99,7 +101,7 @@ def deadline_arrivals(seconds: jax.Array, deadline_seconds: float | jax.Array) -
     >>> deadline_arrivals(jnp.array([2.0, 9.0, 1.0]), 4.0)
     Arrived(contributes=Array([ True, False,  True], dtype=bool), step_seconds=Array(4., dtype=float32))
     """
-    seconds = seconds.astype(jnp.promote_types(seconds.dtype, jnp.float32))
+    seconds = wide(seconds)
     first = jnp.min(seconds)
     in_time = seconds <= deadline_seconds
     step_seconds = jnp.clip(jnp.asarray(deadline_seconds, seconds.dtype), first, jnp.max(seconds))

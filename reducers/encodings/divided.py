@@ -92,7 +92,7 @@ def divided(encodings: Sequence[Encoding], choose: Callable[[str, Any], int]) ->
 
 
 def leaving_small(encoding: Encoding, *, min_elements: int) -> Encoding:
-    """Returns an encoding that sends leaves with fewer elements, and those of integers, as they are."""
+    """Returns an encoding that sends leaves with fewer elements, of integers and of complex numbers as they are."""
 
     def choose(name: str, leaf: Any) -> int:
         del name

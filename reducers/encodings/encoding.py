@@ -10,8 +10,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import num_workers, sum_workers
+from reducers.dtypes import wide, wide_dtype
 from reducers.encodings.random_rounding import derived, key_of
-from reducers.gram.scales import wide, wide_dtype
 
 Leaves: TypeAlias = dict[str, Any]  # arrays, or their shapes, by path: "Dense_0/kernel"
 OnOff: TypeAlias = Literal["on", "off"]

@@ -10,6 +10,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import Combined, cut, devices_and_lanes, gather_workers, in_buckets, join, num_workers
+from reducers.dtypes import wide, wide_dtype
 from reducers.encodings.divided import leaving_small
 from reducers.encodings.encoding import (
     Codec,
@@ -26,11 +27,9 @@ from reducers.encodings.encoding import (
     remainder,
     residuals_of,
     total_cost,
-    wide_dtype,
 )
 from reducers.encodings.packing import WORD, from_words, size_in_words, to_words
 from reducers.encodings.random_rounding import derived, key_of
-from reducers.gram.scales import wide
 from reducers.traffic import SENT
 
 Exchange: TypeAlias = Literal["auto", "gather", "scatter"]

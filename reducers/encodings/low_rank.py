@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import jax
 from jax import numpy as jnp
 
+from reducers.dtypes import wide_dtype
 from reducers.encodings.divided import leaving_small
 from reducers.encodings.encoding import (
     Cost,
@@ -27,7 +28,7 @@ from reducers.encodings.encoding import (
 )
 from reducers.encodings.random_rounding import key_of
 from reducers.encodings.then import Then, following
-from reducers.gram.scales import unit, wide_dtype
+from reducers.gram.scales import unit
 from reducers.options import check_options, check_static
 
 

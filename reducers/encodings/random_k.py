@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import jax
 from jax import numpy as jnp
 
+from reducers.dtypes import wide_dtype
 from reducers.encodings.divided import leaving_small
 from reducers.encodings.encoding import (
     Cost,
@@ -26,7 +27,6 @@ from reducers.encodings.encoding import (
 )
 from reducers.encodings.then import Then, following
 from reducers.encodings.top_k import num_kept
-from reducers.gram.scales import wide_dtype
 from reducers.options import check_options, check_static
 
 

@@ -19,8 +19,9 @@ from jax import numpy as jnp
 
 from reducers.backend import dot_products
 from reducers.collectives import cut, from_slices, join, slice_size, to_slices
+from reducers.dtypes import wide
 from reducers.gram.products import Products
-from reducers.gram.scales import nonzero, power_of_two, wide
+from reducers.gram.scales import nonzero, power_of_two
 
 # Norms between these leave float32 room enough for all dot products of the vectors as they are.
 _PLAIN_NORMS = (1e-12, 1e12)

@@ -6,9 +6,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import cut, join
+from reducers.dtypes import as_real, common_dtype
 
 # Regular expressions of the granularities that have a name: a match of the whole path, and one of nothing.
 _PATTERNS = {"layer": "(?s).*", "model": ""}
@@ -54,8 +56,8 @@ def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[
     """Takes a tree apart into vectors.
 
     Returns:
-      Name -> vector of each group, [m], of the dtype that its leaves promote to; and a function that makes such
-      vectors, in this order, a tree again, of the old dtypes.
+      Name -> vector of each group, [m], of the dtype that its leaves promote to, complex numbers as pairs of real ones;
+      and a function that makes such vectors, in this order, a tree again, of the old dtypes.
 
     Raises:
       ValueError: for a pattern that matches no leaf.
@@ -63,12 +65,16 @@ def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[
     flat, treedef = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in flat]
     groups = members(tree, granularity)
+    real = [as_real(leaf) for leaf in leaves]
 
     def restore(vectors: Sequence[jax.Array]) -> Any:
         results = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]  # empty leaves stay so
         for indices, vector in zip(groups.values(), vectors, strict=True):
-            for i, part in zip(indices, cut(vector, [leaves[i].size for i in indices]), strict=True):
-                results[i] = part.reshape(leaves[i].shape).astype(leaves[i].dtype)
+            for i, part in zip(indices, cut(vector, [real[i].size for i in indices]), strict=True):
+                part = part.reshape(real[i].shape).astype(real[i].dtype)
+                results[i] = lax.complex(*part) if jnp.iscomplexobj(leaves[i]) else part
         return jax.tree.unflatten(treedef, results)
 
-    return {name: join([leaves[i].ravel() for i in indices]) for name, indices in groups.items()}, restore
+    dtypes = {name: common_dtype(*(real[i].dtype for i in indices)) for name, indices in groups.items()}
+    vectors = {name: [real[i].ravel().astype(dtypes[name]) for i in indices] for name, indices in groups.items()}
+    return {name: join(parts) for name, parts in vectors.items()}, restore

@@ -9,6 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, Combined, axes_of, gather_workers, in_buckets, num_workers, split_axes
+from reducers.dtypes import common_dtype, real_dtype
 from reducers.gram import groups
 from reducers.gram.engine import Rule, Weighed, exchange_slices
 from reducers.gram.telemetry import SQUARED, initial_metrics, metrics_of
@@ -145,7 +146,7 @@ def combining(
         metrics = initial_metrics(members) if telemetry == "on" else {}
         if init is None:
             return GramState((), (), metrics)
-        state = init(jnp.result_type(jnp.float32, *jax.tree.leaves(params)))
+        state = init(common_dtype(jnp.float32, *map(real_dtype, jax.tree.leaves(params))))
         of_groups = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(members), *jnp.shape(x))), state)
         return GramState(of_groups, Used(jnp.array(True)), metrics)
 
@@ -167,7 +168,7 @@ def combining(
         mine = jax.tree.map(lambda old, new: new[:, worker].astype(old.dtype), state.rule, weighed.state)
         return result, GramState(mine, Used(_are_used(weighed, present)[worker]), metrics)
 
-    return Reducer(init_fn, update_fn, axis_name=axes, takes_mask=True, homogeneous=homogeneous)
+    return Reducer(init_fn, update_fn, axis_name=axes, takes_mask=True, homogeneous=homogeneous, numbers="inexact")
 
 
 def _are_used(weighed: Weighed, present: jax.Array) -> jax.Array:

@@ -1,24 +1,15 @@
 """Vectors of any scale: arithmetic that neither overflows nor underflows float32, from 1e-30 to 1e30."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import optax
 from jax import lax
 from jax import numpy as jnp
 
+from reducers.dtypes import as_real, common_dtype, wide
+
 _BEYOND = 1 << 20  # an exponent larger than that of any number
-
-
-def wide_dtype(x: Any) -> Any:
-    """Returns the dtype of x, or float32 if that is narrower: gradients are multiplied and added up in it."""
-    return jnp.promote_types(x.dtype, jnp.float32)
-
-
-def wide(x: jax.Array) -> jax.Array:
-    """Returns x in float32 at least."""
-    return x.astype(wide_dtype(x))
 
 
 def power_of_two(x: jax.Array) -> jax.Array:
@@ -75,8 +66,9 @@ def common_scale(arrays: Sequence[jax.Array]) -> jax.Array:
     >>> common_scale([jnp.array([0.5, -3.5]), jnp.zeros(0)])
     Array(4., dtype=float32)
     """
-    dtype = jnp.result_type(jnp.float32, *arrays)
-    largest = [jnp.max(jnp.abs(x), initial=0).astype(dtype) for x in arrays]
+    sizes = [jnp.abs(x) for x in arrays]
+    dtype = common_dtype(jnp.float32, *(size.dtype for size in sizes))
+    largest = [jnp.max(size, initial=0).astype(dtype) for size in sizes]
     return power_of_two(jnp.stack([jnp.zeros((), dtype), *largest]).max())
 
 
@@ -86,4 +78,5 @@ def norm_over(scale: jax.Array, arrays: Sequence[jax.Array]) -> jax.Array:
     >>> norm_over(jnp.array(2.0**100), [jnp.array([3 * 2.0**100]), jnp.array([4 * 2.0**100])])
     Array(5., dtype=float32)
     """
-    return optax.tree.norm([wide(x) / nonzero(scale).astype(wide_dtype(x)) for x in arrays])
+    parts = [wide(as_real(x)) for x in arrays]
+    return optax.tree.norm([x / nonzero(scale).astype(x.dtype) for x in parts])

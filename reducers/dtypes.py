@@ -1,0 +1,48 @@
+"""Dtypes of sums and products: wide enough, whatever JAX's rules of promotion are set to."""
+
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+
+
+def common_dtype(*dtypes: Any) -> Any:
+    """Returns the dtype that several promote to, also where ``jax_numpy_dtype_promotion`` is "strict".
+
+    >>> with jax.numpy_dtype_promotion("strict"):
+    ...   common_dtype(jnp.bfloat16, jnp.float32)
+    dtype('float32')
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*dtypes)
+
+
+def wide_dtype(x: Any) -> Any:
+    """Returns the dtype of x, or float32 if that is narrower: gradients are multiplied and added up in it."""
+    return common_dtype(x.dtype, jnp.float32)
+
+
+def wide(x: jax.Array) -> jax.Array:
+    """Returns x in float32 at least."""
+    return x.astype(wide_dtype(x))
+
+
+def real_dtype(x: Any) -> Any:
+    """Returns the dtype of a floating-point number, or of the parts of a complex one.
+
+    >>> real_dtype(jnp.ones(2, jnp.complex64))
+    dtype('float32')
+    """
+    return jnp.finfo(jnp.result_type(x)).dtype
+
+
+def as_real(x: jax.Array) -> jax.Array:
+    """Returns the real and the imaginary parts of complex numbers, [2, ...]; real numbers as they are.
+
+    Dot products of such vectors are the real parts of those of the complex ones, and so are squared norms.
+
+    >>> as_real(jnp.array([1 + 2j]))
+    Array([[1.],
+           [2.]], dtype=float32)
+    """
+    return jnp.stack([x.real, x.imag]) if jnp.iscomplexobj(x) else x
