@@ -386,7 +386,7 @@ def test_flag_in_the_prose(code, in_root):
         if not name.startswith("config"):
             assert (
                 {name, name.removeprefix("no")} & set(train.FLAGS)
-                or name == "help"
+                or name in ("help", "flagfile")  # absl's own
                 or f"--{name}" in options_of_experiments()
             )
         elif value and value == value.lower():
