@@ -6,6 +6,7 @@ A config is the whole experiment; flags say where it runs, on how many devices, 
 """
 
 import contextlib
+import math
 import os
 import pathlib
 import sys
@@ -125,7 +126,7 @@ flags.DEFINE_string(
     None,
     "Live: how long workers take at least: a trace (.csv, .npz), the name of an arrival model, or its block as JSON.",
 )
-flags.DEFINE_float("patience", 300.0, lower_bound=0.0, help="Live: seconds to wait where too few workers are there.")
+flags.DEFINE_float("patience", 300.0, "Live: seconds to wait where too few workers are there; above 0.")
 flags.DEFINE_string("ray_address", None, "Live: a Ray cluster that is there. Default: processes on this machine.")
 
 FLAGS = flags.FLAGS
@@ -422,6 +423,8 @@ def is_dry_run() -> bool:
 
 def check_flags(config: ConfigDict) -> None:
     """Raises ConfigError, one line, if a flag does not fit the config or the other flags."""
+    if not 0 < FLAGS.patience < math.inf:
+        raise ConfigError(f"patience={FLAGS.patience}: must be a finite number of seconds above 0")
     if FLAGS.record_times and config.server.name != "synchronous":
         raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
     if FLAGS.record_times and config.lanes_at_once is not None:

@@ -9,7 +9,7 @@ import numpy as np
 import asynchronous
 import parallel
 from live.delays import Delay
-from live.engine import Engine, Task
+from live.engine import Engine, Own, Task
 from live.server import Server
 from live.step import given
 from parallel import Layout
@@ -83,7 +83,7 @@ class LiveArrivals(asynchronous.Source):
     def _give_all(self) -> None:
         for worker, batch_index in sorted(self._reading.items()):
             state = given(self.before)
-            own = state._replace(worker=_row(state.worker, worker), snapshot=_row(state.snapshot, worker))
+            own = Own(_row(state.worker, worker), _row(state.snapshot, worker))
             shared = jax.tree.map(lambda x: np.asarray(x[0]), state._replace(worker=None, snapshot=None))
             delay = self._delay(self._num_read[worker] - 1, worker)
             self._tasks[worker] = Task(batch_index, shared, own, np.array([batch_index]), delay)

@@ -1,4 +1,4 @@
-"""The interface between the server and the processes of its workers: four verbs, which Ray or a test implements."""
+"""The interface between the server and the processes of its workers, which Ray or a test implements."""
 
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -7,27 +7,34 @@ import numpy as np
 from training.train_state import TrainState
 
 
+class Own(NamedTuple):
+    """The workers' own rows of the state, NumPy, [k, ...] a leaf; the fields are those of ``TrainState``."""
+
+    worker: Any
+    snapshot: Any
+
+
 class Task(NamedTuple):
     """A gradient of each worker of a process.
 
     Attributes:
       number: of the step, counted from 0.
       shared: what all workers are given of the state, NumPy; the same object for all processes of a step.
-      own: the workers' own rows of the state, [k, ...] a leaf.
+      own: the workers' own rows of the state.
       batch_index: [k] int64, the number of each worker's batch.
       least_seconds: how long the workers take at least; they sleep for what is left.
     """
 
     number: int
     shared: Any  # TrainState
-    own: TrainState
+    own: Own
     batch_index: np.ndarray
     least_seconds: float = 0.0
 
     @property
     def state(self) -> TrainState:
         """The state as the workers see it."""
-        return self.shared._replace(worker=self.own.worker, snapshot=self.own.snapshot)
+        return self.shared._replace(**self.own._asdict())
 
 
 class Ready(NamedTuple):
@@ -51,27 +58,31 @@ class Died(NamedTuple):
     reason: str
 
 
-Event: TypeAlias = Ready | Done | Died
+class Raised(NamedTuple):
+    """A process's own code raised an exception; the process is gone."""
+
+    process: int
+    kind: str  # the exception's type, such as "MemoryError"
+    message: str
+
+
+Event: TypeAlias = Ready | Done | Died | Raised
 
 
 class Engine(Protocol):
-    """Runs worker processes."""
+    """Runs worker processes. ``start`` and ``give`` do not fail: ``wait`` says what became of a process."""
 
     def clock(self) -> float:
         """Returns the seconds of a clock that only grows, by which gradients arrive."""
 
     def start(self, process: int) -> None:
-        """Starts a process, or starts it again; ``wait`` returns ``Ready`` or ``Died`` of it later."""
+        """Starts a process, or starts it again; ``wait`` returns ``Ready``, ``Died`` or ``Raised`` later."""
 
     def give(self, process: int, task: Task) -> None:
-        """Gives a process that is ready a task, without waiting for it; ``wait`` returns ``Done`` or ``Died`` later."""
+        """Gives a process that is ready a task, without waiting; ``wait`` returns ``Done``, ``Died`` or ``Raised``."""
 
     def wait(self, seconds: float) -> list[Event]:
-        """Waits for events, at most so many seconds; returns those that have come, perhaps none.
-
-        Raises:
-          Exception: what a worker's own code raised.
-        """
+        """Waits for events, at most so many seconds; returns those that have come, perhaps none."""
 
     def end(self) -> None:
         """Ends all processes."""

@@ -1,29 +1,47 @@
 """Worker processes by Ray, on this machine or on a cluster: an optional extra, requirements-live.txt.
 
-Ray exchanges pickles among processes that trust each other; on this machine it listens at the loopback address alone.
+Ray exchanges pickles among processes that trust each other. A run's own processes, on this machine, listen at the
+loopback address alone, and ask for a token that is the run's own: a file of mode 0600 in a folder of mode 0700.
 """
 
+import contextlib
 import importlib.util
 import os
+import secrets
+import shutil
+import signal
 import socket
+import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import parallel
+from launch import signals
 from launch.children import ROOT
-from live.engine import Died, Done, Event, Ready, Task
+from live.engine import Died, Done, Event, Raised, Ready, Task
 from runs.errors import ConfigError, refusing
 
 _SECONDS_TO_ANSWER = 5.0  # that a cluster has; Ray itself tries for minutes
+_LONGEST_SOCKET = 103  # bytes of a Unix socket's path: 107 on Linux, 103 on macOS
+# Below the temporary folder, at the longest.
+_SOCKET = "/live-12345678/r/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
 
 
 def check(address: str | None = None) -> None:
-    """Raises ConfigError, one line, if Ray is not installed, or nobody listens at the address of a cluster."""
+    """Checks what Ray needs, before anything is compiled.
+
+    Raises:
+      ConfigError: one line, if Ray is not installed, nobody listens at the address of a cluster, or the folder of
+        Ray's sockets cannot be made.
+    """
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("live: needs Ray; install it by .venv/bin/python -m pip install -r requirements-live.txt")
     if address is None:
+        make_folder().rmdir()
         return
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal()):
@@ -32,6 +50,74 @@ def check(address: str | None = None) -> None:
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
     except (OSError, OverflowError, UnicodeError) as error:  # names that are no host's are refused by an encoding
         raise ConfigError(f"ray_address={address!r}: no Ray cluster answers: {error}") from None
+
+
+def make_folder() -> Path:
+    """Makes a folder of mode 0700 for Ray's sockets, logs and token, whose path is short enough for sockets.
+
+    It is below ``RAY_TMPDIR`` if that is set, else below the usual temporary folder, or ``/tmp`` if that is too long.
+
+    Raises:
+      ConfigError: one line, if the path is too long, or the folder cannot be made.
+    """
+    key = "RAY_TMPDIR" if os.environ.get("RAY_TMPDIR") else "TMPDIR"
+    most = _LONGEST_SOCKET - len(_SOCKET)
+    try:
+        parent = os.path.abspath(os.environ[key] if key == "RAY_TMPDIR" else tempfile.gettempdir())
+        if len(os.fsencode(parent)) > most:
+            if key == "RAY_TMPDIR":
+                raise ConfigError(f"{key}={parent!r}: must have at most {most} bytes, as paths of sockets are short")
+            parent = "/tmp"
+        return Path(tempfile.mkdtemp(prefix="live-", dir=parent))
+    except OSError as error:
+        where = f"{key}={os.environ.get(key)!r}"
+        raise ConfigError(f"{where}: must be a folder that can be written: {error.strerror}") from None
+
+
+def own_environment(folder: Path) -> dict[str, str | None]:
+    """Returns the variables by which Ray's processes listen at the loopback address alone and ask for a token."""
+    token = folder / "token"
+    with open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": None,  # which would go before the file
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # with which Ray replaces 127.0.0.1 by the host's other address
+    }
+
+
+@contextlib.contextmanager
+def _environment(changed: Mapping[str, str | None]) -> Iterator[None]:
+    """Sets environment variables within the block; None removes one."""
+    before = {name: os.environ.get(name) for name in changed}
+
+    def put(values: Mapping[str, str | None]) -> None:
+        for name, value in values.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+    put(changed)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Sets this process's handlers again after the block; ``ray.init`` replaces that of SIGTERM."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in signals.STOPS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
 
 
 class RayEngine:
@@ -57,24 +143,35 @@ class RayEngine:
     ):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # under `uv run`, Ray would start workers by uv, elsewhere
         # Ray's processes import this package, and their own packages, as this one does.
         path = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [path])])
-        import ray
+        local: dict[str, Any] = {}
+        self._folder: Path | None = None
+        own: dict[str, str | None] = {}
+        if address is None:
+            self._folder = make_folder()
+            own = own_environment(self._folder)
+            local = {"_node_ip_address": "127.0.0.1", "num_cpus": 1, "include_dashboard": False}
+            local["_temp_dir"] = str(self._folder / "r")  # in a folder of its own, which Ray lets all users write
+        with _environment(own), _own_signals(), warnings.catch_warnings():
+            import ray  # reads some variables as it is imported
 
-        self._ray: Any = ray
-        local = {} if address else {"_node_ip_address": "127.0.0.1", "num_cpus": 1, "include_dashboard": False}
-        with warnings.catch_warnings():  # its processes are forked only to execute another program
+            self._ray: Any = ray
+            # Ray's processes are forked only to execute another program.
             warnings.filterwarnings("ignore", message=".*fork", category=RuntimeWarning)
             try:
                 self._ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **local)
             except (ConnectionError, ray.exceptions.AuthenticationError) as error:
                 reason = str(error.__cause__ or error).strip().splitlines()[-1]
                 raise ConfigError(f"ray_address={address!r}: {reason}") from None
-            except RuntimeError as error:  # a cluster of another version of Ray or Python
+            except (RuntimeError, OSError) as error:  # such as a cluster of another version of Ray or Python
                 if address is None:
-                    raise
+                    raise ConfigError(f"live: Ray does not start: {' '.join(str(error).split())}") from None
                 raise ConfigError(f"ray_address={address!r}: {' '.join(str(error).split())}") from None
+            if address is None:
+                self._check_own()
         self._process = dict(config), workers_per_process, devices_per_process
         num_gpus = self._gpus_of_each(config["num_workers"] // workers_per_process)
         # Ray spreads over the nodes of a cluster what takes something of them; the rest it puts anywhere.
@@ -83,6 +180,17 @@ class RayEngine:
         self._actors: dict[int, Any] = {}
         self._pending: dict[Any, tuple[int, int | None]] = {}  # result -> process, and number of the task
         self._shared: tuple[Any, Any] = (None, None)  # what all workers of a step are given, and where Ray keeps it
+
+    def _check_own(self) -> None:
+        """Raises ConfigError if Ray listens elsewhere than at the loopback address, or asks for no token."""
+        from ray._private.authentication.authentication_utils import is_token_auth_enabled
+
+        host = self._ray.get_runtime_context().gcs_address.rpartition(":")[0]
+        if host != "127.0.0.1" or not is_token_auth_enabled():
+            self.end()
+            raise ConfigError(
+                f"live: Ray listens at {host}, token {is_token_auth_enabled()}; must be 127.0.0.1 and True"
+            )
 
     def _gpus_of_each(self, num_processes: int) -> int:
         """Returns how many GPUs each process has for itself."""
@@ -126,7 +234,8 @@ class RayEngine:
         try:
             value = self._ray.get(result)
         except self._ray.exceptions.RayTaskError as error:
-            raise error.cause from None
+            self._ray.kill(self._actors[process])
+            return Raised(process, type(error.cause).__name__, str(error.cause))
         except self._ray.exceptions.RayError as error:  # its actor died, was killed for memory, or its node is gone
             return Died(process, type(error).__name__)
         return Ready(process) if number is None else Done(process, number, value)
@@ -134,6 +243,8 @@ class RayEngine:
     def end(self) -> None:
         """Ends all processes."""
         self._ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class _Process:

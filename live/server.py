@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from live.engine import Died, Done, Engine, Event, Ready, Task
+from live.engine import Died, Done, Engine, Event, Raised, Ready, Task
+from runs.errors import ConfigError
 
 _LONGEST_WAIT = 0.5  # seconds; then the server looks whether it is to stop
 _SOME_TIME = 1e30  # seconds, finite
+_MOST_FAILURES = 5  # exceptions of a process in a row, without a gradient between them
 
 
 class Missing(Exception):
@@ -39,8 +41,8 @@ class Server:
     """Hands out tasks, and hears of gradients, deaths and new starts.
 
     A process that is late with an earlier step works on; what it then hands in is dropped, whatever it holds, and it is
-    given the task of the step that is open, so that it begins this step late. A process that dies is started again. One
-    that hangs is late, and no more.
+    given the task of the step that is open, so that it begins this step late. A process that dies, or whose code raises
+    an exception, is started again. One that hangs is late, and no more.
 
     Differs from a simulated run in: there all workers begin each step together.
 
@@ -68,6 +70,9 @@ class Server:
         self._working_on: dict[int, int] = {}  # process -> number of its task
         self._idle: set[int] = set()
         self._why_dead: dict[int, str] = {}  # of processes that are being started again
+        self._num_failures = collections.Counter[int]()  # exceptions of each process since its last gradient
+        self._failed: str | None = None  # why the run is to be given up
+        self._were_ready: set[int] = set()
         self._lacking_since: float | None = None
         self._arrived: collections.deque[tuple[int, Any]] = collections.deque()  # gradients that none has asked for
         for process in range(num_processes):
@@ -97,7 +102,8 @@ class Server:
             ends, infinite while that is not known.
 
         Raises:
-          Missing: if fewer are alive than the rule needs, for longer than the patience.
+          Missing: if fewer are alive than the rule needs, for longer than the patience, or a process raises exceptions
+            again and again.
           Stopped: if asked to.
         """
         seconds, began = np.full((2, self._num_processes * self._each), np.inf, np.float32)
@@ -116,7 +122,7 @@ class Server:
                 if isinstance(event, Done) and event.number == number:
                     work[event.process] = event.work
                     seconds[self._workers(event.process)] = self._engine.clock() - start
-                elif not isinstance(event, Died):  # it is late with another step, or has just started
+                elif isinstance(event, Done | Ready):  # it is late with another step, or has just started
                     begin(event.process, at=self._engine.clock() - start)
             due = float(step_seconds(seconds))
             hoped = seconds.copy()
@@ -134,7 +140,7 @@ class Server:
           may_stop: whether a state can be saved now; if not, a request to stop waits as long as somebody computes.
 
         Raises:
-          Missing: if nobody has computed for longer than the patience.
+          Missing: if nobody has computed for longer than the patience, or a process raises exceptions again and again.
           Stopped: if asked to.
         """
         while not self._arrived:
@@ -161,20 +167,40 @@ class Server:
         events = self._engine.wait(seconds)
         for event in events:
             self._working_on.pop(event.process, None)
-            if isinstance(event, Died):
-                self._idle.discard(event.process)
-                self._why_dead[event.process] = event.reason
-                self._report(f"{self._name(event.process)} died ({event.reason}), and is started again")
-                self._engine.start(event.process)
-            else:
-                self._idle.add(event.process)
-                if isinstance(event, Ready) and self._why_dead.pop(event.process, ""):
-                    self._report(f"{self._name(event.process)} is back")
+            match event:
+                case Died(process, reason):
+                    self._start_again(process, reason, f"died ({reason})")
+                case Raised(process, "ConfigError", message) if process not in self._were_ready:
+                    raise ConfigError(message)  # no step was taken
+                case Raised(process, kind, message):
+                    reason = " ".join(f"{kind}: {message}".split())
+                    self._num_failures[process] += 1
+                    if self._num_failures[process] >= _MOST_FAILURES:
+                        self._failed = f"{self._name(process)}: {reason}, {_MOST_FAILURES} times in a row"
+                        self._why_dead[process] = reason
+                    else:
+                        self._start_again(process, reason, f"raised {reason}")
+                case Ready(process):
+                    self._idle.add(process)
+                    self._were_ready.add(process)
+                    if self._why_dead.pop(process, ""):
+                        self._report(f"{self._name(process)} is back")
+                case Done(process):
+                    self._idle.add(process)
+                    self._num_failures[process] = 0
         return events
+
+    def _start_again(self, process: int, reason: str, what: str) -> None:
+        self._idle.discard(process)
+        self._why_dead[process] = reason
+        self._report(f"{self._name(process)} {what}, and is started again")
+        self._engine.start(process)
 
     def _be_patient(self, *, enough: bool, may_stop: bool = True) -> None:
         if may_stop and self._is_to_stop():
             raise Stopped
+        if may_stop and self._failed is not None:
+            raise Missing(self._failed)
         now = self._engine.clock()
         if enough:
             self._lacking_since = None

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 import parallel
 import reducers
 from live.delays import Delay
-from live.engine import Task
+from live.engine import Own, Task
 from live.server import Server
 from parallel import AXES, LANE_AXIS, Layout
 from parallel.mapping import Compute, Update
@@ -70,7 +70,7 @@ class LiveSteps:
 
             def task_of(process: int) -> Task:
                 mine = slice(process * self._each, (process + 1) * self._each)
-                own = host._replace(worker=_rows(host.worker, mine), snapshot=_rows(host.snapshot, mine))
+                own = Own(_rows(host.worker, mine), _rows(host.snapshot, mine))
                 delays = [self._delay(number, worker) for worker in range(mine.start, mine.stop)]
                 return Task(number, shared, own, batch_index[mine], max(delays))
 

@@ -2,28 +2,41 @@
 
 import heapq
 import itertools
+import pickle
 
 import jax
 import numpy as np
 
-from live.engine import Died, Done, Ready
+from live.engine import Died, Done, Raised, Ready
 from live.worker import Worker
 
 
 class Script:
     """An ``Engine`` whose gradients come when a table says; what they are, ``work`` computes from each task.
 
+    Tasks and work are pickled on their way, as they are between real processes.
+
     Args:
       seconds: (process, number of tasks it was given before) -> how long it takes; inf for never.
       work: task -> work.
       dies: (process, number of tasks given before) of tasks in which the process dies, at their end.
+      raises: (process, number of tasks given before) -> whether its code raises MemoryError, at the task's end.
       never_starts: (process, number of starts before) -> whether it dies as it starts.
       on_wait: called at each wait.
     """
 
-    def __init__(self, seconds, work, *, dies=(), never_starts=lambda process, starts: False, on_wait=lambda: None):
-        self._seconds, self._work, self._dies, self._never_starts = seconds, work, set(dies), never_starts
-        self._on_wait = on_wait
+    def __init__(
+        self,
+        seconds,
+        work,
+        *,
+        dies=(),
+        raises=lambda process, count: False,
+        never_starts=lambda process, starts: False,
+        on_wait=lambda: None,
+    ):
+        self._seconds, self._work, self._dies, self._raises = seconds, work, set(dies), raises
+        self._never_starts, self._on_wait = never_starts, on_wait
         self._now, self._order, self._coming = 0.0, itertools.count(), []
         self._given, self._starts = {}, {}
         self.ended = False
@@ -40,8 +53,11 @@ class Script:
         seconds = self._seconds(process, count)
         if (process, count) in self._dies:
             self._push(seconds, Died(process, "killed"))
+        elif self._raises(process, count):
+            self._push(seconds, Raised(process, "MemoryError", "no room for a batch"))
         elif np.isfinite(seconds):
-            self._push(seconds, Done(process, task.number, self._work(task)))
+            work = self._work(pickle.loads(pickle.dumps(task)))
+            self._push(seconds, Done(process, task.number, pickle.loads(pickle.dumps(work))))
 
     def wait(self, seconds):
         self._on_wait()

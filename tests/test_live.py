@@ -241,6 +241,7 @@ def test_it_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
         (("--workers_per_process=3",), "workers_per_process=3"),
         (("--devices_per_process=2",), "devices_per_process=2"),
         (("--num_devices=2",), "num_devices=2"),
+        *(((f"--patience={value}",), "patience=") for value in ("0", "nan", "inf", "-inf", "-1")),
         (("--record_times",), "record_times=True"),
         (("--delays=nobody",), "delays.name='nobody': unknown name"),
         (('--delays={"seconds": 1}',), "delays.name: missing"),
@@ -326,6 +327,54 @@ def test_an_asynchronous_live_run_goes_on_where_it_was_saved(monkeypatch, tmp_pa
     assert replay_order(parts, tmp_path / "replayed", *flags) == 0
     assert largest_difference(parts, tmp_path / "replayed") < 1e-6
     assert [r["staleness"] for r in records(parts)] == [r["staleness"] for r in records(tmp_path / "replayed")]
+
+
+@pytest.mark.parametrize("flags", [BACKUP, ASYNC, (*ASYNC, "--config.server.gradients_per_update=2")])
+def test_a_worker_that_returns_is_given_its_task_again(flags, monkeypatch, tmp_path, capsys):
+    dies = [(0, 2), (1, 3), (2, 1)]
+    assert live(monkeypatch, tmp_path / "live", *flags, dies=dies) == 0
+    assert "is back" in capsys.readouterr().err
+    again = replay if flags == BACKUP else replay_order
+    assert again(tmp_path / "live", tmp_path / "replayed", *flags) == 0
+    assert largest_difference(tmp_path / "live", tmp_path / "replayed") < 1e-6
+
+
+@pytest.mark.parametrize("flags", [(), BACKUP, ASYNC])
+@pytest.mark.parametrize("times", [1, 1000])
+def test_an_exception_in_a_worker_is_a_death_and_many_in_a_row_end_the_run(flags, times, monkeypatch, tmp_path, capsys):
+    flags = (*flags, "--config.train_steps=60")
+    code = live(monkeypatch, tmp_path, *flags, raises=lambda process, count: process == 1 and 0 < count <= times)
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert any("worker 1 raised MemoryError: no room for a batch" in line for line in lines)
+    assert code == (0 if times == 1 else 1)
+    if times > 1:
+        last = lines[-1]
+        assert all(text in last for text in ("worker 1", "MemoryError", "no room for a batch"))
+        assert live(monkeypatch, tmp_path, *flags) == 0
+    assert [record["step"] for record in records(tmp_path)] == list(range(1, 61))
+
+
+@pytest.mark.parametrize("variable", ["TMPDIR", "RAY_TMPDIR"])
+def test_a_long_temporary_folder_is_avoided_or_refused(variable, monkeypatch, tmp_path):
+    long = tmp_path / ("x" * 60)
+    long.mkdir()
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv(variable, str(long))
+    if variable == "RAY_TMPDIR":
+        with pytest.raises(ConfigError, match=r"^RAY_TMPDIR='.*x': must have at most \d+ bytes"):
+            ray_engine.make_folder()
+    else:
+        folder = ray_engine.make_folder()
+        assert not folder.is_relative_to(long) and folder.stat().st_mode & 0o777 == 0o700
+        folder.rmdir()
+
+
+@pytest.mark.parametrize("where", ["/nowhere", "/dev/null", "/proc"])
+def test_a_temporary_folder_that_cannot_be_written_is_refused(where, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", where)
+    with pytest.raises(ConfigError, match=f"^RAY_TMPDIR={where!r}: must be a folder that can be written"):
+        ray_engine.make_folder()
 
 
 def test_a_signal_in_the_middle_of_an_update_lets_it_end(monkeypatch, tmp_path, capsys):

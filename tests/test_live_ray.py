@@ -1,10 +1,13 @@
 """Workers that are Ray's processes: whole runs by the command, and kills. They need Ray: requirements-live.txt."""
 
 import contextlib
+import ipaddress
 import json
 import os
+import pathlib
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -35,8 +38,8 @@ def run(line, **options):
     return process.returncode, output
 
 
-def workers_of(server):
-    """Returns the ids of a server's worker processes."""
+def processes_of(server):
+    """Returns the server and all processes below it, id -> command."""
     listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in listed.splitlines()[1:]]
     parents = {int(pid): int(parent) for pid, parent, _ in rows}
@@ -46,7 +49,38 @@ def workers_of(server):
             pid = parents[pid]
         return pid == server
 
-    return [int(pid) for pid, _, text in rows if text.startswith("ray::_Process") and is_below(int(pid))]
+    return {int(pid): text for pid, _, text in rows if is_below(int(pid))}
+
+
+def workers_of(server):
+    """Returns the ids of a server's worker processes."""
+    return [pid for pid, text in processes_of(server).items() if text.startswith("ray::_Process")]
+
+
+def listening(processes):
+    """Returns (address, port) of each socket at which one of the processes listens."""
+    inodes = set()
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            inodes |= {os.readlink(fd) for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir()}
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in inodes:
+                host, port = local.split(":")
+                words = [bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8)]
+                address = ipaddress.ip_address(b"".join(words))
+                yield getattr(address, "ipv4_mapped", None) or address, int(port, 16)
+
+
+def other_address():
+    """Returns the address by which this host reaches others, or one of the loopback network; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.254", 9))
+        except OSError:
+            return "127.0.0.2"
+        return probe.getsockname()[0]
 
 
 def lines_of(workdir):
@@ -54,29 +88,80 @@ def lines_of(workdir):
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-@pytest.mark.parametrize(
-    ("flags", "processes"),
-    [
-        (BACKUP, ()),
-        # Two processes with two devices each, a worker on each device.
-        ((), ("--workers_per_process=2", "--devices_per_process=2")),
-    ],
-)
-def test_a_live_run_equals_its_replay(flags, processes, tmp_path):
-    code, output = run(command(tmp_path / "live", *flags, *processes))
+def until(condition, process):
+    """Waits until a condition holds; the process must not end before."""
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+
+
+def test_a_live_run_equals_its_replay(tmp_path):
+    """Two processes with two devices each, a worker on each device."""
+    code, output = run(command(tmp_path / "live", "--workers_per_process=2", "--devices_per_process=2"))
     assert code == 0, output
-    assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *flags) == 0
+    assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED) == 0
     agree(tmp_path / "live", tmp_path / "replayed")
 
 
-def test_an_asynchronous_live_run_equals_its_replay(tmp_path):
-    code, output = run(command(tmp_path / "live", *ASYNC))
+def disturb(line, workdir):
+    """Kills a worker of a run, stops the run by SIGTERM, and lets the same command end it."""
+    server = start(line)
+    until(lambda: lines_of(workdir) >= 5, server)
+    os.kill(workers_of(server.pid)[0], signal.SIGKILL)
+    until(lambda: lines_of(workdir) >= 20, server)
+    server.terminate()
+    output, _ = server.communicate(timeout=120)
+    before = records(workdir)
+    last = before[-1]["step"]
+    assert server.returncode == 143 and "died" in output and f"stopped by SIGTERM at step {last}" in output, output
+    code, output = run(line)
     assert code == 0, output
+    assert last >= 10 and records(workdir)[:last] == before
+    assert [record["step"] for record in records(workdir)] == list(range(1, 101))
+
+
+def test_a_run_with_backups_loses_nothing_by_a_kill_and_a_sigterm(tmp_path):
+    disturb(command(tmp_path / "live", *BACKUP), tmp_path / "live")
+    assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *BACKUP) == 0
+    agree(tmp_path / "live", tmp_path / "replayed")
+
+
+def test_an_asynchronous_run_loses_nothing_by_a_kill_and_a_sigterm(tmp_path):
+    disturb(command(tmp_path / "live", *ASYNC), tmp_path / "live")
     assert replay_order(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *ASYNC) == 0
     live, replayed = records(tmp_path / "live"), records(tmp_path / "replayed")
     assert [r["staleness"] for r in live] == [r["staleness"] for r in replayed]
     assert max(r["staleness"] for r in live) >= 2
     assert largest_difference(tmp_path / "live", tmp_path / "replayed") < 1e-6
+
+
+def test_nobody_from_elsewhere_reaches_a_run_of_this_machine(tmp_path):
+    """Not even where the user's environment asks Ray for no token."""
+    folder = tmp_path / "ray"
+    folder.mkdir()
+    settings = {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "0" * 64, "RAY_TMPDIR": str(folder)}
+    if len(os.fsencode(folder)) > 20:  # a socket's path is short
+        del settings["RAY_TMPDIR"]
+    server = start(command(tmp_path / "live"), env={**os.environ, **settings})
+    until(lambda: lines_of(tmp_path / "live") >= 1, server)
+    processes = processes_of(server.pid)
+    sockets = set(listening(processes))
+    assert len(sockets) >= 3 and all(address.is_loopback for address, _ in sockets), (sockets, processes)
+    tokens = {
+        value.partition("=")[2]
+        for pid in workers_of(server.pid)
+        for value in pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0")
+        if value.startswith("RAY_AUTH_TOKEN_PATH=")
+    }
+    (token,) = map(pathlib.Path, tokens)
+    assert token.stat().st_mode & 0o777 == 0o600 and token.parent.stat().st_mode & 0o777 == 0o700
+    for _, port in sockets:
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection((other_address(), port), timeout=5).close()
+    server.terminate()
+    output, _ = server.communicate(timeout=120)
+    assert server.returncode == 143, output
+    assert not token.parent.exists()
 
 
 @pytest.mark.slow
