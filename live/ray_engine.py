@@ -8,9 +8,10 @@ import contextlib
 import importlib.util
 import os
 import secrets
-import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -22,10 +23,15 @@ from typing import Any
 import parallel
 from launch import signals
 from launch.children import ROOT
+from live import leftovers
 from live.engine import Died, Done, Event, Raised, Ready, Task
 from runs.errors import ConfigError, refusing
 
 _SECONDS_TO_ANSWER = 5.0  # that a cluster has; Ray itself tries for minutes
+# HTTP/2, on which gRPC is built: a client's first words, with empty settings; and how a server's begin, behind three
+# bytes of length: with settings.
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_SETTINGS = bytes([4, 0])
 _LONGEST_SOCKET = 103  # bytes of a Unix socket's path: 107 on Linux, 103 on macOS
 # Below the temporary folder, at the longest.
 _SOCKET = "/live-12345678/r/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
@@ -47,7 +53,11 @@ def check(address: str | None = None) -> None:
     if not (host and port.isdecimal()):
         raise ConfigError(f"ray_address={address!r}: must be HOST:PORT of a Ray cluster")
     try:
-        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+        with socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") != "1":
+                connection.sendall(_HELLO)
+                if connection.recv(len(_SETTINGS) + 3)[3:] != _SETTINGS:
+                    raise OSError("what listens there is no server of gRPC, which Ray speaks")
     except (OSError, OverflowError, UnicodeError) as error:  # names that are no host's are refused by an encoding
         raise ConfigError(f"ray_address={address!r}: no Ray cluster answers: {error}") from None
 
@@ -148,13 +158,16 @@ class RayEngine:
         path = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [path])])
         local: dict[str, Any] = {}
-        self._folder: Path | None = None
         own: dict[str, str | None] = {}
+        self._leftovers: subprocess.Popen[bytes] | None = None
         if address is None:
-            self._folder = make_folder()
-            own = own_environment(self._folder)
+            folder = make_folder()
+            self._leftovers = subprocess.Popen(
+                [sys.executable, leftovers.__file__, str(folder)], stdin=subprocess.PIPE, start_new_session=True
+            )
+            own = own_environment(folder)
             local = {"_node_ip_address": "127.0.0.1", "num_cpus": 1, "include_dashboard": False}
-            local["_temp_dir"] = str(self._folder / "r")  # in a folder of its own, which Ray lets all users write
+            local["_temp_dir"] = str(folder / "r")  # in a folder of its own, which Ray lets all users write
         with _environment(own), _own_signals(), warnings.catch_warnings():
             import ray  # reads some variables as it is imported
 
@@ -164,9 +177,11 @@ class RayEngine:
             try:
                 self._ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **local)
             except (ConnectionError, ray.exceptions.AuthenticationError) as error:
+                self.end()
                 reason = str(error.__cause__ or error).strip().splitlines()[-1]
                 raise ConfigError(f"ray_address={address!r}: {reason}") from None
             except (RuntimeError, OSError) as error:  # such as a cluster of another version of Ray or Python
+                self.end()
                 if address is None:
                     raise ConfigError(f"live: Ray does not start: {' '.join(str(error).split())}") from None
                 raise ConfigError(f"ray_address={address!r}: {' '.join(str(error).split())}") from None
@@ -243,8 +258,8 @@ class RayEngine:
     def end(self) -> None:
         """Ends all processes."""
         self._ray.shutdown()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._leftovers is not None:
+            self._leftovers.communicate(leftovers.LAST_WORD)
 
 
 class _Process:

@@ -11,6 +11,7 @@ from runs.errors import ConfigError
 
 _LONGEST_WAIT = 0.5  # seconds; then the server looks whether it is to stop
 _SOME_TIME = 1e30  # seconds, finite
+_LONG_SILENCE = 20.0  # seconds without any event, or three times of the longest silence that has ended
 _MOST_FAILURES = 5  # exceptions of a process in a row, without a gradient between them
 
 
@@ -74,6 +75,7 @@ class Server:
         self._failed: str | None = None  # why the run is to be given up
         self._were_ready: set[int] = set()
         self._lacking_since: float | None = None
+        self._silent_since, self._longest_silence, self._is_said = engine.clock(), 0.0, False
         self._arrived: collections.deque[tuple[int, Any]] = collections.deque()  # gradients that none has asked for
         for process in range(num_processes):
             engine.start(process)
@@ -165,6 +167,7 @@ class Server:
     def _hear(self, seconds: float) -> Sequence[Event]:
         """Waits for events; afterwards processes that are ready or done are idle, and the dead are being started."""
         events = self._engine.wait(seconds)
+        self._mind_silence(is_over=bool(events))
         for event in events:
             self._working_on.pop(event.process, None)
             match event:
@@ -189,6 +192,18 @@ class Server:
                     self._idle.add(process)
                     self._num_failures[process] = 0
         return events
+
+    def _mind_silence(self, *, is_over: bool) -> None:
+        """Says once, after a long silence, whose gradients have not come."""
+        now = self._engine.clock()
+        silence = now - self._silent_since
+        if is_over:
+            self._longest_silence = max(self._longest_silence, silence)
+            self._silent_since, self._is_said = now, False
+        elif self._working_on and not self._is_said and silence >= max(_LONG_SILENCE, 3 * self._longest_silence):
+            names = ", ".join(map(self._name, sorted(self._working_on)))
+            self._report(f"{names}: at work, and nobody's gradient has come for {silence:.0f} s")
+            self._is_said = True
 
     def _start_again(self, process: int, reason: str, what: str) -> None:
         self._idle.discard(process)

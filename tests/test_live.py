@@ -1,7 +1,10 @@
 """Workers that are processes: the server against scripts worked out by hand, and whole runs against their replay."""
 
+import contextlib
 import json
 import signal
+import socket
+import threading
 
 import jax
 import numpy as np
@@ -11,7 +14,7 @@ import train as command
 from experiments import plot
 from live import ray_engine
 from live.engine import Task
-from live.server import Missing, Server
+from live.server import Missing, Server, Stopped
 from reducers.arrivals.order import deadline_arrivals, first_arrivals
 from runs.errors import ConfigError
 from tests.live_script import Script, scripted
@@ -113,6 +116,35 @@ def test_a_host_that_cannot_be_one_is_refused(host, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     with pytest.raises(ConfigError, match=r"^ray_address=.*no Ray cluster answers"):
         ray_engine.check(f"{host}:6379")
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n", b"SSH-2.0-x\r\n"])
+def test_what_is_no_cluster_is_refused_in_time(answer, monkeypatch):
+    """None answers nothing, and keeps the connection."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr(ray_engine, "_SECONDS_TO_ANSWER", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+
+        def serve():
+            connection = stack.enter_context(listener.accept()[0])
+            with contextlib.suppress(OSError):  # it may have heard enough
+                if answer is not None:
+                    connection.sendall(answer)
+                    connection.shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(ConfigError, match=r"^ray_address=.*no Ray cluster answers"):
+            ray_engine.check(f"127.0.0.1:{listener.getsockname()[1]}")
+        thread.join()
+
+
+def test_a_worker_for_whom_all_wait_in_vain_is_named_once():
+    lines = []
+    engine = Script(table([[1.0], [10.0], [1.0, 1.0, INF]]), lambda task: task.number)
+    with pytest.raises(Stopped):
+        steps_of(engine, first(3), num_steps=9, report=lines.append, is_to_stop=lambda: engine.clock() > 300)
+    assert len(lines) == 1 and lines[0].startswith("worker 2: at work")
 
 
 def test_workers_of_one_process_arrive_together():

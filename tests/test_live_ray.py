@@ -40,7 +40,7 @@ def run(line, **options):
 
 def processes_of(server):
     """Returns the server and all processes below it, id -> command."""
-    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["ps", "-ww", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in listed.splitlines()[1:]]
     parents = {int(pid): int(parent) for pid, parent, _ in rows}
 
@@ -93,6 +93,15 @@ def until(condition, process):
     while not condition():
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
+
+
+def assert_gone(processes):
+    end = time.monotonic() + 60
+    while (left := [text for pid, text in processes.items() if os.path.exists(f"/proc/{pid}")]) and (
+        time.monotonic() < end
+    ):
+        time.sleep(0.2)
+    assert not left
 
 
 def test_a_live_run_equals_its_replay(tmp_path):
@@ -203,19 +212,38 @@ def test_five_kills_of_the_server(tmp_path):
         server = start(command(tmp_path / "live", *flags))
         while server.poll() is None and lines_of(tmp_path / "live") < 13 * number:
             time.sleep(0.05)
-        workers = workers_of(server.pid)
+        processes = processes_of(server.pid)
+        assert workers_of(server.pid)
         server.kill()
-        server.communicate(timeout=60)
-        assert workers
-        until = time.monotonic() + 60
-        while any(os.path.exists(f"/proc/{pid}") for pid in workers) and time.monotonic() < until:
-            time.sleep(0.2)
-        assert not any(os.path.exists(f"/proc/{pid}") for pid in workers)
+        output, _ = server.communicate(timeout=60)
+        assert "the same command goes on" in output.splitlines()[-1]
+        assert_gone(processes)
     code, output = run(command(tmp_path / "live", *flags))
     assert code == 0, output
     assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *flags) == 0
     agree(tmp_path / "live", tmp_path / "replayed")
     assert json.loads((tmp_path / "live" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 80
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["raylet/raylet", "gcs/gcs_server", "ray::DashboardAgent", "ray::RuntimeEnvAgent"])
+def test_a_process_of_ray_is_killed(part, tmp_path):
+    """The run goes on without it, or ends in a line that says how to go on."""
+    flags = ("--config.train_steps=80",)
+    server = start(command(tmp_path / "live", *flags))
+    until(lambda: lines_of(tmp_path / "live") >= 20, server)
+    processes = processes_of(server.pid)
+    os.kill(next(pid for pid, text in processes.items() if part in text), signal.SIGKILL)
+    output, _ = server.communicate(timeout=280)
+    assert server.returncode in (0, 1), output
+    if server.returncode:
+        assert "the same command goes on" in output.splitlines()[-1], output
+    assert_gone(processes)
+    code, output = run(command(tmp_path / "live", *flags))
+    assert code == 0, output
+    assert [record["step"] for record in records(tmp_path / "live")] == list(range(1, 81))
+    assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *flags) == 0
+    agree(tmp_path / "live", tmp_path / "replayed")
 
 
 @contextlib.contextmanager
