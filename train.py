@@ -30,7 +30,7 @@ from configs import flags as config_flags
 from configs import own_code
 from data.examples import ReadError
 from parallel import Layout, WorkerTimes, processes
-from runs.errors import ConfigError, in_block, refusing
+from runs.errors import ConfigError, refusing
 from training import dry_run
 from training.checkpoints import check_init_from, initial_params
 from training.device_memory import resolve_lanes_at_once
@@ -202,8 +202,8 @@ def train(
       NonfiniteError: if a loss or gradient was not finite and is to stop the run; the state before it is saved.
       PartedError: if the devices' copies of the shared state have become different.
     """
-    with processes.together(ConfigError), in_block("data"):
-        dataset = setup.source.load(setup.config.seed)
+    with processes.together(ConfigError):
+        dataset = setup.load_data()
     steps_per_call = min(steps_per_call, setup.eval_every, setup.checkpoint_every)
     mapping = worker_mapping(
         setup, layout, steps_per_call=steps_per_call, lanes_at_once=lanes_at_once, worker_times=worker_times

@@ -59,6 +59,11 @@ class Arrays:
     """
 
     def __init__(self, columns: Mapping[str, np.ndarray]):
+        """Keeps the columns; raises ValueError unless they are arrays of one length."""
+        for name, column in columns.items():
+            if not getattr(column, "shape", ()):
+                kind = "None" if column is None else f"a {type(column).__name__}"
+                raise ValueError(f"{name}: is {kind}, must be an array [N, ...]")
         counts = {len(column) for column in columns.values()}
         if len(counts) != 1:
             raise ValueError(f"columns have {sorted(counts)} examples: must all have the same number")

@@ -8,6 +8,7 @@ import numpy as np
 from data import augment as augmentations
 from data import decoded, streams, tfds_sets
 from data.augment import Augmentation
+from data.checking import check_info
 from data.examples import Columns, Dataset, Info
 from data.text import Texts
 from reducers.components import is_component
@@ -75,6 +76,7 @@ def source_of(
       ValueError: One line; the values do not fit each other.
     """
     del found_by
+    check_info(info)
     if image_size is not None:
         if placement == "device":
             raise _no_crops(image_size, of="placement='device'")

@@ -6,7 +6,6 @@ from typing import Any
 
 import asynchronous
 import runs
-from data import examples
 from live import delays
 from live import engine as engines
 from live.arrivals import LiveArrivals
@@ -14,7 +13,7 @@ from live.delays import Delay
 from live.server import Missing, Server, Stopped
 from live.step import LiveSteps
 from parallel import Layout
-from runs.errors import ConfigError, in_block
+from runs.errors import ConfigError
 from training.checkpoints import initial_params
 from training.run import Run
 from training.setup import TrainSetup
@@ -87,8 +86,7 @@ def train(
       ConfigError: if the data cannot be read, or the checkpoint does not fit the code.
       MissingError: if too few workers are alive, for longer than the patience; the state is saved.
     """
-    with in_block("data"):
-        dataset: examples.Dataset = setup.source.load(setup.config.seed)
+    dataset = setup.load_data()
     try:
         run_options: dict[str, Any] = {"dataset": dataset, "computes": "elsewhere", "sinks": sinks}
         steps: LiveSteps | LiveArrivals

@@ -34,7 +34,7 @@ class Worker:
     def __init__(self, config: Mapping[str, Any], *, num_workers: int = 1, num_devices: int = 1):
         self._layout = layout = Layout.of(num_workers, num_devices=num_devices)
         setup = make_setup(ConfigDict(dict(config)))
-        dataset = setup.source.load(setup.config.seed)
+        dataset = setup.load_data()
         order = setup.example_order(dataset)
         self._feeds = Feeds(dataset.train, order, layout=(num_devices, layout.lanes), placement=setup.source.placement)
         self._resident = layout.put_shared({"train": self._feeds.resident, "constants": dataset.constants})

@@ -14,7 +14,7 @@ import runs
 from data.augment import as_inputs
 from data.examples import Examples, gather
 from parallel import DEVICE_AXIS, Layout, StepsInFlight, map_devices, processes
-from runs.errors import ConfigError, in_block, refusing
+from runs.errors import ConfigError, refusing
 from training.checkpoints import open_checkpoints, restore
 from training.own_params import make_consensus_distance, make_evaluated_params
 from training.setup import TrainSetup
@@ -94,8 +94,8 @@ def evaluate_checkpoint(
     if restored is None:
         kind = "that was evaluated, so that none is the best" if which == "best" else "to evaluate"
         raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint {kind}")
-    with processes.together(ConfigError), in_block("data"):
-        dataset = setup.source.load(setup.config.seed)
+    with processes.together(ConfigError):
+        dataset = setup.load_data()
     with contextlib.closing(dataset):
         resident = layout.put_shared({"constants": dataset.constants})
         quality = make_evaluation(setup, layout, dataset.test)(restored.state, resident)

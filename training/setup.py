@@ -1,5 +1,6 @@
 """A config made concrete: model, data, reducer, optimizer and plan of steps, before data are read or devices chosen."""
 
+import contextlib
 import dataclasses
 import functools
 import operator
@@ -17,6 +18,7 @@ import data.sources
 import models
 import optim
 import reducers
+from data import checking
 from data.augment import as_inputs
 from data.example_order import ExampleOrder
 from data.examples import Dataset, Info
@@ -128,6 +130,19 @@ class TrainSetup:
             batch_size=self.config.batch_size_per_worker,
             seed=self.config.seed,
         )
+
+    def load_data(self) -> Dataset:
+        """Reads the examples, which must be as the source declares them.
+
+        Raises:
+          ConfigError: one line, if they cannot be read, or are not.
+        """
+        own_data, own_task = (own_parts.names_in(self.config[block]) for block in ("data", "task"))
+        whose = own_parts.below(own_data[0]) if own_data else contextlib.nullcontext()
+        with own_parts.refusing(self.config, of="data"), in_block("data"), whose:
+            dataset = self.source.load(self.config.seed)
+            bounds = {} if own_task else checking.BOUNDS  # a task of one's own may give other labels a meaning
+            return checking.checked(dataset, self.source.info, bounds=bounds, probe=bool(own_data))
 
     @functools.cached_property
     def durations(self) -> asynchronous.Durations:
@@ -283,6 +298,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
 def _make_setup(config: ConfigDict, *, open_data: Callable[..., Source]) -> TrainSetup:
     with in_block("data"):
         source = open_data(**config.data)
+        checking.check_info(source.info)
     task = make_task(config, source=source)
     with own_parts.refusing(config, of="arrivals"), in_block("arrivals"):
         arrival_seconds = make_arrivals(config)

@@ -34,6 +34,8 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
     """
     if example.keys() != {"tokens"} or "vocab_size" not in sizes or example["tokens"].size < 2:
         raise ValueError("name='causal_lm': needs data of running text, at least 2 tokens an example")
+    if example["tokens"].ndim != 1 or not jnp.issubdtype(example["tokens"].dtype, jnp.integer):
+        raise ValueError("name='causal_lm': tokens must be integers [T + 1] of an example")
 
     def init(key: jax.Array):
         tokens = jnp.zeros((1, example["tokens"].size - 1), jnp.int32)

@@ -42,6 +42,13 @@ def classification(
     """
     if not {"image", "label"} <= example.keys():
         raise ValueError("name='classification': needs data of images with labels")
+    label = example["label"]
+    if label.shape != () or not jnp.issubdtype(label.dtype, jnp.integer):
+        raise ValueError(
+            f"name='classification': labels are {label.dtype} of shape {label.shape}, must be integers of ()"
+        )
+    if "num_classes" not in sizes:
+        raise ValueError("name='classification': needs num_classes among the sizes of the data")
     image, num_classes = example["image"], sizes["num_classes"]
     ranked = num_classes > 10
 

@@ -1,0 +1,131 @@
+"""Compares the examples of a data set with what is declared of them, as they are loaded.
+
+What does not fit would train all the same, to numbers that mean nothing: labels [N, 1] are compared with predictions
+[N] as [N, N], and a label beyond the last class adds nothing to a loss.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from data.examples import Arrays, Dataset, Examples, Info, Shapes
+
+# Columns of integers in [0, size), and the size in ``Info.sizes`` that bounds them.
+BOUNDS = {"label": "num_classes", "tokens": "vocab_size"}
+
+_MOST_BYTES = 2**28  # of a column whose values are all looked at; of a larger one, every so many examples
+
+
+def check_info(info: Any) -> None:
+    """Raises ValueError, one line, if what is declared of a data set cannot be so."""
+    if not isinstance(info, Info):
+        raise ValueError(f"info: is {_kind(info)}, must be a data.examples.Info")
+    for key, shapes in (("example", info.example), ("constants", info.constants)):
+        if not (
+            isinstance(shapes, Mapping) and all(hasattr(x, "shape") and hasattr(x, "dtype") for x in shapes.values())
+        ):
+            raise ValueError(f"info.{key}: is {_kind(shapes)}, must be a dict of jax.ShapeDtypeStruct")
+    for key, count in (("num_train", info.num_train), ("num_test", info.num_test)):
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+            raise ValueError(f"info.{key}={count!r}: must be an integer of at least 1")
+    if not info.example:
+        raise ValueError("info.example: names no column, must have one")
+
+
+def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, probe: bool = False) -> Dataset:
+    """Returns a data set whose examples are as declared; those that are not in memory are compared as they are read.
+
+    Args:
+      dataset: what a source's ``load`` has returned.
+      info: the declaration.
+      bounds: column -> the size that bounds its integers, of examples in memory.
+      probe: whether to read an example of each split that is not in memory.
+
+    Raises:
+      ValueError: one line, if the examples differ from what ``info`` says of them.
+    """
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f"load returns {_kind(dataset)}, must return a data.examples.Dataset")
+    _check_columns("constants", dataset.constants, info.constants, leading=0)
+    splits: dict[str, Any] = {}
+    for split, examples, count in (("train", dataset.train, info.num_train), ("test", dataset.test, info.num_test)):
+        if not (hasattr(examples, "gather") and hasattr(examples, "num_examples")):
+            raise ValueError(f"{split}: is {_kind(examples)}, must be examples, such as data.examples.Arrays")
+        if examples.num_examples != count:
+            raise ValueError(f"{split}: has {examples.num_examples} examples, and info declares {count}")
+        if isinstance(examples, Arrays):
+            splits[split] = examples
+            _check_columns(split, examples.columns, info.example, leading=1)
+            for name, column in examples.columns.items():
+                _check_values(f"{split}[{name!r}]", column, info.sizes.get(bounds.get(name, "")))
+        else:
+            splits[split] = compared = _Compared(examples, info.example, split=split)
+            if probe:
+                compared.gather(np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
+    return dataset._replace(**splits)
+
+
+class _Compared:
+    """Examples whose batches are compared with what is declared, each as it is read; see ``data.examples.Examples``."""
+
+    def __init__(self, examples: Examples, shapes: Shapes, *, split: str):
+        self._examples, self._shapes, self._split = examples, shapes, split
+        self.num_examples = examples.num_examples
+
+    def gather(self, index: np.ndarray, batch_index: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the examples; raises ValueError if they have other columns, shapes or dtypes."""
+        batch = self._examples.gather(index, batch_index)
+        _check_columns(f"data.{self._split}", batch, self._shapes, leading=2)
+        return batch
+
+    def part(self, start: int, stop: int, *, mode: Any) -> "_Compared":
+        """Returns examples [start, stop), compared likewise."""
+        return _Compared(self._examples.part(start, stop, mode=mode), self._shapes, split=self._split)
+
+    def close(self) -> None:
+        """Closes the examples."""
+        getattr(self._examples, "close", lambda: None)()
+
+
+def _check_columns(what: str, columns: Any, shapes: Shapes, *, leading: int) -> None:
+    """Compares names, shapes behind the leading axes, and dtypes."""
+    if not isinstance(columns, Mapping):
+        raise ValueError(f"{what}: is {_kind(columns)}, must be a dict of arrays")
+    for name in [*shapes, *columns]:
+        if name not in columns or name not in shapes:
+            found, wanted = (", ".join(map(repr, names)) or "nothing" for names in (columns, shapes))
+            raise ValueError(f"{what}: has {found}, and info declares {wanted}")
+    for name, declared in shapes.items():
+        column = columns[name]
+        if not (hasattr(column, "shape") and hasattr(column, "dtype")):
+            raise ValueError(f"{what}[{name!r}]: is {_kind(column)}, must be an array")
+        is_like = tuple(column.shape[leading:]) == tuple(declared.shape) and column.dtype == declared.dtype
+        if not is_like:
+            raise ValueError(
+                f"{what}[{name!r}]: each example is {column.dtype} of shape {tuple(column.shape[leading:])}, and info "
+                f"declares {np.dtype(declared.dtype)} of {tuple(declared.shape)}"
+            )
+
+
+def _check_values(what: str, column: Any, size: int | None) -> None:
+    """Refuses integers outside of [0, size) or of what devices hold, and numbers that are not finite."""
+    dtype = np.dtype(column.dtype)
+    if not (np.issubdtype(dtype, np.integer) or jax.dtypes.issubdtype(dtype, np.inexact)):
+        return
+    values = np.asarray(column[:: 1 + column.size * dtype.itemsize // _MOST_BYTES])
+    if not values.size:
+        return
+    if np.issubdtype(dtype, np.integer):
+        least, most = int(values.min()), int(values.max())
+        room = np.iinfo(jax.dtypes.canonicalize_dtype(dtype))
+        low, high = (0, size - 1) if size is not None else (int(room.min), int(room.max))
+        if least < low or most > high:
+            raise ValueError(f"{what}: has {least if least < low else most}, must be in [{low}, {high}]")
+    elif not np.isfinite(values.astype(jax.dtypes.canonicalize_dtype(dtype))).all():
+        raise ValueError(f"{what}: has NaN or infinity, must have finite numbers")
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

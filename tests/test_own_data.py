@@ -1,0 +1,228 @@
+"""Mistakes in data of one's own: a line each as they are loaded; what is right still works."""
+
+import re
+
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+import train
+from configs import config_file, flags
+from runs.errors import ConfigError
+from tests.test_docs import ROOT
+from training.setup import make_setup
+
+PARTS = """
+import jax, numpy as np, optax
+from jax import numpy as jnp
+from data.examples import Arrays, Dataset, Info
+from data.sources import source_of
+from models.tasks import classification
+
+N, M = 64, 32
+
+def image(count, **kwargs):
+    return np.random.default_rng(0).standard_normal((count, 4, 4, 1)).astype(kwargs.get("dtype", "float32"))
+
+def label(count):
+    return (np.arange(count) % 3).astype(np.int32)
+
+class Stream:
+    def __init__(self, count, mistake):
+        self.num_examples, self.mistake, self.calls = count, mistake, 0
+
+    def gather(self, index, batch_index):
+        self.calls += 1
+        images, labels = image(self.num_examples)[index], label(self.num_examples)[index]
+        if self.mistake == "stream shape" or (self.mistake == "stream later" and self.calls > 1):
+            images = images[..., 0]
+        return {"image": images, "labels" if self.mistake == "stream names" else "label": labels}
+
+    def part(self, start, stop, *, mode):
+        return Stream(stop - start, self.mistake)
+
+def changed(columns, name, change):
+    return {**columns, name: change(columns[name])}
+
+def data(mistake="", evaluate_on="test"):
+    def with_at(array, value):
+        array = np.array(array)
+        array.reshape(-1)[-1] = value
+        return array
+
+    changes = {
+        "column": ("label", lambda x: x[:, None]),
+        "beyond": ("label", lambda x: with_at(x, 3)),
+        "negative": ("label", lambda x: with_at(x, -1)),
+        "strings": ("label", lambda x: x.astype(str)),
+        "objects": ("label", lambda x: x.astype(object)),
+        "float labels": ("label", lambda x: x.astype(np.float32)),
+        "wide labels": ("label", lambda x: x.astype(np.int64)),
+        "list": ("label", lambda x: x.tolist()),
+        "none": ("label", lambda x: None),
+        "generator": ("label", lambda x: (y for y in x)),
+        "scalar": ("label", lambda x: x[0]),
+        "shorter": ("label", lambda x: x[:-1]),
+        "float64": ("image", lambda x: x.astype(np.float64)),
+        "flat": ("image", lambda x: x.reshape(len(x), 16)),
+        "nan": ("image", lambda x: with_at(x, np.nan)),
+        "inf": ("image", lambda x: with_at(x, -np.inf)),
+        "read-only": ("image", lambda x: x.view()),
+        "jax": ("image", lambda x: jnp.asarray(x)),
+        "one test image": ("image", lambda x: x),
+    }
+
+    def split(count, which):
+        columns = {"image": image(count), "label": label(count)}
+        only_test = mistake.startswith("test ")
+        name = mistake.removeprefix("test ")
+        if name in changes and (which == "test" or not only_test):
+            columns = changed(columns, *changes[name])
+        if mistake == "read-only":
+            for column in columns.values():
+                column.flags.writeable = False
+        if mistake == "memory map" and which == "train":
+            np.save("images.npy", columns["image"])
+            columns["image"] = np.load("images.npy", mmap_mode="r")
+        if mistake == "misspelt":
+            columns["lable"] = columns.pop("label")
+        if mistake == "one more":
+            columns["weight"] = np.ones(count, np.float32)
+        return columns
+
+    def load(seed):
+        if mistake == "raises":
+            return {}["x"]
+        if mistake.startswith("stream"):
+            return Dataset("own", Stream(N, mistake), Stream(M, ""), constants={})
+        sizes = {"few": (N - 1, M), "empty test": (N, 0), "test few": (N, M - 1)}.get(mistake, (N, M))
+        dataset = Dataset("own", Arrays(split(sizes[0], "train")), Arrays(split(sizes[1], "test")), constants={})
+        return {
+            "no dataset": lambda: split(N, "train"),
+            "none at all": lambda: None,
+            "bare columns": lambda: dataset._replace(train=split(N, "train")),
+            "constants": lambda: dataset._replace(constants={"mean": np.zeros(3)}),
+        }.get(mistake, lambda: dataset)()
+
+    shapes = {"image": jax.ShapeDtypeStruct((4, 4, 1), np.float32), "label": jax.ShapeDtypeStruct((), np.int32)}
+    if mistake == "declared column":
+        shapes["label"] = jax.ShapeDtypeStruct((1,), np.int32)
+    if mistake == "declared float":
+        shapes["label"] = jax.ShapeDtypeStruct((), np.float32)
+    if mistake == "declared numbers":
+        shapes["label"] = (1,)
+    sizes = {} if mistake == "no sizes" else {"num_classes": 3}
+    num_train = {"declared half": 32.0, "declared none": None, "declared 0": 0}.get(mistake, N)
+    info = Info(shapes, sizes, num_train, 0 if mistake == "declared empty" else M, constants={})
+    placement = "stream" if mistake.startswith("stream") else "auto"
+    return source_of(info, load, evaluate_on=evaluate_on, placement=placement)
+
+def any_labels(*, model, example, sizes):  # a label of -1 is nobody's
+    return classification(model=model, example=example, sizes=sizes)
+
+class Wide:
+    pass
+"""
+
+AT_LOAD = {
+    "column": r"train\['label'\]: each example is int32 of shape \(1,\).*declares int32 of \(\)",
+    "test column": r"test\['label'\]: each example is int32 of shape \(1,\)",
+    "beyond": r"train\['label'\]: has 3, must be in \[0, 2\]",
+    "test beyond": r"test\['label'\]: has 3, must be in \[0, 2\]",
+    "negative": r"train\['label'\]: has -1, must be in \[0, 2\]",
+    "strings": r"train\['label'\]: each example is <U",
+    "objects": r"train\['label'\]: each example is object",
+    "float labels": r"train\['label'\]: each example is float32",
+    "wide labels": r"train\['label'\]: each example is int64",
+    "list": "label: is a list, must be an array",
+    "none": "label: is None, must be an array",
+    "generator": "label: is a generator, must be an array",
+    "scalar": "label: is a int32, must be an array",
+    "shorter": r"columns have \[63, 64\] examples",
+    "float64": r"train\['image'\]: each example is float64",
+    "flat": r"train\['image'\]: each example is float32 of shape \(16,\)",
+    "test flat": r"test\['image'\]: each example is float32 of shape \(16,\)",
+    "nan": r"train\['image'\]: has NaN or infinity",
+    "test inf": r"test\['image'\]: has NaN or infinity",
+    "misspelt": "train: has 'image', 'lable', and info declares 'image', 'label'",
+    "one more": "train: has 'image', 'label', 'weight', and info declares",
+    "few": "train: has 63 examples, and info declares 64",
+    "test few": "test: has 31 examples, and info declares 32",
+    "empty test": "test: has 0 examples, and info declares 32",
+    "no dataset": "load returns a dict, must return",
+    "none at all": "load returns None, must return",
+    "bare columns": "train: is a dict, must be examples",
+    "constants": "constants: has 'mean', and info declares nothing",
+    "raises": "KeyError: 'x'",
+    "stream shape": r"train\['image'\]: each example is float32 of shape \(4, 4\)",
+    "stream names": "train: has 'image', 'labels', and info declares",
+}
+
+DECLARED = {
+    "declared column": r"labels are int32 of shape \(1,\), must be integers",
+    "declared float": r"labels are float32 of shape \(\), must be integers",
+    "declared numbers": "info.example: is a dict, must be a dict of jax.ShapeDtypeStruct",
+    "declared half": "info.num_train=32.0: must be an integer of at least 1",
+    "declared none": "info.num_train=None: must be",
+    "declared 0": "info.num_train=0: must be",
+    "declared empty": "info.num_test=0: must be",
+    "no sizes": "num_classes",
+}
+
+RIGHT = ["", "read-only", "memory map", "jax", "stream"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "parts.py").write_text(PARTS)
+    (tmp_path / "config.py").write_text((ROOT / "configs" / "digits.py").read_text())
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    config_file.execute(f"{ROOT}/configs/digits.py")
+
+
+def overrides(mistake, *more):
+    given = ("data.name=parts:data", f"data.mistake={mistake}", "train_steps=2", "eval_every_steps=2", *more)
+    return [f"--config.{flag}" for flag in given]
+
+
+def setup_of(mistake, *more):
+    return make_setup(flags.load("config.py", overrides(mistake, *more)))
+
+
+@pytest.mark.parametrize("mistake", AT_LOAD)
+def test_what_differs_from_its_declaration_is_refused_as_it_is_loaded(mistake, folder):
+    setup = setup_of(mistake)
+    with pytest.raises(ConfigError) as refused:
+        setup.load_data()
+    line = str(refused.value)
+    assert line.startswith("config.data.name='parts:data': ") and "\n" not in line
+    assert re.search(AT_LOAD[mistake], line), line
+
+
+@pytest.mark.parametrize("mistake", DECLARED)
+def test_a_declaration_that_cannot_be_is_refused_before(mistake, folder):
+    with pytest.raises(ConfigError, match=DECLARED[mistake]):
+        setup_of(mistake)
+
+
+@pytest.mark.parametrize("mistake", RIGHT)
+@pytest.mark.parametrize("evaluate_on", ["test", "validation"])
+def test_what_is_right_is_read(mistake, evaluate_on, folder):
+    dataset = setup_of(mistake, f"data.evaluate_on={evaluate_on}").load_data()
+    assert dataset.train.num_examples == (64 if evaluate_on == "test" else 58)
+    batch = dataset.train.gather(np.array([[0, 5]]), np.array([0]))
+    np.testing.assert_array_equal(batch["label"], [[0, 2]])
+    assert batch["image"].shape == (1, 2, 4, 4, 1)
+
+
+def test_a_task_of_ones_own_may_have_labels_of_its_own(folder):
+    setup_of("negative", "task.name=parts:any_labels").load_data()
+
+
+@pytest.mark.parametrize(("mistake", "code"), [("column", 2), ("stream later", 1), ("", 0)])
+def test_a_run_of_it_ends_in_one_line(mistake, code, folder, capsys):
+    with flagsaver.flagsaver():
+        assert train.main(["train.py", "--config=config.py", *overrides(mistake), "--num_devices=1"]) == code
+    said = capsys.readouterr().err.strip().splitlines()
+    assert "Traceback" not in said and (not code or said[-1].startswith("config.data.")), said
