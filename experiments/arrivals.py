@@ -38,15 +38,18 @@ ARRIVED_BY = ((98, 2.0, 0.8), (100, 2.0, 0.3))  # (k, seconds, share of steps wh
 SLOWEST_SECONDS = 310  # the slowest step of an unknown number of steps
 
 
-def table(seconds: np.ndarray, *, which: Sequence[int], expected: np.ndarray | None = None) -> str:
+def table(
+    seconds: np.ndarray, *, which: Sequence[int], expected: np.ndarray | None = None, period: int | None = None
+) -> str:
     """Returns two tables: statistics of each k-th arrival, a row per k; and shares of steps by time, a column per k.
 
     Args:
       seconds: [S, W], arrival times, sorted in each step.
       which: the values of k, from 1.
       expected: [W], mean times by formula, if there is a formula.
+      period: the number of steps of the trace that the model replays, if it replays one.
     """
-    mean, error = arrivals.batch_means(seconds)
+    mean, error = arrivals.batch_means(seconds, period=period)
     heads = ["k", "mean s", "+-", *(["formula"] if expected is not None else [])]
     lines = ["".join(f"{head:>10}" for head in [*heads, *(f"{q:.0%}" for q in QUANTILES), "max"])]
     for k in which:
@@ -141,7 +144,8 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
     if arguments.figure:
         draw(seconds, name=arguments.model).savefig(arguments.figure)
     title = f"{arguments.model}, {num_workers} workers, {num_steps} steps, seed {seed}"
-    return f"{title}\n{table(seconds, which=which, expected=expected)}"
+    period = arrivals.num_recorded(arguments.model, **options)
+    return f"{title}\n{table(seconds, which=which, expected=expected, period=period)}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

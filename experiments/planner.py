@@ -5,9 +5,12 @@
 
 The time of a step is the mean time to the N-th of M arrivals, by formula if the model has one, else from many sampled
 steps. The number of steps to the target is either a power law, ``power_law:EXPONENT`` or ``power_law:EXPONENT,STEPS``,
-where STEPS is the number for all M machines; or it is measured, in a CSV file with the columns num_required and steps.
-Between the rows of the file a power law interpolates; splits outside of them are not planned. All other --key=value are
-options of the model.
+where STEPS is the number for all M machines (default: power_law:1, half the steps with twice the gradients); or it is
+measured, in a CSV file with the columns num_required and steps. Between the rows of the file a power law interpolates;
+splits outside of them are not planned. All other --key=value are options of the model.
+
+Standard errors come from the means of batches of consecutive steps; of a trace, from its own steps, however often they
+are drawn. The interval of the best N is that of a bootstrap of these batches.
 """
 
 import argparse
@@ -35,6 +38,8 @@ PAPER_BEST: dict[tuple[str, int], tuple[int, str]] = {
     ("paper_cluster", 100): (96, "arXiv 1604.00981, read in a secondary source"),
 }
 
+_NUM_RESAMPLES = 2_000
+
 StepsToTarget = Callable[[np.ndarray], np.ndarray]
 
 
@@ -46,6 +51,8 @@ class Plan:
       step_seconds: the mean time of a step, to the N-th of M arrivals.
       step_error: its standard error; 0 for a formula.
       steps: the number of steps to the target with N gradients per step; NaN where it is not known.
+      best_interval: the least and the largest N that would be best in 95 % of samples like this one, by a bootstrap of
+        batches of steps; None for a formula, or if there are too few steps.
       score: the time of a step on N machines without backups over the time with them, times N / M. It is above 1 where
         the backups save more time than they cost. Where machines differ, those without backups are the first N.
     """
@@ -54,6 +61,7 @@ class Plan:
     step_error: np.ndarray
     steps: np.ndarray
     score: np.ndarray
+    best_interval: tuple[int, int] | None = None
 
     @property
     def num_required(self) -> np.ndarray:
@@ -121,9 +129,32 @@ def plan(
         return Plan(mean, np.zeros(num_machines), steps, alone / mean * sizes / num_machines)
     key = jax.random.key(seed)
     seconds = arrivals.sample(built, key, num_workers=num_machines, num_steps=num_steps)
-    alone_mean, _ = arrivals.batch_means(np.maximum.accumulate(seconds, axis=1))
-    mean, error = arrivals.batch_means(np.sort(seconds, axis=1))
-    return Plan(mean, error, steps, alone_mean / mean * sizes / num_machines)
+    period = arrivals.num_recorded(model, **options)
+    alone_mean, _ = arrivals.batch_means(np.maximum.accumulate(seconds, axis=1), period=period)
+    seconds.sort(axis=1)
+    mean, error = arrivals.batch_means(seconds, period=period)
+    interval = best_interval(arrivals.batches(seconds, period=period), steps, seed=seed)
+    return Plan(mean, error, steps, alone_mean / mean * sizes / num_machines, interval)
+
+
+def best_interval(batches: np.ndarray, steps: np.ndarray, *, seed: int) -> tuple[int, int] | None:
+    """Returns the central 95 % of the best N of resampled batches of steps.
+
+    Args:
+      batches: [B, M], the mean times to the k-th arrival in each batch.
+      steps: [M], the numbers of steps to the target.
+      seed: the seed of the resampling.
+
+    Returns:
+      The least and the largest N; None for a single batch.
+    """
+    count = len(batches)
+    if count < 2:
+        return None
+    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=_NUM_RESAMPLES)
+    best = np.nanargmin(drawn @ batches / count * steps, axis=1) + 1
+    low, high = np.quantile(best, (0.025, 0.975), method="nearest")
+    return int(low), int(high)
 
 
 # ---- steps to the target -------------------------------------------------------------------------------------------
@@ -159,7 +190,7 @@ def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
             if not (0 <= exponent < np.inf and 0 < steps < np.inf) or rest.count(",") > 1:
                 raise ValueError("out of range")
             return power_law(exponent, steps=steps, at=num_machines)
-        with open(Path(text).expanduser(), newline="") as file:
+        with open(Path(text).expanduser(), newline="", encoding="utf-8-sig") as file:
             rows = {int(row["num_required"]): float(row["steps"]) for row in csv.DictReader(file)}
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise ValueError(f"steps_to_target={text!r}: {allowed} ({error})") from None
@@ -191,13 +222,18 @@ def table(plan: Plan) -> str:
 
 
 def findings(plan: Plan, *, model: str) -> list[str]:
-    """Says which split is best, which others are equal within the error, and which one the paper found best."""
+    """Says which split is best, how sure that is, which others are equal within the error, and the paper's best."""
     machines, best = len(plan.steps), plan.best
     margin = 2 * np.hypot(plan.target_error, plan.target_error[best - 1])
     close = plan.num_required[plan.target_seconds <= plan.target_seconds[best - 1] + margin]
     lines = [f"best: {best} + {machines - best}"]
+    if plan.best_interval is not None:
+        low, high = plan.best_interval
+        lines[0] += f" (95 % interval of N: {low} to {high})"
     if len(close) > 1:
         lines[0] += f"; within two standard errors of it: N = {', '.join(map(str, close))}"
+    if np.isnan(plan.step_error).any():
+        lines.append("+-: unknown, as the trace has fewer than 4 steps")
     if (model, machines) in PAPER_BEST:
         theirs, source = PAPER_BEST[model, machines]
         verdict = "the same" if theirs == best else f"this plan misses it by {abs(best - theirs)}"
@@ -263,7 +299,14 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
     )
     if arguments.figure:
         draw(made, title=f"{arguments.model}, {arguments.machines} machines").savefig(arguments.figure)
-    return "\n".join([table(made), *findings(made, model=arguments.model)])
+    return "\n".join(
+        [
+            *findings(made, model=arguments.model),
+            f"{arguments.model}, {arguments.machines} machines, steps to the target: {arguments.steps_to_target}",
+            table(made),
+            "score: seconds of a step on N machines without backups, over those with backups, times N / M",
+        ]
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -271,7 +314,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     description = "Plans how many of M machines should be backups."
     parser = ModelParser(prog="python -m experiments.planner", description=description)
     parser.add_argument("--machines", type=int, default=100, help="number of machines, M (default: 100)")
-    parser.add_argument("--steps_to_target", default="power_law:1", help="power_law:EXPONENT[,STEPS] or a CSV file")
+    parser.add_argument(
+        "--steps_to_target",
+        default="power_law:1",
+        help="power_law:EXPONENT[,STEPS] or a CSV file (default: power_law:1)",
+    )
     parser.add_argument("--steps", type=int, default=100_000, help="number of steps to sample (default: 100000)")
     parser.add_argument("--figure", help="path of a figure to draw")
     return parser.run(report, argv, counts=("machines", "steps"))

@@ -55,6 +55,55 @@ def test_errors_know_that_slow_phases_last():
     assert error > 5 * seconds.std() / np.sqrt(len(seconds))
 
 
+def planned_of(seconds, path, **options):
+    np.savez(path, seconds=np.asarray(seconds, np.float32))
+    return planner.plan(
+        "trace", path=str(path), num_machines=seconds.shape[1], steps_to_target=LAW, num_steps=20_000, **options
+    )
+
+
+def test_steps_of_a_trace_that_are_drawn_again_tell_nothing_new(tmp_path):
+    seconds = np.random.default_rng(0).exponential(0.1, (300, 8)) + 1
+    made = planned_of(seconds, tmp_path / "short.npz")
+    true = np.sort(seconds, axis=1).std(axis=0, ddof=1) / np.sqrt(300)
+    np.testing.assert_allclose(made.step_error, true, rtol=0.5)  # 30 batches know it to an eighth or so
+    low, high = made.best_interval
+    assert low <= made.best <= high
+    base = {"name": "trace", "path": str(tmp_path / "short.npz")}
+    wrapped = planner.plan("slow_workers", base=base, num_machines=8, steps_to_target=LAW, num_steps=20_000)
+    assert (wrapped.step_error > true / 2).all()
+
+
+def test_steps_of_a_trace_that_depend_on_each_other_tell_less(tmp_path):
+    rng = np.random.default_rng(0)
+    phases = np.repeat(rng.exponential(1.0, (60, 1)), 10, axis=0) + rng.uniform(1, 1.01, (600, 4))
+    made = planned_of(phases, tmp_path / "phases.npz")
+    naive = np.sort(phases, axis=1).std(axis=0, ddof=1) / np.sqrt(600)
+    assert (made.step_error > 2 * naive).all()
+
+
+def test_short_and_constant_traces(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    five = planned_of(rng.uniform(1, 2, (5, 4)), tmp_path / "five.npz")
+    assert (five.step_error > 1e-3).all() and five.best_interval is not None
+    for count in (1, 2, 3):
+        few = planned_of(rng.uniform(1, 2, (count, 4)), tmp_path / "few.npz")
+        assert np.isnan(few.step_error).all() and few.best_interval is None
+    assert any("fewer than 4 steps" in line for line in planner.findings(few, model="trace"))
+    flat = planned_of(np.ones((50, 4)), tmp_path / "flat.npz")
+    assert not flat.step_error.any() and flat.best_interval == (4, 4) and flat.best == 4
+
+
+def test_the_interval_of_the_best_covers_it():
+    """Of 20 samples of a model whose best N is known, most intervals have it."""
+    true = planner.plan("shifted_exponential", num_machines=20, steps_to_target=LAW, shift_seconds=2.0).best
+    base = {"name": "shifted_exponential", "shift_seconds": 2.0}
+    options = {"num_machines": 20, "steps_to_target": LAW, "num_steps": 100, "base": base}
+    intervals = [planner.plan("scripted", seed=seed, **options).best_interval for seed in range(20)]
+    assert sum(low <= true <= high for low, high in intervals) >= 16
+    assert np.mean([high - low for low, high in intervals]) > 0.5
+
+
 def test_a_tail_costs_and_backups_pay():
     made = planner.plan("paper_cluster", num_machines=100, steps_to_target=LAW, num_steps=20_000)
     assert (np.diff(made.step_seconds) > 0).all()
@@ -114,7 +163,8 @@ def test_command(tmp_path, capsys):
     figure = tmp_path / "plan.png"
     arguments = ["--model=shifted_exponential", "--machines=10", "--steps_to_target=power_law:0.85"]
     assert planner.main([*arguments, f"--figure={figure}"]) == 0
-    heads, *rows, best = capsys.readouterr().out.splitlines()
+    best, given, heads, *rows, score = capsys.readouterr().out.splitlines()
+    assert "power_law:0.85" in given and score.startswith("score: ")
     assert len(rows) == 10 and best == "best: 8 + 2" and "score" in heads and figure.stat().st_size > 1000
     (marked,) = [row for row in rows if row.startswith("*")]
     assert marked.split()[1:3] == ["8", "2"]
@@ -180,7 +230,18 @@ def test_who_does_not_arrive_is_recorded_and_planned_for_by_nobody(tmp_path, cap
     assert "worker 1 does not arrive at step 1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["1,2\n3,4\n", "worker 0,worker 1\n1,2\n3,4\n", "\ufeff1,2\r\n\r\n3,4\r\n", "\ufeffa,b\n# more\n1, 2\n3 ,4"],
+)
+def test_csv_with_names_blank_lines_and_marks(text, tmp_path):
+    (tmp_path / "trace.csv").write_text(text, encoding="utf-8")
+    np.testing.assert_array_equal(arrivals.read_trace(tmp_path / "trace.csv"), [[1, 2], [3, 4]])
+
+
 BAD_TRACES = {
+    "o.csv": ("1;2\n3;4\n", "separated by commas|holds float64"),
+    "p.csv": ("a,b\n1,2\nc,d\n", "must have the seconds of each worker, separated by commas"),
     "a.csv": ("1,2\n3\n", "step 1 has 1 workers, step 0 has 2"),
     "b.csv": ("1,x\n", "could not convert"),
     "c.csv": ("# nothing\n", r"holds float64 \[0\]"),

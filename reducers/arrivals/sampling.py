@@ -8,6 +8,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from reducers.arrivals.models import ARRIVALS
+from reducers.arrivals.traces import read_trace
 
 # Steps per call of a compiled program: enough to occupy two cores, and few enough for their caches.
 _CHUNK_STEPS = 10_000
@@ -67,15 +68,58 @@ def batch_seconds(model: Callable, key: jax.Array, step: Any, *, num_workers: in
     return jax.vmap(lambda wave: model(key, step * num_waves + wave, num_workers))(jnp.arange(num_waves))
 
 
-def batch_means(values: np.ndarray, *, num_batches: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Returns means over steps and their standard errors, which come from the means of batches of consecutive steps.
+def num_recorded(name: str, **options: Any) -> int | None:
+    """Returns the number of steps of the trace that a model replays, itself or in a model inside it.
 
-    Consecutive steps of some models are correlated; the means of batches that are long enough hardly are.
+    Args:
+      name: a key of ``ARRIVALS``.
+      **options: options of the model.
+
+    Returns:
+      The number of steps after which the trace begins again; of the shortest one, if there are several; None if there
+      is none.
+
+    >>> num_recorded("slow_workers", base="lognormal") is None
+    True
+    """
+    if name == "trace":
+        return len(read_trace(options["path"], absent="allow"))
+    inside = [block if isinstance(block, Mapping) else {"name": block} for block in options.values()]
+    counts = [num_recorded(**block) for block in inside if block.get("name") in ARRIVALS]
+    return min((count for count in counts if count is not None), default=None)
+
+
+def batches(values: np.ndarray, *, period: int | None = None) -> np.ndarray:
+    """Returns the means of batches of consecutive steps; batches that are long enough hardly depend on each other.
 
     Args:
       values: [S, ...].
-      num_batches: at least 2, reduced to S / 2 if there are too few steps. The last S mod num_batches steps are
-        ignored.
+      period: the number of steps after which the values begin again, as a trace does. Repetitions tell nothing new:
+        values of the same step of the trace are averaged first.
+
+    Returns:
+      [B, ...] float64: 100 batches of S steps, fewer where they would be shorter than 10 steps, and 10 of 2 steps or
+      more if there are so few. The last S mod B steps are ignored.
+
+    >>> batches(np.array([1.0, 3.0, 1.0, 5.0, 1.0, 3.0, 1.0, 5.0]), period=4)
+    array([2., 3.])
+    """
+    if period is not None and (repetitions := len(values) // period) > 1:
+        repeated = values[: repetitions * period].reshape(repetitions, period, *values.shape[1:])
+        values = repeated.mean(axis=0, dtype=np.float64)
+    num_steps = len(values)
+    num_batches = max(1, min(100, max(num_steps // 10, min(num_steps // 2, 10))))
+    length = num_steps // num_batches
+    cut = values[: num_batches * length].reshape(num_batches, length, *values.shape[1:])
+    return cut.mean(axis=1, dtype=np.float64)
+
+
+def batch_means(values: np.ndarray, *, period: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Returns means over steps and their standard errors, which come from the means of batches of consecutive steps.
+
+    Args:
+      values: [S, ...].
+      period: as of ``batches``.
 
     Returns:
       Means [...] and standard errors [...], float64; errors are NaN for fewer than 4 steps.
@@ -84,15 +128,11 @@ def batch_means(values: np.ndarray, *, num_batches: int = 100) -> tuple[np.ndarr
     >>> float(mean), float(error)
     (2.0, 0.0)
     """
-    num_steps = len(values)
-    if num_steps < 4:
-        mean = values.mean(axis=0, dtype=np.float64)
+    means = batches(values, period=period)
+    mean = means.mean(axis=0)
+    if len(means) < 2:
         return mean, np.full_like(mean, np.nan)
-    num_batches = min(num_batches, num_steps // 2)
-    length = num_steps // num_batches
-    cut = values[: num_batches * length].reshape(num_batches, length, *values.shape[1:])
-    means = cut.mean(axis=1, dtype=np.float64)
-    return means.mean(axis=0), means.std(axis=0, ddof=1) / np.sqrt(num_batches)
+    return mean, means.std(axis=0, ddof=1) / np.sqrt(len(means))
 
 
 def _constant(num_workers: int, *, seconds: float) -> np.ndarray:

@@ -40,7 +40,8 @@ def read_trace(path: str | Path, *, absent: Literal["refuse", "allow"] = "refuse
 
     Args:
       path: the path of a .csv file that has a line per step, with the seconds of each worker separated by commas, and
-        comments in lines that begin with #; or of an .npz file with an array ``seconds``.
+        comments in lines that begin with #, and perhaps a first line of names; or of an .npz file with an array
+        ``seconds``.
       absent: whether seconds may be infinite, which is how runs of real processes record a worker that had not arrived
         when the step ended; not all of a step.
 
@@ -79,12 +80,27 @@ def read_trace(path: str | Path, *, absent: Literal["refuse", "allow"] = "refuse
 
 
 def _read_csv(path: Path) -> np.ndarray:
-    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    rows = [[float(cell) for cell in line.split(",")] for line in lines]
+    text = path.read_text(encoding="utf-8-sig")
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    cells = [line.split(",") for line in lines]
+    if cells and not any(map(_is_number, cells[0])):
+        del cells[0]
+    try:
+        rows = [[float(cell) for cell in row] for row in cells]
+    except ValueError as error:
+        raise ValueError(f"{error}; a line must have the seconds of each worker, separated by commas") from None
     for i, row in enumerate(rows):
         if len(row) != len(rows[0]):
             raise ValueError(f"step {i} has {len(row)} workers, step 0 has {len(rows[0])}")
     return np.array(rows)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_npz(path: Path) -> np.ndarray:
