@@ -26,8 +26,8 @@ import data.assumed
 import live
 import parallel
 import runs
+from configs import dependencies
 from configs import flags as config_flags
-from configs import own_code
 from data.examples import ReadError
 from parallel import Layout, WorkerTimes, processes
 from runs.errors import ConfigError, refusing
@@ -308,7 +308,7 @@ def run(argv: Sequence[str]) -> int:
             live.delays.make(FLAGS.delays, setup)
             live.ray_engine.check(FLAGS.ray_address)
         with refusing():
-            code = own_code.describe(config)
+            code = dependencies.describe(config)
     workdir = FLAGS.workdir
     if workdir is None:
         below = "out/live" if FLAGS.live else "out"
@@ -369,7 +369,7 @@ def run(argv: Sequence[str]) -> int:
                 made = (runs.sinks.make(name, folder.path, config.to_dict()) for name in names)
                 sinks = [stack.enter_context(contextlib.closing(sink)) for sink in made]
             if FLAGS.live:
-                summary = train_live(setup, layout, folder, sinks=sinks)
+                summary = train_live(setup, layout, folder, files=code, sinks=sinks)
             else:
                 summary = train(
                     setup,
@@ -395,13 +395,17 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def train_live(setup: TrainSetup, layout: Layout, folder: runs.Folder, *, sinks: Sequence[runs.Sink]) -> dict[str, Any]:
+def train_live(
+    setup: TrainSetup, layout: Layout, folder: runs.Folder, *, files: runs.Code, sinks: Sequence[runs.Sink]
+) -> dict[str, Any]:
     """Trains with workers that are processes, as the flags say."""
+    needed = {name: file for name, file in files.items() if name != f"{runs.INPUT}init_from"}
     engine = live.ray_engine.RayEngine(
         setup.config.to_dict(),
         workers_per_process=FLAGS.workers_per_process,
         devices_per_process=FLAGS.devices_per_process,
         address=FLAGS.ray_address,
+        inputs=live.Inputs(needed, setup.source.info.fingerprint),
     )
     return live.train(
         setup,

@@ -48,7 +48,8 @@ def check(name: str, *, directory: str = "") -> Info:
             tfds_sets.data_directory(directory)
         return DIGITS
     prepared = tfds_sets.open_set(name, directory=directory)
-    return describe(prepared.image_shape, prepared.num_classes, *prepared.counts)
+    info = describe(prepared.image_shape, prepared.num_classes, *prepared.counts)
+    return info._replace(fingerprint=prepared.fingerprint)
 
 
 def load(name: str, *, directory: str = "") -> Dataset:

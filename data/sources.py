@@ -162,6 +162,7 @@ def images(
             raise _no_crops(image_size, of="name='digits'")
         prepared = tfds_sets.open_set(name, directory=dir, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
         info = decoded.describe((image_size, image_size, 3), prepared.num_classes, *prepared.counts)
+        info = info._replace(fingerprint=prepared.fingerprint)
         options: dict[str, Any] = {"image_size": image_size, "on_damage": on_damage, "processes": processes}
 
         def load(seed: int) -> Dataset:

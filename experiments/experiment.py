@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import runs as run_folders
+from configs import dependencies
 from configs import flags as config_flags
-from configs import own_code
 from experiments.significance import Contrast, TooFewRuns
 from runs.errors import ConfigError
 
@@ -222,7 +222,7 @@ class Run:
         if not self.spec:
             return {"measure": dict(self.labels)}, {}
         config = config_flags.load(self.spec, self.overriding)
-        return config.to_dict(), own_code.describe(config)
+        return config.to_dict(), dependencies.describe(config)
 
 
 def repeated(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import runs as run_folders
+from data import sources
 from experiments import reruns
 from experiments.experiment import SCALES, Reduce, Row, Rows, Run, Scale, evaluations
 from launch.output import printable
@@ -55,7 +56,7 @@ def check_code(runs: Sequence[Run], *, root: Path, code_change: run_folders.Code
     for run in runs:
         folder = folder_of(run, root)
         starts = run_folders.read_starts(str(folder), folder)
-        changed = run_folders.changed_code(starts, run.code)
+        changed = run_folders.changed_code(starts, run.code) + _changed_data(starts, run)
         if changed and code_change == "refuse":
             way_out = "another --out starts over, --accept_code_change keeps what is there"
             raise ValueError(f"{str(folder)!r}: {', '.join(changed)} changed since this run was started; {way_out}")
@@ -63,6 +64,18 @@ def check_code(runs: Sequence[Run], *, root: Path, code_change: run_folders.Code
             devices = starts[-1].get("devices", ())
             options: dict[str, Any] = {"code": run.code, "code_change": code_change, "devices": devices}
             run_folders.open_run(str(folder), run.config, **options).close()
+
+
+def _changed_data(starts: Sequence[Mapping[str, Any]], run: Run) -> list[str]:
+    """Returns the data of a run if they are there, and hold something else than at its last start."""
+    before = starts[-1].get("data") if starts else None
+    if not before:
+        return []
+    try:
+        now = sources.make(**run.config["data"]).info.fingerprint
+    except (ValueError, OSError):  # they are not here; what was made of them is
+        return []
+    return [] if now in ("", before) else ["config.data"]
 
 
 def finished(

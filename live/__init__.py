@@ -9,6 +9,7 @@ simulated run computes; so a worker may die at any moment. The two halves are th
 """
 
 from live import delays, ray_engine
+from live.engine import Inputs
 from live.run import MissingError, check, train
 
-__all__ = ["MissingError", "check", "delays", "ray_engine", "train"]
+__all__ = ["Inputs", "MissingError", "check", "delays", "ray_engine", "train"]

@@ -24,7 +24,7 @@ import parallel
 from launch import signals
 from launch.children import ROOT
 from live import leftovers
-from live.engine import Died, Done, Event, Raised, Ready, Task
+from live.engine import NO_INPUTS, Died, Done, Event, Inputs, Raised, Ready, Task
 from runs.errors import ConfigError, refusing
 
 _SECONDS_TO_ANSWER = 5.0  # that a cluster has; Ray itself tries for minutes
@@ -138,6 +138,7 @@ class RayEngine:
       workers_per_process: k.
       devices_per_process: D. Where Ray knows of GPUs, each process has D of them for itself, unless JAX_PLATFORMS=cpu.
       address: of a cluster that is there; None starts one for this run, on this machine.
+      inputs: which the workers must find as they are.
 
     Raises:
       ConfigError: one line, if the cluster cannot be joined, or has GPUs, but too few.
@@ -150,6 +151,7 @@ class RayEngine:
         workers_per_process: int,
         devices_per_process: int = 1,
         address: str | None = None,
+        inputs: Inputs = NO_INPUTS,
     ):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -187,7 +189,7 @@ class RayEngine:
                 raise ConfigError(f"ray_address={address!r}: {' '.join(str(error).split())}") from None
             if address is None:
                 self._check_own()
-        self._process = dict(config), workers_per_process, devices_per_process
+        self._process = dict(config), workers_per_process, devices_per_process, inputs
         num_gpus = self._gpus_of_each(config["num_workers"] // workers_per_process)
         # Ray spreads over the nodes of a cluster what takes something of them; the rest it puts anywhere.
         resources = {"num_cpus": 0.001, "num_gpus": num_gpus}
@@ -209,7 +211,7 @@ class RayEngine:
 
     def _gpus_of_each(self, num_processes: int) -> int:
         """Returns how many GPUs each process has for itself."""
-        num_gpus, each = int(self._ray.cluster_resources().get("GPU", 0)), self._process[-1]
+        num_gpus, each = int(self._ray.cluster_resources().get("GPU", 0)), self._process[2]
         if not num_gpus or os.environ.get("JAX_PLATFORMS") == "cpu":
             return 0
         if num_processes * each > num_gpus:
@@ -265,13 +267,13 @@ class RayEngine:
 class _Process:
     """The actor: a ``Worker``."""
 
-    def start(self, config: Mapping[str, Any], num_workers: int, num_devices: int) -> None:
+    def start(self, config: Mapping[str, Any], num_workers: int, num_devices: int, inputs: Inputs) -> None:
         """Makes the worker; in a call of its own, because an actor whose constructor raises is one that died."""
         parallel.configure_cpu_devices(num_workers, num_devices=num_devices)
         from live.worker import Worker
 
         with refusing():
-            self._worker = Worker(config, num_workers=num_workers, num_devices=num_devices)
+            self._worker = Worker(config, num_workers=num_workers, num_devices=num_devices, inputs=inputs)
 
     def compute(self, shared: Any, task: Task) -> Any:
         return self._worker(task._replace(shared=shared))

@@ -8,8 +8,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+import runs
 from data.feeds import Feeds
-from live.engine import Task
+from live.engine import NO_INPUTS, Inputs, Task
 from live.step import given
 from parallel import Layout, map_devices
 from parallel.layout import split_by_axes
@@ -26,14 +27,26 @@ class Worker:
       config: complete and valid, as a dict.
       num_workers: k.
       num_devices: D, which divides k.
+      inputs: what the server began with: files, and the fingerprint of the examples.
 
     Raises:
-      ValueError: if there are fewer devices.
+      ValueError: if there are fewer devices; one line, if the inputs are not those of the server.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, num_workers: int = 1, num_devices: int = 1):
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        num_workers: int = 1,
+        num_devices: int = 1,
+        inputs: Inputs = NO_INPUTS,
+    ):
         self._layout = layout = Layout.of(num_workers, num_devices=num_devices)
+        if changed := runs.changed_files(inputs.files):
+            raise ValueError(f"{changed[0]!r} has changed since the server started")
         setup = make_setup(ConfigDict(dict(config)))
+        if setup.source.info.fingerprint != inputs.data and inputs.data:
+            raise ValueError(f"config.data: has changed since the server started, to {setup.source.info.fingerprint}")
         dataset = setup.load_data()
         order = setup.example_order(dataset)
         self._feeds = Feeds(dataset.train, order, layout=(num_devices, layout.lanes), placement=setup.source.placement)

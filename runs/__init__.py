@@ -5,7 +5,7 @@ from runs.checkpoints import Checkpoints, flatten
 from runs.clock import Clock
 from runs.compiled import keep_compiled
 from runs.counters import RunCounters
-from runs.environment import Code, changed_code, read_starts
+from runs.environment import INPUT, Code, changed_code, changed_files, read_starts
 from runs.exit_codes import exit_code, exit_code_after
 from runs.files import SaveError, decode_numbers, encode_numbers, from_json, write_atomically
 from runs.folder import CodeChange, Folder, check_code, holder, is_held, open_run
@@ -20,6 +20,7 @@ from runs.traces import TraceRecorder, cut_traces, read_times, slowest_process, 
 
 __all__ = [
     "HOST_CLOCK_FIELDS",
+    "INPUT",
     "Checkpoints",
     "Clock",
     "Code",
@@ -36,6 +37,7 @@ __all__ = [
     "agreement",
     "catch_stop",
     "changed_code",
+    "changed_files",
     "check_code",
     "check_same",
     "cut_traces",

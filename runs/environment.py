@@ -17,7 +17,10 @@ from runs import identity
 from runs.errors import ROOT
 
 Code = Mapping[str, Mapping[str, str]]
-"""Module -> "path" and "sha256" of its file."""
+"""Module, or key of a config -> "path" and "sha256" of its file."""
+
+INPUT = "config."
+"""Begins the keys of ``Code`` that are no modules, such as ``config.arrivals.path``."""
 
 # Settings of JAX that change the numbers of a run; XLA_FLAGS may, too.
 SETTINGS = (
@@ -96,6 +99,9 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
 def changed_code(starts: Sequence[Mapping[str, Any]], code: Code) -> list[str]:
     """Returns the files of a run's own code that differ from those of its last start; none where nothing is known.
 
+    Files that its config names, and that only one of the starts knows, do not differ: an earlier release did not record
+    them, and a run that goes on needs no ``config.init_from``.
+
     >>> before = {"code": {"mine": {"path": "/a/mine.py", "sha256": "1"}, "old": {"path": "/a/old.py", "sha256": "2"}}}
     >>> changed_code([before], {"mine": {"path": "/b/mine.py", "sha256": "3"}})
     ['mine.py', 'old.py (gone)']
@@ -103,9 +109,28 @@ def changed_code(starts: Sequence[Mapping[str, Any]], code: Code) -> list[str]:
     before: Code = next((start["code"] for start in reversed(starts) if "code" in start), code)
     found = []
     for name in sorted({*before, *code}):
+        is_input = name.startswith(INPUT)
+        if is_input and not (name in before and name in code):
+            continue
         if before.get(name, {}).get("sha256") != code.get(name, {}).get("sha256"):
+            if is_input:
+                found.append(f"the content of {name}={code[name].get('path')!r}")
+                continue
             file = os.path.basename({**before, **code}[name].get("path", name))
             found.append(file if name in before and name in code else f"{file} ({'gone' if name in before else 'new'})")
+    return found
+
+
+def changed_files(code: Code) -> list[str]:
+    """Returns the paths of the files that no longer hold what they did when their hashes were taken."""
+    found = []
+    for file in code.values():
+        try:
+            digest = hashlib.sha256(Path(file["path"]).read_bytes()).hexdigest()
+        except OSError:
+            digest = ""
+        if digest != file["sha256"]:
+            found.append(file["path"])
     return found
 
 

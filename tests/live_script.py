@@ -78,8 +78,8 @@ class Script:
 def scripted(seconds, *, spoilt=lambda task: False, **options):
     """Returns what stands for ``RayEngine``: the script, with real gradients; NaN where a task's is ``spoilt``."""
 
-    def make(config, *, workers_per_process, devices_per_process, address=None):
-        worker = Worker(config, num_workers=workers_per_process, num_devices=devices_per_process)
+    def make(config, *, workers_per_process, devices_per_process, address=None, inputs):
+        worker = Worker(config, num_workers=workers_per_process, num_devices=devices_per_process, inputs=inputs)
 
         def work(task):
             found = worker(task._replace(least_seconds=0.0))

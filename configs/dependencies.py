@@ -1,0 +1,63 @@
+"""The files outside of this repository that a run depends on: code of one's own, and files that its config names."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from configs import own_code
+from runs.environment import INPUT, Code
+
+
+def describe(config: Mapping[str, Any]) -> Code:
+    """Returns the files that a run depends on, with their hashes: of modules by name, and of others by their key.
+
+    What a data set holds is not among them: its source has a fingerprint of its own.
+
+    Args:
+      config: complete and valid, so that all modules that it names are imported.
+
+    Raises:
+      ValueError: one line, as of ``own_code.describe``, or if a file cannot be read.
+
+    >>> from configs import flags
+    >>> describe(flags.load("configs/digits.py"))
+    {}
+    """
+    found = dict(own_code.describe(config))
+    for key, path in _named(config):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # whoever needs it says so
+            continue
+        except OSError as error:
+            raise ValueError(f"{key}={str(path)!r}: cannot be read ({error.strerror})") from None
+        found[f"{INPUT}{key}"] = {"path": str(path), "sha256": hashlib.sha256(content).hexdigest()}
+    return found
+
+
+def _named(config: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+    """Yields key and path of recorded times, orders of arrival, and the checkpoint of another run."""
+    for key, block in _blocks(config):
+        if block["name"] == "trace" and isinstance(block.get("path"), str):
+            yield f"{key}.path", Path(block["path"])
+    server = config["server"]
+    if isinstance(server.get("order"), str):
+        yield "server.order", Path(server["order"])
+    if config["init_from"]:
+        manifests = Path(config["init_from"]).expanduser().glob("checkpoints/*/manifest.json")
+        steps = [file for file in manifests if file.parent.name.isdecimal()]
+        if steps:
+            yield "init_from", max(steps, key=lambda file: int(file.parent.name))
+
+
+def _blocks(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the blocks with a name, and the blocks inside them, each with its key."""
+    if hasattr(tree, "keys"):  # a ConfigDict is not a Mapping
+        if "name" in tree:
+            yield key, tree
+        for name in tree:
+            yield from _blocks(tree[name], f"{key}.{name}" if key else name)
+    elif isinstance(tree, list | tuple):
+        for i, value in enumerate(tree):
+            yield from _blocks(value, f"{key}[{i}]")

@@ -1,0 +1,161 @@
+"""Every file that a config names is part of a run's identity: of its resume, its end, and its live workers."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+import runs
+import train
+from configs import dependencies
+from configs import flags as config_flags
+from data import sources, tfds_sets
+from experiments import results
+from experiments.experiment import Run
+from live.engine import Inputs
+from live.worker import Worker
+from tests.data_folders import random_examples, write_set
+from tests.test_docs import ROOT
+
+DIGITS = f"{ROOT}/configs/digits.py"
+SHORT = ("--config.num_workers=2", "--config.train_steps=2", "--config.eval_every_steps=2", "--num_devices=1")
+
+
+def write_trace(path, seed=0):
+    np.savez(path, seconds=np.random.default_rng(seed).uniform(1, 2, (5, 4)).astype(np.float32))
+
+
+def write_order(path, seed=0):
+    rng = np.random.default_rng(seed)
+    np.savez(path, worker=rng.integers(0, 2, 40), seconds=np.cumsum(rng.uniform(1, 2, 40)))
+
+
+def write_checkpoint(path, seed=0):
+    for step in (9, 10):
+        (path / "checkpoints" / str(step)).mkdir(parents=True, exist_ok=True)
+        (path / "checkpoints" / str(step) / "manifest.json").write_text(json.dumps({"step": step, "seed": seed * step}))
+
+
+BASE = '{"name": "slow_workers", "base": {"name": "trace", "path": "FILE"}}'
+NAMED = {
+    "arrivals.path": (write_trace, ["arrivals.name=trace", "arrivals.path=FILE"]),
+    "arrivals.base.path": (write_trace, ["arrivals.name=slow_workers", 'arrivals.base={"name":"trace","path":"FILE"}']),
+    "arrivals.base.base.path": (write_trace, ["arrivals.name=markov", f"arrivals.base={BASE}"]),
+    "server.order": (write_order, ["server.name=asynchronous", "server.order=FILE"]),
+    "server.latency_seconds.path": (
+        write_trace,
+        [
+            "server.name=decentralised",
+            'server.latency_seconds={"name":"trace","path":"FILE"}',
+            "arrivals.name=constant",
+        ],
+    ),
+    "init_from": (write_checkpoint, ["init_from=FILE"]),
+}
+
+
+@pytest.mark.parametrize("key", NAMED)
+def test_a_file_that_a_config_names_is_known_by_its_content(key, tmp_path):
+    write, given = NAMED[key]
+    path = tmp_path / ("folder" if write is write_checkpoint else "file.npz")
+    if write is write_checkpoint:
+        path.mkdir()
+    write(path)
+    config = config_flags.load(DIGITS, [f"--config.{flag.replace('FILE', str(path))}" for flag in given])
+    before = dependencies.describe(config)
+    assert list(before) == [f"config.{key}"] and not runs.changed_files(before)
+    starts = [{"code": before}]
+    assert runs.changed_code(starts, dependencies.describe(config.to_dict())) == []
+    write(path, seed=1)
+    (line,) = runs.changed_code(starts, dependencies.describe(config))
+    assert f"config.{key}=" in line and runs.changed_files(before)
+    assert runs.changed_code([{"code": {}}], before) == []  # an earlier release recorded none
+    assert runs.changed_code(starts, {}) == []  # what the run began with may be gone
+
+
+def run(workdir, *more):
+    with flagsaver.flagsaver():
+        return train.main(["train.py", f"--config={DIGITS}", *SHORT, *more, f"--workdir={workdir}"])
+
+
+def test_a_changed_trace_is_another_run(tmp_path, capsys):
+    trace = tmp_path / "trace.npz"
+    write_trace(trace)
+    reducer = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=1")
+    given = ("--config.arrivals.name=trace", f"--config.arrivals.path={trace}", *reducer)
+    assert run(tmp_path / "run", *given) == 0
+    assert run(tmp_path / "run", *given) == 0 and "finished before" in capsys.readouterr().err
+    write_trace(trace, seed=1)
+    before = (tmp_path / "run" / "env.json").read_bytes()
+    assert run(tmp_path / "run", *given) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "config.arrivals.path" in line and "trace.npz" in line and "--fresh" in line
+    assert (tmp_path / "run" / "env.json").read_bytes() == before
+    assert run(tmp_path / "run", *given, "--accept_code_change") == 0
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "sets"))
+    examples = {"train": random_examples(40), "test": random_examples(20, seed=1)}
+    write_set(tmp_path / "sets", "fashion_mnist", examples)
+    return tmp_path / "sets", examples
+
+
+def changed(examples, folder):
+    """Writes the same images with other labels of the same sizes."""
+    shutil.rmtree(folder, ignore_errors=True)
+    write_set(folder, "fashion_mnist", {split: (x, 9 - labels) for split, (x, labels) in examples.items()})
+
+
+@pytest.mark.parametrize("options", [{}, {"image_size": 16}])
+@pytest.mark.parametrize("most", [2**30, 10])
+def test_a_set_is_known_by_its_content(options, most, images, tmp_path, monkeypatch):
+    folder, examples = images
+    monkeypatch.setattr(tfds_sets, "_MOST_BYTES_READ", most)
+    tfds_sets._file_digest.cache_clear()
+
+    def known(at):
+        return sources.make("fashion_mnist", dir=str(at), **options).info.fingerprint
+
+    before = known(folder)
+    write_set(tmp_path / "copy", "fashion_mnist", examples)
+    for file in (tmp_path / "copy").rglob("*"):
+        os.utime(file, (1, 1))
+    assert before and known(tmp_path / "copy") == before
+    changed(examples, tmp_path / "other")
+    assert known(tmp_path / "other") != before
+
+
+def test_changed_labels_are_refused_by_resume_workers_and_sweeps(images, tmp_path, capsys):
+    folder, examples = images
+    given = ("--config.data.name=fashion_mnist",)
+    assert run(tmp_path / "run", *given) == 0
+    made = Run(spec=DIGITS, overrides={"data.name": "fashion_mnist"}, labels={"seed": 0})
+    at = results.folder_of(made, tmp_path)
+    (tmp_path / "run").rename(at)
+    results.check_code([made], root=tmp_path, code_change="refuse")
+    inputs = Inputs({}, sources.make("fashion_mnist").info.fingerprint)
+    config = config_flags.load(DIGITS, given).to_dict()
+    Worker(config, inputs=inputs)
+    changed(examples, folder)
+    assert run(at, *given) == 2
+    assert "the data have fingerprint" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"config\.data: has changed"):
+        Worker(config, inputs=inputs)
+    with pytest.raises(ValueError, match=r"config\.data changed since this run was started"):
+        results.check_code([made], root=tmp_path, code_change="refuse")
+
+
+def test_a_worker_that_starts_again_compares_the_files(tmp_path):
+    write_trace(tmp_path / "trace.npz")
+    given = ("--config.arrivals.name=trace", f"--config.arrivals.path={tmp_path / 'trace.npz'}")
+    config = config_flags.load(DIGITS, given).to_dict()
+    inputs = Inputs(dependencies.describe(config), "")
+    write_trace(tmp_path / "trace.npz", seed=1)
+    with pytest.raises(ValueError, match=r"trace\.npz' has changed since the server started"):
+        Worker(config, inputs=inputs)
