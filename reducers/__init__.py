@@ -151,14 +151,19 @@ REDUCERS = ReducerRegistry(
         "trimmed_mean": trimmed_mean,
         "upgrad": upgrad,
     },
-    given={"axis_name"},
+    given={"axis_name", "sharded_over"},
     makes=optax.GradientTransformation,
     holds={Combine: "mean"},
 )
 
 
 def make(
-    name: str, *, axis_name: AxisName, encode: Callable[[Reducer], Reducer] | None = None, **options: Any
+    name: str,
+    *,
+    axis_name: AxisName,
+    encode: Callable[[Reducer], Reducer] | None = None,
+    sharded_over: tuple[str, ...] | None = None,
+    **options: Any,
 ) -> Reducer:
     """Builds the reducer called ``name``: ``make(axis_name=..., **config.reducer)``.
 
@@ -167,6 +172,8 @@ def make(
       axis_name: the worker axis, or a tuple of axes, outer first: ``("device", "lane")``.
       encode: a wrapper of the innermost reducer, which says how updates are sent; None sends them as they are. So
         ``backup_workers`` of ``adasum`` becomes ``backup_workers`` of what the wrapper makes of ``adasum``.
+      sharded_over: () says that leaves are whole along all manual axes of the mesh but the worker axis, to the reducer
+        and to those inside it; see ``from_gram``.
       **options: the reducer's own options. A reducer inside it is given by name, as a block with options, or as an
         optax transformation.
 
@@ -183,4 +190,5 @@ def make(
     Traceback (most recent call last):
     ValueError: combine.num_trimed: unknown key; did you mean 'num_trimmed'?
     """
-    return as_reducer(REDUCERS.build({**options, "name": name}, axis_name=axis_name, encode=encode))
+    block = {**options, "name": name}
+    return as_reducer(REDUCERS.build(block, axis_name=axis_name, encode=encode, sharded_over=sharded_over))

@@ -34,6 +34,7 @@ def adacons(
     momentum: Annotated[float, "[0, 1)"] = 0.99,
     granularity: str = "model",
     telemetry: Telemetry = "off",
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Sums the directions of the workers' updates, weighted by how far each agrees with the sum of them all.
 
@@ -53,6 +54,7 @@ def adacons(
         workers; 0 for none.
       granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
       telemetry: as of ``from_gram``.
+      sharded_over: as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``, two scalars of which are each worker's own: map it over the worker axis. Its update
@@ -95,4 +97,12 @@ def adacons(
     def init(dtype):
         return Average(started=jnp.zeros((), bool), average=jnp.zeros((), dtype))
 
-    return from_gram(axis_name, rule, init=init, granularity=granularity, telemetry=telemetry, homogeneous=False)
+    return from_gram(
+        axis_name,
+        rule,
+        init=init,
+        granularity=granularity,
+        telemetry=telemetry,
+        sharded_over=sharded_over,
+        homogeneous=False,
+    )

@@ -13,9 +13,10 @@ from reducers.clock import first_of_round, of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
 from reducers.combine import combiner_of, while_waiting
 from reducers.communication import overflowed
-from reducers.dtypes import as_real, wide_dtype
+from reducers.dtypes import as_real, common_dtype
 from reducers.dynamic_scale import all_finite
 from reducers.mean import mean
+from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options
 from reducers.record import counts
 from reducers.reducer import Combine, Reducer
@@ -55,6 +56,7 @@ def adaptive_batch(
     rule: Block | BatchRule = "inner_product_test",
     max_steps: Annotated[int, "[1, inf)"] = 1024,
     combine: Combine = None,
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Accumulates gradients over k steps for each update; k grows by a rule, as gradients get noisy.
 
@@ -72,6 +74,7 @@ def adaptive_batch(
       max_steps: the largest k.
       combine: R, a reducer; None is ``mean``. With another one the mean that rules need is computed beside it. If it
         needs ``arrival_seconds``, these are of the whole batch. Configs give its name, or a block.
+      sharded_over: as of ``from_gram``, for rules that need the noise.
 
     Returns:
       A reducer of gradients; ``combine`` itself for the rule ``fixed`` of one step. Its state has a sum of gradients of
@@ -103,14 +106,15 @@ def adaptive_batch(
         )
     if stays(batch_rule) and batch_rule.first_steps == 1:
         return combiner.like(*combiner, reduces="gradients")
+    must_be_whole = needs_whole_leaves(sharded_over) and batch_rule.needs_noise
     of_mean = None if combiner.is_mean else mean(axes)
 
     def init_fn(params):
         zero, count = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
         return AdaptiveBatchState(
-            combine=combiner.init(params),
-            total=jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), _dtype_of_sum(p)), params),
-            seconds=zero,
+            combine=as_own(combiner.init(params), axes),
+            total=as_own(jax.tree.map(lambda p: jnp.zeros_like(p, dtype=_dtype_of_sum(p)), params), axes),
+            seconds=as_own(zero, axes),
             apart=Apart(jnp.zeros((), bool), None),
             held=count,
             batch_steps=jnp.int32(batch_rule.first_steps),
@@ -189,6 +193,7 @@ def adaptive_batch(
         reduces="gradients",
         hands_on="sometimes",
         numbers="inexact",
+        needs_whole_leaves=must_be_whole or combiner.needs_whole_leaves,
     )
 
 
@@ -213,5 +218,5 @@ def noise_of(gradients: Any, average: Any, *, counted: jax.Array | None, axes: t
 
 def _dtype_of_sum(x: Any) -> Any:
     """Returns the dtype in which many gradients are summed: in half precision a sum stops to grow."""
-    x = jnp.asarray(x)
-    return wide_dtype(x) if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype
+    dtype = jnp.result_type(x)
+    return common_dtype(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.inexact) else dtype

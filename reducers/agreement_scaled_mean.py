@@ -18,6 +18,7 @@ def agreement_scaled_mean(
     max_scale: Annotated[float, "[1, inf)"] | None = None,
     granularity: str = "model",
     telemetry: Telemetry = "off",
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Scales the mean by how much longer the gradients are than it.
 
@@ -33,6 +34,7 @@ def agreement_scaled_mean(
       max_scale: c, the largest factor; None for n, that of orthogonal gradients.
       granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
       telemetry: as of ``from_gram``.
+      sharded_over: as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -63,4 +65,4 @@ def agreement_scaled_mean(
         weights = jnp.where(products.present, scale / count, 0)
         return products.of_units(weights), state
 
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry)
+    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)

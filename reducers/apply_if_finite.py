@@ -9,6 +9,7 @@ from jax import numpy as jnp
 
 from reducers.collectives import AxisName, agreed, axes_of
 from reducers.dynamic_scale import all_finite
+from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options
 from reducers.record import keep_if
 from reducers.reducer import Reducer, as_inner
@@ -18,6 +19,8 @@ def apply_if_finite(
     inner: optax.GradientTransformation,
     axis_name: AxisName,
     max_consecutive_errors: Annotated[int, "[0, inf)"],
+    *,
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Drops an update on all workers where that of any worker has a NaN or an Inf.
 
@@ -33,6 +36,8 @@ def apply_if_finite(
       inner: a reducer, or a chain with one in it.
       axis_name: the worker axis, or a tuple of axes, outer first.
       max_consecutive_errors: the most updates in a row that are dropped; the next one is applied as it is.
+      sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
+        that may be cut over such an axis are then refused, since devices with a part of them could not agree.
 
     Returns:
       A reducer with the facts of ``inner``, except that it is not homogeneous. Its state is
@@ -55,6 +60,7 @@ def apply_if_finite(
     """
     check_options(apply_if_finite, max_consecutive_errors=max_consecutive_errors)
     axes, inner = axes_of(axis_name), as_inner(inner, key="inner")
+    must_be_whole = needs_whole_leaves(sharded_over)
 
     def init_fn(params):
         zero = jnp.zeros((), jnp.int32)
@@ -75,4 +81,4 @@ def apply_if_finite(
         inner_state = keep_if(is_kept, inner_state, state.inner_state)
         return updates, optax.ApplyIfFiniteState(in_a_row, is_finite, total, inner_state)
 
-    return inner.like(init_fn, update_fn, axis_name=axes, homogeneous=False)
+    return inner.like(init_fn, update_fn, axis_name=axes, homogeneous=False, needs_whole_leaves=must_be_whole)

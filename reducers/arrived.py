@@ -55,7 +55,7 @@ def over_arrived(
         raise ValueError("combine: must be a reducer that takes a mask, to leave workers out (Reducer.takes_mask)")
 
     def init_fn(params):
-        return ArrivedState(combiner.init(params), nobody_yet())
+        return ArrivedState(combiner.init(params), nobody_yet(axes))
 
     def update_fn(updates, state, params=None, *, arrival_seconds, **extra_args):
         arrived = choose(check_seconds(arrival_seconds, axis_name=axes))

@@ -12,6 +12,7 @@ from reducers.dtypes import wide_dtype
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
 from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
 from reducers.gram.reducer import unscaled
+from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options
 from reducers.record import keep_if
 from reducers.reducer import Reducer, as_inner, as_reducer
@@ -41,6 +42,7 @@ def in_half_precision(
     growth_interval: Annotated[int, "[1, inf)"] = 2000,
     growth_factor: Annotated[float, "(1, inf)"] = 2.0,
     backoff_factor: Annotated[float, "(0, 1)"] = 0.5,
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Sends scaled updates in half precision; a reduction that overflows is dropped on all workers.
 
@@ -65,6 +67,8 @@ def in_half_precision(
       growth_interval: finite steps in a row before s grows.
       growth_factor: factor by which it grows.
       backoff_factor: factor of s after an overflow.
+      sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
+        that may be cut over such an axis are then refused.
 
     Returns:
       A reducer with the state of ``HalfPrecisionState``; dtypes are kept.
@@ -88,13 +92,13 @@ def in_half_precision(
     reducer = as_inner(reducer, key=f"dtype={dtype!r}: reducer")
     if not reducer.homogeneous:
         raise ValueError(f"dtype={dtype!r}: needs a homogeneous reducer, R(s g) = s R(g) for every scale s")
-    axes = axes_of(axis_name)
+    axes, must_be_whole = axes_of(axis_name), needs_whole_leaves(sharded_over)
 
     def state_of(scale, is_finite, inner):
         return HalfPrecisionState(scale, is_finite, inner, {"communication_scale": scale.value})
 
     def init_fn(params):
-        return state_of(rule.init(), jnp.array(True), reducer.init(optax.tree.cast(params, dtype)))
+        return state_of(rule.init(), jnp.array(True), reducer.init(_cast(params, dtype)))
 
     def update_fn(updates, state, params=None, **extra_args):
         scale = state.scale.value
@@ -115,9 +119,20 @@ def in_half_precision(
         state = state_of(rule.update(state.scale._replace(value=scale), is_finite), is_finite, inner)
         return jax.tree.map(restore, reduced, updates), state
 
-    return reducer.like(
-        init_fn, update_fn, axis_name=axes, homogeneous=False, numbers="floating"
-    )  # what overflows is zero
+    return reducer.like(  # what overflows is zero
+        init_fn, update_fn, axis_name=axes, homogeneous=False, numbers="floating", needs_whole_leaves=must_be_whole
+    )
+
+
+def _cast(params: Any, dtype: str) -> Any:
+    """Returns parameters, or their shapes, in another dtype."""
+
+    def cast(x):
+        if isinstance(x, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct(x.shape, jnp.dtype(dtype), sharding=x.sharding)
+        return jnp.asarray(x, dtype)
+
+    return jax.tree.map(cast, params)
 
 
 def can_overflow(state: Any) -> bool:
@@ -142,14 +157,21 @@ def _half_precision_states(state: Any) -> list[HalfPrecisionState]:
 
 COMMUNICATIONS = Registry(
     {**ENCODINGS, "by_pattern": by_pattern, "full": in_full_precision, "half": in_half_precision},
-    given={"reducer", "axis_name"},
+    given={"reducer", "axis_name", "sharded_over"},
     makes=optax.GradientTransformation | Encoding,
     holds={Rules: None, Then: "full"},
     inside=ENCODINGS,
 )
 
 
-def make(name: str, *, reducer: optax.GradientTransformation, axis_name: AxisName, **kwargs: Any) -> Reducer:
+def make(
+    name: str,
+    *,
+    reducer: optax.GradientTransformation,
+    axis_name: AxisName,
+    sharded_over: tuple[str, ...] | None = None,
+    **kwargs: Any,
+) -> Reducer:
     """Wraps a reducer: ``make(reducer=..., axis_name=..., **config.communication)``.
 
     What a name stands for is a wrapper of a reducer, or an ``Encoding``, which ``encoded`` then wraps around it.
@@ -161,10 +183,10 @@ def make(name: str, *, reducer: optax.GradientTransformation, axis_name: AxisNam
     Traceback (most recent call last):
     ValueError: bits=40: must be int in [2, 16]
     """
-    made = COMMUNICATIONS.make(name, reducer=reducer, axis_name=axis_name, **kwargs)
+    made = COMMUNICATIONS.make(name, reducer=reducer, axis_name=axis_name, sharded_over=sharded_over, **kwargs)
     if not isinstance(made, Encoding):
         return as_reducer(made)
     try:
-        return encoded(reducer, made, axis_name=axis_name)
+        return encoded(reducer, made, axis_name=axis_name, sharded_over=sharded_over)
     except ValueError as error:
         raise ValueError(f"name={name!r}: {error}") from None

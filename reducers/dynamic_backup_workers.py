@@ -13,9 +13,11 @@ from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.dtypes import as_real, wide
 from reducers.mean import mean
+from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options, check_static
 from reducers.record import Waited, nobody_yet
 from reducers.reducer import Reducer
+from reducers.state import zeros_like
 
 
 class Estimates(NamedTuple):
@@ -61,6 +63,7 @@ def dynamic_backup_workers(
     warmup_steps: Annotated[int, "[1, inf)"] = 10,
     decay: Annotated[float, "[0, 1)"] = 0.95,
     max_workers: Annotated[int, "[1, inf)"] = 1024,
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Averages the first k gradients, k chosen at each step for the most gain per second.
 
@@ -81,6 +84,7 @@ def dynamic_backup_workers(
       warmup_steps: first steps, which wait for all workers.
       decay: rate of the running averages, which are plain means in the beginning.
       max_workers: places in the state for T(k).
+      sharded_over: as of ``from_gram``.
 
     Returns:
       A reducer. Its update needs ``arrival_seconds`` [n], the same on all workers. Its state holds one gradient, and
@@ -103,7 +107,7 @@ def dynamic_backup_workers(
     given = {"min_required": min_required, "warmup_steps": warmup_steps, "max_workers": max_workers}
     check_options(dynamic_backup_workers, decay=decay, **given)
     check_static(min_required=min_required, max_workers=max_workers)
-    axes = axes_of(axis_name)
+    axes, must_be_whole = axes_of(axis_name), needs_whole_leaves(sharded_over)
     average = mean(axes)
 
     def init_fn(params):
@@ -111,9 +115,9 @@ def dynamic_backup_workers(
         return DynamicState(
             num_updates=jnp.zeros((), jnp.int32),
             estimates=Estimates(jnp.zeros(max_workers, jnp.float32), zero, zero, zero, zero),
-            previous=jax.tree.map(jnp.zeros_like, params),
+            previous=zeros_like(params, axes),
             previous_required=jnp.ones((), jnp.float32),
-            waited=nobody_yet(),
+            waited=nobody_yet(axes),
         )
 
     def update_fn(updates, state, params=None, *, arrival_seconds, **extra_args):
@@ -139,7 +143,15 @@ def dynamic_backup_workers(
         return min_required if known and step >= warmup_steps else num_workers
 
     # Not homogeneous: the estimates are in the gradients' own units.
-    return Reducer(init_fn, update_fn, axis_name=axes, needs_arrivals=True, awaits=awaits, numbers="inexact")
+    return Reducer(
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        needs_arrivals=True,
+        awaits=awaits,
+        numbers="inexact",
+        needs_whole_leaves=must_be_whole,
+    )
 
 
 def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required: int) -> jax.Array:

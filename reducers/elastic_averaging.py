@@ -11,6 +11,7 @@ from reducers.clock import latest, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers, sum_workers
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
+from reducers.state import zeros_like
 
 
 class ElasticAveragingState(NamedTuple):
@@ -79,9 +80,11 @@ def elastic_averaging(
 
     def init_fn(params):
         zero = jnp.zeros((), jnp.float32)
-        drift = jax.tree.map(jnp.zeros_like, params)
+        drift = as_own(zeros_like(params, axes), axes)
         metrics = {"communications": zero, "step_seconds": zero}
-        return ElasticAveragingState(jnp.zeros((), jnp.int32), Apart(jnp.zeros((), bool), drift), zero, metrics)
+        return ElasticAveragingState(
+            jnp.zeros((), jnp.int32), Apart(jnp.zeros((), bool), drift), as_own(zero, axes), metrics
+        )
 
     def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
         del params, extra_args

@@ -26,6 +26,7 @@ def geometric_median(
     smoothing: Annotated[float, "(0, 1)"] = 1e-6,
     granularity: str = "model",
     telemetry: Telemetry = "off",
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Takes the point from which the sum of the distances to all gradients is least.
 
@@ -49,6 +50,7 @@ def geometric_median(
       smoothing: the least distance, relative to the median of them.
       granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
       telemetry: as of ``from_gram``.
+      sharded_over: as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -75,7 +77,7 @@ def geometric_median(
     def rule(products, state):
         return median_weights(products.only_finite(), num_steps=num_steps, smoothing=smoothing), state
 
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry)
+    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
 
 
 def median_weights(products: Products, *, num_steps: int, smoothing: float) -> jax.Array:

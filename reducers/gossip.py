@@ -11,10 +11,11 @@ from jax import numpy as jnp
 
 from reducers.apart import Apart
 from reducers.clock import latest, own_seconds
-from reducers.collectives import AxisName, agreed, axes_of, map_together, num_workers, shift_workers
+from reducers.collectives import AxisName, agreed, as_own, axes_of, map_together, num_workers, shift_workers
 from reducers.mean import mean
 from reducers.options import check_options
 from reducers.reducer import Reducer
+from reducers.state import zeros_like
 
 Topology = Literal["complete", "exponential", "one_peer_exponential", "ring"]
 Order = Literal["adapt_then_combine", "combine_then_adapt"]
@@ -81,9 +82,9 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
 
     def init_fn(params):
         zero = jnp.zeros((), jnp.float32)
-        drift = jax.tree.map(jnp.zeros_like, params)
+        drift = as_own(zeros_like(params, axes), axes)
         metrics = {"communications": zero, "step_seconds": zero}
-        return GossipState(jnp.zeros((), jnp.int32), Apart(jnp.zeros((), bool), drift), zero, metrics)
+        return GossipState(jnp.zeros((), jnp.int32), Apart(jnp.zeros((), bool), drift), as_own(zero, axes), metrics)
 
     def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
         del params, extra_args

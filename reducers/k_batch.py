@@ -59,7 +59,7 @@ def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> 
 
     def init_fn(params):
         del params
-        return KBatchState(nobody_yet())
+        return KBatchState(nobody_yet(axes))
 
     def update_fn(updates, state, params=None, *, arrival_seconds, **extra_args):
         del state, params, extra_args

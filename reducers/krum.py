@@ -20,6 +20,7 @@ def krum(
     num_byzantine: Annotated[int, "[0, inf)"] = 1,
     granularity: str = "model",
     telemetry: Telemetry = "off",
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Takes the one gradient that lies nearest to its neighbours.
 
@@ -34,6 +35,7 @@ def krum(
       num_byzantine: f, how many workers may send anything. The guarantee of the source needs n >= 2 f + 3.
       granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
       telemetry: as of ``from_gram``.
+      sharded_over: as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -57,7 +59,7 @@ def krum(
     def rule(products, state):
         return products.of_units(nearest(products, num_byzantine=num_byzantine, num_selected=1)), state
 
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry)
+    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
 
 
 def multi_krum(
@@ -67,6 +69,7 @@ def multi_krum(
     num_selected: Annotated[int, "[1, inf)"] | None = None,
     granularity: str = "model",
     telemetry: Telemetry = "off",
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Averages the m gradients that lie nearest to their neighbours.
 
@@ -80,6 +83,7 @@ def multi_krum(
         anything.
       granularity: as of ``krum``.
       telemetry: as of ``from_gram``.
+      sharded_over: as of ``from_gram``.
 
     Returns:
       A reducer as ``krum`` is; workers that are not among the m are left out.
@@ -101,7 +105,7 @@ def multi_krum(
         weights = nearest(products, num_byzantine=num_byzantine, num_selected=num_selected)
         return products.of_units(weights), state
 
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry)
+    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
 
 
 def nearest(products: Products, *, num_byzantine: int, num_selected: int | None) -> jax.Array:

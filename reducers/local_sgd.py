@@ -13,6 +13,7 @@ from reducers.combine import combiner_of, while_waiting
 from reducers.communication import overflowed
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
+from reducers.state import zeros_like
 
 
 class LocalSgdState(NamedTuple):
@@ -106,14 +107,13 @@ def local_sgd(
         return combiner.like(*combiner, reduces="updates")
 
     def init_fn(params):
-        zeros = jax.tree.map(jnp.zeros_like, params)
         zero = jnp.zeros((), jnp.float32)
         return LocalSgdState(
-            combine=combiner.init(params),
+            combine=as_own(combiner.init(params), axes),
             num_updates=jnp.zeros((), jnp.int32),
-            apart=Apart(jnp.zeros((), bool), zeros),
-            launched=jax.tree.map(jnp.zeros_like, params) if delay_steps else None,
-            seconds=zero,
+            apart=Apart(jnp.zeros((), bool), as_own(zeros_like(params, axes), axes)),
+            launched=as_own(zeros_like(params, axes), axes) if delay_steps else None,
+            seconds=as_own(zero, axes),
             launched_at=zero,
             metrics={"communications": zero, **first_of_round(leaves_out=combiner.needs_arrivals)},
         )

@@ -16,6 +16,7 @@ def mgda(
     *,
     granularity: str = "model",
     telemetry: Telemetry = "off",
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Takes the shortest of all convex combinations of the gradients, which is a descent direction for all workers.
 
@@ -29,6 +30,7 @@ def mgda(
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
       granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
       telemetry: as of ``from_gram``.
+      sharded_over: as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -48,7 +50,7 @@ def mgda(
     def rule(products, state):
         return shortest(products), state
 
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry)
+    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
 
 
 def shortest(products: Products) -> jax.Array:

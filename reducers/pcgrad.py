@@ -21,6 +21,7 @@ def pcgrad(
     seed: Annotated[int, "[0, 4294967295]"] = 0,
     granularity: str = "model",
     telemetry: Telemetry = "off",
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Projects each gradient away from those that it conflicts with, and averages.
 
@@ -36,6 +37,7 @@ def pcgrad(
       seed: of the random orders, which are the same on all workers.
       granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
       telemetry: as of ``from_gram``.
+      sharded_over: as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``; the number of steps is in it if orders are drawn. Its update takes ``contributes``,
@@ -68,7 +70,9 @@ def pcgrad(
         return weights, step + 1 if is_random else step
 
     initial = (lambda dtype: jnp.zeros((), jnp.int32)) if is_random else (lambda dtype: ())
-    return from_gram(axis_name, rule, init=initial, granularity=granularity, telemetry=telemetry)
+    return from_gram(
+        axis_name, rule, init=initial, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over
+    )
 
 
 def projected(products: Products, worker: jax.Array, order: jax.Array) -> jax.Array:

@@ -12,7 +12,13 @@ from reducers.reducer import Reducer
 _NOISE = 1e-3
 
 
-def radial_directional(axis_name: AxisName, *, granularity: str = "layer", telemetry: Telemetry = "off") -> Reducer:
+def radial_directional(
+    axis_name: AxisName,
+    *,
+    granularity: str = "layer",
+    telemetry: Telemetry = "off",
+    sharded_over: tuple[str, ...] | None = None,
+) -> Reducer:
     r"""Averages lengths and directions apart, so that gradients that differ in direction do not shrink.
 
     .. math:: R(g_1, \dots, g_n) = \Big( \frac{1}{n} \sum_i |g_i| \Big) \, \phi\Big( \sum_i \phi(g_i) \Big), \qquad
@@ -22,6 +28,7 @@ def radial_directional(axis_name: AxisName, *, granularity: str = "layer", telem
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
       granularity: what counts as one vector, as of ``from_gram``: each "layer", the whole "model", or a pattern.
       telemetry: as of ``from_gram``.
+      sharded_over: as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -46,4 +53,4 @@ def radial_directional(axis_name: AxisName, *, granularity: str = "layer", telem
         norms = (products.relative_scales * products.unit_norms).sum() / count / nonzero(length)  # over the largest
         return jnp.where(vanishes, 0, products.scales.max() * (norms * directions)), state
 
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry)
+    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import jax
 from jax import numpy as jnp
 
+from reducers.collectives import as_own
+
 
 class Waited(NamedTuple):
     """Which workers the last update waited for; in the state of every reducer that leaves late workers out.
@@ -30,9 +32,12 @@ class Used(NamedTuple):
     used: jax.Array
 
 
-def nobody_yet() -> Waited:
-    """Returns the record before the first update."""
-    return Waited(jnp.zeros((), jnp.int32), dict.fromkeys(("step_seconds", "contributors"), jnp.zeros((), jnp.float32)))
+def nobody_yet(axes: tuple[str, ...] = ()) -> Waited:
+    """Returns the record before the first update, of a worker along these axes."""
+    return Waited(
+        as_own(jnp.zeros((), jnp.int32), axes),
+        dict.fromkeys(("step_seconds", "contributors"), jnp.zeros((), jnp.float32)),
+    )
 
 
 def keep_if(is_kept: jax.Array, new: Any, old: Any) -> Any:

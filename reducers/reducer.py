@@ -12,8 +12,10 @@ import optax
 
 from reducers.arguments import Numbers, around_float0, check_leaves, check_mask, with_gradient
 from reducers.collectives import AxisName, axes_of, check_one_per_worker, num_workers
+from reducers.mesh import check_whole_leaves, on_automatic_axes
 from reducers.options import in_one_line
 from reducers.registry import Block, Registry, name_of
+from reducers.state import carried, distinct
 
 # A parameter with this annotation is a reducer inside a reducer; None is ``mean``. Configs write a name or a block.
 Combine: TypeAlias = optax.GradientTransformation | None
@@ -35,11 +37,13 @@ class Reducer(optax.GradientTransformationExtraArgs):
     reducer itself, or build chains with ``reducers.chain``.
 
     Args:
-      init: ``params -> state``, of one worker.
+      init: ``params -> state``, of one worker. An array that it returns twice, or that is one of the parameters, is
+        copied, so that states can be donated.
       update: ``(updates, state, params, **extra_args) -> (updates, state)``, called where the worker axis is bound.
       axis_name: the worker axis, or a tuple of axes, outer first. With it each call of ``update`` is checked: the axes
         are bound, there is one update per worker, its leaves are such ``numbers``, ``contributes`` is a bool, and
-        ``arrival_seconds`` are given if they are needed. A wrapper can leave this to the reducer inside it.
+        ``arrival_seconds`` are given if they are needed. Explicit axes of a mesh are then left to the compiler, and the
+        state keeps the types that it had. A wrapper can leave this to the reducer inside it.
       needs_arrivals: whether ``update`` requires ``arrival_seconds`` [W], the same on all workers.
       takes_mask: whether ``update`` accepts ``contributes``, a bool of each worker; workers without it are left out,
         whatever their values.
@@ -56,6 +60,8 @@ class Reducer(optax.GradientTransformationExtraArgs):
         from the shared parameters: the state then has a record ``reducers.Apart``, and nothing can wrap the reducer.
       numbers: which leaves it takes: "floating", real numbers; "inexact", complex ones, too; "number", also integers;
         or "any", unchecked. Unless it is "any", gradients of integers, of the dtype float0, are handed on as they are.
+      needs_whole_leaves: whether R depends on dot products, norms or scales of leaves, and the user has not said that
+        they are whole: ``update`` then refuses leaves that may be cut over another manual axis of the mesh.
 
     >>> reducer = Reducer(optax.init_empty_state, lambda g, s, p=None, **extra: (g, s), homogeneous=True)
     >>> reducer.homogeneous, reducer.needs_arrivals, isinstance(reducer, optax.GradientTransformationExtraArgs)
@@ -72,6 +78,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
     reduces: Reduces
     hands_on: HandsOn
     numbers: Numbers
+    needs_whole_leaves: bool
 
     def __new__(
         cls,
@@ -88,13 +95,16 @@ class Reducer(optax.GradientTransformationExtraArgs):
         reduces: Reduces = "either",
         hands_on: HandsOn = "always",
         numbers: Numbers = "any",
+        needs_whole_leaves: bool = False,
     ) -> "Reducer":
         """Returns a transformation with these facts as attributes."""
         axes = None if axis_name is None else axes_of(axis_name)
         if axes:
             init = _of_leaves(init, numbers)
-            update = _checked(update, axes, needs_arrivals=needs_arrivals, numbers=numbers)
-        self = super().__new__(cls, init, update)
+            update = _checked(
+                update, axes, needs_arrivals=needs_arrivals, numbers=numbers, needs_whole_leaves=needs_whole_leaves
+            )
+        self = super().__new__(cls, lambda params: distinct(init(params), params), update)
         self.axis_name = axes
         self.needs_arrivals = needs_arrivals
         self.takes_mask = takes_mask
@@ -105,6 +115,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
         self.reduces = reduces
         self.hands_on = hands_on
         self.numbers = numbers
+        self.needs_whole_leaves = needs_whole_leaves
         return self
 
     def fewest_arrivals(self, *, step: int, num_workers: int) -> int:
@@ -154,21 +165,30 @@ def _of_leaves(init: Callable[..., Any], numbers: Numbers) -> Callable[..., Any]
 
 
 def _checked(
-    update: Callable[..., Any], axes: tuple[str, ...], *, needs_arrivals: bool, numbers: Numbers
+    update: Callable[..., Any],
+    axes: tuple[str, ...],
+    *,
+    needs_arrivals: bool,
+    numbers: Numbers,
+    needs_whole_leaves: bool,
 ) -> Callable[..., Any]:
     """Returns an update function that refuses, in one line each, the calls that cannot be meant."""
+    update = on_automatic_axes(update)
 
     def update_fn(updates, state, params=None, **extra_args):
         num_workers(axes)  # raises where an axis is not bound
         check_leaves(updates, numbers, key="updates")
         check_one_per_worker(updates, axes)
         check_mask(extra_args.get("contributes"))
+        if needs_whole_leaves:
+            check_whole_leaves(updates, axes)
         if needs_arrivals and extra_args.get("arrival_seconds") is None:
             raise TypeError(
                 "arrival_seconds: missing; update, also of a chain around this reducer, takes arrival_seconds=..., the "
                 "simulated seconds of all workers, [num_workers]"
             )
-        return update(updates, state, params, **extra_args)
+        result, after = update(updates, state, params, **extra_args)
+        return result, carried(after, state)
 
     return update_fn if numbers == "any" else around_float0(update_fn)
 
@@ -275,6 +295,7 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
         homogeneous=all(link.homogeneous for link in links),
         num_counted=min((r.num_counted for r in found if r.num_counted is not None), default=None),
         awaits=(lambda step, n: max(r.fewest_arrivals(step=step, num_workers=n) for r in late)) if late else None,
+        needs_whole_leaves=any(r.needs_whole_leaves for r in found),
         reduces=reduces.pop() if reduces else "either",
         hands_on=max((r.hands_on for r in found), key=typing.get_args(HandsOn).index, default="always"),
         numbers=max((r.numbers for r in found), key=typing.get_args(Numbers).index, default="any"),

@@ -10,6 +10,7 @@ from reducers.collectives import AxisName, agreed, axes_of
 from reducers.combine import combiner_of
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
+from reducers.state import zeros_like
 
 Law = Literal["fixed", "uniform", "geometric"]
 Delay = Annotated[int, "[0, 16777216]"]  # which a float32 counts one by one
@@ -104,7 +105,7 @@ def stale(
         return jnp.clip(jnp.floor(delay + 1e-4), 0, largest).astype(jnp.int32)  # 6.9999995 is 7
 
     def init_fn(params):
-        ring = jax.tree.map(lambda p: jnp.zeros((largest + 1, *jnp.shape(p)), jnp.asarray(p).dtype), params)
+        ring = zeros_like(params, axes, copies=largest + 1)
         flags = jnp.zeros(largest + 1, bool)
         return StaleState(
             combiner.init(params), jnp.zeros((), jnp.int32), ring, flags, {"staleness": jnp.zeros((), jnp.float32)}

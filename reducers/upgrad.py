@@ -19,6 +19,7 @@ def upgrad(
     *,
     granularity: str = "model",
     telemetry: Telemetry = "off",
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Projects each gradient onto the cone of vectors that conflict with no gradient, and averages.
 
@@ -35,6 +36,7 @@ def upgrad(
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
       granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
       telemetry: as of ``from_gram``.
+      sharded_over: as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -53,7 +55,7 @@ def upgrad(
     def rule(products, state):
         return without_conflicts(products), state
 
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry)
+    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
 
 
 def without_conflicts(products: Products) -> jax.Array:

@@ -31,6 +31,7 @@ def adasum(
     group_size: Annotated[int, "[1, inf)"] = 1,
     within: Literal["mean", "sum", "adasum"] = "mean",
     telemetry: Telemetry = "off",
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Combines the workers' updates pairwise by Adasum along a tree, layer by layer.
 
@@ -53,6 +54,8 @@ def adasum(
       within: how a group is combined. "mean" is what Horovod does inside a node of GPUs.
       telemetry: "on" keeps ``metrics`` of each layer and of the whole model in the state, see ``gram.Telemetry``. It
         measures the workers' gradients, in groups too. It works with all but "halving", and folds no lanes beforehand.
+      sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
+        that may be cut over such an axis are then refused.
 
     Returns:
       A reducer. Its update takes ``contributes``, optional: a bool of each worker, whether it is counted; a
@@ -101,7 +104,7 @@ def adasum(
             how = _of_gradients(how, _num_counted(present, group_size))
         return results, how
 
-    return combining(axis_name, combine, granularity=granularity, telemetry=telemetry)
+    return combining(axis_name, combine, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
 
 
 def _num_counted(present: jax.Array, group_size: int) -> jax.Array:

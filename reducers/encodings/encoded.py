@@ -6,9 +6,10 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from reducers.collectives import AxisName, agreed, axes_of, num_workers
+from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers
 from reducers.encodings.encoding import Encoding, Kept, Leaves, Reduction, Sent, corrected, residuals_of
 from reducers.gram.scales import common_scale, nonzero, norm_over
+from reducers.mesh import needs_whole_leaves
 from reducers.record import counts
 from reducers.reducer import Reducer, as_inner
 
@@ -30,7 +31,13 @@ class EncodedState(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-def encoded(reducer: optax.GradientTransformation, encoding: Encoding, *, axis_name: AxisName) -> Reducer:
+def encoded(
+    reducer: optax.GradientTransformation,
+    encoding: Encoding,
+    *,
+    axis_name: AxisName,
+    sharded_over: tuple[str, ...] | None = None,
+) -> Reducer:
     r"""Sends encoded updates to a reducer; with error feedback, what an update lacks is added to the next one.
 
     .. math:: p_i = g_i + e_i, \quad c_i = C(p_i), \quad e_i \leftarrow p_i - D(c_i), \quad R(D(c_1), \dots, D(c_n))
@@ -43,6 +50,8 @@ def encoded(reducer: optax.GradientTransformation, encoding: Encoding, *, axis_n
       reducer: along ``axis_name``.
       encoding: such as ``encodings.quantised(bits=4)``.
       axis_name: the worker axis, or a tuple of axes, outer first.
+      sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
+        that may be cut over such an axis are then refused.
 
     Returns:
       A reducer with ``EncodedState``, part of which is each worker's own: map it over the worker axis. Its update takes
@@ -64,7 +73,7 @@ def encoded(reducer: optax.GradientTransformation, encoding: Encoding, *, axis_n
     Reference: error feedback as in the code of Vogels, Karimireddy, Jaggi (epfml/powersgd, read): without the learning
     rate, before momentum and weight decay.
     """
-    axes = axes_of(axis_name)
+    axes, must_be_whole = axes_of(axis_name), needs_whole_leaves(sharded_over)
     reducer = as_inner(reducer, key="reducer")
     if not reducer.is_mean and encoding.own is None:
         raise ValueError("reducer: must be the mean, or one around it; such updates can be averaged alone")
@@ -77,7 +86,9 @@ def encoded(reducer: optax.GradientTransformation, encoding: Encoding, *, axis_n
 
     def init_fn(params):
         kept = encoding.init(named_leaves(params))
-        return EncodedState(jnp.zeros((), jnp.int32), kept, reducer.init(params), measured(0, 0, 0))
+        kept = kept._replace(residuals=as_own(kept.residuals, axes))
+        metrics = measured(0, as_own(jnp.zeros(()), axes), 0)
+        return EncodedState(jnp.zeros((), jnp.int32), kept, reducer.init(params), metrics)
 
     def update_fn(updates, state, params=None, **extra_args):
         leaves, kept = named_leaves(updates), state.kept
@@ -104,7 +115,13 @@ def encoded(reducer: optax.GradientTransformation, encoding: Encoding, *, axis_n
         kept = Kept(residuals, encoding.observe(sent.state, named_leaves(results)))
         return results, EncodedState(state.num_updates + 1, kept, combined, measured(bits, error, cost.sent))
 
-    return reducer.like(init_fn, update_fn, axis_name=axes, homogeneous=reducer.homogeneous and encoding.homogeneous)
+    return reducer.like(
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        homogeneous=reducer.homogeneous and encoding.homogeneous,
+        needs_whole_leaves=must_be_whole,
+    )
 
 
 def named_leaves(tree: Any) -> Leaves:

@@ -176,7 +176,7 @@ def nothing_kept(encoding: Encoding) -> Kept:
 
 def zero_residuals(leaves: Leaves) -> Leaves:
     """Returns the residuals at the start, in float32 at least."""
-    return {name: jnp.zeros(leaf.shape, wide_dtype(leaf)) for name, leaf in leaves.items()}
+    return {name: jnp.zeros_like(leaf, dtype=wide_dtype(leaf)) for name, leaf in leaves.items()}
 
 
 def residuals_of(leaves: Leaves, kept: Kept) -> Leaves:

@@ -8,11 +8,21 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import AxisName, Combined, axes_of, gather_workers, in_buckets, num_workers, split_axes
+from reducers.collectives import (
+    AxisName,
+    Combined,
+    as_own,
+    axes_of,
+    gather_workers,
+    in_buckets,
+    num_workers,
+    split_axes,
+)
 from reducers.dtypes import common_dtype, real_dtype
 from reducers.gram import groups
 from reducers.gram.engine import Rule, Weighed, exchange_slices
 from reducers.gram.telemetry import SQUARED, initial_metrics, metrics_of
+from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options
 from reducers.record import Used
 from reducers.reducer import Reducer
@@ -60,6 +70,7 @@ def from_gram(
     granularity: str = "model",
     telemetry: Telemetry = "off",
     homogeneous: bool = True,
+    sharded_over: tuple[str, ...] | None = None,
 ) -> Reducer:
     r"""Makes a reducer of a rule that finds the workers' weights from the dot products of their gradients.
 
@@ -80,6 +91,8 @@ def from_gram(
         the leaves in whose path, such as "Block_3/Conv_0/kernel", it matches the same text.
       telemetry: "on" keeps ``metrics`` of each group and of the whole model in the state, see ``gram.Telemetry``.
       homogeneous: whether the rule's result scales as the gradients do.
+      sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
+        that may be cut over such an axis are then refused.
 
     Returns:
       A reducer with ``GramState``, part of which is each worker's own: map it over the worker axis. Its update takes
@@ -113,7 +126,13 @@ def from_gram(
         return in_buckets(reduce, [gather_workers(vector, lanes)[None] for vector in vectors], axis_name=devices)
 
     return combining(
-        axis_name, combine, init=init, granularity=granularity, telemetry=telemetry, homogeneous=homogeneous
+        axis_name,
+        combine,
+        init=init,
+        granularity=granularity,
+        telemetry=telemetry,
+        homogeneous=homogeneous,
+        sharded_over=sharded_over,
     )
 
 
@@ -125,6 +144,7 @@ def combining(
     granularity: str,
     telemetry: Telemetry,
     homogeneous: bool = True,
+    sharded_over: tuple[str, ...] | None,
 ) -> Reducer:
     """Makes a reducer of a function that combines vectors: with trees of leaves, masks, state and telemetry.
 
@@ -137,6 +157,7 @@ def combining(
       granularity: as of ``from_gram``.
       telemetry: as of ``from_gram``.
       homogeneous: as of ``from_gram``.
+      sharded_over: as of ``from_gram``.
     """
     groups.check(granularity)
     axes = axes_of(axis_name)
@@ -148,7 +169,7 @@ def combining(
             return GramState((), (), metrics)
         state = init(common_dtype(jnp.float32, *map(real_dtype, jax.tree.leaves(params))))
         of_groups = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(members), *jnp.shape(x))), state)
-        return GramState(of_groups, Used(jnp.array(True)), metrics)
+        return GramState(as_own(of_groups, axes), as_own(Used(jnp.array(True)), axes), metrics)
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
@@ -168,7 +189,15 @@ def combining(
         mine = jax.tree.map(lambda old, new: new[:, worker].astype(old.dtype), state.rule, weighed.state)
         return result, GramState(mine, Used(_are_used(weighed, present)[worker]), metrics)
 
-    return Reducer(init_fn, update_fn, axis_name=axes, takes_mask=True, homogeneous=homogeneous, numbers="inexact")
+    return Reducer(
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        takes_mask=True,
+        homogeneous=homogeneous,
+        numbers="inexact",
+        needs_whole_leaves=needs_whole_leaves(sharded_over),
+    )
 
 
 def _are_used(weighed: Weighed, present: jax.Array) -> jax.Array:

@@ -1,0 +1,70 @@
+"""The arrays of a reducer's state: as the parameters are, none of them twice, of one type from update to update."""
+
+from typing import Any
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers.collectives import tracked_axes
+
+
+def zeros_like(params: Any, axes: tuple[str, ...], *, copies: int | None = None) -> Any:
+    """Returns zeros of the shapes, dtypes and shardings of parameters; JAX knows that all workers have the same.
+
+    Args:
+      params: a tree of arrays, or of ``jax.ShapeDtypeStruct``.
+      axes: the worker axes.
+      copies: how many of each, along a new first axis; None for one without such an axis.
+
+    >>> zeros_like({"w": jax.ShapeDtypeStruct((2,), jnp.float32)}, ("worker",), copies=2)
+    {'w': Array([[0., 0.],
+           [0., 0.]], dtype=float32)}
+    """
+
+    def zeros(x):
+        one = jnp.zeros_like(x, dtype=jnp.result_type(x))
+        if isinstance(x, jax.core.Tracer) and tracked_axes():  # there they would differ along the axes that x does
+            found = jax.typeof(x)
+            one = jnp.zeros(x.shape, x.dtype, out_sharding=found.sharding.spec)
+            if others := found.manual_axis_type.varying.difference(axes):
+                one = lax.pcast(one, tuple(sorted(others)), to="varying")
+        return one if copies is None else jnp.broadcast_to(one[None], (copies, *one.shape))
+
+    return jax.tree.map(zeros, params)
+
+
+def distinct(state: Any, params: Any) -> Any:
+    """Returns a state in which no array is there twice, and none is one of the parameters: each can be donated.
+
+    >>> zero = jnp.zeros(())
+    >>> first, second = distinct((zero, zero), params=())
+    >>> first is second
+    False
+    """
+    seen = {id(leaf) for leaf in jax.tree.leaves(params)}
+
+    def own(x):
+        if isinstance(x, jax.Array) and id(x) in seen:
+            return jnp.copy(x)
+        seen.add(id(x))
+        return x
+
+    return jax.tree.map(own, state)
+
+
+def carried(after: Any, before: Any) -> Any:
+    """Returns the state after an update with the types of the state before it, as ``jax.lax.scan`` requires them.
+
+    What may differ between devices stays so, where JAX keeps track of that, even if an update happens to make it the
+    same on all of them. States of different structures stay as they are.
+    """
+    structures: list[Any] = [jax.tree.structure(state) for state in (after, before)]
+    if structures[0] != structures[1] or not tracked_axes():
+        return after
+
+    def mark(new, old):
+        same = jax.typeof(old).manual_axis_type.varying - jax.typeof(new).manual_axis_type.varying
+        return lax.pcast(new, tuple(sorted(same)), to="varying") if same else new
+
+    return jax.tree.map(mark, after, before)
