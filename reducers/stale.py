@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
+from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, agreed, axes_of
@@ -114,9 +115,10 @@ def stale(
     def update_fn(updates, state, params=None, **extra_args):
         updates, combined = combiner.update(updates, state.combine, params, **extra_args)
         slot, delay = state.num_updates % (largest + 1), delay_at(state.num_updates)
-        ring = jax.tree.map(lambda r, g: r.at[slot].set(g.astype(r.dtype)), state.ring, updates)
+        put, at = lax.dynamic_update_index_in_dim, lax.dynamic_index_in_dim
+        ring = jax.tree.map(lambda r, g: put(r, g.astype(r.dtype), slot, 0), state.ring, updates)
         due = (state.num_updates - delay) % (largest + 1)  # before update 0: a slot that is still zero
-        late = jax.tree.map(lambda r, g: agreed(r[due].astype(g.dtype), axes), ring, updates)
+        late = jax.tree.map(lambda r, g: agreed(at(r, due, keepdims=False).astype(g.dtype), axes), ring, updates)
         metrics = {"staleness": delay.astype(jnp.float32)}
         return late, StaleState(combined, state.num_updates + 1, ring, state.overflowed, metrics)
 

@@ -111,7 +111,7 @@ def encoded(
         if counted is not None:
             error = jnp.where(counted, error, state.metrics["compression_error"])
         cost = encoding.cost(leaves, kept.state, num_workers(axes))
-        bits = 8 * cost.payload / max(sum(leaf.size for leaf in leaves.values()), 1)
+        bits = 8 * cost.payload / max(float(sum(leaf.size for leaf in leaves.values())), 1.0)
         kept = Kept(residuals, encoding.observe(sent.state, named_leaves(results)))
         return results, EncodedState(state.num_updates + 1, kept, combined, measured(bits, error, cost.sent))
 

@@ -1,6 +1,7 @@
 """An encoding: how the leaves of a gradient are sent, and what of them a worker keeps for its next gradient."""
 
 import dataclasses
+import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -143,6 +144,21 @@ class Codec:
     def add(self, total: jax.Array, payload: Any) -> jax.Array:
         """Returns the total with what is decoded added to it."""
         return total + self.decode(payload, total) if self.add_to is None else self.add_to(total, payload)
+
+
+def with_places(encoding: Encoding, name: str) -> Encoding:
+    """Returns an encoding, by its name, that refuses leaves in which an int32 does not reach every place."""
+
+    def init(leaves: Leaves) -> Kept:
+        most = int(jnp.iinfo(jnp.int32).max)
+        for path, leaf in leaves.items():
+            if (size := math.prod(leaf.shape)) > most:
+                raise ValueError(
+                    f"name={name!r}: cannot send {path!r} of {size} numbers, must be at most {most} of a leaf"
+                )
+        return encoding.init(leaves)
+
+    return dataclasses.replace(encoding, init=init)
 
 
 # ---- error feedback ------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from reducers.encodings.encoding import (
     nothing_kept,
     remainder,
     residuals_of,
+    with_places,
 )
 from reducers.encodings.then import Then, following
 from reducers.encodings.top_k import num_kept
@@ -94,16 +95,14 @@ def random_k(
         values = {name: jax.ShapeDtypeStruct((sizes[name],), wide_dtype(leaf)) for name, leaf in leaves.items()}
         return follows.cost(values, nothing_kept(follows).state, n)
 
-    return leaving_small(
-        Encoding(
-            init=functools.partial(initially, error_feedback=error_feedback),
-            mean=functools.partial(send, by=lambda encoding: encoding.mean),
-            own=functools.partial(send, by=lambda encoding: encoding.own),
-            cost=cost,
-            homogeneous=error_feedback == "off" and follows.homogeneous,
-        ),
-        min_elements=min_elements,
+    made = Encoding(
+        init=functools.partial(initially, error_feedback=error_feedback),
+        mean=functools.partial(send, by=lambda encoding: encoding.mean),
+        own=functools.partial(send, by=lambda encoding: encoding.own),
+        cost=cost,
+        homogeneous=error_feedback == "off" and follows.homogeneous,
     )
+    return leaving_small(with_places(made, "random_k"), min_elements=min_elements)
 
 
 def random_places(key: jax.Array, num_elements: int, ratio: float) -> jax.Array:

@@ -52,7 +52,7 @@ def sign(
     def encode(key: jax.Array, x: jax.Array) -> Any:
         del key
         scale, units = unit(x)
-        mean = scale * jnp.sum(jnp.abs(units) / x.size, keepdims=True)  # of terms that leave no dtype's range
+        mean = scale * jnp.sum(jnp.abs(units) / float(x.size), keepdims=True)  # of terms that leave no dtype's range
         return {"mean": mean, "signs": Codes((x >= 0).astype(jnp.uint32), 1)}
 
     def decode(payload: Any, like: Any) -> jax.Array:

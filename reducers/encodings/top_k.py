@@ -6,7 +6,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.encodings.encoding import Codec, Encoding, OnOff
+from reducers.encodings.encoding import Codec, Encoding, OnOff, with_places
 from reducers.encodings.exchange import Exchange, exchanged
 from reducers.encodings.packing import Codes
 from reducers.encodings.then import Then, following
@@ -72,7 +72,7 @@ def top_k(
         decode=lambda payload, like: add_to(jnp.zeros((like.size,), like.dtype), payload),
         add_to=add_to,
     )
-    return exchanged(
+    made = exchanged(
         codec,
         exchange=exchange,
         error_feedback=error_feedback,
@@ -80,6 +80,7 @@ def top_k(
         seed=seed,
         homogeneous=follows.homogeneous,
     )
+    return with_places(made, "top_k")
 
 
 def num_kept(num_elements: int, ratio: float) -> int:
