@@ -7,6 +7,7 @@ from typing import Any
 
 from configs import own_code
 from runs.environment import INPUT, Code
+from runs.identity import expand
 
 
 def describe(config: Mapping[str, Any]) -> Code:
@@ -45,7 +46,7 @@ def _named(config: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
     if isinstance(server.get("order"), str):
         yield "server.order", Path(server["order"])
     if config["init_from"]:
-        manifests = Path(config["init_from"]).expanduser().glob("checkpoints/*/manifest.json")
+        manifests = expand(config["init_from"], key="config.init_from").glob("checkpoints/*/manifest.json")
         steps = [file for file in manifests if file.parent.name.isdecimal()]
         if steps:
             yield "init_from", max(steps, key=lambda file: int(file.parent.name))

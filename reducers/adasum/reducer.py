@@ -45,10 +45,10 @@ def adasum(
       granularity: what counts as one vector: each "layer" (leaf), the whole "model", or a regular expression, and then
         the leaves in whose path, such as "Block_3/Conv_0/kernel", it matches the same text.
       algorithm: how the devices work the tree out; all give the same. "gram" exchanges slices and folds in the space
-        of coefficients, which sends 2 (n - 1) / n of the gradient, as an all-reduce does. "halving" sends as much in
-        log2(n) rounds, for powers of two: the paper's algorithm. "gather" sends n - 1 times the gradient: the readable
-        reference. All but "gather" fold lanes on their device first, where the tree allows it; "gram" gathers small
-        layers, whose dot products lose digits.
+        of coefficients, which sends 2 (n - 1) / n of the gradient, as an all-reduce does, and of n x n numbers a layer.
+        "halving" sends as much of the gradient in log2(n) rounds, for powers of two: the paper's algorithm. "gather"
+        sends n - 1 times the gradient: the readable reference. All but "gather" fold lanes on their device first, where
+        the tree allows it; "gram" gathers small layers, whose dot products lose digits.
       group_size: how many neighbouring workers are combined first, before the groups are by Adasum; it divides the
         number of workers.
       within: how a group is combined. "mean" is what Horovod does inside a node of GPUs.

@@ -79,7 +79,7 @@ def from_gram(
 
     The devices exchange slices of the gradients, add up the Gram matrices of their slices, apply the rule to the same
     n x n numbers, and gather the weighted sums of their slices: 2 (n - 1) / n of a gradient's bytes, as an all-reduce
-    of the mean sends, whatever the number of workers and whoever is absent.
+    of the mean sends, whoever is absent, and as much of n x n numbers a group.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
