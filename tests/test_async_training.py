@@ -25,7 +25,7 @@ from tests.stepper import (
     setup_of,
 )
 from training import dry_run
-from training.setup import make_setup
+from training.setup import check_durations, make_setup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = f"{ROOT}/configs/digits.py"
@@ -279,3 +279,16 @@ def test_a_worker_without_a_gradient_keeps_its_statistics(monkeypatch):
         np.testing.assert_array_equal(moved, plan.inputs["position"][0] >= 0)
         seen |= set(moved.tolist())
     assert seen == {True, False}
+
+
+def test_a_long_run_is_not_walked_through_before_it_begins():
+    """The suite's limit of time ends a pass over 2 10^9 events."""
+    check_durations(load(*ASYNC, *EXPONENTIAL, "--config.train_steps=2000000000"))
+
+
+def test_a_task_that_takes_no_time_late_in_a_run_is_refused_in_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("training.setup._CHECKED_EVENTS", 8)
+    instant = ("--config.arrivals.name=scripted", "--config.arrivals.events=((0, 9, 1e-30),)")
+    assert run(tmp_path / "run", *ASYNC, *instant) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("config.arrivals.name='scripted': gives")

@@ -36,6 +36,7 @@ from training.train_state import STATE_AXES, TrainState, WorkerState, map_per_wo
 
 # Independent streams of randomness of one seed; the order of examples has its own generator.
 INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM, LATENCY_STREAM = 0, 1, 2, 3
+_CHECKED_EVENTS = 200_000  # of an asynchronous run, before it begins
 
 # Keys that an asynchronous run has no use for, and the only value that it allows for each.
 ASYNCHRONOUS_NEEDS: Mapping[tuple[str, ...], str | None] = {
@@ -272,13 +273,16 @@ class TrainSetup:
                 num_workers=self.config.num_workers,
                 stops=stops,
             )
-        return step_plan.plan_calls(
+        plans = step_plan.plan_calls(
             waves,
             steps_per_call=steps_per_call,
             num_steps=self.num_steps,
             eval_every=self.eval_every,
             checkpoint_every=self.checkpoint_every,
         )
+        is_recorded = self.async_mode is None or getattr(self.async_mode, "order", None) is not None
+        with contextlib.nullcontext() if is_recorded else naming_arrivals(self.config):
+            yield from plans
 
 
 def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.sources.make) -> TrainSetup:
@@ -533,21 +537,30 @@ def check_order(config: ConfigDict, *, mode: asynchronous.AsyncMode | None, num_
                 pass
 
 
+@contextlib.contextmanager
+def naming_arrivals(config: ConfigDict) -> Iterator[None]:
+    """Turns a ValueError for the seconds of a task into a ConfigError that names the arrival model."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"config.arrivals.name={config.arrivals.name!r}: gives {error}") from None
+
+
 def check_durations(setup: TrainSetup) -> None:
     """Raises ConfigError if a task of an asynchronous run takes no time or never ends, or a message never arrives.
 
-    This is a pass over all events, three seconds for a million of them, and so no part of ``make_setup``.
+    This is a pass over the first events, less than a second, and so no part of ``make_setup``; ``TrainSetup.plans``
+    raises the same for a later one. A run without a server needs a pass over all events, for the size of its buffer.
     """
     config, mode = setup.config, setup.async_mode
     if mode is None or getattr(mode, "order", None) is not None:
         return
-    try:
-        for _ in step_plan.event_order(
-            0, setup.num_steps, source=setup.durations, mode=mode, num_workers=config.num_workers
-        ):
+    num_steps = min(setup.num_steps, _CHECKED_EVENTS)
+    with naming_arrivals(config):
+        for _ in step_plan.event_order(0, num_steps, source=setup.durations, mode=mode, num_workers=config.num_workers):
             pass
-    except ValueError as error:
-        raise ConfigError(f"config.arrivals.name={config.arrivals.name!r}: gives {error}") from None
     if isinstance(mode, asynchronous.Decentralised):
         with in_block("server"):
             _ = setup.num_slots  # it looks at all messages
