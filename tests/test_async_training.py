@@ -14,6 +14,7 @@ import asynchronous
 import models
 import train
 from configs import flags
+from runs.errors import ConfigError
 from tests.stepper import (
     Normalised,
     Stepper,
@@ -286,9 +287,10 @@ def test_a_long_run_is_not_walked_through_before_it_begins():
     check_durations(load(*ASYNC, *EXPONENTIAL, "--config.train_steps=2000000000"))
 
 
-def test_a_task_that_takes_no_time_late_in_a_run_is_refused_in_one_line(tmp_path, capsys, monkeypatch):
+def test_a_task_that_takes_no_time_late_in_a_run_is_refused_as_before_it(monkeypatch):
     monkeypatch.setattr("training.setup._CHECKED_EVENTS", 8)
-    instant = ("--config.arrivals.name=scripted", "--config.arrivals.events=((0, 9, 1e-30),)")
-    assert run(tmp_path / "run", *ASYNC, *instant) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith("config.arrivals.name='scripted': gives")
+    setup = load(*ASYNC, "--config.arrivals.name=lognormal", "--config.arrivals.sigma=26", "--config.train_steps=40000")
+    check_durations(setup)
+    with pytest.raises(ConfigError, match=r"^config\.arrivals\.name='lognormal': gives seconds"):
+        for _ in setup.plans(0, steps_per_call=8):
+            pass
