@@ -7,6 +7,7 @@ time. Gradients that arrive at the same moment are taken in the order of the wor
 
 import functools
 import heapq
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -161,6 +162,8 @@ def read_order(path: str) -> Recorded:
       ValueError: one line, if the file cannot be read, or is no such order.
     """
     try:
+        if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait
+            raise ValueError("not a regular file")
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             worker, seconds = np.asarray(arrays["worker"]), np.asarray(arrays["seconds"], np.float64)
     except FileNotFoundError:

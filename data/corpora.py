@@ -4,6 +4,7 @@ import glob
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -92,7 +93,9 @@ def _files(source: str, directory: str) -> Corpus:
             pattern = os.path.join(glob.escape(folder), source.replace("[", "[[]"))
             paths = [Path(path) for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
         status = [path.stat() for path in paths]
-        for path in paths:
+        for path, was in zip(paths, status, strict=True):
+            if not stat.S_ISREG(was.st_mode):  # opening a pipe would wait, reading a device would never end
+                raise ValueError(f"{path.name} is no regular file")
             path.open("rb").close()
     except (OSError, ValueError) as error:  # ValueError: a null byte
         raise ValueError(f"{key}: must be text files that can be read ({tfds_sets.reason(error)})") from None

@@ -190,7 +190,10 @@ def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
             if not (0 <= exponent < np.inf and 0 < steps < np.inf) or rest.count(",") > 1:
                 raise ValueError("out of range")
             return power_law(exponent, steps=steps, at=num_machines)
-        with open(Path(text).expanduser(), newline="", encoding="utf-8-sig") as file:
+        path = Path(text).expanduser()
+        if path.exists() and not path.is_file():  # opening a pipe would wait
+            raise ValueError("not a regular file")
+        with open(path, newline="", encoding="utf-8-sig") as file:
             rows = {int(row["num_required"]): float(row["steps"]) for row in csv.DictReader(file)}
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise ValueError(f"steps_to_target={text!r}: {allowed} ({error})") from None

@@ -13,7 +13,7 @@ import train
 from configs import dependencies
 from configs import flags as config_flags
 from data import sources, tfds_sets
-from experiments import results
+from experiments import planner, results
 from experiments.experiment import Run
 from live.engine import Inputs
 from live.worker import Worker
@@ -159,3 +159,25 @@ def test_a_worker_that_starts_again_compares_the_files(tmp_path):
     write_trace(tmp_path / "trace.npz", seed=1)
     with pytest.raises(ValueError, match=r"trace\.npz' has changed since the server started"):
         Worker(config, inputs=inputs)
+
+
+PIPES = [
+    ["--config.arrivals.name=trace", "--config.arrivals.path=FILE"],
+    ["--config.server.name=asynchronous", "--config.server.order=FILE"],
+    ["--config=SHAKESPEARE", "--config.data.source=FILE"],
+    ["--config=SHAKESPEARE", "--config.data.source=FOLDER/*.np[z]", "--config.data.source=FOLDER/pip*"],
+]
+
+
+@pytest.mark.parametrize("given", PIPES, ids=lambda given: given[-1][-30:])
+def test_a_pipe_in_the_place_of_a_file_is_refused(given, tmp_path, capsys):
+    """Opening one waits for somebody who writes into it."""
+    os.mkfifo(tmp_path / "pipe.npz")
+    names = {"FILE": f"{tmp_path}/pipe.npz", "FOLDER": str(tmp_path), "SHAKESPEARE": f"{ROOT}/configs/shakespeare.py"}
+    for name, value in names.items():
+        given = [flag.replace(name, value) for flag in given]
+    assert run(tmp_path / "run", *given) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("config.") and ("regular file" in line or "no file has such a name" in line), line
+    with pytest.raises(ValueError, match="regular file"):
+        planner.parse_steps(names["FILE"], num_machines=2)
