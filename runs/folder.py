@@ -268,10 +268,18 @@ def _read_starts(workdir: str, path: Path, *, code: Code, code_change: CodeChang
         way_out = "--fresh starts over, --accept_code_change keeps what is there"
         raise ValueError(f"workdir={workdir!r}: {names} changed since this run was started; {way_out}")
     before = starts[-1].get("data", "") if starts else ""  # runs of earlier releases did not record it
-    if data and before and data != before:
-        found = f"the data have fingerprint {data}, and had {before} when this run was started"
+    if data and before and data != before and _has_records(path):
+        found = (
+            f"config.data: changed or damaged; it has fingerprint {data}, and had {before} when this run was started"
+        )
         raise ValueError(f"workdir={workdir!r}: {found}; use another --workdir, or --fresh")
     return starts
+
+
+def _has_records(path: Path) -> bool:
+    """Returns whether a run has taken a step; one that only found its data damaged has not."""
+    has_lines = any(file.stat().st_size for file in path.glob("metrics.jsonl"))
+    return has_lines or any(file.name.isdecimal() for file in path.glob("checkpoints/*"))
 
 
 def holder(path: Path) -> str:

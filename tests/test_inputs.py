@@ -144,7 +144,7 @@ def test_changed_labels_are_refused_by_resume_workers_and_sweeps(images, tmp_pat
     Worker(config, inputs=inputs)
     changed(examples, folder)
     assert run(at, *given) == 2
-    assert "the data have fingerprint" in capsys.readouterr().err
+    assert "config.data: changed" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"config\.data: has changed"):
         Worker(config, inputs=inputs)
     with pytest.raises(ValueError, match=r"config\.data changed since this run was started"):

@@ -147,6 +147,9 @@ def test_other_examples_are_refused(tmp_path, entrance):
     open_run(str(tmp_path), CONFIG).close()  # as an earlier release, which recorded no fingerprint
     for _ in range(2):
         open_run(str(tmp_path), CONFIG, data="0a1b").close()
+    open_run(str(tmp_path), CONFIG, data="4e5f").close()  # no step was taken with the others
+    open_run(str(tmp_path), CONFIG, data="0a1b").close()
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
     before = (tmp_path / "env.json").read_bytes()
     line = _refused(entrance, str(tmp_path), CONFIG, data="2c3d")
     assert "fingerprint 2c3d, and had 0a1b when" in line and line.endswith("use another --workdir, or --fresh")

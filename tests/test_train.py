@@ -63,7 +63,7 @@ def test_a_run_of_texts_refuses_other_texts(tmp_path, capsys):
     assert command(*arguments, f"--config.data.dir={tmp_path / 'one'}") == 0
     assert command(*arguments, f"--config.data.dir={tmp_path / 'other'}") == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "the data have fingerprint" in line and "when this run was started" in line
+    assert "config.data: changed or damaged" in line and "when this run was started" in line
     (tmp_path / "one").rename(tmp_path / "moved")
     assert command(*arguments, f"--config.data.dir={tmp_path / 'moved'}") == 0
 
