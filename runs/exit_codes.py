@@ -28,7 +28,8 @@ def exit_code(command: Callable[[], int], *, failures: Mapping[type[Exception], 
         may have an ``exit_code`` of its own.
 
     Returns:
-      The command's code; 2 after a ConfigError; 1, or its own code, after one of the failures.
+      The command's code; 2 after a ConfigError; 1, or its own code, after one of the failures; 1 if there is not enough
+      memory.
     """
     code = 1
     try:
@@ -42,11 +43,16 @@ def exit_code(command: Callable[[], int], *, failures: Mapping[type[Exception], 
         line = next(line for kind, line in failures.items() if isinstance(error, kind))
         print(line.format(error), file=sys.stderr)
         code = getattr(error, "exit_code", 1)
-    except jax.errors.JaxRuntimeError as error:
-        if not processes.several():
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        lacks_memory = isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED")
+        if not processes.several() and not lacks_memory:
             raise
-        processes.claim_end()
+        if processes.several():
+            processes.claim_end()
         reason = str(error).split("\n")[0]
+        if lacks_memory:
+            print(f"not enough memory: {reason}; {_LESS_MEMORY}", file=sys.stderr)
+            return _ended(code)
         where = f"process {processes.index()} of {processes.count()}"
         print(f"{where} lost the others ({reason}); the same command goes on from the last checkpoint", file=sys.stderr)
     except Exception:
@@ -54,6 +60,17 @@ def exit_code(command: Callable[[], int], *, failures: Mapping[type[Exception], 
             raise
         processes.claim_end()
         traceback.print_exc()
+    return _ended(code)
+
+
+_LESS_MEMORY = (
+    "smaller batches (config.batch_size_per_worker), fewer workers (config.num_workers) or more devices need less, and "
+    "--dry_run says how much; the same command goes on from the last checkpoint"
+)
+
+
+def _ended(code: int) -> int:
+    """Returns the exit code of a run in one process, and ends a process of several with it."""
     if processes.several():
         processes.abandon(code)
     return code

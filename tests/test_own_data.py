@@ -2,10 +2,12 @@
 
 import re
 
+import jax
 import numpy as np
 import pytest
 from absl.testing import flagsaver
 
+import runs
 import train
 from configs import config_file, flags
 from runs.errors import ConfigError
@@ -33,6 +35,8 @@ class Stream:
 
     def gather(self, index, batch_index):
         self.calls += 1
+        if self.mistake == "stream memory" and self.calls > 1:
+            raise MemoryError("Unable to allocate 30 GiB")
         images, labels = image(self.num_examples)[index], label(self.num_examples)[index]
         if self.mistake == "stream shape" or (self.mistake == "stream later" and self.calls > 1):
             images = images[..., 0]
@@ -218,6 +222,24 @@ def test_what_is_right_is_read(mistake, evaluate_on, folder):
 
 def test_a_task_of_ones_own_may_have_labels_of_its_own(folder):
     setup_of("negative", "task.name=parts:any_labels").load_data()
+
+
+def test_a_run_without_enough_memory_ends_in_one_line(folder, capsys):
+    with flagsaver.flagsaver():
+        assert train.main(["train.py", "--config=config.py", *overrides("stream memory"), "--num_devices=1"]) == 1
+    assert capsys.readouterr().err.strip().splitlines()[-1].startswith("not enough memory: Unable to allocate 30 GiB;")
+
+    def allocate():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 7 bytes.\n  trace")
+
+    assert runs.exit_code(allocate, failures={}) == 1
+    assert "RESOURCE_EXHAUSTED: Out of memory" in capsys.readouterr().err.splitlines()[0]
+
+    def breaks():
+        raise jax.errors.JaxRuntimeError("INTERNAL: no idea")
+
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        runs.exit_code(breaks, failures={})
 
 
 @pytest.mark.parametrize(("mistake", "code"), [("column", 2), ("stream later", 1), ("", 0)])
