@@ -126,7 +126,6 @@ TRACES = {
     "pickle.npz": pickle.dumps([1.0]),
     "nothing.csv": b"",
     "comment.csv": b"# seconds\n",
-    "bom.csv": b"\xef\xbb\xbf1,2\n",
     "nul.csv": b"1,\0,2\n",
     "utf16.csv": "1,2".encode("utf-16"),
     "latin.csv": b"1,\xff\n",

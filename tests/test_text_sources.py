@@ -291,7 +291,7 @@ REFUSED = {
     "a folder": (
         None,
         {"source": "./sets"},
-        "data.source='./sets': must be text files that can be read (Is a directory",
+        "data.source='./sets': must be text files that can be read (sets is no regular file",
     ),
     "null byte": (None, {"source": "/\0"}, "must be text files that can be read ("),
     "file of bytes": (
