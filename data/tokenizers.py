@@ -15,7 +15,10 @@ PAD, UNK, CLS, SEP, MASK = range(5)
 MAX_WORD_LENGTH = 100  # characters; a longer word is [UNK], as in BERT
 MAX_ALPHABET = 1000  # characters; a word with any other character is [UNK]
 MIN_COUNT = 2  # a pair of pieces must occur this often to become one piece
-RUN = re.compile(r"[^ \t\n\r]+")  # the library splits words at these, whatever else it treats as a space
+# Each punctuation mark and Chinese character is a word in BERT, and the library splits words at these spaces, whatever
+# else it treats as one.
+_ALONE = "!-/:-@\\[-`{-~\u3400-\u4dbf\u4e00-\u9fff"
+RUN = re.compile(f"[{_ALONE}]|[^ \t\n\r{_ALONE}]+")
 
 Name = Literal["bytes", "wordpiece"]
 
@@ -103,16 +106,28 @@ class WordPiece:
         return " ".join(names).replace(" ##", "").removeprefix("##")
 
 
+class _Numbers(dict[str, int]):
+    """Numbers runs in the order in which they first occur."""
+
+    def __missing__(self, run: str) -> int:
+        if len(run) > MAX_WORD_LENGTH and run.isascii() and run.isalnum():
+            # One word, and [UNK] whatever its length: a short one of the same characters in its place saves the library
+            # kilobytes of work for each kilobyte.
+            short = "".join(dict.fromkeys(run)).ljust(MAX_WORD_LENGTH + 1, run[0])
+            if short != run:
+                return self[short]
+        return self.setdefault(run, len(self))
+
+
 def _runs(documents: Sequence[str]) -> tuple[list[str], np.ndarray, list[int]]:
-    """Splits texts at spaces and line ends. Few different runs occur often, so each is tokenized only once.
+    """Splits texts at spaces, line ends and punctuation. Few different runs occur often, so each is tokenized once.
 
     Returns:
       The U different runs; which of them the texts contain, in order, [R] int64; the number of runs of each document.
     """
     from tqdm import tqdm
 
-    numbers: collections.defaultdict[str, int] = collections.defaultdict()
-    numbers.default_factory = numbers.__len__
+    numbers = _Numbers()
     parts, counts = [np.zeros(0, np.int64)], []
     for document in tqdm(documents, desc="splitting", unit=" documents", leave=False, disable=None):
         parts.append(np.fromiter(map(numbers.__getitem__, RUN.findall(document)), np.int64))
@@ -159,11 +174,13 @@ def train_wordpiece(documents: Sequence[str], *, vocab_size: int) -> str:
       ValueError: One line; the documents contain no words.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from tqdm import tqdm
 
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     words: collections.Counter[str] = collections.Counter()
     runs, index, _ = _runs(documents)
-    for run, count in zip(runs, np.bincount(index, minlength=len(runs)).tolist(), strict=True):
+    of_runs = zip(runs, np.bincount(index, minlength=len(runs)).tolist(), strict=True)
+    for run, count in tqdm(of_runs, desc="counting", total=len(runs), unit=" words", leave=False, disable=None):
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(run)):
             words[word] += count
     characters: collections.Counter[str] = collections.Counter()
@@ -185,7 +202,8 @@ def train_wordpiece(documents: Sequence[str], *, vocab_size: int) -> str:
         special_tokens=[*SPECIAL, *("##" + c for c in inside)],
         show_progress=False,
     )
-    learner.train_from_iterator((" ".join([word] * words[word]) for word in known), trainer)
+    learning = tqdm(known, desc="learning", unit=" words", leave=False, disable=None)
+    learner.train_from_iterator((" ".join([word] * words[word]) for word in learning), trainer)
 
     # A new tokenizer with the vocabulary alone does not treat a text's own "[MASK]" or "##a" as a special token.
     model = models.WordPiece(learner.get_vocab(), unk_token=SPECIAL[UNK], max_input_chars_per_word=MAX_WORD_LENGTH)
