@@ -30,6 +30,7 @@ from reducers.dynamic_scale import DynamicScale
 from reducers.reducer import within
 from reducers.registry import name_of
 from runs.errors import ConfigError, in_block
+from runs.progress import saying_how_far
 from training import own_parts, step_plan
 from training.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
 from training.train_state import STATE_AXES, TrainState, WorkerState, map_per_worker
@@ -165,8 +166,11 @@ class TrainSetup:
     @functools.cached_property
     def num_slots(self) -> int:
         """The number of updates that a run without a server keeps, found in a pass over all events of the run."""
+        pieces = saying_how_far(
+            self.exchange(), size=lambda piece: len(piece[0].worker), total=self.num_steps, name="steps' messages"
+        )
         with jax.ensure_compile_time_eval():  # also where the state is traced
-            return asynchronous.num_slots(self.exchange(), num_workers=self.config.num_workers)
+            return asynchronous.num_slots(pieces, num_workers=self.config.num_workers)
 
     def exchange(self) -> Iterator[tuple[asynchronous.Events, asynchronous.Reads, asynchronous.Received]]:
         """Yields the events of a run without a server, and what is received with them."""
