@@ -1,11 +1,13 @@
 """Workers that are Ray's processes: whole runs by the command, and kills. They need Ray: requirements-live.txt."""
 
 import contextlib
+import functools
 import ipaddress
 import json
 import os
 import pathlib
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -244,6 +246,95 @@ def test_a_process_of_ray_is_killed(part, tmp_path):
     assert [record["step"] for record in records(tmp_path / "live")] == list(range(1, 81))
     assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *flags) == 0
     agree(tmp_path / "live", tmp_path / "replayed")
+
+
+TROUBLED = """
+import pathlib
+from data import decoded
+from data.sources import source_of
+
+class Troubled:
+    def __init__(self, examples, folder):
+        self.num_examples, self._examples = examples.num_examples, examples
+        self._trouble = pathlib.Path(folder, "trouble")
+
+    def gather(self, index, batch_index):
+        if self._trouble.exists():
+            kind = self._trouble.read_text()
+            self._trouble.unlink(missing_ok=True)
+            raise MemoryError("no room for a batch") if kind == "memory" else FileNotFoundError("the data are gone")
+        return self._examples.gather(index, batch_index)
+
+    def part(self, start, stop, *, mode):
+        return Troubled(self._examples.part(start, stop, mode=mode), self._trouble.parent)
+
+def digits(folder, evaluate_on="test"):
+    def load(seed):
+        dataset = decoded.load("digits")
+        return dataset._replace(train=Troubled(dataset.train, folder))
+    return source_of(decoded.check("digits"), load, placement="stream", evaluate_on=evaluate_on)
+"""
+# Kills of workers, kills of the server, SIGTERMs, exceptions: LIVE_TROUBLES=20,3,5,5 for many.
+TROUBLES = tuple(int(count) for count in os.environ.get("LIVE_TROUBLES", "4,1,1,2").split(","))
+
+
+def going_on_at(output):
+    found = re.search(r"going on at step (\d+) of", output)
+    return int(found[1]) if found else 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("seed", range(int(os.environ.get("LIVE_TROUBLE_SEEDS", "1"))))
+@pytest.mark.parametrize(
+    ("flags", "kind"),
+    [(BACKUP, "memory"), (ASYNC, "memory"), (BACKUP, "gone")],
+    ids=["backups", "asynchronous", "data"],
+)
+def test_troubles_at_random_moments_lose_nothing_that_was_saved(flags, kind, seed, tmp_path, monkeypatch):
+    module = tmp_path.name  # no other test's
+    (tmp_path / f"{module}.py").write_text(TROUBLED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    draw, workdir, every = random.Random(seed), tmp_path / "live", 20
+    names = ("worker", "server", "stop", "exception")
+    troubles = [name for name, count in zip(names, TROUBLES, strict=True) for _ in range(count)]
+    draw.shuffle(troubles)
+    data = (f"--config.data.name={module}:digits", f"--config.data.folder={tmp_path}")
+    steps = (f"--config.train_steps={40 * len(troubles) + 100}", f"--config.checkpoint_every_steps={every}")
+    flags = (*flags, *data, *steps, "--config.eval_every_steps=100000")
+    line = command(workdir, *flags)
+    server = start(line)
+    last = 0
+    for trouble in troubles:
+        goal = max(lines_of(workdir), last) + draw.randint(3, 25)
+        until(lambda goal=goal: lines_of(workdir) >= goal, server)
+        if trouble == "exception":
+            (tmp_path / "trouble").write_text(kind)
+        elif trouble == "worker":
+            until(functools.partial(workers_of, server.pid), server)
+            os.kill(draw.choice(workers_of(server.pid)), signal.SIGKILL)
+        else:
+            processes = processes_of(server.pid)
+            server.send_signal(signal.SIGTERM if trouble == "stop" else signal.SIGKILL)
+            output, _ = server.communicate(timeout=280)
+            assert_gone(processes)
+            (tmp_path / "trouble").unlink(missing_ok=True)  # of a start it would be a refusal
+            done = records(workdir)[-1]["step"]
+            if trouble == "stop":
+                assert server.returncode == 143 and f"stopped by SIGTERM at step {done};" in output, output
+                last = done
+            else:
+                last = max(last, done // every * every - every)  # the latest checkpoint may not have been whole
+            server = start(line)
+            until(lambda last=last: lines_of(workdir) > last, server)
+    output, _ = server.communicate(timeout=280)
+    assert server.returncode == 0 and going_on_at(output) >= last, output
+    count = 40 * len(troubles) + 100
+    assert [record["step"] for record in records(workdir)] == list(range(1, count + 1))
+    again = replay_order if flags[: len(ASYNC)] == ASYNC else replay
+    assert again(workdir, tmp_path / "replayed", *HUNDRED, *flags) == 0
+    assert largest_difference(workdir, tmp_path / "replayed") < 1e-5
 
 
 @contextlib.contextmanager
