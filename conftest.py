@@ -1,4 +1,4 @@
-"""Eight CPU devices, strict ranks: a multi-device test never skips."""
+"""Eight CPU devices, strict ranks and dtypes: a multi-device test never skips."""
 
 import gc
 import os
@@ -26,6 +26,7 @@ def pytest_configure(config):
     jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS", "cpu"))
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_numpy_rank_promotion", "raise")
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
     # Compiling is most of the suite's time, and many tests compile the same programs. Each process has a folder of its
     # own, since JAX does not write its files at once. Programs that tests start, and may kill, have another.
     compiled = config.rootpath / ".pytest_cache" / "xla" / os.environ.get("PYTEST_XDIST_WORKER", "alone")

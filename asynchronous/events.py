@@ -45,7 +45,7 @@ def from_model(arrival_seconds: Callable[[jax.Array], jax.Array]) -> Durations:
     Args:
       arrival_seconds: ``step -> seconds [n]``, pure: an arrival model with its key and number of workers.
 
-    >>> from_model(lambda step: jnp.full(2, 1.0 + step))(0)[:2]
+    >>> from_model(lambda step: jnp.full(2, 1 + step))(0)[:2]
     array([[1., 1.],
            [2., 2.]])
     """

@@ -29,7 +29,7 @@ def latencies_from_model(seconds: Callable[[jax.Array, jax.Array], jax.Array]) -
       seconds: ``(worker, task) -> seconds [n]`` to each receiver, pure.
 
     >>> from jax import numpy as jnp
-    >>> latencies_from_model(lambda worker, task: jnp.full(2, 1.0 * task))(np.array([0, 1]), np.array([3, 4]))
+    >>> latencies_from_model(lambda worker, task: jnp.full(2, task))(np.array([0, 1]), np.array([3, 4]))
     array([[3., 3.],
            [4., 4.]])
     """

@@ -113,7 +113,7 @@ def delay_adaptive(*, bound: Annotated[float, "[0, inf)"] = 1.0) -> Rule:
 
     def apply(gradient, state, *, staleness, num_workers, **others):
         del others
-        bounded = jnp.minimum(1.0, bound / jnp.maximum(staleness, 1))
+        bounded = jnp.minimum(1.0, bound / jnp.maximum(staleness, 1).astype(jnp.float32))
         return gradient, jnp.where(staleness <= num_workers, 1.0, bounded), state
 
     return Rule(optax.init_empty_state, apply, "any")

@@ -61,7 +61,7 @@ def steps_to_stop(x: jax.Array, rates: jax.Array, *, polynomial: str, reducer: s
             gradient = over_workers(params, x)
             # A run that diverges ends in zeros, too, at the end of float32's range.
             zero = jnp.all(gradient == 0) & jnp.all(jnp.abs(params) < DIVERGED)
-            count += ~stopped
+            count = jnp.where(stopped, count, count + 1)
             return (params - rate * gradient, zero, stopped | (zero & zero_before), count), None
 
         start = jnp.array(START[: len(true) - 1]), jnp.array(False), jnp.array(False), jnp.array(0)

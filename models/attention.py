@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 from models.dropout import Dropout
 from models.fields import AttentionKernel, Dtype, Remat, ScanBlocks
+from reducers.dtypes import mixing_dtypes
 
 PAD = 0  # the token of padding in all text data
 
@@ -52,8 +53,11 @@ class SelfAttention(nn.Module):
         )
         check_kernel(self.kernel, dtype=self.dtype, dropout_rate=self.dropout_rate)
         drop = Dropout(self.dropout_rate, deterministic=deterministic)
-        if drop.drops_nothing:
-            y = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=self.kernel)
+        # JAX cannot lower the gradient of its XLA attention in half precision where promotion is "strict".
+        is_strict = jax.config.jax_numpy_dtype_promotion == "strict"  # type: ignore[attr-defined]
+        if drop.drops_nothing and not (is_strict and self.kernel == "xla" and self.dtype != "float32"):
+            attend = mixing_dtypes(jax.nn.dot_product_attention)
+            y = attend(query, key, value, mask=mask, implementation=self.kernel)
         else:
             scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
             # A finite minimum, so that a row without any key (an example of padding only) is uniform instead of NaN.
@@ -101,9 +105,9 @@ class FeedForward(nn.Module):
         return nn.Dense(width, dtype=self.dtype, kernel_init=self.output_init, name="output")(inner)
 
 
-def layer_norm(*, epsilon: float, dtype: Dtype, name: str) -> nn.LayerNorm:
-    """Returns a layer norm with float32 statistics; the variance is the mean squared deviation, which cannot cancel."""
-    return nn.LayerNorm(epsilon=epsilon, dtype=dtype, use_fast_variance=False, name=name)
+def layer_norm(x: jax.Array, *, epsilon: float, dtype: Dtype, name: str) -> jax.Array:
+    """Returns x [..., D] normalised by float32 statistics; its variance is a mean of squared deviations."""
+    return mixing_dtypes(nn.LayerNorm(epsilon=epsilon, dtype=dtype, use_fast_variance=False, name=name))(x)
 
 
 def embed_positions(

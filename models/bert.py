@@ -30,7 +30,7 @@ class BertBlock(nn.Module):
 
         def joined(x: jax.Array, change: jax.Array, name: str) -> jax.Array:
             change = Dropout(self.dropout_rate, deterministic=deterministic)(change)
-            return attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name=name)(x + change)  # (B, T, D)
+            return attention.layer_norm(x + change, epsilon=EPSILON, dtype=self.dtype, name=name)  # (B, T, D)
 
         attend = attention.SelfAttention(
             self.num_heads, self.attention_dropout_rate, self.attention_kernel, name="attention", **layers
@@ -99,7 +99,7 @@ class BertBase(nn.Module):
             self, tokens.shape[1], max_length=self.max_length, width=self.width, init=init, dtype=self.dtype
         )
         x = embedding(tokens) + kind(segments.astype(jnp.int32)) + place  # (B, T, D)
-        x = attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name="embedding_norm")(x)
+        x = attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name="embedding_norm")
         x = Dropout(self.dropout_rate, deterministic=deterministic)(x)
 
         mask = (tokens != attention.PAD)[:, None, None]  # (B, 1, 1, T)
@@ -122,7 +122,7 @@ class BertBase(nn.Module):
 
         chosen = jnp.take_along_axis(x, positions[..., None], axis=1)  # (B, P, D)
         chosen = nn.gelu(dense(self.width, "masked_lm_dense")(chosen), approximate=self.gelu == "tanh")
-        chosen = attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name="masked_lm_norm")(chosen)
+        chosen = attention.layer_norm(chosen, epsilon=EPSILON, dtype=self.dtype, name="masked_lm_norm")
         bias = self.param("masked_lm_bias", nn.initializers.zeros, (self.vocab_size,))
         masked_lm = attention.unembed(chosen, embedding) + bias[None, None]
 

@@ -12,6 +12,7 @@ from models import lane_convolution
 from models.fields import Dtype, Remat
 from models.normalisation import Norm, normalise
 from models.pooling import max_pool_3x3
+from reducers.dtypes import mixing_dtypes
 
 MIN_SIZE = 75  # pixels a side; one pixel is left after the last block
 
@@ -144,7 +145,7 @@ class Block(nn.Module):
 
         for number, part in enumerate(branch, 1):
             if part == "average":
-                x = nn.avg_pool(x, (3, 3), padding=((1, 1), (1, 1)))
+                x = mixing_dtypes(nn.avg_pool)(x, (3, 3), padding=((1, 1), (1, 1)))
             elif part == "maximum":
                 x = max_pool_3x3(x)
             elif isinstance(part, Split):
@@ -166,7 +167,7 @@ class AuxiliaryHead(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         window = (min(5, x.shape[1]), min(5, x.shape[2]))
-        x = nn.avg_pool(x, window, (3, 3))  # (B, 5, 5, 768), at 299x299
+        x = mixing_dtypes(nn.avg_pool)(x, window, (3, 3))  # (B, 5, 5, 768), at 299x299
         x = ConvNorm(self.layers, Conv(128), (0, 0), name="conv0")(x)
         # The map of a smaller image is padded to the 5x5 that the kernel needs.
         padding = (max(0, 6 - x.shape[1]) // 2, max(0, 6 - x.shape[2]) // 2)

@@ -6,6 +6,8 @@ from typing import Literal
 import jax
 from flax import linen as nn
 
+from reducers.dtypes import mixing_dtypes
+
 Norm = Literal["batch", "group"]
 
 
@@ -55,7 +57,7 @@ def normalise(
     """
     if norm == "group":
         layer = nn.GroupNorm(num_groups(x.shape[-1]), epsilon=epsilon, dtype=dtype, scale_init=scale_init, name=name)
-        return layer(x)
+        return mixing_dtypes(layer)(x)
     batch_norm = nn.BatchNorm(
         use_running_average=deterministic,
         momentum=momentum,
@@ -64,4 +66,4 @@ def normalise(
         scale_init=scale_init,
         name=name,
     )
-    return batch_norm(x)
+    return mixing_dtypes(batch_norm)(x)

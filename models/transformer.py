@@ -30,16 +30,16 @@ class CausalBlock(nn.Module):
             "output_init": nn.initializers.normal(self.output_std),
         }
 
-        def norm(name: str) -> nn.LayerNorm:
-            return attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name=name)
+        def norm(x: jax.Array, name: str) -> jax.Array:
+            return attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name=name)
 
         drop = Dropout(self.dropout_rate, deterministic=deterministic)
         attend = attention.SelfAttention(
             self.num_heads, self.dropout_rate, self.attention_kernel, name="attention", **layers
         )
-        x += drop(attend(norm("attention_norm")(x), mask, deterministic=deterministic))
+        x += drop(attend(norm(x, "attention_norm"), mask, deterministic=deterministic))
         feed_forward = attention.FeedForward("tanh", name="feed_forward", **layers)
-        return x + drop(feed_forward(norm("feed_forward_norm")(x)))  # (B, T, D)
+        return x + drop(feed_forward(norm(x, "feed_forward_norm")))  # (B, T, D)
 
 
 class Transformer(nn.Module):
@@ -96,4 +96,5 @@ class Transformer(nn.Module):
             for i in range(self.num_layers)
         ]
         x = attention.run_blocks(self, blocks, x, mask, deterministic=deterministic)
-        return attention.unembed(attention.layer_norm(epsilon=EPSILON, dtype=self.dtype, name="norm")(x), embedding)
+        normalised = attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name="norm")
+        return attention.unembed(normalised, embedding)

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from reducers.dtypes import wide, wide_dtype
+
 
 def effective_decay(num_updates: jax.typing.ArrayLike, *, decay: float) -> jax.Array:
     """Returns min(decay, (1 + t) / (10 + t)) for t updates made, float32.
@@ -51,7 +53,7 @@ def update(ema: optax.Params, params: optax.Params, *, num_updates: jax.typing.A
     def move(average: jax.Array, new: jax.Array) -> jax.Array:
         if not jnp.issubdtype(average.dtype, jnp.floating):
             return new.astype(average.dtype)
-        wide = jnp.promote_types(average.dtype, jnp.float32)
-        return (average + rate * (new.astype(wide) - average.astype(wide))).astype(average.dtype)
+        moved = wide(average) + rate.astype(wide_dtype(average)) * (wide(new) - wide(average))
+        return moved.astype(average.dtype)
 
     return jax.tree.map(move, ema, params)

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import optax
 
 from optim import signatures
+from reducers.dtypes import mixing_dtypes
 from reducers.registry import Registry
 
 Rate = Annotated[float, "(0, inf)"]
@@ -254,7 +255,9 @@ TRANSFORMATIONS = Registry(
 """Parts of a chain."""
 
 
-class _Optimizers(Registry):
+class Optimizers(Registry):
+    """Constructors of optimizers by name."""
+
     def find(self, name: Any) -> Callable:
         """Returns the constructor; one of another module must take a learning rate, too."""
         found = super().find(name)
@@ -262,8 +265,13 @@ class _Optimizers(Registry):
             raise ValueError(f"name={name!r}: must have a parameter learning_rate")
         return found
 
+    def call(self, name: str, /, **arguments: Any) -> optax.GradientTransformationExtraArgs:
+        """Calls the constructor; the optimizer may mix dtypes, as half of optax's do."""
+        made = optax.with_extra_args_support(super().call(name, **arguments))
+        return optax.GradientTransformationExtraArgs(mixing_dtypes(made.init), mixing_dtypes(made.update))
 
-OPTIMIZERS = _Optimizers(
+
+OPTIMIZERS = Optimizers(
     {
         "chain": chain,
         **{name: f for name, f in TRANSFORMATIONS.items() if _takes_rate(f) and not name.startswith("scale_by_")},

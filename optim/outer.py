@@ -9,8 +9,7 @@ from typing import Any
 
 import optax
 
-from optim.optimizers import OPTIMIZERS, UNFIT
-from reducers.registry import Registry
+from optim.optimizers import OPTIMIZERS, UNFIT, Optimizers
 
 
 def no_outer() -> optax.GradientTransformationExtraArgs:
@@ -18,10 +17,10 @@ def no_outer() -> optax.GradientTransformationExtraArgs:
     return optax.with_extra_args_support(optax.identity())
 
 
-class _Outers(Registry):
+class _Outers(Optimizers):
     def find(self, name: Any) -> Callable:
         """Returns the constructor; all but that of "none" are optimizers."""
-        return no_outer if name == "none" else OPTIMIZERS.find(name)
+        return no_outer if name == "none" else super().find(name)
 
 
 OUTERS = _Outers({**OPTIMIZERS, "none": no_outer}, refused=UNFIT, makes=optax.GradientTransformation)

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from optim import factors, signatures
+from reducers.dtypes import mixing_dtypes
 from reducers.registry import Registry
 
 # Schedules of optax that a config cannot describe, with the reason.
@@ -61,7 +62,7 @@ def make(block: Mapping[str, Any], *, total_steps: int, steps_per_epoch: float) 
         if value <= 0:
             raise ValueError(f"{key}={value}: must be above 0")
     factor = SCHEDULES.build(block, total_steps=int(total_steps), steps_per_epoch=float(steps_per_epoch))
-    return lambda step: jnp.asarray(factor(step), jnp.float32)
+    return mixing_dtypes(lambda step: jnp.asarray(factor(step), jnp.float32))
 
 
 # The state of a decay by a schedule, which optax does not export. Nothing is computed, and JAX is not started.
@@ -84,7 +85,7 @@ def at_step(opt_state: Any, step: jax.Array) -> Any:
     A schedule in optax counts the updates of its optimizer. An optimizer that makes several updates a step, or skips an
     update that overflowed, gets the learning rate of the step by this.
 
-    >>> sgd = optax.sgd(lambda step: 1.0 / (1 + step))
+    >>> sgd = optax.sgd(lambda step: 1.0 / (1.0 + step.astype(jnp.float32)))
     >>> state = at_step(sgd.init(jnp.ones(())), jnp.asarray(3))
     >>> float(sgd.update(jnp.ones(()), state)[0])
     -0.25

@@ -81,7 +81,7 @@ def adacons(
     def rule(products, state):
         present, count = products.present, products.present.sum()
         directions, largest = products.directions, products.scales.max()
-        weights = largest * (directions * (products.gram @ products.relative_scales)) / jnp.maximum(count, 1)
+        weights = largest * (directions * (products.gram @ products.relative_scales)) / products.num_present
         weights = jnp.clip(weights, -jnp.finfo(weights.dtype).max, jnp.finfo(weights.dtype).max)
 
         order = jnp.argsort(jnp.where(present, weights, jnp.inf))  # the worker of each rank

@@ -135,11 +135,11 @@ def adaptive_batch(
         )
         due = held >= steps
         seconds = state.seconds + own_seconds(arrival_seconds, axes)
-        total = jax.tree.map(lambda t, g: (t + g).astype(t.dtype), state.total, updates)
+        total = jax.tree.map(lambda t, g: t + g.astype(t.dtype), state.total, updates)
 
         def hand_on(inner):
             needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
-            gradients = jax.tree.map(lambda t, g: (t / held).astype(g.dtype), total, updates)
+            gradients = jax.tree.map(lambda t, g: (t / held.astype(t.dtype)).astype(g.dtype), total, updates)
             reduced, inner = combiner.update(gradients, inner, params, **needs, **extra_args)
             noise = None
             if batch_rule.needs_noise:
@@ -147,7 +147,7 @@ def adaptive_batch(
                 average = of_mean.update(gradients, (), contributes=counted)[0] if of_mean else reduced
                 noise = noise_of(gradients, average, counted=counted, axes=axes)
             after, wanted = batch_rule.update(of_rule, noise, steps.astype(jnp.float32), count + 1)
-            wanted = jnp.where(jnp.isfinite(wanted), jnp.minimum(wanted, max_steps), steps)
+            wanted = jnp.where(jnp.isfinite(wanted), jnp.minimum(wanted, max_steps), steps.astype(wanted.dtype))
             larger = jnp.maximum(steps, jnp.ceil(wanted - 1e-4).astype(jnp.int32))  # 3.0000002 is 3
             # A gradient that overflowed has not arrived. It goes with that of the next step, unless a worker's own is
             # not finite, since that one never would arrive; the rule learns nothing from it.
@@ -208,8 +208,9 @@ def noise_of(gradients: Any, average: Any, *, counted: jax.Array | None, axes: t
     """
     gradients, average = (jax.tree.map(as_real, tree) for tree in (gradients, average))
     centred = jax.tree.map(lambda g, m: (g - m).astype(jnp.float32), gradients, average)
+    average = optax.tree.cast(average, jnp.float32)
     squared, along = optax.tree.norm(centred, squared=True), optax.tree.vdot(centred, average)
-    own = jnp.stack([squared, along**2, jnp.ones(())])
+    own = jnp.stack([squared, along**2, jnp.ones((), jnp.float32)])
     own = own if counted is None else jnp.where(counted, own, 0)
     variance, along, count = lax.psum(own, axes)
     degrees = jnp.maximum(count - 1, 1)

@@ -56,7 +56,7 @@ def agreement_scaled_mean(
 
     def rule(products, state):
         gram = products.at_one_scale
-        count = jnp.maximum(products.present.sum(), 1).astype(gram.dtype)
+        count = products.num_present
         of_each, of_sum = jnp.trace(gram), gram.sum()
         largest = count if max_scale is None else max_scale
         scale = count * of_each / nonzero(of_sum)

@@ -8,7 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, axes_of
-from reducers.dtypes import wide_dtype
+from reducers.dtypes import wide, wide_dtype
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
 from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
 from reducers.gram.reducer import unscaled
@@ -102,7 +102,7 @@ def in_half_precision(
 
     def update_fn(updates, state, params=None, **extra_args):
         scale = state.scale.value
-        halved = jax.tree.map(lambda g: (scale.astype(wide_dtype(g)) * g).astype(dtype), updates)
+        halved = jax.tree.map(lambda g: (scale.astype(wide_dtype(g)) * wide(g)).astype(dtype), updates)
         is_too_large = all_finite(optax.tree.cast(updates, dtype)) & ~all_finite(halved)
         if extra_args.get("contributes") is not None:
             is_too_large &= jnp.asarray(extra_args["contributes"], bool)

@@ -46,9 +46,13 @@ def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, con
         ordered = backend.sort_rows(wide(rows))
         kept = [jnp.where((trimmed <= i) & (i < count - trimmed), row, 0) for i, row in enumerate(ordered)]
         left = count - 2 * trimmed
-        mean = sum(kept[1:], kept[0]) / left
+
+        def share(total: jax.Array) -> jax.Array:
+            return total / jnp.asarray(left, total.dtype)
+
+        mean = share(sum(kept[1:], kept[0]))
         # A sum can overflow where the mean does not.
-        return jnp.where(jnp.isfinite(mean), mean, sum((row / left for row in kept[1:]), kept[0] / left))
+        return jnp.where(jnp.isfinite(mean), mean, sum(map(share, kept[1:]), share(kept[0])))
 
     def reduce(g: jax.Array) -> jax.Array:
         # Where a worker is not counted it has NaN, which is last in the order.

@@ -1,9 +1,27 @@
 """Dtypes of sums and products: wide enough, whatever JAX's rules of promotion are set to."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 from jax import numpy as jnp
+
+T = TypeVar("T")
+
+
+def mixing_dtypes(function: Callable[..., T]) -> Callable[..., T]:
+    """Returns a function of another library that may mix dtypes, also where JAX's promotion is "strict".
+
+    >>> with jax.numpy_dtype_promotion("strict"):
+    ...   mixing_dtypes(jnp.add)(jnp.ones((), jnp.bfloat16), jnp.ones(())).dtype
+    dtype('float32')
+    """
+
+    def mixed(*args: Any, **kwargs: Any) -> T:
+        with jax.numpy_dtype_promotion("standard"):
+            return function(*args, **kwargs)
+
+    return mixed
 
 
 def common_dtype(*dtypes: Any) -> Any:
@@ -13,8 +31,7 @@ def common_dtype(*dtypes: Any) -> Any:
     ...   common_dtype(jnp.bfloat16, jnp.float32)
     dtype('float32')
     """
-    with jax.numpy_dtype_promotion("standard"):
-        return jnp.result_type(*dtypes)
+    return mixing_dtypes(jnp.result_type)(*dtypes)
 
 
 def wide_dtype(x: Any) -> Any:

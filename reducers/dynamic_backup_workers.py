@@ -132,11 +132,12 @@ def dynamic_backup_workers(
         contributes = waited.contributes > 0
         reduced, _ = average.update(updates, optax.EmptyState(), contributes=contributes)
         own = _square(jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates))
-        mean_square = lax.psum(own, axes) / required
-        seen = _observe(state, seconds, reduced, mean_square=mean_square, required=required)
+        counted = required.astype(jnp.float32)
+        mean_square = lax.psum(own, axes) / counted
+        seen = _observe(state, seconds, reduced, mean_square=mean_square, required=counted)
         weight = jnp.maximum(1 / (state.num_updates + 1), 1 - decay)
         estimates = jax.tree.map(lambda old, new: _blend(old, new, weight=weight), state.estimates, seen)
-        return reduced, DynamicState(state.num_updates + 1, estimates, reduced, required.astype(jnp.float32), waited)
+        return reduced, DynamicState(state.num_updates + 1, estimates, reduced, counted, waited)
 
     def awaits(step, num_workers):
         known = not isinstance(warmup_steps, jax.Array)
@@ -162,7 +163,7 @@ def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required
     >>> int(most_gain_per_second(estimates, num_workers=4, min_required=1))  # gains -1/4, 1/4, 5/12, 1/2
     3
     """
-    k = jnp.arange(1, num_workers + 1)
+    k = jnp.arange(1, num_workers + 1, dtype=jnp.float32)
     rho = jnp.sqrt(jnp.maximum(estimates.change, 0) / jnp.where(estimates.motion > 0, estimates.motion, 1))
     gain = (1 - rho / 2) * jnp.maximum(estimates.signal, 0) - rho / 2 * estimates.variance / k
     seconds = estimates.arrival_seconds[:num_workers]
@@ -183,7 +184,7 @@ def _observe(state: DynamicState, seconds, reduced, *, mean_square, required) ->
     return Estimates(
         arrival_seconds=jnp.full_like(state.estimates.arrival_seconds, jnp.nan)
         .at[: len(seconds)]
-        .set(jnp.sort(seconds)),
+        .set(jnp.sort(seconds).astype(jnp.float32)),
         signal=square - known / required,
         variance=variance,
         change=jnp.where(first, jnp.nan, change),

@@ -140,7 +140,7 @@ def point_of_median(points: Products) -> jax.Array:
     apart = ~together & present[None, :]
     pulls = jnp.where(apart, 1 / nonzero(distances), 0)
     total = points.length_of(jnp.diag(points.scales * pulls.sum(1)) - pulls * points.scales[None, :])
-    excess = jnp.where(present, total - together.sum(1), jnp.inf)
+    excess = jnp.where(present, total - together.sum(1, dtype=total.dtype), jnp.inf)
     noise = jnp.where(apart, noise, 0).sum(1)
     is_certain, may_be = excess < -noise, excess <= jnp.minimum(noise, _BORDER)
     # Two that may be, apart from each other, are the ends of medians in a row.

@@ -69,7 +69,8 @@ def k_batch(axis_name: AxisName, *, num_batches: Annotated[int, "[1, inf)"]) -> 
 
         weighed = jax.tree.map(lambda g: g * count.astype(g.dtype), updates)
         totals = sum_workers(weighed, axes, where=count > 0)
-        return jax.tree.map(lambda total: (total / num_batches).astype(total.dtype), totals), KBatchState(waited)
+        average = jax.tree.map(lambda t: (t / jnp.asarray(num_batches, t.dtype)).astype(t.dtype), totals)
+        return average, KBatchState(waited)
 
     counted = None if isinstance(num_batches, jax.Array) else num_batches
     return Reducer(

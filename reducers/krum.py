@@ -124,4 +124,4 @@ def nearest(products: Products, *, num_byzantine: int, num_selected: int | None)
     wanted = count - num_byzantine if num_selected is None else num_selected
     chosen = jnp.clip(wanted, 1, jnp.maximum(candidates.sum(), 1))
     is_chosen = (jnp.argsort(order) < chosen) & candidates
-    return is_chosen / chosen
+    return is_chosen.astype(larger.dtype) / chosen.astype(larger.dtype)

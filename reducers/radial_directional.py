@@ -47,9 +47,9 @@ def radial_directional(
     """
 
     def rule(products, state):
-        directions, count = products.directions, jnp.maximum(products.present.sum(), 1)
+        directions, count = products.directions, products.num_present
         length = products.length_of(directions)
-        vanishes = length <= _NOISE * (products.scales != 0).sum()
+        vanishes = length <= _NOISE * (products.scales != 0).sum(dtype=length.dtype)
         norms = (products.relative_scales * products.unit_norms).sum() / count / nonzero(length)  # over the largest
         return jnp.where(vanishes, 0, products.scales.max() * (norms * directions)), state
 

@@ -95,7 +95,7 @@ def stale(
     check_static(**given)
     axes = axes_of(axis_name)
     combiner = combiner_of(combine, axes)
-    largest = _LARGEST[law] * delay_steps if max_delay_steps is None else max_delay_steps
+    largest = int(_LARGEST[law] * delay_steps if max_delay_steps is None else max_delay_steps)
     if law == "fixed" and delay_steps > largest:
         raise ValueError(f"delay_steps={delay_steps}: exceeds max_delay_steps={largest}")
 
@@ -163,6 +163,6 @@ _DRAW: dict[str, Callable[[jax.Array, int], jax.Array]] = {
     "uniform": lambda key, mean_delay: jax.random.randint(key, (), 0, 2 * mean_delay + 1).astype(jnp.float32),
     # The whole part of an exponential variable is geometric: P(d >= k) = (mean / (1 + mean))^k.
     "geometric": lambda key, mean_delay: jnp.floor(
-        jax.random.exponential(key) / jnp.log1p(1 / jnp.float32(mean_delay))
+        jax.random.exponential(key).astype(jnp.float32) / jnp.log1p(1 / jnp.float32(mean_delay))
     ),
 }

@@ -91,8 +91,9 @@ def check(
 
     The laws are those of ``LAWS``: the result is the same on all workers, bit by bit, for one worker axis and for
     devices x lanes; structure, shapes and dtypes are kept; ``jax.lax.scan`` can carry the state, which can be donated
-    and made of shapes; ``jax.shard_map`` can be over automatic and explicit axes, with ``check_vma`` and without; and
-    the facts of a ``Reducer`` are true. It takes some seconds, and one device is enough: meshes are traced only.
+    and made of shapes; ``jax.shard_map`` can be over automatic and explicit axes, with ``check_vma`` and without; JAX's
+    promotion of dtypes may be "strict"; and the facts of a ``Reducer`` are true. It takes some seconds, and one device
+    is enough: meshes are traced only.
 
     Args:
       make: ``axis_name -> reducer``, such as ``lambda axis: my_reducer(axis, epsilon=0.1)``; axis_name is "worker" or a
@@ -190,6 +191,12 @@ def dtypes(subject: Subject) -> None:
         found = jax.eval_shape(jax.vmap(one, axis_name=WORKER), gradients)
         kinds = [jax.tree.map(lambda x: (x.shape, jnp.dtype(x.dtype).name), tree) for tree in (found, gradients)]
         assert kinds[0] == kinds[1], f"updates {kinds[1]} become {kinds[0]}"
+
+
+def strict_promotion(subject: Subject) -> None:
+    """No dtypes are mixed, so that JAX's promotion may be "strict"."""
+    with jax.numpy_dtype_promotion("strict"):
+        dtypes(subject)
 
 
 def state_can_be_donated(subject: Subject) -> None:
@@ -312,4 +319,5 @@ LAWS: dict[str, Callable[[Subject], None]] = {
     "mask": mask,
     "homogeneous": homogeneous,
     **MESHES,
+    "strict_promotion": strict_promotion,
 }

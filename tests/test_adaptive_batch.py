@@ -63,7 +63,7 @@ def told(gradients, *, counted=None):
     counted = np.ones(len(gradients), bool) if counted is None else counted
 
     def one(g, counts):
-        average = jax.tree.map(lambda x: jax.lax.psum(jnp.where(counts, x, 0), axes) / counted.sum(), g)
+        average = jax.tree.map(lambda x: jax.lax.psum(jnp.where(counts, x, 0), axes) / int(counted.sum()), g)
         return noise_of(g, average, counted=counts, axes=axes)
 
     return jax.tree.map(lambda x: float(x[0]), jax.vmap(one, axis_name=WORKER)({"w": jnp.float32(gradients)}, counted))

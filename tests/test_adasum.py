@@ -17,6 +17,7 @@ from jax import numpy as jnp
 import reducers
 from benchmarks.leaves import resnet50
 from reducers.adasum import Tree, fold, pair
+from reducers.dtypes import mixing_dtypes
 from tests.cases import adasum as oracle
 from tests.grid import grid
 from tests.test_reducers import WORKER, stateless
@@ -192,7 +193,7 @@ def trajectory(golden, tag, num_workers):
     def worker(x, y):
         def step(carry, _):
             params, state = carry
-            updates, state = optimizer.update(jax.grad(loss)(params, x, y), state, params)
+            updates, state = mixing_dtypes(optimizer.update)(jax.grad(loss)(params, x, y), state, params)
             params = optax.apply_updates(params, updates)
             return (params, state), params
 

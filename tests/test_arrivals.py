@@ -99,9 +99,9 @@ def test_the_same_wherever_it_is_called(make, seen, name):
 def test_the_law_rejects(wrong):
     calls = []
     models = {
-        "by_lane": lambda key, step, n: jnp.full(n, 1.0) + _lane() + step,
-        "negative": lambda key, step, n: jnp.full(n, -1.0) + 0 * step,
-        "counts_calls": lambda key, step, n: jnp.full(n, float(calls.append(1) or len(calls))) + 0 * step,
+        "by_lane": lambda key, step, n: jnp.full(n, 1 + step + _lane()),
+        "negative": lambda key, step, n: jnp.full(n, -1.0),
+        "counts_calls": lambda key, step, n: jnp.full(n, float(calls.append(1) or len(calls))),
     }
     model = models[wrong]
     seen = seen_by_all({wrong: model}, num_devices=2, lift="pmap")

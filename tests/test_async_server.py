@@ -11,6 +11,7 @@ from jax import numpy as jnp
 import asynchronous
 import reducers
 from parallel import AXES, Layout, map_workers
+from reducers.dtypes import mixing_dtypes
 from tests import async_toy as toy
 from tests.stepper import largest_difference, same_bits
 
@@ -236,11 +237,12 @@ def test_compensation_of_strength_0_is_plain(name):
 @pytest.mark.parametrize("optimizer", [MOMENTUM, optax.adam(0.01)], ids=["momentum", "adam"])
 def test_a_rate_is_of_the_step_and_a_dropped_gradient_leaves_no_trace(optimizer):
     params = {"w": jnp.array([1.0, -2.0])}
-    state = optimizer.update({"w": jnp.array([0.3, 0.1])}, optimizer.init(params), params)[1]
+    update = mixing_dtypes(optimizer.update)
+    state = update({"w": jnp.array([0.3, 0.1])}, optimizer.init(params), params)[1]
     gradient = {"w": jnp.array([0.5, -0.5])}
 
     def at_rate(rate, gradient=gradient):
-        return asynchronous.at_rate(rate, *optimizer.update(gradient, state, params), before=state)
+        return asynchronous.at_rate(rate, *update(gradient, state, params), before=state)
 
     (whole, _), (half, _) = at_rate(None), at_rate(jnp.array(0.5))
     np.testing.assert_allclose(half["w"], whole["w"] / 2, atol=1e-6)

@@ -186,7 +186,7 @@ def test_what_is_dropped_changes_nothing(name, options):
 
 def test_the_check_of_leaks_rejects_a_product():
     keep = ~DROPPED
-    wrong = stateless(lambda axis, g: lax.psum(g * jnp.asarray(keep)[lax.axis_index(axis)], axis) / 5)
+    wrong = stateless(lambda axis, g: lax.psum(g * jnp.float32(keep)[lax.axis_index(axis)], axis) / 5)
     with pytest.raises(AssertionError):
         check_no_leak(lambda grads: jax.tree.map(lambda x: np.asarray(x[0]), reduce(wrong, grads)))
 

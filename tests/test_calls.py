@@ -9,6 +9,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import reducers
+from reducers.dtypes import mixing_dtypes
 from tests.cases import FIRST
 from tests.test_reducers import WORKER, every_case, maker
 
@@ -204,4 +205,4 @@ def test_numbers_of_numpy_and_jax_are_numbers(case):
 def test_a_transformation_that_is_no_named_tuple_will_do():
     steps = optax.MultiSteps(optax.sgd(1.0), every_k_schedule=1)
     reducer = reducers.chain(reducers.mean(WORKER), steps)
-    assert update(reducer, lift=vmapped)(jnp.arange(8.0)).tolist() == [-3.5] * 8
+    assert mixing_dtypes(update(reducer, lift=vmapped))(jnp.arange(8.0)).tolist() == [-3.5] * 8

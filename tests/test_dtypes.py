@@ -65,6 +65,35 @@ def test_what_a_reducer_inside_another_one_does_not_take_is_refused_there():
         jax.vmap(one, axis_name=WORKER)(jnp.ones(8, jnp.complex64))
 
 
+# ---- strict promotion --------------------------------------------------------------------------------------------
+
+
+def test_the_tests_run_under_strict_promotion():
+    with pytest.raises(jax.dtypes.TypePromotionError):
+        jnp.ones(2, jnp.bfloat16) + jnp.ones(2)
+
+
+@every_one
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float16", "float64", "complex64"))]
+)
+def test_no_dtypes_are_mixed(make, extra, dtype):
+    with jax.numpy_dtype_promotion("strict"), jax.enable_x64(dtype == "float64"):
+        reducer = make(axis_name=WORKER)
+        mask = {"contributes": np.arange(8) % 3 > 0} if reducer.takes_mask else {}
+
+        def one(g, extra):
+            return reducer.update(g, reducer.init(g), g, **extra)[0]
+
+        gradients = {"large": jnp.ones((8, 9, 15), dtype), "scalar": jnp.ones(8, dtype)}
+        try:
+            result = jax.eval_shape(jax.vmap(one, axis_name=WORKER), gradients, {**extra, **mask})
+        except ValueError as refusal:
+            assert dtype == "complex64" and "of complex64, must be of" in str(refusal)
+        else:
+            assert {x.dtype for x in jax.tree.leaves(result)} == {jnp.dtype(dtype)}
+
+
 # ---- complex numbers ---------------------------------------------------------------------------------------------
 
 COMPLEX = [case for case in CASES if case.numbers != "floating"]

@@ -332,8 +332,10 @@ def holding_the_rate(encoding):
 
     def update(updates, state, params=None, **extra):
         rate = 1 / (1 + state.num_updates)
-        results, state = reducer.update(jax.tree.map(lambda g: rate * g, updates), state, params, **extra)
-        return jax.tree.map(lambda x: x / rate, results), state
+        results, state = reducer.update(
+            jax.tree.map(lambda g: rate.astype(g.dtype) * g, updates), state, params, **extra
+        )
+        return jax.tree.map(lambda x: x / rate.astype(x.dtype), results), state
 
     return reducer.like(reducer.init, update)
 

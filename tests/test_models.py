@@ -87,7 +87,7 @@ def test_loss_agrees_with_numpy_and_smoothing_is_for_training_only():
     target = 0.7 * np.eye(3)[np.asarray(labels)] + 0.1
     loss, (sums, _) = task.loss(params, state, {"image": images, "label": labels}, jax.random.key(0))
     np.testing.assert_allclose(loss, -(target * log_probability).sum(-1).mean(), rtol=1e-5)
-    assert sums["correct"] == (logits.argmax(-1) == np.asarray(labels)).sum()
+    assert int(sums["correct"]) == (logits.argmax(-1) == np.asarray(labels)).sum()
     evaluated = task.evaluate(params, state, {"image": images, "label": labels}, jnp.ones(5))
     np.testing.assert_allclose(evaluated["loss"], -log_probability[np.arange(5), np.asarray(labels)].sum(), rtol=1e-5)
 

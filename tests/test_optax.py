@@ -11,6 +11,7 @@ import pytest
 from jax import numpy as jnp
 
 import reducers
+from reducers.dtypes import mixing_dtypes
 from tests.cases import SECONDS
 from tests.test_reducers import WORKER
 
@@ -31,11 +32,12 @@ def sgd():
 
 def run(transformation, *, steps=1, gradients=GRADIENTS):
     """All workers' parameters, [W, ...], after steps of one compiled program; states are each worker's own."""
+    init, update = map(mixing_dtypes, (transformation.init, transformation.update))
 
     def worker(gradient):
-        params, state = jax.tree.map(jnp.asarray, PARAMS), transformation.init(PARAMS)
+        params, state = jax.tree.map(jnp.asarray, PARAMS), init(PARAMS)
         for _ in range(steps):
-            updates, state = transformation.update(gradient, state, params, arrival_seconds=jnp.asarray(SECONDS))
+            updates, state = update(gradient, state, params, arrival_seconds=jnp.asarray(SECONDS))
             params = optax.apply_updates(params, updates)
         return params
 

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from optim import optimizers, schedules
 from reducers import registry
+from reducers.dtypes import mixing_dtypes
 
 
 def constant(value):
@@ -110,7 +111,7 @@ def test_block_equals_call(name):
     else:
         own = getattr(optax.contrib, name, getattr(optimizers, name, None))
         reference = getattr(optax, name, own)(learning_rate=constant(0.1))
-    theirs = reference.update(tree(1), reference.init(tree(0)), tree(0))[0]
+    theirs = mixing_dtypes(reference.update)(tree(1), reference.init(tree(0)), tree(0))[0]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, theirs)
     if name == "cocob":  # its rate multiplies the gradient, and its step does not depend on the gradient's scale
         return

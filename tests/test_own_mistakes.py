@@ -35,7 +35,7 @@ class Metrics(NamedTuple):
 right = by(lambda u, s, p, axis: (mean(u, axis), s))
 by_hand = by(lambda u, s, p, axis: (lax.pmean(lax.pmean(u, "lane"), "device"), s))
 counting = by(
-    lambda u, s, p, axis: (mean(u, axis), Counted(s.count + 1, {"seen": s.count * 1.0})),
+    lambda u, s, p, axis: (mean(u, axis), Counted(s.count + 1, {"seen": s.count.astype(jnp.float32)})),
     lambda params: Counted(jnp.zeros((), jnp.int32), {"seen": jnp.zeros(())}),
 )
 as_a_list = by(lambda u, s, p, axis: [mean(u, axis), s])
@@ -55,7 +55,7 @@ halves = by(lambda u, s, p, axis: (jax.tree.map(lambda x: x.astype(jnp.float16),
 texts = by(lambda u, s, p, axis: (jax.tree.map(lambda x: "x", u), s))
 state_grows = by(lambda u, s, p, axis: (mean(u, axis), (*s, jnp.zeros(()))))
 state_parts = by(lambda u, s, p, axis: (mean(u, axis), None), lambda params: jnp.zeros(3))
-state_dtype = by(lambda u, s, p, axis: (mean(u, axis), s + 0.5), lambda params: jnp.zeros((), jnp.int32))
+state_dtype = by(lambda u, s, p, axis: (mean(u, axis), s.astype(jnp.float32)), lambda params: jnp.zeros((), jnp.int32))
 vector_metric = by(lambda u, s, p, axis: (mean(u, axis), s), lambda params: Metrics({"norms": jnp.zeros(3)}))
 raises = by(lambda u, s, p, axis: (mean(u, axis), s["x"]))
 begins_wrong = by(lambda u, s, p, axis: (mean(u, axis), s), lambda params: params["no_such"])

@@ -12,6 +12,7 @@ from models import likelihoods, pixelcnn
 from models.likelihoods import LIKELIHOODS
 from models.pixelcnn import PixelCNN
 from models.tasks.density import density
+from reducers.dtypes import mixing_dtypes
 
 COUNTS = {"categorical": 5_856_128, "logistic_mixture": 5_171_428}  # (32, 32, 3) images, default sizes
 BOTH = pytest.mark.parametrize("likelihood", LIKELIHOODS)
@@ -246,7 +247,7 @@ def test_learns_one_image_and_draws_it(likelihood):
     def step(carry, _):
         params, memory = carry
         mean, gradient = jax.value_and_grad(loss)(params)
-        updates, memory = optimizer.update(gradient, memory)
+        updates, memory = mixing_dtypes(optimizer.update)(gradient, memory)
         return (optax.apply_updates(params, updates), memory), mean
 
     @jax.jit

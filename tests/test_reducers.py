@@ -251,7 +251,7 @@ def check_layouts(make, *, lift, devices, shared=(), largest_difference=1e-6):
 
 
 def test_bitwise_rejects_replicas_that_drift():
-    drifting = stateless(lambda axis, g: lax.pmean(g, axis) * (1 + 1e-6 * lax.axis_index(axis[0])))
+    drifting = stateless(lambda axis, g: lax.pmean(g, axis) * (1 + 1e-6 * lax.axis_index(axis[0]).astype(g.dtype)))
     params = twenty_steps(drifting, num_devices=4, lift="pmap")
     assert any(not np.array_equal(leaf[0], leaf[-1]) for leaf in jax.tree.leaves(params) if leaf.size)
 

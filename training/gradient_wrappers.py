@@ -249,7 +249,8 @@ def skip_worker_overflow(
         updates, inner = optimizer.update(updates, state.inner, params, **extra_args)
         updates = optax.tree.where(is_finite, updates, optax.tree.zeros_like(updates))
         inner = optax.tree.where(is_finite, inner, state.inner)
-        return updates, LossScaleState(scale.update(state.scale, is_finite), state.num_applied + is_finite, inner)
+        num_applied = state.num_applied + is_finite.astype(jnp.int32)
+        return updates, LossScaleState(scale.update(state.scale, is_finite), num_applied, inner)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 

@@ -44,7 +44,8 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
     def sums_of(logits: jax.Array, target: jax.Array, weight: jax.Array) -> Sums:
         counted = jnp.where(target == attention.PAD, 0, weight[:, None])  # (B, T)
         loss = optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), target)
-        total = {"loss": loss, "correct": logits.argmax(-1) == target, "count": jnp.ones_like(loss)}
+        correct = (logits.argmax(-1) == target).astype(loss.dtype)
+        total = {"loss": loss, "correct": correct, "count": jnp.ones_like(loss)}
         return {name: (counted * x).sum() for name, x in total.items()}
 
     def loss(params, model_state, batch: Batch, key: jax.Array):

@@ -67,11 +67,12 @@ def masked_lm(
         masked_logits, next_logits = (x.astype(jnp.float32) for x in outputs)
         counted = masked.weights * weight[:, None]  # (B, P)
         loss = optax.softmax_cross_entropy_with_integer_labels(masked_logits, masked.targets)
-        tokens = {"loss": loss, "correct": masked_logits.argmax(-1) == masked.targets, "count": jnp.ones_like(loss)}
+        correct = (masked_logits.argmax(-1) == masked.targets).astype(loss.dtype)
+        tokens = {"loss": loss, "correct": correct, "count": jnp.ones_like(loss)}
         sums = {name: (counted * x).sum() for name, x in tokens.items()}
         if next_sentence == "on":
             loss = optax.softmax_cross_entropy_with_integer_labels(next_logits, batch["is_next"])  # (B,)
-            correct = next_logits.argmax(-1) == batch["is_next"]
+            correct = (next_logits.argmax(-1) == batch["is_next"]).astype(loss.dtype)
             examples = {"next_loss": loss, "next_correct": correct, "next_count": jnp.ones_like(loss)}
             sums |= {name: (weight * x).sum() for name, x in examples.items()}
         return sums

@@ -53,7 +53,7 @@ def halving(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], 
         received = cut(_from_partner(sent, axes, distance), widths)  # one message for all layers
         kept = [lax.dynamic_index_in_dim(both, side, keepdims=False) for both in halves]
         rows = [jnp.stack(pair).reshape(1, 2, -1) for pair in zip(kept, received, strict=True)]
-        sums = _combine_spread(rows, order=side ^ jnp.arange(2), axes=axes, distance=distance)
+        sums = _combine_spread(rows, order=side ^ jnp.arange(2, dtype=side.dtype), axes=axes, distance=distance)
         held = [x.reshape(-1, width) for x, width in zip(sums, widths, strict=True)]
         distance *= 2
     results = cut(gather_workers(join([chunk[0] for chunk in held]), axes), widths)  # (num_devices, width) each

@@ -122,7 +122,9 @@ def _of_gradients(of_shares: Weighed, num_counted: jax.Array) -> Weighed:
       num_counted: [n], as ``_num_counted`` returns it.
     """
     products = of_shares.products
-    return of_shares._replace(products=products._replace(scales=products.scales * num_counted[None]))
+    return of_shares._replace(
+        products=products._replace(scales=products.scales * num_counted[None].astype(products.scales.dtype))
+    )
 
 
 def _fold_lanes(

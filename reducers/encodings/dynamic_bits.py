@@ -89,7 +89,7 @@ def dynamic_bits(
         return width_at(state, start_bits=start_bits, decay=decay)
 
     def choice(state: BitsState) -> jax.Array:
-        return jnp.searchsorted(jnp.array(WIDTHS), width(state))
+        return jnp.searchsorted(jnp.array(WIDTHS, jnp.int32), width(state))
 
     def init(leaves: Leaves) -> Kept:
         first = choices[0].init(leaves)

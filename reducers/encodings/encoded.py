@@ -109,7 +109,7 @@ def encoded(
         if counted is not None and not reducer.is_mean:  # ``remainder`` has seen the mask, but not the reducer's own
             residuals = optax.tree.where(counted, residuals, kept.residuals)
         if counted is not None:
-            error = jnp.where(counted, error, state.metrics["compression_error"])
+            error = jnp.where(counted, error.astype(jnp.float32), state.metrics["compression_error"])
         cost = encoding.cost(leaves, kept.state, num_workers(axes))
         bits = 8 * cost.payload / max(float(sum(leaf.size for leaf in leaves.values())), 1.0)
         kept = Kept(residuals, encoding.observe(sent.state, named_leaves(results)))

@@ -33,12 +33,11 @@ class Reduction(NamedTuple):
     contributes: Any
     mean: Callable[[Sequence[jax.Array]], list[jax.Array]] | None
 
-    @property
-    def num_counted(self) -> Any:
-        """The number of workers that are counted, 1 at least, as a divisor."""
+    def average(self, total: jax.Array) -> jax.Array:
+        """Returns a sum over the workers that are counted, divided by their number, 1 at least."""
         if self.contributes is None:
-            return num_workers(self.axes)
-        return jnp.maximum(sum_workers(jnp.asarray(self.contributes, jnp.float32), self.axes), 1)
+            return total / num_workers(self.axes)
+        return total / jnp.maximum(sum_workers(jnp.asarray(self.contributes, total.dtype), self.axes), 1)
 
     def key(self, seed: int, *, of: Literal["worker", "all"] = "worker") -> jax.Array:
         """Returns the key of this update: this worker's own, or the one of "all" workers."""

@@ -149,7 +149,7 @@ def by_gather(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.A
             decoders.append(decoder)
         of_all = cut(gather_workers(join(words), reduction.axes), [x.size for x in words])  # (W, words) each
         totals = [decoder.add_up(rows) for decoder, rows in zip(decoders, of_all, strict=True)]
-        return [(total / reduction.num_counted, rest) for total, rest in zip(totals, rests, strict=True)], None
+        return [(reduction.average(total), rest) for total, rest in zip(totals, rests, strict=True)], None
 
     return reduce
 
@@ -166,7 +166,7 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
     An owner serves also while its own gradient is left out.
     """
     n, me = num_workers(reduction.axes), lax.axis_index(reduction.axes)
-    is_mine = (jnp.arange(n) == me)[:, None]
+    is_mine = (jnp.arange(n, dtype=me.dtype) == me)[:, None]
 
     def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
         words, rests, decoders = [], [], []
@@ -184,7 +184,7 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
         owned = []
         for place, (x, e) in enumerate(slices):
             own = corrected(x[me], jnp.zeros_like(e[me]), reduction.contributes)
-            q = decoders[place].add_up(received[place], own=(me, own)) / reduction.num_counted + e[me]
+            q = reduction.average(decoders[place].add_up(received[place], own=(me, own))) + e[me]
             owned.append(to_words(codec.encode(of_slices[place][n], q)))
             rests[place] = jnp.where(is_mine, q - decoders[place].decode(owned[-1]), rests[place])
         gathered = cut(gather_workers(join(owned), reduction.axes), sizes)  # (n, words) each

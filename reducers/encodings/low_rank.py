@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import jax
 from jax import numpy as jnp
 
-from reducers.dtypes import wide_dtype
+from reducers.dtypes import wide, wide_dtype
 from reducers.encodings.divided import leaving_small
 from reducers.encodings.encoding import (
     Cost,
@@ -113,7 +113,7 @@ def low_rank(
                 both = (_product("cr,or->co", right, bases[name]).reshape(leaf.shape) for right in rights)
                 means[name], sent[name] = both
             else:
-                means[name], sent[name] = first.leaves[name], rest[name] - first.residuals[name]
+                means[name], sent[name] = first.leaves[name], wide(rest[name]) - first.residuals[name]
         mask = reduction.contributes
         residuals = {name: remainder(p[name], sent[name], old[name], mask) for name in leaves}
         return Sent(means, residuals, second.leaves)

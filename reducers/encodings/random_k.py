@@ -114,9 +114,9 @@ def random_places(key: jax.Array, num_elements: int, ratio: float) -> jax.Array:
     count = num_kept(num_elements, ratio)
     width = num_elements // count
     first, within = jax.random.split(key)
-    start = jax.random.randint(first, (), 0, num_elements)
+    start = jax.random.randint(first, (), 0, num_elements).astype(jnp.int32)
     stretches = width * jnp.arange(count, dtype=jnp.int32)
-    places = stretches + jax.random.randint(within, (count,), 0, width)
+    places = stretches + jax.random.randint(within, (count,), 0, width).astype(jnp.int32)
     # The sum of two numbers below num_elements may exceed 32 bits.
     return jnp.where(places < num_elements - start, places + start, places - (num_elements - start))
 

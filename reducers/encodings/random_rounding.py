@@ -33,7 +33,7 @@ def round_at_random(key: jax.Array, x: jax.Array) -> jax.Array:
     (Array([ 0.5, -2. ], dtype=float32), Array([-2.,  0.,  1.], dtype=float32))
     """
     below = jnp.floor(x)
-    return below + (uniform(key, x.size) < x - below)
+    return below + (uniform(key, x.size).astype(x.dtype) < x - below).astype(x.dtype)
 
 
 def uniform(key: jax.Array, size: int) -> jax.Array:

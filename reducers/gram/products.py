@@ -31,6 +31,11 @@ class Products(NamedTuple):
     present: jax.Array
 
     @property
+    def num_present(self) -> jax.Array:
+        """How many workers are present, 1 at least, as a divisor of weights."""
+        return jnp.maximum(self.present.sum(), 1).astype(self.gram.dtype)
+
+    @property
     def finite(self) -> jax.Array:
         """Whether each worker is present with a finite gradient, [n] bool."""
         return self.present & jnp.isfinite(self.unit_norms) & jnp.isfinite(self.scales)

@@ -104,7 +104,7 @@ def from_gram(
       ValueError: for a granularity that is no regular expression; when traced, for a pattern that matches no leaf.
 
     >>> def longest(products, state):  # the gradient that is longest, alone
-    ...     return products.of_units(1.0 * (jnp.arange(len(products.norms)) == products.norms.argmax())), state
+    ...     return products.of_units(jax.nn.one_hot(products.norms.argmax(), len(products.norms))), state
     >>> reducer = from_gram("worker", longest)
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
     >>> jax.vmap(combine, axis_name="worker")(jnp.array([[1.0, 0.0], [0.0, 2.0]]))[0]

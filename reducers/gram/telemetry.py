@@ -52,7 +52,8 @@ def telemetry_of(products: Products, length: jax.Array, weight_spread: jax.Array
     McCandlish et al., "An Empirical Model of Large-Batch Training", arXiv 1812.06162, appendix A.1, with batches of one
     worker and of all workers.
     """
-    count, largest, shares = (products.norms > 0).sum(), products.scales.max(), products.relative_scales
+    shares, largest = products.relative_scales, products.scales.max()
+    count = (products.norms > 0).sum(dtype=largest.dtype)
     others, total = jnp.maximum(count - 1, 1), jnp.maximum(count, 1)
     mean_square = shares**2 @ products.unit_norms**2 / total  # over the largest scale
     mean = products.length_of(shares) / total
@@ -100,6 +101,6 @@ def _spread(products: Products, weights: jax.Array) -> jax.Array:
     exponents -= apart(products.scales)[0]
     largest = jnp.where(counted, exponents, exponents.min()).max()
     of_gradients = jnp.where(counted, jnp.sign(weights) * jnp.ldexp(mantissas, exponents - largest), 0)
-    magnitude = jnp.abs(of_gradients).sum() / jnp.maximum(counted.sum(), 1)
+    magnitude = jnp.abs(of_gradients).sum() / jnp.maximum(counted.sum(dtype=weights.dtype), 1)
     spread = jnp.where(counted, of_gradients, -jnp.inf).max() - jnp.where(counted, of_gradients, jnp.inf).min()
     return jnp.where(counted.any(), spread, 0) / nonzero(magnitude)
