@@ -27,8 +27,7 @@ from benchmarks.command import Found, Log
 from benchmarks.measure import Row, measure
 from benchmarks.measured import Measured, Target
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
-from reducers import backend
-from reducers.collectives import axes_of, devices_and_lanes, from_slices, gather_workers, in_buckets, to_slices
+from reducers.collectives import axes_of, backend, devices_and_lanes, from_slices, gather_workers, in_buckets, to_slices
 
 WORKERS, FLOATS, MAX_SECONDS = 8, 10_000_000, 300.0
 ADASUM, HALVING, GATHER, MODEL = (

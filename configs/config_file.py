@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 from configs import own_code
-from reducers import components
+from reducers.registry import components
 from runs.errors import ConfigError
 
 

@@ -14,7 +14,8 @@ from absl import flags
 from ml_collections import ConfigDict, config_dict
 
 from configs import config_file, schema
-from reducers import components, registry
+from reducers import registry
+from reducers.registry import components
 from runs.errors import ConfigError
 
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import schema
-from reducers import components
+from reducers.registry import components
 from runs.environment import Code
 from runs.errors import ROOT, is_installed
 

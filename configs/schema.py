@@ -22,8 +22,8 @@ from optim.schedules import SCHEDULES
 from parallel import DeviceMapping, Lanes
 from reducers import REDUCERS, registry
 from reducers.arrivals import ARRIVALS
-from reducers.communication import COMMUNICATIONS
 from reducers.registry import Parameters, Registry
+from reducers.wrappers.communication import COMMUNICATIONS
 from runs.errors import ConfigError, in_block
 from training.gradient_wrappers import ACCUMULATIONS, LOSS_SCALINGS
 from training.nonfinite import OnNonfinite

@@ -7,7 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.schema import twin
-from reducers.components import is_component
+from reducers.registry.components import is_component
 from runs.errors import ConfigError
 
 Sizes = Mapping[str, Any]  # dotted key -> value; the key of a block replaces the whole block

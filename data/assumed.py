@@ -8,7 +8,7 @@ import numpy as np
 from data import decoded, sources, tokenizers
 from data.examples import Dataset, Info
 from data.sources import Source
-from reducers.components import is_component
+from reducers.registry.components import is_component
 
 # Image shape, classes, training examples and test examples, as TFDS describes the sets.
 IMAGE_SETS: dict[str, tuple[tuple[int, int, int] | None, int, int, int]] = {

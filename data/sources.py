@@ -11,8 +11,8 @@ from data.augment import Augmentation
 from data.checking import check_info
 from data.examples import Columns, Dataset, Info
 from data.text import Texts
-from reducers.components import is_component
 from reducers.registry import Registry
+from reducers.registry.components import is_component
 
 # Statistics of ImageNet's training images. Streamed sets are normalised by these, since their own would take a pass.
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)

@@ -28,42 +28,42 @@ from typing import Any
 
 import optax
 
-from reducers.adacons import adacons
-from reducers.adaptive_batch import adaptive_batch
 from reducers.adasum import adasum
-from reducers.agreement_scaled_mean import agreement_scaled_mean
 from reducers.apart import Apart, apart, own_params
-from reducers.apply_if_finite import apply_if_finite
-from reducers.backup_workers import backup_workers
+from reducers.arrived.backup_workers import backup_workers
+from reducers.arrived.deadline import deadline
+from reducers.arrived.dynamic_backup_workers import dynamic_backup_workers
+from reducers.arrived.quorum import quorum
 from reducers.collectives import AxisName, num_workers, same_on_all
-from reducers.communication import can_overflow, in_half_precision, overflowed
-from reducers.coordinate_median import coordinate_median
-from reducers.corrupt import corrupt
-from reducers.deadline import deadline
-from reducers.dynamic_backup_workers import dynamic_backup_workers
+from reducers.coordinatewise.coordinate_median import coordinate_median
+from reducers.coordinatewise.trimmed_mean import trimmed_mean
 from reducers.dynamic_scale import DynamicScale, all_finite
-from reducers.elastic_averaging import elastic_averaging
 from reducers.encodings import encoded
-from reducers.geometric_median import geometric_median
-from reducers.gossip import gossip
 from reducers.gram import from_gram
+from reducers.gram.weights.adacons import adacons
+from reducers.gram.weights.agreement_scaled_mean import agreement_scaled_mean
+from reducers.gram.weights.geometric_median import geometric_median
+from reducers.gram.weights.krum import krum, multi_krum
+from reducers.gram.weights.mgda import mgda
+from reducers.gram.weights.pcgrad import pcgrad
+from reducers.gram.weights.radial_directional import radial_directional
+from reducers.gram.weights.upgrad import upgrad
 from reducers.k_batch import k_batch
-from reducers.krum import krum, multi_krum
-from reducers.local_sgd import local_sgd
-from reducers.mean import mean
+from reducers.local.adaptive_batch import adaptive_batch
+from reducers.local.elastic_averaging import elastic_averaging
+from reducers.local.gossip import gossip
+from reducers.local.local_sgd import local_sgd
 from reducers.metrics import metrics
-from reducers.mgda import mgda
-from reducers.pcgrad import pcgrad
-from reducers.quorum import quorum
-from reducers.radial_directional import radial_directional
 from reducers.record import Waited, counts, waited
 from reducers.reducer import Combine, Reducer, ReducerRegistry, as_reducer, chain
-from reducers.sign_majority import sign_majority
-from reducers.stale import delay_flag, stale
-from reducers.sum import sum  # noqa: A004 - the field's name for it
+from reducers.sums.mean import mean
+from reducers.sums.sign_majority import sign_majority
+from reducers.sums.sum import sum  # noqa: A004 - the field's name for it
 from reducers.traffic import Traffic, traffic
-from reducers.trimmed_mean import trimmed_mean
-from reducers.upgrad import upgrad
+from reducers.wrappers.apply_if_finite import apply_if_finite
+from reducers.wrappers.communication import can_overflow, in_half_precision, overflowed
+from reducers.wrappers.corrupt import corrupt
+from reducers.wrappers.stale import delay_flag, stale
 
 __version__ = "0.2.0"
 

@@ -6,7 +6,7 @@ import jax
 from jax import numpy as jnp
 
 from reducers.arrivals.order import k_batch_arrivals
-from reducers.arrived import waited_for
+from reducers.arrived.over_arrived import waited_for
 from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, sum_workers
 from reducers.options import check_options

@@ -125,7 +125,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
           step: of the update, from 0; an update may wait for more, never for fewer.
           num_workers: W, who all have to arrive where the reducer gets no ``arrival_seconds``.
 
-        >>> from reducers.quorum import quorum
+        >>> from reducers.arrived.quorum import quorum
         >>> quorum("worker", num_required=3, grace_seconds=1.0).fewest_arrivals(step=0, num_workers=8)
         3
         """
@@ -266,7 +266,7 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
         the loss, as ``optax.lbfgs`` needs ``value_fn``, or ``update`` is given it: each worker's own loss would part
         the parameters of the workers. ``optax.chain`` takes an averaged one.
 
-    >>> from reducers.mean import mean
+    >>> from reducers.sums.mean import mean
     >>> chain(optax.clip(1.0), mean("worker")).takes_mask
     True
     """

@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from reducers import adasum, communication
+from reducers import adasum
+from reducers.wrappers import communication
 
 Mode = Literal["max", "min"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from reducers import components
+from reducers.registry import components
 from runs import files
 from runs.errors import ConfigError
 

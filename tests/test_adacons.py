@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 import reducers
 from parallel import AXES, Layout, map_devices
-from reducers.adacons import Average
+from reducers.gram.weights.adacons import Average
 from tests.cases import CASES
 from tests.test_reducers import WORKER, check_oracle, made, reduce
 

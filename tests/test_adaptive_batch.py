@@ -10,9 +10,9 @@ from jax import numpy as jnp
 
 import optim
 import reducers
-from reducers import batch_rules
-from reducers.adaptive_batch import noise_of
-from reducers.batch_rules import BatchRule, Noise
+from reducers.local import batch_rules
+from reducers.local.adaptive_batch import noise_of
+from reducers.local.batch_rules import BatchRule, Noise
 from tests.stepper import Stepper, largest_difference, same_bits, setup_of
 from training.train_state import STATE_AXES
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from reducers import backend
 from reducers.adasum import Tree, adasum, fold, pair
+from reducers.collectives import backend
 
 
 def gaussian(*shape, seed=0):

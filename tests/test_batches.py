@@ -7,7 +7,7 @@ from jax import numpy as jnp
 
 import reducers
 from parallel import AXES, Layout, map_devices
-from reducers import backend
+from reducers.collectives import backend
 from tests.test_reducers import WORKER, tree_of
 
 ELEMENTWISE = ("mean", "sum", "sign_majority", "coordinate_median", "trimmed_mean")

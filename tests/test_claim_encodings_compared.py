@@ -44,7 +44,7 @@ def test_configs_are_what_the_labels_say(scale):
 
 
 def test_every_encoding_is_there_with_and_without_feedback():
-    from reducers.communication import COMMUNICATIONS
+    from reducers.wrappers.communication import COMMUNICATIONS
 
     names = {block["name"] for block in RUNS.encodings.values()}
     assert names == {*COMMUNICATIONS} - {"by_pattern"}

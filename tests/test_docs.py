@@ -434,7 +434,7 @@ def edited(tmp_path_factory):
 
 def test_the_diff_is_three_edits():
     touched = re.findall(r"^\+\+\+ b/(.*)$", DIFF, re.MULTILINE)
-    assert touched == ["reducers/__init__.py", f"reducers/{EXAMPLE}.py", "tests/cases.py"]
+    assert touched == ["reducers/__init__.py", f"reducers/sums/{EXAMPLE}.py", "tests/cases.py"]
 
 
 def test_the_new_reducer_is_in_style(edited):

@@ -9,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
-from reducers import communication
+from reducers.wrappers import communication
 from tests.cases import CASES, FIRST, SENDINGS, Sending
 from tests.test_reducers import LIKE_KRUM, WORKER, extras, maker, reduce, tree_of, vectors_of
 

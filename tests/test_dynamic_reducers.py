@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 import reducers
 from reducers import arrivals
-from reducers.dynamic_backup_workers import Estimates, most_gain_per_second
+from reducers.arrived.dynamic_backup_workers import Estimates, most_gain_per_second
 from tests.test_reducers import WORKER
 
 W = 8

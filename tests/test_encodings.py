@@ -14,8 +14,8 @@ from jax import numpy as jnp
 
 import reducers
 import train
-from reducers import communication
 from reducers.encodings import ENCODINGS
+from reducers.wrappers import communication
 from tests import kills
 from tests.cases import SECONDS, SENDINGS, Case
 from tests.stepper import (

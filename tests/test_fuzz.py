@@ -24,7 +24,8 @@ from configs import flags, schema
 from data import sources
 from models import tasks
 from parallel import Layout
-from reducers import arrivals, communication, registry
+from reducers import arrivals, registry
+from reducers.wrappers import communication
 from tests.test_refusals import listing
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

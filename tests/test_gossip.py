@@ -10,7 +10,7 @@ from jax import numpy as jnp
 import reducers
 from parallel import AXES, Layout, map_devices
 from reducers.collectives import shift_workers
-from reducers.gossip import distances
+from reducers.local.gossip import distances
 from tests.softmax_digits import Digits, stepper_of, vector
 from tests.stepper import largest_difference
 

@@ -6,7 +6,7 @@ from jax import numpy as jnp
 
 import reducers
 import train
-from reducers import communication
+from reducers.wrappers import communication
 from tests.cases import CASES, SENDINGS
 from tests.test_reducers import NAMES
 

@@ -12,8 +12,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import reducers
-from reducers import communication, encodings, testing
+from reducers import encodings, testing
 from reducers.dtypes import mixing_dtypes
+from reducers.wrappers import communication
 from tests.cases import CASES, FIRST, SENDINGS
 from tests.test_reducers import LIKE_KRUM, NAMES
 

@@ -18,7 +18,7 @@ from jax import numpy as jnp
 import reducers
 from models.tasks import Task
 from parallel import DEVICE_AXIS, LANE_AXIS
-from reducers import components
+from reducers.registry import components
 from runs.errors import ConfigError, place_outside
 
 

@@ -29,6 +29,7 @@ from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
 from reducers.reducer import within
 from reducers.registry import name_of
+from reducers.wrappers import communication
 from runs.errors import ConfigError, in_block
 from runs.progress import saying_how_far
 from training import own_parts, step_plan
@@ -583,7 +584,7 @@ def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName = AXES) -> 
     def encode(reducer: reducers.Reducer) -> reducers.Reducer:
         reducer = within(reducer, lambda: in_block("reducer"))
         with in_block("communication"):
-            sent = reducers.communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
+            sent = communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
         return within(sent, lambda: in_block("communication"))
 
     with in_block("reducer"):

@@ -12,8 +12,8 @@ from reducers.adasum.fold import adasum_rule
 from reducers.adasum.gather import gather_and_fold
 from reducers.adasum.halving import halving
 from reducers.adasum.tree import Tree
-from reducers.backend import sum_neighbours
 from reducers.collectives import AxisName, Combined, by_size, gather_workers, in_buckets, num_workers, split_axes
+from reducers.collectives.backend import sum_neighbours
 from reducers.dtypes import wide
 from reducers.gram.engine import Weighed, exchange_slices
 from reducers.gram.reducer import Telemetry, combining

@@ -64,7 +64,7 @@ def encoded(
       ValueError: if the encoding is for the mean alone, and the reducer is another one.
 
     >>> from reducers.encodings import quantised
-    >>> from reducers.mean import mean
+    >>> from reducers.sums.mean import mean
     >>> reducer = encoded(mean("worker"), quantised(bits=8, min_elements=1), axis_name="worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
     >>> jax.vmap(combine, axis_name="worker")(jnp.array([[1.0, -1.0], [3.0, 0.0]]))[0]

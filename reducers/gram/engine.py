@@ -17,8 +17,8 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.backend import dot_products
 from reducers.collectives import cut, from_slices, join, slice_size, to_slices
+from reducers.collectives.backend import dot_products
 from reducers.dtypes import wide
 from reducers.gram.products import Products
 from reducers.gram.scales import nonzero, power_of_two

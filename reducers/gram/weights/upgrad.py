@@ -6,8 +6,8 @@ from jax import numpy as jnp
 
 from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
-from reducers.gram.least_squares import nonnegative
 from reducers.gram.reducer import Telemetry
+from reducers.gram.weights.least_squares import nonnegative
 from reducers.reducer import Reducer
 
 # So many programs are solved together; each has a table of n x n numbers.

@@ -8,10 +8,10 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, agreed, axes_of
-from reducers.combine import combiner_of
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
 from reducers.state import zeros_like
+from reducers.wrappers.combine import combiner_of
 
 Law = Literal["fixed", "uniform", "geometric"]
 Delay = Annotated[int, "[0, 16777216]"]  # which a float32 counts one by one

@@ -5,7 +5,7 @@ from typing import Annotated
 import optax
 
 from reducers.collectives import AxisName, axes_of, num_workers
-from reducers.coordinatewise import mean_of_middle
+from reducers.coordinatewise.middle import mean_of_middle
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 

@@ -9,11 +9,11 @@ from jax import numpy as jnp
 from reducers.apart import Apart
 from reducers.clock import first_of_round, latest, of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers
-from reducers.combine import combiner_of, while_waiting
-from reducers.communication import overflowed
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
 from reducers.state import zeros_like
+from reducers.wrappers.combine import combiner_of, while_waiting
+from reducers.wrappers.communication import overflowed
 
 
 class LocalSgdState(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Annotated
 import jax
 
 from reducers.arrivals.order import first_arrivals
-from reducers.arrived import over_arrived
+from reducers.arrived.over_arrived import over_arrived
 from reducers.collectives import AxisName
 from reducers.options import check_options
 from reducers.reducer import Combine, Reducer

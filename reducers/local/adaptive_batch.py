@@ -8,19 +8,19 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.apart import Apart
-from reducers.batch_rules import RULES, BatchRule, Noise, stays
 from reducers.clock import first_of_round, of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
-from reducers.combine import combiner_of, while_waiting
-from reducers.communication import overflowed
 from reducers.dtypes import as_real, common_dtype
 from reducers.dynamic_scale import all_finite
-from reducers.mean import mean
+from reducers.local.batch_rules import RULES, BatchRule, Noise, stays
 from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options
 from reducers.record import counts
 from reducers.reducer import Combine, Reducer
 from reducers.registry import Block
+from reducers.sums.mean import mean
+from reducers.wrappers.combine import combiner_of, while_waiting
+from reducers.wrappers.communication import overflowed
 
 
 class AdaptiveBatchState(NamedTuple):
@@ -69,8 +69,9 @@ def adaptive_batch(
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first.
-      rule: the name of one of ``RULES`` in ``reducers/batch_rules.py`` with its options, such as {"name": "norm_test",
-        "theta": 0.5}: ``fixed``, ``geometric``, ``norm_test``, ``inner_product_test``, ``two_scale``.
+      rule: the name of one of ``RULES`` in ``reducers/local/batch_rules.py`` with its options, such as
+        {"name": "norm_test", "theta": 0.5}: ``fixed``, ``geometric``, ``norm_test``, ``inner_product_test`` or
+        ``two_scale``.
       max_steps: the largest k.
       combine: R, a reducer; None is ``mean``. With another one the mean that rules need is computed beside it. If it
         needs ``arrival_seconds``, these are of the whole batch. Configs give its name, or a block.

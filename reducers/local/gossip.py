@@ -12,10 +12,10 @@ from jax import numpy as jnp
 from reducers.apart import Apart
 from reducers.clock import latest, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, map_together, num_workers, shift_workers
-from reducers.mean import mean
 from reducers.options import check_options
 from reducers.reducer import Reducer
 from reducers.state import zeros_like
+from reducers.sums.mean import mean
 
 Topology = Literal["complete", "exponential", "one_peer_exponential", "ring"]
 Order = Literal["adapt_then_combine", "combine_then_adapt"]

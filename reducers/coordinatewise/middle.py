@@ -6,8 +6,8 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers import backend
 from reducers.collectives import (
+    backend,
     devices_and_lanes,
     from_slices,
     gather_workers,

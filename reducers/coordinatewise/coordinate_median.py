@@ -3,7 +3,7 @@
 import optax
 
 from reducers.collectives import AxisName, axes_of, num_workers
-from reducers.coordinatewise import mean_of_middle
+from reducers.coordinatewise.middle import mean_of_middle
 from reducers.reducer import Reducer
 
 

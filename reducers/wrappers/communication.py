@@ -76,7 +76,7 @@ def in_half_precision(
     Raises:
       ValueError: for a value outside its range, or a reducer that is not homogeneous.
 
-    >>> from reducers.mean import mean
+    >>> from reducers.sums.mean import mean
     >>> reducer = in_half_precision(mean("worker"), axis_name="worker", initial_scale=1024.0)
     >>> combine = lambda g: reducer.update(g, reducer.init(g))
     >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 2.0]))[0]
@@ -176,7 +176,7 @@ def make(
 
     What a name stands for is a wrapper of a reducer, or an ``Encoding``, which ``encoded`` then wraps around it.
 
-    >>> from reducers.mean import mean
+    >>> from reducers.sums.mean import mean
     >>> make("full", reducer=mean("worker"), axis_name="worker").init({"w": 0.0})
     EmptyState()
     >>> make("quantised", bits=40, reducer=mean("worker"), axis_name="worker")

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from reducers.arrivals.order import deadline_arrivals
-from reducers.arrived import over_arrived
+from reducers.arrived.over_arrived import over_arrived
 from reducers.collectives import AxisName
 from reducers.options import check_options
 from reducers.reducer import Combine, Reducer

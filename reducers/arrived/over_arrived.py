@@ -10,9 +10,9 @@ from jax import numpy as jnp
 from reducers.arrivals.order import Arrived
 from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, num_workers
-from reducers.combine import combiner_of
 from reducers.record import Waited, nobody_yet
 from reducers.reducer import Combine, Reducer
+from reducers.wrappers.combine import combiner_of
 
 
 class ArrivedState(NamedTuple):

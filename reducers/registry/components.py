@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from reducers.suggestions import suggest
+from reducers.registry.suggestions import suggest
 
 _NAME = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
 
@@ -45,9 +45,9 @@ def find(name: str) -> Callable[..., Any]:
       ValueError: one line, if there is no such module or attribute, if the module fails, or if several files have its
         name.
 
-    >>> find("reducers.mean:maen")
+    >>> find("reducers.sums.mean:maen")
     Traceback (most recent call last):
-    ValueError: reducers.mean has no 'maen'; did you mean 'mean'?
+    ValueError: reducers.sums.mean has no 'maen'; did you mean 'mean'?
     """
     module_name, attribute = name.split(":")
     module = _import(module_name)

@@ -5,9 +5,9 @@ from jax import numpy as jnp
 
 from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
-from reducers.gram.least_squares import nonnegative
 from reducers.gram.reducer import Telemetry
 from reducers.gram.scales import nonzero
+from reducers.gram.weights.least_squares import nonnegative
 from reducers.reducer import Reducer
 
 

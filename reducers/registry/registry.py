@@ -17,8 +17,8 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from reducers import components
-from reducers.suggestions import suggest
+from reducers.registry import components
+from reducers.registry.suggestions import suggest
 
 Block = Mapping[str, Any] | str
 Parameters = Mapping[str, inspect.Parameter]

@@ -48,7 +48,7 @@ def apply_if_finite(
     Raises:
       ValueError: if ``inner`` is no transformation, or for a number outside its range.
 
-    >>> from reducers.mean import mean
+    >>> from reducers.sums.mean import mean
     >>> reducer = apply_if_finite(mean("worker"), "worker", max_consecutive_errors=5)
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
     >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 3.0]))

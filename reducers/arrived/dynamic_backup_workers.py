@@ -8,16 +8,16 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.arrivals.order import first_arrivals
-from reducers.arrived import waited_for
+from reducers.arrived.over_arrived import waited_for
 from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.dtypes import as_real, wide
-from reducers.mean import mean
 from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options, check_static
 from reducers.record import Waited, nobody_yet
 from reducers.reducer import Reducer
 from reducers.state import zeros_like
+from reducers.sums.mean import mean
 
 
 class Estimates(NamedTuple):

@@ -6,9 +6,9 @@ import jax
 from jax import numpy as jnp
 
 from reducers.collectives import as_own, num_workers
-from reducers.mean import mean
 from reducers.record import everybody
 from reducers.reducer import Combine, Reducer, as_inner
+from reducers.sums.mean import mean
 
 
 def combiner_of(combine: Combine, axes: tuple[str, ...]) -> Reducer:

@@ -1,0 +1,1 @@
+"""Reducers over the workers that arrive in time; late gradients are dropped."""

@@ -1,0 +1,54 @@
+"""Collectives over the worker axes, in files of one noun: axes, slices, buckets, and what the backend is good at."""
+
+from reducers.collectives.axes import (
+    AxisName,
+    agreed,
+    as_own,
+    axes_of,
+    check_one_per_worker,
+    devices_and_lanes,
+    gather_workers,
+    num_workers,
+    same_on_all,
+    shift_workers,
+    split_axes,
+    tracked_axes,
+)
+from reducers.collectives.buckets import (
+    Combined,
+    buckets,
+    by_size,
+    in_buckets,
+    map_together,
+    sum_workers,
+    too_small,
+)
+from reducers.collectives.joined import cut, join
+from reducers.collectives.slices import from_slices, slice_size, to_slices
+
+__all__ = [
+    "AxisName",
+    "Combined",
+    "agreed",
+    "as_own",
+    "axes_of",
+    "buckets",
+    "by_size",
+    "check_one_per_worker",
+    "cut",
+    "devices_and_lanes",
+    "from_slices",
+    "gather_workers",
+    "in_buckets",
+    "join",
+    "map_together",
+    "num_workers",
+    "same_on_all",
+    "shift_workers",
+    "slice_size",
+    "split_axes",
+    "sum_workers",
+    "to_slices",
+    "too_small",
+    "tracked_axes",
+]

@@ -1,0 +1,1 @@
+"""Reducers that look at each coordinate by itself: medians and trimmed means."""

@@ -1,0 +1,1 @@
+"""Weights of gradients that follow from their dot products, one rule a file."""

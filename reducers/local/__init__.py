@@ -1,0 +1,1 @@
+"""Reducers of workers that make several steps of their own between two synchronizations."""

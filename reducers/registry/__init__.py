@@ -1,0 +1,39 @@
+"""Things that a config names, for all rooms: what is registered, how options are checked, and parts of one's own."""
+
+from reducers.registry.registry import (
+    MAX_FLOAT32,
+    Block,
+    Parameters,
+    Registry,
+    below,
+    check,
+    describe,
+    fits,
+    inside,
+    is_optional,
+    literal,
+    matches,
+    name_of,
+    parameters,
+    plain_type,
+)
+from reducers.registry.suggestions import suggest
+
+__all__ = [
+    "MAX_FLOAT32",
+    "Block",
+    "Parameters",
+    "Registry",
+    "below",
+    "check",
+    "describe",
+    "fits",
+    "inside",
+    "is_optional",
+    "literal",
+    "matches",
+    "name_of",
+    "parameters",
+    "plain_type",
+    "suggest",
+]

@@ -1,0 +1,1 @@
+"""Reducers that add up: the mean, the sum, the majority of signs."""

@@ -1,0 +1,1 @@
+"""Reducers around another reducer."""
