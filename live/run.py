@@ -33,8 +33,6 @@ def check(setup: TrainSetup, *, workers_per_process: int = 1, devices_per_proces
     config, mode = setup.config, setup.async_mode
     if isinstance(mode, asynchronous.Decentralised):
         raise ConfigError("config.server.name='decentralised': must be synchronous or asynchronous for real workers")
-    if "k_batch" in _names(config.reducer.to_dict()):
-        raise ConfigError("config.reducer.name='k_batch': must count one batch of a worker at most, for real workers")
     if setup.reducer.hands_on != "always":
         where = f"config.reducer.name={config.reducer.name!r}"
         raise ConfigError(f"{where}: must hand on every update, for real workers, which keep nothing from step to step")
@@ -121,10 +119,3 @@ def train(
                 ) from None
     finally:
         engine.end()
-
-
-def _names(block: Any) -> set[str]:
-    """Returns the names in a block, and in the blocks inside it."""
-    if not isinstance(block, dict):
-        return {block} if isinstance(block, str) else set()
-    return set().union(*map(_names, block.values()))

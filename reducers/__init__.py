@@ -48,7 +48,6 @@ from reducers.gram.weights.mgda import mgda
 from reducers.gram.weights.pcgrad import pcgrad
 from reducers.gram.weights.radial_directional import radial_directional
 from reducers.gram.weights.upgrad import upgrad
-from reducers.k_batch import k_batch
 from reducers.local.adaptive_batch import adaptive_batch
 from reducers.local.elastic_averaging import elastic_averaging
 from reducers.local.gossip import gossip
@@ -98,7 +97,6 @@ __all__ = [
     "geometric_median",
     "gossip",
     "in_half_precision",
-    "k_batch",
     "krum",
     "local_sgd",
     "make",
@@ -136,7 +134,6 @@ REDUCERS = ReducerRegistry(
         "elastic_averaging": elastic_averaging,
         "geometric_median": geometric_median,
         "gossip": gossip,
-        "k_batch": k_batch,
         "krum": krum,
         "local_sgd": local_sgd,
         "mean": mean,
@@ -152,6 +149,7 @@ REDUCERS = ReducerRegistry(
         "upgrad": upgrad,
     },
     given={"axis_name", "sharded_over"},
+    refused={"k_batch": "is backup_workers now, with num_required in the place of num_batches"},
     makes=optax.GradientTransformation,
     holds={Combine: "mean"},
 )

@@ -16,13 +16,12 @@ from reducers.dtypes import wide
 from reducers.options import in_one_line
 
 
-def check_seconds(arrival_seconds: Any, *, axis_name: AxisName, of_batches: bool = False) -> jax.Array:
+def check_seconds(arrival_seconds: Any, *, axis_name: AxisName) -> jax.Array:
     """Returns the seconds of all workers, [W] in float32 at least.
 
     Args:
       arrival_seconds: real numbers from 0 on; inf of a worker that never arrives.
       axis_name: the worker axis, or a tuple of axes, outer first.
-      of_batches: whether they may be of several batches of each worker, [C, W].
 
     Raises:
       ValueError: for another number of workers, and for what is no such number, where its value is known.
@@ -31,7 +30,7 @@ def check_seconds(arrival_seconds: Any, *, axis_name: AxisName, of_batches: bool
     Array([1., 2.], dtype=float32)
     """
     count, seconds = num_workers(axis_name), jnp.asarray(arrival_seconds)
-    if seconds.shape[-1:] != (count,) or seconds.ndim > 1 + of_batches:
+    if seconds.shape != (count,):
         raise ValueError(f"arrival_seconds: of shape {list(seconds.shape)}, must be of num_workers={count}")
     given = f"arrival_seconds={in_one_line(arrival_seconds)}"
     if not jnp.issubdtype(seconds.dtype, jnp.integer) and not jnp.issubdtype(seconds.dtype, jnp.floating):

@@ -13,8 +13,7 @@ class Waited(NamedTuple):
     """Which workers the last update waited for; in the state of every reducer that leaves late workers out.
 
     Attributes:
-      contributes: [] int32, the number of this worker's batches that are counted, 0 or 1 for all but ``k_batch``. It
-        differs between workers.
+      contributes: [] int32, 1 if this worker is counted, else 0; it differs between workers.
       metrics: "step_seconds", the simulated duration, and "contributors", how many workers are counted; float32.
     """
 

@@ -259,14 +259,6 @@ CASES = (
         homogeneous=False,
     ),
     Case(
-        "k_batch",
-        lambda g: first(2, g).mean(0),
-        kwargs={"num_batches": 2},
-        needs_arrivals=True,
-        num_counted=2,
-        min_workers=2,
-    ),
-    Case(
         "elastic_averaging",
         lambda g: np.zeros_like(g[0]),
         kwargs={"every_steps": 2},

@@ -1,8 +1,6 @@
 """Arrival models: laws over rows, closed forms, and the same values whoever asks and however."""
 
 import functools
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -279,13 +277,3 @@ def test_command_refuses(argument, message, capsys):
     assert command.main(["--model=lognormal", "--workers=8", "--steps=10", argument]) == 2
     captured = capsys.readouterr()
     assert not captured.out and message in captured.err and len(captured.err.splitlines()) == 1
-
-
-def test_the_old_command_names_the_new_one():
-    done = subprocess.run(
-        [sys.executable, "-m", "reducers.arrivals", "--model=constant"], capture_output=True, text=True
-    )
-    assert done.returncode == 2 and not done.stdout
-    assert done.stderr == (
-        "python -m reducers.arrivals: renamed; use python -m experiments.arrivals with the same flags\n"
-    )

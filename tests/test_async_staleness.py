@@ -1,8 +1,5 @@
 """Statistics of staleness: per worker, and layer by layer."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -145,9 +142,3 @@ def test_command_refuses_in_one_line(arguments, message, capsys):
     assert command.main(arguments) == 2
     captured = capsys.readouterr()
     assert not captured.out and message in captured.err and len(captured.err.splitlines()) == 1
-
-
-def test_the_old_command_names_the_new_one():
-    done = subprocess.run([sys.executable, "-m", "asynchronous", "--model=constant"], capture_output=True, text=True)
-    assert done.returncode == 2 and not done.stdout
-    assert done.stderr == "python -m asynchronous: renamed; use python -m experiments.staleness with the same flags\n"

@@ -1,7 +1,6 @@
 """Who is counted and who is dropped: exactly N, nothing leaks, and with all of them it is the plain mean."""
 
 import functools
-import heapq
 
 import jax
 import numpy as np
@@ -12,7 +11,7 @@ from jax import numpy as jnp
 
 import reducers
 from reducers import arrivals
-from reducers.arrivals import deadline_arrivals, first_arrivals, k_batch_arrivals
+from reducers.arrivals import deadline_arrivals, first_arrivals
 from tests.cases import CASES, SECONDS, TIMES, adasum, first
 from tests.test_gram_family import FAMILY
 from tests.test_reducers import WORKER, absent, made, reduce, stateless, tree_of, twenty_steps
@@ -78,46 +77,6 @@ def test_deadline_arrivals():
         assert float(arrived.step_seconds) == step_seconds
 
 
-def first_batches_by_events(seconds, num_batches: int):
-    """The same with a queue of events, as it happens."""
-    num_waves, num_workers = seconds.shape
-    queue = [(seconds[0, w], 0, w) for w in range(num_workers)]
-    heapq.heapify(queue)
-    counts, time = np.zeros(num_workers, int), 0.0
-    for _ in range(num_batches):
-        time, wave, w = heapq.heappop(queue)
-        counts[w] += 1
-        if wave + 1 < num_waves:
-            heapq.heappush(queue, (time + seconds[wave + 1, w], wave + 1, w))
-    return counts, time
-
-
-@pytest.mark.parametrize("num_batches", [1, 4, 9, 12])
-def test_first_batches_whoever_made_them(num_batches):
-    for seed in range(5):
-        seconds = np.random.default_rng(seed).exponential(1, (num_batches, 4)).astype(np.float32)
-        seconds[:, 3] *= 5
-        counts, step_seconds = k_batch_arrivals(jnp.asarray(seconds), num_batches)
-        expected, time = first_batches_by_events(seconds, num_batches)
-        assert np.asarray(counts).tolist() == expected.tolist() and int(counts.sum()) == num_batches
-        assert float(step_seconds) == pytest.approx(time, rel=1e-6)
-
-
-def test_seconds_of_batches_go_on_from_wave_to_wave():
-    model = arrivals.make("lognormal", sigma=0.5)
-    waves = arrivals.batch_seconds(model, jax.random.key(0), 5, num_workers=4, num_waves=3)
-    bulk = arrivals.sample(model, jax.random.key(0), num_workers=4, num_steps=3, first_step=15)
-    np.testing.assert_array_equal(waves, bulk)
-
-
-def test_exponential_batches_come_at_their_closed_form():
-    """K-batch-sync of Dutta et al.: K / (P mu)."""
-    model = arrivals.make("shifted_exponential", shift_seconds=0.0, scale_seconds=1.0)
-    batches = lambda step: arrivals.batch_seconds(model, jax.random.key(0), step, num_workers=8, num_waves=6)  # noqa: E731
-    times = jax.jit(jax.vmap(lambda step: k_batch_arrivals(batches(step), 6).step_seconds))(jnp.arange(20_000))
-    assert float(times.mean()) == pytest.approx(6 / 8, rel=0.01)
-
-
 # ---- TensorFlow's rule, by hand ------------------------------------------------------------------------------------
 
 EVENTS = ((0, 0, 5.0), (1, 1, 0.5), (2, 1, 3.0), (3, 1, 0.75), (0, 2, 2.0), (1, 2, 2.0), (2, 2, 9.0), (3, 2, 8.0))
@@ -147,7 +106,6 @@ def check_by_hand(reducer):
 
 def test_first_n_and_drop_the_rest_by_hand():
     check_by_hand(reducers.backup_workers(WORKER, num_required=2))
-    check_by_hand(reducers.k_batch(WORKER, num_batches=2))
     for wrong in (
         reducers.backup_workers(WORKER, num_required=3),
         reducers.backup_workers(WORKER, num_required=2, combine=reducers.sum(WORKER)),
@@ -163,7 +121,6 @@ OVER_FIVE = [
     ("backup_workers", {"num_required": 5}),
     ("backup_workers", {"num_required": 5, "combine": "adasum"}),
     ("deadline", {"deadline_seconds": 4.5}),
-    ("k_batch", {"num_batches": 5}),
     ("stale", {"delay_steps": 0, "combine": {"name": "backup_workers", "num_required": 5}}),
 ]
 
@@ -240,7 +197,6 @@ def test_with_all_of_them_it_is_the_mean_bit_for_bit(num_workers):
         ("mean", {}),
         ("backup_workers", {"num_required": num_workers}),
         ("deadline", {"deadline_seconds": 2.0}),
-        ("k_batch", {"num_batches": num_workers}),
         ("dynamic_backup_workers", {}),
         ("stale", {"delay_steps": 0}),
     ]:
@@ -260,17 +216,9 @@ def test_without_backups_it_trains_as_plain_sgd(num_devices):
     assert_same_bits(run(made("backup_workers", num_required=8)), run(made("mean")))
 
 
-def test_one_batch_a_worker_is_backup_workers():
+def test_the_first_five_are_averaged():
     first_five = reduced("backup_workers", tree_of(8), num_required=5)
-    assert_same_bits(reduced("k_batch", tree_of(8), num_batches=5), first_five)
     np.testing.assert_allclose(first_five["large"], first(5, tree_of(8)["large"]).mean(0), atol=1e-6)
-
-
-def test_batches_are_weighed_by_their_number():
-    seconds = np.array([[1, 4, 9], [1, 4, 9], [1, 4, 9]], np.float32)  # 1, 2, 3, 4: worker 0 three times, worker 1
-    make = made("k_batch", num_batches=4)
-    result = reduce(make, jnp.array([1.0, 10.0, np.nan]), extra={"arrival_seconds": np.stack([seconds] * 3)})
-    assert np.asarray(result).tolist() == [13 / 4] * 3
 
 
 # ---- state and refusals --------------------------------------------------------------------------------------------
@@ -280,7 +228,6 @@ def test_metrics_and_the_state_of_the_combiner():
     for name, options, seconds, contributors in [
         ("backup_workers", {"num_required": 3}, 2.0, 3),
         ("deadline", {"deadline_seconds": 4.5}, 4.5, 5),
-        ("k_batch", {"num_batches": 4}, 3.0, 4),
         ("stale", {"delay_steps": 0, "combine": {"name": "backup_workers", "num_required": 1}}, 1.0, 1),
     ]:
         reducer = reducers.make(name, axis_name=WORKER, **options)
@@ -313,8 +260,9 @@ REFUSED = [
         {"delay_steps": 1, "combine": {"name": "deadline", "deadline_seconds": 1.0, "combine": "adasm"}},
         "combine.combine.name='adasm': unknown name; did you mean 'adasum'",
     ),
-    ("backup_workers", {"num_required": 2, "combine": "k_batch"}, "combine.num_batches: missing"),
-    ("backup_workers", {"num_required": 2, "combine": {"name": "k_batch", "num_batches": 2}}, "combine: must be"),
+    ("backup_workers", {"num_required": 2, "combine": "quorum"}, "combine.num_required: missing"),
+    ("backup_workers", {"num_required": 2, "combine": {"name": "quorum", "num_required": 2}}, "combine: must be"),
+    ("backup_workers", {"num_required": 2, "combine": "k_batch"}, "combine.name='k_batch': is backup_workers now"),
     ("backup_workers", {"num_required": 2, "combine": {"num_trimmed": 2}}, "combine.name: missing"),
     (
         "deadline",
@@ -322,7 +270,6 @@ REFUSED = [
         r"combine.num_trimmed=-1: must be int in \[0, inf\)",
     ),
     ("deadline", {"deadline_seconds": 0.0}, "deadline_seconds=0.0"),
-    ("k_batch", {"num_batches": 0}, "num_batches=0"),
     ("dynamic_backup_workers", {"decay": 1.0}, "decay=1.0"),
     ("dynamic_backup_workers", {"min_required": 0}, "min_required=0"),
     ("stale", {"delay_steps": -1}, "delay_steps=-1"),
@@ -364,7 +311,6 @@ def test_reducers_compose_as_objects_as_they_do_by_name():
 def test_refused_when_traced():
     for name, options, extra, message in [
         ("backup_workers", {"num_required": 9}, TIMES, "num_required=9: exceeds num_workers=8"),
-        ("k_batch", {"num_batches": 9}, TIMES, "num_batches=9: exceeds 1 of each of 8 workers"),
         ("dynamic_backup_workers", {"max_workers": 7}, TIMES, "num_workers=8: exceeds max_workers=7"),
         (
             "deadline",

@@ -111,7 +111,6 @@ NEEDED = {  # options without a default
     "backup_workers": "num_required=6",
     "deadline": "deadline_seconds=4.5",
     "elastic_averaging": "every_steps=2",
-    "k_batch": "num_batches=6",
     "local_sgd": "every_steps=2",
     "quorum": "num_required=6",
     "stale": "delay_steps=2",

@@ -157,7 +157,7 @@ WRONG = [
     (lambda: reducers.deadline(WORKER, deadline_seconds="2"), "deadline_seconds='2': must be float in (0, inf)"),
     (lambda: reducers.dynamic_backup_workers(WORKER, decay=2), "decay=2: must be float in [0, 1)"),
     (lambda: reducers.dynamic_backup_workers(WORKER, min_required=0), "min_required=0: must be int in [1, inf)"),
-    (lambda: reducers.k_batch(WORKER, num_batches=1.0), "num_batches=1.0: must be int in [1, inf)"),
+    (lambda: reducers.quorum(WORKER, num_required=1.0), "num_required=1.0: must be int in [1, inf)"),
     (lambda: reducers.stale(WORKER, delay_steps=[1]), "delay_steps=[1]: must be int in [0, 16777216]"),
     (lambda: reducers.stale(WORKER, delay_steps=1, law="normal"), "law='normal': must be one of 'fixed', "),
     (lambda: reducers.trimmed_mean(WORKER, num_trimmed="1"), "num_trimmed='1': must be int in [0, inf)"),

@@ -97,7 +97,7 @@ def test_no_dtypes_are_mixed(make, extra, dtype):
 # ---- complex numbers ---------------------------------------------------------------------------------------------
 
 COMPLEX = [case for case in CASES if case.numbers != "floating"]
-QUICK = {"adasum", "corrupt", "k_batch", "mean", "mgda", "radial_directional"}
+QUICK = {"adasum", "corrupt", "mean", "mgda", "radial_directional"}
 
 
 @pytest.mark.parametrize(

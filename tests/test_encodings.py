@@ -109,8 +109,8 @@ def test_the_innermost_of_three_is_encoded():
 
 def test_a_reducer_without_another_inside_is_the_innermost():
     found = []
-    reducers.make("k_batch", num_batches=2, axis_name=WORKER, encode=recording(found))
-    assert found[0].needs_arrivals
+    reducers.make("coordinate_median", axis_name=WORKER, encode=recording(found))
+    assert found[0].takes_mask and not found[0].needs_arrivals
 
 
 def one_update(reducer, grads, **extra):
@@ -416,7 +416,7 @@ def test_facts_and_other_rules(row):
         with pytest.raises(ValueError, match="must be the mean, or one around it"):
             made_by(row, "sum")(WORKER)
         return
-    first_two = reducers.make("k_batch", num_batches=2, axis_name=WORKER)
+    first_two = reducers.backup_workers(WORKER, num_required=2)
     late = communication.make(row.name, **row.options, reducer=first_two, axis_name=WORKER)
     assert (late.needs_arrivals, late.takes_mask, late.num_counted, late.is_mean) == (True, False, 2, False)
     median, shapes = made_by(row, "coordinate_median"), jax.tree.map(lambda x: x[0], tree_of(8))

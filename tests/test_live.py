@@ -269,7 +269,6 @@ def test_it_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
     [
         ((*ASYNC, "--config.server.name=decentralised"), "config.server.name='decentralised'"),
         ((*ASYNC, "--workers_per_process=2"), "workers_per_process=2"),
-        (("--config.reducer.name=k_batch", "--config.reducer.num_batches=4"), "config.reducer.name='k_batch'"),
         (("--workers_per_process=3",), "workers_per_process=3"),
         (("--devices_per_process=2",), "devices_per_process=2"),
         (("--num_devices=2",), "num_devices=2"),

@@ -217,7 +217,7 @@ def test_states_with_copies_of_the_parameters_are_cut_as_these_are(name, kind, a
 # ---- a second manual axis ------------------------------------------------------------------------------------------
 
 ELEMENTWISE = {"backup_workers", "coordinate_median", "corrupt", "deadline", "elastic_averaging", "full", "gossip"}
-ELEMENTWISE |= {"k_batch", "local_sgd", "mean", "quorum", "sign_majority", "stale", "sum", "trimmed_mean", "delayed"}
+ELEMENTWISE |= {"local_sgd", "mean", "quorum", "sign_majority", "stale", "sum", "trimmed_mean", "delayed"}
 JOIN = [name for name in MAKERS if name.partition("-")[0] not in ELEMENTWISE or name.endswith("adasum")]
 
 

@@ -257,7 +257,6 @@ def test_a_chain_takes_all_that_needs_no_loss():
         ("deadline", (), {}, {"deadline_seconds": 2}),
         ("multi_krum", (), {}, {"num_byzantine": 2, "num_selected": 3}),
         ("backup_workers", (), {}, {"num_required": 3}),
-        ("k_batch", (), {}, {"num_batches": 3}),
         ("dynamic_backup_workers", ("min_required", "max_workers"), {}, {"decay": 0.5, "warmup_steps": 1}),
     ],
 )

@@ -133,7 +133,7 @@ BROKEN = {
     "--config.reducer.combine={{'name':'stale','delay_steps':1}}": (
         "config.reducer.name='stale': metrics: two reducers report staleness"
     ),
-    f"{LATE} --config.reducer.name=k_batch --config.reducer.num_batches=9": "config.reducer.num_batches=9: exceeds",
+    f"{LATE} --config.reducer.name=k_batch --config.reducer.num_batches=9": "config.reducer.name='k_batch': is backup_",
     f"{LATE} --config.reducer.name=deadline --config.reducer.deadline_seconds=0": "config.reducer.deadline_seconds=0.0",
     f"{LATE} --config.arrivals.sigma=-1": "config.arrivals.sigma=-1.0",
     f"{LATE} --config.arrivals.alpha=2": "config.arrivals.alpha: unknown key",

@@ -42,7 +42,6 @@ def slow(*row):
         ("backup_workers", {"num_required": 7}, [(1.0, 7), (3.0, 7)]),
         slow("backup_workers", {"num_required": 6, "combine": "adasum"}, [(1.0, 6), (2.0, 6)]),
         ("deadline", {"deadline_seconds": 2.5}, [(2.5, 7), (2.5, 6)]),
-        slow("k_batch", {"num_batches": 1}, [(1.0, 1), (0.5, 1)]),
         slow("dynamic_backup_workers", {}, [(5.0, 8), (4.0, 8)]),  # warms up
         slow("stale", {"delay_steps": 1, "combine": {"name": "deadline", "deadline_seconds": 1}}, [(1.0, 7), (1.0, 5)]),
     ],
@@ -215,9 +214,6 @@ def test_an_epoch_is_of_used_examples():
     num_train = DATASET.train.num_examples
     assert steps() == -(-2 * num_train // 32)
     assert steps(*BACKUP) == -(-2 * num_train // 24)
-    assert steps(*LOGNORMAL, "--config.reducer.name=k_batch", "--config.reducer.num_batches=5") == -(
-        -2 * num_train // 20
-    )
     stale = "{'name': 'backup_workers', 'num_required': 6}"
     overrides = ("--config.reducer.name=stale", "--config.reducer.delay_steps=1", f"--config.reducer.combine={stale}")
     assert steps(*LOGNORMAL, *overrides) == steps(*BACKUP)

@@ -17,8 +17,8 @@ arithmetic each time, which the tests check on CPU. All workers of one compiled 
 """
 
 from reducers.arrivals.models import ARRIVALS, Arrivals, make
-from reducers.arrivals.order import Arrived, deadline_arrivals, first_arrivals, k_batch_arrivals
-from reducers.arrivals.sampling import batch_means, batch_seconds, batches, expected_arrivals, num_recorded, sample
+from reducers.arrivals.order import Arrived, deadline_arrivals, first_arrivals
+from reducers.arrivals.sampling import batch_means, batches, expected_arrivals, num_recorded, sample
 from reducers.arrivals.traces import read_trace
 
 __all__ = [
@@ -26,12 +26,10 @@ __all__ = [
     "Arrivals",
     "Arrived",
     "batch_means",
-    "batch_seconds",
     "batches",
     "deadline_arrivals",
     "expected_arrivals",
     "first_arrivals",
-    "k_batch_arrivals",
     "make",
     "num_recorded",
     "read_trace",

@@ -106,36 +106,3 @@ def deadline_arrivals(seconds: jax.Array, deadline_seconds: float | jax.Array) -
     in_time = seconds <= deadline_seconds
     step_seconds = jnp.clip(jnp.asarray(deadline_seconds, seconds.dtype), first, jnp.max(seconds))
     return Arrived(in_time | (ranks(seconds) == 0), step_seconds)
-
-
-def k_batch_arrivals(seconds: jax.Array, num_batches: int | jax.Array) -> Arrived:
-    r"""Counts the first K mini-batches of all workers; a worker that has finished one begins its next one at once.
-
-    .. math:: step = A_{(K)}, \quad A_{cw} = \sum_{j \le c} T_{jw}
-
-    Args:
-      seconds: [C, W], the duration of the c-th batch of each worker in this step. The result is exact if C is at least
-        K; a smaller C limits the batches of one worker, which then waits.
-      num_batches: K, at least 1 and at most C W; a traced K is not checked.
-
-    Returns:
-      ``Arrived``: how many batches of each worker are counted, int32, K in sum, and the time of the K-th. Ties are
-      broken by the batch's number c, then by the worker's index.
-
-    Raises:
-      ValueError: if K is out of range.
-
-    >>> k_batch_arrivals(jnp.array([[1.0, 5.0], [1.0, 5.0], [1.0, 5.0]]), 3)
-    Arrived(contributes=Array([3, 0], dtype=int32), step_seconds=Array(3., dtype=float32))
-
-    Reference: K-batch-sync of Dutta et al., "Slow and stale gradients can win the race", arXiv 1803.01113. TensorFlow's
-    SyncReplicasOptimizer behaves like this when a fast replica takes two tokens.
-    """
-    num_waves, num_workers = seconds.shape
-    if not isinstance(num_batches, jax.Array):
-        if num_batches > seconds.size:
-            raise ValueError(f"num_batches={num_batches}: exceeds {num_waves} of each of {num_workers} workers")
-        if num_batches < 1:
-            raise ValueError(f"num_batches={num_batches}: must be in [1, inf)")
-    counted, step_seconds = first_arrivals(jnp.cumsum(seconds, axis=0).ravel(), num_batches)
-    return Arrived(counted.reshape(seconds.shape).sum(axis=0, dtype=jnp.int32), step_seconds)

@@ -49,25 +49,6 @@ def sample(model: Callable, key: jax.Array, *, num_workers: int, num_steps: int,
     return seconds
 
 
-def batch_seconds(model: Callable, key: jax.Array, step: Any, *, num_workers: int, num_waves: int) -> jax.Array:
-    """Returns the seconds of each worker's first batches of a step, for ``k_batch_arrivals``.
-
-    The c-th batch of step t takes the times of the model's step C t + c, so that traces, scripts and slow phases
-    continue from batch to batch.
-
-    Args:
-      model: ``(key, step, num_workers) -> seconds``.
-      key: a JAX key.
-      step: t.
-      num_workers: W.
-      num_waves: C, the number of batches of each worker.
-
-    Returns:
-      [C, W] seconds.
-    """
-    return jax.vmap(lambda wave: model(key, step * num_waves + wave, num_workers))(jnp.arange(num_waves))
-
-
 def num_recorded(name: str, **options: Any) -> int | None:
     """Returns the number of steps of the trace that a model replays, itself or in a model inside it.
 

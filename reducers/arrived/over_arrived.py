@@ -71,7 +71,7 @@ def over_arrived(
 
 
 def waited_for(arrived: Arrived, *, axis_name: AxisName) -> Waited:
-    """Returns one worker's record of who arrived; a worker counts once, however many batches it made."""
+    """Returns one worker's record of who arrived."""
     contributes = arrived.contributes.astype(jnp.int32)
     contributors = jnp.sum(contributes > 0, dtype=jnp.float32)
     metrics = {"step_seconds": arrived.step_seconds.astype(jnp.float32), "contributors": contributors}
