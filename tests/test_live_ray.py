@@ -23,6 +23,7 @@ from tests.test_live import ASYNC, BACKUP, DIGITS, HUNDRED, agree, largest_diffe
 
 pytest.importorskip("ray", reason="needs Ray: python -m pip install -r requirements-live.txt")
 
+FORTY = "--config.train_steps=40"
 DELAYS = '--delays={"name": "shifted_exponential", "shift_seconds": 0.02, "scale_seconds": 0.03}'
 
 
@@ -115,7 +116,7 @@ def test_a_live_run_equals_its_replay(tmp_path):
 
 
 def disturb(line, workdir):
-    """Kills a worker of a run, stops the run by SIGTERM, and lets the same command end it."""
+    """Kills a worker of a run of forty steps, stops the run by SIGTERM, and lets the same command end it."""
     server = start(line)
     until(lambda: lines_of(workdir) >= 5, server)
     os.kill(workers_of(server.pid)[0], signal.SIGKILL)
@@ -128,18 +129,18 @@ def disturb(line, workdir):
     code, output = run(line)
     assert code == 0, output
     assert last >= 10 and records(workdir)[:last] == before
-    assert [record["step"] for record in records(workdir)] == list(range(1, 101))
+    assert [record["step"] for record in records(workdir)] == list(range(1, 41))
 
 
 def test_a_run_with_backups_loses_nothing_by_a_kill_and_a_sigterm(tmp_path):
-    disturb(command(tmp_path / "live", *BACKUP), tmp_path / "live")
-    assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *BACKUP) == 0
+    disturb(command(tmp_path / "live", *BACKUP, FORTY), tmp_path / "live")
+    assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *BACKUP, FORTY) == 0
     agree(tmp_path / "live", tmp_path / "replayed")
 
 
 def test_an_asynchronous_run_loses_nothing_by_a_kill_and_a_sigterm(tmp_path):
-    disturb(command(tmp_path / "live", *ASYNC), tmp_path / "live")
-    assert replay_order(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *ASYNC) == 0
+    disturb(command(tmp_path / "live", *ASYNC, FORTY), tmp_path / "live")
+    assert replay_order(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *ASYNC, FORTY) == 0
     live, replayed = records(tmp_path / "live"), records(tmp_path / "replayed")
     assert [r["staleness"] for r in live] == [r["staleness"] for r in replayed]
     assert max(r["staleness"] for r in live) >= 2
