@@ -385,12 +385,12 @@ def run(argv: Sequence[str]) -> int:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
                 return runs.exit_code_after(summary["stopped_by"])
             folder.finish(summary)
-        overrides = config_flags.split(argv)[1]
-        command = {"config": config, "spec": FLAGS.config, "overrides": overrides}
         metric, mode = setup.task.best
         with refusing():
             print(
-                runs.summarise(summary, metric=metric, mode=mode, chance=setup.task.chance, path=folder.path, **command)
+                runs.summarise(
+                    summary, metric=metric, mode=mode, chance=setup.task.chance, config=config, path=folder.path
+                )
             )
     return 0
 

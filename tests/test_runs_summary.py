@@ -3,7 +3,6 @@
 import pathlib
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 
@@ -42,16 +41,15 @@ CONFIG = {
 }
 
 
-def _summary(config, *, overrides=(), path="out/run", spec="configs/digits.py", **changes):
+def _summary(config, *, path="out/run", **changes):
     task = {"metric": "accuracy", "mode": "max", "chance": 0.1}
-    where = {"path": pathlib.Path(path), "spec": spec, "overrides": overrides}
-    return runs.summarise({**SUMMARY, **changes}, config=config, **task, **where)
+    return runs.summarise({**SUMMARY, **changes}, config=config, path=pathlib.Path(path), **task)
 
 
 def test_a_synchronous_run_names_its_reducer():
     text = _summary(CONFIG)
     assert "digits, mlp: 8 workers = 8 devices x 1, synchronous, reducer mean, 120 steps" in text
-    assert "test accuracy  97.50%  (loss 0.5000, epoch 2.0)" in text and "--config.reducer.name=adasum" in text
+    assert "test accuracy  97.50%  (loss 0.5000, epoch 2.0)" in text
     assert "remark" not in text
 
 
@@ -59,13 +57,12 @@ def test_a_synchronous_run_names_its_reducer():
 def test_an_asynchronous_run_names_its_rule_and_no_reducer(rule):
     text = _summary({**CONFIG, "server": {"name": "asynchronous", "rule": rule}})
     assert "8 devices x 1, asynchronous, rule inverse, 120 steps" in text
-    assert "reducer" not in text and "--config.server.name=synchronous" in text
+    assert "reducer" not in text
 
 
 def test_a_damaged_summary_is_refused_in_one_line():
     with pytest.raises(ValueError, match=r"^workdir='out/run': DONE is damaged \(.*\); remove it$"):
-        where = {"path": pathlib.Path("out/run"), "spec": "", "overrides": ()}
-        runs.summarise({}, metric="accuracy", mode="max", config=CONFIG, **where)
+        runs.summarise({}, metric="accuracy", mode="max", config=CONFIG, path=pathlib.Path("out/run"))
 
 
 LONG = {"epoch": 9.0, "num_evaluated": 360, "first": 0.4}
@@ -75,92 +72,51 @@ SUM = {**CONFIG, "num_workers": 32, "reducer": {"name": "sum"}}
 @pytest.mark.parametrize(
     ("accuracy", "says"),
     [
-        (0.1, "accuracy is at chance; try"),
-        (0.13, "accuracy is at chance; try"),  # within the sampling error of 360 examples
-        (0.34, "accuracy is worse than at the start; try"),
-        (float("nan"), "accuracy is not finite; try"),
+        (0.1, "accuracy is at chance"),
+        (0.13, "accuracy is at chance"),  # within the sampling error of 360 examples
+        (0.34, "accuracy is worse than at the start"),
+        (float("nan"), "accuracy is not finite"),
         (0.36, None),  # within the sampling error of the first evaluation's 40 %
         (0.41, None),
     ],
 )
-def test_a_run_that_learnt_nothing_says_so_and_what_to_try(accuracy, says):
+def test_a_run_that_learnt_nothing_says_so(accuracy, says):
     text = _summary(SUM, accuracy=accuracy, **LONG)
     remarks = [line for line in text.splitlines() if line.startswith("remark")]
     assert len(remarks) == (says is not None)
-    assert says is None or (says in remarks[0] and "--config.optimizer.learning_rate=0.00625" in remarks[0])
+    assert says is None or remarks[0].endswith(says)
 
 
-def test_the_next_command_replaces_the_flags_that_it_changes():
-    given = ("--config.seed=3", "--config.reducer.name=sum", "--config.optimizer.learning_rate=0.2")
-    (failed,) = (s for s in _summary(SUM, overrides=given, accuracy=0.1, **LONG).splitlines() if s.startswith("next"))
-    assert failed.count("learning_rate=") == 1 and "learning_rate=0.00625" in failed
-    assert "--config.seed=3" in failed and "--config.reducer.name=sum" in failed
-    (learnt,) = (s for s in _summary(SUM, overrides=given, accuracy=0.9, **LONG).splitlines() if s.startswith("next"))
-    assert learnt.count("reducer.name") == 1 and "--config.reducer.name=adasum" in learnt and "seed=3" in learnt
-
-
-def _next_commands(text):
-    lines = text.splitlines()
-    number = next(number for number, line in enumerate(lines) if line.startswith("next"))
-    return [line.removeprefix("next").strip() for line in lines[number:]]
-
-
-@pytest.mark.parametrize("encoding", ["low_rank", "half", "by_pattern"])
-def test_the_next_command_is_one_that_is_not_refused(encoding, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    overrides = ["--config.reducer.name=mean", f"--config.communication.name={encoding}", "--config.seed=3"]
-    if encoding == "by_pattern":
-        overrides.append("--config.communication.rules=(('kernel','low_rank'),('','full'))")
-    spec = str(ROOT / "configs" / "digits.py")
-    config = flags.load(spec, overrides)
-    begin, _ = _next_commands(_summary(config.to_dict(), spec=spec, overrides=overrides))
-    following = flags.load(spec, shlex.split(begin)[3:])
-    assert make_setup(following).config.reducer.name == "adasum" and following.seed == 3
-    assert following.communication.name == ("half" if encoding == "half" else "full")
+def _plot_command(text):
+    (line,) = (line for line in text.splitlines() if line.startswith("plot"))
+    return line.removeprefix("plot").strip()
 
 
 @pytest.mark.parametrize("where", ["root", "another interpreter", "another folder", "a folder that is gone"])
-def test_the_next_commands_are_short_in_the_root_and_complete_elsewhere(where, tmp_path, monkeypatch):
+def test_the_command_that_plots_is_short_in_the_root_and_complete_elsewhere(where, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path if "folder" in where else ROOT)
     monkeypatch.setattr(sys, "prefix", str(tmp_path if where == "another interpreter" else ROOT / ".venv"))
     if where == "a folder that is gone":
         tmp_path.rmdir()
-    begin, plot = _next_commands(_summary(CONFIG, path="out/my run"))
-    flags = "--config=configs/digits.py --config.reducer.name=adasum"
+    plot = _plot_command(_summary(CONFIG, path="out/my run"))
     if where == "root":
-        assert begin == f'make train ARGS="{flags}"'
         assert plot == ".venv/bin/python -m experiments.plot 'out/my run'"
     else:
-        assert shlex.split(begin) == [sys.executable, f"{ROOT}/train.py", *flags.split()]
         plots = [sys.executable, "-m", "experiments.plot", "out/my run"]
         assert shlex.split(plot) == [f"PYTHONPATH={ROOT}", *plots]
 
 
-@pytest.mark.parametrize("text", ["it's", '"quoted"', "$HOME", "a\\b", "`id`", "now!", "two\nlines"])
-def test_the_next_command_is_complete_where_make_would_change_an_argument(text, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))
-    folder = f"--config.data.dir={text}"
-    begin, _ = _summary(CONFIG, overrides=[folder]).partition("next")[2].strip().rsplit("\n", 1)
-    assert shlex.split(begin)[:2] == [sys.executable, f"{ROOT}/train.py"] and folder in shlex.split(begin)
-    (sizes,) = shlex.split(_next_commands(_summary(CONFIG, overrides=["--config.model.hidden_sizes=(9, 9)"]))[0])[2:]
-    assert "--config.model.hidden_sizes=(9, 9)" in shlex.split(sizes.removeprefix("ARGS="))
-
-
-@pytest.mark.slow  # the test above compares the same commands
-def test_the_next_commands_run_in_another_folder(tmp_path, monkeypatch):
+@pytest.mark.slow  # the test above compares the same command
+def test_the_command_that_plots_runs_in_another_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = pathlib.Path("my runs/one")
     run.mkdir(parents=True)
     with runs.Records(run / "metrics.jsonl") as records:
         records.append({"kind": "train", "step": 1, "loss": 1.0})
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    shutil.copy(ROOT / "configs" / "digits.py", "mine.py")
-    begin, plot = _next_commands(_summary(CONFIG, path=run, spec="mine.py"))
-    for line, says in ((f"{begin} --dry_run --nodry_run_compile", "adasum"), (f"{plot} --y=loss", "loss against step")):
-        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0 and says in done.stdout, done
+    line = f"{_plot_command(_summary(CONFIG, path=run))} --y=loss"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "loss against step" in done.stdout, done
 
 
 def test_a_summary_of_before_says_nothing_of_what_it_does_not_know():

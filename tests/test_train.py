@@ -110,7 +110,7 @@ def test_every_config_runs_small(path, tmp_path, capsys, monkeypatch):
     assert (
         re.search(r"^test [a-z ]+ \S", said, re.MULTILINE)
         and str(folder.relative_to(tmp_path)) in said
-        and "next" in said
+        and "experiments.plot" in said
     )
     records = runs.read(folder / "metrics.jsonl")
     assert [(r["kind"], r["step"]) for r in records] == [(kind, step) for step in (2, 4) for kind in ("train", "eval")]
