@@ -437,7 +437,7 @@ def test_a_pattern_that_matches_no_leaf():
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("num_leaves", [10, 1000])
+@pytest.mark.parametrize("num_leaves", [10, pytest.param(1000, marks=pytest.mark.slow)])
 def test_collectives_follow_the_bytes(num_leaves):
     leaves = [jax.ShapeDtypeStruct((1_000_000 // num_leaves,), jnp.float32)] * num_leaves
     moved = reducers.traffic(adasum(), [*leaves, *resnet50()], axis_sizes={WORKER: 8})

@@ -371,8 +371,9 @@ def test_scales_of_gradients_and_zeros(row):
         jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y * np.float32(scale)), found, expected)  # noqa: B023
 
 
+@pytest.mark.parametrize("kind", ["unsafe_rbg", pytest.param("rbg", marks=pytest.mark.slow)])
 @every_row
-def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row):
+def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row, kind):
     """Two updates, of the mean and of another rule, and their bytes: the same where keys have other words."""
 
     def two_updates(rule):
@@ -390,9 +391,8 @@ def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row):
         return [moved.bytes_per_worker, *(two_updates(rule) for rule in ("mean", "sum")[: 1 + row.any_rule])]
 
     expected = found()
-    for kind in ("rbg", "unsafe_rbg"):
-        with jax.default_prng_impl(kind):
-            jax.tree.map(np.testing.assert_array_equal, found(), expected)
+    with jax.default_prng_impl(kind):
+        jax.tree.map(np.testing.assert_array_equal, found(), expected)
 
 
 @every_row

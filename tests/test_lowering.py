@@ -123,13 +123,14 @@ CONFIGS = {
     "MNIST CNN": ("mnist_cnn.py",),
     "ResNet-20": ("cifar10.py",),
 }
+SLOW = {"Inception-v3": pytest.mark.slow}
 SNAPSHOTS = ("imagenet_inception_async.py", "--config.data.image_size=75")  # kernels of each lane's own
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
-        *(pytest.param(given, id=name) for name, given in CONFIGS.items()),
+        *(pytest.param(given, id=name, marks=SLOW.get(name, ())) for name, given in CONFIGS.items()),
         pytest.param(SNAPSHOTS, id="asynchronous", marks=pytest.mark.slow),
     ],
 )

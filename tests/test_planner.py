@@ -48,7 +48,7 @@ def test_measured_plans_agree_with_formulas_within_their_errors():
 def test_errors_know_that_slow_phases_last():
     """Of 8 workers' mean time: steps that depend on each other say less than as many that do not."""
     slow = {"base": "constant", "slow_probability": 0.002, "recovery_probability": 0.02}
-    seconds = arrivals.sample(arrivals.make("markov", **slow), jax.random.key(0), num_workers=8, num_steps=40_000).mean(
+    seconds = arrivals.sample(arrivals.make("markov", **slow), jax.random.key(0), num_workers=8, num_steps=10_000).mean(
         axis=1
     )
     _, error = arrivals.batch_means(seconds)
