@@ -108,8 +108,9 @@ def assert_gone(processes):
 
 
 def test_a_live_run_equals_its_replay(tmp_path):
-    """Two processes with two devices each, a worker on each device."""
-    code, output = run(command(tmp_path / "live", "--workers_per_process=2", "--devices_per_process=2"))
+    """Two processes with two devices each, a worker on each device; the home folder cannot be written to."""
+    line = command(tmp_path / "live", "--workers_per_process=2", "--devices_per_process=2")
+    code, output = run(line, env={**os.environ, "HOME": os.devnull})
     assert code == 0, output
     assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED) == 0
     agree(tmp_path / "live", tmp_path / "replayed")
