@@ -26,13 +26,16 @@ if __name__ == "__main__":  # the imports below take seconds
     launch.command.begin()
 
 import runs as run_folders
-from experiments import commands, datasets, listing, slurm, sweep, verify
+from experiments import commands
 from experiments.commands import Shard, Start
-from experiments.experiment import SCALES
-from experiments.goal import Goal
+from experiments.execution import listing, slurm, verify
+from experiments.execution.queue import Interrupted
 from experiments.parsing import Parser
-from experiments.queue import Interrupted
-from experiments.sweep import Sweep
+from experiments.study import datasets
+from experiments.study.experiment import SCALES
+from experiments.sweeps import sweep
+from experiments.sweeps.goal import Goal
+from experiments.sweeps.sweep import Sweep
 from launch.output import say
 from runs import CodeChange
 

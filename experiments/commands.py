@@ -9,27 +9,19 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import runs as run_folders
-from experiments import (
-    claims,
-    datasets,
-    drawing,
-    forecast,
-    publications,
-    queue,
-    report,
-    reruns,
-    results,
-    saved_rows,
-    sweep_report,
-)
-from experiments.experiment import SCALES, Experiment, Reduce, Rows, Run, Scale, evaluations, scale_of
-from experiments.goal import Goal
-from experiments.measure import command as measure_command
-from experiments.progress import Progress, progress_of, stages
-from experiments.publications import Publication
-from experiments.queue import Command, Failure
-from experiments.sweep import Sweep
-from experiments.sweep_results import SweepResults
+from experiments import claims
+from experiments.execution import forecast, queue, reruns, results, saved_rows
+from experiments.execution.progress import Progress, progress_of, stages
+from experiments.execution.queue import Command, Failure
+from experiments.plots import drawing
+from experiments.study import datasets, publications, report
+from experiments.study.experiment import SCALES, Experiment, Reduce, Rows, Run, Scale, evaluations, scale_of
+from experiments.study.measure import command as measure_command
+from experiments.study.publications import Publication
+from experiments.sweeps import report as sweep_report
+from experiments.sweeps.goal import Goal
+from experiments.sweeps.results import SweepResults
+from experiments.sweeps.sweep import Sweep
 from launch.output import say
 
 

@@ -29,8 +29,8 @@ if __name__ == "__main__":  # the imports below take seconds
 import jax
 import numpy as np
 
-from experiments.drawing import COLOURS, Figure, new_figure
 from experiments.parsing import ModelParser
+from experiments.plots.drawing import COLOURS, Figure, new_figure
 from reducers import arrivals
 
 # (arrival model, machines) -> the paper's best N, and where it was read.

@@ -25,11 +25,12 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
-from experiments import drawing, gantt, saved_runs
-from experiments.drawing import FORMATS, REFERENCE, Figure, look, new_figure
-from experiments.experiment import Sample
+from experiments.execution import saved_runs
+from experiments.execution.saved_runs import SavedRun
 from experiments.parsing import Parser
-from experiments.saved_runs import SavedRun
+from experiments.plots import drawing, gantt
+from experiments.plots.drawing import FORMATS, REFERENCE, Figure, look, new_figure
+from experiments.study.experiment import Sample
 from launch.output import printable
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Rows of runs that never ran, for tests of claims."""
 
-from experiments import report
-from experiments import rows as ask
+from experiments.study import report
+from experiments.study import rows as ask
 
 HOLDS, FAILS, UNTESTED = "supported at this scale", "not supported at this scale", "not tested"
 BUILT = "by construction"

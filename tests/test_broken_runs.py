@@ -15,8 +15,8 @@ import pytest
 
 import runs
 from benchmarks.prepared_sets import shard, write_images
-from experiments import results
-from experiments.experiment import Run
+from experiments.execution import results
+from experiments.study.experiment import Run
 from runs import files, folder
 from tests.stepper import after_each_call
 from tests.test_streamed_training import arguments, random_images

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from experiments import datasets, report
 from experiments.claims import adaptive_batch
+from experiments.study import datasets, report
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report, without
 
 CLAIM, TUNED = adaptive_batch.EXPERIMENT, adaptive_batch.TUNED

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from experiments import hosts, report
 from experiments.claims import adasum_cost
-from experiments.significance import TooFewRuns
+from experiments.study import hosts, report
+from experiments.study.significance import TooFewRuns
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, whole_report
 
 CLAIM = adasum_cost.EXPERIMENT

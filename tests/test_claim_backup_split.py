@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments import rows as ask
 from experiments.claims import backup_split
+from experiments.study import rows as ask
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, reaching, some_runs, whole_report, without
 
 CLAIM, TUNED = backup_split.EXPERIMENT, backup_split.TUNED

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from configs import flags
-from experiments import datasets, report
-from experiments import rows as ask
 from experiments.claims import decentralised_staleness
+from experiments.study import datasets, report
+from experiments.study import rows as ask
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report, without
 from training.setup import make_setup
 

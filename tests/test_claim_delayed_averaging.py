@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from experiments import report
 from experiments.claims import delayed_averaging
+from experiments.study import report
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report, without
 
 CLAIM, TUNED = delayed_averaging.EXPERIMENT, delayed_averaging.TUNED

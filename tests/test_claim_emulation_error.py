@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from experiments import emulation, report
 from experiments.claims import emulation_error
-from experiments.emulation import RATE
-from experiments.significance import TooFewRuns
+from experiments.study import emulation, report
+from experiments.study.emulation import RATE
+from experiments.study.significance import TooFewRuns
 from reducers.adasum import pair
 from tests.claim_rows import FAILS, HOLDS, whole_report
 

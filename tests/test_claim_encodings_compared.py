@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from experiments import report
 from experiments.claims import encodings_compared
-from experiments.encoded_runs import FULL
+from experiments.study import report
+from experiments.study.encoded_runs import FULL
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report, without
 
 CLAIM, RUNS = encodings_compared.EXPERIMENT, encodings_compared.RUNS

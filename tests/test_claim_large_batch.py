@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from experiments import report
 from experiments.claims import large_batch
+from experiments.study import report
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report, without
 
 CLAIM, SETTINGS, TUNED = large_batch.EXPERIMENT, large_batch.SETTINGS, large_batch.TUNED

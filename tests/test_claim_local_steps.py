@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from experiments import report
-from experiments import rows as ask
 from experiments.claims import local_steps
+from experiments.study import report
+from experiments.study import rows as ask
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report
 
 INF = math.inf

@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.claims import orthogonality
-from experiments.significance import TooFewRuns
+from experiments.study.significance import TooFewRuns
 from tests.claim_rows import FAILS, HOLDS, ORIGIN, UNTESTED, whole_report
 
 CLAIM = orthogonality.EXPERIMENT

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from experiments import report
 from experiments.claims import outer_merge
+from experiments.study import report
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report, without
 
 CLAIM, TUNED = outer_merge.EXPERIMENT, outer_merge.TUNED

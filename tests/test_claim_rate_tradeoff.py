@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments import datasets, report
 from experiments.claims import rate_tradeoff
+from experiments.study import datasets, report
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report, without
 
 CLAIM = rate_tradeoff.EXPERIMENT

@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments import report
 from experiments.claims import real_clock
-from experiments.significance import TooFewRuns
+from experiments.study import report
+from experiments.study.significance import TooFewRuns
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, whole_report
 
 CLAIM = real_clock.EXPERIMENT

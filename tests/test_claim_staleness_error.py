@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments import report
 from experiments.claims import staleness_error
+from experiments.study import report
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report, without
 
 CLAIM = staleness_error.EXPERIMENT

@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments import datasets, report
-from experiments import rows as ask
 from experiments.claims import sync_async
+from experiments.study import datasets, report
+from experiments.study import rows as ask
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report, without
 
 CLAIM, TUNED = sync_async.EXPERIMENT, sync_async.TUNED

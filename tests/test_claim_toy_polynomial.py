@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from experiments import polynomials
 from experiments.claims import toy_polynomial
-from experiments.polynomials import NOT_STOPPED, RATES, steps_to_stop
+from experiments.study import polynomials
+from experiments.study.polynomials import NOT_STOPPED, RATES, steps_to_stop
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, whole_report
 
 CLAIM = toy_polynomial.EXPERIMENT

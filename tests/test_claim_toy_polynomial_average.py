@@ -5,7 +5,7 @@ import pytest
 
 from experiments.claims import toy_polynomial_average
 from experiments.claims.toy_polynomial_average import PROBLEMS
-from experiments.polynomials import NOT_STOPPED, RATES
+from experiments.study.polynomials import NOT_STOPPED, RATES
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, whole_report
 
 CLAIM = toy_polynomial_average.EXPERIMENT

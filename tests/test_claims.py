@@ -7,8 +7,10 @@ import pytest
 
 from configs import flags
 from data.assumed import make_or_assume
-from experiments import claims, commands, queue, report, results
-from experiments.experiment import SCALES
+from experiments import claims, commands
+from experiments.execution import queue, results
+from experiments.study import report
+from experiments.study.experiment import SCALES
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, anything, complete, rows_of
 from training.setup import make_setup
 

@@ -27,9 +27,10 @@ from benchmarks import gpu
 from configs import flags as config_flags
 from configs import schema
 from data.assumed import make_or_assume
-from experiments import claims, plot, queue, results, saved_rows
+from experiments import claims, plot
 from experiments.__main__ import main as experiments_main
 from experiments.__main__ import parser as experiments_parser
+from experiments.execution import queue, results, saved_rows
 from tests import saved
 from training.setup import make_setup
 

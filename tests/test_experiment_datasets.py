@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments import datasets
-from experiments.experiment import Run
+from experiments.study import datasets
+from experiments.study.experiment import Run
 
 
 @pytest.mark.parametrize("scale", ["laptop", "gpu", "paper"])

@@ -19,9 +19,11 @@ import pytest
 
 import runs as run_folders
 from experiments import __main__ as command_line
-from experiments import commands, queue, report, results, slurm
-from experiments import rows as ask
-from experiments.experiment import Basis, Experiment, Finding, Quoted, Run, Sample, Table, Verdict
+from experiments import commands
+from experiments.execution import queue, results, slurm
+from experiments.study import report
+from experiments.study import rows as ask
+from experiments.study.experiment import Basis, Experiment, Finding, Quoted, Run, Sample, Table, Verdict
 from launch import children
 from runs import lock
 from tests.claim_rows import ORIGIN
@@ -140,7 +142,7 @@ DRIVER = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from experiments import queue
+from experiments.execution import queue
 from tests.test_experiments import command, made_up
 try:
     queue.execute(made_up(3), root=Path(sys.argv[1]), command=command(seconds=float(sys.argv[2])))

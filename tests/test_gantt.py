@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import reducers
-from experiments import gantt, plot, timelines
-from experiments.timelines import Span, synchronous
+from experiments import plot
+from experiments.plots import gantt, timelines
+from experiments.plots.timelines import Span, synchronous
 from reducers import arrivals
 from reducers.arrivals import first_arrivals
 

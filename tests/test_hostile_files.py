@@ -17,7 +17,7 @@ import pytest
 
 import runs
 import train
-from experiments import results, saved_runs
+from experiments.execution import results, saved_runs
 from reducers.arrivals.traces import read_trace
 from runs import identity
 from runs.checkpoints import Checkpoints

@@ -7,8 +7,8 @@ import pytest
 
 import runs as run_folders
 from experiments import __main__ as command_line
-from experiments import listing, queue, saved_runs
-from experiments.experiment import Run
+from experiments.execution import listing, queue, saved_runs
+from experiments.study.experiment import Run
 from runs import progress
 from tests import saved
 

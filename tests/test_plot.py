@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import drawing, plot, saved_runs
+from experiments import plot
+from experiments.execution import saved_runs
+from experiments.plots import drawing
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -136,7 +138,9 @@ def test_matplotlib_is_imported_late_and_pyplot_never(tmp_path):
     run = write(tmp_path / "a", made_up())
     code = f"""
 import sys
-from experiments import drawing, plot, saved_runs
+from experiments import plot
+from experiments.plots import drawing
+from experiments.execution import saved_runs
 assert "matplotlib" not in sys.modules
 assert plot.main([{run!r}, "--out={tmp_path / "a.png"}"]) == 0
 assert "matplotlib.pyplot" not in sys.modules

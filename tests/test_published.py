@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from experiments import claims, publications, report, reruns, results, saved_rows
+from experiments import claims
+from experiments.execution import reruns, results, saved_rows
+from experiments.study import publications, report
 
 PUBLISHED = [name for name in claims.CLAIMS if results.published(name)]
 MIN_SEEDS = 3

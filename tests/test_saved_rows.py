@@ -12,9 +12,10 @@ import sys
 import pytest
 
 from experiments import __main__ as command_line
-from experiments import claims, queue, results, saved_rows, verify
-from experiments.experiment import Experiment, Finding, Run, Sample, Verdict
-from experiments.tuning import Tuned
+from experiments import claims
+from experiments.execution import queue, results, saved_rows, verify
+from experiments.study.experiment import Experiment, Finding, Run, Sample, Verdict
+from experiments.study.tuning import Tuned
 from tests import saved
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

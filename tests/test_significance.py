@@ -6,8 +6,8 @@ import random
 import pytest
 from scipy import stats
 
-from experiments import significance
-from experiments.significance import Contrast, equivalent, holm, paired, runs_needed, trend, welch, welch_against
+from experiments.study import significance
+from experiments.study.significance import Contrast, equivalent, holm, paired, runs_needed, trend, welch, welch_against
 
 # Student's sleep data (Biometrika 6, 1908): extra hours of ten patients with two drugs. R's t.test gives, unpaired
 # (Welch), t = -1.8608, df = 17.776, p = 0.07939, interval [-3.3654832, 0.2054832]; paired, t = -4.0621, p = 0.002833,

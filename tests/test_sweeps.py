@@ -8,11 +8,15 @@ import sys
 import pytest
 
 from experiments import __main__ as command_line
-from experiments import queue, results, sweep, sweep_edge, sweep_figure, sweep_table
-from experiments.experiment import Run
-from experiments.goal import Goal
-from experiments.sweep import Sweep
-from experiments.sweep_results import SweepResults
+from experiments.execution import queue, results
+from experiments.study.experiment import Run
+from experiments.sweeps import edge as sweep_edge
+from experiments.sweeps import figure as sweep_figure
+from experiments.sweeps import sweep
+from experiments.sweeps import table as sweep_table
+from experiments.sweeps.goal import Goal
+from experiments.sweeps.results import SweepResults
+from experiments.sweeps.sweep import Sweep
 from tests import saved
 
 DIGITS = "configs/digits.py"

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from experiments import report
-from experiments.experiment import Experiment, Finding, Run, Sample, Verdict
-from experiments.tuning import Score, Tuned
+from experiments.study import report
+from experiments.study.experiment import Experiment, Finding, Run, Sample, Verdict
+from experiments.study.tuning import Score, Tuned
 from tests.claim_rows import UNTESTED, complete, reaching, without
 
 TUNED = Tuned(

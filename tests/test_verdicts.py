@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments import claims, results
+from experiments import claims
+from experiments.execution import results
 
 ALPHA = 0.05
 HELD, FAILED, BUILT = "supported at this scale", "not supported at this scale", "by construction"

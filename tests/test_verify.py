@@ -10,8 +10,10 @@ import shutil
 import pytest
 
 from experiments import __main__ as command_line
-from experiments import claims, commands, forecast, report, reruns, results
-from experiments.experiment import Run
+from experiments import claims, commands
+from experiments.execution import forecast, reruns, results
+from experiments.study import report
+from experiments.study.experiment import Run
 from runs import environment
 from tests.claim_rows import ORIGIN
 
@@ -241,7 +243,7 @@ def test_rows_are_listed_by_the_names_that_rerun_takes(published, tmp_path, caps
     listed = capsys.readouterr().out.split()[-1]
     assert listed == f"{NAME}/{of_run['run']}"
     assert command_line.main(["rerun", listed, "--dry_run", f"--out={tmp_path / 'out'}"]) == 0
-    assert "-m experiments.measure" in capsys.readouterr().out and not (tmp_path / "out").exists()
+    assert "-m experiments.study.measure" in capsys.readouterr().out and not (tmp_path / "out").exists()
     assert command_line.main(["rerun", listed[:-1] + "7", f"--out={tmp_path / 'out'}"]) == 2
     said = capsys.readouterr().err
     assert f"did you mean {of_run['run']!r}?" in said and said.count("\n") == 1

@@ -18,8 +18,10 @@ import runs
 import train
 from configs import config_file, flags, own_code
 from experiments import __main__ as experiments
-from experiments import queue, results, sweep, timelines
-from experiments.experiment import Run
+from experiments.execution import queue, results
+from experiments.plots import timelines
+from experiments.study.experiment import Run
+from experiments.sweeps import sweep
 from models import MODELS
 from runs.errors import ConfigError
 from tests.stepper import after_each_call, checkpoint_of

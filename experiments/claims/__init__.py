@@ -2,16 +2,16 @@
 
 A module in this package defines ``EXPERIMENT`` and is an experiment by its own name; no other file lists it.
 
-Claims declare what they share: `experiments.tuning.Tuned` (points, the grid of each, the pick on the validation split,
-the seeds that are reported), `experiments.comparison.Comparison` (methods that race to a target accuracy) or
-`experiments.experiment.repeated` (measurements over seeds). A claim adds its sentence, the overrides of its runs, its
-rule, and the findings and figure that are special to it.
+Claims declare what they share: `experiments.study.tuning.Tuned` (points, the grid of each, the pick on the validation
+split, the seeds that are reported), `experiments.study.comparison.Comparison` (methods that race to a target accuracy)
+or `experiments.study.experiment.repeated` (measurements over seeds). A claim adds its sentence, the overrides of its
+runs, its rule, and the findings and figure that are special to it.
 """
 
 import importlib
 import pkgutil
 
-from experiments.experiment import Experiment
+from experiments.study.experiment import Experiment
 
 CLAIMS: tuple[str, ...] = tuple(sorted(found.name for found in pkgutil.iter_modules(__path__)))
 

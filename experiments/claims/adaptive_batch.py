@@ -5,10 +5,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments import datasets, drawing, paper_table, tuning
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import (
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import datasets, paper_table, tuning
+from experiments.study import rows as ask
+from experiments.study.experiment import (
     Experiment,
     Finding,
     Quoted,
@@ -22,9 +23,9 @@ from experiments.experiment import (
     holds,
     scale_of,
 )
-from experiments.paper_table import Cell
-from experiments.significance import Contrast, Side, holm, welch
-from experiments.tuning import Score, Tuned
+from experiments.study.paper_table import Cell
+from experiments.study.significance import Contrast, Side, holm, welch
+from experiments.study.tuning import Score, Tuned
 
 SGD, STEP, BATCH, BOTH = "SGD", "adaptive step", "adaptive batch", "both"
 THETA = 0.5

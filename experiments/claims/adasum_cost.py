@@ -12,12 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import runs as run_folders
-from experiments import datasets, drawing, paper_table, significance
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import Basis, Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
-from experiments.hosts import NUM_HOSTS, TwoHosts
-from experiments.paper_table import Cell
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import datasets, paper_table, significance
+from experiments.study import rows as ask
+from experiments.study.experiment import (
+    Basis,
+    Experiment,
+    Finding,
+    Quoted,
+    Row,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+)
+from experiments.study.hosts import NUM_HOSTS, TwoHosts
+from experiments.study.paper_table import Cell
 from launch.children import POLL_SECONDS, ROOT, Children, last_line
 
 REDUCERS = {"sum": "sum", "adasum": "Adasum"}

@@ -3,11 +3,11 @@
 import statistics
 from typing import Any
 
-from experiments import paper_table
-from experiments.comparison import Comparison
-from experiments.experiment import Quoted, Rows, Scale, Table, Verdict, holds
-from experiments.paper_table import Cell
-from experiments.significance import equivalent, holm, welch
+from experiments.study import paper_table
+from experiments.study.comparison import Comparison
+from experiments.study.experiment import Quoted, Rows, Scale, Table, Verdict, holds
+from experiments.study.paper_table import Cell
+from experiments.study.significance import equivalent, holm, welch
 
 WORKERS, GROUP = 24, 3  # eight groups
 MARGIN = 0.5  # percentage points of accuracy, the least difference that matters

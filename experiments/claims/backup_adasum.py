@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from experiments import datasets
-from experiments.comparison import Comparison
-from experiments.experiment import Scale
+from experiments.study import datasets
+from experiments.study.comparison import Comparison
+from experiments.study.experiment import Scale
 
 MACHINES = 32
 BACKUP = {"reducer.name": "backup_workers", "reducer.num_required": 30}

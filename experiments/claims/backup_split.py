@@ -7,13 +7,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments import datasets, drawing, experiment, paper_table, planner
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict, holds
-from experiments.paper_table import Cell
-from experiments.significance import ALPHA, holm, paired
-from experiments.tuning import NAMED_STAGES, Score, Tuned
+from experiments import planner
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import datasets, experiment, paper_table
+from experiments.study import rows as ask
+from experiments.study.experiment import (
+    Experiment,
+    Finding,
+    Quoted,
+    Row,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+    holds,
+)
+from experiments.study.paper_table import Cell
+from experiments.study.significance import ALPHA, holm, paired
+from experiments.study.tuning import NAMED_STAGES, Score, Tuned
 
 MACHINES = 100
 SIZES = {"smoke": (50, 96, 100), "laptop": (50, 60, 70, 80, 82, 84, 86, 88, 90, 92, 94, 96, 98, 100)}

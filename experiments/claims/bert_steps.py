@@ -5,13 +5,26 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from experiments import drawing, paper_table
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict, scale_of
-from experiments.paper_table import Cell
-from experiments.significance import Contrast, holm, welch, welch_against
-from experiments.tuning import Point, Score, Tuned
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import paper_table
+from experiments.study import rows as ask
+from experiments.study.experiment import (
+    Experiment,
+    Finding,
+    Quoted,
+    Row,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+    scale_of,
+)
+from experiments.study.paper_table import Cell
+from experiments.study.significance import Contrast, holm, welch, welch_against
+from experiments.study.tuning import Point, Score, Tuned
 
 NAMES = {"lamb": "LAMB", "adam": "Adam"}
 LABELS = {"mean": "alone", "adasum": "with Adasum", "deltas": "with the mean of deltas"}

@@ -3,12 +3,13 @@
 import statistics
 from typing import Any
 
-from experiments import drawing, paper_table
-from experiments.comparison import Comparison
-from experiments.drawing import Figure
-from experiments.experiment import Quoted, Rows, Scale, Table, Verdict, holds
-from experiments.paper_table import Cell
-from experiments.significance import holm, welch_against
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import paper_table
+from experiments.study.comparison import Comparison
+from experiments.study.experiment import Quoted, Rows, Scale, Table, Verdict, holds
+from experiments.study.paper_table import Cell
+from experiments.study.significance import holm, welch_against
 
 WORKERS, CORRUPT = 9, [2, 5]
 BROKEN = 10.0  # percentage points below the clean mean: more than that is a failure

@@ -7,11 +7,12 @@ import numpy as np
 import optax
 from jax import numpy as jnp
 
-from experiments import drawing, paper_table
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
-from experiments.paper_table import Cell
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import paper_table
+from experiments.study import rows as ask
+from experiments.study.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, repeated
+from experiments.study.paper_table import Cell
 from reducers.adasum import pair
 
 COSINE = 2 * np.sqrt(2) / 3  # Kantorovich's bound for eigenvalues in [1, 2]; an angle of 0.1082 pi

@@ -5,10 +5,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments import datasets, drawing, paper_table
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import (
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import datasets, paper_table
+from experiments.study import rows as ask
+from experiments.study.experiment import (
     Experiment,
     Finding,
     Quoted,
@@ -22,9 +23,9 @@ from experiments.experiment import (
     evaluations_of,
     holds,
 )
-from experiments.paper_table import Cell
-from experiments.significance import Contrast, Side, holm, welch_against
-from experiments.tuning import Tuned
+from experiments.study.paper_table import Cell
+from experiments.study.significance import Contrast, Side, holm, welch_against
+from experiments.study.tuning import Tuned
 
 WORKERS, BATCH = 8, 16
 EVERY = 4  # H, steps from one launch to the next

@@ -5,10 +5,11 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from experiments import drawing, paper_table, tuning
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import (
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import paper_table, tuning
+from experiments.study import rows as ask
+from experiments.study.experiment import (
     Experiment,
     Finding,
     Quoted,
@@ -21,9 +22,9 @@ from experiments.experiment import (
     evaluations_of,
     holds,
 )
-from experiments.paper_table import Cell
-from experiments.significance import Contrast, Side, holm, welch_against
-from experiments.tuning import ONE_SEED, Score, Tuned
+from experiments.study.paper_table import Cell
+from experiments.study.significance import Contrast, Side, holm, welch_against
+from experiments.study.tuning import ONE_SEED, Score, Tuned
 
 WORKERS = (8, 1)
 SYNC = 0  # steps between communications that stand for AdamW on the mean gradient

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments import drawing, encoded_runs, paper_table
-from experiments.drawing import Figure
-from experiments.encoded_runs import FULL, WORKERS, EncodedRuns
-from experiments.experiment import Finding, Quoted, Rows, Table, Verdict, holds
-from experiments.paper_table import Cell
-from experiments.significance import Contrast, holm, welch, welch_against
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import encoded_runs, paper_table
+from experiments.study.encoded_runs import FULL, WORKERS, EncodedRuns
+from experiments.study.experiment import Finding, Quoted, Rows, Table, Verdict, holds
+from experiments.study.paper_table import Cell
+from experiments.study.significance import Contrast, holm, welch, welch_against
 
 WIDTHS, STARTS = (2, 3, 4, 6, 8), (3, 4, 6)
 MARGIN = 0.5  # percentage points: a gain that matters

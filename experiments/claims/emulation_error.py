@@ -5,13 +5,26 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from experiments import datasets, drawing, emulation, paper_table, significance
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.emulation import METHODS, RATE, STEP_SIZES
-from experiments.experiment import Basis, Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
-from experiments.paper_table import Cell
-from experiments.significance import Contrast
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import datasets, emulation, paper_table, significance
+from experiments.study import rows as ask
+from experiments.study.emulation import METHODS, RATE, STEP_SIZES
+from experiments.study.experiment import (
+    Basis,
+    Experiment,
+    Finding,
+    Quoted,
+    Row,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+)
+from experiments.study.paper_table import Cell
+from experiments.study.significance import Contrast
 
 SETTINGS = {"lenet5": "LeNet-5", "softmax": "softmax regression", "toy": "toy logistic regression"}
 LABELS = {"sum": "sum", "mean": "mean", "adasum": "Adasum", "second_order": "second order, exact Hessian"}

@@ -3,13 +3,14 @@
 import statistics
 from typing import Any
 
-from experiments import drawing, encoded_runs, paper_table
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.encoded_runs import FULL, WORKERS, EncodedRuns
-from experiments.experiment import Finding, Quoted, Rows, Table, Verdict, holds
-from experiments.paper_table import Cell
-from experiments.significance import Contrast, Side, holm, welch_against
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import encoded_runs, paper_table
+from experiments.study import rows as ask
+from experiments.study.encoded_runs import FULL, WORKERS, EncodedRuns
+from experiments.study.experiment import Finding, Quoted, Rows, Table, Verdict, holds
+from experiments.study.paper_table import Cell
+from experiments.study.significance import Contrast, Side, holm, welch_against
 
 MARGIN = 0.5  # percentage points: the least difference that matters
 WITHOUT, WITH = "", " with feedback"

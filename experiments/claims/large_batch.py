@@ -5,13 +5,26 @@ import statistics
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from experiments import drawing, paper_table, tuning
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict, scale_of
-from experiments.paper_table import Cell
-from experiments.significance import holm, welch
-from experiments.tuning import Score, Tuned
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import paper_table, tuning
+from experiments.study import rows as ask
+from experiments.study.experiment import (
+    Experiment,
+    Finding,
+    Quoted,
+    Row,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+    scale_of,
+)
+from experiments.study.paper_table import Cell
+from experiments.study.significance import holm, welch
+from experiments.study.tuning import Score, Tuned
 
 SPECS = {
     "sum": "configs/imagenet_resnet50_sum.py",

@@ -5,11 +5,12 @@ import statistics
 from collections.abc import Mapping
 from fractions import Fraction
 
-from experiments import datasets, drawing, paper_table, tuning
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.emulation import RATE
-from experiments.experiment import (
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import datasets, paper_table, tuning
+from experiments.study import rows as ask
+from experiments.study.emulation import RATE
+from experiments.study.experiment import (
     Basis,
     Experiment,
     Finding,
@@ -23,9 +24,9 @@ from experiments.experiment import (
     Verdict,
     scale_of,
 )
-from experiments.paper_table import Cell
-from experiments.significance import holm, welch, welch_against
-from experiments.tuning import Tuned
+from experiments.study.paper_table import Cell
+from experiments.study.significance import holm, welch, welch_against
+from experiments.study.tuning import Tuned
 
 REDUCERS = ("sum", "adasum")
 WORKERS: Mapping[Scale, tuple[int, ...]] = {"smoke": (2, 4), "laptop": (4, 8, 16, 32), "gpu": (4, 8, 16, 32)}

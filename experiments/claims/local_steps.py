@@ -5,10 +5,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments import datasets, drawing, paper_table, significance
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import (
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import datasets, paper_table, significance
+from experiments.study import rows as ask
+from experiments.study.experiment import (
     Basis,
     Experiment,
     Finding,
@@ -22,8 +23,8 @@ from experiments.experiment import (
     Verdict,
     evaluations_of,
 )
-from experiments.paper_table import Cell
-from experiments.tuning import ONE_SEED, Score, Tuned
+from experiments.study.paper_table import Cell
+from experiments.study.tuning import ONE_SEED, Score, Tuned
 
 COUNTS = (1, 16)
 SLOW = 1.0  # time of a communication over that of a local step

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
-from experiments import datasets, drawing, paper_table, tuning
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.emulation import RATE
-from experiments.experiment import (
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import datasets, paper_table, tuning
+from experiments.study import rows as ask
+from experiments.study.emulation import RATE
+from experiments.study.experiment import (
     Basis,
     Experiment,
     Finding,
@@ -21,9 +22,9 @@ from experiments.experiment import (
     holds,
     scale_of,
 )
-from experiments.paper_table import Cell
-from experiments.significance import Contrast, holm, welch
-from experiments.tuning import Tuned
+from experiments.study.paper_table import Cell
+from experiments.study.significance import Contrast, holm, welch
+from experiments.study.tuning import Tuned
 
 ADASUM, MEAN = "adasum", "mean"
 LABELS = {ADASUM: "Adasum", MEAN: "averaging"}

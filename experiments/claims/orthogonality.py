@@ -5,12 +5,25 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments import datasets, drawing, paper_table, significance, tuning
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import Basis, Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
-from experiments.paper_table import Cell
-from experiments.significance import Contrast
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import datasets, paper_table, significance, tuning
+from experiments.study import rows as ask
+from experiments.study.experiment import (
+    Basis,
+    Experiment,
+    Finding,
+    Quoted,
+    Row,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+)
+from experiments.study.paper_table import Cell
+from experiments.study.significance import Contrast
 
 
 class Setting(NamedTuple):

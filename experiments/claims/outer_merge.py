@@ -5,10 +5,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments import datasets, drawing, tuning
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import (
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import datasets, tuning
+from experiments.study import rows as ask
+from experiments.study.experiment import (
     Experiment,
     Finding,
     Row,
@@ -21,8 +22,8 @@ from experiments.experiment import (
     evaluations_of,
     holds,
 )
-from experiments.significance import Contrast, equivalent, holm
-from experiments.tuning import ONE_SEED, Score, Tuned
+from experiments.study.significance import Contrast, equivalent, holm
+from experiments.study.tuning import ONE_SEED, Score, Tuned
 
 EVERY = 10  # H
 ALL, QUORUM = "all", "quorum"

@@ -9,11 +9,24 @@ import numpy as np
 
 from configs import flags
 from data.assumed import make_or_assume
-from experiments import drawing, paper_table
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import Basis, Experiment, Finding, Quoted, Rows, Run, Sample, Scale, Table, Verdict, holds
-from experiments.paper_table import Cell
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import paper_table
+from experiments.study import rows as ask
+from experiments.study.experiment import (
+    Basis,
+    Experiment,
+    Finding,
+    Quoted,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+    holds,
+)
+from experiments.study.paper_table import Cell
 from parallel import Layout
 from training import dry_run
 from training.device_memory import residual_bytes

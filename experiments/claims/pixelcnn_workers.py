@@ -4,10 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from experiments import drawing, paper_table, tuning
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import (
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import paper_table, tuning
+from experiments.study import rows as ask
+from experiments.study.experiment import (
     Experiment,
     Finding,
     Quoted,
@@ -21,9 +22,9 @@ from experiments.experiment import (
     holds,
     scale_of,
 )
-from experiments.paper_table import Cell
-from experiments.significance import ALPHA, holm, welch
-from experiments.tuning import Score, Tuned
+from experiments.study.paper_table import Cell
+from experiments.study.significance import ALPHA, holm, welch
+from experiments.study.tuning import Score, Tuned
 
 Case = tuple[str, int]  # mode and number of workers
 MODES = ("synchronous", "asynchronous")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments import datasets
-from experiments.comparison import Comparison
-from experiments.experiment import Scale
+from experiments.study import datasets
+from experiments.study.comparison import Comparison
+from experiments.study.experiment import Scale
 
 WORKERS, REQUIRED = 8, 6
 EPOCHS: dict[Scale, float] = {"smoke": 4, "laptop": 0.4}  # of examples that were used, so the same for all methods

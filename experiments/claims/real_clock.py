@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 import runs as run_folders
-from experiments import drawing, paper_table
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
-from experiments.paper_table import Cell
 from experiments.planner import power_law
-from experiments.significance import ALPHA, Contrast, equivalent_to, holm
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import paper_table
+from experiments.study import rows as ask
+from experiments.study.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table, Verdict
+from experiments.study.paper_table import Cell
+from experiments.study.significance import ALPHA, Contrast, equivalent_to, holm
 from launch.children import ROOT, last_line
 from reducers import arrivals
 

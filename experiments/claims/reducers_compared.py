@@ -2,9 +2,9 @@
 
 import statistics
 
-from experiments.comparison import Comparison
-from experiments.experiment import Rows, Sample, Scale, Verdict
-from experiments.significance import holm, runs_needed, welch, welch_against
+from experiments.study.comparison import Comparison
+from experiments.study.experiment import Rows, Sample, Scale, Verdict
+from experiments.study.significance import holm, runs_needed, welch, welch_against
 
 NAMES = ("mean", "sum", "adasum", "adacons", "coordinate_median", "trimmed_mean", "sign_majority")
 MARGIN = 0.25  # percentage points: the least difference that matters

@@ -6,11 +6,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import drawing, paper_table
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, Verdict, holds, repeated
-from experiments.paper_table import Cell
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import paper_table
+from experiments.study import rows as ask
+from experiments.study.experiment import (
+    Experiment,
+    Finding,
+    Quoted,
+    Rows,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+    holds,
+    repeated,
+)
+from experiments.study.paper_table import Cell
 from reducers import arrivals
 
 MODEL = "paper_cluster"

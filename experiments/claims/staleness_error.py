@@ -4,10 +4,11 @@ import statistics
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from experiments import datasets, drawing, paper_table
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import (
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import datasets, paper_table
+from experiments.study import rows as ask
+from experiments.study.experiment import (
     Experiment,
     Finding,
     Quoted,
@@ -20,8 +21,8 @@ from experiments.experiment import (
     evaluations_of,
     holds,
 )
-from experiments.paper_table import Cell
-from experiments.significance import ALPHA, Contrast, holm, trend, welch
+from experiments.study.paper_table import Cell
+from experiments.study.significance import ALPHA, Contrast, holm, trend, welch
 
 Case = tuple[int, str]  # staleness, and how it starts
 RAMP, ABRUPT = "ramp-up", "abrupt"

@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from experiments import datasets, drawing, paper_table, tuning
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import (
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import datasets, paper_table, tuning
+from experiments.study import rows as ask
+from experiments.study.experiment import (
     Experiment,
     Finding,
     Quoted,
@@ -20,9 +21,9 @@ from experiments.experiment import (
     evaluations_of,
     holds,
 )
-from experiments.paper_table import Cell
-from experiments.significance import ALPHA, holm, welch
-from experiments.tuning import Tuned
+from experiments.study.paper_table import Cell
+from experiments.study.significance import ALPHA, holm, welch
+from experiments.study.tuning import Tuned
 
 MODES = ("synchronous", "asynchronous")
 SPECS = {"synchronous": "configs/mnist_backup_53.py", "asynchronous": "configs/mnist_async_53.py"}

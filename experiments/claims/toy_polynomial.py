@@ -7,12 +7,13 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from experiments import drawing, paper_table
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import Basis, Experiment, Finding, Quoted, Row, Rows, Sample, Table, Verdict, repeated
-from experiments.paper_table import Cell
-from experiments.polynomials import (
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import paper_table
+from experiments.study import rows as ask
+from experiments.study.experiment import Basis, Experiment, Finding, Quoted, Row, Rows, Sample, Table, Verdict, repeated
+from experiments.study.paper_table import Cell
+from experiments.study.polynomials import (
     LABELS,
     NOT_STOPPED,
     RATES,

@@ -7,12 +7,12 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from experiments import drawing
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import Experiment, Finding, Quoted, Row, Rows, Sample, Scale, Table, Verdict, repeated
-from experiments.polynomials import LABELS, NOT_STOPPED, NUM_STEPS, RATES, REDUCERS, percent_fewer, steps_to_stop
-from experiments.significance import holm, paired
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import rows as ask
+from experiments.study.experiment import Experiment, Finding, Quoted, Row, Rows, Sample, Scale, Table, Verdict, repeated
+from experiments.study.polynomials import LABELS, NOT_STOPPED, NUM_STEPS, RATES, REDUCERS, percent_fewer, steps_to_stop
+from experiments.study.significance import holm, paired
 
 PROBLEMS = [("square", 1), ("square", 2), ("cubic", 1), ("cubic", 2)]
 DRAWS: dict[Scale, int] = {"smoke": 20, "laptop": 1000}

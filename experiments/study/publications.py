@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments import reruns, results
-from experiments.experiment import Experiment, Rows
+from experiments.execution import reruns, results
+from experiments.study.experiment import Experiment, Rows
 
 FILE = "log.jsonl"
 

@@ -6,12 +6,23 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from experiments import drawing
-from experiments import rows as ask
-from experiments.drawing import Figure
-from experiments.experiment import Experiment, Finding, Row, Rows, Run, Sample, Scale, Table, Verdict, evaluations_of
-from experiments.significance import holm, paired
-from experiments.tuning import ACCURACY, NAMED_STAGES, Score, Tuned, listed
+from experiments.plots import drawing
+from experiments.plots.drawing import Figure
+from experiments.study import rows as ask
+from experiments.study.experiment import (
+    Experiment,
+    Finding,
+    Row,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Table,
+    Verdict,
+    evaluations_of,
+)
+from experiments.study.significance import holm, paired
+from experiments.study.tuning import ACCURACY, NAMED_STAGES, Score, Tuned, listed
 
 PARTS = ("selection", "runs", "reduce", "findings", "table", "draw", "tuned")  # of an experiment
 Along = Literal["epoch", "simulated_seconds", "wall_seconds"]

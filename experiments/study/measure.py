@@ -13,8 +13,9 @@ if __name__ == "__main__":  # the imports below take seconds
 import jax
 
 import runs as run_folders
-from experiments import claims, results
-from experiments.experiment import Experiment, Run
+from experiments import claims
+from experiments.execution import results
+from experiments.study.experiment import Experiment, Run
 from launch.output import say
 
 
@@ -39,13 +40,13 @@ def measure(experiment: Experiment, run: Run, folder: Path) -> None:
 
 def command(name: str, run: Run, folder: Path) -> list[str]:
     """Returns the command line of a measurement."""
-    return [sys.executable, "-m", "experiments.measure", name, json.dumps(dict(run.labels)), str(folder)]
+    return [sys.executable, "-m", "experiments.study.measure", name, json.dumps(dict(run.labels)), str(folder)]
 
 
 def main(argv: list[str]) -> int:
     """Runs one measurement for the queue; returns the exit code."""
     if len(argv) != 3:
-        print("usage: python -m experiments.measure NAME LABELS FOLDER (called by `python -m experiments run`)")
+        print("usage: python -m experiments.study.measure NAME LABELS FOLDER (called by `python -m experiments run`)")
         return 2
     name, labels, folder = argv
     try:

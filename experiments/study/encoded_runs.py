@@ -5,10 +5,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments import datasets, tuning
-from experiments import rows as ask
-from experiments.experiment import Experiment, Row, Rows, Run, Sample, Scale, evaluations_of, scale_of
-from experiments.tuning import Tuned, listed
+from experiments.study import datasets, tuning
+from experiments.study import rows as ask
+from experiments.study.experiment import Experiment, Row, Rows, Run, Sample, Scale, evaluations_of, scale_of
+from experiments.study.tuning import Tuned, listed
 
 FULL = "full"
 WORKERS = 8

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 import runs as run_folders
-from experiments import results
-from experiments.experiment import Rows, Run
-from experiments.results import RULE
+from experiments.execution import results
+from experiments.execution.results import RULE
+from experiments.study.experiment import Rows, Run
 from launch import signals
 from launch.children import ROOT, Children, last_line, with_repository
 from launch.output import printable, say

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments import rows as ask
-from experiments.experiment import Row, Rows, Sample
-from experiments.goal import Goal
-from experiments.sweep import Point, Sweep
+from experiments.study import rows as ask
+from experiments.study.experiment import Row, Rows, Sample
+from experiments.sweeps.goal import Goal
+from experiments.sweeps.sweep import Point, Sweep
 
 CONFIDENCE = 0.95
 

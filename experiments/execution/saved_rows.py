@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments import results
-from experiments.experiment import Experiment, Row, Rows, Run, Scale
+from experiments.execution import results
+from experiments.study.experiment import Experiment, Row, Rows, Run, Scale
 
 
 def path_of(name: str, scale: Scale) -> Path:

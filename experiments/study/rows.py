@@ -3,7 +3,7 @@
 import math
 from typing import Any, Literal
 
-from experiments.experiment import Basis, Row, Rows, Sample
+from experiments.study.experiment import Basis, Row, Rows, Sample
 
 Mode = Literal["max", "min"]
 

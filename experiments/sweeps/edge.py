@@ -8,8 +8,8 @@ from typing import Any
 
 from configs import flags as config_flags
 from configs import schema
-from experiments.experiment import Run
-from experiments.sweep_results import SweepResults, differ
+from experiments.study.experiment import Run
+from experiments.sweeps.results import SweepResults, differ
 from reducers import registry
 
 HALVINGS = 6  # of a step beyond the edge that leaves what the key allows

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import runs as run_folders
-from experiments import results, saved_runs
+from experiments.execution import results, saved_runs
 from launch.output import printable
 from optim.factors import first_step_at
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments.experiment import Row, Rows, Run
+from experiments.study.experiment import Row, Rows, Run
 from runs import environment
 
 TOLERANCE = 1e-5

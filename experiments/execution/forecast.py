@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from experiments.experiment import Experiment, Row, Rows, Run, Scale
+from experiments.study.experiment import Experiment, Row, Rows, Run, Scale
 
 
 class Forecast(NamedTuple):

@@ -6,11 +6,11 @@ import itertools
 import math
 from typing import Any
 
-from experiments import sweep_edge
-from experiments.experiment import Sample, Table
-from experiments.report import markdown
-from experiments.sweep import SPLIT
-from experiments.sweep_results import CONFIDENCE, Entry, SweepResults, in_words, interval
+from experiments.study.experiment import Sample, Table
+from experiments.study.report import markdown
+from experiments.sweeps import edge as sweep_edge
+from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, in_words, interval
+from experiments.sweeps.sweep import SPLIT
 
 
 def text(results: SweepResults) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from experiments.experiment import Rows, Sample
-from experiments.rows import curve
+from experiments.study.experiment import Rows, Sample
+from experiments.study.rows import curve
 from launch.output import printable
 from runs import files
 

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import runs as run_folders
-from experiments import drawing, saved_runs, sweep_figure, sweep_table
-from experiments import results as run_results
-from experiments.sweep_results import SweepResults
+from experiments.execution import results as run_results
+from experiments.execution import saved_runs
+from experiments.plots import drawing
+from experiments.sweeps import figure as sweep_figure
+from experiments.sweeps import table as sweep_table
+from experiments.sweeps.results import SweepResults
 
 TABLE, CSV, FIGURE = "table.md", "table.csv", "figure.png"
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from configs import flags as config_flags
 from data.assumed import make_or_assume
-from experiments.experiment import Run
-from experiments.rows import Mode
+from experiments.study.experiment import Run
+from experiments.study.rows import Mode
 from models.tasks import Task
 from runs.errors import ConfigError, in_block
 from training.setup import make_task

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from data import corpora, sources
-from experiments.experiment import Run, Scale
+from experiments.study.experiment import Run, Scale
 
 IMAGES = "mnist"
 STAND_IN = "digits"  # comes with scikit-learn

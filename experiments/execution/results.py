@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import runs as run_folders
 from data import sources
-from experiments import reruns
-from experiments.experiment import SCALES, Reduce, Row, Rows, Run, Scale, evaluations
+from experiments.execution import reruns
+from experiments.study.experiment import SCALES, Reduce, Row, Rows, Run, Scale, evaluations
 from launch.output import printable
 
 State = Literal["finished", "held", "begun", "new"]
 RULE = "rule.json"  # in the folder of an experiment's run: the rule as stated when the run began
 MAX_NAME = 80  # bytes of a run's name in its folder's
-PUBLISHED = Path(__file__).parent / "published"
+PUBLISHED = Path(__file__).parents[1] / "published"
 
 
 def folder_of(run: Run, root: Path) -> Path:
@@ -179,7 +179,7 @@ def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tup
 
 
 def recorded_config(run: Run) -> dict[str, Any]:
-    """Returns what a row records of the config of its run, from which `experiments.reruns` makes the run again."""
+    """Returns what a row records of the config of its run, from which ``reruns`` makes the run again."""
     if not run.spec:
         return {"measure": dict(run.labels)}
     return {"spec": run.spec, "overrides": run.all_overrides}

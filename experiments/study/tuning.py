@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments import rows as ask
-from experiments.experiment import SCALES, Basis, Row, Rows, Run, Scale, Table, scale_of
+from experiments.study import rows as ask
+from experiments.study.experiment import SCALES, Basis, Row, Rows, Run, Scale, Table, scale_of
 
 Point = Mapping[str, Any]  # labels that a run shares with the others of its point: all but the value, split and seed
 MAX_EXTENSIONS = 8  # values that a grid grows by, at most

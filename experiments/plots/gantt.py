@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments import timelines
-from experiments.drawing import COLOURS, Figure, name, new_figure
-from experiments.saved_runs import SavedRun
-from experiments.timelines import Span
+from experiments.execution.saved_runs import SavedRun
+from experiments.plots import timelines
+from experiments.plots.drawing import COLOURS, Figure, name, new_figure
+from experiments.plots.timelines import Span
 
 # kind of a span -> its look
 BARS: dict[str, dict[str, Any]] = {

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.drawing import Figure, heat_map, legend_below, log_if_wide, look, name, new_figure
-from experiments.sweep_edge import is_number
-from experiments.sweep_results import Entry, SweepResults, in_words
+from experiments.plots.drawing import Figure, heat_map, legend_below, log_if_wide, look, name, new_figure
+from experiments.sweeps.edge import is_number
+from experiments.sweeps.results import Entry, SweepResults, in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

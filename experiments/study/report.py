@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from html import escape, unescape
 from pathlib import Path
 
-from experiments import publications
-from experiments.drawing import Figure, new_figure
-from experiments.experiment import Experiment, Finding, Rows, Table, Verdict, scale_of
-from experiments.publications import Publication
-from experiments.significance import Contrast
+from experiments.plots.drawing import Figure, new_figure
+from experiments.study import publications
+from experiments.study.experiment import Experiment, Finding, Rows, Table, Verdict, scale_of
+from experiments.study.publications import Publication
+from experiments.study.significance import Contrast
 from launch.output import printable
 
 

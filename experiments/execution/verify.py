@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import runs as run_folders
-from experiments import claims, commands, datasets, queue, reruns, results
-from experiments.experiment import Row, Run
+from experiments import claims, commands
+from experiments.execution import queue, reruns, results
+from experiments.study import datasets
+from experiments.study.experiment import Row, Run
 from launch.output import say
 
 DONE = "verified.txt"  # what was found; a folder without it was interrupted

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import runs as run_folders
 from configs import dependencies
 from configs import flags as config_flags
-from experiments.significance import Contrast, TooFewRuns
+from experiments.study.significance import Contrast, TooFewRuns
 from runs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def evaluations_of(*keys: str) -> Reduce:
 
 
 class Selection(Protocol):
-    """How values such as learning rates are picked: `experiments.tuning.Tuned`."""
+    """How values such as learning rates are picked: `experiments.study.tuning.Tuned`."""
 
     @property
     def key(self) -> str:

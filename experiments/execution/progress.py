@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments import results, saved_rows
-from experiments.experiment import Experiment, Row, Rows, Run, Scale
+from experiments.execution import results, saved_rows
+from experiments.study.experiment import Experiment, Row, Rows, Run, Scale
 
 
 class Stage(NamedTuple):

@@ -1,0 +1,1 @@
+"""The look of figures, and charts of workers over time."""

@@ -1,0 +1,1 @@
+"""What a claim is, the runs that test it, and how its rows are judged and reported."""

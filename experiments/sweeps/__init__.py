@@ -1,0 +1,1 @@
+"""Sweeps over any config: points, results, tables and figures."""
