@@ -55,11 +55,14 @@ def krum(
     2 f + 3 are not refused.
     """
     check_options(krum, num_byzantine=num_byzantine)
-
-    def rule(products, state):
-        return products.of_units(nearest(products, num_byzantine=num_byzantine, num_selected=1)), state
-
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
+    return multi_krum(
+        axis_name,
+        num_byzantine=num_byzantine,
+        num_selected=1,
+        granularity=granularity,
+        telemetry=telemetry,
+        sharded_over=sharded_over,
+    )
 
 
 def multi_krum(
