@@ -111,8 +111,7 @@ class _Numbers(dict[str, int]):
 
     def __missing__(self, run: str) -> int:
         if len(run) > MAX_WORD_LENGTH and run.isascii() and run.isalnum():
-            # One word, and [UNK] whatever its length: a short one of the same characters in its place saves the library
-            # kilobytes of work for each kilobyte.
+            # Any word beyond the limit is [UNK]. The library reads a short one of the same characters in its place.
             short = "".join(dict.fromkeys(run)).ljust(MAX_WORD_LENGTH + 1, run[0])
             if short != run:
                 return self[short]

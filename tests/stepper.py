@@ -3,6 +3,7 @@
 import functools
 import itertools
 import pathlib
+import signal
 
 import jax
 import numpy as np
@@ -147,6 +148,20 @@ def after_each_call(monkeypatch, act):
         return map_workers
 
     monkeypatch.setattr(train, "worker_mapping", hooked)
+
+
+class Crash(Exception):
+    """An error that no code of the project handles."""
+
+
+def crash():
+    """Ends a run as an unforeseen error does: nothing is saved."""
+    raise Crash
+
+
+def ask_to_stop():
+    """Ends a run as a scheduler does: it saves, and stops."""
+    signal.raise_signal(signal.SIGTERM)
 
 
 def checkpoint_of(workdir, setup, which="latest"):

@@ -16,7 +16,18 @@ import train
 from configs import flags
 from tests import kills
 from tests.softmax_digits import stepper_of
-from tests.stepper import Stepper, after_each_call, checkpoint_of, largest_difference, records, same_bits, setup_of
+from tests.stepper import (
+    Crash,
+    Stepper,
+    after_each_call,
+    ask_to_stop,
+    checkpoint_of,
+    crash,
+    largest_difference,
+    records,
+    same_bits,
+    setup_of,
+)
 from training import dry_run
 from training.checkpoints import params_of, restore_params
 from training.setup import make_setup
@@ -109,18 +120,6 @@ def test_a_dry_run_traces_the_step_and_counts_the_drift():
 
 
 # ---- resume ------------------------------------------------------------------------------------------------------
-
-
-class Crash(Exception):
-    """What no code of the project expects."""
-
-
-def crash():
-    raise Crash
-
-
-def ask_to_stop():
-    signal.raise_signal(signal.SIGTERM)
 
 
 # Steps 10 to 12 are within a delay, 13 and 14 within a round.

@@ -16,10 +16,13 @@ import train
 from configs import flags
 from runs.errors import ConfigError
 from tests.stepper import (
+    Crash,
     Normalised,
     Stepper,
     after_each_call,
+    ask_to_stop,
     checkpoint_of,
+    crash,
     largest_difference,
     records,
     same_bits,
@@ -139,18 +142,6 @@ def test_waves_equal_one_at_a_time_bit_for_bit(exponential, tmp_path):
     assert run(tmp_path, *single) == 0
     assert same_bits(final_state(tmp_path, *RULED), final_state(exponential, *RULED))
     assert records(tmp_path) == records(exponential)
-
-
-class Crash(Exception):
-    """What no code of the project expects."""
-
-
-def crash():
-    raise Crash
-
-
-def ask_to_stop():
-    signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(

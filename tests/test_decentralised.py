@@ -18,10 +18,13 @@ import models
 import train
 from configs import flags
 from tests.stepper import (
+    Crash,
     Normalised,
     Stepper,
     after_each_call,
+    ask_to_stop,
     checkpoint_of,
+    crash,
     largest_difference,
     records,
     same_bits,
@@ -376,18 +379,6 @@ def test_records(finished, capsys):
     assert evaluation["staleness_mean"] == found[-1]["staleness_mean"]
     assert run(finished, "--evaluate_only") == 0
     assert f"{evaluation['accuracy']:.2%}" in capsys.readouterr().out
-
-
-class Crash(Exception):
-    """What no code of the project expects."""
-
-
-def crash():
-    raise Crash
-
-
-def ask_to_stop():
-    signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(("after", "end"), [(22, crash), pytest.param(9, ask_to_stop, marks=pytest.mark.slow)])
