@@ -82,11 +82,12 @@ class Reduction:
 
         def step(params, state, updates):
             reduced, state = reducer.update(updates, state, params)
-            record = reducers.apart(state)
-            if record is None:
+            emitted = reducers.report(state).emitted
+            if emitted is None:
                 return optax.apply_updates(params, reduced), state
-            due = reducers.same_on_all(record.due, AXES)
-            return lax.cond(due, lambda: optax.apply_updates(params, reduced), lambda: params), state
+            return lax.cond(
+                reducers.same_on_all(emitted, AXES), lambda: optax.apply_updates(params, reduced), lambda: params
+            ), state
 
         lanes = jax.vmap(step, in_axes=(None, 0, 0), out_axes=(None, 0), axis_name=AXES[1])
         self._step = map_devices(lanes, layout=layout, donate_argnums=(0, 1))
@@ -99,8 +100,8 @@ class Reduction:
     @property
     def is_due(self) -> bool:
         """Whether progress was due in the last step."""
-        record = reducers.apart(self._state)
-        return record is None or bool(np.any(record.due))
+        emitted = reducers.report(self._state).emitted
+        return emitted is None or bool(np.any(emitted))
 
     def __call__(self) -> float:
         for _ in range(self._num_steps):

@@ -33,9 +33,9 @@ def check(setup: TrainSetup, *, workers_per_process: int = 1, devices_per_proces
     config, mode = setup.config, setup.async_mode
     if isinstance(mode, asynchronous.Decentralised):
         raise ConfigError("config.server.name='decentralised': must be synchronous or asynchronous for real workers")
-    if setup.reducer.hands_on != "always":
+    if setup.reducer.emits != "always":
         where = f"config.reducer.name={config.reducer.name!r}"
-        raise ConfigError(f"{where}: must hand on every update, for real workers, which keep nothing from step to step")
+        raise ConfigError(f"{where}: must emit every update, for real workers, which keep nothing from step to step")
     if config.num_workers % workers_per_process:
         allowed = f"must divide config.num_workers={config.num_workers}"
         raise ConfigError(f"workers_per_process={workers_per_process}: {allowed}")

@@ -103,7 +103,7 @@ def completion(setup: TrainSetup, layout: Layout) -> Callable[[TrainState, np.nd
         updates = jax.tree.map(jnp.zeros_like, state.params)
         needs = {"arrival_seconds": seconds} if setup.gives_seconds else {}
         _, reducer_state = setup.reducer.update(updates, state.reducer_state, state.params, **needs)
-        return step_time(reducers.metrics(reducer_state), seconds)["step_seconds"]
+        return step_time(reducers.report(reducer_state).metrics, seconds)["step_seconds"]
 
     lanes = jax.vmap(ends, in_axes=(STATE_AXES, 0), out_axes=None, axis_name=LANE_AXIS, axis_size=layout.lanes)
     compiled = parallel.map_devices(lanes, layout=layout)

@@ -29,7 +29,6 @@ from typing import Any
 import optax
 
 from reducers.adasum import adasum
-from reducers.apart import Apart, apart, own_params
 from reducers.arrived.backup_workers import backup_workers
 from reducers.arrived.deadline import deadline
 from reducers.arrived.dynamic_backup_workers import dynamic_backup_workers
@@ -52,44 +51,39 @@ from reducers.local.adaptive_batch import adaptive_batch
 from reducers.local.elastic_averaging import elastic_averaging
 from reducers.local.gossip import gossip
 from reducers.local.local_sgd import local_sgd
-from reducers.metrics import metrics
-from reducers.record import Waited, counts, waited
 from reducers.reducer import Combine, Reducer, ReducerRegistry, as_reducer, chain
+from reducers.report import Report, ReportError, own_params, report
 from reducers.sums.mean import mean
 from reducers.sums.sign_majority import sign_majority
 from reducers.sums.sum import sum  # noqa: A004 - the field's name for it
 from reducers.traffic import Traffic, traffic
 from reducers.wrappers.apply_if_finite import apply_if_finite
-from reducers.wrappers.communication import can_overflow, in_half_precision, overflowed
+from reducers.wrappers.communication import in_half_precision
 from reducers.wrappers.corrupt import corrupt
-from reducers.wrappers.stale import delay_flag, stale
+from reducers.wrappers.stale import stale
 
 __version__ = "0.2.0"
 
 __all__ = [
     "REDUCERS",
-    "Apart",
     "AxisName",
     "DynamicScale",
     "Reducer",
+    "Report",
+    "ReportError",
     "Traffic",
-    "Waited",
     "adacons",
     "adaptive_batch",
     "adasum",
     "agreement_scaled_mean",
     "all_finite",
-    "apart",
     "apply_if_finite",
     "as_reducer",
     "backup_workers",
-    "can_overflow",
     "chain",
     "coordinate_median",
     "corrupt",
-    "counts",
     "deadline",
-    "delay_flag",
     "dynamic_backup_workers",
     "elastic_averaging",
     "encoded",
@@ -101,15 +95,14 @@ __all__ = [
     "local_sgd",
     "make",
     "mean",
-    "metrics",
     "mgda",
     "multi_krum",
     "num_workers",
-    "overflowed",
     "own_params",
     "pcgrad",
     "quorum",
     "radial_directional",
+    "report",
     "same_on_all",
     "sign_majority",
     "stale",
@@ -117,7 +110,6 @@ __all__ = [
     "traffic",
     "trimmed_mean",
     "upgrad",
-    "waited",
 ]
 
 REDUCERS = ReducerRegistry(
@@ -190,3 +182,16 @@ def make(
     """
     block = {**options, "name": name}
     return as_reducer(REDUCERS.build(block, axis_name=axis_name, encode=encode, sharded_over=sharded_over))
+
+
+_RENAMED = {
+    **{"Apart": "Report", "Waited": "Report", "apart": "report(state)", "waited": "report(state)"},
+    **{"counts": "report(state).counted", "metrics": "report(state).metrics", "overflowed": "report(state).void"},
+    **{"can_overflow": "Reducer.may_overflow", "delay_flag": "Reducer.delays"},
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Raises AttributeError, and says what a name of before is called now."""
+    hint = f": is reducers.{_RENAMED[name]} now" if name in _RENAMED else ": no such attribute"
+    raise AttributeError(f"reducers.{name}{hint}")

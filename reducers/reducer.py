@@ -21,9 +21,9 @@ from reducers.state import carried, distinct
 Combine: TypeAlias = optax.GradientTransformation | None
 
 
-# Whether a reducer is for gradients or updates, and how often it hands on an update; see ``Reducer``.
+# Whether a reducer is for gradients or updates, and how often it emits an update; see ``Reducer``.
 Reduces = Literal["either", "gradients", "updates"]
-HandsOn = Literal["always", "sometimes", "never"]
+Emits = Literal["always", "sometimes", "never"]
 
 
 # What line searches, Polyak's step and others of optax ask for: a worker's own loss, and functions of it.
@@ -56,10 +56,14 @@ class Reducer(optax.GradientTransformationExtraArgs):
         encoded updates. Wrappers lose this fact: what is made of a mean is no mean.
       reduces: "gradients" or "updates" of the workers' own optimizers, where its place in the chain decides about its
         sense; "either" for all other reducers.
-      hands_on: "always", if each update hands on what it reduces; or "sometimes" or "never", if workers stand apart
-        from the shared parameters: the state then has a record ``reducers.Apart``, and nothing can wrap the reducer.
+      emits: "always", if each update emits what it reduces; or "sometimes" or "never", if its workers are local ones,
+        with parameters of their own: the report then says whether the update emitted anything, and nothing can wrap
+        the reducer.
+      may_overflow: whether an update that overflows becomes zero, which the report then says.
+      delays: whether updates emit what was reduced in an earlier one. ``update`` then takes ``overflowed``, a bool of
+        each worker, whether zeros stand in for its gradient; the report says of which update this makes all void.
       numbers: which leaves it takes: "floating", real numbers; "inexact", complex ones, too; "number", also integers;
-        or "any", unchecked. Unless it is "any", gradients of integers, of the dtype float0, are handed on as they are.
+        or "any", unchecked. Unless it is "any", gradients of integers, of the dtype float0, are passed on as they are.
       needs_whole_leaves: whether R depends on dot products, norms or scales of leaves, and the user has not said that
         they are whole: ``update`` then refuses leaves that may be cut over another manual axis of the mesh.
 
@@ -76,7 +80,9 @@ class Reducer(optax.GradientTransformationExtraArgs):
     awaits: Callable[[int, int], int] | None
     is_mean: bool
     reduces: Reduces
-    hands_on: HandsOn
+    emits: Emits
+    may_overflow: bool
+    delays: bool
     numbers: Numbers
     needs_whole_leaves: bool
 
@@ -93,11 +99,17 @@ class Reducer(optax.GradientTransformationExtraArgs):
         awaits: Callable[[int, int], int] | None = None,
         is_mean: bool = False,
         reduces: Reduces = "either",
-        hands_on: HandsOn = "always",
+        emits: Emits = "always",
+        may_overflow: bool = False,
+        delays: bool = False,
         numbers: Numbers = "any",
         needs_whole_leaves: bool = False,
+        **others: Any,
     ) -> "Reducer":
         """Returns a transformation with these facts as attributes."""
+        for name in others:
+            hint = "is called emits now" if name == "hands_on" else "is no fact of a reducer"
+            raise TypeError(f"Reducer: {name}: {hint}")
         axes = None if axis_name is None else axes_of(axis_name)
         if axes:
             init = _of_leaves(init, numbers)
@@ -113,7 +125,9 @@ class Reducer(optax.GradientTransformationExtraArgs):
         self.awaits = awaits
         self.is_mean = is_mean
         self.reduces = reduces
-        self.hands_on = hands_on
+        self.emits = emits
+        self.may_overflow = may_overflow
+        self.delays = delays
         self.numbers = numbers
         self.needs_whole_leaves = needs_whole_leaves
         return self
@@ -224,13 +238,11 @@ def as_inner(transformation: optax.GradientTransformation, *, key: str) -> Reduc
     """Returns a transformation as a reducer that another one can wrap.
 
     Raises:
-      ValueError: as ``as_reducer``, or if it does not hand on every update.
+      ValueError: as ``as_reducer``, or if it does not emit every update.
     """
     reducer = as_reducer(transformation, key=key)
-    if reducer.hands_on != "always":
-        raise ValueError(
-            f"{key}: must hand on every update; a reducer whose workers stand apart has to be the outermost"
-        )
+    if reducer.emits != "always":
+        raise ValueError(f"{key}: must emit every update; a reducer of local workers has to be the outermost")
     return reducer
 
 
@@ -258,7 +270,7 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
 
     The chain needs arrival times if one of its reducers does, and waits for as many workers as the one that waits for
     most; it takes a mask if all of its reducers do, and there is one; it is homogeneous if every transformation is
-    known to be; it counts as many workers as the reducer that counts fewest; it hands on as seldom as the reducer that
+    known to be; it counts as many workers as the reducer that counts fewest; it emits as seldom as the reducer that
     does so most seldom, reduces what the reducers do that say so, and takes the leaves that all of them take.
 
     Raises:
@@ -297,7 +309,9 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
         awaits=(lambda step, n: max(r.fewest_arrivals(step=step, num_workers=n) for r in late)) if late else None,
         needs_whole_leaves=any(r.needs_whole_leaves for r in found),
         reduces=reduces.pop() if reduces else "either",
-        hands_on=max((r.hands_on for r in found), key=typing.get_args(HandsOn).index, default="always"),
+        may_overflow=any(r.may_overflow for r in found),
+        delays=any(r.delays for r in found),
+        emits=max((r.emits for r in found), key=typing.get_args(Emits).index, default="always"),
         numbers=max((r.numbers for r in found), key=typing.get_args(Numbers).index, default="any"),
     )
 
@@ -338,7 +352,7 @@ class PlacedError(ValueError):
 
 @contextlib.contextmanager
 def _placed(where: str) -> Iterator[None]:
-    """Puts the path of a reducer's block before an error of its functions, which all reducers around it hand on.
+    """Puts the path of a reducer's block before an error of its functions, which all reducers around it pass on.
 
     A subclass of ValueError stays as it is: it may have its place.
     """

@@ -20,7 +20,7 @@ import numpy as np
 
 from parallel import processes
 from runs import files
-from runs.checkpoint_directory import FORMAT, CheckpointDirectory
+from runs.checkpoint_directory import FORMAT, LAST_READERS, CheckpointDirectory
 
 _NO_TIMEOUT_SECONDS = 10**9
 _LATE_SECONDS = 0.5  # in which the other writes of a failed save end
@@ -229,19 +229,25 @@ class Checkpoints:
         if step is None:
             return None
         manifest = self._directory.manifest(step)
-        if manifest.get("format", 1) < FORMAT:
-            raise ValueError(
-                f"{self._directory.name(step)} was written by an earlier version of this program, and cannot be "
-                "read by this one; start over with --fresh, or use another --workdir"
-            )
+        form = manifest.get("format", 1)
+        reader = f" (commit {LAST_READERS[form]} is the last that can)" if form in LAST_READERS else ""
+        earlier = (
+            f"{self._directory.name(step)} was written by an earlier version of this program, and cannot be read by "
+            f"this one{reader}; start over with --fresh, or use another --workdir"
+        )
+        if form < min(LAST_READERS):
+            raise ValueError(earlier)
         saved = manifest["leaves"]
         prefixes = [part and f"{part}/" for part in parts]
         prefix = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in saved)), prefixes[-1])
-        _check_fits(
-            {name: leaf for name, leaf in saved.items() if name.startswith(prefix)},
-            {prefix + name: _describe(leaf) for name, leaf in leaves.items()},
-            where=self._directory.name(step),
-        )
+        try:
+            _check_fits(
+                {name: leaf for name, leaf in saved.items() if name.startswith(prefix)},
+                {prefix + name: _describe(leaf) for name, leaf in leaves.items()},
+                where=self._directory.name(step),
+            )
+        except ValueError as error:
+            raise ValueError(f"{earlier}: {error}" if form < FORMAT else str(error)) from None
         return step, prefix
 
     def _read(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Case:
       takes_mask: its update accepts ``contributes``.
       num_counted: how many workers' batches each update counts, where the rule fixes it.
       reduces: gradients, updates, or either.
-      hands_on: whether each update hands on what it reduces.
+      emits: whether each update hands on what it reduces.
       numbers: which leaves it takes.
       min_workers: with fewer workers it must refuse.
       resists: how many of 8 workers may send anything.
@@ -47,7 +47,7 @@ class Case:
     takes_mask: bool = False
     num_counted: int | None = None
     reduces: str = "either"
-    hands_on: str = "always"
+    emits: str = "always"
     numbers: str = "inexact"
     min_workers: int = 1
     resists: int = 0
@@ -68,7 +68,7 @@ class Case:
             *(f"--config.reducer.{key}={value}" for key, value in self.kwargs.items()),
             *(("--config.arrivals.name=lognormal",) if self.needs_arrivals else ()),
             *((f"--config.reducer_on={self.reduces}",) if self.reduces != "either" else ()),
-            *(("--config.ema_decay=None",) if self.hands_on == "never" else ()),
+            *(("--config.ema_decay=None",) if self.emits == "never" else ()),
         )
 
 
@@ -156,7 +156,7 @@ CASES = (
         kwargs={"rule": "norm_test"},
         homogeneous=False,
         reduces="gradients",
-        hands_on="sometimes",
+        emits="sometimes",
         min_workers=2,
     ),
     Case("agreement_scaled_mean", gram_oracles.agreement_scaled_mean, granularity="model", takes_mask=True),
@@ -263,15 +263,15 @@ CASES = (
         lambda g: np.zeros_like(g[0]),
         kwargs={"every_steps": 2},
         homogeneous=False,
-        hands_on="sometimes",
+        emits="sometimes",
         **APART,
     ),
-    Case("gossip", lambda g: np.zeros_like(g[0]), hands_on="never", **APART),
+    Case("gossip", lambda g: np.zeros_like(g[0]), emits="never", **APART),
     Case(
         "gossip",
         lambda g: np.zeros_like(g[0]),
         kwargs={"topology": "one_peer_exponential", "order": "adapt_then_combine"},
-        hands_on="never",
+        emits="never",
         **APART,
     ),
     Case(
@@ -279,7 +279,7 @@ CASES = (
         lambda g: np.zeros_like(g[0]),
         kwargs={"every_steps": 2},
         homogeneous=False,
-        hands_on="sometimes",
+        emits="sometimes",
         **APART,
     ),
     Case(
@@ -287,7 +287,7 @@ CASES = (
         lambda g: np.zeros_like(g[0]),
         kwargs={"every_steps": 2, "delay_steps": 1, "combine": "adasum"},
         homogeneous=False,
-        hands_on="sometimes",
+        emits="sometimes",
         largest_difference=5e-6,  # the rounding of dot products, added up in drifts and in an optimizer of each worker
         **APART,
     ),

@@ -254,7 +254,7 @@ def metrics_of(grads, *, num_devices, contributes=None, **options):
             started = reducer.init(g)
             state = reducer.update(g, started, contributes=c)[1]
             assert jax.tree.structure(state) == jax.tree.structure(started)
-            return reducers.metrics(state)
+            return reducers.report(state).metrics
 
         return jax.tree.map(lambda x: x[0], jax.vmap(one, axis_name=AXES[1])(grads, contributes))
 
@@ -353,6 +353,6 @@ def test_telemetry_changes_no_result_and_is_off_by_default():
     grads = leaves_of(8)
     off, on = (combine(adasum(algorithm="gram", telemetry=t), grads) for t in ("off", "on"))
     jax.tree.map(np.testing.assert_array_equal, off, on)
-    assert not reducers.metrics(adasum().init(grads))
+    assert not reducers.report(adasum().init(grads)).metrics
     with pytest.raises(ValueError, match="algorithm='halving': must be one of 'gram', 'gather' with telemetry"):
         adasum(algorithm="halving", telemetry="on")

@@ -90,7 +90,7 @@ def of_one_device(name):
 def eight_steps(name, num_devices, lift, lanes):
     setup = setup_of(*NETWORK, *REDUCERS[name], f"--config.lift={lift}", "--config.clip_norm=1.0")
     host = Stepper(setup, num_devices=num_devices, lanes=lanes).steps(0, 8).host()
-    return host.params, reducers.apart(host.reducer_state).drift
+    return host.params, reducers.report(host.reducer_state).drift
 
 
 @pytest.mark.parametrize("name", REDUCERS)
@@ -153,7 +153,7 @@ def test_killed_at_twenty_random_moments_on_other_layouts(finished, tmp_path):
 
 
 def mean_of_workers(state):
-    drift = reducers.apart(state.reducer_state).drift
+    drift = reducers.report(state.reducer_state).drift
     return jax.tree.map(lambda p, u: p + u.mean(0), state.params, drift)
 
 
@@ -167,7 +167,7 @@ def test_a_run_is_evaluated_at_the_mean_of_the_workers(finished, capsys):
     apart.state = apart.state._replace(params=apart.layout.put_shared(mean))
     quality = apart.evaluate()
     assert quality["loss"] == pytest.approx(last["loss"], rel=1e-5) and quality["accuracy"] == last["accuracy"]
-    drift = jax.tree.leaves(reducers.apart(found["state"].reducer_state).drift)
+    drift = jax.tree.leaves(reducers.report(found["state"].reducer_state).drift)
     distance = sum(np.square(u - u.mean(0)).sum() / 8 for u in drift)
     assert last["consensus_distance"] == pytest.approx(distance, rel=1e-4) and distance > 1e-8
     assert run(finished, *RUN, "--evaluate_only") == 0
@@ -186,10 +186,10 @@ def test_a_moving_average_is_evaluated_where_there_is_one():
     host = stepper.host()
     average = stepper.evaluate()
     stepper.state = stepper.state._replace(ema=None, params=stepper.layout.put_shared(host.ema))
-    drift = jax.tree.map(np.zeros_like, reducers.apart(host.reducer_state).drift)
+    drift = jax.tree.map(np.zeros_like, reducers.report(host.reducer_state).drift)
     assert largest_difference(host.ema, host.params) > 1e-4
-    record = stepper.state.reducer_state.apart._replace(drift=stepper.layout.put_per_worker(drift))
-    stepper.state = stepper.state._replace(reducer_state=stepper.state.reducer_state._replace(apart=record))
+    report = stepper.state.reducer_state.report._replace(drift=stepper.layout.put_per_worker(drift))
+    stepper.state = stepper.state._replace(reducer_state=stepper.state.reducer_state._replace(report=report))
     assert stepper.evaluate()["loss"] == pytest.approx(average["loss"], rel=1e-6)
 
 
@@ -216,7 +216,7 @@ def test_a_tenth_of_the_communications_is_a_tenth_of_the_bytes(tmp_path):
 # ---- refusals ----------------------------------------------------------------------------------------------------
 
 LOCAL, GOSSIP = "config.reducer.name='local_sgd'", "config.reducer.name='gossip'"
-OUTERMOST = "must hand on every update; a reducer whose workers stand apart has to be the outermost"
+OUTERMOST = "must emit every update; a reducer of local workers has to be the outermost"
 OUTER = ("--config.outer.name=sgd", "--config.outer.learning_rate=0.7")
 FIRST = "{'name': 'backup_workers', 'num_required': 6}"
 REFUSED = [
@@ -238,7 +238,7 @@ REFUSED = [
     ),
     (
         (*reducer("gossip"), *OUTER),
-        f"config.outer.name='sgd': must be 'none', since {GOSSIP} hands nothing on to it",
+        f"config.outer.name='sgd': must be 'none', since {GOSSIP} emits nothing to it",
     ),
     (
         ("--config.reducer_on=gradients", *OUTER),
@@ -270,7 +270,7 @@ def test_refused_in_one_line(more, message, tmp_path, capsys, monkeypatch):
 
 
 def test_real_workers_keep_nothing_from_step_to_step():
-    with pytest.raises(runs.errors.ConfigError, match=f"^{LOCAL}: must hand on every update, for real workers"):
+    with pytest.raises(runs.errors.ConfigError, match=f"^{LOCAL}: must emit every update, for real workers"):
         live.check(load())
 
 

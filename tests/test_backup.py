@@ -98,7 +98,7 @@ def check_by_hand(reducer):
     for step in range(3):
         updates, state = update(gradients, state, model(jax.random.key(0), step, 4))
         parameter -= float(updates[0])
-        metrics = reducers.metrics(state)
+        metrics = reducers.report(state).metrics
         clock += float(metrics["step_seconds"][0])
         path.append((parameter, clock, float(metrics["contributors"][0])))
     assert path == [(-55.0, 1.0, 2.0), (-560.0, 1.75, 2.0), (-565.5, 3.75, 2.0)]
@@ -233,12 +233,12 @@ def test_metrics_and_the_state_of_the_combiner():
         reducer = reducers.make(name, axis_name=WORKER, **options)
         one = lambda g: reducer.update(g, reducer.init(g), **TIMES)[1]  # noqa: B023, E731
         state = jax.jit(jax.vmap(one, axis_name=WORKER))(tree_of(8))
-        metrics = reducers.metrics(state)
+        metrics = reducers.report(state).metrics
         assert set(metrics) >= {"step_seconds", "contributors"}
         assert (metrics["step_seconds"] == seconds).all() and (metrics["contributors"] == contributors).all()
         assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(metrics))
-        assert reducers.waited(state).contributes.tolist() == (np.argsort(np.argsort(SECONDS)) < contributors).tolist()
-    assert reducers.waited(reducers.make("adasum", axis_name=WORKER, telemetry="on").init(0.0)) is None
+        assert reducers.report(state).counted.tolist() == (np.argsort(np.argsort(SECONDS)) < contributors).tolist()
+    assert reducers.report(reducers.make("adasum", axis_name=WORKER, telemetry="on").init(0.0)).counted is None
 
 
 REFUSED = [
@@ -359,7 +359,7 @@ def test_how_many_are_waited_for_at_least():
     assert unknown(jnp.int32(3)).fewest_arrivals(step=0, num_workers=8) == 8
 
 
-def test_a_chain_hands_on_what_is_needed():
+def test_a_chain_passes_on_what_is_needed():
     chain = optax.chain(reducers.backup_workers(WORKER, num_required=1), optax.sgd(1.0))
     step = lambda g: chain.update(g, chain.init(g), **TIMES)[0]  # noqa: E731
     assert np.asarray(jax.vmap(step, axis_name=WORKER)(jnp.arange(8.0))).tolist() == [-1.0] * 8

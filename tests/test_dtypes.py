@@ -1,4 +1,4 @@
-"""Reducers and encodings on numbers that are no float32: right, handed on as they are, or refused by leaf and dtype."""
+"""Reducers and encodings on numbers that are no float32: right, passed on as they are, or refused by leaf and dtype."""
 
 import functools
 
@@ -133,9 +133,9 @@ def test_norms_and_telemetry_of_complex_gradients_have_their_imaginary_parts():
             return reducer.update(g, reducer.init(g), arrival_seconds=jnp.arange(8.0))[1]
 
         found, expected = (jax.jit(jax.vmap(states, axis_name=WORKER))(g) for g in (gradients, pairs))
-        for name, value in reducers.metrics(expected).items():
+        for name, value in reducers.report(expected).metrics.items():
             if name not in ("bits", "compression_error"):  # real numbers are encoded
-                np.testing.assert_allclose(reducers.metrics(found)[name], value, rtol=1e-4, err_msg=name)
+                np.testing.assert_allclose(reducers.report(found).metrics[name], value, rtol=1e-4, err_msg=name)
         if isinstance(found, tuple) and hasattr(found, "estimates"):
             np.testing.assert_allclose(found.estimates.variance, expected.estimates.variance, rtol=1e-5)
 
@@ -207,9 +207,9 @@ def test_gradients_of_integers_are_handed_on_as_they_are(make, extra):
     state, result = jax.eval_shape(jax.vmap(one, axis_name=WORKER), gradients, dict(extra))
     assert result.shape == (8, 2, 9, 15) and result.dtype == np.float32
     assert found[0]["count"].dtype == found[0]["flag"].dtype == FLOAT0 and found[0]["count"].shape == (4,)
-    drift = reducers.apart(state) and reducers.apart(state).drift
+    drift = reducers.report(state).drift
     if drift is not None:
-        own = lambda drift: reducers.own_params(PARAMS, reducers.Apart(jnp.array(True), drift))  # noqa: E731
+        own = lambda drift: reducers.own_params(PARAMS, reducers.Report(drift=drift))  # noqa: E731
         moved = jax.eval_shape(jax.vmap(own), drift)
         assert moved["count"].dtype == np.int32 and moved["w"].shape == (8, 9, 15)
 
@@ -237,7 +237,7 @@ def test_a_program_with_parameters_of_integers_trains():
 @pytest.mark.slow
 @pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
 def test_numbers_of_64_bits_keep_them(case):
-    if case.name == "geometric_median" or case.hands_on != "always":
+    if case.name == "geometric_median" or case.emits != "always":
         pytest.skip("an iteration that ends within float32; nothing is due at first")
     with jax.enable_x64(True):
         gradients = tree_of(8, dtype=np.float64)

@@ -40,9 +40,9 @@ def descend(
         reduced, states = jax.vmap(update, axis_name=WORKER, in_axes=(0, None))(gradients, state)
         state = jax.tree.map(lambda x: x[0], states)
         parameters = parameters - rate * reduced[0]
-        known_to_all = (states.num_updates, states.estimates, states.previous, reducers.metrics(states))
+        known_to_all = (states.num_updates, states.estimates, states.previous, reducers.report(states).metrics)
         same = jnp.array([jnp.all(x == x[:1]) for x in jax.tree.leaves(known_to_all)]).all()
-        return (parameters, state), (reducers.metrics(state), state.estimates, same)
+        return (parameters, state), (reducers.report(state).metrics, state.estimates, same)
 
     (parameters, state), (metrics, estimates, same) = jax.jit(
         lambda values: lax.scan(functools.partial(step, values), (start, reducer.init(start)), jnp.arange(num_steps))
@@ -186,5 +186,5 @@ def test_stale_over_backup_workers():
         updates, states = jax.jit(jax.vmap(update, axis_name=WORKER, in_axes=(0, None)))(gradients, state)
         state = jax.tree.map(lambda x: x[0], states)
         assert np.asarray(updates).tolist() == [expected] * 2
-    metrics = {key: float(value) for key, value in reducers.metrics(state).items()}
+    metrics = {key: float(value) for key, value in reducers.report(state).metrics.items()}
     assert metrics == {"step_seconds": 1.0, "contributors": 1.0, "staleness": 1.0}

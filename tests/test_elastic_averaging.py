@@ -19,7 +19,7 @@ def stepper_with(*, every_steps, strength, **chosen):
 def workers_and_centre(stepper):
     host = stepper.host()
     centre = vector(host.params)
-    return centre + vector(reducers.apart(host.reducer_state).drift), centre
+    return centre + vector(reducers.report(host.reducer_state).drift), centre
 
 
 def easgd(digits, *, every, strength):

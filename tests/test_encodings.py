@@ -95,7 +95,7 @@ def test_the_innermost_reducer_is_encoded_once(name, combine):
     (inner,) = found
     assert isinstance(inner, reducers.Reducer) and not inner.needs_arrivals
     assert inner.is_mean == (combine in (None, "mean")) and not reducer.is_mean
-    assert reducers.can_overflow(reducer.init(np.ones(3)))
+    assert reducer.may_overflow
 
 
 def test_the_innermost_of_three_is_encoded():
@@ -131,15 +131,15 @@ def test_each_wrapper_is_outside_of_what_is_encoded():
         elif name == "corrupt":
             assert updates[0] == 6 / 8
         elif name in ("adaptive_batch", "local_sgd"):  # what a worker holds is exact until it is sent
-            held = jax.tree.leaves(state.total if name == "adaptive_batch" else state.apart.drift)
+            held = jax.tree.leaves(state.total if name == "adaptive_batch" else state.report.drift)
             assert updates[0] == 0 and held[0][0] == fine
             second = jax.vmap(lambda g, s, r=reducer: r.update(g, s)[0], axis_name=WORKER)
             assert jax.jit(second)(grads, state)[0] == (1 if name == "adaptive_batch" else 2)
         else:  # a worker that is late overflows nothing
-            assert updates[0] == 1 and reducers.waited(state).metrics["contributors"][0] == 3
+            assert updates[0] == 1 and reducers.report(state).metrics["contributors"][0] == 3
             late = jnp.where(jnp.arange(8) == 5, jnp.inf, fine)
             updates, state = one_update(reducer, late, **seconds)
-            assert updates[0] == 1 and not reducers.overflowed(state).any()
+            assert updates[0] == 1 and not reducers.report(state).void.any()
 
 
 def test_half_precision_inside_of_late_workers_and_of_stale_gradients_trains():
@@ -172,14 +172,14 @@ def test_encoded_progress_of_ten_local_steps():
     """Nothing is encoded before it is sent: four bits are those of ten steps' progress, and half precision is, too."""
     plain = stepper(*LOCAL).steps(0, 9)
     bits, half = stepper(*LOCAL, *sending("quantised", bits=4)), stepper(*LOCAL, *sending("half", initial_scale=64))
-    begun, drift = plain.params(), reducers.apart(plain.host().reducer_state).drift
+    begun, drift = plain.params(), reducers.report(plain.host().reducer_state).drift
     for encoded in (bits, half):
         assert encoded.steps(0, 9).metrics["communications"] == 0
-        assert largest_difference(reducers.apart(encoded.host().reducer_state).drift, drift) < 1e-6
+        assert largest_difference(reducers.report(encoded.host().reducer_state).drift, drift) < 1e-6
         assert largest_difference(encoded.params(), begun) == 0
         encoded.steps(9, 10)
         assert encoded.metrics["communications"] == 1
-        assert not any(x.any() for x in jax.tree.leaves(reducers.apart(encoded.host().reducer_state).drift))
+        assert not any(x.any() for x in jax.tree.leaves(reducers.report(encoded.host().reducer_state).drift))
     expected = plain.steps(9, 10).params()
     most = max(np.abs(x).max() for x in jax.tree.leaves(drift))
     assert 0 < largest_difference(half.params(), expected) < 1e-3 * most
@@ -190,11 +190,11 @@ def test_encoded_progress_of_ten_local_steps():
 
 def test_progress_that_overflows_half_precision_is_sent_a_round_later():
     run = stepper(*LOCAL, *sending("half", initial_scale=1e30)).steps(0, 9)
-    begun, drift = run.params(), reducers.apart(run.host().reducer_state).drift
+    begun, drift = run.params(), reducers.report(run.host().reducer_state).drift
     run.steps(9, 10)
     assert run.metrics["skipped"] == 1 and largest_difference(run.params(), begun) == 0
-    assert largest_difference(reducers.apart(run.host().reducer_state).drift, drift) > 0  # the tenth step's is in it
-    assert all(x.any() for x in jax.tree.leaves(reducers.apart(run.host().reducer_state).drift))
+    assert largest_difference(reducers.report(run.host().reducer_state).drift, drift) > 0  # the tenth step's is in it
+    assert all(x.any() for x in jax.tree.leaves(reducers.report(run.host().reducer_state).drift))
 
 
 BACKUP = (
@@ -211,7 +211,7 @@ def test_late_workers_keep_their_residuals_in_training():
     run = stepper(*BACKUP).steps(0, 3)
     before = residuals_of(run)
     run.steps(3, 4)
-    after, counted = residuals_of(run), np.asarray(reducers.counts(run.host().reducer_state))
+    after, counted = residuals_of(run), np.asarray(reducers.report(run.host().reducer_state).counted)
     assert counted.sum() == 5 == run.metrics["contributors"] and sorted(after) == ["Dense_0/bias", "Dense_0/kernel"]
     for name, x in after.items():
         same = [np.array_equal(x[w], before[name][w]) for w in range(8)]

@@ -57,7 +57,7 @@ def measured_updates(reducer, gradients, **extra):
     def one(gradients):
         def step(state, gradient):
             result, state = reducer.update(gradient, state, **extra)
-            return state, (result, reducers.metrics(state))
+            return state, (result, reducers.report(state).metrics)
 
         start = reducer.init(jax.tree.map(lambda g: g[0], gradients))
         return lax.scan(step, start, gradients)
@@ -559,7 +559,7 @@ def test_a_worker_that_is_left_out_keeps_its_residual():
             return first, reducer.update(later, first, arrival_seconds=jnp.asarray(late))[1]
 
         first, second = jax.jit(jax.vmap(two, axis_name=WORKER))(gradients)
-        counted = np.asarray(reducers.counts(second))
+        counted = np.asarray(reducers.report(second).counted)
         before, after = (np.asarray(state_of(state).kept.residuals["large"]) for state in (first, second))
         assert not counted.all() and counted.any() and counted.dtype == bool
         same = np.array([np.array_equal(x, y) for x, y in zip(before, after, strict=True)])

@@ -65,7 +65,7 @@ def test_spans_of_a_run_by_hand():
 def test_workers_that_do_not_meet_in_each_step_are_not_drawn(block):
     """Each has a clock of its own; as long as a batch is of one step, the workers meet at its end."""
     config = {**CONFIG, "reducer": block}
-    numbers = reducers.metrics(reducers.make(axis_name="worker", **block).init(0.0))
+    numbers = reducers.report(reducers.make(axis_name="worker", **block).init(0.0)).metrics
     records = [{**numbers, **r} for r in RECORDS]
     with pytest.raises(ValueError, match=f"^reducer='{block['name']}': its workers do not meet in each step") as caught:
         timelines.of_run(records, config, first_step=1, last_step=2)

@@ -43,8 +43,8 @@ def mixed(topology, n, num_devices, lift="pmap"):
 
     def one(drift, step):
         state = reducer.init(drift)
-        state = state._replace(num_updates=step, apart=state.apart._replace(drift=drift))
-        return reducer.update(jnp.zeros_like(drift), state)[1].apart.drift
+        state = state._replace(num_updates=step, report=state.report._replace(drift=drift))
+        return reducer.update(jnp.zeros_like(drift), state)[1].report.drift
 
     lanes = jax.vmap(one, in_axes=(0, None), axis_name=AXES[1])
     over = map_devices(lanes, layout=layout, mapping=lift)
@@ -139,7 +139,7 @@ def test_agrees_with_a_loop_in_float64(topology, order):
     start = stepper.params()
     host = stepper.steps(0, STEPS).host()
     assert largest_difference(host.params, start) == 0  # nothing is shared
-    own = vector(host.params) + vector(reducers.apart(host.reducer_state).drift)
+    own = vector(host.params) + vector(reducers.report(host.reducer_state).drift)
     np.testing.assert_allclose(own, expected, atol=1e-6)
 
 
@@ -148,7 +148,7 @@ def test_complete_is_the_mean_if_workers_adapt_first():
     for order in ("adapt_then_combine", "combine_then_adapt"):
         stepper = stepper_of(*GOSSIP, "--config.reducer.topology=complete", f"--config.reducer.order={order}")
         host = stepper.steps(0, STEPS).host()
-        runs[order] = vector(host.params) + vector(reducers.apart(host.reducer_state).drift)
+        runs[order] = vector(host.params) + vector(reducers.report(host.reducer_state).drift)
     mean = vector(stepper_of().steps(0, STEPS).params())
     assert np.abs(runs["adapt_then_combine"] - mean).max() < 1e-6
     assert np.abs(runs["combine_then_adapt"] - mean).max() > 1e-4

@@ -239,7 +239,7 @@ def results_and_counts(name, **options):
 
     def one(grads):
         updates, state = reducer.update(grads, reducer.init(grads))
-        return updates, reducers.counts(state)
+        return updates, reducers.report(state).counted
 
     return jax.jit(jax.vmap(one, axis_name=WORKER))
 
@@ -443,12 +443,12 @@ def test_telemetry_of_a_rule():
     grads = gaussian(4, 100)
     reducer = reducers.multi_krum(WORKER, num_byzantine=1, num_selected=2, telemetry="on")
     state = jax.jit(jax.vmap(lambda g: reducer.update(g, reducer.init(g))[1], axis_name=WORKER))(grads)
-    found = {name: float(value[0]) for name, value in reducers.metrics(state).items()}
+    found = {name: float(value[0]) for name, value in reducers.report(state).metrics.items()}
     wide = grads.astype(np.float64)
     assert found["covariance_trace"] == pytest.approx(wide.var(axis=0, ddof=1).sum(), rel=1e-4)
     assert found["weight_spread"] == pytest.approx(2)  # weights 1/2, 1/2, 0, 0
     assert found["cosine"] == found["cosine/model"]
-    assert reducers.metrics(reducer.init(grads[0])).keys() == found.keys()
+    assert reducers.report(reducer.init(grads[0])).metrics.keys() == found.keys()
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e37])
@@ -460,7 +460,7 @@ def test_ratios_of_telemetry_know_no_scale(scale):
         combined("multi_krum", grads, num_byzantine=1, num_selected=2).astype(np.float64),
         grads.astype(float),
     )
-    found = {name: float(value[0]) for name, value in reducers.metrics(state).items()}
+    found = {name: float(value[0]) for name, value in reducers.report(state).metrics.items()}
     assert found["orthogonality"] == pytest.approx(norm(result) / norm(wide), rel=1e-5)
     assert found["gain"] == pytest.approx(norm(result) / norm(wide.mean(0)), rel=1e-4)
     assert found["weight_spread"] == pytest.approx(2)

@@ -35,7 +35,7 @@ def own_params(stepper):
     """Each worker's own parameters, [W, 650], and the shared ones."""
     host = stepper.host()
     shared = vector(host.params)
-    return shared + vector(reducers.apart(host.reducer_state).drift), shared
+    return shared + vector(reducers.report(host.reducer_state).drift), shared
 
 
 # ---- limits, to the bit ------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def own_params(stepper):
 def test_one_step_without_delay_is_the_reducer_itself():
     adasum = reducers.adasum(WORKER)
     same = reducers.local_sgd(WORKER, every_steps=1, combine=adasum)
-    assert same.init(1.0) == adasum.init(1.0) and same.hands_on == "always"
+    assert same.init(1.0) == adasum.init(1.0) and same.emits == "always"
     one, given = (lambda reducer: lambda g: reducer.update(g, reducer.init(g))[0]), jnp.ones((2, 3))
     programs = [str(jax.make_jaxpr(jax.vmap(one(r), axis_name=WORKER))(given)) for r in (same, adasum)]
     assert programs[0] == programs[1]
@@ -61,7 +61,7 @@ def test_without_a_delay_nothing_is_launched():
     state = stepper_of(*options(every_steps=3)).setup.worker_shapes.reducer_state
     assert state.launched is None
     copies = [x.shape for x in jax.tree.leaves(state) if x.shape]
-    assert sorted(copies) == sorted(x.shape for x in jax.tree.leaves(state.apart.drift))  # one copy of the parameters
+    assert sorted(copies) == sorted(x.shape for x in jax.tree.leaves(state.report.drift))  # one copy of the parameters
     late = stepper_of(*options(every_steps=3, delay_steps=1)).setup.worker_shapes.reducer_state
     assert len([x for x in jax.tree.leaves(late) if x.shape]) == 2 * len(copies)
 
@@ -230,17 +230,17 @@ def test_what_is_shared_stays_where_nothing_is_due():
 @pytest.mark.parametrize("part", ["opt_state", "ema"])
 def test_the_check_rejects_an_update_that_is_made_all_the_same(part, monkeypatch):
     """An outer momentum that decays, or a moving average that moves, where nothing is due."""
-    when_due = train_step.when_due
+    when_emitted = train_step.when_emitted
 
     def wrong(update, **options):
         def updating(state, reduced):
-            kept = when_due(update, **options)(state, reduced)
+            kept = when_emitted(update, **options)(state, reduced)
             made, _ = update(state, reduced)
             return kept[0]._replace(**{part: getattr(made, part)}), kept[1]
 
         return updating
 
-    monkeypatch.setattr(train_step, "when_due", wrong)
+    monkeypatch.setattr(train_step, "when_emitted", wrong)
     with pytest.raises(AssertionError, match=part):
         check_stays(AVERAGED)
 
@@ -264,8 +264,9 @@ def wrong_local_sgd(change):
 
 
 def not_reset(result, before, after):
-    drift = jax.tree.map(lambda u, r: jnp.where(after.apart.due, u + r, u), after.apart.drift, result)
-    return result, after._replace(apart=after.apart._replace(drift=drift))
+    report = after.report
+    drift = jax.tree.map(lambda u, r: jnp.where(report.emitted, u + r, u), report.drift, result)
+    return result, after._replace(report=report._replace(drift=drift))
 
 
 def test_the_loops_reject_a_drift_that_is_not_reset(monkeypatch):
@@ -309,7 +310,7 @@ def test_loss_scaling_loses_no_progress():
     """A last step in which all workers overflow does not undo the steps before."""
     overrides = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1.0")
     stepper = stepper_of(*options(every_steps=3), *overrides).steps(0, 2)
-    drift = reducers.apart(stepper.host().reducer_state).drift
+    drift = reducers.report(stepper.host().reducer_state).drift
 
     def overflow(state):
         inner = state.worker.opt_state
@@ -338,7 +339,7 @@ def test_loss_scaling_loses_no_progress():
         ),
         (
             lambda: reducers.stale(WORKER, delay_steps=1, combine=reducers.local_sgd(WORKER, every_steps=2)),
-            "combine: must hand on every update; a reducer whose workers stand apart has to be the outermost",
+            "combine: must emit every update; a reducer of local workers has to be the outermost",
         ),
         (lambda: reducers.local_sgd(WORKER, every_steps=0), r"every_steps=0: must be int in \[1, inf\)"),
     ],
@@ -362,4 +363,4 @@ def test_it_stands_after_an_optimizer_of_optax():
     over = jax.jit(jax.vmap(step, in_axes=(None, 0, 0), out_axes=(None, 0), axis_name=WORKER))
     for _ in range(20):
         z, state = over(z, state, target)
-    assert float(z) == pytest.approx(1.5, abs=1e-5) and tx.hands_on == "sometimes" and tx.reduces == "updates"
+    assert float(z) == pytest.approx(1.5, abs=1e-5) and tx.emits == "sometimes" and tx.reduces == "updates"

@@ -342,7 +342,7 @@ def test_facts_and_the_record_of_who_arrived():
     assert reducers.apply_if_finite(reducers.sum(WORKER), WORKER, 3).takes_mask
 
     def one(g):
-        return reducers.waited(guarded.update(g, guarded.init(g), arrival_seconds=jnp.asarray(SECONDS))[1])
+        return reducers.report(guarded.update(g, guarded.init(g), arrival_seconds=jnp.asarray(SECONDS))[1])
 
-    waited = jax.jit(jax.vmap(one, axis_name=WORKER))(ONE_NAN)
-    assert waited.contributes.tolist() == (SECONDS <= 2.5).astype(int).tolist()  # time has passed all the same
+    report = jax.jit(jax.vmap(one, axis_name=WORKER))(ONE_NAN)
+    assert report.counted.tolist() == (SECONDS <= 2.5).tolist()  # time has passed all the same

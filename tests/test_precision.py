@@ -78,11 +78,11 @@ def test_a_scale_that_is_too_large_for_some_is_an_overflow_whatever_the_rule_lea
     states, found = jax.vmap(half.init)(gradients), []
     for _ in range(8):
         results, states = step(gradients, states)
-        found += [] if reducers.overflowed(states)[0] else [np.asarray(results)]
+        found += [] if reducers.report(states).void[0] else [np.asarray(results)]
     assert len(found) > 2 and all(np.ptp(each) < 1e-3 and each.min() > 0.7 for each in found)
     broken = (0.1 * gradients).at[2].set(1e30)  # which no scale could help: it is left to the rule
     results, states = step(broken, jax.vmap(half.init)(gradients))
-    assert not reducers.overflowed(states)[0] and np.ptp(results) < 1e-3 and results.min() > 0.07
+    assert not reducers.report(states).void[0] and np.ptp(results) < 1e-3 and results.min() > 0.07
 
 
 def test_telemetry_is_of_the_gradients_and_not_of_what_was_sent():
@@ -90,7 +90,7 @@ def test_telemetry_is_of_the_gradients_and_not_of_what_was_sent():
     full = reducers.krum("worker", telemetry="on")
     half = reducers.in_half_precision(full, axis_name="worker")
     found = [
-        reducers.metrics(jax.vmap(lambda g, r=r: r.update(g, r.init(g))[1], axis_name="worker")(gradients))
+        reducers.report(jax.vmap(lambda g, r=r: r.update(g, r.init(g))[1], axis_name="worker")(gradients)).metrics
         for r in (full, half)
     ]
     assert "squared_gradient" in found[0] and "covariance_trace" in found[0]
@@ -234,8 +234,8 @@ def test_small_gradients_survive_float16_under_a_scale_alone():
 def test_half_precision_is_the_reducer_up_to_rounding(name):
     """Only of a homogeneous reducer: divided by the scale, a sign would be next to nothing."""
     case = next(case for case in cases.CASES if case.name == name)
-    if not case.homogeneous or case.hands_on != "always":
-        said = "needs a homogeneous reducer" if case.hands_on == "always" else "reducer: must hand on every update"
+    if not case.homogeneous or case.emits != "always":
+        said = "needs a homogeneous reducer" if case.emits == "always" else "reducer: must emit every update"
         with pytest.raises(ValueError, match=f"dtype='float16': {said}"):
             reducers.in_half_precision(maker(case)(axis_name="worker"), axis_name="worker")
         return
@@ -296,7 +296,8 @@ def test_an_overflow_after_the_reduction_skips_the_step_on_all(reducer_on):
 
 def test_that_check_rejects_a_step_that_goes_on_with_zeros(monkeypatch):
     """What the reducer returns is zero either way; momentum and moving average would move."""
-    monkeypatch.setattr(reducers, "overflowed", lambda state: False)
+    report = reducers.report
+    monkeypatch.setattr(reducers, "report", lambda state: report(state)._replace(void=jnp.array(False)))
     with pytest.raises(AssertionError):
         check_skipped_step()
 
@@ -473,10 +474,10 @@ def test_names_must_not_clash(monkeypatch):
     with pytest.raises(ValueError, match="metrics: the reducer reports loss"):
         dry_run.describe(setup_of(*SOFTMAX))
     with pytest.raises(ValueError, match="two reducers report loss"):
-        reducers.metrics((Reported({"loss": 1.0}), Reported({"loss": 2.0})))
+        reducers.report((Reported({"loss": 1.0}), Reported({"loss": 2.0})))
 
 
 def test_metrics_are_found_in_any_nesting():
     state = optax.chain(optax.identity(), optax.trace(0.9)).init({"w": jnp.zeros(2)})
-    assert reducers.metrics((state, {"a": Reported({"x": 1.0})}, [Reported({"y": 2.0})])) == {"x": 1.0, "y": 2.0}
-    assert reducers.metrics(state) == {}
+    assert reducers.report((state, {"a": Reported({"x": 1.0})}, [Reported({"y": 2.0})])).metrics == {"x": 1.0, "y": 2.0}
+    assert reducers.report(state).metrics == {}

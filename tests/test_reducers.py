@@ -340,7 +340,7 @@ def test_the_algebra_rejects():
 # ---- F: facts ----------------------------------------------------------------------------------------------------
 
 # The H law holds the third.
-FACTS = ("needs_arrivals", "takes_mask", "homogeneous", "num_counted", "reduces", "hands_on", "numbers")
+FACTS = ("needs_arrivals", "takes_mask", "homogeneous", "num_counted", "reduces", "emits", "numbers")
 
 
 @every_case
@@ -385,11 +385,11 @@ def test_the_mask_rejects():
 @every_case
 def test_as_many_are_counted_as_it_says(case):
     reducer = maker(case)(axis_name=WORKER)
-    assert (reducers.waited(reducer.init(np.ones(3))) is None) == (not case.needs_arrivals)
+    assert ("contributors" in reducers.report(reducer.init(np.ones(3))).metrics) == case.needs_arrivals
     if case.num_counted is not None:
-        one = lambda g, extra: reducers.waited(reducer.update(g, reducer.init(g), **extra)[1])  # noqa: E731
-        waited = jax.jit(jax.vmap(one, axis_name=WORKER))(np.ones((8, 3), np.float32), extras(case))
-        assert waited.contributes.sum() == case.num_counted
+        one = lambda g, extra: reducers.report(reducer.update(g, reducer.init(g), **extra)[1])  # noqa: E731
+        report = jax.jit(jax.vmap(one, axis_name=WORKER))(np.ones((8, 3), np.float32), extras(case))
+        assert report.counted.sum() == case.num_counted
 
 
 @every_case
@@ -400,7 +400,7 @@ def test_it_waits_for_as_many_as_it_says(case):
     if not case.needs_arrivals:
         assert fewest == 8
         return
-    one = lambda g, seconds: reducers.metrics(reducer.update(g, reducer.init(g), arrival_seconds=seconds)[1])  # noqa: E731
+    one = lambda g, seconds: reducers.report(reducer.update(g, reducer.init(g), arrival_seconds=seconds)[1]).metrics  # noqa: E731
     program = jax.jit(jax.vmap(one, axis_name=WORKER, in_axes=(0, None)))
     seconds = extras(case)["arrival_seconds"][0]
     for count in range(1, 9):
@@ -449,7 +449,7 @@ def test_a_reducer_may_say_what_it_would_send():
 
     def one(g, extra):
         step = lambda state, _: (half.update(g, state, **extra)[1], None)  # noqa: E731
-        return reducers.metrics(lax.scan(step, half.init(g), None, length=3)[0])["bytes_per_worker"]
+        return reducers.report(lax.scan(step, half.init(g), None, length=3)[0]).metrics["bytes_per_worker"]
 
     times = {"arrival_seconds": np.ones((8, 8), np.float32)}
     assert jax.vmap(one, axis_name=WORKER)(np.ones((8, 3), np.float32), times).tolist() == [12] * 8

@@ -63,9 +63,9 @@ BROKEN = {
     "--config.communication.name=low_rank --config.reducer.name=coordinate_median": "reducer: must be the mean, "
     "or one around it",
     "--config.communication.name=sign --config.reducer.name=gossip --config.reducer_on=updates": "'sign': reducer: "
-    "must hand on every update",
+    "must emit every update",
     "--config.communication.name=half --config.reducer.name=gossip --config.reducer_on=updates": "'float16': "
-    "reducer: must hand on every update",
+    "reducer: must emit every update",
     "--config.communication.name=by_pattern --config.communication.rules=(('kernel','full'),)": (
         "config.communication.rules: 'Dense_0/bias' matches none of 'kernel'"
     ),

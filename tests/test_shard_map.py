@@ -144,7 +144,7 @@ def test_states_of_workers_that_stand_apart_go_in_and_out(name):
     for options in ({}, {"check_vma": False}):
         step = jax.jit(carried(reducer, **options))
         updates, after = step(gradients, step(gradients, states)[1])
-        found = updates["w"], reducers.apart(after).drift["w"]
+        found = updates["w"], reducers.report(after).drift["w"]
         expected = expected or found
         jax.tree.map(np.testing.assert_array_equal, found, expected)
 

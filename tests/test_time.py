@@ -149,7 +149,7 @@ def test_the_check_of_leaks_rejects(monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     with pytest.raises(AssertionError):
         check_no_leak("--config.reducer.name=mean", values=(np.nan,))
-    monkeypatch.setattr(train_step, "leave_out", lambda mine, before, counts: mine)
+    monkeypatch.setattr(train_step, "leave_out", lambda mine, before, counted: mine)
     with pytest.raises(AssertionError):  # parameters are right, but statistics and metrics are not
         check_no_leak(*BACKUP, values=(np.nan,))
 
@@ -201,9 +201,9 @@ def test_time_passes_in_a_step_that_is_skipped():
     seconds = jnp.array([3.0, 2.0])
     reduce = lambda g: half.update(g, half.init(g), arrival_seconds=seconds)  # noqa: E731
     updates, state = jax.vmap(reduce, axis_name=WORKER)(jnp.array([1.0, 1e9]))
-    assert (updates == 0).all() and reducers.overflowed(state).all()
-    assert reducers.metrics(state)["step_seconds"].tolist() == [2.0, 2.0]
-    assert reducers.waited(state).contributes.tolist() == [0, 1]
+    assert (updates == 0).all() and reducers.report(state).void.all()
+    assert reducers.report(state).metrics["step_seconds"].tolist() == [2.0, 2.0]
+    assert reducers.report(state).counted.tolist() == [0, 1]
 
 
 # ---- epochs and rates count what is used ---------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import pytest
 from jax import numpy as jnp
 
 import reducers
-from reducers import record
 from tests.softmax_digits import stepper_of
 from training.checkpoints import initial_counters
 
@@ -157,8 +156,10 @@ def test_examples_of_who_is_left_out_of_a_round_are_dropped():
     assert (counters.num_counted, counters.num_dropped) == (2 * 8 * 6, 2 * 8 * 2)
 
 
-def test_the_record_of_nobody_left_out():
-    state = record.everybody(
-        {"a": record.nobody_yet(), "b": record.Used(jnp.array(False)), "c": jnp.ones(2)}, num_workers=8
-    )
-    assert reducers.counts(state) and reducers.waited(state).metrics["contributors"] == 8
+def test_where_the_reducer_inside_is_not_called_nobody_is_left_out():
+    metrics = {"contributors": jnp.float32(3), "step_seconds": jnp.float32(2), "bits": jnp.float32(4)}
+    inside = reducers.Report(counted=jnp.array(False), void=jnp.array(True), metrics=metrics)
+    found = inside.if_called(jnp.array(False), num_workers=8)
+    assert found.counted and not found.void
+    assert found.metrics == {"contributors": 8, "step_seconds": 0, "bits": 4}
+    assert inside.if_called(jnp.array(True), num_workers=8) == inside

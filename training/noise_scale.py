@@ -29,12 +29,12 @@ def initial_averages(setup: TrainSetup) -> Averages:
 
     There are none where what the reducer measures is no mean of the gradients of b examples, nor a multiple of it that
     is always the same: an optimizer's updates, Adasum of micro-batches, or the mean of several steps, as
-    ``adaptive_batch`` hands it on in some steps alone.
+    ``adaptive_batch`` emits it in some steps alone.
     """
     is_mean = setup.micro_batches["count"] == 1 or setup.micro_batches["combine"] != "adasum"
-    if setup.config.reducer_on != "gradients" or not is_mean or setup.reducer.hands_on != "always":
+    if setup.config.reducer_on != "gradients" or not is_mean or setup.reducer.emits != "always":
         return {}
-    names = reducers.metrics(setup.worker_shapes.reducer_state)
+    names = reducers.report(setup.worker_shapes.reducer_state).metrics
     places = [name.removeprefix(SQUARED_GRADIENT) for name in names if name.startswith(SQUARED_GRADIENT)]
     return {place: (0.0, 0.0) for place in places if f"{COVARIANCE_TRACE}{place}" in names}
 

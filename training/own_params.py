@@ -16,8 +16,7 @@ from training.train_state import TrainState
 
 def drift_of(state: TrainState) -> Any:
     """Returns how far each worker is from the shared parameters; None where all workers are there."""
-    record = reducers.apart(state.reducer_state)
-    return None if record is None else record.drift
+    return reducers.report(state.reducer_state).drift
 
 
 def evaluates_mean(state: TrainState) -> bool:
@@ -35,7 +34,7 @@ def make_evaluated_params(setup: TrainSetup, layout: Layout) -> Callable[[TrainS
 
     def mean(params, drift):
         mean = jax.tree.map(lambda u: lax.pmean(jnp.mean(u, 0), DEVICE_AXIS), drift)
-        return reducers.own_params(params, reducers.Apart(jnp.array(False), mean))
+        return reducers.own_params(params, reducers.Report(drift=mean))
 
     compiled = map_devices(mean, layout=layout, mapping=setup.config.lift)
 

@@ -189,7 +189,7 @@ def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, *
       **extra_args: further arguments of its update.
     """
     state = jax.eval_shape(reducer.init, params)
-    for name, value in reducers.metrics(state).items():
+    for name, value in reducers.report(state).metrics.items():
         if not _is_number(value):
             raise ValueError(f"your reducer reports {_kind(value)} as the metric {name!r}, must be of shape ()")
     update = _checked(reducer, dtypes="same", extra_args=extra_args, who="your reducer's ")
@@ -207,7 +207,7 @@ def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, *
         jax.eval_shape(devices, jax.tree.map(stack, params), jax.tree.map(stack, state), params)
 
     trace(0, lambda updates: updates)
-    if reducer.hands_on != "always" or num_workers == 1:
+    if reducer.emits != "always" or num_workers == 1:
         return
     try:
         trace(None, lambda updates: updates)

@@ -107,13 +107,19 @@ class TrainSetup:
     @property
     def gives_seconds(self) -> bool:
         """Whether the reducer gets the workers' arrival times: it needs them, or keeps simulated clocks of its own."""
-        keeps_clocks = self.reducer.hands_on != "always" and self.config.arrivals.name != "none"
+        keeps_clocks = self.reducer.emits != "always" and self.config.arrivals.name != "none"
         return self.reducer.needs_arrivals or keeps_clocks
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether the reducer may say that an update is void; one that delays updates also says so of gradients."""
+        says = reducers.report(self.worker_shapes.reducer_state).void is not None
+        return self.reducer.may_overflow or (says and not self.reducer.delays)
 
     @property
     def sends_alike(self) -> bool:
         """Whether every step sends as many bytes as the reducer's traced program."""
-        names = reducers.metrics(self.worker_shapes.reducer_state)
+        names = reducers.report(self.worker_shapes.reducer_state).metrics
         return not {"bytes_per_worker", "communications"} & names.keys()
 
     @property
@@ -603,9 +609,9 @@ def check_place(config: ConfigDict, *, reducer: reducers.Reducer) -> None:
     outer = f"config.outer.name={config.outer.name!r}"
     if config.outer.name != "none" and config.reducer_on != "updates":
         raise ConfigError(f"{outer}: needs config.reducer_on='updates', not {config.reducer_on!r}")
-    if reducer.hands_on == "never":
+    if reducer.emits == "never":
         if config.outer.name != "none":
-            raise ConfigError(f"{outer}: must be 'none', since {named} hands nothing on to it")
+            raise ConfigError(f"{outer}: must be 'none', since {named} emits nothing to it")
         if config.ema_decay is not None:
             raise ConfigError(f"config.ema_decay={config.ema_decay}: must be None, since {named} shares no parameters")
 
@@ -613,10 +619,9 @@ def check_place(config: ConfigDict, *, reducer: reducers.Reducer) -> None:
 def check_metrics(config: ConfigDict, params: Any, *, reducer: reducers.Reducer) -> None:
     """Raises ConfigError if two reducers, one inside the other, have metrics of the same name."""
     with in_block("reducer"):
-        state = jax.eval_shape(reducer.init, params)
         try:
-            reducers.metrics(state)
-        except ValueError as error:
+            reducers.report(jax.eval_shape(reducer.init, params))
+        except reducers.ReportError as error:
             raise ValueError(f"name={config.reducer.name!r}: {error}") from None
 
 

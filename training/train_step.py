@@ -68,9 +68,9 @@ def make_train_step(
         return state._replace(worker=reduced.worker, reducer_state=reduced.reducer_state), metrics
 
     apply_reduced: nonfinite.UpdateFunction = apply_all
-    if setup.reducer.hands_on != "always":
-        apply_reduced = when_due(apply_all, learning_rate=setup.learning_rate)
-    may_overflow = setup.loss_scale is not None or reducers.can_overflow(setup.worker_shapes.reducer_state)
+    if setup.reducer.emits != "always":
+        apply_reduced = when_emitted(apply_all, learning_rate=setup.learning_rate)
+    may_overflow = setup.loss_scale is not None or setup.may_overflow
     apply: nonfinite.UpdateFunction = nonfinite.skip_overflow(apply_reduced) if may_overflow else apply_reduced
     if config.on_nonfinite != "ignore":
         apply = nonfinite.skip_nonfinite(apply, then=config.on_nonfinite, look_at="loss" if may_overflow else "all")
@@ -195,10 +195,11 @@ class Reduced(NamedTuple):
       reducer_state: this worker's state of the reducer.
       totals: the workers' ``sums`` added up, of those that count.
       time: "step_seconds" and "contributors".
-      metrics: what the reducer reports in its state, averaged over the workers.
+      metrics: what the reducer reports, averaged over the workers.
       report: the parts of a ``NonfiniteReport`` that are known before the update; {} if nobody looks.
-      overflowed: [] bool, whether the reducer dropped these updates because they overflowed, or all workers' gradients
-        had overflowed before; of late updates that of the step in which they were computed.
+      emitted: [] bool, whether the reducer emitted anything; None if it always does.
+      void: [] bool, whether these updates are void, since they overflowed in the reduction, or the gradients of all
+        workers did before; of late updates what was so when they were computed.
     """
 
     updates: Any
@@ -208,7 +209,8 @@ class Reduced(NamedTuple):
     time: Metrics
     metrics: Metrics
     report: dict[str, jax.Array]
-    overflowed: Any
+    emitted: Any
+    void: Any
 
 
 def reduce_gradients(
@@ -231,22 +233,23 @@ def reduce_gradients(
       on_nonfinite: with "ignore" no report is made.
     """
     needs = {"arrival_seconds": seconds} if gives_seconds else {}
+    if reducer.delays and "contributed" in mine.sums:
+        needs["overflowed"] = mine.sums["contributed"] == 0
     updates, reducer_state = reducer.update(mine.updates, state.reducer_state, state.params, **needs)
-    mine = leave_out(mine, state.worker, counts=reducers.counts(reducer_state))
-    measured = {name: jnp.asarray(value, jnp.float32) for name, value in reducers.metrics(reducer_state).items()}
+    of_reducer = reducers.report(reducer_state)
+    mine = leave_out(mine, state.worker, counted=of_reducer.counted)
+    measured = {name: jnp.asarray(value, jnp.float32) for name, value in of_reducer.metrics.items()}
     time = step_time(measured, seconds)
     measured = {name: value for name, value in measured.items() if name not in time}
     report = {} if on_nonfinite == "ignore" else nonfinite.own_part(mine.layers, mine.sums)
     totals, measured, report = sum_over_workers((mine.sums, measured, report))
     measured = {name: total / reducers.num_workers(AXES) for name, total in measured.items()}
-    record, overflowed = reducers.apart(reducer_state), jnp.asarray(reducers.overflowed(reducer_state))
-    if record is None and "contributed" in totals:
-        overflowed |= totals["contributed"] == 0
-    reducer_state, overflowed = reducers.delay_flag(reducer_state, overflowed)
-    if record is not None:
-        overflowed &= record.due  # else it is that of an earlier step
-    overflowed = reducers.same_on_all(overflowed, AXES)
-    return Reduced(updates, mine.worker, reducer_state, totals, time, measured, report, overflowed)
+    void = jnp.array(False) if of_reducer.void is None else of_reducer.void
+    if "contributed" in totals and of_reducer.emitted is None and not reducer.delays:
+        void |= totals["contributed"] == 0
+    void = reducers.same_on_all(void, AXES)
+    emitted = None if of_reducer.emitted is None else reducers.same_on_all(of_reducer.emitted, AXES)
+    return Reduced(updates, mine.worker, reducer_state, totals, time, measured, report, emitted, void)
 
 
 def arrival_seconds(setup: TrainSetup, step: Any, inputs: Mapping[str, Any]) -> jax.Array:
@@ -262,7 +265,7 @@ def arrival_seconds(setup: TrainSetup, step: Any, inputs: Mapping[str, Any]) -> 
     return setup.arrival_seconds(step)
 
 
-def leave_out(mine: WorkerGradient, before: WorkerState, *, counts: jax.Array | None) -> WorkerGradient:
+def leave_out(mine: WorkerGradient, before: WorkerState, *, counted: jax.Array | None) -> WorkerGradient:
     """Makes a worker that the reducer did not count as if it had not begun the step.
 
     Its BatchNorm statistics, the state of its own optimizer and its loss scale stay as they were before, and its loss
@@ -271,13 +274,13 @@ def leave_out(mine: WorkerGradient, before: WorkerState, *, counts: jax.Array | 
     Args:
       mine: what this worker computed.
       before: its own state before the step.
-      counts: [] bool, whether it is counted: it arrived in time, and its gradient was used; None counts all workers.
+      counted: [] bool: it arrived in time, and its gradient was used; None counts all workers.
     """
-    if counts is None:
+    if counted is None:
         return mine
     return mine._replace(
-        worker=optax.tree.where(counts, mine.worker, before),
-        sums=jax.tree.map(lambda x: jnp.where(counts, x, 0), mine.sums),
+        worker=optax.tree.where(counted, mine.worker, before),
+        sums=jax.tree.map(lambda x: jnp.where(counted, x, 0), mine.sums),
     )
 
 
@@ -343,8 +346,8 @@ def apply_gradients(
     return state._replace(step=step, params=params, opt_state=opt_state, ema=ema), metrics
 
 
-def when_due(update: nonfinite.UpdateFunction, *, learning_rate: optax.Schedule) -> nonfinite.UpdateFunction:
-    """Wraps an update: shared state stays as it was, bit for bit, where the reducer handed nothing on.
+def when_emitted(update: nonfinite.UpdateFunction, *, learning_rate: optax.Schedule) -> nonfinite.UpdateFunction:
+    """Wraps an update: shared state stays as it was, bit for bit, where the reducer emitted nothing.
 
     The step counts all the same. What is each worker's own goes on.
 
@@ -354,9 +357,6 @@ def when_due(update: nonfinite.UpdateFunction, *, learning_rate: optax.Schedule)
     """
 
     def updating(state: TrainState, reduced: Any) -> tuple[TrainState, Metrics]:
-        record = reducers.apart(reduced.reducer_state)
-        assert record is not None
-
         def apply():
             after, metrics = update(state, reduced)
             return shared_part(after), metrics
@@ -367,7 +367,7 @@ def when_due(update: nonfinite.UpdateFunction, *, learning_rate: optax.Schedule)
             metrics["learning_rate"] = learning_rate(state.step)
             return shared_part(state)._replace(step=state.step + 1), metrics
 
-        after, metrics = lax.cond(reducers.same_on_all(record.due, AXES), apply, keep)
+        after, metrics = lax.cond(reduced.emitted, apply, keep)
         own = {"worker": reduced.worker, "reducer_state": reduced.reducer_state, "snapshot": state.snapshot}
         return after._replace(**own), metrics
 

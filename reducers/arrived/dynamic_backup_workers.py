@@ -8,14 +8,14 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.arrivals.order import first_arrivals
-from reducers.arrived.over_arrived import waited_for
+from reducers.arrived.over_arrived import nobody_yet, of_arrived
 from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.dtypes import as_real, wide
 from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options, check_static
-from reducers.record import Waited, nobody_yet
 from reducers.reducer import Reducer
+from reducers.report import Report
 from reducers.state import zeros_like
 from reducers.sums.mean import mean
 
@@ -46,14 +46,14 @@ class DynamicState(NamedTuple):
       estimates: running averages.
       previous: the last reduced gradient, like params.
       previous_required: how many workers' gradients it was the mean of.
-      waited: which workers the last update waited for.
+      report: who was counted; "step_seconds" and "contributors".
     """
 
     num_updates: jax.Array
     estimates: Estimates
     previous: Any
     previous_required: jax.Array
-    waited: Waited
+    report: Report
 
 
 def dynamic_backup_workers(
@@ -117,7 +117,7 @@ def dynamic_backup_workers(
             estimates=Estimates(jnp.zeros(max_workers, jnp.float32), zero, zero, zero, zero),
             previous=zeros_like(params, axes),
             previous_required=jnp.ones((), jnp.float32),
-            waited=nobody_yet(axes),
+            report=nobody_yet(axes, inside=Report()),
         )
 
     def update_fn(updates, state, params=None, *, arrival_seconds, **extra_args):
@@ -128,16 +128,15 @@ def dynamic_backup_workers(
             raise ValueError(f"num_workers={n}: exceeds max_workers={max_workers}")
         chosen = most_gain_per_second(state.estimates, num_workers=n, min_required=min(min_required, n))
         required = jnp.where(state.num_updates < warmup_steps, n, chosen)
-        waited = waited_for(first_arrivals(seconds, required), axis_name=axes)
-        contributes = waited.contributes > 0
-        reduced, _ = average.update(updates, optax.EmptyState(), contributes=contributes)
-        own = _square(jax.tree.map(lambda g: jnp.where(contributes, g, 0), updates))
+        report = of_arrived(first_arrivals(seconds, required), axes, inside=Report())
+        reduced, _ = average.update(updates, optax.EmptyState(), contributes=report.counted)
+        own = _square(jax.tree.map(lambda g: jnp.where(report.counted, g, 0), updates))
         counted = required.astype(jnp.float32)
         mean_square = lax.psum(own, axes) / counted
         seen = _observe(state, seconds, reduced, mean_square=mean_square, required=counted)
         weight = jnp.maximum(1 / (state.num_updates + 1), 1 - decay)
         estimates = jax.tree.map(lambda old, new: _blend(old, new, weight=weight), state.estimates, seen)
-        return reduced, DynamicState(state.num_updates + 1, estimates, reduced, counted, waited)
+        return reduced, DynamicState(state.num_updates + 1, estimates, reduced, counted, report)
 
     def awaits(step, num_workers):
         known = not isinstance(warmup_steps, jax.Array)

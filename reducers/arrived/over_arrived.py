@@ -9,9 +9,9 @@ from jax import numpy as jnp
 
 from reducers.arrivals.order import Arrived
 from reducers.clock import check_seconds
-from reducers.collectives import AxisName, axes_of, num_workers
-from reducers.record import Waited, nobody_yet
+from reducers.collectives import AxisName, as_own, axes_of, num_workers
 from reducers.reducer import Combine, Reducer
+from reducers.report import TIME, Report, report
 from reducers.wrappers.combine import combiner_of
 
 
@@ -20,11 +20,11 @@ class ArrivedState(NamedTuple):
 
     Attributes:
       combine: state of the reducer that combines their gradients.
-      waited: which workers the last update waited for.
+      report: who was counted; "step_seconds" and "contributors".
     """
 
     combine: Any
-    waited: Waited
+    report: Report
 
 
 def over_arrived(
@@ -55,24 +55,33 @@ def over_arrived(
         raise ValueError("combine: must be a reducer that takes a mask, to leave workers out (Reducer.takes_mask)")
 
     def init_fn(params):
-        return ArrivedState(combiner.init(params), nobody_yet(axes))
+        inner = combiner.init(params)
+        return ArrivedState(inner, nobody_yet(axes, inside=report(inner)))
 
     def update_fn(updates, state, params=None, *, arrival_seconds, **extra_args):
         arrived = choose(check_seconds(arrival_seconds, axis_name=axes))
-        waited = waited_for(arrived, axis_name=axes)
         if num_required != num_workers(axes):
-            extra_args |= {"contributes": waited.contributes > 0}
-        updates, combined = combiner.update(updates, state.combine, params, **extra_args)
-        return updates, ArrivedState(combined, waited)
+            extra_args |= {"contributes": arrived.contributes[lax.axis_index(axes)]}
+        updates, inner = combiner.update(updates, state.combine, params, **extra_args)
+        return updates, ArrivedState(inner, of_arrived(arrived, axes, inside=report(inner)))
 
     return combiner.like(
         init_fn, update_fn, axis_name=axes, needs_arrivals=True, takes_mask=False, num_counted=num_required
     )
 
 
-def waited_for(arrived: Arrived, *, axis_name: AxisName) -> Waited:
-    """Returns one worker's record of who arrived."""
-    contributes = arrived.contributes.astype(jnp.int32)
-    contributors = jnp.sum(contributes > 0, dtype=jnp.float32)
-    metrics = {"step_seconds": arrived.step_seconds.astype(jnp.float32), "contributors": contributors}
-    return Waited(contributes[lax.axis_index(axis_name)], metrics)
+def of_arrived(arrived: Arrived, axes: tuple[str, ...], *, inside: Report) -> Report:
+    """Returns one worker's report of who arrived, and when; it is counted if the reducer inside has used it, too."""
+    metrics = {
+        "step_seconds": arrived.step_seconds.astype(jnp.float32),
+        "contributors": jnp.sum(arrived.contributes, dtype=jnp.float32),
+    }
+    counted = arrived.contributes[lax.axis_index(axes)]
+    counted = counted if inside.counted is None else counted & inside.counted
+    return inside._replace(counted=counted).with_metrics(metrics)
+
+
+def nobody_yet(axes: tuple[str, ...], *, inside: Report) -> Report:
+    """Returns the report before the first update."""
+    counted = as_own(jnp.array(False), axes)
+    return inside._replace(counted=counted).with_metrics(dict.fromkeys(TIME, jnp.zeros((), jnp.float32)))

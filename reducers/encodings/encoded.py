@@ -10,8 +10,8 @@ from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers
 from reducers.encodings.encoding import Encoding, Kept, Leaves, Reduction, Sent, corrected, residuals_of
 from reducers.gram.scales import common_scale, nonzero, norm_over
 from reducers.mesh import needs_whole_leaves
-from reducers.record import counts
 from reducers.reducer import Reducer, as_inner
+from reducers.report import Report, report
 
 
 class EncodedState(NamedTuple):
@@ -21,14 +21,14 @@ class EncodedState(NamedTuple):
       num_updates: [] int32, so far.
       kept: residuals and the encoding's state.
       combine: state of the reducer.
-      metrics: "bits", of a number of what a worker encodes; "compression_error", \\|e\\| / \\|p\\|; and
-        "bytes_per_worker" where the bytes differ from update to update.
+      report: that of the reducer, with "bits", of a number of what a worker encodes; "compression_error",
+        \\|e\\| / \\|p\\|; and "bytes_per_worker" where the bytes differ from update to update.
     """
 
     num_updates: jax.Array
     kept: Kept
     combine: Any
-    metrics: dict[str, jax.Array]
+    report: Report
 
 
 def encoded(
@@ -87,8 +87,9 @@ def encoded(
     def init_fn(params):
         kept = encoding.init(named_leaves(params))
         kept = kept._replace(residuals=as_own(kept.residuals, axes))
-        metrics = measured(0, as_own(jnp.zeros(()), axes), 0)
-        return EncodedState(jnp.zeros((), jnp.int32), kept, reducer.init(params), metrics)
+        combine = reducer.init(params)
+        own = report(combine).with_metrics(measured(0, as_own(jnp.zeros(()), axes), 0))
+        return EncodedState(jnp.zeros((), jnp.int32), kept, combine, own)
 
     def update_fn(updates, state, params=None, **extra_args):
         leaves, kept = named_leaves(updates), state.kept
@@ -103,17 +104,20 @@ def encoded(
             assert encoding.own is not None
             sent = encoding.own(leaves, kept, Reduction(axes, count, contributes, None))
             results, combined = combine(_like(sent.leaves, updates))
-            counted = counts(combined) if contributes is None else contributes & _or_true(counts(combined))
+            counted = report(combined).counted
+            if contributes is not None:
+                counted = contributes if counted is None else contributes & counted
         residuals = {name: sent.residuals[name] for name in kept.residuals}
         error = _relative_error(leaves, kept, sent, contributes)
         if counted is not None and not reducer.is_mean:  # ``remainder`` has seen the mask, but not the reducer's own
             residuals = optax.tree.where(counted, residuals, kept.residuals)
         if counted is not None:
-            error = jnp.where(counted, error.astype(jnp.float32), state.metrics["compression_error"])
+            error = jnp.where(counted, error.astype(jnp.float32), state.report.metrics["compression_error"])
         cost = encoding.cost(leaves, kept.state, num_workers(axes))
         bits = 8 * cost.payload / max(float(sum(leaf.size for leaf in leaves.values())), 1.0)
         kept = Kept(residuals, encoding.observe(sent.state, named_leaves(results)))
-        return results, EncodedState(state.num_updates + 1, kept, combined, measured(bits, error, cost.sent))
+        own = report(combined).with_metrics(measured(bits, error, cost.sent))
+        return results, EncodedState(state.num_updates + 1, kept, combined, own)
 
     return reducer.like(
         init_fn,
@@ -138,10 +142,6 @@ def _like(leaves: Leaves, tree: Any) -> Any:
     """Returns leaves by path as a tree of the structure and the dtypes of another one."""
     dtypes = {name: leaf.dtype for name, leaf in named_leaves(tree).items()}
     return jax.tree.unflatten(jax.tree.structure(tree), [leaves[name].astype(dtypes[name]) for name in dtypes])
-
-
-def _or_true(counts: jax.Array | None) -> Any:
-    return True if counts is None else counts
 
 
 def _relative_error(leaves: Leaves, kept: Kept, sent: Sent, contributes: Any) -> jax.Array:

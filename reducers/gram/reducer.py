@@ -21,11 +21,11 @@ from reducers.collectives import (
 from reducers.dtypes import common_dtype, real_dtype
 from reducers.gram import groups
 from reducers.gram.engine import Rule, Weighed, exchange_slices
-from reducers.gram.telemetry import SQUARED, initial_metrics, metrics_of
+from reducers.gram.telemetry import initial_metrics, metrics_of
 from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options
-from reducers.record import Used
 from reducers.reducer import Reducer
+from reducers.report import Report
 
 Telemetry: TypeAlias = Literal["off", "on"]
 
@@ -35,31 +35,12 @@ class GramState(NamedTuple):
 
     Attributes:
       rule: the rule's own, each worker's part of it, with a leading axis of groups.
-      record: whether the last update used this worker's gradient, which differs between workers; empty for ``adasum``,
-        which uses all that are counted.
-      metrics: of the last update, name -> scalar; empty without telemetry.
+      report: whether the update used this worker's gradient, but of ``adasum``, which uses all that are counted; and
+        telemetry.
     """
 
     rule: Any
-    record: Used | tuple[()]
-    metrics: dict[str, Any]
-
-
-def unscaled(state: Any, scale: jax.Array) -> Any:
-    """Returns a state with the metrics of gradients g in the place of those of scale * g.
-
-    Args:
-      state: in which a ``GramState`` may be, however deep.
-      scale: positive, [].
-    """
-
-    def change(node):
-        if not isinstance(node, GramState):
-            return node
-        metrics = {name: x / scale**2 if name.partition("/")[0] in SQUARED else x for name, x in node.metrics.items()}
-        return node._replace(metrics=metrics)
-
-    return jax.tree.map(change, state, is_leaf=lambda node: isinstance(node, GramState))
+    report: Report
 
 
 def from_gram(
@@ -97,7 +78,7 @@ def from_gram(
     Returns:
       A reducer with ``GramState``, part of which is each worker's own: map it over the worker axis. Its update takes
       ``contributes``, optional: a bool of each worker, whether it is counted. A worker whose weight is 0 in all groups
-      in which its gradient is not zero is left out, whatever its values, NaN included: ``reducers.counts`` says so. A
+      in which its gradient is not zero is left out, whatever its values, NaN included: its report says so. A
       worker whose whole gradient is zero counts. Dtypes are kept, arithmetic is in float32 at least.
 
     Raises:
@@ -166,10 +147,10 @@ def combining(
         members = groups.members(params, granularity)
         metrics = initial_metrics(members) if telemetry == "on" else {}
         if init is None:
-            return GramState((), (), metrics)
+            return GramState((), Report(metrics=metrics))
         state = init(common_dtype(jnp.float32, *map(real_dtype, jax.tree.leaves(params))))
         of_groups = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(members), *jnp.shape(x))), state)
-        return GramState(as_own(of_groups, axes), as_own(Used(jnp.array(True)), axes), metrics)
+        return GramState(as_own(of_groups, axes), Report(as_own(jnp.array(True), axes), metrics=metrics))
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
@@ -184,10 +165,10 @@ def combining(
         result = restore([x[0] for x in results])
         metrics = metrics_of(vectors, weighed) if telemetry == "on" else {}
         if init is None:
-            return result, GramState((), (), metrics)
+            return result, GramState((), Report(metrics=metrics))
         worker = lax.axis_index(axes)
         mine = jax.tree.map(lambda old, new: new[:, worker].astype(old.dtype), state.rule, weighed.state)
-        return result, GramState(mine, Used(_are_used(weighed, present)[worker]), metrics)
+        return result, GramState(mine, Report(_are_used(weighed, present)[worker], metrics=metrics))
 
     return Reducer(
         init_fn,

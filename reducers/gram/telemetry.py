@@ -35,7 +35,16 @@ class Telemetry(NamedTuple):
     weight_spread: Any
 
 
-SQUARED = ("squared_gradient", "covariance_trace")  # those that scale with the square of the gradients
+_SQUARED = ("squared_gradient", "covariance_trace")  # those that scale with the square of the gradients
+
+
+def of_unscaled(metrics: dict[str, Any], scale: jax.Array) -> dict[str, Any]:
+    """Returns the metrics of gradients g in the place of those of scale * g.
+
+    >>> of_unscaled({"cosine": 0.5, "squared_gradient/Dense_0": 8.0}, scale=2.0)
+    {'cosine': 0.5, 'squared_gradient/Dense_0': 2.0}
+    """
+    return {name: x / scale**2 if name.partition("/")[0] in _SQUARED else x for name, x in metrics.items()}
 
 
 def telemetry_of(products: Products, length: jax.Array, weight_spread: jax.Array) -> Telemetry:

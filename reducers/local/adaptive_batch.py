@@ -7,7 +7,6 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.apart import Apart
 from reducers.clock import first_of_round, of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
 from reducers.dtypes import as_real, common_dtype
@@ -15,12 +14,11 @@ from reducers.dynamic_scale import all_finite
 from reducers.local.batch_rules import RULES, BatchRule, Noise, stays
 from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options
-from reducers.record import counts
 from reducers.reducer import Combine, Reducer
 from reducers.registry import Block
+from reducers.report import Report, report
 from reducers.sums.mean import mean
-from reducers.wrappers.combine import combiner_of, while_waiting
-from reducers.wrappers.communication import overflowed
+from reducers.wrappers.combine import combiner_of
 
 
 class AdaptiveBatchState(NamedTuple):
@@ -30,24 +28,22 @@ class AdaptiveBatchState(NamedTuple):
       combine: state of the reducer that combines the workers' gradients.
       total: like params, the sum of this worker's gradients since the last update.
       seconds: [] float32, this worker's clock; where workers may be left out, since the batch began.
-      apart: whether anything was handed on; workers have no drift.
       held: [] int32, steps since the last update.
       batch_steps: [] int32, k, the steps of a batch.
       num_updates: [] int32, so far.
       rule: state of the rule.
-      metrics: "batch_steps", of the batch of this step; "updates", so far; "communications", 1 in a step with an
-        update, else 0; and the time, as of ``local_sgd``.
+      report: whether anything was emitted; workers have no drift. "batch_steps", of the batch of this step; "updates",
+        so far; "communications", 1 in a step with an update, else 0; and the time, as of ``local_sgd``.
     """
 
     combine: Any
     total: Any
     seconds: jax.Array
-    apart: Apart
     held: jax.Array
     batch_steps: jax.Array
     num_updates: jax.Array
     rule: Any
-    metrics: dict[str, jax.Array]
+    report: Report
 
 
 def adaptive_batch(
@@ -83,7 +79,7 @@ def adaptive_batch(
 
     Raises:
       ValueError: for a rule that there is not, or whose options make no sense, a ``max_steps`` below the steps that it
-        begins with, and a ``combine`` that does not hand on every update itself; when traced, if a rule needs the noise
+        begins with, and a ``combine`` that does not emit every update itself; when traced, if a rule needs the noise
         and there is one worker.
 
     >>> reducer = adaptive_batch("worker", rule={"name": "fixed", "every_steps": 2})
@@ -112,25 +108,26 @@ def adaptive_batch(
 
     def init_fn(params):
         zero, count = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
+        inner = as_own(combiner.init(params), axes)
+        own = dict.fromkeys(("batch_steps", "updates", "communications"), zero)
+        own |= first_of_round(leaves_out=combiner.needs_arrivals)
         return AdaptiveBatchState(
-            combine=as_own(combiner.init(params), axes),
+            combine=inner,
             total=as_own(jax.tree.map(lambda p: jnp.zeros_like(p, dtype=_dtype_of_sum(p)), params), axes),
             seconds=as_own(zero, axes),
-            apart=Apart(jnp.zeros((), bool), None),
             held=count,
             batch_steps=jnp.int32(batch_rule.first_steps),
             num_updates=count,
             rule=batch_rule.init(),
-            metrics={
-                **{"batch_steps": zero, "updates": zero, "communications": zero},
-                **first_of_round(leaves_out=combiner.needs_arrivals),
-            },
+            report=report(inner)._replace(emitted=jnp.array(False)).with_metrics(own),
         )
 
-    def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
+    def update_fn(
+        updates, state, params=None, *, arrival_seconds=None, contributes=None, overflowed=None, **extra_args
+    ):
+        del contributes, overflowed  # of one step, not of a batch
         if batch_rule.needs_noise and num_workers(axes) == 1:
             raise ValueError("rule: num_workers=1 cannot estimate the noise; take fixed or geometric")
-        extra_args.pop("contributes", None)
         held, steps, count, of_rule = jax.tree.map(
             lambda x: agreed(x, axes), (state.held + 1, state.batch_steps, state.num_updates, state.rule)
         )
@@ -138,13 +135,13 @@ def adaptive_batch(
         seconds = state.seconds + own_seconds(arrival_seconds, axes)
         total = jax.tree.map(lambda t, g: t + g.astype(t.dtype), state.total, updates)
 
-        def hand_on(inner):
+        def emit(inner):
             needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
             gradients = jax.tree.map(lambda t, g: (t / held.astype(t.dtype)).astype(g.dtype), total, updates)
             reduced, inner = combiner.update(gradients, inner, params, **needs, **extra_args)
             noise = None
             if batch_rule.needs_noise:
-                counted = counts(inner)
+                counted = report(inner).counted
                 average = of_mean.update(gradients, (), contributes=counted)[0] if of_mean else reduced
                 noise = noise_of(gradients, average, counted=counted, axes=axes)
             after, wanted = batch_rule.update(of_rule, noise, steps.astype(jnp.float32), count + 1)
@@ -152,18 +149,18 @@ def adaptive_batch(
             larger = jnp.maximum(steps, jnp.ceil(wanted - 1e-4).astype(jnp.int32))  # 3.0000002 is 3
             # A gradient that overflowed has not arrived. It goes with that of the next step, unless a worker's own is
             # not finite, since that one never would arrive; the rule learns nothing from it.
-            lost = overflowed(inner)
-            arrived = agreed(~jnp.asarray(lost), axes)
-            is_over = arrived
-            if lost is not False:
+            lost = report(inner).void
+            arrived = is_over = jnp.array(True) if lost is None else agreed(~lost, axes)
+            if combiner.may_overflow:
                 is_over |= lax.pmin(all_finite(gradients).astype(jnp.int32), axes) == 0
             learnt = optax.tree.where(arrived, (larger, after), (steps, of_rule))
             return reduced, as_own(inner, axes), learnt, (arrived, is_over)
 
         def go_on(inner):
-            return *while_waiting(updates, inner, axes), (steps, of_rule), (jnp.array(False), jnp.array(False))
+            nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), updates)
+            return nothing, as_own(inner, axes), (steps, of_rule), (jnp.array(False), jnp.array(False))
 
-        reduced, inner, (larger, of_rule), (arrived, is_over) = lax.cond(due, hand_on, go_on, state.combine)
+        reduced, inner, (larger, of_rule), (arrived, is_over) = lax.cond(due, emit, go_on, state.combine)
         total = lax.cond(is_over, lambda t: jax.tree.map(jnp.zeros_like, t), lambda t: t, as_own(total, axes))
         time, seconds = of_round(
             seconds,
@@ -174,16 +171,16 @@ def adaptive_batch(
             axes=axes,
         )
         count = count + arrived.astype(jnp.int32)
-        metrics = {
+        own = {
             "batch_steps": steps.astype(jnp.float32),
             "updates": count.astype(jnp.float32),
             "communications": due.astype(jnp.float32),
             **time,
         }
         held = jnp.where(is_over, 0, held)
-        return reduced, AdaptiveBatchState(
-            inner, total, seconds, Apart(due, None), held, larger, count, of_rule, metrics
-        )
+        inside = report(inner).if_called(due, num_workers=num_workers(axes))
+        own_report = inside._replace(emitted=due).with_metrics(own)
+        return reduced, AdaptiveBatchState(inner, total, seconds, held, larger, count, of_rule, own_report)
 
     return combiner.like(
         init_fn,
@@ -192,7 +189,8 @@ def adaptive_batch(
         takes_mask=False,
         homogeneous=False,  # a sum has the scales of all its steps
         reduces="gradients",
-        hands_on="sometimes",
+        emits="sometimes",
+        delays=False,
         numbers="inexact",
         needs_whole_leaves=must_be_whole or combiner.needs_whole_leaves,
     )

@@ -6,11 +6,11 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.apart import Apart
 from reducers.clock import latest, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers, sum_workers
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
+from reducers.report import Report
 from reducers.state import zeros_like
 
 
@@ -19,16 +19,14 @@ class ElasticAveragingState(NamedTuple):
 
     Attributes:
       num_updates: [] int32, so far.
-      apart: how far this worker is from the centre, and whether the centre moved.
       seconds: [] float32, this worker's clock.
-      metrics: "communications", 1 in an update in which the workers met the centre, else 0; "step_seconds", by how much
-        the latest worker's clock went on.
+      report: how far this worker is from the centre, and whether the centre moved; "communications", 1 in an update in
+        which the workers met the centre, else 0; "step_seconds", by how much the latest worker's clock went on.
     """
 
     num_updates: jax.Array
-    apart: Apart
     seconds: jax.Array
-    metrics: dict[str, jax.Array]
+    report: Report
 
 
 def elastic_averaging(
@@ -67,7 +65,7 @@ def elastic_averaging(
     >>> reduce = jax.vmap(lambda update, state: reducer.update(update, state), axis_name="worker")
     >>> for updates in ([1.0, 3.0], [0.0, 0.0]):
     ...   result, states = reduce(jnp.array(updates), states)
-    ...   print(result, states.apart.drift)
+    ...   print(result, states.report.drift)
     [0. 0.] [1. 3.]
     [1. 1.] [-0.25  1.25]
 
@@ -82,9 +80,8 @@ def elastic_averaging(
         zero = jnp.zeros((), jnp.float32)
         drift = as_own(zeros_like(params, axes), axes)
         metrics = {"communications": zero, "step_seconds": zero}
-        return ElasticAveragingState(
-            jnp.zeros((), jnp.int32), Apart(jnp.zeros((), bool), drift), as_own(zero, axes), metrics
-        )
+        report = Report(emitted=jnp.array(False), drift=drift, metrics=metrics)
+        return ElasticAveragingState(jnp.zeros((), jnp.int32), as_own(zero, axes), report)
 
     def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
         del params, extra_args
@@ -95,7 +92,7 @@ def elastic_averaging(
         due = agreed(state.num_updates, axes) % every_steps == 0
 
         # The difference before the local step is taken back from the one after it, which takes its place at once.
-        drift = jax.tree.map(lambda u, d: (u + d).astype(u.dtype), state.apart.drift, updates)
+        drift = jax.tree.map(lambda u, d: (u + d).astype(u.dtype), state.report.drift, updates)
 
         def pulled(drift):
             return jax.tree.map(lambda u, d: (share * (u - d)).astype(u.dtype), drift, updates)
@@ -115,6 +112,7 @@ def elastic_averaging(
         clock = jnp.where(due, jnp.maximum(clock, 0), clock)  # the others have come as far as the run has
         reached = latest(clock, axes, given=arrival_seconds is not None)
         metrics = {"communications": due.astype(jnp.float32), "step_seconds": reached}
-        return moved, ElasticAveragingState(state.num_updates + 1, Apart(due, drift), clock - reached, metrics)
+        report = Report(emitted=due, drift=drift, metrics=metrics)
+        return moved, ElasticAveragingState(state.num_updates + 1, clock - reached, report)
 
-    return Reducer(init_fn, update_fn, axis_name=axes, reduces="updates", hands_on="sometimes", numbers="inexact")
+    return Reducer(init_fn, update_fn, axis_name=axes, reduces="updates", emits="sometimes", numbers="inexact")

@@ -9,11 +9,11 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.apart import Apart
 from reducers.clock import latest, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, map_together, num_workers, shift_workers
 from reducers.options import check_options
 from reducers.reducer import Reducer
+from reducers.report import Report
 from reducers.state import zeros_like
 from reducers.sums.mean import mean
 
@@ -26,15 +26,14 @@ class GossipState(NamedTuple):
 
     Attributes:
       num_updates: [] int32, so far.
-      apart: how far this worker is from the parameters at which all began; nothing is ever due.
       seconds: [] float32, this worker's clock.
-      metrics: "communications", always 1; "step_seconds", by how much the latest worker's clock went on.
+      report: how far this worker is from the parameters at which all began; nothing is ever emitted.
+        "communications", always 1; "step_seconds", by how much the latest worker's clock went on.
     """
 
     num_updates: jax.Array
-    apart: Apart
     seconds: jax.Array
-    metrics: dict[str, jax.Array]
+    report: Report
 
 
 def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "combine_then_adapt") -> Reducer:
@@ -69,7 +68,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
       for its neighbours alone.
 
     >>> reducer = gossip("worker", topology="complete", order="adapt_then_combine")
-    >>> one = lambda update: reducer.update(update, reducer.init(update))[1].apart.drift
+    >>> one = lambda update: reducer.update(update, reducer.init(update))[1].report.drift
     >>> jax.vmap(one, axis_name="worker")(jnp.array([1.0, 3.0]))
     Array([2., 2.], dtype=float32)
 
@@ -84,7 +83,8 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
         zero = jnp.zeros((), jnp.float32)
         drift = as_own(zeros_like(params, axes), axes)
         metrics = {"communications": zero, "step_seconds": zero}
-        return GossipState(jnp.zeros((), jnp.int32), Apart(jnp.zeros((), bool), drift), as_own(zero, axes), metrics)
+        report = Report(emitted=jnp.array(False), drift=drift, metrics=metrics)
+        return GossipState(jnp.zeros((), jnp.int32), as_own(zero, axes), report)
 
     def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
         del params, extra_args
@@ -93,7 +93,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
         def adapt(drift):
             return jax.tree.map(lambda u, d: (u + d).astype(u.dtype), drift, updates)
 
-        drift = state.apart.drift if order == "combine_then_adapt" else adapt(state.apart.drift)
+        drift = state.report.drift if order == "combine_then_adapt" else adapt(state.report.drift)
         drift = _mix(drift, step, topology=topology, axes=axes)
         drift = adapt(drift) if order == "combine_then_adapt" else drift
 
@@ -103,11 +103,12 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
             clock = jnp.maximum(clock + own, meet(clock)) if order == "combine_then_adapt" else meet(clock + own)
         reached = latest(clock, axes, given=arrival_seconds is not None)
         metrics = {"communications": jnp.ones((), jnp.float32), "step_seconds": reached}
-        state = GossipState(state.num_updates + 1, Apart(jnp.zeros((), bool), drift), clock - reached, metrics)
+        report = Report(emitted=jnp.array(False), drift=drift, metrics=metrics)
+        state = GossipState(state.num_updates + 1, clock - reached, report)
         return jax.tree.map(lambda d: jnp.zeros(d.shape, d.dtype), updates), state
 
     return Reducer(
-        init_fn, update_fn, axis_name=axes, homogeneous=True, reduces="updates", hands_on="never", numbers="inexact"
+        init_fn, update_fn, axis_name=axes, homogeneous=True, reduces="updates", emits="never", numbers="inexact"
     )
 
 

@@ -6,14 +6,13 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.apart import Apart
 from reducers.clock import first_of_round, latest, of_round, own_seconds
-from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers
+from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
+from reducers.report import Report, report
 from reducers.state import zeros_like
-from reducers.wrappers.combine import combiner_of, while_waiting
-from reducers.wrappers.communication import overflowed
+from reducers.wrappers.combine import combiner_of
 
 
 class LocalSgdState(NamedTuple):
@@ -22,22 +21,20 @@ class LocalSgdState(NamedTuple):
     Attributes:
       combine: state of the reducer that combines the workers' progress.
       num_updates: [] int32, so far.
-      apart: this worker's drift, and whether anything was handed on.
       launched: like params, the progress that is under way; None without a delay.
       seconds: [] float32, this worker's clock; where workers may be left out, since its round began.
       launched_at: [] float32, when the last worker launched the progress that is under way.
-      metrics: "communications", 1 in an update that combined the workers' progress, else 0; "step_seconds", by how
-        much the latest worker's clock went on, or, where workers may be left out, "steps_decided": how many steps this
-        update decided about.
+      report: this worker's drift, and whether anything was emitted; "communications", 1 in an update that combined the
+        workers' progress, else 0; "step_seconds", by how much the latest worker's clock went on, or, where workers may
+        be left out, "steps_decided": how many steps this update decided about.
     """
 
     combine: Any
     num_updates: jax.Array
-    apart: Apart
     launched: Any
     seconds: jax.Array
     launched_at: jax.Array
-    metrics: dict[str, jax.Array]
+    report: Report
 
 
 def local_sgd(
@@ -78,7 +75,7 @@ def local_sgd(
       nobody unless progress was launched more than d of its own steps ago.
 
     Raises:
-      ValueError: for d above H, a delay with a reducer that leaves workers out, or a ``combine`` that does not hand on
+      ValueError: for d above H, a delay with a reducer that leaves workers out, or a ``combine`` that does not emit
         every update itself.
 
     >>> reducer = local_sgd("worker", every_steps=2)
@@ -86,7 +83,7 @@ def local_sgd(
     >>> reduce = jax.vmap(lambda update, state: reducer.update(update, state), axis_name="worker")
     >>> for updates in ([1.0, 3.0], [1.0, 3.0]):
     ...   result, states = reduce(jnp.array(updates), states)
-    ...   print(result, states.apart.drift)
+    ...   print(result, states.report.drift)
     [0. 0.] [1. 3.]
     [4. 4.] [0. 0.]
 
@@ -107,22 +104,25 @@ def local_sgd(
         return combiner.like(*combiner, reduces="updates")
 
     def init_fn(params):
-        zero = jnp.zeros((), jnp.float32)
+        zero, inner = jnp.zeros((), jnp.float32), as_own(combiner.init(params), axes)
+        drift = as_own(zeros_like(params, axes), axes)
+        own = {"communications": zero, **first_of_round(leaves_out=combiner.needs_arrivals)}
         return LocalSgdState(
-            combine=as_own(combiner.init(params), axes),
+            combine=inner,
             num_updates=jnp.zeros((), jnp.int32),
-            apart=Apart(jnp.zeros((), bool), as_own(zeros_like(params, axes), axes)),
             launched=as_own(zeros_like(params, axes), axes) if delay_steps else None,
             seconds=as_own(zero, axes),
             launched_at=zero,
-            metrics={"communications": zero, **first_of_round(leaves_out=combiner.needs_arrivals)},
+            report=report(inner)._replace(emitted=jnp.array(False), drift=drift).with_metrics(own),
         )
 
-    def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
-        extra_args.pop("contributes", None)
+    def update_fn(
+        updates, state, params=None, *, arrival_seconds=None, contributes=None, overflowed=None, **extra_args
+    ):
+        del contributes, overflowed  # of one step, not of a round
         turn = _turn(agreed(state.num_updates, axes) + 1, every=every_steps, delay=delay_steps, from_step=from_step)
         seconds = state.seconds + own_seconds(arrival_seconds, axes)
-        drift = jax.tree.map(lambda u, d: (u + d).astype(u.dtype), state.apart.drift, updates)
+        drift = jax.tree.map(lambda u, d: (u + d).astype(u.dtype), state.report.drift, updates)
         launched = as_own(state.launched, axes)
         sent = launched if delay_steps else drift
         if delay_steps and from_step:
@@ -132,10 +132,11 @@ def local_sgd(
             needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
             reduced, inner = combiner.update(sent, inner, params, **needs, **extra_args)
             # Progress that overflowed has not arrived: it goes with that of the next round.
-            return reduced, as_own(inner, axes), agreed(~jnp.asarray(overflowed(inner)), axes)
+            void = report(inner).void
+            return reduced, as_own(inner, axes), jnp.array(True) if void is None else agreed(~void, axes)
 
         def go_on(inner):
-            return *while_waiting(updates, inner, axes), jnp.array(False)
+            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), updates), as_own(inner, axes), jnp.array(False)
 
         def rest(drift):
             return jax.tree.map(jnp.subtract, drift, sent) if delay_steps else jax.tree.map(jnp.zeros_like, drift)
@@ -157,10 +158,10 @@ def local_sgd(
                 given=given,
                 axes=axes,
             )
-        metrics = {"communications": turn.due.astype(jnp.float32), **time}
-        return reduced, LocalSgdState(
-            inner, state.num_updates + 1, Apart(turn.due, drift), launched, seconds, launched_at, metrics
-        )
+        own = report(inner).if_called(turn.due, num_workers=num_workers(axes))
+        own = own.with_metrics({"communications": turn.due.astype(jnp.float32), **time})
+        own = own._replace(emitted=turn.due, drift=drift)
+        return reduced, LocalSgdState(inner, state.num_updates + 1, launched, seconds, launched_at, own)
 
     return combiner.like(
         init_fn,
@@ -169,7 +170,8 @@ def local_sgd(
         takes_mask=False,
         homogeneous=False,  # progress has the scales of all its steps
         reduces="updates",
-        hands_on="sometimes",
+        emits="sometimes",
+        delays=False,
         numbers="inexact",
     )
 

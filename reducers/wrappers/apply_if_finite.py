@@ -1,6 +1,6 @@
 """``optax.apply_if_finite`` for several workers, all of which decide alike."""
 
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import optax
@@ -11,8 +11,18 @@ from reducers.collectives import AxisName, agreed, axes_of
 from reducers.dynamic_scale import all_finite
 from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options
-from reducers.record import keep_if
 from reducers.reducer import Reducer, as_inner
+from reducers.report import Report, report
+
+
+class ApplyIfFiniteState(NamedTuple):
+    """State of ``apply_if_finite``: the fields of ``optax.ApplyIfFiniteState``, and the report of ``inner``."""
+
+    notfinite_count: jax.Array
+    last_finite: jax.Array
+    total_notfinite: jax.Array
+    inner_state: Any
+    report: Report
 
 
 def apply_if_finite(
@@ -29,8 +39,8 @@ def apply_if_finite(
 
     ``optax.apply_if_finite`` lets each worker decide by its own update. Around a reducer that is a deadlock: the worker
     with a NaN does not communicate, and the others wait for it. Here the workers agree first, by a minimum of one
-    integer. Where an update is dropped, the state of ``inner`` stays as it was, except for the record of which workers
-    a reducer waited for.
+    integer. Where an update is dropped, the state of ``inner`` stays as it was; the report says whom a reducer waited
+    for all the same.
 
     Args:
       inner: a reducer, or a chain with one in it.
@@ -40,10 +50,10 @@ def apply_if_finite(
         that may be cut over such an axis are then refused, since devices with a part of them could not agree.
 
     Returns:
-      A reducer with the facts of ``inner``, except that it is not homogeneous. Its state is
-      ``optax.ApplyIfFiniteState``, the same on all workers but for the state of ``inner``. If ``inner`` takes a mask,
-      workers that ``contributes`` leaves out have no say: in
-      ``backup_workers(..., combine=apply_if_finite(mean(axis), axis, 5))`` a NaN of a late worker drops nothing.
+      A reducer with the facts of ``inner``, except that it is not homogeneous. Its state is ``ApplyIfFiniteState``, the
+      same on all workers but for the state and the report of ``inner``. If ``inner`` takes a mask, workers that
+      ``contributes`` leaves out have no say: in ``backup_workers(..., combine=apply_if_finite(mean(axis), axis, 5))`` a
+      NaN of a late worker drops nothing.
 
     Raises:
       ValueError: if ``inner`` is no transformation, or for a number outside its range.
@@ -63,8 +73,8 @@ def apply_if_finite(
     must_be_whole = needs_whole_leaves(sharded_over)
 
     def init_fn(params):
-        zero = jnp.zeros((), jnp.int32)
-        return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, inner.init(params))
+        zero, inner_state = jnp.zeros((), jnp.int32), inner.init(params)
+        return ApplyIfFiniteState(zero, jnp.array(True), zero, inner_state, report(inner_state))
 
     def update_fn(updates, state, params=None, **extra_args):
         num_bad, num_bad_in_all = (agreed(x, axes) for x in (state.notfinite_count, state.total_notfinite))
@@ -78,7 +88,8 @@ def apply_if_finite(
         # All workers call the inner reducer in any case: its result has the same type, kept or not.
         updates, inner_state = inner.update(updates, state.inner_state, params, **extra_args)
         updates = jax.tree.map(lambda u: jnp.where(is_kept, u, 0).astype(u.dtype), updates)
-        inner_state = keep_if(is_kept, inner_state, state.inner_state)
-        return updates, optax.ApplyIfFiniteState(in_a_row, is_finite, total, inner_state)
+        own = report(inner_state).dropped_unless(is_kept, state.report)
+        inner_state = optax.tree.where(is_kept, inner_state, state.inner_state)
+        return updates, ApplyIfFiniteState(in_a_row, is_finite, total, inner_state, own)
 
     return inner.like(init_fn, update_fn, axis_name=axes, homogeneous=False, needs_whole_leaves=must_be_whole)

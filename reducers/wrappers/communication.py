@@ -11,21 +11,26 @@ from reducers.collectives import AxisName, axes_of
 from reducers.dtypes import wide, wide_dtype
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
 from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
-from reducers.gram.reducer import unscaled
+from reducers.gram.telemetry import of_unscaled
 from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options
-from reducers.record import keep_if
 from reducers.reducer import Reducer, as_inner, as_reducer
 from reducers.registry import Registry
+from reducers.report import Report, report
 
 
 class HalfPrecisionState(NamedTuple):
-    """State of ``in_half_precision``; the same on all workers but for ``inner``."""
+    """State of ``in_half_precision``.
+
+    Attributes:
+      scale: the same on all workers.
+      inner: the reducer's own.
+      report: that of the reducer, of gradients without the scale, with "communication_scale", which the next step uses.
+    """
 
     scale: Scale
-    is_finite: jax.Array  # [] bool, of the last reduction
-    inner: Any  # the reducer's own
-    metrics: dict[str, jax.Array]  # "communication_scale", which the next step uses
+    inner: Any
+    report: Report
 
 
 def in_full_precision(reducer: optax.GradientTransformation) -> Reducer:
@@ -50,9 +55,9 @@ def in_half_precision(
 
     Where the reduced values are not all finite, or where s has made gradients of a worker that is counted infinite,
     which some rules leave out without a trace, the result is zero, the reducer's own state stays as it was (except for
-    the record of whom it waited for), and the scale s shrinks by the rule of ``DynamicScale``. All workers see the same
+    who was counted, and the time), and the scale s shrinks by the rule of ``DynamicScale``. All workers see the same
     values and so decide alike. An optimizer after this then sees a zero: put it under a guard that reads
-    ``overflowed(state)``, as the train step of this project does. What is too large without s, too, such as a broken
+    ``report(state).void``, as the train step of this project does. What is too large without s, too, such as a broken
     worker's gradient, is left to the rule.
 
     Half the bytes are sent if the reducer exchanges the dtype that it is given, and one scalar: s, which is negative
@@ -94,11 +99,13 @@ def in_half_precision(
         raise ValueError(f"dtype={dtype!r}: needs a homogeneous reducer, R(s g) = s R(g) for every scale s")
     axes, must_be_whole = axes_of(axis_name), needs_whole_leaves(sharded_over)
 
-    def state_of(scale, is_finite, inner):
-        return HalfPrecisionState(scale, is_finite, inner, {"communication_scale": scale.value})
+    def state_of(scale, is_finite, inner, inside):
+        own = inside._replace(void=~is_finite).with_metrics({"communication_scale": scale.value})
+        return HalfPrecisionState(scale, inner, own)
 
     def init_fn(params):
-        return state_of(rule.init(), jnp.array(True), reducer.init(_cast(params, dtype)))
+        inner = reducer.init(_cast(params, dtype))
+        return state_of(rule.init(), jnp.array(True), inner, report(inner))
 
     def update_fn(updates, state, params=None, **extra_args):
         scale = state.scale.value
@@ -109,18 +116,25 @@ def in_half_precision(
         signed = lax.pmin(jnp.where(is_too_large, -scale, scale), axes)
         scale = jnp.abs(signed)  # the same, and JAX knows that it is the same on all workers, though states are local
         reduced, inner = reducer.update(halved, state.inner, params, **extra_args)
-        inner = unscaled(inner, scale)
         is_finite = all_finite(reduced) & (signed > 0)
 
         def restore(half, g):
             return jnp.where(is_finite, half.astype(wide_dtype(g)) / scale.astype(wide_dtype(g)), 0).astype(g.dtype)
 
-        inner = keep_if(is_finite, inner, state.inner)
-        state = state_of(rule.update(state.scale._replace(value=scale), is_finite), is_finite, inner)
+        inside = report(inner)
+        inside = inside._replace(metrics=of_unscaled(inside.metrics, scale)).dropped_unless(is_finite, state.report)
+        inner = optax.tree.where(is_finite, inner, state.inner)
+        state = state_of(rule.update(state.scale._replace(value=scale), is_finite), is_finite, inner, inside)
         return jax.tree.map(restore, reduced, updates), state
 
-    return reducer.like(  # what overflows is zero
-        init_fn, update_fn, axis_name=axes, homogeneous=False, numbers="floating", needs_whole_leaves=must_be_whole
+    return reducer.like(
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        homogeneous=False,  # what overflows is zero
+        may_overflow=True,
+        numbers="floating",
+        needs_whole_leaves=must_be_whole,
     )
 
 
@@ -133,26 +147,6 @@ def _cast(params: Any, dtype: str) -> Any:
         return jnp.asarray(x, dtype)
 
     return jax.tree.map(cast, params)
-
-
-def can_overflow(state: Any) -> bool:
-    """Returns whether a reducer with this state, or with a state of these shapes, drops updates that overflow."""
-    return bool(_half_precision_states(state))
-
-
-def overflowed(state: Any) -> Any:
-    """Returns whether the last reduction overflowed and was dropped; False for a reducer in full precision.
-
-    Args:
-      state: of a reducer, however deep the state of ``in_half_precision`` is nested.
-    """
-    found = _half_precision_states(state)
-    return ~found[0].is_finite if found else False
-
-
-def _half_precision_states(state: Any) -> list[HalfPrecisionState]:
-    is_half = lambda node: isinstance(node, HalfPrecisionState)  # noqa: E731
-    return [node for node in jax.tree.leaves(state, is_leaf=is_half) if is_half(node)]
 
 
 COMMUNICATIONS = Registry(

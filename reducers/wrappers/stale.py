@@ -10,6 +10,7 @@ from jax import numpy as jnp
 from reducers.collectives import AxisName, agreed, axes_of
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
+from reducers.report import Report, all_overflowed, report
 from reducers.state import zeros_like
 from reducers.wrappers.combine import combiner_of
 
@@ -27,15 +28,16 @@ class StaleState(NamedTuple):
       combine: state of the reducer that combines the workers' gradients.
       num_updates: [], so far.
       ring: like params with a leading axis [max_delay_steps + 1]; the reduced gradient of update t at t modulo that.
-      overflowed: [max_delay_steps + 1] bool, of the gradients in the ring, as ``delay_flag`` was given it.
-      metrics: "staleness", how many updates late the gradient is that was applied last.
+      void: [max_delay_steps + 1] bool, whether the gradients in the ring are void, since they overflowed.
+      report: that of the combining reducer, but for ``void``, which is that of the gradient that was applied; with
+        "staleness", how many updates late this one is.
     """
 
     combine: Any
     num_updates: jax.Array
     ring: Any
-    overflowed: jax.Array
-    metrics: dict[str, jax.Array]
+    void: jax.Array
+    report: Report
 
 
 def stale(
@@ -69,8 +71,9 @@ def stale(
         is ``mean``. Configs give its name, or a block such as {"name": "backup_workers", "num_required": 6}.
 
     Returns:
-      A reducer. Its state holds max_delay_steps + 1 gradients, on every worker, and ``metrics``: "staleness". Where
-      updates may overflow, ``delay_flag`` says in which update the zeros of one that did are applied.
+      A reducer. Its state holds max_delay_steps + 1 gradients, on every worker, and its report has "staleness". Its
+      update takes ``overflowed``, optional: a bool of each worker, whether zeros stand in for its gradient. The report
+      says ``void`` of the update that applies what overflowed then, on all workers that count or in the reduction.
 
     Raises:
       ValueError: for an unknown law or a negative number.
@@ -106,56 +109,27 @@ def stale(
         return jnp.clip(jnp.floor(delay + 1e-4), 0, largest).astype(jnp.int32)  # 6.9999995 is 7
 
     def init_fn(params):
-        ring = zeros_like(params, axes, copies=largest + 1)
-        flags = jnp.zeros(largest + 1, bool)
-        return StaleState(
-            combiner.init(params), jnp.zeros((), jnp.int32), ring, flags, {"staleness": jnp.zeros((), jnp.float32)}
-        )
+        ring, combined = zeros_like(params, axes, copies=largest + 1), combiner.init(params)
+        own = report(combined)._replace(void=jnp.array(False)).with_metrics({"staleness": jnp.zeros((), jnp.float32)})
+        return StaleState(combined, jnp.zeros((), jnp.int32), ring, jnp.zeros(largest + 1, bool), own)
 
-    def update_fn(updates, state, params=None, **extra_args):
-        updates, combined = combiner.update(updates, state.combine, params, **extra_args)
+    def update_fn(updates, state, params=None, *, overflowed=None, **extra_args):
+        updates, combined = combiner.update(updates, state.combine, params, overflowed=overflowed, **extra_args)
+        inside = report(combined)
+        is_void = jnp.array(False) if inside.void is None else inside.void
+        if overflowed is not None and not combiner.delays:
+            is_void |= all_overflowed(overflowed, inside.counted, extra_args.get("contributes"), axes=axes)
         slot, delay = state.num_updates % (largest + 1), delay_at(state.num_updates)
         put, at = lax.dynamic_update_index_in_dim, lax.dynamic_index_in_dim
         ring = jax.tree.map(lambda r, g: put(r, g.astype(r.dtype), slot, 0), state.ring, updates)
         due = (state.num_updates - delay) % (largest + 1)  # before update 0: a slot that is still zero
         late = jax.tree.map(lambda r, g: agreed(at(r, due, keepdims=False).astype(g.dtype), axes), ring, updates)
-        metrics = {"staleness": delay.astype(jnp.float32)}
-        return late, StaleState(combined, state.num_updates + 1, ring, state.overflowed, metrics)
+        void = state.void.at[slot].set(is_void)
+        own = inside._replace(void=void[due]).with_metrics({"staleness": delay.astype(jnp.float32)})
+        return late, StaleState(combined, state.num_updates + 1, ring, void, own)
 
     # Not homogeneous: where c changes from update to update, an old gradient has the c of its own update.
-    return combiner.like(init_fn, update_fn, axis_name=axes, homogeneous=False, numbers="inexact")
-
-
-def delay_flag(state: Any, overflowed: Any) -> tuple[Any, Any]:
-    """Puts the flag of the last reduction beside its gradient in the ring, and returns that of the gradient applied.
-
-    Args:
-      state: of a reducer after an update, however deep the state of ``stale`` is nested.
-      overflowed: [] bool, whether the last reduction overflowed, and its gradient is void.
-
-    Returns:
-      The state with the flag, and whether the gradient that the update returned is void. Where no gradient is late,
-      they are as they were given.
-
-    >>> reducer = stale("worker", delay_steps=1)
-    >>> state, returned = reducer.init(0.0), []
-    >>> for flag in (True, False, False):
-    ...   update = jax.vmap(reducer.update, axis_name="worker", in_axes=(0, None))
-    ...   state = jax.tree.map(lambda x: x[0], update(jnp.zeros(2), state)[1])
-    ...   state, void = delay_flag(state, flag)
-    ...   returned.append(bool(void))
-    >>> returned
-    [False, True, False]
-    """
-    nodes, structure = jax.tree.flatten(state, is_leaf=lambda node: isinstance(node, StaleState))
-    for i, node in enumerate(nodes):
-        if isinstance(node, StaleState):
-            combine, overflowed = delay_flag(node.combine, overflowed)
-            last, delay = node.num_updates - 1, node.metrics["staleness"].astype(jnp.int32)
-            flags = node.overflowed.at[last % len(node.overflowed)].set(overflowed)
-            overflowed = flags[(last - delay) % len(flags)]
-            nodes[i] = node._replace(combine=combine, overflowed=flags)
-    return jax.tree.unflatten(structure, nodes), overflowed
+    return combiner.like(init_fn, update_fn, axis_name=axes, homogeneous=False, delays=True, numbers="inexact")
 
 
 _DRAW: dict[str, Callable[[jax.Array, int], jax.Array]] = {

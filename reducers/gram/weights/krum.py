@@ -40,7 +40,7 @@ def krum(
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
       counted. A gradient that is not finite is infinitely far away. All workers but the chosen one are left out, see
-      ``reducers.counts``.
+      ``reducers.Report``.
 
     Raises:
       ValueError: for a negative ``num_byzantine``.

@@ -35,7 +35,7 @@ def mgda(
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
       counted. A worker with a zero gradient makes the result zero; NaN or Inf of one that counts makes its group NaN.
-      Workers of weight 0 are left out, see ``reducers.counts``.
+      Workers of weight 0 are left out, see ``reducers.Report``.
 
     >>> reducer = mgda("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]

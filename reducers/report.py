@@ -1,0 +1,176 @@
+"""What a reducer reports about its last update: one record in its state, for a train step and for wrappers."""
+
+import functools
+import operator
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+# Metrics of the time that has passed. They hold of an update that was dropped, too.
+TIME = ("step_seconds", "contributors")
+
+
+class ReportError(ValueError):
+    """Two reducers, side by side or one inside the other, report what only one can."""
+
+
+class Report(NamedTuple):
+    """What others must know of a reducer's last update: the field ``report`` of its state.
+
+    A wrapper makes its own from that of the reducer inside it, if it has anything to add. A state without a report is
+    that of a reducer that counts all workers, emits every update and has no metrics.
+
+    Attributes:
+      counted: [] bool, whether the update counts this worker; it differs between workers. None counts all.
+      emitted: [] bool, the same on all workers: whether the update emitted anything. Where it did not, all that is
+        shared stays as it was. None for a reducer that emits every update.
+      drift: like params, this worker's own: its parameters minus the shared ones; None where it has none.
+      void: [] bool, the same on all workers: whether the update is zero in the place of one that overflowed. None for
+        one that cannot.
+      metrics: name -> scalar, with the same names after every update. Some names have a meaning: "step_seconds" is the
+        simulated duration of the step, "contributors" is how many workers it counts, and "bytes_per_worker" the bytes
+        that a worker would have sent on a wire in this update, where the program sends something else than it
+        simulates, such as quantised updates in float32; it takes the place of the number that ``traffic`` counts.
+    """
+
+    counted: Any = None
+    emitted: Any = None
+    drift: Any = None
+    void: Any = None
+    metrics: dict[str, Any] = {}  # noqa: RUF012 - nobody writes into it
+
+    def with_metrics(self, metrics: dict[str, Any]) -> "Report":
+        """Returns the report with further metrics.
+
+        Raises:
+          ReportError: if it has one of the same name.
+
+        >>> Report(metrics={"bits": 4.0}).with_metrics({"bits": 8.0})
+        Traceback (most recent call last):
+        reducers.report.ReportError: metrics: two reducers report bits
+        """
+        if clash := sorted(self.metrics.keys() & metrics.keys()):
+            raise ReportError(f"metrics: two reducers report {', '.join(clash)}")
+        return self._replace(metrics={**self.metrics, **metrics})
+
+    def dropped_unless(self, is_kept: jax.Array, before: "Report") -> "Report":
+        """Returns the report of an update that a wrapper drops unless ``is_kept``: time has passed, no more.
+
+        >>> new, old = (Report(metrics={"step_seconds": x, "bits": x}) for x in (2.0, 1.0))
+        >>> new.dropped_unless(False, before=old).metrics
+        {'step_seconds': 2.0, 'bits': Array(1., dtype=float32, weak_type=True)}
+        """
+
+        def keep(name: str, new: Any) -> Any:
+            return new if name in TIME else jnp.where(is_kept, new, before.metrics[name])
+
+        return self._replace(metrics={name: keep(name, new) for name, new in self.metrics.items()})
+
+    def if_called(self, is_called: jax.Array, *, num_workers: int) -> "Report":
+        """Returns the report of a wrapper that calls the reducer inside it in some updates alone.
+
+        In the others all workers count, and no time passes; the other metrics are those of the last call.
+
+        Args:
+          is_called: [] bool.
+          num_workers: W.
+
+        >>> report = Report(jnp.array(False), metrics={"contributors": jnp.float32(1)})
+        >>> report.if_called(False, num_workers=2).metrics["contributors"]
+        Array(2., dtype=float32)
+        """
+        waiting = {"step_seconds": 0.0, "contributors": float(num_workers)}
+        times = {
+            name: jnp.where(is_called, self.metrics[name], jnp.float32(waiting[name]))
+            for name in TIME
+            if name in self.metrics
+        }
+        return self._replace(
+            counted=None if self.counted is None else self.counted | ~jnp.asarray(is_called),
+            void=None if self.void is None else self.void & is_called,
+            metrics={**self.metrics, **times},
+        )
+
+
+def report(state: Any) -> Report:
+    """Returns the report of a reducer's state, or of a chain's: the outermost one, in any combinator of optax.
+
+    Reports of several reducers, side by side in a chain, are joined. The field ``metrics`` of a state that has no
+    report, a dict from name to scalar, is one too.
+
+    Args:
+      state: of a reducer, or of transformations with reducers among them.
+
+    Raises:
+      ReportError: if two of them have metrics of the same name, or workers with a drift.
+
+    >>> import optax
+    >>> class State(NamedTuple):
+    ...   report: Report
+    >>> report((optax.EmptyState(), (State(Report(metrics={"bits": 4.0})), optax.TraceState({"w": 0.0})))).metrics
+    {'bits': 4.0}
+    """
+    found = _outermost(state)
+    if len(found) == 1:
+        return found[0]
+    joined = Report()
+    for each in found:
+        joined = joined.with_metrics(each.metrics)
+    drifts = [each.drift for each in found if each.drift is not None]
+    if len(drifts) > 1:
+        raise ReportError("drift: two reducers have workers with parameters of their own")
+    return joined._replace(
+        counted=_joined(operator.and_, [each.counted for each in found]),
+        emitted=_joined(operator.and_, [each.emitted for each in found]),
+        drift=drifts[0] if drifts else None,
+        void=_joined(operator.or_, [each.void for each in found]),
+    )
+
+
+def own_params(params: Any, state: Any) -> Any:
+    """Returns the parameters at which this worker evaluates its gradient: the shared ones, plus its drift if any.
+
+    Args:
+      params: the shared parameters.
+      state: of the worker's reducer, or of a chain with it.
+
+    >>> own_params(jnp.ones(2), Report(drift=jnp.array([0.5, 0.0])))
+    Array([1.5, 1. ], dtype=float32)
+    """
+    drift = report(state).drift
+    if drift is None:
+        return params
+    moved = lambda p, u: p if u is None else (p + u).astype(p.dtype)  # noqa: E731 - integers have no drift
+    return jax.tree.map(moved, params, drift)
+
+
+def all_overflowed(overflowed: Any, *counted: Any, axes: tuple[str, ...]) -> jax.Array:
+    """Returns whether the gradients of all counted workers overflowed, [] bool, with one all-reduce of a number.
+
+    Args:
+      overflowed: [] bool, whether zeros stand in for this worker's gradient, which overflowed.
+      *counted: [] bool each, whether this worker is counted; None counts all.
+      axes: the worker axes, outer first.
+    """
+    arrived = functools.reduce(operator.and_, [c for c in counted if c is not None], ~jnp.asarray(overflowed, bool))
+    return lax.psum(arrived.astype(jnp.int32), axes) == 0
+
+
+def _outermost(state: Any) -> list[Report]:
+    """Returns the reports of a state, none of which is inside another one."""
+    own = state if isinstance(state, Report) else getattr(state, "report", None)
+    if isinstance(own, Report):
+        return [own]
+    own = getattr(state, "metrics", None)
+    found = [Report(metrics=dict(own))] if isinstance(own, dict) else []
+    for child in jax.tree.leaves(state, is_leaf=lambda node: node is not state):
+        if child is not own and child is not state:  # else seen already, or an array
+            found += _outermost(child)
+    return found
+
+
+def _joined(join: Any, values: list[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    return functools.reduce(join, known) if known else None
