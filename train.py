@@ -38,9 +38,9 @@ from training.evaluate import evaluate_checkpoint
 from training.nonfinite import NonfiniteError
 from training.replicas import PartedError
 from training.run import Run
-from training.setup import TrainSetup, check_durations, make_setup
-from training.step_of_mode import make_step_of_mode
+from training.setup import make_setup
 from training.step_times import StepTimes
+from training.train_setup import TrainSetup
 from training.train_state import TrainState
 from training.train_step import worker_mapping
 
@@ -208,7 +208,7 @@ def train(
     mapping = worker_mapping(
         setup, layout, steps_per_call=steps_per_call, lanes_at_once=lanes_at_once, worker_times=worker_times
     )
-    step = make_step_of_mode(setup, layout, map_workers=mapping)
+    step = setup.make_step(layout, map_workers=mapping)
     times = None
     if worker_times is not None:
         times = StepTimes(folder.path, layout, measured=lambda: {"seconds": worker_times.seconds}, compiles=True)
@@ -339,7 +339,7 @@ def run(argv: Sequence[str]) -> int:
     check_init_from(setup, path, start="fresh" if FLAGS.fresh else "resume")
     with processes.together(ConfigError):
         if not FLAGS.live:  # its workers take the time that they take
-            check_durations(setup)
+            setup.mode.check_durations()
     with refusing():
         devices = [f"{device} {device.device_kind}" for device in layout.devices]
         folder = runs.open_run(

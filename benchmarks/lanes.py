@@ -29,7 +29,7 @@ from benchmarks.groups import Reduction
 from benchmarks.measured import Measured, Target
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
 from training import dry_run
-from training.setup import TrainSetup
+from training.train_setup import TrainSetup
 
 LANES, BATCH = (8, 32, 64), 32
 IMAGES = 2048  # images in a turn of steps

@@ -17,9 +17,9 @@ from data.feeds import Feeds
 from launch.children import ROOT
 from parallel import AXES, Layout, Step, StepsInFlight
 from training.metric_logger import StepNumbers
-from training.setup import TrainSetup, make_setup
-from training.step_of_mode import make_step_of_mode
+from training.setup import make_setup
 from training.step_plan import StepPlan
+from training.train_setup import TrainSetup
 from training.train_step import worker_mapping
 
 Part = Literal["step", "local"]
@@ -102,7 +102,7 @@ def make_step(setup: TrainSetup, layout: Layout, *, part: Part = "step", steps_p
 
         return map_workers(compute, keep, **options)
 
-    return make_step_of_mode(setup, layout, map_workers=map_workers if part == "step" else map_local)
+    return setup.make_step(layout, map_workers=map_workers if part == "step" else map_local)
 
 
 class Loop:

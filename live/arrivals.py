@@ -15,7 +15,7 @@ from live.step import given
 from parallel import Layout
 from parallel.mapping import Compute, Update
 from runs import files
-from training.setup import TrainSetup
+from training.modes.with_server import WithServer
 from training.step_plan import StepPlan
 from training.train_state import TrainState
 
@@ -30,14 +30,14 @@ class LiveArrivals(asynchronous.Source):
     Args:
       engine: whose clock it is.
       path: the file of the order, which ``config.server.order`` replays.
-      setup: what to train.
+      mode: of the run, whose order of arrival this becomes.
       delay: (task, worker) -> seconds that the worker takes at least.
     """
 
     events_per_piece = 1
 
-    def __init__(self, engine: Engine, path: Path, setup: TrainSetup, *, delay: Delay):
-        self._engine, self._path, self._setup, self._delay = engine, path, setup, delay
+    def __init__(self, engine: Engine, path: Path, mode: WithServer, *, delay: Delay):
+        self._engine, self._path, self._mode, self._delay = engine, path, mode, delay
         self._recorded = asynchronous.Recorded([], [])
         self._reading: dict[int, int] = {}  # worker -> number of the batch that it has not been given yet
         self._tasks: dict[int, Task] = {}
@@ -51,8 +51,7 @@ class LiveArrivals(asynchronous.Source):
     @property
     def is_whole(self) -> bool:
         """Whether no gradient waits for others of its update."""
-        assert self._setup.async_mode is not None
-        return len(self._recorded.worker) % self._setup.async_mode.gradients_per_update == 0
+        return len(self._recorded.worker) % self._mode.gradients_per_update == 0
 
     # ---- who arrives -------------------------------------------------------------------------------------------------
 
@@ -118,8 +117,7 @@ class LiveArrivals(asynchronous.Source):
 
     def go_on(self, step: int) -> None:
         """Reads the order up to the gradients of ``step``."""
-        assert self._setup.async_mode is not None
-        num_events = step * self._setup.async_mode.gradients_per_update
+        num_events = step * self._mode.gradients_per_update
         if num_events:
             order = asynchronous.read_order(str(self._path))
             if len(order.worker) < num_events:
@@ -132,15 +130,13 @@ class LiveArrivals(asynchronous.Source):
 
     def write(self) -> None:
         """Writes the order of arrival, with what each gradient's worker had read."""
-        mode = self._setup.async_mode
-        assert isinstance(mode, asynchronous.Mode)
         recorded = asynchronous.Recorded(self._recorded.worker, self._recorded.seconds)
         pieces = asynchronous.order(
             recorded,
-            num_workers=self._setup.config.num_workers,
+            num_workers=self._mode.num_workers,
             num_events=len(recorded.worker),
-            staleness_bound=mode.staleness_bound,
-            gradients_per_update=mode.gradients_per_update,
+            staleness_bound=self._mode.options.staleness_bound,
+            gradients_per_update=self._mode.gradients_per_update,
         )
         names = ("worker", "seconds", "read_event", "read_seconds", "batch_index")
         columns = [events for events, _ in pieces]

@@ -11,7 +11,7 @@ from reducers import arrivals
 from reducers.arrivals.traces import SUFFIXES
 from runs.errors import ConfigError, in_block
 from runs.files import from_json
-from training.setup import TrainSetup
+from training.train_setup import TrainSetup
 
 Delay = Callable[[int, int], float]  # (step, worker) -> seconds
 
@@ -45,7 +45,7 @@ def make(text: str | None, setup: TrainSetup) -> Delay:
         key = jax.random.key(setup.config.seed)
         seconds = from_model(lambda step: model(key, step, setup.config.num_workers))
         seconds(0)  # compiles, before a step waits for it
-    tasks = setup.num_steps * (1 if setup.async_mode is None else setup.async_mode.gradients_per_update)
+    tasks = setup.num_steps * (setup.mode.gradients_per_update or 1)
     for first in range(0, tasks + 1, BLOCK):  # after the last gradient a worker begins one more
         block = seconds(first // BLOCK)[: tasks + 1 - first]
         wrong = np.argwhere(~(block <= _LONGEST))

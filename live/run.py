@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import asynchronous
 import runs
 from live import delays
 from live import engine as engines
@@ -15,10 +14,11 @@ from live.step import LiveSteps
 from parallel import Layout
 from runs.errors import ConfigError
 from training.checkpoints import initial_params
+from training.modes.decentralised import Decentralised
+from training.modes.with_server import WithServer
 from training.run import Run
-from training.setup import TrainSetup
-from training.step_of_mode import make_step_of_mode
 from training.step_times import Recorder, StepTimes
+from training.train_setup import TrainSetup
 from training.train_state import TrainState
 
 Loop = Callable[[Run, Any, TrainState], dict[str, Any]]
@@ -30,8 +30,8 @@ class MissingError(Exception):
 
 def check(setup: TrainSetup, *, workers_per_process: int = 1, devices_per_process: int = 1) -> None:
     """Raises ConfigError for a config that real workers cannot run."""
-    config, mode = setup.config, setup.async_mode
-    if isinstance(mode, asynchronous.Decentralised):
+    config, mode = setup.config, setup.mode
+    if isinstance(mode, Decentralised):
         raise ConfigError("config.server.name='decentralised': must be synchronous or asynchronous for real workers")
     if setup.reducer.emits != "always":
         where = f"config.reducer.name={config.reducer.name!r}"
@@ -42,11 +42,11 @@ def check(setup: TrainSetup, *, workers_per_process: int = 1, devices_per_proces
     if workers_per_process % devices_per_process:
         allowed = f"must divide workers_per_process={workers_per_process}"
         raise ConfigError(f"devices_per_process={devices_per_process}: {allowed}")
-    if mode is not None and workers_per_process > 1:
+    if isinstance(mode, WithServer) and workers_per_process > 1:
         raise ConfigError(
             f"workers_per_process={workers_per_process}: must be 1 with config.server.name='asynchronous'"
         )
-    if mode is not None and mode.order is not None:
+    if isinstance(mode, WithServer) and mode.options.order is not None:
         raise ConfigError(
             f"config.server.order={config.server.order!r}: must be None for real workers; train.py takes it"
         )
@@ -89,9 +89,11 @@ def train(
         run_options: dict[str, Any] = {"dataset": dataset, "computes": "elsewhere", "sinks": sinks}
         steps: LiveSteps | LiveArrivals
         recorder: Recorder
-        if isinstance(setup.async_mode, asynchronous.Mode):
-            steps = recorder = LiveArrivals(engine, folder.path / "events.npz", setup, delay=delay)
-            setup = dataclasses.replace(setup, async_mode=setup.async_mode._replace(order=steps))
+        mode = setup.mode
+        if isinstance(mode, WithServer):
+            steps = recorder = LiveArrivals(engine, folder.path / "events.npz", mode, delay=delay)
+            recorded = dataclasses.replace(mode, options=mode.options._replace(order=steps))
+            setup = dataclasses.replace(setup, mode=recorded)
         else:
             steps = times = LiveSteps(setup, layout, workers_per_process=workers_per_process, delay=delay)
             recorder = StepTimes(folder.path, layout, measured=lambda: times.measured, compiles=False)
@@ -104,7 +106,7 @@ def train(
                 is_to_stop=lambda: run.is_to_stop,
                 report=run.message,
             )
-            step = make_step_of_mode(setup, layout, map_workers=steps.map_workers)
+            step = setup.make_step(layout, map_workers=steps.map_workers)
             state = run.restore() or setup.init_state(layout, params=initial_params(setup))
             steps.open(server, state)
             try:

@@ -20,7 +20,6 @@ from parallel import Layout, StepsInFlight
 from training.checkpoints import abstract
 from training.evaluate import make_evaluation
 from training.setup import make_setup
-from training.step_of_mode import make_step_of_mode
 from training.train_state import shared_part, to_host
 from training.train_step import worker_mapping
 
@@ -120,7 +119,7 @@ def make_step(setup, layout, *, lanes=None, steps_per_call=1, wrap=lambda comput
         mapping = functools.partial(parallel.dispatch_lanes, mapping=setup.config.lift)
     elif lanes is not None:
         mapping = functools.partial(parallel.map_workers, mapping=setup.config.lift, steps_per_call=steps_per_call)
-    return make_step_of_mode(setup, layout, map_workers=wrapping(mapping, wrap))
+    return setup.make_step(layout, map_workers=wrapping(mapping, wrap))
 
 
 def wrapping(mapping, wrap):

@@ -29,7 +29,7 @@ from tests.stepper import (
     setup_of,
 )
 from training import dry_run
-from training.setup import check_durations, make_setup
+from training.setup import make_setup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = f"{ROOT}/configs/digits.py"
@@ -193,7 +193,7 @@ def test_soft_synchronisation_counts_updates(tmp_path):
 def test_gradients_that_the_server_drops_are_no_used_examples(tmp_path):
     rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 1}"
     soft = (*ASYNC, *EXPONENTIAL, rule, "--config.server.gradients_per_update=3", "--config.train_steps=24")
-    kept = np.concatenate([events.staleness <= 1 for events in load(*soft).events()]).reshape(24, 3).sum(1)
+    kept = np.concatenate([events.staleness <= 1 for events in load(*soft).mode.events()]).reshape(24, 3).sum(1)
     assert {1, 2} & {*kept.tolist()}  # some of an update
     assert run(tmp_path, *soft) == 0
     found = records(tmp_path)
@@ -279,13 +279,13 @@ def test_a_worker_without_a_gradient_keeps_its_statistics(monkeypatch):
 
 def test_a_long_run_is_not_walked_through_before_it_begins():
     """The suite's limit of time ends a pass over 2 10^9 events."""
-    check_durations(load(*ASYNC, *EXPONENTIAL, "--config.train_steps=2000000000"))
+    load(*ASYNC, *EXPONENTIAL, "--config.train_steps=2000000000").mode.check_durations()
 
 
 def test_a_task_that_takes_no_time_late_in_a_run_is_refused_as_before_it(monkeypatch):
-    monkeypatch.setattr("training.setup._CHECKED_EVENTS", 8)
+    monkeypatch.setattr("training.modes.in_order_of_arrival._CHECKED_EVENTS", 8)
     setup = load(*ASYNC, "--config.arrivals.name=lognormal", "--config.arrivals.sigma=26", "--config.train_steps=40000")
-    check_durations(setup)
+    setup.mode.check_durations()
     with pytest.raises(ConfigError, match=r"^config\.arrivals\.name='lognormal': gives seconds"):
         for _ in setup.plans(0, steps_per_call=8):
             pass

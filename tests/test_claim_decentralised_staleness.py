@@ -70,7 +70,7 @@ def test_a_slow_worker_multiplies_the_largest_staleness_alone():
         if run.labels["seed"] == 0:
             with datasets.stand_in("digits"):
                 setup = make_setup(flags.load(run.spec, [*run.overriding, "--config.data.name=digits"]))
-            stale[cell] = np.concatenate([events.staleness for events, *_ in setup.exchange()])
+            stale[cell] = np.concatenate([events.staleness for events, *_ in setup.mode.exchange()])
     for latency, average in AVERAGE.items():
         alike, slow = stale[latency, ALIKE], stale[latency, SLOW]
         assert len(alike) == len(slow) == 5000

@@ -124,7 +124,7 @@ def test_pieces_change_nothing():
 
 def test_a_round_is_a_message_from_each_to_each():
     setup = setup_of(*LATE, train_steps=NUM_EVENTS)
-    updates = np.concatenate([received.update for *_, received in setup.exchange()])
+    updates = np.concatenate([received.update for *_, received in setup.mode.exchange()])
     assert np.bincount(updates).tolist() == [7] * NUM_EVENTS
     num_bytes = sum(4 * x.size for x in jax.tree.leaves(setup.worker_shapes.params))
     round_bytes = 8 * 8 * setup.traffic.bytes_per_worker  # of 8 updates, over 8 workers
@@ -175,7 +175,7 @@ def simulate(setup):
     params = jax.tree.map(np.asarray, start.params)
     replicas, snapshots, has, known = [params] * n, [params] * n, [0] * n, [0] * n
     batches, staleness, num_done = list(range(n)), [], [0] * n
-    finishing = sorted((float(setup.durations(0)[0, w]), w) for w in range(n))
+    finishing = sorted((float(setup.mode.durations(0)[0, w]), w) for w in range(n))
     under_way = []  # (seconds, number of the update, receiver, update)
 
     def deliver(until):
@@ -191,14 +191,14 @@ def simulate(setup):
         rate = np.float32(setup.learning_rate(k))
         update = jax.tree.map(lambda x, rate=rate: -rate * np.asarray(x), g)
         replicas[w], has[w] = plus(replicas[w], update), has[w] + 1
-        seconds = setup.latencies(np.array([w]), np.array([num_done[w]]))[0]
+        seconds = setup.mode.latencies(np.array([w]), np.array([num_done[w]]))[0]
         for receiver in set(range(n)) - {w}:
             heapq.heappush(under_way, (now + seconds[receiver], k, receiver, update))
         deliver(now)
         staleness.append(k - known[w])
         snapshots[w], known[w], batches[w] = replicas[w], has[w], n + k
         num_done[w] += 1
-        heapq.heappush(finishing, (now + float(setup.durations(0)[num_done[w], w]), w))
+        heapq.heappush(finishing, (now + float(setup.mode.durations(0)[num_done[w], w]), w))
     stacked = [jax.tree.map(lambda *rows: np.stack(rows), *trees) for trees in (replicas, snapshots)]
     deliver(math.inf)
     return *stacked, staleness, replicas
@@ -212,16 +212,16 @@ def test_waves_equal_one_at_a_time():
     assert largest_difference(found.snapshot, snapshots) < 1e-6
     mean = jax.tree.map(lambda x: x.mean(0), replicas)
     assert largest_difference(found.params, mean) < 1e-6
-    assert np.concatenate([events.staleness for events in setup.events()]).tolist() == staleness
+    assert np.concatenate([events.staleness for events in setup.mode.events()]).tolist() == staleness
     assert max(staleness) > 1
     spread = max(np.ptp(x, axis=0).max() for x in jax.tree.leaves(found.replica))
     assert spread > 1e-3  # messages are under way
     # After the last message all replicas are equal.
-    *_, (_, _, received) = setup.exchange()
+    *_, (_, _, received) = setup.mode.exchange()
     rest = [np.array(x) for x in jax.tree.leaves(found.replica)]
     for event, worker, update in zip(*received, strict=True):
         for x, kept in zip(rest, jax.tree.leaves(found.server), strict=True):
-            x[worker] += kept[update % setup.num_slots] if event == setup.num_steps else 0
+            x[worker] += kept[update % setup.mode.num_slots] if event == setup.num_steps else 0
     assert max(np.ptp(x, axis=0).max() for x in rest) < 1e-6
     assert largest_difference([x[0] for x in rest], jax.tree.leaves(at_rest[0])) < 1e-6
 
@@ -364,7 +364,7 @@ def finished(tmp_path_factory):
 
 def test_records(finished, capsys):
     setup, found = load(), records(finished)
-    staleness = np.concatenate([events.staleness for events in setup.events()])
+    staleness = np.concatenate([events.staleness for events in setup.mode.events()])
     assert [r["step"] for r in found] == list(range(1, 41)) and staleness.max() > 0
     assert [r["staleness"] for r in found] == staleness.tolist()
     assert [r["staleness_mean"] for r in found] == (np.cumsum(staleness) / np.arange(1, 41)).tolist()

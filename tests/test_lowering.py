@@ -17,7 +17,6 @@ from parallel import AXES, Layout, map_devices, map_workers
 from tests.cases import CASES
 from training import dry_run
 from training.setup import make_setup
-from training.step_of_mode import make_step_of_mode
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLATFORMS = ("cuda", "rocm", "tpu")
@@ -35,7 +34,7 @@ def whole_steps(setup):
     """Returns the text of the step of 8 workers on 2 devices for each platform; it is traced once."""
     layout = Layout.of(8, num_devices=2)
     mapping = functools.partial(map_workers, mapping="shard_map")
-    step = make_step_of_mode(setup, layout, map_workers=mapping)
+    step = setup.make_step(layout, map_workers=mapping)
     shapes = dry_run.call_shapes(dry_run.step_inputs(setup, layout), num_devices=layout.num_devices)
     return [step.lower(*shapes, platforms=(platform,))["step"][0].as_text() for platform in PLATFORMS]
 
@@ -104,7 +103,7 @@ def local_part(setup):
         return jax.jit(jax.vmap(compute, in_axes=(state_axes, 0, None)))
 
     shapes = dry_run.step_inputs(setup, layout)
-    compute = make_step_of_mode(setup, layout, map_workers=lanes)
+    compute = setup.make_step(layout, map_workers=lanes)
     traced = compute.trace(*(shapes[name] for name in ("state", "batch", "resident")))
     return traced.lower(lowering_platforms=("cuda",)).as_text()
 

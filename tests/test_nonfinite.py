@@ -367,7 +367,7 @@ def test_a_dropped_gradients_nan_does_not_stop_an_asynchronous_run(poison, tmp_p
 def test_a_dropped_gradients_nan_is_nowhere_in_an_update_of_several():
     rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 2}"
     setup = setup_of(*PLAIN, *of_config(ASYNC), rule, "--config.server.gradients_per_update=3")
-    (events,) = setup.events()
+    (events,) = setup.mode.events()
     staleness, batch = events.staleness, events.batch_index
     for batches, is_bad in ((batch[staleness > 2], False), (batch[staleness <= 2][-1:], True)):
         run = Stepper(setup, num_devices=2, wrap=poisoned(*batches.tolist()))

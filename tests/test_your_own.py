@@ -208,11 +208,11 @@ def pairs(*, each: int = 2):
         (["loss_scaling.name=others:scale"], lambda setup: setup.loss_scale.initial_scale == 8.0),
         (
             ["server.name=others:pairs", "arrivals.name=constant", "reducer.name=mean"],
-            lambda setup: setup.async_mode.gradients_per_update == 2,
+            lambda setup: setup.mode.gradients_per_update == 2,
         ),
         (
             ["server.name=asynchronous", "server.rule=others:halved", "arrivals.name=constant", "reducer.name=mean"],
-            lambda setup: setup.async_mode.rule,
+            lambda setup: setup.mode.options.rule,
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

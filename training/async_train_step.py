@@ -16,7 +16,7 @@ import parallel
 from parallel import AXES, Layout
 from reducers import all_finite, num_workers
 from training import nonfinite
-from training.setup import TrainSetup
+from training.train_setup import TrainSetup
 from training.train_state import STATE_AXES, TrainState, shared_part
 from training.train_step import (
     Metrics,
@@ -51,7 +51,11 @@ class Served(NamedTuple):
 
 
 def make_async_train_step(
-    setup: TrainSetup, layout: Layout, *, map_workers: Callable[..., parallel.Step] = parallel.map_workers
+    setup: TrainSetup,
+    layout: Layout,
+    *,
+    options: asynchronous.Mode,
+    map_workers: Callable[..., parallel.Step] = parallel.map_workers,
 ) -> parallel.Step:
     """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
 
@@ -60,12 +64,12 @@ def make_async_train_step(
     of arrival, "updates", [W] each in order, and the "nonfinite" report.
 
     Args:
-      setup: what to train, with an asynchronous mode.
+      setup: what to train.
       layout: where the workers are.
+      options: of the asynchronous run.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
-    mode, config = setup.async_mode, setup.config
-    assert isinstance(mode, asynchronous.Mode)
+    config = setup.config
 
     def apply_one(served: Served, gradients: Any, rate: asynchronous.Rate) -> Served:
         state, metrics = apply_gradients(
@@ -89,9 +93,9 @@ def make_async_train_step(
             mine.updates,
             **inputs,
             update=apply_one,
-            rule=mode.rule,
+            rule=options.rule,
             axis_name=AXES,
-            gradients_per_update=mode.gradients_per_update,
+            gradients_per_update=options.gradients_per_update,
         )
         is_busy = inputs["position"] >= 0
         after = served.state._replace(

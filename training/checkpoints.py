@@ -12,7 +12,8 @@ from parallel import Layout, processes
 from runs.errors import ConfigError, refusing
 from training import noise_scale
 from training.own_params import evaluates_mean
-from training.setup import TrainSetup, make_setup
+from training.setup import make_setup
+from training.train_setup import TrainSetup
 from training.train_state import STATE_AXES, TrainState, to_host
 
 # Where a checkpoint has the parameters at which its run is evaluated: the mean of the workers' own, or the average over

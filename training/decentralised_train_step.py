@@ -18,7 +18,7 @@ from parallel import AXES, Layout
 from reducers import all_finite
 from reducers.collectives import gather_workers
 from training import nonfinite
-from training.setup import TrainSetup
+from training.train_setup import TrainSetup
 from training.train_state import STATE_AXES, TrainState
 from training.train_step import Metrics, WorkerGradient, make_compute
 

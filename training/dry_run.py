@@ -13,8 +13,7 @@ from jax import numpy as jnp
 
 from parallel import DEVICE_AXIS, LANE_AXIS, Layout
 from training.device_memory import resolve_lanes_at_once, step_bytes
-from training.setup import TrainSetup
-from training.step_of_mode import make_step_of_mode
+from training.train_setup import TrainSetup
 from training.train_state import map_per_worker
 from training.train_step import worker_mapping
 
@@ -84,7 +83,7 @@ def step_inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
         "state": map_per_worker(lambda x: shape((lanes, *x.shape), x.dtype), state),
         "batch": batch,
         "resident": {"train": resident, "constants": info.constants},
-        "inputs": {name: shape((lanes, *x.shape), x.dtype) for name, x in setup.wave_inputs.items()},
+        "inputs": {name: shape((lanes, *x.shape), x.dtype) for name, x in setup.mode.inputs.items()},
     }
 
 
@@ -117,7 +116,7 @@ def _trace(setup: TrainSetup, layout: Layout, inputs: dict[str, Any]) -> None:
 
         return over(over(worker, LANE_AXIS), DEVICE_AXIS)
 
-    all_workers: Any = make_step_of_mode(setup, layout, map_workers=trace_workers)
+    all_workers: Any = setup.make_step(layout, map_workers=trace_workers)
 
     def of_devices(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((layout.num_devices, *x.shape), x.dtype)
@@ -186,7 +185,7 @@ def _compiled(
     report: Callable[[str], None],
 ) -> str:
     mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
-    step = make_step_of_mode(setup, layout, map_workers=mapping)
+    step = setup.make_step(layout, map_workers=mapping)
     shapes = call_shapes(inputs, num_devices=layout.num_devices, steps_per_call=steps_per_call)
     what = "step" if steps_per_call == 1 else f"call of up to {steps_per_call} steps"
     target = f"{layout.num_devices} x {layout.devices[0].device_kind}"

@@ -17,7 +17,7 @@ from parallel import DEVICE_AXIS, Layout, StepsInFlight, map_devices, processes
 from runs.errors import ConfigError, refusing
 from training.checkpoints import open_checkpoints, restore
 from training.own_params import make_consensus_distance, make_evaluated_params
-from training.setup import TrainSetup
+from training.train_setup import TrainSetup
 from training.train_state import TrainState
 
 

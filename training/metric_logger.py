@@ -9,8 +9,8 @@ import numpy as np
 import runs
 from parallel import Layout
 from training import noise_scale, nonfinite
-from training.setup import TrainSetup
 from training.step_plan import PlannedWave, StepPlan
+from training.train_setup import TrainSetup
 
 Numbers = dict[str, float]
 

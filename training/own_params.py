@@ -10,7 +10,7 @@ from jax import numpy as jnp
 import asynchronous
 import reducers
 from parallel import DEVICE_AXIS, Layout, map_devices
-from training.setup import TrainSetup
+from training.train_setup import TrainSetup
 from training.train_state import TrainState
 
 

@@ -19,9 +19,9 @@ from training.evaluate import make_evaluation
 from training.metric_logger import MetricLogger
 from training.nonfinite import NonfiniteError
 from training.own_params import evaluates_mean, make_evaluated_params
-from training.setup import TrainSetup
 from training.step_plan import StepPlan
 from training.step_times import Recorder
+from training.train_setup import TrainSetup
 from training.train_state import TrainState
 
 
@@ -267,8 +267,8 @@ class Run:
         if processes.from_first(self._has_lost_evaluation):
             self._logger.message("the record of the last evaluation was lost; it is made again")
             self._logger.log_evaluation(self._setup.num_steps, self._evaluate(state, self.resident))
-        if self._setup.async_mode is not None:
-            self._folder.write("staleness.csv", asynchronous.table(self._count_staleness()))
+        if (events := self._setup.mode.events()) is not None:
+            self._folder.write("staleness.csv", asynchronous.table(self._count_staleness(events)))
         return processes.from_first(self._summary)
 
     def stopped(self, signal: str, plan: StepPlan) -> dict[str, Any]:
@@ -276,11 +276,11 @@ class Run:
         self._checkpoints.wait()
         return {"stopped_by": signal, "step": plan.last_step}
 
-    def _count_staleness(self) -> np.ndarray:
+    def _count_staleness(self, pieces: Iterable[asynchronous.Events]) -> np.ndarray:
         """Counts the run's gradients by worker and staleness, [W, S]."""
         num_workers = self._setup.config.num_workers
         counts = np.zeros((num_workers, 1), np.int64)
-        for events in self._setup.events():
+        for events in pieces:
             part = asynchronous.histogram(events.worker, events.staleness, num_workers=num_workers)
             counts = asynchronous.merge(counts, part)
         return counts

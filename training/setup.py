@@ -1,10 +1,7 @@
 """A config made concrete: model, data, reducer, optimizer and plan of steps, before data are read or devices chosen."""
 
-import contextlib
 import dataclasses
-import functools
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -19,281 +16,27 @@ import models
 import optim
 import reducers
 from data import checking
-from data.augment import as_inputs
-from data.example_order import ExampleOrder
-from data.examples import Dataset, Info
 from data.sources import Source
 from models import tasks
-from parallel import AXES, DEVICE_AXIS, LANE_AXIS, Layout, compile_quickly, processes
+from parallel import AXES, DEVICE_AXIS, LANE_AXIS
 from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
 from reducers.reducer import within
-from reducers.registry import name_of
 from reducers.wrappers import communication
 from runs.errors import ConfigError, in_block
-from runs.progress import saying_how_far
-from training import own_parts, step_plan
+from training import own_parts
 from training.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
-from training.train_state import STATE_AXES, TrainState, WorkerState, map_per_worker
+from training.modes.decentralised import Decentralised
+from training.modes.synchronous import Synchronous
+from training.modes.with_server import WithServer
+from training.train_setup import ARRIVAL_STREAM, Mode, TrainSetup, example_inputs
 
-# Independent streams of randomness of one seed; the order of examples has its own generator.
-INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM, LATENCY_STREAM = 0, 1, 2, 3
-_CHECKED_EVENTS = 200_000  # of an asynchronous run, before it begins
-
-# Keys that an asynchronous run has no use for, and the only value that it allows for each.
-ASYNCHRONOUS_NEEDS: Mapping[tuple[str, ...], str | None] = {
-    ("reducer", "name"): "mean",
-    ("communication", "name"): "full",
-    ("loss_scaling", "name"): "none",
-    ("reducer_on",): "gradients",
+# The mode of what ``config.server`` names.
+_MODES: Mapping[type, type[Mode]] = {
+    type(None): Synchronous,
+    asynchronous.Mode: WithServer,
+    asynchronous.Decentralised: Decentralised,
 }
-# Without a server, a worker's momentum would part its replica from the others for good.
-DECENTRALISED_NEEDS: Mapping[tuple[str, ...], str | None] = {
-    **ASYNCHRONOUS_NEEDS,
-    ("optimizer", "name"): "sgd",
-    ("optimizer", "momentum"): None,
-    ("ema_decay",): None,
-}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainSetup:
-    """The objects that a config names, before data are read and devices chosen.
-
-    Attributes:
-      config: complete and valid.
-      source: the data, found but not read.
-      task: the model joined with its loss and metrics.
-      reducer: combines the workers' updates, along ``AXES``.
-      worker_optimizer: transformations before the reducer, whose state is each worker's own: clipping, and with
-        ``reducer_on="updates"`` the optimizer.
-      optimizer: transformations after the reducer, whose state is shared.
-      loss_scale: rule of the dynamic loss scale, or None.
-      micro_batches: options of ``micro_batches``.
-      num_local_steps: of a worker's own optimizer in one step.
-      learning_rate: of each step.
-      arrival_seconds: step -> [W], when each worker's gradient arrives.
-      async_mode: options of an asynchronous run; None for a synchronous one.
-      traffic: bytes and collectives of one worker in a step.
-      num_steps: length of the run.
-      log_every: steps between records.
-      eval_every: steps between evaluations.
-      checkpoint_every: steps between checkpoints.
-    """
-
-    config: ConfigDict
-    source: Source
-    task: tasks.Task
-    reducer: reducers.Reducer
-    worker_optimizer: optax.GradientTransformationExtraArgs
-    optimizer: optax.GradientTransformationExtraArgs
-    loss_scale: DynamicScale | None
-    micro_batches: dict[str, Any]
-    num_local_steps: int
-    learning_rate: optax.Schedule
-    arrival_seconds: Callable[[Any], jax.Array]
-    async_mode: asynchronous.AsyncMode | None
-    traffic: reducers.Traffic
-    num_steps: int
-    log_every: int
-    eval_every: int
-    checkpoint_every: int
-
-    @property
-    def gradients_per_step(self) -> int:
-        """Gradients that are computed for a step, those of late workers too."""
-        return self.config.num_workers if self.async_mode is None else self.async_mode.gradients_per_update
-
-    @property
-    def gives_seconds(self) -> bool:
-        """Whether the reducer gets the workers' arrival times: it needs them, or keeps simulated clocks of its own."""
-        keeps_clocks = self.reducer.emits != "always" and self.config.arrivals.name != "none"
-        return self.reducer.needs_arrivals or keeps_clocks
-
-    @property
-    def may_overflow(self) -> bool:
-        """Whether the reducer may say that an update is void; one that delays updates also says so of gradients."""
-        says = reducers.report(self.worker_shapes.reducer_state).void is not None
-        return self.reducer.may_overflow or (says and not self.reducer.delays)
-
-    @property
-    def sends_alike(self) -> bool:
-        """Whether every step sends as many bytes as the reducer's traced program."""
-        names = reducers.report(self.worker_shapes.reducer_state).metrics
-        return not {"bytes_per_worker", "communications"} & names.keys()
-
-    @property
-    def split(self) -> str:
-        """The split that is evaluated, "test" or "validation"; data of another module may have one alone."""
-        return self.config.data.get("evaluate_on", "test")
-
-    @property
-    def examples_per_step(self) -> int:
-        """Examples that are computed for a step, those of late workers too."""
-        return self.gradients_per_step * self.config.batch_size_per_worker
-
-    def example_order(self, dataset: Dataset) -> ExampleOrder:
-        """Returns the order in which batches take the training examples."""
-        return ExampleOrder(
-            num_examples=dataset.train.num_examples,
-            batch_size=self.config.batch_size_per_worker,
-            seed=self.config.seed,
-        )
-
-    def load_data(self) -> Dataset:
-        """Reads the examples, which must be as the source declares them.
-
-        Raises:
-          ConfigError: one line, if they cannot be read, or are not.
-        """
-        own_data, own_task = (own_parts.names_in(self.config[block]) for block in ("data", "task"))
-        whose = own_parts.below(own_data[0]) if own_data else contextlib.nullcontext()
-        with own_parts.refusing(self.config, of="data"), in_block("data"), whose:
-            dataset = self.source.load(self.config.seed)
-            bounds = {} if own_task else checking.BOUNDS  # a task of one's own may give other labels a meaning
-            return checking.checked(dataset, self.source.info, bounds=bounds, probe=bool(own_data))
-
-    @functools.cached_property
-    def durations(self) -> asynchronous.Durations:
-        """The seconds of each worker's tasks in an asynchronous run."""
-        return asynchronous.from_model(self.arrival_seconds)
-
-    @property
-    def arrival_order(self) -> asynchronous.Durations | asynchronous.Source:
-        """The source of arrivals at an asynchronous server: durations of tasks, or a recorded order."""
-        assert isinstance(self.async_mode, asynchronous.Mode)
-        return self.durations if self.async_mode.order is None else self.async_mode.order
-
-    @functools.cached_property
-    def latencies(self) -> asynchronous.Latencies:
-        """The seconds of each message in a run without a server."""
-        assert isinstance(self.async_mode, asynchronous.Decentralised)
-        return asynchronous.latencies_from_model(message_seconds(self.config, latency=self.async_mode.latency))
-
-    @functools.cached_property
-    def num_slots(self) -> int:
-        """The number of updates that a run without a server keeps, found in a pass over all events of the run."""
-        pieces = saying_how_far(
-            self.exchange(), size=lambda piece: len(piece[0].worker), total=self.num_steps, name="steps' messages"
-        )
-        with jax.ensure_compile_time_eval():  # also where the state is traced
-            return asynchronous.num_slots(pieces, num_workers=self.config.num_workers)
-
-    def exchange(self) -> Iterator[tuple[asynchronous.Events, asynchronous.Reads, asynchronous.Received]]:
-        """Yields the events of a run without a server, and what is received with them."""
-        return asynchronous.exchange(
-            self.durations, self.latencies, num_workers=self.config.num_workers, num_events=self.num_steps
-        )
-
-    def events(self) -> Iterator[asynchronous.Events]:
-        """Yields the gradients of an asynchronous run in the order of arrival, in pieces."""
-        assert self.async_mode is not None
-        if isinstance(self.async_mode, asynchronous.Decentralised):
-            return (events for events, *_ in self.exchange())
-        num_workers = self.config.num_workers
-        order = step_plan.event_order(
-            0, self.num_steps, source=self.arrival_order, mode=self.async_mode, num_workers=num_workers
-        )
-        return (events for events, _ in order)
-
-    @property
-    def wave_inputs(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """The shapes of one worker's inputs of an asynchronous step; {} of a synchronous one."""
-        if self.async_mode is None:
-            return {}
-        if not isinstance(self.async_mode, asynchronous.Decentralised):
-            return {name: jax.ShapeDtypeStruct((), dtype) for name, dtype in step_plan.ASYNC_INPUTS.items()}
-        scalar = jax.ShapeDtypeStruct((), jnp.int32)
-        inbox = jax.ShapeDtypeStruct((self.num_slots,), jnp.int32)
-        return {"position": scalar, "slot": scalar, "inbox": inbox, "num_before": scalar}
-
-    def init_worker(self, *, params: Any = None) -> TrainState:
-        """Returns the state that every worker begins with.
-
-        Args:
-          params: initial parameters; None for those that follow from the seed.
-        """
-        config, key = self.config, jax.random.key(self.config.seed)
-        own, model_state = self.task.init(jax.random.fold_in(key, INIT_STREAM))
-        params = own if params is None else params
-        opt_state = self.optimizer.init(params)
-        is_averaged = config.ema_decay is not None or optim.schedule_free.state_in(opt_state) is not None
-        server: Any = None
-        if isinstance(self.async_mode, asynchronous.Decentralised):
-            server = asynchronous.init_updates(params, num_slots=self.num_slots)
-        elif self.async_mode is not None:
-            count = self.async_mode.gradients_per_update
-            server = asynchronous.init_server(params, rule=self.async_mode.rule, gradients_per_update=count)
-        return TrainState(
-            step=jnp.zeros((), jnp.int32),
-            key=jax.random.key_data(jax.random.fold_in(key, STEP_STREAM)),
-            params=params,
-            opt_state=opt_state,
-            ema=params if is_averaged else None,
-            server=server,
-            worker=WorkerState(model_state, self.worker_optimizer.init(params)),
-            reducer_state=self.reducer.init(params),
-            snapshot=None if self.async_mode is None else params,
-            replica=params if isinstance(self.async_mode, asynchronous.Decentralised) else None,
-        )
-
-    @functools.cached_property
-    def worker_shapes(self) -> TrainState:
-        """The shapes of ``init_worker``."""
-        return jax.eval_shape(self.init_worker)
-
-    def init_state(self, layout: Layout, *, params: Any = None) -> TrainState:
-        """Returns the initial state of all workers, on the devices."""
-        init = jax.jit(lambda params: self.init_worker(params=params), compiler_options=compile_quickly())
-        state = jax.device_get(init(params))
-        state = processes.same_on_all(state)
-        of_all = map_per_worker(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), state)
-        return layout.put(of_all, STATE_AXES)
-
-    def abstract_state(self, *, sharding: jax.sharding.Sharding | None = None) -> TrainState:
-        """Returns the shapes of all workers' state in canonical form.
-
-        Args:
-          sharding: of the per-worker fields, where no one process holds them whole.
-        """
-
-        def of_all_workers(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((self.config.num_workers, *x.shape), x.dtype, sharding=sharding)
-
-        return map_per_worker(of_all_workers, self.worker_shapes)
-
-    def plans(self, first_step: int, *, steps_per_call: int) -> Iterator[step_plan.StepPlan]:
-        """Yields the calls of the devices after ``first_step``, up to the end of the run."""
-        stops = (self.eval_every, self.checkpoint_every)
-        if self.async_mode is None:
-            waves = step_plan.synchronous_waves(first_step, self.num_steps, num_workers=self.config.num_workers)
-        elif isinstance(self.async_mode, asynchronous.Decentralised):
-            waves = step_plan.decentralised_waves(
-                first_step,
-                self.exchange(),
-                num_slots=self.num_slots,
-                num_workers=self.config.num_workers,
-                stops=stops,
-            )
-        else:
-            waves = step_plan.asynchronous_waves(
-                first_step,
-                self.num_steps,
-                source=self.arrival_order,
-                mode=self.async_mode,
-                num_workers=self.config.num_workers,
-                stops=stops,
-            )
-        plans = step_plan.plan_calls(
-            waves,
-            steps_per_call=steps_per_call,
-            num_steps=self.num_steps,
-            eval_every=self.eval_every,
-            checkpoint_every=self.checkpoint_every,
-        )
-        is_recorded = self.async_mode is None or getattr(self.async_mode, "order", None) is not None
-        with contextlib.nullcontext() if is_recorded else naming_arrivals(self.config):
-            yield from plans
 
 
 def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.sources.make) -> TrainSetup:
@@ -320,14 +63,15 @@ def _make_setup(config: ConfigDict, *, open_data: Callable[..., Source]) -> Trai
         jax.eval_shape(arrival_seconds, 0)  # refuses a number of workers that the model does not allow
     reducer = make_reducer(config)
     with own_parts.refusing(config, of="server"):
-        mode = make_mode(config)
+        mode = make_mode(config, arrival_seconds=arrival_seconds)
     check_place(config, reducer=reducer)
     check_arrivals(config, reducer=reducer, mode=mode)
     check_lanes(config)
-    counted = num_counted(config, reducer=reducer, mode=mode)
+    counted = mode.gradients_per_update or reducer.num_counted or config.num_workers  # in an update
     steps_per_epoch = source.info.num_train / (counted * config.batch_size_per_worker)
     num_steps = duration(config, "train", steps_per_epoch=steps_per_epoch)
-    check_order(config, mode=mode, num_steps=num_steps)
+    mode = dataclasses.replace(mode, num_steps=num_steps)
+    mode.check_order()
     learning_rate = make_learning_rate(
         config, num_counted=counted, total_steps=num_steps, steps_per_epoch=steps_per_epoch
     )
@@ -359,8 +103,8 @@ def _make_setup(config: ConfigDict, *, open_data: Callable[..., Source]) -> Trai
         num_local_steps=num_local_steps,
         learning_rate=learning_rate,
         arrival_seconds=arrival_seconds,
-        async_mode=mode,
-        traffic=traffic_of(config, params, mode=mode),
+        mode=mode,
+        traffic=mode.traffic(params) or traffic_of(config, params),
         num_steps=num_steps,
         log_every=duration(config, "log_every", steps_per_epoch=steps_per_epoch),
         eval_every=duration(config, "eval_every", steps_per_epoch=steps_per_epoch),
@@ -440,13 +184,6 @@ def init_shapes(config: ConfigDict, task: tasks.Task) -> Any:
             raise ValueError(f"{where}: {error}") from None
 
 
-def example_inputs(info: Info) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes of one example as the task receives it."""
-    batch = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in info.example.items()}
-    inputs = jax.eval_shape(as_inputs, batch, info.constants)
-    return {name: jax.ShapeDtypeStruct(part.shape[1:], part.dtype) for name, part in inputs.items()}
-
-
 def duration(config: ConfigDict, key: str, *, steps_per_epoch: float) -> int:
     """Returns a duration of the config in steps, whether it is given in steps or in epochs.
 
@@ -485,96 +222,33 @@ def make_arrivals(config: ConfigDict) -> Callable[[Any], jax.Array]:
     return arrival_seconds
 
 
-def message_seconds(config: ConfigDict, *, latency: arrivals.Arrivals) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Returns (sender, task) -> [W] seconds to each receiver; they depend on the seed of a config alone."""
-
-    def seconds(sender, task):
-        key = jax.random.fold_in(jax.random.key(config.seed), LATENCY_STREAM)
-        return latency(jax.random.fold_in(key, sender), task, config.num_workers)
-
-    return seconds
-
-
-def make_mode(config: ConfigDict) -> asynchronous.AsyncMode | None:
-    """Returns the options of an asynchronous run; None for a synchronous one.
+def make_mode(config: ConfigDict, *, arrival_seconds: Callable[[Any], jax.Array]) -> Mode:
+    """Returns how the workers of a run meet.
 
     Raises:
-      ConfigError: if another block asks for something that an asynchronous run has no place for.
+      ConfigError: if another block asks for something that this mode has no place for.
     """
     with in_block("server"):
-        mode = asynchronous.modes.make(**config.server)
-        if mode is None:
-            return None
-        is_decentralised = isinstance(mode, asynchronous.Decentralised)
-        for path, needed in (DECENTRALISED_NEEDS if is_decentralised else ASYNCHRONOUS_NEEDS).items():
-            found = functools.reduce(operator.getitem, path, config)
-            if found != needed:
-                key = ".".join(path)
-                raise ValueError(f"name={config.server.name!r}: needs config.{key}={needed!r}, not {found!r}")
-    if isinstance(mode, asynchronous.Decentralised):
-        with in_block("server"):  # refuses a number of workers that the model does not allow
-            jax.eval_shape(message_seconds(config, latency=mode.latency), 0, 0)
-    if config.on_nonfinite == "skip":  # who reads what, and how stale it is, was settled before
-        where = f"config.server.name={config.server.name!r}"
-        raise ConfigError(f"config.on_nonfinite='skip': {where} needs 'stop' or 'ignore'")
+        options = asynchronous.modes.make(**config.server)
+    of_server = {} if options is None else {"options": options}
+    mode = _MODES[type(options)](config=config, arrival_seconds=arrival_seconds, **of_server)
+    mode.check()
     return mode
 
 
-def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: asynchronous.AsyncMode | None) -> None:
+def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: Mode) -> None:
     """Raises ConfigError if ``config.arrivals`` does not say what the reducer or server waits for."""
-    block = "reducer" if mode is None else "server"
-    needs_times = reducer.needs_arrivals if mode is None else getattr(mode, "order", None) is None
-    if config.arrivals.name == "none" and needs_times:
+    waiting = f"config.{mode.waits_in}.name={config[mode.waits_in].name!r}"
+    if config.arrivals.name == "none" and mode.needs_times(reducer):
         others = ", ".join(sorted(set(arrivals.ARRIVALS) - {"none"}))
-        needs = f"config.{block}.name={config[block].name!r} needs arrival times"
-        raise ConfigError(f"config.arrivals.name='none': {needs}; allowed: {others}")
+        raise ConfigError(f"config.arrivals.name='none': {waiting} needs arrival times; allowed: {others}")
     if config.arrivals.name == "trace":
         seconds = arrivals.read_trace(config.arrivals.path, absent="allow")[:, : config.num_workers]
-        present = np.isfinite(seconds).sum(axis=1)
-        for step, count in enumerate(present):
-            needed = config.num_workers
-            if mode is None:
-                needed = reducer.fewest_arrivals(step=step, num_workers=config.num_workers)
+        for step, count in enumerate(np.isfinite(seconds).sum(axis=1)):
+            needed = mode.fewest_arrivals(reducer, step=step)
             if count < needed:
                 where = f"config.arrivals.path={config.arrivals.path!r}: at step {step} {count} workers arrive"
-                raise ConfigError(f"{where}; config.{block}.name={config[block].name!r} waits for {needed}")
-
-
-def check_order(config: ConfigDict, *, mode: asynchronous.AsyncMode | None, num_steps: int) -> None:
-    """Raises ConfigError if a recorded order of arrival is not that of such a run, or ends before it."""
-    if isinstance(mode, asynchronous.Mode) and mode.order is not None:
-        with in_block("server"):
-            for _ in step_plan.event_order(0, num_steps, source=mode.order, mode=mode, num_workers=config.num_workers):
-                pass
-
-
-@contextlib.contextmanager
-def naming_arrivals(config: ConfigDict) -> Iterator[None]:
-    """Turns a ValueError for the seconds of a task into a ConfigError that names the arrival model."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(f"config.arrivals.name={config.arrivals.name!r}: gives {error}") from None
-
-
-def check_durations(setup: TrainSetup) -> None:
-    """Raises ConfigError if a task of an asynchronous run takes no time or never ends, or a message never arrives.
-
-    This is a pass over the first events, less than a second, and so no part of ``make_setup``; ``TrainSetup.plans``
-    raises the same for a later one. A run without a server needs a pass over all events, for the size of its buffer.
-    """
-    config, mode = setup.config, setup.async_mode
-    if mode is None or getattr(mode, "order", None) is not None:
-        return
-    num_steps = min(setup.num_steps, _CHECKED_EVENTS)
-    with naming_arrivals(config):
-        for _ in step_plan.event_order(0, num_steps, source=setup.durations, mode=mode, num_workers=config.num_workers):
-            pass
-    if isinstance(mode, asynchronous.Decentralised):
-        with in_block("server"):
-            _ = setup.num_slots  # it looks at all messages
+                raise ConfigError(f"{where}; {waiting} waits for {needed}")
 
 
 # ---- reduction ---------------------------------------------------------------------------------------------------
@@ -625,20 +299,8 @@ def check_metrics(config: ConfigDict, params: Any, *, reducer: reducers.Reducer)
             raise ValueError(f"name={config.reducer.name!r}: {error}") from None
 
 
-def num_counted(config: ConfigDict, *, reducer: reducers.Reducer, mode: asynchronous.AsyncMode | None) -> int:
-    """Returns how many batches an update counts where the server or the reducer's rule fixes it; else all workers'."""
-    if mode is not None:
-        return mode.gradients_per_update
-    return config.num_workers if reducer.num_counted is None else reducer.num_counted
-
-
-def traffic_of(config: ConfigDict, params: Any, *, mode: asynchronous.AsyncMode | None) -> reducers.Traffic:
+def traffic_of(config: ConfigDict, params: Any) -> reducers.Traffic:
     """Returns the traffic of one worker in a step, counted in the reducer's traced program."""
-    if isinstance(mode, asynchronous.Decentralised):
-        return asynchronous.broadcast_traffic(params, num_workers=config.num_workers)
-    if mode is not None:
-        count = mode.gradients_per_update
-        return asynchronous.traffic(params, num_workers=config.num_workers, gradients_per_update=count)
     with in_block("reducer"):  # tracing for this number of workers refuses too few of them
         sizes = {"worker": config.num_workers}
         if own_parts.names_in([config.reducer, config.communication]):  # it may name the trainer's axes
@@ -658,7 +320,7 @@ def make_learning_rate(
 
     Args:
       config: the config.
-      num_counted: gradients that an update counts, as ``num_counted`` returns them: N of N + b with backup workers.
+      num_counted: gradients that an update counts: N of N + b with backup workers.
       total_steps: of the run.
       steps_per_epoch: of one pass over the data.
     """
@@ -697,7 +359,7 @@ def check_average(
     config: ConfigDict,
     params: Any,
     *,
-    mode: asynchronous.AsyncMode | None,
+    mode: Mode,
     worker_optimizer: optax.GradientTransformationExtraArgs,
     optimizer: optax.GradientTransformationExtraArgs,
 ) -> None:
@@ -713,14 +375,7 @@ def check_average(
         return
     if config.ema_decay is not None:
         raise ConfigError(f"config.ema_decay={config.ema_decay}: {needs} None, since it averages the parameters itself")
-    if not isinstance(mode, asynchronous.Mode):
-        return
-    rule = name_of(config.server.rule)
-    if mode.rule.rates == "any":  # a rate would scale the update of the parameters, and not that of the average
-        raise ConfigError(f"config.server.rule={rule!r}: {needs} a rule that does not change the rate of an update")
-    count = mode.gradients_per_update
-    if mode.rule.rates == "zero or one" and count > 1:  # the rate of an update is the mean of its gradients' rates
-        raise ConfigError(f"config.server.gradients_per_update={count}: {needs} 1 where config.server.rule={rule!r}")
+    mode.check_schedule_free(needs=needs)
 
 
 def accumulation_of(config: ConfigDict) -> tuple[dict[str, Any], int]:

@@ -110,26 +110,24 @@ def synchronous_waves(first_step: int, num_steps: int, *, num_workers: int) -> I
 
 def asynchronous_waves(
     first_step: int,
-    num_steps: int,
+    order: Iterable[tuple[asynchronous.Events, asynchronous.Reads]],
     *,
-    source: asynchronous.Durations | asynchronous.Source,
-    mode: asynchronous.Mode,
+    gradients_per_update: int,
     num_workers: int,
     stops: Sequence[int] = (),
 ) -> Iterator[PlannedWave]:
-    """Yields the waves of an event order, which follows from the durations of the workers' tasks alone, or is given.
+    """Yields the waves of an event order.
 
     Args:
       first_step: the steps that are done already.
-      num_steps: the step at which the run ends.
-      source: seconds of each task of each worker, or who arrives next.
-      mode: the options of the asynchronous run.
+      order: pieces of the gradients after them, as ``asynchronous.order`` yields them.
+      gradients_per_update: c.
       num_workers: W.
       stops: periods in steps; no wave crosses a multiple of one of them.
     """
-    count = mode.gradients_per_update
+    count = gradients_per_update
     waves = asynchronous.waves(
-        event_order(first_step, num_steps, source=source, mode=mode, num_workers=num_workers),
+        order,
         num_workers=num_workers,
         first_event=first_step * count,
         stops=[stop * count for stop in stops],
@@ -188,25 +186,6 @@ def decentralised_waves(
                 known={name: column[here] for name, column in known.items()},
             )
         start, total, largest = start + len(event), int(totals[-1]), int(maxima[-1])
-
-
-def event_order(
-    first_step: int,
-    num_steps: int,
-    *,
-    source: asynchronous.Durations | asynchronous.Source,
-    mode: asynchronous.AsyncMode,
-    num_workers: int,
-) -> Iterator[tuple[asynchronous.Events, asynchronous.Reads]]:
-    """Yields the gradients of the steps after ``first_step`` in the order of arrival, piece by piece."""
-    return asynchronous.order(
-        source,
-        num_workers=num_workers,
-        num_events=num_steps * mode.gradients_per_update,
-        first_event=first_step * mode.gradients_per_update,
-        staleness_bound=mode.staleness_bound,
-        gradients_per_update=mode.gradients_per_update,
-    )
 
 
 def plan_calls(

@@ -37,7 +37,7 @@ from training.gradient_wrappers import (
     scale_loss,
     through_worker_optimizer,
 )
-from training.setup import TrainSetup
+from training.train_setup import TrainSetup
 from training.train_state import STATE_AXES, TrainState, WorkerState, gradient_params, shared_part
 
 Metrics = dict[str, Any]
@@ -110,7 +110,7 @@ def worker_mapping(
     lanes = parallel.resolve_lanes(
         setup.config.lanes if worker_times is None else "dispatched",
         layout=layout,
-        work="all" if setup.async_mode is None else "some",
+        work="all" if setup.mode.all_compute else "some",
         kernels="images" if any(x.ndim > 3 for x in jax.tree.leaves(setup.worker_shapes.params)) else "matrices",
         steps_per_call=steps_per_call,
         lanes_at_once=setup.config.lanes_at_once,
