@@ -1,6 +1,5 @@
 """The arguments of an update, checked in one place: the numbers of its leaves, and which workers are counted."""
 
-from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -57,21 +56,25 @@ def with_gradient(params: Any) -> Any:
     return jax.tree.map(lambda p: p if jnp.issubdtype(_dtype(p), jnp.inexact) else None, params)
 
 
-def around_float0(update: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns an update function that hands leaves of float0 on as they are, which are the gradients of integers."""
-
-    def update_fn(updates, state, params=None, **extra_args):
-        if not any(map(_is_float0, jax.tree.leaves(updates))):
-            return update(updates, state, params, **extra_args)
-        without = lambda tree: jax.tree.map(lambda u, x: None if _is_float0(u) else x, updates, tree)  # noqa: E731
-        result, state = update(without(updates), state, None if params is None else without(params), **extra_args)
-        return jax.tree.map(lambda u, r: u if _is_float0(u) else r, updates, result), state
-
-    return update_fn
+def has_float0(updates: Any) -> bool:
+    """Returns whether a leaf is the gradient of integers, which reducers pass on as it is."""
+    return any(map(_is_float0, jax.tree.leaves(updates)))
 
 
 def _is_float0(leaf: Any) -> bool:
     return getattr(leaf, "dtype", None) == jax.dtypes.float0
+
+
+def without_float0(updates: Any, tree: Any) -> Any:
+    """Returns a tree, or None, with None in the place of each leaf whose update is of float0."""
+    if tree is None:
+        return None
+    return jax.tree.map(lambda u, x: None if _is_float0(u) else x, updates, tree)
+
+
+def with_float0(updates: Any, tree: Any) -> Any:
+    """Returns a tree that ``without_float0`` gave, with the updates of float0 in their places again."""
+    return jax.tree.map(lambda u, x: u if _is_float0(u) else x, updates, tree)
 
 
 def check_mask(contributes: Any) -> None:

@@ -53,16 +53,16 @@ def check_whole_leaves(updates: Any, axes: tuple[str, ...]) -> None:
 
 
 def on_automatic_axes(update: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
-    """Returns an update function that leaves the explicit axes of a mesh to the compiler.
+    """Returns the update function, on an explicit mesh one that leaves its axes to the compiler.
 
     Leaves that are cut over an explicit axis cannot be joined to vectors; over an automatic axis the compiler finds a
     layout for these. The updates and the state come back cut as they were.
     """
+    explicit = jax.sharding.get_abstract_mesh().explicit_axes
+    if not explicit:
+        return update
 
     def update_fn(updates, state, params, **extra_args):
-        explicit = jax.sharding.get_abstract_mesh().explicit_axes
-        if not explicit:
-            return update(updates, state, params, **extra_args)
         leaves, treedef = jax.tree.flatten((updates, state, params, extra_args))
         places = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
 

@@ -10,7 +10,15 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 import optax
 
-from reducers.arguments import Numbers, around_float0, check_leaves, check_mask, with_gradient
+from reducers.arguments import (
+    Numbers,
+    check_leaves,
+    check_mask,
+    has_float0,
+    with_float0,
+    with_gradient,
+    without_float0,
+)
 from reducers.collectives import AxisName, axes_of, check_one_per_worker, num_workers
 from reducers.mesh import check_whole_leaves, on_automatic_axes
 from reducers.options import in_one_line
@@ -154,9 +162,13 @@ class Reducer(optax.GradientTransformationExtraArgs):
         Args:
           init: the wrapper's.
           update: the wrapper's.
-          **changes: facts in which the wrapper differs.
+          **changes: facts in which the wrapper differs. With ``axis_name`` its calls are checked, too; without it that
+            is left to the reducer inside it.
         """
-        return type(self)(init, update, **{**vars(self), "is_mean": False, **changes})
+        facts = {**vars(self), "is_mean": False, **changes, "axis_name": changes.get("axis_name")}
+        made = type(self)(init, update, **facts)
+        made.axis_name = made.axis_name or self.axis_name
+        return made
 
     def _replace(self, /, **changes: Any) -> NoReturn:
         """Raises TypeError, since a NamedTuple's ``_replace`` would drop the facts."""
@@ -187,9 +199,11 @@ def _checked(
     needs_whole_leaves: bool,
 ) -> Callable[..., Any]:
     """Returns an update function that refuses, in one line each, the calls that cannot be meant."""
-    update = on_automatic_axes(update)
 
     def update_fn(updates, state, params=None, **extra_args):
+        given = updates
+        if takes_part := numbers != "any" and has_float0(updates):
+            updates, params = without_float0(given, updates), without_float0(given, params)
         num_workers(axes)  # raises where an axis is not bound
         check_leaves(updates, numbers, key="updates")
         check_one_per_worker(updates, axes)
@@ -201,10 +215,10 @@ def _checked(
                 "arrival_seconds: missing; update, also of a chain around this reducer, takes arrival_seconds=..., the "
                 "simulated seconds of all workers, [num_workers]"
             )
-        result, after = update(updates, state, params, **extra_args)
-        return result, carried(after, state)
+        result, after = on_automatic_axes(update)(updates, state, params, **extra_args)
+        return with_float0(given, result) if takes_part else result, carried(after, state)
 
-    return update_fn if numbers == "any" else around_float0(update_fn)
+    return update_fn
 
 
 def as_reducer(transformation: optax.GradientTransformation, *, key: str = "transformation") -> Reducer:

@@ -14,12 +14,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import traceback
 from importlib import metadata
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 from absl.testing import flagsaver
+from jax import lax
 
 import reducers
 import train
@@ -32,6 +34,7 @@ from experiments.__main__ import main as experiments_main
 from experiments.__main__ import parser as experiments_parser
 from experiments.execution import queue, results, saved_rows
 from tests import saved
+from tests.stepper import Stepper, setup_of
 from training.setup import make_setup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -507,6 +510,41 @@ def test_the_names_on_the_path_of_a_step_stand_in_their_files():
         assert name in used, f"{name} in {file}"
     wanted = ["jax.pmap", "jax.shard_map", "jax.value_and_grad", "optimizer.update", "optax.apply_updates"]
     assert {*wanted, "reducer.update"} <= {name for name, _ in rows} and len({file for _, file in rows}) <= 3
+
+
+ADASUM_OF_THE_FIRST = (
+    *("--config.reducer.name=backup_workers", "--config.reducer.num_required=6", "--config.reducer.combine=adasum"),
+    "--config.arrivals.name=lognormal",
+)
+
+
+@pytest.mark.parametrize(
+    ("collective", "overrides", "most"),
+    [("all_to_all", ADASUM_OF_THE_FIRST, 12), ("psum", (), 5)],
+    ids=["adasum", "mean"],
+)
+def test_the_way_to_a_collective_is_what_the_page_says(collective, overrides, most, monkeypatch):
+    class Reached(Exception):
+        """A step's first call of the collective, while it is traced."""
+
+    def reached(*args, **kwargs):
+        files = [pathlib.Path(frame.filename) for frame in traceback.extract_stack()]
+        raise Reached(list(dict.fromkeys(str(f.relative_to(ROOT)) for f in files if f.is_relative_to(ROOT))))
+
+    setup = setup_of("--config.model.name=softmax", *overrides)
+    stepper = Stepper(setup, num_devices=2)
+    monkeypatch.setattr(lax, collective, reached)
+    with pytest.raises(Reached) as caught:
+        stepper.steps(0, 1)
+    (way,) = caught.value.args
+    way = [file for file in way if not file.startswith("tests/") and file != "conftest.py"]
+    named = [
+        [line.split()[0] for line in block.splitlines()]
+        for block in read("docs/reading_the_code.md").blocks("text")
+        if block.startswith(("train.py ", "parallel/mapping.py "))
+    ]
+    (page,) = [files for files in named if files[-len(way) :] == way]
+    assert len(page) <= most
 
 
 def is_name(node: ast.AST) -> bool:
