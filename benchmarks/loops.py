@@ -167,7 +167,7 @@ class Loop:
         self._read(in_flight.drain())
         jax.block_until_ready(self._state)
         seconds = (time.perf_counter() - began) / done
-        if self._layout.get_shared(self._state.step) < 0:
+        if self._layout.get_shared(self._state.stopped):
             raise FloatingPointError("the loss or an update is not finite: nothing is trained from there on")
         return seconds
 

@@ -43,7 +43,7 @@ def work_of(loss, block, params, batch, *, optimizer=None, clip_norm=None, model
     if name == "local_steps":
         gradient = gradient_wrappers.local_steps(gradient, **options)
     worker = WorkerState(model_state, own.init(params))
-    state = TrainState(jnp.zeros((), jnp.int32), None, params, None, None, None, worker, None, None)
+    state = TrainState(jnp.zeros((), jnp.int32), None, None, params, None, None, None, worker, None, None)
     return Work(*jax.jit(lambda *given: gradient(*given))(state, worker, batch, jax.random.key(0)))
 
 

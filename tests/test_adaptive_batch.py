@@ -14,7 +14,7 @@ from reducers.local import batch_rules
 from reducers.local.adaptive_batch import noise_of
 from reducers.local.batch_rules import BatchRule, Noise
 from tests.stepper import Stepper, largest_difference, same_bits, setup_of
-from training.train_state import STATE_AXES
+from training.train_state import to_devices
 
 WORKER = "worker"
 ADAPTIVE = "--config.reducer.name=adaptive_batch"
@@ -145,7 +145,7 @@ def batches(rule, gradients, **options):
     for g in gradients:
         result, states = update(jnp.float32(g), states)
         assert np.ptp(states.batch_steps) == 0 and np.ptp(states.held) == 0
-        found.append(int(states.metrics["batch_steps"][0]))
+        found.append(int(states.report.metrics["batch_steps"][0]))
         results.append(np.asarray(result[0]))
     return found, np.stack(results)
 
@@ -255,7 +255,7 @@ def test_a_run_goes_on_within_a_batch_bit_for_bit():
     whole = trained(2)
     parts = Stepper(whole.setup, num_devices=2).steps(0, 11)
     again = Stepper(whole.setup, num_devices=2)
-    again.state = again.layout.put(parts.host(), STATE_AXES)
+    again.state = to_devices(parts.host(), again.layout)
     assert parts.host().reducer_state.held[0] > 0
     assert same_bits(again.steps(11, 20).host(), whole.host())
 

@@ -326,11 +326,10 @@ def test_refused_when_traced():
 def test_what_is_refused_when_traced_has_the_path_of_its_option():
     """Once for each block that it is in, whichever of the two functions refuses it."""
     nine = {"name": "backup_workers", "num_required": 9}
-    stale = {"name": "stale", "delay_steps": 1}
     for combine, path in [
         (nine, "combine."),
         ({"name": "corrupt", "combine": nine}, "combine.combine."),
-        ({"name": "corrupt", "combine": {**stale, "combine": nine}}, "combine.combine.combine."),
+        ({"name": "corrupt", "combine": {"name": "corrupt", "combine": nine}}, "combine.combine.combine."),
     ]:
         with pytest.raises(ValueError, match=f"^{path}num_required=9: exceeds num_workers=8"):
             reduced("stale", tree_of(8), extra=tiled(**TIMES), delay_steps=1, combine=combine)

@@ -32,7 +32,7 @@ from tests.stepper import (
 )
 from training import dry_run, step_plan
 from training.setup import make_setup
-from training.train_state import STATE_AXES
+from training.train_state import to_devices
 from training.train_step import compute_gradients, make_gradient_function
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -330,7 +330,7 @@ def test_a_run_goes_on_at_any_event_bit_for_bit():
     assert list(states) == list(range(NUM_EVENTS + 1))
     assert len(list(setup.plans(0, steps_per_call=1))) < NUM_EVENTS
     for step in range(0, NUM_EVENTS, 3):
-        stepper.state = stepper.layout.put(states[step], STATE_AXES)
+        stepper.state = to_devices(states[step], stepper.layout)
         for plan in setup.plans(step, steps_per_call=1):
             stepper.call(plan)
         assert same_bits(stepper.host(), states[NUM_EVENTS]), step

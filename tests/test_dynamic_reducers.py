@@ -131,7 +131,7 @@ def delays_of(num_steps: int, **options):
         update = lambda g: reducer.update(g, state, arrival_seconds=jnp.array([2.0, 1.0]))  # noqa: E731
         updates, states = jax.vmap(update, axis_name=WORKER)(jnp.full(2, number, jnp.float32))
         state = jax.tree.map(lambda x: x[0], states)
-        return state, (updates[0], state.metrics["staleness"])
+        return state, (updates[0], state.report.metrics["staleness"])
 
     _, (updates, staleness) = jax.jit(
         lambda: lax.scan(step, reducer.init(jnp.zeros(())), jnp.arange(1, num_steps + 1, dtype=jnp.int32))

@@ -260,7 +260,7 @@ def test_limits_are_the_mean(encoding, tolerance):
     gradients = jax.tree.map(lambda *steps: np.stack(steps), *(tree_of(8, seed=seed) for seed in range(5)))
     expected, _ = updates(reducers.mean(WORKER), gradients)
     found, states = updates(encoded(encoding), gradients)
-    is_exact = np.asarray(states.metrics["compression_error"]) <= tolerance
+    is_exact = np.asarray(states.report.metrics["compression_error"]) <= tolerance
     is_low_rank = encoding is LIMITS["low_rank"][0]
     assert is_exact.all() or is_low_rank  # a worker's own columns differ from those of the mean
     for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):

@@ -16,7 +16,7 @@ from experiments.study.experiment import Run as ExperimentRun
 from tests.stepper import Stepper, checkpoint_of, records, same_bits, setup_of, wrapping
 from training import nonfinite
 from training.setup import make_setup
-from training.train_state import STATE_AXES
+from training.train_state import STATE_AXES, to_devices
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASE = (
@@ -189,7 +189,7 @@ PLAIN = ("--config.model.name=mlp", "--config.model.hidden_sizes=(16,)", "--conf
 
 
 def on_device(run):
-    """The state as it is on the devices, whose step is negative once it is frozen."""
+    """The state as it is on the devices."""
     return run.layout.get(run.state, STATE_AXES)
 
 
@@ -200,9 +200,8 @@ def check_undone(on_nonfinite, *overrides, what="gradient", num_devices=4):
     before = on_device(run)
     run.steps(3, 4)
     after = on_device(run)
-    steps = {"skip": 4, "stop": ~3}
-    assert after.step == steps[on_nonfinite]
-    assert same_bits(after._replace(step=before.step), before)
+    assert (after.step, after.stopped) == {"skip": (4, False), "stop": (3, True)}[on_nonfinite]
+    assert same_bits(after._replace(step=before.step, stopped=before.stopped), before)
     return run, before
 
 
@@ -225,7 +224,7 @@ def reduced(quick):
 def test_what_is_in_flight_changes_nothing_after_a_stop(overrides):
     run, before = check_undone("stop", *overrides)
     run.steps(4, 6)
-    assert same_bits(run.host(), before)
+    assert same_bits(run.host(), before._replace(stopped=None))
 
 
 @pytest.mark.parametrize("overrides", reduced("stale"))
@@ -235,7 +234,7 @@ def test_a_skipped_step_is_as_if_its_batch_was_never_seen(overrides):
     run.steps(4, 8)
     assert run.metrics["skipped"] == 0
     other = Stepper(setup_of(*PLAIN, "--config.on_nonfinite=skip", *overrides), num_devices=4)
-    other.state = other.layout.put(before._replace(step=np.int32(4)), STATE_AXES)
+    other.state = to_devices(before._replace(step=np.int32(4)), other.layout)
     other.steps(4, 8)
     assert same_bits(run.host(), other.host())
 
@@ -260,7 +259,7 @@ def test_a_late_workers_nan_does_not_stop():
     run = Stepper(setup, num_devices=4, wrap=poisoned(3 * 8 + 6, what="params")).steps(0, 5)
     assert on_device(run).step == 5 and np.isfinite(run.metrics["loss"])
     in_time = Stepper(setup, num_devices=4, wrap=poisoned(3 * 8 + 5, what="params")).steps(0, 5)
-    assert on_device(in_time).step == ~3
+    assert on_device(in_time).stopped and on_device(in_time).step == 3
 
 
 def test_a_sum_that_overflows_is_of_no_worker():

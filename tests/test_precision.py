@@ -164,7 +164,7 @@ def one_step(scaling, x, *, reducer=reducers.mean, optimizer=None):
 
     def worker(x):
         before = WorkerState(jnp.zeros(()), own.init(params))
-        state = TrainState(jnp.zeros((), jnp.int32), None, params, None, None, None, before, None, None)
+        state = TrainState(jnp.zeros((), jnp.int32), None, None, params, None, None, None, before, None, None)
         updates, after, _ = gradient(state, before, x, jax.random.key(0))
         reduced, _ = reduction.update(updates, reduction.init(params), params)
         return updates, after.opt_state, after.model_state, reduced
@@ -221,7 +221,7 @@ def test_small_gradients_survive_float16_under_a_scale_alone():
     found = {}
     for name, gradient, own in (("none", plain, identity), ("dynamic", scale_loss(plain), scaled)):
         worker = WorkerState((), own.init(params))
-        state = TrainState(jnp.zeros((), jnp.int32), None, params, None, None, None, worker, None, None)
+        state = TrainState(jnp.zeros((), jnp.int32), None, None, params, None, None, None, worker, None, None)
         found[name], *_ = gradient(state, worker, {}, jax.random.key(0))
     np.testing.assert_allclose(found["dynamic"], 1e-8, rtol=2e-2)
     assert (found["none"] == 0).all()

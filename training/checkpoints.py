@@ -14,7 +14,7 @@ from training import noise_scale
 from training.own_params import evaluates_mean
 from training.setup import make_setup
 from training.train_setup import TrainSetup
-from training.train_state import STATE_AXES, TrainState, to_host
+from training.train_state import TrainState, to_devices, to_host
 
 # Where a checkpoint has the parameters at which its run is evaluated: the mean of the workers' own, or the average over
 # time, if the run has one of the two.
@@ -81,7 +81,7 @@ def restore(
     if restored is None:
         return None
     step, found = restored
-    return Restored(step, layout.put(found["state"], STATE_AXES), counters.restored(found["counters"]))
+    return Restored(step, to_devices(found["state"], layout), counters.restored(found["counters"]))
 
 
 def check_none_damaged(checkpoints: runs.Checkpoints, folder: pathlib.Path) -> None:

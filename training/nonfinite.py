@@ -127,16 +127,13 @@ def skip_nonfinite(
 def undo(is_bad: jax.Array, before: TrainState, after: TrainState, *, then: OnNonfinite) -> TrainState:
     """Returns the state after a step, or the one before it if the step was bad.
 
-    With "stop" the state is frozen from the bad step on, whatever is in flight: its ``step`` becomes bitwise-negated,
-    and a step that finds it so changes nothing. So the latest state is the last good one.
+    With "stop" the state is frozen from the bad step on, whatever is in flight: it is ``stopped``, and a step that
+    finds it so changes nothing. So the latest state is the last good one.
     """
-    stopped = before.step < 0
-    undone = is_bad if then == "skip" else is_bad | stopped
-    state = optax.tree.where(undone, before, after)
-    step = after.step
-    if then == "stop":
-        step = jnp.where(undone, jnp.minimum(before.step, ~before.step), step)
-    return state._replace(step=step)
+    if then == "skip":
+        return optax.tree.where(is_bad, before, after)._replace(step=after.step)
+    undone = is_bad | before.stopped
+    return optax.tree.where(undone, before, after)._replace(stopped=undone)
 
 
 # ---- the report in words -----------------------------------------------------------------------------------------

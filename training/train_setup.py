@@ -241,6 +241,7 @@ class TrainSetup:
         is_averaged = config.ema_decay is not None or optim.schedule_free.state_in(opt_state) is not None
         return TrainState(
             step=jnp.zeros((), jnp.int32),
+            stopped=jnp.zeros((), bool),
             key=jax.random.key_data(jax.random.fold_in(key, STEP_STREAM)),
             params=params,
             opt_state=opt_state,
@@ -284,7 +285,7 @@ class TrainSetup:
         def of_all_workers(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((self.config.num_workers, *x.shape), x.dtype, sharding=sharding)
 
-        return map_per_worker(of_all_workers, self.worker_shapes)
+        return map_per_worker(of_all_workers, self.worker_shapes._replace(stopped=None))
 
     def plans(self, first_step: int, *, steps_per_call: int) -> Iterator[step_plan.StepPlan]:
         """Yields the calls of the devices after ``first_step``, up to the end of the run."""

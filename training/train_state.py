@@ -26,7 +26,8 @@ class TrainState(NamedTuple):
     """All that a step reads and writes. The last four fields are each worker's own; the others are shared.
 
     Attributes:
-      step: [] int32, server updates so far; bitwise-negated after a non-finite step, which freezes the state.
+      step: [] int32, server updates so far.
+      stopped: [] bool, whether a step was not finite, which freezes the state; None in a checkpoint.
       key: [2] uint32, the random key of dropout and augmentation.
       params: the parameters; without a server the mean of the workers' replicas.
       opt_state: state of the optimizer after the reducer.
@@ -39,6 +40,7 @@ class TrainState(NamedTuple):
     """
 
     step: Any
+    stopped: Any
     key: Any
     params: Any
     opt_state: Any
@@ -53,6 +55,7 @@ class TrainState(NamedTuple):
 # The axis of each field over lanes: None for shared fields, 0 for each worker's own.
 STATE_AXES = TrainState(
     step=None,
+    stopped=None,
     key=None,
     params=None,
     opt_state=None,
@@ -84,9 +87,10 @@ def gradient_params(state: TrainState) -> Any:
 
 
 def to_host(state: TrainState, layout: Layout) -> TrainState:
-    """Returns the state in canonical form, as checkpoints hold it: per-worker fields are [W, ...].
+    """Returns the state in canonical form, as checkpoints hold it: per-worker fields are [W, ...]."""
+    return layout.get(state, STATE_AXES)._replace(stopped=None)
 
-    The step counts the updates that were made, also of a state that a non-finite step has frozen.
-    """
-    state = layout.get(state, STATE_AXES)
-    return state._replace(step=np.maximum(state.step, ~state.step))
+
+def to_devices(state: TrainState, layout: Layout) -> TrainState:
+    """Returns a state in canonical form on the devices; it is not stopped."""
+    return layout.put(state._replace(stopped=np.zeros((), bool)), STATE_AXES)
