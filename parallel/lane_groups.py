@@ -18,13 +18,13 @@ def in_groups(
     state_axes: Any,
     is_idle: Callable[[Any], Any] | None = None,
 ) -> Callable[[Any, Any, Any, Any], Any]:
-    """Returns the work of all lanes of one device, ``(state, batch, resident, inputs) -> mine``, [L, ...].
+    """Returns the work of all lanes of one device, ``(state, batch, resident, inputs) -> gradient``, [L, ...].
 
     There are as few groups as possible, all of one size so that they share a program. Where they do not divide the
     lanes, the last one computes some lanes of the group before it once more.
 
     Args:
-      compute: the work of some lanes at once, ``(state, batch, resident) -> mine``, without collectives.
+      compute: the work of some lanes at once, ``(state, batch, resident) -> gradient``, without collectives.
       lanes: L.
       lanes_at_once: the most lanes of a group.
       state_axes: prefix of the state's tree: None where state is shared, 0 where each lane has its own.
@@ -54,10 +54,10 @@ def in_groups(
             first = jnp.minimum(i * size, lanes - size)
             given = (state, batch, resident, first)
             if is_idle is None:
-                mine = group(*given)
+                of_group = group(*given)
             else:
-                mine = lax.cond(part(is_idle(inputs), first).all(), zeros, group, *given)
-            return jax.tree.map(lambda all_, x: lax.dynamic_update_slice_in_dim(all_, x, first, 0), work, mine)
+                of_group = lax.cond(part(is_idle(inputs), first).all(), zeros, group, *given)
+            return jax.tree.map(lambda all_, x: lax.dynamic_update_slice_in_dim(all_, x, first, 0), work, of_group)
 
         work = jax.tree.map(lambda x: jnp.zeros((lanes, *x.shape[1:]), x.dtype), shapes)
         return lax.fori_loop(0, count, take, work)

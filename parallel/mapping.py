@@ -17,8 +17,8 @@ from parallel.layout import DEVICE_AXIS, LANE_AXIS, Layout, split_by_axes
 DeviceMapping = Literal["pmap", "shard_map"]
 
 # A worker's two functions:
-#   compute(state, batch, resident) -> mine           no collective
-#   update(state, mine, inputs) -> (state, metrics)   every collective, over ("device", "lane")
+#   compute(state, batch, resident) -> gradient           no collective
+#   update(state, gradient, inputs) -> (state, metrics)   every collective, over ("device", "lane")
 Compute = Callable[[Any, Any, Any], Any]
 Update = Callable[[Any, Any, Any], tuple[Any, Any]]
 
@@ -97,8 +97,8 @@ def map_workers(
     the layout nor the mapping, up to the rounding of sums.
 
     Args:
-      compute: one worker's own work, ``(state, batch, resident) -> mine``, without collectives.
-      update: ``(state, mine, inputs) -> (state, metrics)`` under the named axes ``AXES``. The shared state and the
+      compute: one worker's own work, ``(state, batch, resident) -> gradient``, without collectives.
+      update: ``(state, gradient, inputs) -> (state, metrics)`` under the named axes ``AXES``. The shared state and the
         metrics that it returns must be equal on all workers.
       layout: W workers as D devices x L lanes.
       state_axes: prefix of the state's tree: None where state is shared, 0 where each worker has its own.

@@ -85,12 +85,12 @@ def make_async_train_step(
         made = served.made + jnp.where(metrics["rate"] > 0, metrics["squares"], 0)
         return Served(state, columns, served.num_updates + 1, made)
 
-    def update(state: TrainState, mine: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
+    def update(state: TrainState, gradient: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
         served, server, snapshot, rates = asynchronous.apply_in_order(
             _begin(state),
             state.server,
             state.snapshot,
-            mine.updates,
+            gradient.updates,
             **inputs,
             update=apply_one,
             rule=options.rule,
@@ -100,11 +100,11 @@ def make_async_train_step(
         is_busy = inputs["position"] >= 0
         after = served.state._replace(
             server=server,
-            worker=optax.tree.where(is_busy, mine.worker, state.worker),
+            worker=optax.tree.where(is_busy, gradient.worker, state.worker),
             reducer_state=state.reducer_state,
             snapshot=snapshot,
         )
-        names, table = _in_order_of_arrival(mine, inputs["position"])
+        names, table = _in_order_of_arrival(gradient, inputs["position"])
         counts = rates > 0  # a rate of 0 drops a gradient
         of_gradients = {name: table[:, i] for i, name in enumerate(names)} | {"workers": counts.astype(jnp.float32)}
         metrics: Metrics = {"gradients": of_gradients, "updates": served.metrics}
@@ -134,9 +134,9 @@ def _begin(state: TrainState) -> Served:
     return Served(shared, columns, jnp.zeros((), jnp.int32), made)
 
 
-def _in_order_of_arrival(mine: WorkerGradient, position: jax.Array) -> tuple[list[str], jax.Array]:
+def _in_order_of_arrival(gradient: WorkerGradient, position: jax.Array) -> tuple[list[str], jax.Array]:
     """Returns the names of the workers' sums, and the workers' sums and squared norms of layers: [W, names and L]."""
-    names = sorted(mine.sums)
-    sums = jnp.stack([jnp.asarray(mine.sums[name], jnp.float32) for name in names])
-    sums = jnp.concatenate([sums, mine.layers])
+    names = sorted(gradient.sums)
+    sums = jnp.stack([jnp.asarray(gradient.sums[name], jnp.float32) for name in names])
+    sums = jnp.concatenate([sums, gradient.layers])
     return names, asynchronous.values_in_order(sums, position, AXES)

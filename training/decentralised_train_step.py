@@ -38,29 +38,29 @@ def make_decentralised_train_step(
     """
     on_nonfinite = setup.config.on_nonfinite
 
-    def update(state: TrainState, mine: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
+    def update(state: TrainState, gradient: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
         position, mail = inputs["position"], {name: inputs[name] for name in asynchronous.Mail._fields}
         is_busy, event = position >= 0, state.step + position
         opt_state = optim.schedules.at_step(state.opt_state, event)
-        updates, _ = setup.optimizer.update(mine.updates, opt_state, state.snapshot)
+        updates, _ = setup.optimizer.update(gradient.updates, opt_state, state.snapshot)
         replica, snapshot, kept = asynchronous.exchange_updates(
             state.replica, state.snapshot, state.server, updates, is_busy=is_busy, **mail, axis_name=AXES
         )
         own = {
             "learning_rate": setup.learning_rate(event),
-            "reduced_norm": optax.tree.norm(mine.updates),
+            "reduced_norm": optax.tree.norm(gradient.updates),
             "update_norm": optax.tree.norm(updates),
             "rate": jnp.ones(()),
         }
-        squares = jnp.stack([mine.layers, nonfinite.squares(updates)])
-        of_gradients, of_updates, squares = _in_order((mine.sums, own, squares), position)
+        squares = jnp.stack([gradient.layers, nonfinite.squares(updates)])
+        of_gradients, of_updates, squares = _in_order((gradient.sums, own, squares), position)
         step = state.step + jnp.sum(gather_workers(position, AXES) >= 0)
         after = state._replace(
             step=step,
             params=asynchronous.mean_replica(replica, AXES),
             opt_state=optim.schedules.at_step(state.opt_state, step),
             server=kept,
-            worker=optax.tree.where(is_busy, mine.worker, state.worker),
+            worker=optax.tree.where(is_busy, gradient.worker, state.worker),
             snapshot=snapshot,
             replica=replica,
         )

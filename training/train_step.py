@@ -75,10 +75,10 @@ def make_train_step(
     if config.on_nonfinite != "ignore":
         apply = nonfinite.skip_nonfinite(apply, then=config.on_nonfinite, look_at="loss" if may_overflow else "all")
 
-    def update(state: TrainState, mine: "WorkerGradient", inputs: Any) -> tuple[TrainState, Metrics]:
+    def update(state: TrainState, gradient: "WorkerGradient", inputs: Any) -> tuple[TrainState, Metrics]:
         reduced = reduce_gradients(
             state,
-            mine,
+            gradient,
             reducer=setup.reducer,
             seconds=arrival_seconds(setup, state.step, inputs),
             gives_seconds=setup.gives_seconds,
@@ -215,7 +215,7 @@ class Reduced(NamedTuple):
 
 def reduce_gradients(
     state: TrainState,
-    mine: WorkerGradient,
+    gradient: WorkerGradient,
     *,
     reducer: reducers.Reducer,
     seconds: jax.Array,
@@ -226,30 +226,30 @@ def reduce_gradients(
 
     Args:
       state: before the step.
-      mine: what this worker computed.
+      gradient: what this worker computed.
       reducer: along ``AXES``.
       seconds: [W], when each worker's gradient arrives, for the clock of the run.
       gives_seconds: whether the reducer gets them, too.
       on_nonfinite: with "ignore" no report is made.
     """
     needs = {"arrival_seconds": seconds} if gives_seconds else {}
-    if reducer.delays and "contributed" in mine.sums:
-        needs["overflowed"] = mine.sums["contributed"] == 0
-    updates, reducer_state = reducer.update(mine.updates, state.reducer_state, state.params, **needs)
+    if reducer.delays and "contributed" in gradient.sums:
+        needs["overflowed"] = gradient.sums["contributed"] == 0
+    updates, reducer_state = reducer.update(gradient.updates, state.reducer_state, state.params, **needs)
     of_reducer = reducers.report(reducer_state)
-    mine = leave_out(mine, state.worker, counted=of_reducer.counted)
+    gradient = leave_out(gradient, state.worker, counted=of_reducer.counted)
     measured = {name: jnp.asarray(value, jnp.float32) for name, value in of_reducer.metrics.items()}
     time = step_time(measured, seconds)
     measured = {name: value for name, value in measured.items() if name not in time}
-    report = {} if on_nonfinite == "ignore" else nonfinite.own_part(mine.layers, mine.sums)
-    totals, measured, report = sum_over_workers((mine.sums, measured, report))
+    report = {} if on_nonfinite == "ignore" else nonfinite.own_part(gradient.layers, gradient.sums)
+    totals, measured, report = sum_over_workers((gradient.sums, measured, report))
     measured = {name: total / reducers.num_workers(AXES) for name, total in measured.items()}
     void = jnp.array(False) if of_reducer.void is None else of_reducer.void
     if "contributed" in totals and of_reducer.emitted is None and not reducer.delays:
         void |= totals["contributed"] == 0
     void = reducers.same_on_all(void, AXES)
     emitted = None if of_reducer.emitted is None else reducers.same_on_all(of_reducer.emitted, AXES)
-    return Reduced(updates, mine.worker, reducer_state, totals, time, measured, report, emitted, void)
+    return Reduced(updates, gradient.worker, reducer_state, totals, time, measured, report, emitted, void)
 
 
 def arrival_seconds(setup: TrainSetup, step: Any, inputs: Mapping[str, Any]) -> jax.Array:
@@ -265,22 +265,22 @@ def arrival_seconds(setup: TrainSetup, step: Any, inputs: Mapping[str, Any]) -> 
     return setup.arrival_seconds(step)
 
 
-def leave_out(mine: WorkerGradient, before: WorkerState, *, counted: jax.Array | None) -> WorkerGradient:
+def leave_out(gradient: WorkerGradient, before: WorkerState, *, counted: jax.Array | None) -> WorkerGradient:
     """Makes a worker that the reducer did not count as if it had not begun the step.
 
     Its BatchNorm statistics, the state of its own optimizer and its loss scale stay as they were before, and its loss
     and gradient norm enter no metric, so that its NaN is nowhere.
 
     Args:
-      mine: what this worker computed.
+      gradient: what this worker computed.
       before: its own state before the step.
       counted: [] bool: it arrived in time, and its gradient was used; None counts all workers.
     """
     if counted is None:
-        return mine
-    return mine._replace(
-        worker=optax.tree.where(counted, mine.worker, before),
-        sums=jax.tree.map(lambda x: jnp.where(counted, x, 0), mine.sums),
+        return gradient
+    return gradient._replace(
+        worker=optax.tree.where(counted, gradient.worker, before),
+        sums=jax.tree.map(lambda x: jnp.where(counted, x, 0), gradient.sums),
     )
 
 
