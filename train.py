@@ -35,14 +35,14 @@ from training import dry_run
 from training.checkpoints import check_init_from, initial_params
 from training.device_memory import resolve_lanes_at_once
 from training.evaluate import evaluate_checkpoint
-from training.nonfinite import NonfiniteError
-from training.replicas import PartedError
 from training.run import Run
 from training.setup import make_setup
 from training.step_times import StepTimes
+from training.steps.nonfinite import NonfiniteError
+from training.steps.replicas import PartedError
+from training.steps.train_step import worker_mapping
 from training.train_setup import TrainSetup
 from training.train_state import TrainState
-from training.train_step import worker_mapping
 
 flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
 flags.DEFINE_string("workdir", None, "Folder of the run. Default: out/<config>/<hash of the config>.")
@@ -366,7 +366,7 @@ def run(argv: Sequence[str]) -> int:
         else:
             with processes.together(ConfigError):
                 names = FLAGS.sink if folder.process == 0 else []
-                made = (runs.sinks.make(name, folder.path, config.to_dict()) for name in names)
+                made = (runs.reporting.sinks.make(name, folder.path, config.to_dict()) for name in names)
                 sinks = [stack.enter_context(contextlib.closing(sink)) for sink in made]
             if FLAGS.live:
                 summary = train_live(setup, layout, folder, files=code, sinks=sinks)
@@ -447,7 +447,7 @@ def check_flags(config: ConfigDict) -> None:
             if given and bool(FLAGS[other].value) == (way == "with"):
                 raise ConfigError(f"{given[0]}={FLAGS[given[0]].value}: must be left out {way} --{other}")
     for name in FLAGS.sink:
-        runs.sinks.find(name)
+        runs.reporting.sinks.find(name)
 
 
 def describe(config: ConfigDict) -> str:

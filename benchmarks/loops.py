@@ -9,18 +9,18 @@ import jax
 import numpy as np
 
 from configs import flags
-from data import tokenizers
 from data.assumed import make_or_assume
 from data.example_order import ExampleOrder
 from data.examples import Arrays, Columns, Dataset, Info
 from data.feeds import Feeds
+from data.texts import tokenizers
 from launch.children import ROOT
 from parallel import AXES, Layout, Step, StepsInFlight
 from training.metric_logger import StepNumbers
 from training.setup import make_setup
 from training.step_plan import StepPlan
+from training.steps.train_step import worker_mapping
 from training.train_setup import TrainSetup
-from training.train_step import worker_mapping
 
 Part = Literal["step", "local"]
 
@@ -64,7 +64,7 @@ def made_up(info: Info, *, num_examples: int = NUM_EXAMPLES) -> Dataset:
 
 
 def _sequences(info: Info, count: int, rng: np.random.Generator) -> Columns:
-    """Returns sequences as ``data.packing`` makes them, of words of one token and without padding."""
+    """Returns sequences as ``data.texts.packing`` makes them, of words of one token and without padding."""
     (length,) = info.example["tokens"].shape
     tokens = rng.integers(
         info.sizes["num_special"], info.sizes["vocab_size"], size=(count, length), dtype=np.int32

@@ -25,8 +25,8 @@ from reducers.arrivals import ARRIVALS
 from reducers.registry import Parameters, Registry
 from reducers.wrappers.communication import COMMUNICATIONS
 from runs.errors import ConfigError, in_block
-from training.gradient_wrappers import ACCUMULATIONS, LOSS_SCALINGS
-from training.nonfinite import OnNonfinite
+from training.steps.gradient_wrappers import ACCUMULATIONS, LOSS_SCALINGS
+from training.steps.nonfinite import OnNonfinite
 
 Count = Annotated[int, "[1, 2147483647]"]  # what JAX counts with has 32 bits
 Workers = Annotated[int, "[1, 65536]"]

@@ -5,9 +5,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from data import decoded, sources, tokenizers
+from data import decoded, sources
 from data.examples import Dataset, Info
 from data.sources import Source
+from data.texts import tokenizers
 from reducers.registry.components import is_component
 
 # Image shape, classes, training examples and test examples, as TFDS describes the sets.

@@ -10,7 +10,7 @@ from data import decoded, streams, tfds_sets
 from data.augment import Augmentation
 from data.checking import check_info
 from data.examples import Columns, Dataset, Info
-from data.text import Texts
+from data.texts.text import Texts
 from reducers.registry import Registry
 from reducers.registry.components import is_component
 

@@ -16,8 +16,8 @@ from parallel import Layout, map_devices
 from parallel.layout import split_by_axes
 from parallel.mapping import compute_at_once
 from training.setup import make_setup
+from training.steps.train_step import make_compute
 from training.train_state import STATE_AXES, TrainState, map_per_worker
-from training.train_step import make_compute
 
 
 class Worker:

@@ -2,20 +2,20 @@
 
 from runs import agreement
 from runs.checkpoints import Checkpoints, flatten
-from runs.clock import Clock
 from runs.compiled import keep_compiled
-from runs.counters import RunCounters
 from runs.environment import INPUT, Code, changed_code, changed_files, read_starts
 from runs.exit_codes import exit_code, exit_code_after
 from runs.files import SaveError, decode_numbers, encode_numbers, from_json, write_atomically
 from runs.folder import CodeChange, Folder, check_code, holder, is_held, open_run
 from runs.identity import check_same, expand, fingerprint
-from runs.profile import Profile
-from runs.progress import Progress, in_words
-from runs.records import HOST_CLOCK_FIELDS, Records, last, read, stream
+from runs.reporting.clock import Clock
+from runs.reporting.counters import RunCounters
+from runs.reporting.profile import Profile
+from runs.reporting.progress import Progress, in_words
+from runs.reporting.records import HOST_CLOCK_FIELDS, Records, last, read, stream
+from runs.reporting.sinks import GuardedSink, Sink
+from runs.reporting.summary import default_workdir, summarise
 from runs.signals import catch_stop
-from runs.sinks import GuardedSink, Sink
-from runs.summary import default_workdir, summarise
 from runs.traces import TraceRecorder, cut_traces, read_times, slowest_process, trace_path
 
 __all__ = [

@@ -24,8 +24,9 @@ from typing import Any, Literal
 
 from launch.signals import uninterrupted
 from parallel import processes
-from runs import environment, files, identity, lock, records
+from runs import environment, files, identity, lock
 from runs.environment import Code
+from runs.reporting import records
 
 Start = Literal["resume", "fresh"]
 CodeChange = Literal["refuse", "accept"]

@@ -12,10 +12,10 @@ import optim
 from models import tasks
 from tests import cases, inputs
 from tests.stepper import Normalised, Stepper, largest_difference, setup_of
-from training import gradient_wrappers
-from training.gradient_wrappers import split_batch
+from training.steps import gradient_wrappers
+from training.steps.gradient_wrappers import split_batch
+from training.steps.train_step import value_and_grad
 from training.train_state import TrainState, WorkerState
-from training.train_step import value_and_grad
 
 B = 12
 SOFTMAX = ("--config.model.name=softmax",)

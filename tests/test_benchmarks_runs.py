@@ -27,7 +27,7 @@ from benchmarks import (
 )
 from benchmarks.candidates import parse
 from benchmarks.leaves import plain
-from data.tokenizers import CLS, SEP
+from data.texts.tokenizers import CLS, SEP
 from parallel import Layout
 
 

@@ -32,8 +32,8 @@ from tests.stepper import (
 )
 from training import dry_run, step_plan
 from training.setup import make_setup
+from training.steps.train_step import compute_gradients, make_gradient_function
 from training.train_state import to_devices
-from training.train_step import compute_gradients, make_gradient_function
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NUM_EVENTS = 50

@@ -9,7 +9,7 @@ import runs as run_folders
 from experiments import __main__ as command_line
 from experiments.execution import listing, queue, saved_runs
 from experiments.study.experiment import Run
-from runs import progress
+from runs.reporting import progress
 from tests import saved
 
 

@@ -15,8 +15,8 @@ from reducers import REDUCERS
 from tests.cases import adasum
 from tests.softmax_digits import RATE, Digits, stepper_of, vector
 from tests.stepper import Normalised, Stepper, largest_difference, same_bits, setup_of
-from training import train_step
 from training.checkpoints import initial_counters
+from training.steps import train_step
 
 WORKER = "worker"
 STEPS = 50

@@ -14,8 +14,8 @@ import train
 from configs import flags
 from experiments.study.experiment import Run as ExperimentRun
 from tests.stepper import Stepper, checkpoint_of, records, same_bits, setup_of, wrapping
-from training import nonfinite
 from training.setup import make_setup
+from training.steps import nonfinite
 from training.train_state import STATE_AXES, to_devices
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -21,14 +21,14 @@ from tests.stepper import Stepper, largest_difference, same_bits, setup_of
 from tests.test_reducers import check_replication, extras, maker, reduce, tree_of
 from training import dry_run
 from training.checkpoints import restore, save
-from training.gradient_wrappers import (
+from training.steps.gradient_wrappers import (
     dynamic_loss_scaling,
     scale_loss,
     skip_worker_overflow,
     through_worker_optimizer,
 )
+from training.steps.train_step import value_and_grad
 from training.train_state import TrainState, WorkerState
-from training.train_step import value_and_grad
 
 DYNAMIC = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1024")
 HALF = ("--config.communication.name=half", "--config.communication.initial_scale=64")

@@ -9,7 +9,7 @@ import train
 from parallel import Layout
 from tests.test_docs import ROOT
 from tests.test_own_mistakes import folder  # noqa: F401
-from training import replicas
+from training.steps import replicas
 from training.train_state import STATE_AXES, TrainState
 
 SHORT = ("log_every_steps=1", "eval_every_steps=4", "checkpoint_every_steps=4", "train_steps=4", "num_workers=4")

@@ -21,8 +21,9 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 
-from runs import SaveError, files, records
+from runs import SaveError, files
 from runs.checkpoints import Checkpoints
+from runs.reporting import records
 
 MANIFEST = "manifest.json"
 
@@ -502,7 +503,7 @@ import sys
 import numpy as np
 from pathlib import Path
 from runs.checkpoints import Checkpoints
-from runs.records import Records
+from runs.reporting.records import Records
 
 folder = Path(sys.argv[1])
 state = {"x": np.zeros(300_000), "step": np.int32(0)}

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from runs.clock import Clock
-from runs.progress import Progress
+from runs.reporting.clock import Clock
+from runs.reporting.progress import Progress
 
 
 class _Terminal(io.StringIO):

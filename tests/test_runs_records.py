@@ -13,8 +13,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from runs import SaveError, files, open_run, records, write_atomically
-from runs.records import HOST_CLOCK_FIELDS, Records, last, read, stream
+from runs import SaveError, files, open_run, write_atomically
+from runs.reporting import records
+from runs.reporting.records import HOST_CLOCK_FIELDS, Records, last, read, stream
 
 
 def _record(step, **fields):

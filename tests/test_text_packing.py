@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from data import packing
-from data.tokenizers import CLS, PAD, SEP, UNK, Bytes, Encoded
+from data.texts import packing
+from data.texts.tokenizers import CLS, PAD, SEP, UNK, Bytes, Encoded
 from tests.test_text_tokenizers import ODD
 
 

@@ -6,9 +6,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from data import corpora, packing, tfds_sets
-from data.text import Texts
-from data.tokenizers import PAD
+from data import tfds_sets
+from data.texts import corpora, packing
+from data.texts.text import Texts
+from data.texts.tokenizers import PAD
 from tests.data_folders import REAL, flip, own_folders, random_examples, real, warnings_said, write_set, write_texts
 
 __all__ = ["own_folders", "warnings_said"]  # fixtures

@@ -10,8 +10,8 @@ import zlib
 import numpy as np
 import pytest
 
-from data import tokenizers
-from data.tokenizers import SEP, SPECIAL, UNK, Bytes, WordPiece, train_wordpiece
+from data.texts import tokenizers
+from data.texts.tokenizers import SEP, SPECIAL, UNK, Bytes, WordPiece, train_wordpiece
 
 ROOT = pathlib.Path(__file__).parents[1]
 CORPUS = [
@@ -156,7 +156,7 @@ def test_no_words_to_learn_from():
 PRINT_FILE = """
 import zlib
 from pydoc_data import topics
-from data.tokenizers import train_wordpiece
+from data.texts.tokenizers import train_wordpiece
 print(zlib.crc32(train_wordpiece(sorted(topics.topics.values()), vocab_size=1000).encode()))
 """
 

@@ -17,7 +17,7 @@ from reducers.arrivals import first_arrivals
 from tests.stepper import DATASET, Normalised, Stepper, after_each_call, largest_difference, setup_of
 from tests.test_reducers import WORKER
 from tests.test_train import command, digits, without_clock
-from training import train_step
+from training.steps import train_step
 
 LOGNORMAL = ("--config.arrivals.name=lognormal", "--config.arrivals.sigma=0.5")
 BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6", *LOGNORMAL)

@@ -8,8 +8,9 @@ import numpy as np
 
 import runs
 from parallel import Layout
-from training import noise_scale, nonfinite
+from training import noise_scale
 from training.step_plan import PlannedWave, StepPlan
+from training.steps import nonfinite
 from training.train_setup import TrainSetup
 
 Numbers = dict[str, float]
@@ -55,7 +56,7 @@ class MetricLogger:
             self._records = runs.Records(
                 folder.metrics,
                 tensorboard=folder.tensorboard,
-                sinks=[runs.sinks.guard(sink, report=self.message) for sink in sinks],
+                sinks=[runs.reporting.sinks.guard(sink, report=self.message) for sink in sinks],
                 resume_step=start or None,
                 logged_steps=itertools.chain(range(setup.log_every, start + 1, setup.log_every), last),
             )

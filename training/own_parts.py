@@ -180,7 +180,7 @@ def check_optimizer(optimizer: optax.GradientTransformationExtraArgs, params: An
 def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, **extra_args: Any) -> None:
     """Raises ValueError, one line, if a reducer returns what the trainer cannot use, or no worker's update is reduced.
 
-    It is traced for all workers on one device. Whether devices differ, ``training.replicas`` finds out in the run.
+    It is traced for all workers on one device. Whether devices differ, ``training.steps.replicas`` finds out.
 
     Args:
       reducer: along ``parallel.AXES``.

@@ -14,13 +14,14 @@ from data.feeds import Feeds, NumbersAlone
 from parallel import Layout, StepsInFlight, processes
 from runs.errors import ConfigError, refusing
 from training import checkpoints as state_checkpoints
-from training import own_parts, replicas
+from training import own_parts
 from training.evaluate import make_evaluation
 from training.metric_logger import MetricLogger
-from training.nonfinite import NonfiniteError
 from training.own_params import evaluates_mean, make_evaluated_params
 from training.step_plan import StepPlan
 from training.step_times import Recorder
+from training.steps import replicas
+from training.steps.nonfinite import NonfiniteError
 from training.train_setup import TrainSetup
 from training.train_state import TrainState
 

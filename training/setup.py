@@ -25,10 +25,10 @@ from reducers.reducer import within
 from reducers.wrappers import communication
 from runs.errors import ConfigError, in_block
 from training import own_parts
-from training.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
 from training.modes.decentralised import Decentralised
 from training.modes.synchronous import Synchronous
 from training.modes.with_server import WithServer
+from training.steps.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
 from training.train_setup import ARRIVAL_STREAM, Mode, TrainSetup, example_inputs
 
 # The mode of what ``config.server`` names.

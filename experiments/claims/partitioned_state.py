@@ -31,8 +31,8 @@ from parallel import Layout
 from training import dry_run
 from training.device_memory import residual_bytes
 from training.setup import make_setup
+from training.steps.train_step import worker_mapping
 from training.train_setup import TrainSetup
-from training.train_step import worker_mapping
 
 OWNERS = (1, 4, 8, 16)  # GPUs of a node
 COMPILED = {"momentum": "configs/mnist_adasum.py:smoke", "adam": "configs/mnist_adasum_adam.py:smoke"}  # LeNet-5

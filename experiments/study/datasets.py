@@ -5,7 +5,8 @@ import contextvars
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from data import corpora, sources
+from data import sources
+from data.texts import corpora
 from experiments.study.experiment import Run, Scale
 
 IMAGES = "mnist"

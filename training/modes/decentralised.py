@@ -13,10 +13,10 @@ import parallel
 import reducers
 from parallel import Layout
 from runs.errors import in_block
-from runs.progress import saying_how_far
+from runs.reporting.progress import saying_how_far
 from training import step_plan
-from training.decentralised_train_step import make_decentralised_train_step
 from training.modes.in_order_of_arrival import InOrderOfArrival, Needs, naming_arrivals
+from training.steps.decentralised_train_step import make_decentralised_train_step
 from training.train_setup import LATENCY_STREAM, TrainSetup
 
 
@@ -101,5 +101,5 @@ class Decentralised(InOrderOfArrival):
     def make_step(
         self, setup: TrainSetup, layout: Layout, *, map_workers: Callable[..., parallel.Step]
     ) -> parallel.Step:
-        """Returns the step of ``training.decentralised_train_step``."""
+        """Returns the step of ``training.steps.decentralised_train_step``."""
         return make_decentralised_train_step(setup, layout, map_workers=map_workers)

@@ -10,8 +10,8 @@ import parallel
 import reducers
 from parallel import Layout
 from training import step_plan
+from training.steps.train_step import make_train_step
 from training.train_setup import Mode, TrainSetup
-from training.train_step import make_train_step
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,5 +55,5 @@ class Synchronous(Mode):
     def make_step(
         self, setup: TrainSetup, layout: Layout, *, map_workers: Callable[..., parallel.Step]
     ) -> parallel.Step:
-        """Returns the step of ``training.train_step``."""
+        """Returns the step of ``training.steps.train_step``."""
         return make_train_step(setup, layout, map_workers=map_workers)

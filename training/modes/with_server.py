@@ -14,8 +14,8 @@ from parallel import Layout
 from reducers.registry import name_of
 from runs.errors import ConfigError, in_block
 from training import step_plan
-from training.async_train_step import make_async_train_step
 from training.modes.in_order_of_arrival import InOrderOfArrival, naming_arrivals
+from training.steps.async_train_step import make_async_train_step
 from training.train_setup import TrainSetup
 
 
@@ -82,5 +82,5 @@ class WithServer(InOrderOfArrival):
     def make_step(
         self, setup: TrainSetup, layout: Layout, *, map_workers: Callable[..., parallel.Step]
     ) -> parallel.Step:
-        """Returns the step of ``training.async_train_step``."""
+        """Returns the step of ``training.steps.async_train_step``."""
         return make_async_train_step(setup, layout, options=self.options, map_workers=map_workers)

@@ -26,9 +26,9 @@ from data.augment import Augmentation, as_inputs
 from data.feeds import fetch
 from parallel import AXES, Layout
 from reducers.collectives import gather_workers
-from training import nonfinite
 from training.device_memory import resolve_lanes_at_once
-from training.gradient_wrappers import (
+from training.steps import nonfinite
+from training.steps.gradient_wrappers import (
     GradientFunction,
     Sums,
     local_steps,

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from runs import files
-from runs.sinks import Sink
+from runs.reporting.sinks import Sink
 
 # A run that was killed and resumed may differ in these fields alone from one that was not.
 HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share")

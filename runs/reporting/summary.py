@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runs import identity, outcome, progress
+from runs import identity
 from runs.errors import ROOT
+from runs.reporting import outcome, progress
 
 
 def default_workdir(spec: str, config: Mapping[str, Any], *, below: str = "out") -> str:

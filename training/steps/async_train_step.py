@@ -15,15 +15,15 @@ import asynchronous
 import parallel
 from parallel import AXES, Layout
 from reducers import all_finite, num_workers
-from training import nonfinite
-from training.train_setup import TrainSetup
-from training.train_state import STATE_AXES, TrainState, shared_part
-from training.train_step import (
+from training.steps import nonfinite
+from training.steps.train_step import (
     Metrics,
     WorkerGradient,
     apply_gradients,
     make_compute,
 )
+from training.train_setup import TrainSetup
+from training.train_state import STATE_AXES, TrainState, shared_part
 
 # Metrics of each update, in order.
 UPDATE_METRICS = ("learning_rate", "reduced_norm", "update_norm", "rate")

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from data import cache as caches
-from data import corpora, packing, tokenizers
 from data.cache import Stored
 from data.examples import Arrays, Columns, Dataset, Info
+from data.texts import corpora, packing, tokenizers
 
 VERSION = 2  # of the packing code; caches of other versions are ignored
 TOKENIZER_FILE = "tokenizer.json"  # in the format of the library `tokenizers`

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from data.examples import Columns
-from data.tokenizers import CLS, PAD, SEP, Encoded
+from data.texts.tokenizers import CLS, PAD, SEP, Encoded
 
 
 def causal(encoded: Encoded, *, sequence_length: int, split: str) -> Columns:

@@ -17,10 +17,10 @@ import parallel
 from parallel import AXES, Layout
 from reducers import all_finite
 from reducers.collectives import gather_workers
-from training import nonfinite
+from training.steps import nonfinite
+from training.steps.train_step import Metrics, WorkerGradient, make_compute
 from training.train_setup import TrainSetup
 from training.train_state import STATE_AXES, TrainState
-from training.train_step import Metrics, WorkerGradient, make_compute
 
 
 def make_decentralised_train_step(

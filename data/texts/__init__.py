@@ -1,0 +1,1 @@
+"""Texts: corpora, tokens, and rows of tokens."""

@@ -1,0 +1,1 @@
+"""What a run says of itself: records, progress, clock, summary."""
