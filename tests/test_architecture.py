@@ -5,6 +5,7 @@ made-up offender, which it must find.
 """
 
 import ast
+import collections
 import graphlib
 import importlib
 import pathlib
@@ -289,6 +290,16 @@ def test_few_rooms_on_few_levels_and_no_circle_of_files():
         {"a"},
         {"e"},
     ]
+
+
+LISTS_OF_EQUALS = {"configs", "experiments/claims", "benchmarks"}  # a config, a claim, a benchmark in each file
+
+
+def test_no_folder_has_more_than_fifteen_files():
+    shelves = collections.Counter(
+        path.rpartition("/")[0] for path in SOURCES if package_of(path) != "tests" and not path.endswith("__init__.py")
+    )
+    assert not {shelf: count for shelf, count in shelves.items() if count > 15 and shelf not in LISTS_OF_EQUALS}
 
 
 # ---- importing ---------------------------------------------------------------------------------------------------
