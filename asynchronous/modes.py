@@ -67,7 +67,7 @@ def asynchronous(
       order: path of the events.npz of a live run, whose order of arrival is taken in place of arrival times.
 
     Raises:
-      ValueError: one line, for a rule or an option that makes no sense.
+      ValueError: one line, for an invalid rule or option.
 
     >>> asynchronous(rule={"name": "threshold", "max_staleness": -1})
     Traceback (most recent call last):
@@ -86,7 +86,7 @@ def decentralised(*, latency_seconds: Block | Annotated[float, "[0, inf)"] = 0.0
         receiver, drawn independently for each sender.
 
     Raises:
-      ValueError: one line, for a latency that makes no sense.
+      ValueError: one line, for an invalid latency.
 
     >>> decentralised(latency_seconds="lognormalised")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Workers that stand apart: what a step costs in which they communicate, and one in which they do not, over the mean's.
+"""Local workers: what a step costs in which they communicate, and one in which they do not, over the mean's.
 
     python -m benchmarks.apart
 

@@ -19,7 +19,7 @@ class Candidate(NamedTuple):
 
     Attributes:
       label: the reducer as written on the command line.
-      make: ``axis_name=... -> reducer``; raises ValueError for options that make no sense.
+      make: ``axis_name=... -> reducer``; raises ValueError for invalid options.
     """
 
     label: str

@@ -132,7 +132,7 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
     """Returns the tables, and draws the figure if one is named.
 
     Raises:
-      ValueError: one line, for an argument or an option that makes no sense.
+      ValueError: one line, for an invalid argument or option.
       OSError: if the figure cannot be written.
     """
     num_workers, num_steps, seed = arguments.workers, arguments.steps, arguments.seed

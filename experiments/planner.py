@@ -108,7 +108,7 @@ def plan(
       The plan.
 
     Raises:
-      ValueError: for a model or an option that makes no sense, or if the number of steps is not known for any split.
+      ValueError: for an invalid model or option, or if the number of steps is not known for any split.
 
     >>> plan("constant", num_machines=10, steps_to_target=power_law(0.85)).best  # nothing to wait for: no backups
     10
@@ -289,7 +289,7 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
     """Returns the plan and its findings, and draws the plan if a figure is named.
 
     Raises:
-      ValueError: one line, for an argument or an option that makes no sense.
+      ValueError: one line, for an invalid argument or option.
       OSError: if the figure cannot be written.
     """
     made = plan(

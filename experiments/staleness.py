@@ -26,7 +26,7 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
     """Describes the staleness of all gradients, and of each layer's gradients.
 
     Raises:
-      ValueError: one line, for a model or an option that makes no sense.
+      ValueError: one line, for an invalid model or option.
     """
     model = arrivals.make(arguments.model, **options)
     key = jax.random.key(arguments.seed)

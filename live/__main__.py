@@ -1,4 +1,4 @@
-"""Trains with workers that are processes: a step ends when the reducer's rule is content with who is really there.
+"""Trains with workers that are processes: a step ends when enough workers for the reducer have arrived.
 
     python -m live --config=configs/digits.py --config.reducer.name=backup_workers --config.reducer.num_required=3 \
         --config.num_workers=4 --config.arrivals.name=constant --delays=shifted_exponential

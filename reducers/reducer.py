@@ -61,7 +61,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
         arrive, at least, before the update of that step can end. None for as many as each update counts, or for one
         where the rule does not fix that. See ``fewest_arrivals``.
       is_mean: whether R is the mean over the workers that are counted and nothing else, so that workers may send it
-        encoded updates. Wrappers lose this fact: what is made of a mean is no mean.
+        encoded updates. Wrapping clears this flag.
       reduces: "gradients" or "updates" of the workers' own optimizers, where its place in the chain decides about its
         sense; "either" for all other reducers.
       emits: "always", if each update emits what it reduces; or "sometimes" or "never", if its workers are local ones,

@@ -1,4 +1,4 @@
-"""Whole runs of workers that stand apart: layouts, exact resume, evaluation, records, refusals."""
+"""Whole runs of local workers: layouts, exact resume, evaluation, records, refusals."""
 
 import functools
 import pathlib

@@ -67,7 +67,7 @@ def step_bytes(setup: TrainSetup, *, lanes: int) -> dict[str, int]:
         "shared optimizer state": _bytes(state.opt_state),
         "state of the server": _bytes(state.server),  # without a server, the updates under way
         "state of the workers": lanes * _bytes((state.worker, state.snapshot, state.replica)),
-        "state of the reducer": lanes * _bytes(state.reducer_state),  # the drift of workers that stand apart is in it
+        "state of the reducer": lanes * _bytes(state.reducer_state),  # the drift of local workers is in it
         "gradients": lanes * _bytes(state.params),
         "batch": lanes * setup.config.batch_size_per_worker * info.example_bytes,  # as it is stored
         "resident data": resident + _bytes(info.constants),

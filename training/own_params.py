@@ -1,4 +1,4 @@
-"""The parameters of workers that stand apart, and the mean of them, at which such a run is evaluated."""
+"""The parameters of local workers, and the mean of them, at which such a run is evaluated."""
 
 from collections.abc import Callable
 from typing import Any

@@ -40,7 +40,7 @@ _MODES: Mapping[type, type[Mode]] = {
 
 
 def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.sources.make) -> TrainSetup:
-    """Builds the objects that a config names, and refuses combinations without sense; reads no data, compiles nothing.
+    """Builds the objects that a config names, and rejects invalid combinations; reads no data, compiles nothing.
 
     Args:
       config: complete and valid, as ``configs.flags.load`` returns it.
@@ -272,7 +272,7 @@ def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName = AXES) -> 
 
 
 def check_place(config: ConfigDict, *, reducer: reducers.Reducer) -> None:
-    """Raises ConfigError if a reducer or an outer optimizer has no sense at its place in the chain.
+    """Raises ConfigError if a reducer or an outer optimizer cannot be used at this point in the chain.
 
     Gradients that wait are for an optimizer that has not seen them; progress that waits is of workers that have taken
     steps of their own.

@@ -28,7 +28,7 @@ class PlannedWave(NamedTuple):
       arrivals: the gradients of an asynchronous wave; None where all arrive together.
       known: [K] each, numbers of these gradients that are known before they are computed, such as "staleness".
       is_whole: no gradient waits for others of its update afterwards, so that a run can stop there.
-      begins_whole: the same of the moment before.
+      begins_whole: whether no gradient was pending before this wave.
     """
 
     steps: range

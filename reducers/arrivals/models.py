@@ -253,7 +253,7 @@ def scripted(*, base: Block = "constant", events: Sequence[tuple[int, int, float
       An arrival model; it raises ValueError, when traced, if an event's worker does not exist.
 
     Raises:
-      ValueError: for an event that makes no sense, or two events of one worker and step.
+      ValueError: for an invalid event, or two events of one worker and step.
 
     >>> scripted(events=[(1, 2, 60.0)])(jax.random.key(0), 2, 3)
     Array([ 1., 60.,  1.], dtype=float32)
@@ -359,7 +359,7 @@ def make(name: str, **options: Any) -> Arrivals:
       ``(key, step, num_workers) -> seconds``, compiled unless it is called inside another program.
 
     Raises:
-      ValueError: one line, for a name, an option or a value that makes no sense.
+      ValueError: one line, for an invalid name, option or value.
 
     >>> make("constant", seconds=2.0)(jax.random.key(0), 0, 3)
     Array([2., 2., 2.], dtype=float32)

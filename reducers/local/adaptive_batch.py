@@ -78,7 +78,7 @@ def adaptive_batch(
       each worker: map it over the worker axis.
 
     Raises:
-      ValueError: for a rule that there is not, or whose options make no sense, a ``max_steps`` below the steps that it
+      ValueError: for a rule that there is not, or whose options are invalid, a ``max_steps`` below the steps that it
         begins with, and a ``combine`` that does not emit every update itself; when traced, if a rule needs the noise
         and there is one worker.
 

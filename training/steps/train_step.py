@@ -266,7 +266,7 @@ def arrival_seconds(setup: TrainSetup, step: Any, inputs: Mapping[str, Any]) -> 
 
 
 def leave_out(gradient: WorkerGradient, before: WorkerState, *, counted: jax.Array | None) -> WorkerGradient:
-    """Makes a worker that the reducer did not count as if it had not begun the step.
+    """Reverts an uncounted worker to its state before the step.
 
     Its BatchNorm statistics, the state of its own optimizer and its loss scale stay as they were before, and its loss
     and gradient norm enter no metric, so that its NaN is nowhere.
