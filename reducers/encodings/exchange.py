@@ -226,7 +226,7 @@ class Decoder:
         self.payload = jax.eval_shape(codec.encode, key, like)
 
     def decode(self, words: jax.Array) -> jax.Array:
-        """Returns what words stand for, [m]."""
+        """Unpacks and decodes a payload, [m]."""
         return self.codec.decode(from_words(words, self.payload), self.like)
 
     def add_up(self, rows: jax.Array, *, own: tuple[jax.Array, jax.Array] | None = None) -> jax.Array:
