@@ -130,7 +130,7 @@ def _of_gradients(of_shares: Weighed, num_counted: jax.Array) -> Weighed:
 def _fold_lanes(
     nodes: list[jax.Array], tree: Tree, *, devices: tuple[str, ...], present: jax.Array
 ) -> tuple[list[jax.Array], Tree, jax.Array]:
-    """Folds the subtrees that each device holds whole, [lanes, m]; returns what remains: nodes, their tree and the mask."""
+    """Folds each device's whole subtrees, [lanes, m]; returns the remaining nodes, their tree and the mask."""
     while (size := tree.on_one_device(len(present) // num_workers(devices))) > 1:
         here = present.reshape(num_workers(devices), -1, size)[lax.axis_index(devices)]  # (blocks, size)
         blocks = [x.reshape(-1, size, x.shape[1]) for x in nodes]
