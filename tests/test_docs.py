@@ -101,7 +101,22 @@ def can_run(text: str) -> bool:
     return all(importlib.util.find_spec(name) is not None for name in imported & OPTIONAL)
 
 
-@by_path([page for page in PAGES if page.blocks("python")])
+SLOW_PAGES = ("docs/workers_apart.md", "docs/reducers.md")
+LARGE_NETWORKS = ("configs/bert_", "configs/imagenet_")
+
+
+def slow_if(is_slow: bool) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if is_slow else []
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.path, marks=slow_if(page.path in SLOW_PAGES))
+        for page in PAGES
+        if page.blocks("python")
+    ],
+)
 def test_python_blocks_run_and_print_what_they_say(page, capsys, tmp_path, monkeypatch):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
@@ -273,7 +288,13 @@ def in_root(monkeypatch, mine):
     return mine
 
 
-@pytest.mark.parametrize("line", dict.fromkeys(COMMANDS))
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, marks=slow_if(any(name in line for name in LARGE_NETWORKS)))
+        for line in dict.fromkeys(COMMANDS)
+    ],
+)
 def test_command(line, in_root):
     check_command(line, mine=in_root)
 
@@ -293,7 +314,7 @@ QUICK = ("list", "--published", "--dry_run")
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param(line, marks=() if any(word in line for word in QUICK) else pytest.mark.slow)
+        pytest.param(line, marks=slow_if(not any(word in line for word in QUICK)))
         for line in dict.fromkeys(COMMANDS)
         if can_run_here(line)
     ],

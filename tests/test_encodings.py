@@ -18,6 +18,7 @@ from reducers.encodings import ENCODINGS
 from reducers.wrappers import communication
 from tests import kills
 from tests.cases import SECONDS, SENDINGS, Case
+from tests.grid import few
 from tests.stepper import (
     SMALL,
     Stepper,
@@ -281,7 +282,9 @@ def test_killed_at_random_moments_and_gone_on_is_bit_for_bit_the_same(name, tmp_
 
 NAMES = [f"{row.name}-{number}" for number, row in enumerate(SENDINGS)]
 SLOW = pytest.mark.slow
-every_row = pytest.mark.parametrize("row", SENDINGS, ids=NAMES)
+# One of each way of sending; the laws of the others are for `make test-all`.
+QUICK = {"half-1", "quantised-3", "dynamic_bits-4", "top_k-6", "low_rank-10"}
+every_row = pytest.mark.parametrize("row", few(dict(zip(NAMES, SENDINGS, strict=True)), quick=QUICK))
 CASE = Case("mean", np.mean, takes_mask=True)  # what the laws of reducers ask of a row
 
 
@@ -302,10 +305,10 @@ def made_by(row, rule="mean"):
 
 
 def by_lifts():
-    """Every row on two layouts, by one lift or the other; on all layouts by both for `make test-all`."""
+    """Quick rows on two layouts, by one mapping or the other; for `make test-all` all rows, on all layouts by both."""
     for number, (row, name) in enumerate(zip(SENDINGS, NAMES, strict=True)):
         lift = ("pmap", "shard_map")[number % 2]
-        yield pytest.param(row, lift, (8, 2), id=f"{name}-{lift}-8,2")
+        yield pytest.param(row, lift, (8, 2), id=f"{name}-{lift}-8,2", marks=() if name in QUICK else SLOW)
         for lift in ("pmap", "shard_map"):
             yield pytest.param(row, lift, (8, 4, 2, 1), id=f"{name}-{lift}-8,4,2,1", marks=pytest.mark.slow)
 
@@ -372,7 +375,7 @@ def test_scales_of_gradients_and_zeros(row):
 
 
 @pytest.mark.parametrize("kind", ["unsafe_rbg", pytest.param("rbg", marks=pytest.mark.slow)])
-@every_row
+@pytest.mark.parametrize("row", few(dict(zip(NAMES, SENDINGS, strict=True)), quick={"quantised-3", "random_k-7"}))
 def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row, kind):
     """Two updates, of the mean and of another rule, and their bytes: the same where keys have other words."""
 

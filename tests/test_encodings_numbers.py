@@ -33,6 +33,7 @@ from reducers.encodings.encoding import corrected, initially, remainder, residua
 from reducers.encodings.packing import Codes, from_words, num_words, pack, size_in_words, to_words, unpack
 from reducers.encodings.random_k import random_places
 from reducers.encodings.random_rounding import derived, uniform
+from tests.grid import few
 from tests.test_reducers import WORKER, tree_of
 
 # The modules, which functions hide.
@@ -321,8 +322,11 @@ def residuals(states):
     return states.kept.residuals
 
 
-@pytest.mark.parametrize(("encoding", "exchange"), WITH_FEEDBACK.values(), ids=WITH_FEEDBACK)
-def test_what_is_sent_and_what_is_owed_add_up_to_all_gradients(encoding, exchange):
+@pytest.mark.parametrize(
+    "given", few(WITH_FEEDBACK, quick={"random_k of 4 bits", "sign scattered", "half", "low_rank in half"})
+)
+def test_what_is_sent_and_what_is_owed_add_up_to_all_gradients(given):
+    encoding, exchange = given
     check_telescopes(encoded(encoding), exchange)
 
 
@@ -578,7 +582,7 @@ SHAPES = {"matrix": (64, 80), "long": (3000,), "large": (17, 70, 3), "scalar": (
 
 
 @pytest.mark.parametrize("encoding", MANY.values(), ids=MANY)
-@pytest.mark.parametrize("num_workers", [1, 2, 8, 20])
+@pytest.mark.parametrize("num_workers", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 8)), 20])
 def test_bytes_are_those_of_the_traced_program(encoding, num_workers):
     shapes = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in SHAPES.items()}
     cost = encoding.cost(shapes, encoding.init(shapes).state, num_workers)
@@ -589,7 +593,10 @@ def test_bytes_are_those_of_the_traced_program(encoding, num_workers):
     assert reducers.traffic(encoded(encoding), shapes, axis_sizes={WORKER: num_workers}).bytes_per_worker == cost.sent
 
 
-@pytest.mark.parametrize("name", ["quantised scattered", "top_k", "random_k", "sign scattered", "low_rank"])
+@pytest.mark.parametrize(
+    "name",
+    few(["quantised scattered", "top_k", "random_k", "sign scattered", "low_rank"], quick={"top_k", "sign scattered"}),
+)
 def test_bytes_are_those_of_the_compiled_program(name):
     encoding, _ = WITH_FEEDBACK[name]
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES.values()]

@@ -295,7 +295,7 @@ def test_all_count_where_all_gradients_are_zero():
 
 
 @every_rule
-@pytest.mark.parametrize("layout", [(4, 3), (1, 7)], ids=str)
+@pytest.mark.parametrize("layout", [(4, 3), pytest.param((1, 7), marks=pytest.mark.slow)], ids=str)
 def test_devices_with_lanes_and_absent_workers(name, layout):
     num_devices, lanes = layout
     n = num_devices * lanes

@@ -47,10 +47,8 @@ def a_model_with_statistics(monkeypatch):
             ("dropout", 3, 1),
             ("momentum of each", 4, 1),
             ("statistics", 3, 2),
-            ("convolutions", 3, 1),
             ("waves", 1, 2),
-        }
-        | {("waves", 3, 1)},
+        },
     ),
 )
 def test_groups_compute_what_all_lanes_at_once_do(name, at_once, steps_per_call):

@@ -371,7 +371,7 @@ def test_a_worker_that_returns_is_given_its_task_again(flags, monkeypatch, tmp_p
 
 
 @pytest.mark.parametrize("flags", [(), BACKUP, ASYNC])
-@pytest.mark.parametrize("times", [1, 1000])
+@pytest.mark.parametrize("times", [1, pytest.param(1000, marks=pytest.mark.slow)])
 def test_an_exception_in_a_worker_is_a_death_and_many_in_a_row_end_the_run(flags, times, monkeypatch, tmp_path, capsys):
     flags = (*flags, "--config.train_steps=60")
     code = live(monkeypatch, tmp_path, *flags, raises=lambda process, count: process == 1 and 0 < count <= times)

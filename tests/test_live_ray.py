@@ -107,18 +107,21 @@ def assert_gone(processes):
     assert not left
 
 
+@pytest.mark.slow
 def test_a_live_run_equals_its_replay(tmp_path):
-    """Two processes with two devices each, a worker on each device; the home folder cannot be written to."""
-    line = command(tmp_path / "live", "--workers_per_process=2", "--devices_per_process=2")
-    code, output = run(line, env={**os.environ, "HOME": os.devnull})
+    """Two processes with two devices each, a worker on each device."""
+    code, output = run(command(tmp_path / "live", "--workers_per_process=2", "--devices_per_process=2"))
     assert code == 0, output
     assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED) == 0
     agree(tmp_path / "live", tmp_path / "replayed")
 
 
 def disturb(line, workdir):
-    """Kills a worker of a run of forty steps, stops the run by SIGTERM, and lets the same command end it."""
-    server = start(line)
+    """Kills a worker of a run of forty steps, stops the run by SIGTERM, and lets the same command end it.
+
+    The home folder cannot be written to.
+    """
+    server = start(line, env={**os.environ, "HOME": os.devnull})
     until(lambda: lines_of(workdir) >= 5, server)
     os.kill(workers_of(server.pid)[0], signal.SIGKILL)
     until(lambda: lines_of(workdir) >= 20, server)

@@ -14,7 +14,8 @@ import reducers
 from configs import flags
 from data.assumed import make_or_assume
 from parallel import AXES, Layout, map_devices, map_workers
-from tests.cases import CASES
+from tests.grid import few
+from tests.test_reducers import one_of_each_kind
 from training import dry_run
 from training.setup import make_setup
 
@@ -44,7 +45,7 @@ def assert_lowered(setup):
         assert "stablehlo.all_reduce" in text
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join([case.name, *map(str, case.kwargs.values())]))
+@one_of_each_kind
 def test_every_reducer_s_step(case):
     assert_lowered(setup_of("digits.py", "--config.model.name=softmax", *case.flags))
 
@@ -56,7 +57,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", few(list(STEPS), quick={"LeNet-5", "asynchronous"}))
 def test_the_step_of(name):
     assert_lowered(setup_of(*STEPS[name]))
 
@@ -122,7 +123,7 @@ CONFIGS = {
     "MNIST CNN": ("mnist_cnn.py",),
     "ResNet-20": ("cifar10.py",),
 }
-SLOW = {"Inception-v3": pytest.mark.slow}
+SLOW = dict.fromkeys(("Inception-v3", "ResNet-50"), pytest.mark.slow)
 SNAPSHOTS = ("imagenet_inception_async.py", "--config.data.image_size=75")  # kernels of each lane's own
 
 

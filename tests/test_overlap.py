@@ -108,7 +108,7 @@ def test_a_file_of_options_is_all_that_xla_reads(monkeypatch):
     assert os.environ["XLA_FLAGS"] == "options.txt" and not compile_quickly()
 
 
-@pytest.mark.parametrize("config", ["digits", "mnist_adasum"])
+@pytest.mark.parametrize("config", ["digits", pytest.param("mnist_adasum", marks=pytest.mark.slow)])
 def test_a_quick_compile_gives_the_same_parameters(config, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")
     assert not compile_quickly()

@@ -16,7 +16,7 @@ import runs
 from models import tasks
 from runs.errors import ConfigError
 from tests import cases, inputs
-from tests.grid import grid
+from tests.grid import few, grid
 from tests.stepper import Stepper, largest_difference, same_bits, setup_of
 from tests.test_reducers import check_replication, extras, maker, reduce, tree_of
 from training import dry_run
@@ -119,7 +119,7 @@ WAITING = {"arrival_seconds": np.arange(1.0, 5.0, dtype=np.float32)}
         (lambda: reducers.krum("worker", telemetry="on"), {}),
     ],
 )
-@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("x64", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_states_keep_their_types(make, given, x64):
     with jax.enable_x64(x64):
         reducer, gradients = make(), jnp.ones((4, 3), jnp.float32)
@@ -230,7 +230,9 @@ def test_small_gradients_survive_float16_under_a_scale_alone():
 # ---- the communication scale: all workers -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(reducers.REDUCERS))
+@pytest.mark.parametrize(
+    "name", few(sorted(reducers.REDUCERS), quick={"adasum", "backup_workers", "krum", "local_sgd", "mean"})
+)
 def test_half_precision_is_the_reducer_up_to_rounding(name):
     """Only of a homogeneous reducer: divided by the scale, a sign would be next to nothing."""
     case = next(case for case in cases.CASES if case.name == name)

@@ -7,6 +7,7 @@ import pytest
 from experiments import claims
 from experiments.execution import reruns, results, saved_rows
 from experiments.study import publications, report
+from tests.grid import few
 
 PUBLISHED = [name for name in claims.CLAIMS if results.published(name)]
 MIN_SEEDS = 3
@@ -30,7 +31,7 @@ def test_the_log_ends_with_what_is_published(name):
 
 
 @pytest.mark.parametrize("num_counts", [16, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", few(PUBLISHED, quick=PUBLISHED[::4]))
 def test_any_number_of_finished_runs_can_be_reported(name, num_counts):
     """The time of a report grows with its rows: the quick suite tries some of the numbers, from none to nearly all."""
     experiment, rows = claims.load(name), results.published(name)

@@ -15,12 +15,28 @@ from jax import numpy as jnp
 
 import reducers
 from parallel import AXES, Layout, map_devices
-from tests.cases import CASES, Case
+from tests.cases import CASES, FIRST, Case
+from tests.grid import few
 
 WORKER = "worker"
 NAMES = ["-".join((case.name, *map(str, case.kwargs.values()))) for case in CASES]
 SLOW = pytest.mark.slow
 every_case = pytest.mark.parametrize("case", CASES, ids=NAMES)
+# A row of each kind; tests that compile a program for a case, and are no law, have the others for `make test-all`.
+KINDS = (
+    "adacons",
+    "adaptive_batch",
+    "adasum",
+    "backup_workers",
+    "coordinate_median",
+    "gossip",
+    "krum",
+    "local_sgd",
+    "mean",
+)
+one_of_each_kind = pytest.mark.parametrize(
+    "case", few(dict(zip(NAMES, CASES, strict=True)), quick={NAMES[CASES.index(FIRST[name])] for name in KINDS})
+)
 
 
 def tree_of(num_workers: int, *, dtype=np.float32, scale: float = 1.0, seed: int = 0):

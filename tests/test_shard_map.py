@@ -12,7 +12,8 @@ from jax.sharding import PartitionSpec as P
 import reducers
 from reducers import encodings
 from tests.cases import CASES, SECONDS
-from tests.test_reducers import WORKER, every_case, maker, tree_of
+from tests.grid import few
+from tests.test_reducers import WORKER, every_case, maker, one_of_each_kind, tree_of
 
 
 def mesh_of(**sizes):
@@ -52,7 +53,7 @@ def arguments(*, leave_out=()):
     return jax.tree.map(lambda x: np.zeros(x.shape[1:], x.dtype), slopes), slopes
 
 
-@every_case
+@one_of_each_kind
 def test_works_on_varying_gradients_and_with_the_check_off(case):
     jax.eval_shape(mapped_updates(case, mark=marked), *arguments())
     given = arguments(leave_out={"empty"})  # with it jax 0.11.2 crashes, also at its own psum
@@ -88,7 +89,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("make", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("make", few(VARIANTS, quick={"groups", "low_rank", "bits_of_rounds", "backup_top_k"}))
 def test_compositions_keep_track_too(make):
     """Large leaves take other paths: buckets of their own, and on CPU sliced products."""
     reducer = make()

@@ -96,7 +96,7 @@ def uninterrupted(tmp_path_factory):
 
 
 # One of each family; the others are the same programs with other numbers in them, or networks that are long compiled.
-QUICK = {"digits", "mnist_adasum", "mnist_async_53", "shakespeare"}
+QUICK = {"digits", "mnist_async_53"}
 
 
 @pytest.mark.parametrize(

@@ -321,7 +321,9 @@ def test_runs_that_come_later_are_those_that_were_published():
 BIG = [(name, scale) for name in claims.CLAIMS for scale in claims.load(name).hours if scale in ("gpu", "paper")]
 
 
-@pytest.mark.parametrize(("name", "scale"), BIG)
+@pytest.mark.parametrize(
+    ("name", "scale"), [pytest.param(*row, marks=() if i % 4 == 0 else pytest.mark.slow) for i, row in enumerate(BIG)]
+)
 def test_what_this_machine_cannot_run_can_be_planned(name, scale, tmp_path, capsys):
     assert command_line.main(["run", name, f"--scale={scale}", "--dry_run", f"--out={tmp_path / 'out'}"]) == 0
     first, *lines, last = capsys.readouterr().out.splitlines()

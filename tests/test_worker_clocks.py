@@ -105,7 +105,7 @@ CASES = {
         lambda times: springs(times, every=4),
     ),
 }
-QUICK = {"all", "first", "delay", "ring"}
+QUICK = {"first", "delay"}
 
 
 @pytest.mark.parametrize(
