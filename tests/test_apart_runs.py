@@ -78,7 +78,7 @@ REDUCERS = {
 }
 NETWORK = ("--config.reducer_on=updates", "--config.model.hidden_sizes=(16,)", "--config.ema_decay=None")
 QUICK = [(2, "shard_map", None)]
-ALL = [(d, lift, lanes) for d in (8, 4, 2, 1) for lift in ("pmap", "shard_map") for lanes in (None, "dispatched")]
+ALL = [*QUICK, (8, "pmap", None), (4, "shard_map", "dispatched"), (2, "pmap", "dispatched"), (1, "shard_map", None)]
 
 
 @functools.cache
