@@ -147,6 +147,7 @@ def run_synchronous(num_workers, *, num_steps, reducer, optimizer):
     "optimizer", [toy.SGD, pytest.param(optax.adam(0.01), marks=pytest.mark.slow)], ids=["sgd", "adam"]
 )
 def test_one_worker_is_plain_sgd_bit_for_bit(optimizer):
+    optimizer = optax.GradientTransformation(optimizer.init, mixing_dtypes(optimizer.update))
     waves, _ = ordered(num_workers=1, num_events=40)
     found = toy.run_waves(waves, layout=Layout.of(1), optimizer=optimizer)
     plain = functools.partial(run_synchronous, 1, reducer="mean", optimizer=optimizer)
