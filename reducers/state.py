@@ -34,6 +34,15 @@ def zeros_like(params: Any, axes: tuple[str, ...], *, copies: int | None = None)
     return jax.tree.map(zeros, params)
 
 
+def nothing(updates: Any) -> Any:
+    """Returns the zeros that a reducer emits where nothing is emitted; JAX knows that all workers have the same.
+
+    >>> nothing({"w": jnp.ones(2)})
+    {'w': Array([0., 0.], dtype=float32)}
+    """
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), updates)
+
+
 def distinct(state: Any, params: Any) -> Any:
     """Returns a state in which no array is there twice, and none is one of the parameters: each can be donated.
 

@@ -17,6 +17,7 @@ from reducers.options import check_options
 from reducers.reducer import Combine, Reducer
 from reducers.registry import Block
 from reducers.report import Report, report
+from reducers.state import nothing
 from reducers.sums.mean import mean
 from reducers.wrappers.combine import combiner_of
 
@@ -157,8 +158,7 @@ def adaptive_batch(
             return reduced, as_own(inner, axes), learnt, (arrived, is_over)
 
         def go_on(inner):
-            nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), updates)
-            return nothing, as_own(inner, axes), (steps, of_rule), (jnp.array(False), jnp.array(False))
+            return nothing(updates), as_own(inner, axes), (steps, of_rule), (jnp.array(False), jnp.array(False))
 
         reduced, inner, (larger, of_rule), (arrived, is_over) = lax.cond(due, emit, go_on, state.combine)
         total = lax.cond(is_over, lambda t: jax.tree.map(jnp.zeros_like, t), lambda t: t, as_own(total, axes))

@@ -11,7 +11,7 @@ from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers,
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 from reducers.report import Report
-from reducers.state import zeros_like
+from reducers.state import nothing, zeros_like
 
 
 class ElasticAveragingState(NamedTuple):
@@ -101,7 +101,7 @@ def elastic_averaging(
             return sum_workers(pulled(drift), axes), jnp.array(True)
 
         def go_on(drift):
-            return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), drift), jnp.array(False)
+            return nothing(drift), jnp.array(False)
 
         def spring(drift):
             return jax.tree.map(lambda u, p, m: (u - p - m).astype(u.dtype), drift, pulled(drift), moved)

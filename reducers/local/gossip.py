@@ -14,7 +14,7 @@ from reducers.collectives import AxisName, agreed, as_own, axes_of, map_together
 from reducers.options import check_options
 from reducers.reducer import Reducer
 from reducers.report import Report
-from reducers.state import zeros_like
+from reducers.state import nothing, zeros_like
 from reducers.sums.mean import mean
 
 Topology = Literal["complete", "exponential", "one_peer_exponential", "ring"]
@@ -105,7 +105,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
         metrics = {"communications": jnp.ones((), jnp.float32), "step_seconds": reached}
         report = Report(emitted=jnp.array(False), drift=drift, metrics=metrics)
         state = GossipState(state.num_updates + 1, clock - reached, report)
-        return jax.tree.map(lambda d: jnp.zeros(d.shape, d.dtype), updates), state
+        return nothing(updates), state
 
     return Reducer(
         init_fn, update_fn, axis_name=axes, homogeneous=True, reduces="updates", emits="never", numbers="inexact"

@@ -11,7 +11,7 @@ from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_worke
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
 from reducers.report import Report, report
-from reducers.state import zeros_like
+from reducers.state import nothing, zeros_like
 from reducers.wrappers.combine import combiner_of
 
 
@@ -136,7 +136,7 @@ def local_sgd(
             return reduced, as_own(inner, axes), jnp.array(True) if void is None else agreed(~void, axes)
 
         def go_on(inner):
-            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), updates), as_own(inner, axes), jnp.array(False)
+            return nothing(updates), as_own(inner, axes), jnp.array(False)
 
         def rest(drift):
             return jax.tree.map(jnp.subtract, drift, sent) if delay_steps else jax.tree.map(jnp.zeros_like, drift)
