@@ -1,4 +1,4 @@
-"""What a reducer reports about its last update: one record in its state, for a train step and for wrappers."""
+"""The report of a reducer on its last update: one record in its state, which the train step and wrappers read."""
 
 import functools
 import operator
@@ -17,7 +17,7 @@ class ReportError(ValueError):
 
 
 class Report(NamedTuple):
-    """What others must know of a reducer's last update: the field ``report`` of its state.
+    """Facts about a reducer's last update, in the field ``report`` of its state.
 
     A wrapper makes its own from that of the reducer inside it, if it has anything to add. A state without a report is
     that of a reducer that counts all workers, emits every update and has no metrics.

@@ -1,1 +1,1 @@
-"""What a run says of itself: records, progress, clock, summary."""
+"""The reports of a run: records, progress, clock, summary."""

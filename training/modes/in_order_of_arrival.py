@@ -46,7 +46,7 @@ class InOrderOfArrival(Mode):
 
     @property
     def source(self) -> asynchronous.Durations | asynchronous.Source:
-        """What says who arrives next: the seconds of each worker's tasks."""
+        """The seconds of each worker's tasks, which decide who arrives next."""
         return self.durations
 
     @functools.cached_property
