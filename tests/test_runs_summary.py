@@ -1,7 +1,6 @@
 """The summary of a finished run names the method that the run used."""
 
 import pathlib
-import re
 import shlex
 import subprocess
 import sys
@@ -9,10 +8,8 @@ import sys
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
 import runs
-import train
 from configs import flags
 from data.augment import as_inputs
 from training.setup import make_setup
@@ -146,25 +143,3 @@ def test_chance_is_what_a_uniform_distribution_comes_to(config, num_values):
 
 def test_chance_of_pixels_is_eight_bits():
     assert make_setup(flags.load("configs/cifar10_pixelcnn.py:smoke")).task.chance == 8.0
-
-
-# ---- what is recommended -----------------------------------------------------------------------------------------
-
-BEGIN = [("--config.train_epochs=15",), ("--config.reducer.name=sum", "--config.num_workers=32")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("begin", BEGIN, ids=["mean", "sum, at chance"])
-def test_the_recommended_run_learns(begin, tmp_path, monkeypatch, capsys):
-    """Follows the recommendations of the digits config: none but the first run may end at chance."""
-    monkeypatch.chdir(tmp_path)
-    line, seen = [f"--config={ROOT}/configs/digits.py", *begin], []
-    for number in range(3):
-        with flagsaver.flagsaver():
-            assert train.main(["train.py", *line, "--num_devices=2", f"--workdir={tmp_path}/{number}"]) == 0
-        text = capsys.readouterr().out
-        assert ("remark" in text) == (number == 0 and "sum" in str(begin)), text
-        seen.append(frozenset(line))
-        (command,) = re.findall(r"^next .*/train\.py'? (.*)$", text, re.MULTILINE)
-        line = shlex.split(command)
-        assert frozenset(line) not in seen[-1:]
