@@ -330,7 +330,7 @@ def listing(*, out: Path) -> str:
         here += [f"{len({row['run'] for row in of})} runs saved at {scale}" for scale, of in saved.items() if of]
         state = f"{experiment.verdict(rows).word} ({len(rows)} published runs)" if rows else "not published"
         hours = ", ".join(f"{scale} {_predicted(experiment, scale, rows)}" for scale in experiment.hours)
-        lines += [name, f"    {experiment.claim}", f"    {hours}; {', '.join([state, *here])}"]
+        lines += [name, f"    {experiment.prose.claim}", f"    {hours}; {', '.join([state, *here])}"]
     return "\n".join(lines)
 
 

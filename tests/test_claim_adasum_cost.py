@@ -5,10 +5,8 @@ import sys
 
 import pytest
 
-from experiments.claims import adasum_cost
-from experiments.study import hosts, report
-from experiments.study.significance import TooFewRuns
-from tests.claim_rows import FAILS, HOLDS, UNTESTED, whole_report
+from experiments.claims.adasum_cost import claim as adasum_cost
+from experiments.claims.adasum_cost import hosts
 
 CLAIM = adasum_cost.EXPERIMENT
 
@@ -53,62 +51,6 @@ def test_cost_is_measured_in_a_process_of_its_own():
 def test_a_cost_that_cannot_be_measured_is_one_line():
     with pytest.raises(ValueError, match=r"resnet50_like has .* floats at least"):
         CLAIM.measure(sizes=[10], repeats=1, seed=0)
-
-
-def kernel_rows():
-    return [{**adasum_cost.digest(benchmark()), "seed": seed} for seed in range(3)]
-
-
-def link_rows(*, one=1.02, ten=1.05, sent=1.001, seeds=8, noise=0.02):
-    """Steps of 100 ms with the sum; with Adasum so many times as long over 1 and over 10 Gb/s."""
-    return [
-        {
-            **{"gigabits": gigabits, "data": "mnist", "steps": 100, "seed": seed, "cpu_count": 2},
-            **{"sum_seconds": 0.1, "adasum_seconds": 0.1 * (ratio + noise * ((seed % 3) - 1))},
-            **{"sum_bytes": 6.9e6, "adasum_bytes": 6.9e6 * sent},
-        }
-        for gigabits, ratio in ((1, one), (10, ten))
-        for seed in range(seeds)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({}, HOLDS),
-        ({"one": 1.2}, FAILS),
-        ({"ten": 1.2}, FAILS),
-        ({"ten": 1.09, "noise": 0.1}, FAILS),  # below the margin by less than the noise
-        ({"sent": 1.2}, FAILS),
-    ],
-)
-def test_whole_steps_over_both_links_decide(changes, word):
-    rows = [*kernel_rows(), *link_rows(**changes)]
-    verdict = CLAIM.judge(rows)
-    assert verdict.word == word and CLAIM.basis(rows).n == 8
-    assert [contrast.holds for contrast in verdict.contrasts] == ["one" not in changes, "ten" not in changes]
-
-
-def test_one_reduction_alone_decides_nothing():
-    assert CLAIM.judge(kernel_rows()).word == UNTESTED
-    with pytest.raises(TooFewRuns):
-        CLAIM.judge(link_rows(seeds=1))
-
-
-def test_the_report_has_both_parts():
-    rows = [*kernel_rows(), *link_rows()]
-    ours = {finding.quantity: finding.ours for finding in CLAIM.findings(rows)}
-    assert ours["share of the step that Adasum adds, 10 Gb/s"].mean == pytest.approx(100 * (1 - 1 / 1.05), abs=0.5)
-    assert ours["one reduction on 8 devices that share a memory, time over that of the sum, 20 floats"].mean == 1.5
-    text = whole_report(CLAIM, rows)
-    assert "| 10 Gb/s | 100.0 ±" in text and "MEM-lo, a figure" in text
-    steps, reductions = report.draw(CLAIM, rows).axes
-    assert len(steps.patches) == 4 and len(reductions.lines) == 2
-
-
-@pytest.mark.parametrize("rows", [kernel_rows(), link_rows(), link_rows(seeds=1)[:1]])
-def test_a_part_of_the_runs_can_be_reported(rows):
-    assert CLAIM.claim in whole_report(CLAIM, rows)
 
 
 def test_a_machine_without_the_means_says_so_in_one_line(monkeypatch):

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from experiments.claims import backup_split
+from experiments.claims.backup_split import claim as backup_split
 from experiments.study import rows as ask
-from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, reaching, some_runs, whole_report, without
+from tests.claim_rows import HOLDS, UNTESTED, complete, reaching, whole_report
 
 CLAIM, TUNED = backup_split.EXPERIMENT, backup_split.TUNED
 SIZES = backup_split.SIZES["laptop"]
 KNOWN = {50: 1.58, 60: 1.6, 70: 1.62, 80: 1.66, 90: 1.71, 94: 1.74, 96: 1.78, 98: 1.95, 100: 6.0}
 SECONDS = {n: float(np.interp(n, list(KNOWN), list(KNOWN.values()))) for n in SIZES}  # of a step
-MEMORYLESS = {n: float(-np.log(1 - (n - 0.5) / 100)) for n in SIZES}
 
 
 def split_rows(*, exponent=0.85, seconds=SECONDS, accuracy=0.98, best_rate=0.28, wobble=0.0, spread=0.0):
@@ -29,43 +28,6 @@ def split_rows(*, exponent=0.85, seconds=SECONDS, accuracy=0.98, best_rate=0.28,
     return complete(CLAIM, measured)
 
 
-@pytest.mark.parametrize("scale", list(CLAIM.hours))
-def test_configs_are_what_the_labels_say(scale):
-    for run in some_runs(CLAIM, scale):
-        config = run.config
-        assert (config["num_workers"], config["reducer"]["num_required"]) == (100, run.labels["num_required"])
-        assert config["optimizer"]["learning_rate"] == run.labels["rate"]
-        assert config["learning_rate_scaling"] == "none" and config["seed"] == run.labels["seed"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({}, HOLDS),
-        ({"exponent": 1.2}, HOLDS),
-        ({"exponent": 0.3}, FAILS),  # steps hardly fall
-        ({"exponent": 0.55, "spread": 0.05}, UNTESTED),  # the interval contains the bound
-        ({"exponent": 0.85, "wobble": 0.03}, HOLDS),
-        ({"seconds": SECONDS | {100: 1.78}}, FAILS),  # waiting for all is as good
-        ({"seconds": MEMORYLESS}, FAILS),  # many backups are better
-        ({"accuracy": 0.85}, UNTESTED),
-    ],
-)
-def test_the_split(changes, word):
-    verdict = CLAIM.judge(split_rows(**changes))
-    assert verdict.word == word
-    assert len(verdict.contrasts) in ((0, 2) if word == UNTESTED else (2,))
-
-
-def test_each_size_has_its_own_rate_and_ten_seeds():
-    rows = split_rows()
-    assert len(TUNED.tests(rows)) == 10 * len(SIZES) and CLAIM.basis(rows).n == 10
-    for n in SIZES:
-        tried = TUNED.tried(rows, num_required=n)
-        assert {row["rate"] for row in tried} == {0.2, 0.28, 0.4} and {row["seed"] for row in tried} == {0, 1, 2}
-    assert {row["rate"] for row in TUNED.tests(split_rows(best_rate=0.6))} == {0.571}  # 0.4 / 0.28 beyond 0.4
-
-
 def test_the_interval_is_of_the_exponents_of_single_seeds():
     rows = split_rows(spread=0.05)
     by_seed = [
@@ -76,7 +38,8 @@ def test_the_interval_is_of_the_exponents_of_single_seeds():
     slope = np.polyfit(np.log(SIZES), np.log(np.mean(by_seed, 0)), 1)[0]
     wide = 2.2622 * np.std(slopes, ddof=1) / np.sqrt(10)  # Student's t with 9 degrees of freedom
     interval = f"{-slope:.2f} [{-slope - wide:.2f}, {-slope + wide:.2f}]"
-    assert CLAIM.findings(rows)[0].ours == interval and interval in CLAIM.judge(rows).because
+    assert CLAIM.findings(rows)[0].ours == interval
+    assert interval.partition(" ")[2] in CLAIM.rule.judge(rows).because
     assert round(wide, 2) > 0
 
 
@@ -95,19 +58,3 @@ def test_the_split_is_planned_from_the_law_that_is_found_again():
     assert CLAIM.verdict(planned).word == HOLDS
     text = whole_report(CLAIM, planned)
     assert "96 + 4 [READ-2nd]" in text and f"{row['best']} + {100 - row['best']}" in text
-
-
-def test_the_table_has_the_papers_panels_beside_ours():
-    table = CLAIM.paper_table(split_rows())
-    cells = {cells[0]: cells[1:] for cells in table.cells}
-    assert list(cells) == [f"{n} + {100 - n}" for n in SIZES]
-    assert cells["100 + 0"][0].startswith("about 76.2e3 [MEM med-hi] / 1,09")
-    assert cells["96 + 4"][2].startswith("least of all [READ-2nd] / ") and cells["90 + 10"][0].startswith("? / ")
-
-
-def test_no_law_without_all_of_the_runs():
-    rows = split_rows()
-    assert CLAIM.verdict(without(rows, stage="final", seed=9)).word == UNTESTED
-    rows[-1]["accuracy"] = [0.1] * len(rows[-1]["accuracy"])
-    assert all(run.spec for run in CLAIM.runs("laptop", rows))
-    assert "Not all runs reach" in whole_report(CLAIM, rows)

@@ -3,11 +3,9 @@
 import math
 import random
 
-import pytest
-
-from experiments.claims import delayed_averaging
+from experiments.claims.delayed_averaging import claim as delayed_averaging
 from experiments.study import report
-from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report, without
+from tests.claim_rows import complete, whole_report
 
 CLAIM, TUNED = delayed_averaging.EXPERIMENT, delayed_averaging.TUNED
 
@@ -31,50 +29,6 @@ def rows(ends=None, *, none=0.97, spread=0.002):
         }
 
     return complete(CLAIM, measured)
-
-
-@pytest.mark.parametrize("scale", list(CLAIM.hours))
-def test_configs_are_what_the_labels_say(scale):
-    for run in some_runs(CLAIM, scale):
-        config, labels = run.config, run.labels
-        reducer = {"name": "local_sgd", "every_steps": 4, "delay_steps": labels["delay"], "from_step": 0}
-        assert {**config["reducer"], **reducer} == config["reducer"] and config["reducer_on"] == "updates"
-        assert config["outer"] == {"name": "none"} and config["num_workers"] == 8
-        assert config["optimizer"]["learning_rate"] == labels["rate"] and config["seed"] == labels["seed"]
-        assert config["train_steps"] % 4 == 0 and config["learning_rate_scaling"] == "none"
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({}, HOLDS),
-        ({"ends": {4: 0.98}}, HOLDS),  # better is not worse
-        ({"ends": {4: 0.969}}, HOLDS),  # worse by a tenth of a point, less than the margin
-        ({"ends": {4: 0.9677}}, UNTESTED),  # near the margin: neither is shown
-        ({"ends": {4: 0.96}}, FAILS),
-        ({"ends": {1: 0.96}}, FAILS),
-        ({"ends": {2: math.nan}}, FAILS),  # it has learnt nothing
-        ({"spread": 0.02}, UNTESTED),
-        ({"none": 0.5}, UNTESTED),
-        ({"none": math.nan}, UNTESTED),
-    ],
-)
-def test_verdicts(changes, word):
-    verdict = CLAIM.verdict(rows(**changes))
-    assert verdict.word == word and len(verdict.contrasts) in ((0, 6) if word == UNTESTED else (6,))
-
-
-def test_differences_are_those_from_no_delay():
-    within, beyond = (CLAIM.verdict(rows({4: 0.969}, spread=0.0001)).contrasts[i] for i in (2, 5))
-    assert within.compared == "delay 4 not worse by over 0.25" and beyond.compared == "delay 4 worse by over 0.25"
-    for contrast in (within, beyond):
-        assert contrast.difference == pytest.approx(-0.1, abs=0.01) and contrast.corrected == "Holm, 3 tests"
-    assert within.p < 1e-6 and beyond.p > 0.99
-
-
-def test_all_seeds_of_all_delays_are_needed():
-    verdict = CLAIM.verdict(without(rows(), split="test", delay=2, seed=7))
-    assert verdict.word == UNTESTED and "Runs are missing" in verdict.because
 
 
 def test_it_is_reported():

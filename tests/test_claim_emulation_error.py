@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from experiments.claims import emulation_error
-from experiments.study import emulation, report
-from experiments.study.emulation import RATE
-from experiments.study.significance import TooFewRuns
+from experiments.claims.emulation_error import claim as emulation_error
+from experiments.claims.emulation_error import emulation
+from experiments.study.datasets import LENET_RATE as RATE
 from reducers.adasum import pair
-from tests.claim_rows import FAILS, HOLDS, whole_report
 
 CLAIM = emulation_error.EXPERIMENT
 
@@ -94,46 +92,6 @@ def rows_of(*, setting="lenet5", workers=(2, 4), seeds=10, upper=1.4, lower=1 / 
     return [row(n, seed) for n in workers for seed in range(seeds)]
 
 
-def not_shown(rows):
-    return [contrast.compared for contrast in CLAIM.judge(rows).contrasts if not contrast.holds]
-
-
-@pytest.mark.parametrize(
-    ("changes", "failing"),
-    [
-        ({}, []),
-        ({"lower": 0.6}, ["Adasum nearer than sum at 0.0164"]),
-        ({"upper": 0.9}, ["Adasum nearer than mean at 0.0328"]),
-        ({"lower": 0.01}, ["sum nearer than Adasum at 0.0020"]),
-        ({"upper": 4.0}, ["mean nearer than Adasum at 0.0656"]),
-    ],
-)
-def test_each_part_of_the_rule_can_fail(changes, failing):
-    rows = rows_of(**changes)
-    assert CLAIM.judge(rows).word == (FAILS if failing else HOLDS)
-    assert not_shown(rows) == [f"{part}, {n} workers" for n in (2, 4) for part in failing]
-
-
-def test_the_seeds_that_the_window_was_read_off_decide_nothing():
-    bad = rows_of(upper=0.9)
-    rows = [row for row in bad if row["seed"] < 3] + [row for row in rows_of() if row["seed"] >= 3]
-    assert CLAIM.judge(rows).word == HOLDS and CLAIM.basis(rows).n == 7
-    for few in (rows_of(seeds=4), rows_of(workers=(2,))):
-        with pytest.raises(TooFewRuns):
-            CLAIM.judge(few)
-
-
-def test_a_difference_within_the_noise_of_seeds_is_none():
-    assert CLAIM.judge(rows_of(upper=1.02, noise=0.3)).word == FAILS
-
-
-def test_an_error_that_is_not_finite_decides_nothing():
-    rows = rows_of()
-    rows[5]["adasum"] = [math.nan for _ in rows[5]["adasum"]]
-    with pytest.raises(TooFewRuns):
-        CLAIM.judge(rows)
-
-
 def test_windows():
     (row,) = rows_of(workers=(2,), seeds=1, noise=0)
     low, high = emulation_error.window(row)
@@ -149,13 +107,3 @@ def test_the_window_of_seeds_has_an_interval():
     nowhere = CLAIM.findings(rows_of(lower=1e-9, upper=1e-9))[0].ours
     assert nowhere == "nearest at no step size in 10 of 10 seeds"
     assert "to beyond the greatest step size in 10 of 10 seeds" in CLAIM.findings(rows_of(upper=1e3))[0].ours
-
-
-def test_the_claim_is_reported():
-    rows = rows_of() + rows_of(setting="toy", seeds=3)
-    text = whole_report(CLAIM, rows)
-    assert text.count("| LeNet-5 |") == 22 and text.count("DERIVED, another toy") == 7
-    (_, _, adasum, _) = CLAIM.paper_table(rows).cells
-    assert adasum[0] == "Adasum" and all("MEM-lo, no values] / 0.400" in cell for cell in adasum[1:])
-    assert len(report.draw(CLAIM, rows).axes) == 4
-    assert len(report.draw(CLAIM, rows_of(workers=(2,), seeds=1)).axes) == 2

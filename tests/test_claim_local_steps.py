@@ -4,10 +4,8 @@ import math
 
 import pytest
 
-from experiments.claims import local_steps
-from experiments.study import report
-from experiments.study import rows as ask
-from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, some_runs, whole_report
+from experiments.claims.local_steps import claim as local_steps
+from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete
 
 INF = math.inf
 CLAIM = local_steps.EXPERIMENT
@@ -16,16 +14,6 @@ CLAIM = local_steps.EXPERIMENT
 @pytest.fixture(autouse=True)
 def digits(monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-
-
-@pytest.mark.parametrize("scale", CLAIM.hours)
-def test_configs_are_what_the_labels_say(scale):
-    for run in some_runs(CLAIM, scale):
-        config, labels = run.config, run.labels
-        assert config["batch_size_per_worker"] == labels["part"] * labels["count"]
-        assert config["accumulation"] == {"name": "local_steps", "count": labels["count"]}
-        assert config["reducer"]["name"] == "adasum" and config["reducer_on"] == "updates"
-        assert config["seed"] == labels["seed"]
 
 
 def test_the_gpu_scale_takes_as_little_of_the_data_as_the_paper():
@@ -54,9 +42,9 @@ def rows_of(one, many, *, share=0.04, scale="gpu"):
     ("one", "many", "word", "fails"),
     [
         (1000, 100, HOLDS, []),  # 2,000 against 1,700 times of a local step, in 1.6 times the epochs
-        (1000, 130, FAILS, ["time"]),  # 2,210
-        (1000, 117, FAILS, ["time"]),  # 1,989: within the spread of the seeds
-        (1000, 50, FAILS, ["epochs"]),  # faster, in fewer epochs
+        (1000, 130, FAILS, ["below"]),  # 2,210
+        (1000, 117, FAILS, ["below"]),  # 1,989: within the spread of the seeds
+        (1000, 50, FAILS, ["above"]),  # faster, in fewer epochs
         (1000, INF, FAILS, None),
         (INF, 100, UNTESTED, None),
     ],
@@ -66,15 +54,8 @@ def test_each_part_of_the_rule_can_fail(one, many, word, fails):
     verdict = CLAIM.verdict(rows)
     assert verdict.word == word
     if fails is not None:
-        assert [contrast.compared.split()[0] for contrast in verdict.contrasts if not contrast.holds] == fails
+        assert [contrast.compared.split()[3] for contrast in verdict.contrasts if not contrast.holds] == fails
     assert len(CLAIM.table(rows).cells) == 2 and bool(CLAIM.findings(rows)) == (INF not in (one, many))
-
-
-def test_communications_that_take_much_of_the_data_do_not_test_the_claim():
-    for rows in (rows_of(1000, 100, share=0.14), rows_of(1000, 100, share=0.14, scale="laptop")):
-        verdict = CLAIM.verdict(rows)
-        assert verdict.word == UNTESTED and "14% of the data" in verdict.because
-        assert "MEM-lo" in whole_report(CLAIM, rows)
 
 
 def test_times_are_those_of_local_steps_and_communications():
@@ -89,16 +70,3 @@ def test_at_break_even_both_take_equally_long():
     assert few * (1 + ratio) == pytest.approx(many * (1 + ratio / 16))
     assert local_steps.break_even(10.0, 160.0, count=16) == INF  # 16 times the epochs: never
     assert local_steps.break_even(10.0, 9.0, count=16) == 0.0  # fewer epochs: always
-
-
-def test_the_paper_and_ours_stand_side_by_side():
-    one, many = CLAIM.paper_table(rows_of(1000, 100)).cells
-    assert one[:2] == ["1 local step", "4K [MEM-lo] / 128"] and many[1] == "64K [MEM-lo] / 2,048"
-    assert one[4].startswith("175 min [MEM-lo] / 2,003 ±") and many[4].startswith("166 min [MEM-lo] / 1,726 ±")
-
-
-def test_half_of_the_runs_can_be_reported():
-    rows = ask.select(rows_of(1000, 100), count=1)
-    assert CLAIM.verdict(rows).word == UNTESTED and CLAIM.judge(rows).word == UNTESTED
-    assert len(CLAIM.table(rows).cells) == 2 and CLAIM.findings(rows) == [] and report.draw(CLAIM, rows).axes
-    assert "64K [MEM-lo] /" in whole_report(CLAIM, rows)

@@ -2,10 +2,7 @@
 
 import pytest
 
-from experiments.claims import real_clock
-from experiments.study import report
-from experiments.study.significance import TooFewRuns
-from tests.claim_rows import FAILS, HOLDS, UNTESTED, whole_report
+from experiments.claims.real_clock import claim as real_clock
 
 CLAIM = real_clock.EXPERIMENT
 ARRIVALS = [0.10, 0.15, 0.20, 0.25, 0.30, 0.36, 0.45, 0.70]
@@ -33,44 +30,6 @@ def rows(*, seeds=5, noise=0.01, **late):
 def test_the_prediction_is_of_the_run_that_waits_for_all():
     assert real_clock.predicted(rows(), 4) == pytest.approx(dict.fromkeys(range(5), 0.25 + OWN))
     assert real_clock.measured(rows(noise=0.0, n4=1.5), 4) == pytest.approx(dict.fromkeys(range(5), 1.5 * (0.25 + OWN)))
-
-
-@pytest.mark.parametrize(
-    ("changes", "word", "held"),
-    [
-        ({}, HOLDS, 5),
-        ({"n5": 1.05}, HOLDS, 5),
-        ({"n4": 1.3}, FAILS, 4),
-        ({"n4": 0.7}, FAILS, 4),
-        ({"noise": 0.2}, FAILS, 0),  # too noisy to show anything
-        ({"n4": 1.09, "n5": 1.09, "n6": 1.09, "n7": 1.09, "n8": 1.09, "noise": 0.02}, FAILS, 0),  # too near the margin
-    ],
-)
-def test_every_n_decides(changes, word, held):
-    verdict = CLAIM.verdict(rows(**changes))
-    assert verdict.word == word and CLAIM.basis(rows()).n == 5
-    assert sum(contrast.holds for contrast in verdict.contrasts) == held
-
-
-def test_the_best_n_decides_too(monkeypatch):
-    assert real_clock.best({4: 0.27, 5: 0.32, 6: 0.38, 7: 0.47, 8: 0.72}) == 5  # 0.0831, 0.0815, 0.0829, 0.0899, 0.123
-    monkeypatch.setattr(real_clock, "MARGIN", 10.0)
-    assert CLAIM.verdict(rows(n4=3.0, n5=3.0, n6=3.0)).word == FAILS
-
-
-def test_missing_runs_are_told():
-    found = rows()
-    assert CLAIM.verdict(found[:-1]).word == UNTESTED
-    assert CLAIM.verdict([]).word == UNTESTED
-    with pytest.raises(TooFewRuns):
-        CLAIM.judge(rows(seeds=1))
-
-
-def test_the_report():
-    text = whole_report(CLAIM, rows())
-    assert "N = 4" in text and CLAIM.claim in text
-    (axes,) = report.draw(CLAIM, rows()).axes
-    assert len(axes.lines) == 2
 
 
 @pytest.mark.slow

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from experiments.claims import toy_polynomial
+from experiments.claims.toy_polynomial import claim as toy_polynomial
 from experiments.study import polynomials
 from experiments.study.polynomials import NOT_STOPPED, RATES, steps_to_stop
-from tests.claim_rows import FAILS, HOLDS, UNTESTED, whole_report
 
 CLAIM = toy_polynomial.EXPERIMENT
 
@@ -46,52 +45,3 @@ def test_the_guides_own_samples_are_measured_at_every_rate():
     assert {name: len(steps) for name, steps in row.items()} == {"mean": len(RATES), "adasum": len(RATES)}
     place = RATES.index(0.36)
     assert row["mean"][place] == 46 and row["adasum"][place] in (23, 25)  # by the rounding of the last bits
-
-
-def counts(**at):
-    """Counts of runs that do not stop, but at the rates that are given by their place."""
-    return [at.get(f"_{place}", NOT_STOPPED) for place in range(len(RATES))]
-
-
-def rows_of_counts(mean, adasum, *, seeds=3):
-    """Rows with these counts on the guide's own samples, and with no run that stops at x_max 2 and other seeds."""
-    own = {"mean": counts(**mean), "adasum": counts(**adasum)}
-    none = {"mean": counts(), "adasum": counts()}
-    return [
-        {"x_max": x_max, "seed": seed, **(own if (x_max, seed) == (1, 0) else none)}
-        for x_max in toy_polynomial.MAXIMA
-        for seed in range(seeds)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("mean", "adasum", "word"),
-    [
-        ({"_5": 46, "_9": 40}, {"_5": 23, "_9": 30}, HOLDS),
-        ({"_5": 46}, {"_5": 30}, FAILS),  # saves less
-        ({"_5": 46}, {"_5": 15}, FAILS),  # saves more than the guide says
-        ({"_5": 23}, {"_5": 46}, FAILS),
-        ({"_5": 46}, {"_5": 23, "_8": 10}, HOLDS),  # a rate at which only one of them stops does not count
-        ({"_5": 46}, {"_5": 40, "_8": 49}, FAILS),
-    ],
-)
-def test_the_largest_saving_decides(mean, adasum, word):
-    rows = rows_of_counts(mean, adasum)
-    assert CLAIM.judge(rows).word == word
-    assert str(CLAIM.basis(rows)).endswith("n = 1")
-    for row in rows:
-        if row["seed"]:
-            row |= {"mean": counts(_0=40), "adasum": counts(_0=20)}
-    assert CLAIM.judge(rows).word == word  # other seeds do not decide
-
-
-def test_the_example_is_reported():
-    rows = rows_of_counts({"_5": 46, "_9": 40}, {"_5": 23, "_9": 30})
-    text = whole_report(CLAIM, rows)
-    assert "| square, x_max 1 | up to 50 % [READ: Horovod's guide to Adasum] / 50.0 % (rate 0.15: 46 steps" in text
-    assert f"2 of {len(RATES)}; Adasum needs fewer steps at 2 of them" in text
-
-
-def test_it_waits_for_the_guides_own_samples():
-    rows = [row for row in rows_of_counts({"_5": 46}, {"_5": 23}) if row["seed"]]
-    assert CLAIM.verdict(rows).word == UNTESTED

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+import runs as run_folders
 from configs import flags
 from data.assumed import make_or_assume
 from experiments import claims, commands
@@ -53,13 +54,13 @@ def peaked(tuned, scale):
 
 
 def test_each_says_what_it_tests_and_how_it_is_decided():
-    numbers = [experiment.number for experiment in EXPERIMENTS.values()]
+    numbers = [experiment.prose.number for experiment in EXPERIMENTS.values()]
     assert numbers == sorted(set(numbers))
     for experiment in EXPERIMENTS.values():
         assert {"smoke", "laptop"} <= set(experiment.hours) <= set(SCALES)
-        for text in (experiment.claim, experiment.rule, *experiment.notes):
+        for text in (experiment.prose.claim, experiment.rule.text, *experiment.prose.notes):
             assert text.endswith(".") and "  " not in text and "\n" not in text
-        assert experiment.rule.count("upported") and experiment.title and experiment.source
+        assert experiment.prose.title and experiment.prose.source
 
 
 @pytest.mark.parametrize(("name", "scale"), SCALED)
@@ -67,6 +68,14 @@ def test_names_of_runs_are_their_own_and_configs_are_valid(name, scale):
     names = [run.name for run in EXPERIMENTS[name].runs(scale, [])]
     assert len(set(names)) == len(names) > 0
     assert all(run.config for run in kinds(name, scale))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_label_of_a_run_is_in_its_config(name):
+    """A label that a recipe forgets would make two runs of one config."""
+    runs = [run for run in EXPERIMENTS[name].runs("laptop", []) if run.spec]
+    configs = [run_folders.fingerprint(run.config) for run in runs if run.labels["seed"] == 0]
+    assert len(set(configs)) == len(configs)
 
 
 @pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - set(TUNED)))
@@ -123,9 +132,8 @@ def test_a_complete_set_of_rows_is_judged_and_reported(name, scale):
         assert experiment.verdict(some).word in WORDS
         table = experiment.table(some)
         assert all(len(cells) == len(table.header) for cells in table.cells)
-        assert experiment.claim in report.section(experiment, some) and report.draw(experiment, some)
+        assert experiment.prose.claim in report.section(experiment, some) and report.draw(experiment, some)
     assert experiment.verdict(first).word == UNTESTED
-    assert experiment.findings(rows)
 
 
 @pytest.mark.slow
@@ -150,4 +158,4 @@ def test_the_first_run_at_smoke_scale_ends_in_a_row(name, tmp_path):
     assert queue.execute([run], root=tmp_path, command=commands.command_of(name)) == []
     (row,) = results.finished([run], root=tmp_path, reduce=experiment.reduce)
     assert set(run.labels) < set(row)
-    assert experiment.verdict([row]).word in WORDS and experiment.claim in report.section(experiment, [row])
+    assert experiment.verdict([row]).word in WORDS and experiment.prose.claim in report.section(experiment, [row])

@@ -24,6 +24,8 @@ from experiments.execution import queue, results, slurm
 from experiments.study import report
 from experiments.study import rows as ask
 from experiments.study.experiment import Basis, Experiment, Finding, Quoted, Run, Sample, Table, Verdict
+from experiments.study.prose import Prose
+from experiments.study.rule import OwnRule
 from launch import children
 from runs import lock
 from tests.claim_rows import ORIGIN
@@ -505,15 +507,13 @@ def of_values(rows):
 
 
 MADE_UP = Experiment(
-    number=1,
-    title="Made up",
-    claim="Values are below 10.",
-    source="nowhere",
-    rule="Supported if they are.",
+    prose=Prose(1, "Made up", "Values are below 10.", "nowhere", []),
+    rule=OwnRule(
+        "Supported if they are.", lambda rows: Verdict.of(all(row["value"] < 10 for row in rows), "as counted")
+    ),
     hours={"smoke": 0.0},
     runs=lambda scale, rows: made_up(),
     findings=of_values,
-    judge=lambda rows: Verdict.of(all(row["value"] < 10 for row in rows), "as counted"),
     basis=lambda rows: Basis("numbers", "none", n=len(rows)),
     table=lambda rows: Table(["seed"], [[str(row["seed"])] for row in rows], "A note."),
     draw=lambda rows, figure: figure.subplots().plot([row["value"] for row in rows]),

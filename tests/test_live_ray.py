@@ -17,7 +17,7 @@ import time
 import numpy as np
 import pytest
 
-from experiments.study.hosts import TwoHosts, why_no_namespaces
+from experiments.claims.adasum_cost.hosts import TwoHosts, why_no_namespaces
 from launch.children import ROOT
 from tests.test_live import ASYNC, BACKUP, DIGITS, HUNDRED, agree, largest_difference, records, replay, replay_order
 

@@ -37,7 +37,7 @@ def test_any_number_of_finished_runs_can_be_reported(name, num_counts):
     experiment, rows = claims.load(name), results.published(name)
     for count in range(len(rows))[:: max(1, len(rows) // (num_counts or len(rows)))]:
         for some in (rows[:count], rows[:count] + rows[count + 1 :]):  # not there yet, or one of them failed
-            assert experiment.claim in report.section(experiment, some)
+            assert experiment.prose.claim in report.section(experiment, some)
     for count in (1, 2, len(rows) // 3, len(rows) // 2, len(rows) - 1):
         if experiment.enough(rows[:count]):
             report.draw(experiment, rows[:count])

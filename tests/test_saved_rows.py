@@ -15,6 +15,8 @@ from experiments import __main__ as command_line
 from experiments import claims
 from experiments.execution import queue, results, saved_rows, verify
 from experiments.study.experiment import Experiment, Finding, Run, Sample, Verdict
+from experiments.study.prose import Prose
+from experiments.study.rule import OwnRule
 from experiments.study.tuning import Tuned
 from tests import saved
 
@@ -31,16 +33,12 @@ TUNED = Tuned(
     extensions={"laptop": 0},
 )
 CLAIM = Experiment(
-    number=99,
-    title="Made up",
-    claim="Runs end well.",
-    source="nowhere",
-    rule="Supported if they do.",
+    prose=Prose(99, "Made up", "Runs end well.", "nowhere", []),
+    rule=OwnRule("Supported if they do.", lambda rows: Verdict.of(True, "As made up.")),
     hours={"smoke": 0.01, "laptop": 0.01},
     runs=TUNED.runs,
     tuned=TUNED,
     findings=lambda rows: [Finding("end", ours=Sample.of([row["accuracy"][-1] for row in rows]))],
-    judge=lambda rows: Verdict.of(True, "As made up."),
     basis=lambda rows: TUNED.basis(rows, model="MLP"),
     draw=lambda rows, figure: figure.subplots().plot([row["accuracy"][-1] for row in rows]),
 )
@@ -150,12 +148,14 @@ def test_what_was_published_under_another_rule_stays_in_the_report(tmp_path, mon
     one_rate = dataclasses.replace(TUNED, grid=lambda scale, point: (0.2,))  # so that no pick is at an edge
     claim = dataclasses.replace(CLAIM, tuned=one_rate, runs=one_rate.runs)
     assert published(claim) == (["supported at this scale"], []) == published(claim)
-    failed = dataclasses.replace(claim, judge=lambda rows: Verdict.of(False, "As made up."))
+    failed = dataclasses.replace(claim, rule=OwnRule(claim.rule.text, lambda rows: Verdict.of(False, "As made up.")))
     verdicts, (earlier,) = published(failed)
     assert verdicts == ["supported at this scale", "not supported at this scale"]
     assert "*supported at this scale*" in earlier and "2 of the 2 runs" in earlier and "the same rule" in earlier
     later = dataclasses.replace(one_rate, first_seeds={"laptop": 2})
-    fresh = dataclasses.replace(CLAIM, rule="Supported if others do.", tuned=later, runs=later.runs)
+    fresh = dataclasses.replace(
+        CLAIM, rule=OwnRule("Supported if others do.", CLAIM.rule.judge), tuned=later, runs=later.runs
+    )
     verdicts, earlier = published(fresh)
     assert verdicts[2:] == ["supported at this scale"] and len(earlier) == 2
     assert all("0 of the 2 runs" in line and "by the rule: Supported if they do." in line for line in earlier)
@@ -199,7 +199,7 @@ def test_a_row_of_another_run_does_not_count_and_a_note_says_so(change, why, hal
 
 def test_rows_of_another_rule_are_not_saved(half, tmp_path, monkeypatch, capsys):
     before = saved_file().read_bytes()
-    state(dataclasses.replace(CLAIM, rule="Supported otherwise."), monkeypatch)
+    state(dataclasses.replace(CLAIM, rule=OwnRule("Supported otherwise.", CLAIM.rule.judge)), monkeypatch)
     call("save", half, code=2)
     said = capsys.readouterr().err.splitlines()
     assert "0 of 4 runs" in said[-1] and "1 more" in said[-1] and saved_file().read_bytes() == before
@@ -391,7 +391,7 @@ def test_an_edited_row_is_at_most_one_line_in_every_command(
             assert code == 0 or (code == 2 and said[-1].startswith("experiments: ")), (argv, said)
             reads_all = argv[0] != "publish" and argv not in (["report", NAME], ["save", NAME])
             if name == "rows.jsonl" and (reads_all if key == "origin" else key == "accuracy" and "--all" in argv):
-                assert code == 2 and (CLAIM.title in said[-1] or "line 4 is not" in said[-1]), (argv, said)
+                assert code == 2 and (CLAIM.prose.title in said[-1] or "line 4 is not" in said[-1]), (argv, said)
 
 
 def test_a_claim_that_cannot_read_its_rows_publishes_nothing(published, tmp_path, monkeypatch, capsys):

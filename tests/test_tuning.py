@@ -7,6 +7,8 @@ import pytest
 
 from experiments.study import report
 from experiments.study.experiment import Experiment, Finding, Run, Sample, Verdict
+from experiments.study.prose import Prose
+from experiments.study.rule import OwnRule
 from experiments.study.tuning import Score, Tuned
 from tests.claim_rows import UNTESTED, complete, reaching, without
 
@@ -19,16 +21,12 @@ TUNED = Tuned(
     seeds={"smoke": 1, "laptop": 5},
 )
 CLAIM = Experiment(
-    number=99,
-    title="Made up",
-    claim="Ours ends above theirs.",
-    source="nowhere",
-    rule="Supported if it does.",
+    prose=Prose(99, "Made up", "Ours ends above theirs.", "nowhere", []),
+    rule=OwnRule("Supported if it does.", lambda rows: Verdict.of(True, "As made up.")),
     hours={"smoke": 0.0, "laptop": 0.0},
     runs=TUNED.runs,
     tuned=TUNED,
     findings=lambda rows: [Finding("end", ours=Sample.of([row["accuracy"][-1] for row in rows]))],
-    judge=lambda rows: Verdict.of(True, "As made up."),
     basis=lambda rows: TUNED.basis(rows, model="MLP"),
     draw=lambda rows, figure: figure.subplots().plot([0, 1]),
 )
@@ -117,7 +115,7 @@ def test_a_missing_seed_of_the_reported_runs_is_named():
 
 def test_a_rule_that_was_changed_after_rows_is_shown_with_the_old_one():
     rows = complete(CLAIM, ending({"ours": 0.2, "theirs": 0.2}))
-    before = dataclasses.replace(CLAIM, rule="Supported if it is not much worse.").stated
+    before = dataclasses.replace(CLAIM, rule=OwnRule("Supported if it is not much worse.", CLAIM.rule.judge)).stated
     assert "from before rules were recorded" in report.section(CLAIM, rows)
 
     def under(stated, rows):

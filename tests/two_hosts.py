@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 
-from experiments.study import hosts
+from experiments.claims.adasum_cost import hosts
 
 DELAY_SECONDS = 0.02  # one way
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000

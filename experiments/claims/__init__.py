@@ -1,19 +1,24 @@
-"""One module per claim: a sentence, table or figure of a paper, the runs that test it, the rule that decides.
+"""One folder per claim: a sentence, table or figure of a paper, the runs that test it, the rule that decides.
 
-A module in this package defines ``EXPERIMENT`` and is an experiment by its own name; no other file lists it.
+A folder in this package with a ``claim.py`` is an experiment by its own name; no other file lists it. It holds
+
+    claim.md       heading, sentence, source, notes
+    claim.py       the rest, as ``EXPERIMENT``
+    rows.jsonl     published rows, with report.md and figure.png, which follow from them, and log.jsonl
 
 Claims declare what they share: `experiments.study.tuning.Tuned` (points, the grid of each, the pick on the validation
 split, the seeds that are reported), `experiments.study.comparison.Comparison` (methods that race to a target accuracy)
-or `experiments.study.experiment.repeated` (measurements over seeds). A claim adds its sentence, the overrides of its
-runs, its rule, and the findings and figure that are special to it.
+or `experiments.study.experiment.repeated` (measurements over seeds); and by `experiments.study.rule.Rule` what decides,
+from which follow the rule's text and the verdict. A claim adds the overrides of its runs, and what is special in its
+tables and its figure.
 """
 
 import importlib
-import pkgutil
+from pathlib import Path
 
 from experiments.study.experiment import Experiment
 
-CLAIMS: tuple[str, ...] = tuple(sorted(found.name for found in pkgutil.iter_modules(__path__)))
+CLAIMS: tuple[str, ...] = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/claim.py")))
 
 
 def load(name: str) -> Experiment:
@@ -24,9 +29,9 @@ def load(name: str) -> Experiment:
     """
     if name not in CLAIMS:
         raise ValueError(f"name={name!r}: must be one of {', '.join(CLAIMS)}")
-    return importlib.import_module(f"experiments.claims.{name}").EXPERIMENT
+    return importlib.import_module(f"experiments.claims.{name}.claim").EXPERIMENT
 
 
 def in_order() -> dict[str, Experiment]:
     """Returns all experiments, in the order of their numbers."""
-    return dict(sorted(((name, load(name)) for name in CLAIMS), key=lambda item: item[1].number))
+    return dict(sorted(((name, load(name)) for name in CLAIMS), key=lambda item: item[1].prose.number))

@@ -17,7 +17,7 @@ from launch.output import printable
 State = Literal["finished", "held", "begun", "new"]
 RULE = "rule.json"  # in the folder of an experiment's run: the rule as stated when the run began
 MAX_NAME = 80  # bytes of a run's name in its folder's
-PUBLISHED = Path(__file__).parents[1] / "published"
+PUBLISHED = Path(__file__).parents[1] / "claims"  # a folder for each, with its rows
 
 
 def folder_of(run: Run, root: Path) -> Path:

@@ -27,7 +27,7 @@ def refusal(row: Row, experiment: Experiment, scale: Scale) -> str:
     origin = row["origin"]
     if origin.get("scale") != scale:
         return "made at another scale"
-    if (origin.get("rule") or {}).get("hash") != experiment.stated["hash"]:
+    if not experiment.states((origin.get("rule") or {}).get("text", "")):
         return "made under another rule"
     return ""
 

@@ -18,13 +18,12 @@ from experiments.study.experiment import (
     Sample,
     Scale,
     Table,
-    Verdict,
     evaluations_of,
 )
-from experiments.study.significance import holm, paired
-from experiments.study.tuning import ACCURACY, NAMED_STAGES, Score, Tuned, listed
+from experiments.study.rule import ACCURACY, Compare, Group, Measure, Rule, all_finite, until
+from experiments.study.tuning import BY_ACCURACY, NAMED_STAGES, Score, Tuned
 
-PARTS = ("selection", "runs", "reduce", "findings", "table", "draw", "tuned")  # of an experiment
+PARTS = ("reduce", "findings", "table", "draw")  # of an experiment
 Along = Literal["epoch", "simulated_seconds", "wall_seconds"]
 NAMES: dict[Along, str] = {"epoch": "epochs", "simulated_seconds": "simulated time", "wall_seconds": "time"}
 LABELS: dict[Along, str] = {"epoch": "epochs", "simulated_seconds": "simulated time (s)", "wall_seconds": "time (s)"}
@@ -66,48 +65,38 @@ class Comparison:
     live: Mapping[str, Any] | None = None
 
     def experiment(self, **declared: Any) -> Experiment:
-        """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule, and what else is its own."""
+        """Returns the ``Experiment``; ``declared`` are its prose, rule, hours, and what else is its own."""
         parts = {name: getattr(self, name) for name in PARTS}
-        return Experiment(basis=lambda rows: self.tuned.basis(rows, model=self.model), **{**parts, **declared})
+        return self.tuned.experiment(model=self.model, **{**parts, **declared})
 
-    def sooner(self, rows: Rows, ours: str, *, than: Sequence[str]) -> Verdict:
-        """Judges the claim that one method reaches the target before each of the others, by seeds that belong together.
+    def sooner(self, ours: str, *, than: Sequence[str], setting: str) -> Rule:
+        """Returns the rule that one method reaches the target before each of the others, by seeds that belong together.
 
         Runs of the same seed see the same batches and arrival times, so that their times are compared by a paired
         t-test, corrected by Holm's method for the number of the others.
         """
-        aim = f"{100 * self.aim(rows):g} %"
-        times = {method: self.until(rows, method) for method in (ours, *than)}
-        if not all(map(math.isfinite, (value for found in times.values() for value in found))):
-            return Verdict.untested(f"Not all runs have reached {aim}.")
-        unit = "epochs" if self.along == "epoch" else "s"
-        contrasts = holm(
-            [
-                paired(times[ours], times[other], compared=f"{ours} before {other}", side="less", unit=unit)
-                for other in than
-            ]
+        unit, digits = ("epochs", 2) if self.along == "epoch" else ("s", 0)
+        targets = " or ".join(f"{100 * target:g} % on {data}" for data, target in self.target.items())
+        words = f"{NAMES[self.along]} to test accuracy {targets}"
+        measure = until(self.aim, words=words, along=self.along, unit=unit, digits=digits)
+        groups = {method: self.group(method, measure) for method in (ours, *than)}
+        return Rule(
+            setting=f"{self.seeds['laptop']} seeds, {setting}",
+            needs=[all_finite(*groups.values())],
+            parts=lambda scale: [
+                Compare(ours=groups[ours], is_="below", theirs=groups[other], paired=True) for other in than
+            ],
         )
-        means = {method: self._until_in_words(rows, method) for method in times}
-        others = ", ".join(f"{means[method]} for {method}" for method in than)
-        because = f"In {NAMES[self.along]} to {aim}, {means[ours]} for {ours}, {others}."
-        return Verdict.of(all(contrast.holds for contrast in contrasts), because, contrasts=contrasts)
 
-    @property
-    def selection(self) -> str:
-        """How learning rates are picked."""
-        first = "first at the target (of several, or where none gets there: most accurate at the end)"
-        by = first if self.picked_by == "target" else "most accurate at the end"
-        ties = "" if self.floor is None else f" Rates that end at {100 * self.floor:g} % or less are equally bad."
-        return (
-            f"Each method's learning rate: {by} on the validation split, mean of 3 seeds, of "
-            f"{listed(self.rates['laptop'])}, a grid that goes on by its own ratio until the pick is inside.{ties}"
-        )
+    def group(self, method: str, measure: Measure = ACCURACY) -> Group:
+        """Returns a method's reported runs, for a rule to compare."""
+        return self.tuned.group(method, measure, method=method)
 
     @property
     def tuned(self) -> Tuned:
         """The runs of the methods, each with the learning rate that is first at the target."""
         along = "simulated_seconds" if self.live else self.along
-        score = Score(target=self.aim, along=along) if self.picked_by == "target" else ACCURACY
+        score = Score(target=self.aim, along=along) if self.picked_by == "target" else BY_ACCURACY
         return Tuned(
             points=lambda scale: [{"method": method} for method in self.methods],
             grid=lambda scale, point: self.rates[scale],

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from experiments.study import datasets, tuning
 from experiments.study import rows as ask
 from experiments.study.experiment import Experiment, Row, Rows, Run, Sample, Scale, evaluations_of, scale_of
-from experiments.study.tuning import Tuned, listed
+from experiments.study.rule import ACCURACY, Group, Need
+from experiments.study.tuning import Tuned
 
 FULL = "full"
 WORKERS = 8
@@ -39,17 +40,6 @@ SETTINGS: Mapping[Scale, Setting] = {
     "gpu": Setting("ResNet-20", _RESNET, steps=2100, learned=80.0),  # about 11 epochs
 }
 LEARNED = _LAPTOP.learned
-RECIPE = (
-    f"configs/mnist.py with an {_LAPTOP.model} in place of LeNet-5, {_MLP['batch_size_per_worker']} examples a "
-    f"worker and step, and {_LAPTOP.steps:,} steps: momentum SGD, one-cycle schedule. All leaves are "
-    "encoded, small ones too (`min_elements=1`). All workers draw from the same data. What encodings draw at random is "
-    "the same in all seeds."
-)
-GPU_RECIPE = (
-    f" At scale gpu, ResNet-20 on CIFAR-10, {_RESNET['batch_size_per_worker']} examples a worker and step, and "
-    f"{SETTINGS['gpu'].steps:,} steps; its hours are estimated from the speed of ResNet-20 on an H100 and were not "
-    "measured."
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,17 +59,6 @@ class EncodedRuns:
     gpu_rates: Sequence[float] = ()
 
     @property
-    def selection(self) -> str:
-        """How learning rates are picked."""
-        others = [f" The grid of {name} begins with {listed(rates)}." for name, rates in self.other_rates.items()]
-        on_gpu = [f" At scale gpu: one seed, of {listed(self.gpu_rates)}."] if self.gpu_rates else []
-        return (
-            "The learning rate of each encoding: most accurate at the end on the validation split, mean of three "
-            f"seeds, of {listed(self.rates)}, a grid that goes on by its own ratio until the pick is inside."
-            f"{''.join(others + on_gpu)}"
-        )
-
-    @property
     def tuned(self) -> Tuned:
         """The runs."""
         return Tuned(
@@ -92,15 +71,23 @@ class EncodedRuns:
         )
 
     def experiment(self, **declared: Any) -> Experiment:
-        """Returns the ``Experiment``; ``declared`` are its number, title, claim, rule, and what else is its own."""
-        parts: dict[str, Any] = {
-            "selection": self.selection,
-            "runs": self.tuned.runs,
-            "reduce": evaluations_of("step", "epoch", "accuracy", "sent_bytes"),
-            "basis": lambda rows: self.tuned.basis(rows, model=f"{SETTINGS[scale_of(rows)].model}, {WORKERS} workers"),
-            "tuned": self.tuned,
-        }
-        return Experiment(**{**parts, **declared})
+        """Returns the ``Experiment``; ``declared`` are its prose, rule, hours, and what else is its own."""
+        reduce = evaluations_of("step", "epoch", "accuracy", "sent_bytes")
+        return self.tuned.experiment(
+            model=lambda rows: f"{SETTINGS[scale_of(rows)].model}, {WORKERS} workers", reduce=reduce, **declared
+        )
+
+    def group(self, name: str) -> Group:
+        """Returns an encoding's reported runs, for a rule to compare."""
+        return self.tuned.group(name, ACCURACY, encoding=name)
+
+    @property
+    def has_learnt(self) -> Need:
+        """The need that full gradients learn much, or no encoding could lose anything."""
+        return Need(
+            f"full gradients do not end above {LEARNED:g} % (at scale gpu {SETTINGS['gpu'].learned:g} %)",
+            self.learnt_little,
+        )
 
     def found(self, rows: Rows) -> dict[str, list[Row]]:
         """Returns the reported rows of each encoding that has some."""
@@ -123,10 +110,6 @@ class EncodedRuns:
         if statistics.fmean(self.ends(rows, FULL)) > SETTINGS[scale_of(rows)].learned:
             return ""
         return f"With full gradients little is learnt: the runs end at {self.accuracy(rows, FULL)}."
-
-    def at_the_end(self, rows: Rows) -> str:
-        """Returns the accuracy of each encoding, in words."""
-        return ", ".join(f"{name} {self.accuracy(rows, name)}" for name in self.found(rows))
 
     def _rates(self, scale: Scale, point: Mapping[str, Any]) -> Sequence[float]:
         return self.gpu_rates if scale == "gpu" else self.other_rates.get(point["encoding"], self.rates)

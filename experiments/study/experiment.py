@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import runs as run_folders
 from configs import dependencies
 from configs import flags as config_flags
+from experiments.study.prose import Prose
 from experiments.study.significance import Contrast, TooFewRuns
 from runs.errors import ConfigError
 
@@ -287,16 +288,25 @@ class Selection(Protocol):
         """Returns runs like those whose values are not picked yet."""
 
 
+class Judge(Protocol):
+    """What decides a claim: `experiments.study.rule.Rule`, or a rule that is like no other."""
+
+    @property
+    def text(self) -> str:
+        """The rule as it is stated before the runs."""
+
+    def judge(self, rows: Rows) -> Verdict:
+        """Returns the verdict on rows, of which none is missing."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A claim, and how it is tested. All functions but ``measure`` are pure.
 
     Attributes:
-      number: its place in the report.
-      title: the title of its section.
-      claim: the sentence that is tested.
-      source: paper, section, table or figure.
-      rule: the rule by which ``judge`` decides, written down before the runs.
+      prose: its number, title, sentence, source and notes.
+      rule: what decides, written down before the runs: `experiments.study.rule`.
+      reworded: hashes of earlier texts of rule and selection by which the same is decided.
       selection: what was picked, by which metric, on which split, over which grid; "" if nothing was picked.
       hours: predicted hours on two cores (or one GPU), for each scale that the experiment has.
       runs: (scale, rows so far) -> the runs. Runs that depend on a pick are among them once the rows to pick from are
@@ -305,7 +315,6 @@ class Experiment:
       reduce: records of a run of train.py -> the measurements in its row.
       timings: measured times, and other facts of the machine, among the measurements: a rerun need not repeat them.
       findings: rows -> quantities, the paper's value beside ours.
-      judge: rows -> verdict, where no run that the rule needs is missing and no pick lies at the edge of its grid.
       basis: rows -> data, model and number of seeds that the verdict rests on.
       tuned: how values are picked, if any are; the report shows the grids and refuses verdicts on picks at an edge.
       paper_table: rows -> the paper's own table or figure with our values beside, as far as it is known.
@@ -313,30 +322,25 @@ class Experiment:
       draw: rows, an empty figure -> the figure drawn.
       enough: rows -> whether they are enough to report; no other function is called before they are.
       inches: size of the figure.
-      notes: what a reader must know, such as differences from the paper and what was done to be fair to it.
     """
 
-    number: int
-    title: str
-    claim: str
-    source: str
-    rule: str
+    prose: Prose
+    rule: Judge
     hours: Mapping[Scale, float]
     runs: Callable[[Scale, Rows], Sequence[Run]]
-    findings: Callable[[Rows], Sequence[Finding]]
-    judge: Callable[[Rows], Verdict]
     draw: Callable[[Rows, "Figure"], None]
-    table: Callable[[Rows], Table] = lambda rows: Table((), ())
     basis: Callable[[Rows], Basis]
+    findings: Callable[[Rows], Sequence[Finding]] = lambda rows: ()
+    table: Callable[[Rows], Table] = lambda rows: Table((), ())
     tuned: Selection | None = None
     paper_table: Callable[[Rows], Table] = lambda rows: Table((), ())
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
     timings: Sequence[str] = ()
     selection: str = ""
+    reworded: Sequence[str] = ()
     enough: Callable[[Rows], bool] = bool
     inches: tuple[float, float] = (5.0, 3.4)
-    notes: Sequence[str] = ()
 
     def verdict(self, rows: Rows) -> Verdict:
         """Returns the verdict on rows, of which some may be missing.
@@ -355,7 +359,7 @@ class Experiment:
             others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             return Verdict.untested(f"Runs are missing: {missing[0]}{others}.")
         try:
-            verdict = self.judge(rows)
+            verdict = self.rule.judge(rows)
         except TooFewRuns as error:
             return Verdict.untested(f"{error}.")
         edge = self.tuned.edge(scale_of(rows), rows) if self.tuned else ""
@@ -376,13 +380,24 @@ class Experiment:
             frames = traceback.extract_tb(error.__traceback__)
             where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
             what = f"{type(error).__name__}: {run_folders.files.reason(error)}"
-            raise RowsError(f"{self.title}: its rows are not what the claim reads ({what}, at {where})") from error
+            raise RowsError(
+                f"{self.prose.title}: its rows are not what the claim reads ({what}, at {where})"
+            ) from error
 
     @property
     def stated(self) -> dict[str, str]:
         """The rule and the selection as they are stated, with a hash, for the record of each run."""
-        text = "\n\n".join(filter(None, (self.rule, self.selection)))
-        return {"hash": hashlib.sha256(text.encode()).hexdigest()[:12], "text": text}
+        text = "\n\n".join(filter(None, (self.rule.text, self.selection)))
+        return {"hash": hash_of(text), "text": text}
+
+    def states(self, text: str) -> bool:
+        """Returns whether a text of rule and selection is the one that is stated now, or decides the same."""
+        return hash_of(text) in (self.stated["hash"], *self.reworded)
+
+
+def hash_of(text: str) -> str:
+    """Returns the digits by which a text of rule and selection is known."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def scale_of(rows: Rows) -> Scale:

@@ -48,7 +48,7 @@ def read(folder: Path) -> list[Publication]:
 def record(experiment: Experiment, rows: Rows, folder: Path) -> None:
     """Adds the rows that are published now to the log; they replace the last entry if rule and verdict are the same."""
     log, new = read(folder), _publication(experiment, rows)
-    if log and (log[-1].verdict, log[-1].rule) == (new.verdict, new.rule):
+    if log and log[-1].verdict == new.verdict and experiment.states(log[-1].rule):
         log.pop()
     results.write_rows(folder / FILE, [publication._asdict() for publication in [*log, new]])
 
@@ -59,11 +59,10 @@ def earlier(log: Sequence[Publication], experiment: Experiment, rows: Rows) -> I
         return
     now = _publication(experiment, rows)
     for before in log:
-        if (before.verdict, before.rule) != (now.verdict, now.rule):
+        same_rule = experiment.states(before.rule)
+        if before.verdict != now.verdict or not same_rule:
             known = len(set(now.runs) & set(before.runs))
-            rule = (
-                "under the same rule." if before.rule == now.rule else f"by the rule: {' '.join(before.rule.split())}"
-            )
+            rule = "under the same rule." if same_rule else f"by the rule: {' '.join(before.rule.split())}"
             yield (
                 f"**Before.** We knew {known} of the {len(now.runs)} runs that are reported now when we published the "
                 f"claim as *{before.verdict}* (code of commit {before.commit[:10]}), {rule}"

@@ -34,7 +34,7 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "", log: Sequen
 def _section(experiment: Experiment, rows: Rows, *, figure: str, log: Sequence[Publication]) -> str:
     parts = [
         f"## {_heading(experiment)}",
-        f"**Claim.** {experiment.claim} ({experiment.source})",
+        f"**Claim.** {experiment.prose.claim} ({experiment.prose.source})",
     ]
     verdict, enough = experiment.verdict(rows), experiment.enough(rows)
     if enough:
@@ -43,7 +43,7 @@ def _section(experiment: Experiment, rows: Rows, *, figure: str, log: Sequence[P
         f"**Verdict: {_in_words(verdict, experiment, rows)}.** {verdict.because}",
         *_shown(_contrasts(verdict.contrasts)),
     ]
-    parts.append(f"**Rule.** {experiment.rule}{_changed_rule(experiment, rows)}")
+    parts.append(f"**Rule.** {experiment.rule.text}{_changed_rule(experiment, rows)}")
     if experiment.selection:
         parts.append(f"**Selection.** {experiment.selection}")
     if enough:
@@ -51,8 +51,8 @@ def _section(experiment: Experiment, rows: Rows, *, figure: str, log: Sequence[P
             parts += _shown(experiment.tuned.table(scale_of(rows), rows))
         parts += [*_shown(_findings(experiment.findings(rows))), *_shown(experiment.table(rows))]
         if figure:
-            parts.append(f"![{experiment.title}]({figure})")
-    parts += experiment.notes
+            parts.append(f"![{experiment.prose.title}]({figure})")
+    parts += experiment.prose.notes
     if rows:
         parts += [*publications.earlier(log, experiment, rows), _origins(rows)]
     return "\n\n".join(parts) + "\n"
@@ -88,10 +88,10 @@ def overview(experiments: Mapping[str, tuple[Experiment, Rows]], *, thumbnails: 
     cells = []
     for name, (experiment, rows) in experiments.items():
         verdict = _in_words(experiment.verdict(rows), experiment, rows)
-        line = [str(experiment.number), f"`{name}`", experiment.claim, experiment.source, verdict]
+        line = [str(experiment.prose.number), f"`{name}`", experiment.prose.claim, experiment.prose.source, verdict]
         if thumbnails is not None:
             line[1] = f"[`{name}`](#{_anchor(_heading(experiment))})"
-            line.append(f"![{experiment.title}]({thumbnails[name]})" if name in thumbnails else "")
+            line.append(f"![{experiment.prose.title}]({thumbnails[name]})" if name in thumbnails else "")
         cells.append(line)
     header = ["", "Experiment", "Claim", "Where", "Verdict", *([] if thumbnails is None else ["Figure"])]
     return markdown(Table(header, cells))
@@ -147,7 +147,7 @@ def html(text: str, *, folder: Path, figures: Collection[str]) -> str:
 
 
 def _heading(experiment: Experiment) -> str:
-    return f"{experiment.number}. {experiment.title}"
+    return f"{experiment.prose.number}. {experiment.prose.title}"
 
 
 def _anchor(heading: str) -> str:
@@ -189,11 +189,15 @@ def _changed_rule(experiment: Experiment, rows: Rows) -> str:
     """Returns what the rows' records say of the rule that was stated when they were made; "" if it was this one."""
     stated = [row["origin"].get("rule") for row in rows]
     unknown = stated.count(None)
-    others = Counter(rule["text"] for rule in stated if rule and rule["hash"] != experiment.stated["hash"])
+    texts = [rule["text"] for rule in stated if rule]
+    others = Counter(text for text in texts if not experiment.states(text))
     said = [
         f"The rule was changed after the first runs; {count} of {len(rows)} were made under: {' '.join(text.split())}"
         for text, count in others.items()
     ]
+    now = experiment.stated["text"]
+    if reworded := sum(text != now and experiment.states(text) for text in texts):
+        said.append(f"{reworded} of {len(rows)} runs were made under this rule in other words, which their rows have.")
     if unknown:
         said.append(f"{unknown} of {len(rows)} runs are from before rules were recorded with the runs.")
     return "".join(f" *{sentence}*" for sentence in said)

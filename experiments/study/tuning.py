@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.study import rows as ask
-from experiments.study.experiment import SCALES, Basis, Row, Rows, Run, Scale, Table, scale_of
+from experiments.study.experiment import SCALES, Basis, Experiment, Row, Rows, Run, Scale, Table, scale_of
+from experiments.study.rule import Group, Measure
 
 Point = Mapping[str, Any]  # labels that a run shares with the others of its point: all but the value, split and seed
 MAX_EXTENSIONS = 8  # values that a grid grows by, at most
@@ -86,6 +87,17 @@ class Score(NamedTuple):
             return f"Validation {end}"
         return f"{self.along.replace('_', ' ').capitalize()} to the target (validation {end})"
 
+    @property
+    def best(self) -> str:
+        """What the best value is, in words."""
+        most = "highest" if self.mode == "max" else "least"
+        end = f"{most} {self.of.replace('_', ' ')} at the end"
+        first = "" if self.target is None else f"first at the target by {self.along.replace('_', ' ')}, then "
+        floor = (
+            "" if self.floor is None else f", where all that end at {self.factor * self.floor:g} or worse are equal,"
+        )
+        return f"{first}{end}{floor}"
+
     def in_words(self, rows: Rows) -> str:
         """Returns the score as text: where the target is reached, and the quantity at the end."""
         end = f"{statistics.fmean(self.factor * ask.last(row, self.of) for row in rows):.{self.digits}f}"
@@ -101,7 +113,7 @@ class Score(NamedTuple):
         return statistics.fmean(ask.first_at(row, target, of=self.of, along=self.along, mode=self.mode) for row in rows)
 
 
-ACCURACY = Score()
+BY_ACCURACY = Score()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,6 +134,7 @@ class Tuned:
       tuning_seeds: number of seeds that each value is tried with; 1 at smoke scale and 3 elsewhere unless it says so.
       extensions: how many values a grid may grow by, in all; none at smoke scale and 8 elsewhere unless it says so.
       key: label of the value.
+      value: what the value is, in words.
       tuned_at: (scale, point) -> the point whose value it takes; the default is itself.
       stages: labels of tuning runs, and of reported runs.
       reported_flags: flags of train.py for reported runs that do not run on one device, as live ones.
@@ -133,14 +146,72 @@ class Tuned:
     recipe: Callable[..., Run]
     seeds: Mapping[Scale, int]
     first_seeds: Mapping[Scale, int] = dataclasses.field(default_factory=dict)
-    score: Score = ACCURACY
+    score: Score = BY_ACCURACY
     tuning_seeds: Mapping[Scale, int] = dataclasses.field(default_factory=dict)
     extensions: Mapping[Scale, int] = dataclasses.field(default_factory=dict)
     key: str = "rate"
+    value: str = "learning rate"
     tuned_at: Callable[[Scale, Point], Point] = lambda scale, point: point
     stages: tuple[Mapping[str, str], Mapping[str, str]] = ({"split": "validation"}, {"split": "test"})
     first: Sequence[str] = ()
     reported_flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def experiment(
+        self,
+        *,
+        model: str | Callable[[Rows], str],
+        columns: Mapping[str, Callable[[Rows], Any]] | None = None,
+        **declared: Any,
+    ) -> Experiment:
+        """Returns the experiment of these runs.
+
+        Args:
+          model: the model in words, for the verdict; or rows -> it.
+          columns: head of a column -> rows of a point -> its cell, for the table of results; None for no such table.
+          declared: what else an `Experiment` has, which may replace what follows from these runs.
+        """
+        parts: dict[str, Any] = {
+            "runs": self.runs,
+            "selection": self.selection,
+            "tuned": self,
+            "basis": lambda rows: self.basis(rows, model=model if isinstance(model, str) else model(rows)),
+        }
+        if columns is not None:
+            parts["table"] = lambda rows: self.results(rows, columns)
+        return Experiment(**{**parts, **declared})
+
+    def group(self, name: str, measure: Measure, **labels: Any) -> Group:
+        """Returns the reported runs with these labels, for a rule to compare."""
+        return Group(name, measure, lambda rows: self.tests(rows, **labels))
+
+    def results(self, rows: Rows, columns: Mapping[str, Callable[[Rows], Any]]) -> Table:
+        """Returns a line for each point that has reported rows: its labels, its value, and the columns."""
+        found = self.reported(rows)
+        labels = list(self.points(scale_of(rows))[0]) if rows else []
+        header = [label.replace("_", " ").capitalize() for label in [*labels, self.value]]
+        cells = [
+            [*map(str, point), f"{same[0][self.key]:g}", *(str(cell(same)) for cell in columns.values())]
+            for point, same in found.items()
+        ]
+        return Table([*header, *columns], cells)
+
+    @property
+    def selection(self) -> str:
+        """How values are picked, as a sentence."""
+        points = self.points("laptop")
+        labels = list(dict.fromkeys(label.replace("_", " ") for point in points for label in point))
+        each = f" of each {', '.join(labels)}" if len(points) > 1 else ""
+        grids = list(dict.fromkeys(tuple(sorted(self.grid("laptop", self.tuned_at("laptop", p)))) for p in points))
+        grid = listed(grids[0]) if len(grids) == 1 else "a grid of its own"
+        goes_on = self.extensions.get("laptop", MAX_EXTENSIONS) and len(grids[0]) > 1
+        seeds = self._tuning_seeds("laptop")
+        on = " that goes on by its own ratio until the pick is inside" if goes_on else ""
+        if goes_on and len(grids) == 1:
+            on = f", a grid{on}"
+        return (
+            f"The {self.value}{each}: {self.score.best} on the validation split, "
+            f"{'one seed' if seeds == 1 else f'mean of {seeds} seeds'}, of {grid}{on}."
+        )
 
     def runs(self, scale: Scale, rows: Rows) -> list[Run]:
         """Returns the tuning runs, then the reported runs of each point that is tuned."""

@@ -1,0 +1,50 @@
+"""Whether backup workers and Adasum compose: accuracy against simulated time at equal machines."""
+
+from typing import Any
+
+from experiments.study import datasets
+from experiments.study.comparison import Comparison
+from experiments.study.experiment import Scale
+from experiments.study.prose import beside
+
+MACHINES = 32
+BACKUP = {"reducer.name": "backup_workers", "reducer.num_required": 30}
+EPOCHS = {"smoke": 20, "laptop": 4}  # of examples that were used, so the same for all methods
+
+
+def _common(scale: Scale) -> dict[str, Any]:
+    every = {"train_epochs": EPOCHS[scale], "checkpoint_every_epochs": EPOCHS[scale], "log_every_epochs": 0.5}
+    constant = {"optimizer.momentum": 0.0, "schedule.name": "constant", "learning_rate_scaling": "none"}
+    return {
+        **datasets.image_set(scale),
+        **{"model.name": "mlp", "model.hidden_sizes": (64,), "arrivals.name": "paper_cluster", **constant, **every},
+        **{"num_workers": MACHINES, "batch_size_per_worker": 8 if scale == "smoke" else 16},
+        "eval_every_epochs": 0.5 if scale == "smoke" else 0.1,
+    }
+
+
+COMPARISON = Comparison(
+    spec="configs/mnist.py",
+    methods={
+        "mean": {"reducer.name": "mean"},
+        "adasum": {"reducer.name": "adasum"},
+        "backup": BACKUP,
+        "backup_adasum": {**BACKUP, "reducer.combine": "adasum"},
+        "async": {"server.name": "asynchronous"},
+    },
+    common=_common,
+    rates={"smoke": (0.2,), "laptop": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4)},
+    model="MLP of 64 hidden units",
+    target={"mnist": 0.95, "digits": 0.9},
+    along="simulated_seconds",
+)
+
+
+EXPERIMENT = COMPARISON.experiment(
+    prose=beside(__file__),
+    rule=COMPARISON.sooner(
+        "backup_adasum", than=("backup", "adasum"), setting=f"the first 30 of {MACHINES} machines, or all of them"
+    ),
+    reworded=("d4a91645b105",),
+    hours={"smoke": 0.05, "laptop": 0.25},
+)

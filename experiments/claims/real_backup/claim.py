@@ -1,0 +1,67 @@
+"""Real processes: waiting for the first gradients against waiting for all, and against asynchronous SGD."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.study import datasets
+from experiments.study.comparison import Comparison
+from experiments.study.experiment import Scale
+from experiments.study.prose import beside
+
+WORKERS, REQUIRED = 8, 6
+EPOCHS: dict[Scale, float] = {"smoke": 4, "laptop": 0.4}  # of examples that were used, so the same for all methods
+EVALUATIONS = 40
+DELAYS = {"name": "lognormal", "median_seconds": 0.15, "sigma": 0.5}
+
+
+def _common(scale: Scale) -> dict[str, Any]:
+    epochs = EPOCHS[scale]
+    constant = {"optimizer.momentum": None, "schedule.name": "constant", "learning_rate_scaling": "none"}
+    return {
+        **datasets.image_set(scale),
+        **{"model.name": "mlp", "model.hidden_sizes": (64,), **constant},
+        **{f"arrivals.{key}": value for key, value in DELAYS.items()},
+        **{"num_workers": WORKERS, "batch_size_per_worker": 8},
+        **{"train_epochs": epochs, "eval_every_epochs": epochs / EVALUATIONS, "checkpoint_every_epochs": epochs},
+        "log_every_steps": 1,  # the clock begins at the first record
+    }
+
+
+def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns a run's evaluations, with the seconds since its first step ended, before which programs compile."""
+    began = next(record["wall_seconds"] for record in records if record["kind"] == "train")
+    found = [record for record in records if record["kind"] == "eval"]
+    same = {key: [record[key] for record in found] for key in ("step", "epoch", "simulated_seconds", "accuracy")}
+    return {**same, "wall_seconds": [record["wall_seconds"] - began for record in found]}
+
+
+COMPARISON = Comparison(
+    spec="configs/mnist.py",
+    methods={
+        "backup": {"reducer.name": "backup_workers", "reducer.num_required": REQUIRED},
+        "all": {"reducer.name": "mean"},
+        "async": {"server.name": "asynchronous"},
+    },
+    common=_common,
+    rates={"smoke": (0.1,), "laptop": (0.025, 0.05, 0.1, 0.2, 0.4)},
+    model="MLP of 64 hidden units in processes",
+    target={"mnist": 0.92, "digits": 0.8},
+    along="wall_seconds",
+    live=DELAYS,
+    seeds={"smoke": 1, "laptop": 5},
+)
+
+
+EXPERIMENT = COMPARISON.experiment(
+    prose=beside(__file__),
+    rule=COMPARISON.sooner(
+        "backup",
+        than=("all", "async"),
+        setting=f"live runs of {WORKERS} worker processes with lognormal delays, evaluated at the server, of which "
+        f"backup waits for the first {REQUIRED}; time is that of the wall since the end of the first step",
+    ),
+    reworded=("1589a25c6900",),
+    hours={"smoke": 0.04, "laptop": 0.6},
+    reduce=_reduce,
+    timings=("wall_seconds",),
+)
