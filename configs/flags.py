@@ -16,6 +16,7 @@ from ml_collections import ConfigDict, config_dict
 from configs import config_file, schema
 from reducers import registry
 from reducers.registry import components
+from runs import identity
 from runs.errors import ConfigError
 
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)
@@ -85,7 +86,7 @@ def load(spec: str, overrides: Sequence[str] = (), *, report: Callable[[str], An
     """
     file, values = _read(spec)
     config = schema.with_blocks(ConfigDict(values))
-    texts = dict(_parse(override) for override in overrides)
+    texts = {identity.RENAMED.get(path, path): text for path, text in map(_parse, overrides)}
     _replace_blocks(config, texts, report)
     _replace_durations(config, texts, report)
     _override(config, texts)
@@ -108,12 +109,25 @@ def _read(spec: str) -> tuple[ConfigDict, dict[str, Any]]:
         config = module.get_config(variant)
         if not isinstance(config, ConfigDict):
             raise ConfigError(f"get_config returned {type(config).__name__}, not a ConfigDict")
+        _rename_keys(config)
         return config, _values(config)
     except ConfigError as error:
         raise ConfigError(f"config={spec!r}: {str(error).removeprefix(f'config={spec!r}: ')}") from None
     except (Exception, SystemExit) as error:  # a config is Python: anything may go wrong in it
         below = pathlib.Path(str(module.__file__)).parent
         raise ConfigError(f"config={spec!r}: {components.place(error, below=below)}") from None
+
+
+def _rename_keys(config: ConfigDict) -> None:
+    """Gives the keys that a file calls by an earlier release's names those of now, with their references.
+
+    A file that begins with a config of ours has the new key, too: its own line, by the old name, is the later one.
+    """
+    for old, new in identity.RENAMED.items():
+        if old in config:
+            with config.unlocked():
+                config[new] = config.get_ref(old)
+                del config[old]
 
 
 class _Required:

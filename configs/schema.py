@@ -81,7 +81,7 @@ def experiment(
     on_nonfinite: OnNonfinite = "stop",
     check_replicas_every_steps: Count | None = None,
     init_from: str = "",
-    lift: DeviceMapping = "pmap",
+    mapping: DeviceMapping = "pmap",
     lanes: Lanes = "auto",
     lanes_at_once: Count | None = None,
     keep_checkpoints: Count = 2,
@@ -126,7 +126,7 @@ def experiment(
       check_replicas_every_steps: steps between comparisons of the devices' copies of the parameters and of all other
         shared state, bit for bit; None compares them after the first call of each start alone.
       init_from: folder of a run whose parameters this one starts with; everything else starts anew.
-      lift: how devices are mapped: pmap or shard_map.
+      mapping: how devices are mapped: pmap or shard_map.
       lanes: how the workers of one device compute their gradients.
       lanes_at_once: the most workers of one device that compute their gradients at once; groups of that size follow
         each other. None: as many as the device's memory allows.

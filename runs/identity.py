@@ -19,6 +19,9 @@ NOT_IDENTITY = ("data.dir", "on_nonfinite", "lanes_at_once", "check_replicas_eve
 # values is the same experiment as one without the keys.
 SINCE_ADDED: Mapping[str, Any] = {"outer": {"name": "none"}}
 
+# Keys that earlier releases called otherwise: the old name goes on working, and names the same experiment.
+RENAMED: Mapping[str, str] = {"lift": "mapping"}
+
 _ABSENT = object()
 _MAX_SHOWN = 5
 _WAY_OUT = "use another --workdir, or --fresh"
@@ -30,8 +33,12 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def up_to_date(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config of an earlier release with what has been added to configs since."""
-    return {**SINCE_ADDED, **config}
+    """Returns the config of an earlier release as configs are now: with their names, and what has been added since.
+
+    >>> up_to_date({"lift": "pmap", "outer": {"name": "sgd"}})
+    {'outer': {'name': 'sgd'}, 'mapping': 'pmap'}
+    """
+    return {**SINCE_ADDED, **{RENAMED.get(key, key): value for key, value in config.items()}}
 
 
 def expand(folder: str, *, key: str = "workdir") -> Path:
@@ -116,12 +123,17 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """Returns 64 hexadecimal digits that are equal for configs of the same experiment.
+    """Returns 64 hexadecimal digits that are equal for configs of the same experiment, in all releases.
 
     >>> fingerprint({"seed": 0, "data": {"dir": "x"}}) == fingerprint({"data": {"dir": "y"}, "seed": 0})
     True
     """
-    kept = {key: value for key, value in config.items() if key not in SINCE_ADDED or value != SINCE_ADDED[key]}
+    first_names = {new: old for old, new in RENAMED.items()}
+    kept = {
+        first_names.get(key, key): value
+        for key, value in config.items()
+        if key not in SINCE_ADDED or value != SINCE_ADDED[key]
+    }
     identity = sorted((key, value) for key, value in flatten(plain(kept)) if key not in NOT_IDENTITY)
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 

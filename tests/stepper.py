@@ -116,9 +116,9 @@ def make_step(setup, layout, *, lanes=None, steps_per_call=1, wrap=lambda comput
     """Returns the step of a setup, with lanes and faults of a test's choice."""
     mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
     if lanes == "dispatched":
-        mapping = functools.partial(parallel.dispatch_lanes, mapping=setup.config.lift)
+        mapping = functools.partial(parallel.dispatch_lanes, mapping=setup.config.mapping)
     elif lanes is not None:
-        mapping = functools.partial(parallel.map_workers, mapping=setup.config.lift, steps_per_call=steps_per_call)
+        mapping = functools.partial(parallel.map_workers, mapping=setup.config.mapping, steps_per_call=steps_per_call)
     return setup.make_step(layout, map_workers=wrapping(mapping, wrap))
 
 

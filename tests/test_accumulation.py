@@ -249,7 +249,7 @@ def one_lane():
 
 @pytest.mark.parametrize(("lanes", "lift"), [("vmap", "pmap"), ("dispatched", "shard_map")])
 def test_ways_over_lanes_agree(lanes, lift, one_lane):
-    run = three_steps(*TWO_LOCAL, f"--config.lift={lift}", num_devices=2, lanes=lanes)
+    run = three_steps(*TWO_LOCAL, f"--config.mapping={lift}", num_devices=2, lanes=lanes)
     assert largest_difference(run.params(), one_lane.params()) < 1e-6
     own, expected = (r.host().worker.opt_state for r in (run, one_lane))
     assert largest_difference(own, expected) < 1e-5

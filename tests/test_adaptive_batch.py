@@ -37,7 +37,7 @@ def test_one_step_a_batch_is_the_reducer_itself():
 @pytest.mark.parametrize(("num_devices", "lift"), [(2, "pmap"), (1, "shard_map")])
 def test_more_steps_are_more_workers(num_devices, lift):
     """On the same batches, with dropout and momentum: 4 workers and 3 steps a batch, or 12 workers."""
-    few = setup_of(ADAPTIVE, FIXED.format(3), *PLAIN, "--config.num_workers=4", f"--config.lift={lift}")
+    few = setup_of(ADAPTIVE, FIXED.format(3), *PLAIN, "--config.num_workers=4", f"--config.mapping={lift}")
     many = setup_of(*PLAIN, "--config.num_workers=12")
     ours = Stepper(few, num_devices=num_devices).steps(0, 15)
     theirs = Stepper(many, num_devices=4).steps(0, 5)
@@ -241,7 +241,9 @@ def test_a_limit_below_the_first_batch_is_refused():
 
 @functools.cache
 def trained(num_devices, lift="pmap"):
-    return Stepper(setup_of(ADAPTIVE, NORM_TEST, *PLAIN, f"--config.lift={lift}"), num_devices=num_devices).steps(0, 20)
+    return Stepper(setup_of(ADAPTIVE, NORM_TEST, *PLAIN, f"--config.mapping={lift}"), num_devices=num_devices).steps(
+        0, 20
+    )
 
 
 @pytest.mark.parametrize(("num_devices", "lift"), [(8, "pmap"), (1, "shard_map")])

@@ -126,7 +126,7 @@ def test_nodes_that_cancel_have_no_direction():
     # (a, -a(1 + eps)) leaves rounding noise, which must not take its projection away from the third.
     eps = np.float32(1e-7)
     gram = np.array([[1, -1 - eps, 1], [-1 - eps, 1 + 2 * eps, -1], [1, -1, 1]], np.float32)
-    products = Products(jnp.asarray(gram), scales=jnp.ones(3), present=jnp.ones(3, bool))
+    products = Products(jnp.asarray(gram), scales=jnp.ones(3), counted=jnp.ones(3, bool))
     weights, _ = jax.jit(adasum_rule(Tree(3)))(products, ())
     assert float(weights[2]) == pytest.approx(1, abs=1e-5)
 

@@ -88,7 +88,7 @@ def of_one_device(name):
 
 
 def eight_steps(name, num_devices, lift, lanes):
-    setup = setup_of(*NETWORK, *REDUCERS[name], f"--config.lift={lift}", "--config.clip_norm=1.0")
+    setup = setup_of(*NETWORK, *REDUCERS[name], f"--config.mapping={lift}", "--config.clip_norm=1.0")
     host = Stepper(setup, num_devices=num_devices, lanes=lanes).steps(0, 8).host()
     return host.params, reducers.report(host.reducer_state).drift
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import absl.flags
 import pytest
 
+import runs
 from configs import flags, schema
 from reducers import registry
 from runs.errors import ConfigError
@@ -42,6 +43,25 @@ def test_a_new_name_replaces_the_block_in_any_order_of_flags(order):
     )
     assert "momentum" not in optimizer
     assert notes == ["config.optimizer: adam replaces sgd; gone: learning_rate, momentum"]
+
+
+def test_a_key_goes_on_working_by_the_name_of_an_earlier_release(tmp_path):
+    """So does a run's folder: its fingerprint stays, and its config is the same experiment."""
+    path = tmp_path / "own.py"
+    lines = [
+        "from configs import digits",
+        "def get_config(_):",
+        "    c = digits.get_config('')",
+        "    c.lift = 'shard_map'",
+    ]
+    path.write_text("\n".join([*lines, "    return c"]))
+    by_flag, by_file = flags.load(DIGITS, ["--config.lift=shard_map"]), flags.load(str(path))
+    assert by_flag.mapping == by_file.mapping == "shard_map" and "lift" not in by_flag and "lift" not in by_file
+    now = by_flag.to_dict()
+    before = {"lift" if key == "mapping" else key: value for key, value in now.items()}
+    assert runs.fingerprint(before) == runs.fingerprint(now) != runs.fingerprint({**now, "mapping": "pmap"})
+    assert runs.identity.differences(before, now) == []
+    assert flags.load(str(path), ["--config.lift=pmap"]).mapping == "pmap"
 
 
 def test_the_same_name_keeps_the_block():

@@ -238,7 +238,7 @@ def test_waves_equal_one_at_a_time():
     ],
 )
 def test_layouts_agree(num_devices, lanes, lift):
-    found = final(*LATE, f"--config.lift={lift}", num_devices=num_devices, lanes=lanes)
+    found = final(*LATE, f"--config.mapping={lift}", num_devices=num_devices, lanes=lanes)
     assert largest_difference(found, final(*LATE)) < 1e-6
 
 

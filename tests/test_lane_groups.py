@@ -53,7 +53,7 @@ def a_model_with_statistics(monkeypatch):
 )
 def test_groups_compute_what_all_lanes_at_once_do(name, at_once, steps_per_call):
     """Eight lanes: groups of 3 leave a remainder."""
-    small = ("--config.lanes=vmap", "--config.lift=shard_map") + CASES[name]
+    small = ("--config.lanes=vmap", "--config.mapping=shard_map") + CASES[name]
     one = Stepper(setup_of(*small), num_devices=1)
     groups = Stepper(
         setup_of(*small, f"--config.lanes_at_once={at_once}"), num_devices=1, steps_per_call=steps_per_call
@@ -88,7 +88,7 @@ def operations(program, *, inside):
 
 
 def lowered_for_cuda(*overrides):
-    setup = setup_of("--config.model.name=lenet5", "--config.lift=shard_map", *overrides)
+    setup = setup_of("--config.model.name=lenet5", "--config.mapping=shard_map", *overrides)
     run = Stepper(setup, num_devices=1)
     shapes = dry_run.call_shapes(dry_run.step_inputs(setup, run.layout), num_devices=1)
     return run.step.lower(*shapes, platforms=("cuda",))["step"][0]

@@ -162,7 +162,7 @@ def test_agrees_on_other_layouts(name, chosen):
 
 def test_agrees_under_shard_map():
     overrides, oracle = CASES["cocod"]
-    check_agrees((*overrides, "--config.lift=shard_map"), oracle)
+    check_agrees((*overrides, "--config.mapping=shard_map"), oracle)
 
 
 def test_the_whole_is_adasum_of_the_progress_of_those_who_came_first():

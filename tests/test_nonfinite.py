@@ -86,7 +86,7 @@ def error_line(capsys):
 LAYOUTS = {
     "8 devices": ("--num_devices=8",),
     "lanes": ("--num_devices=4",),
-    "dispatched, shard_map": ("--num_devices=2", "--config.lanes=dispatched", "--config.lift=shard_map"),
+    "dispatched, shard_map": ("--num_devices=2", "--config.lanes=dispatched", "--config.mapping=shard_map"),
 }
 
 

@@ -26,7 +26,13 @@ COLLECTIVES = {f"stablehlo.{kind}" for kind in ("all_reduce", "all_gather", "all
 def lowered(name, *overrides, platform):
     """The whole step of a perceptron on 4 devices, lowered for a platform that need not be here."""
     wide = f"--config.model.hidden_sizes={(WIDTH, WIDTH, WIDTH)}"
-    overrides = (wide, f"--config.reducer.name={name}", "--config.num_workers=4", "--config.lift=shard_map", *overrides)
+    overrides = (
+        wide,
+        f"--config.reducer.name={name}",
+        "--config.num_workers=4",
+        "--config.mapping=shard_map",
+        *overrides,
+    )
     run = Stepper(setup_of(*overrides), num_devices=4, lanes="vmap")
     lowered, _ = run.step.lower(*run.shapes(), platforms=(platform,))["step"]
     return lowered

@@ -386,7 +386,7 @@ def ten_steps():
     ("lanes", "lift"), [("vmap", "shard_map"), pytest.param("dispatched", "pmap", marks=pytest.mark.slow)]
 )
 def test_ways_over_lanes_agree_and_replicas_are_bit_equal(lanes, lift, ten_steps):
-    run = Stepper(setup_of(*BOTH, *GROWING, f"--config.lift={lift}"), num_devices=2, lanes=lanes).steps(0, 10)
+    run = Stepper(setup_of(*BOTH, *GROWING, f"--config.mapping={lift}"), num_devices=2, lanes=lanes).steps(0, 10)
     assert run.metrics["communication_scale"] == ten_steps.metrics["communication_scale"] > 64
     assert run.metrics["loss_scale"] == ten_steps.metrics["loss_scale"] > 1024
     assert largest_difference(run.params(), ten_steps.params()) < 2e-3  # of float16

@@ -54,7 +54,7 @@ RUNS = {
     "mean": ("--config.reducer.name=mean",),
     "several steps a call": ("--config.reducer.name=mean", "--steps_per_dispatch=4"),
     "adasum": (*ADASUM, "--config.reducer_on=updates", "--config.lanes=dispatched"),
-    "backup_workers": (*LATE, "--config.lift=shard_map"),
+    "backup_workers": (*LATE, "--config.mapping=shard_map"),
     "delayed": (
         *("--config.reducer.name=local_sgd", "--config.reducer.every_steps=4", "--config.reducer.delay_steps=2"),
         *("--config.reducer_on=updates", "--config.arrivals.name=lognormal"),

@@ -42,7 +42,7 @@ BROKEN = {
     "--config.schedule.name=cosine": "config.schedule.name='cosine'",
     "--config.task.name=regression": "allowed: causal_lm, classification",
     "--config.data.name=digitz": "did you mean 'digits'?",
-    "--config.lift=xmap": "one of 'pmap', 'shard_map'",
+    "--config.mapping=xmap": "one of 'pmap', 'shard_map'",
     "--config.lanes=fast": "one of 'auto'",
     "--config.lanes=dispatched --steps_per_dispatch=2": "steps_per_dispatch=2: must be 1 where lanes are dispatched",
     "--record_times --steps_per_dispatch=2": "steps_per_dispatch=2: must be 1 where lanes are dispatched",

@@ -87,7 +87,7 @@ def test_bits_are_compared_and_not_numbers():
 @pytest.mark.parametrize(
     "mode",
     [
-        ["reducer.name=mean", "lift=shard_map"],
+        ["reducer.name=mean", "mapping=shard_map"],
         ["reducer.name=local_sgd", "reducer.every_steps=2", "reducer_on=updates"],
         ["reducer.name=mean", "server.name=asynchronous", "arrivals.name=constant"],
         [

@@ -94,7 +94,7 @@ PROGRAMS = {
     ),
 )
 def test_a_call_of_several_steps_is_those_steps(name, lift, num_devices, compilations):
-    setup = setup_of(*PROGRAMS[name], f"--config.lift={lift}", "--config.model.hidden_sizes=(16,)", train_steps=100)
+    setup = setup_of(*PROGRAMS[name], f"--config.mapping={lift}", "--config.model.hidden_sizes=(16,)", train_steps=100)
     alone, together = (Stepper(setup, num_devices=num_devices, steps_per_call=size) for size in (1, K))
     measured = together.calls(1)
     before = len(compilations)

@@ -44,7 +44,7 @@ QUICK = {("mean", (2, "shard_map")), ("adasum", (4, "pmap"))}
 @pytest.mark.parametrize(("name", "layout"), grid(reducers.REDUCERS, LAYOUTS, quick=QUICK))
 def test_layouts_and_lifts_agree_and_replicas_are_bit_equal(name, layout):
     num_devices, lift = layout
-    run = Stepper(setup_of(*FIRST[name].flags, f"--config.lift={lift}"), num_devices=num_devices).steps(0, 20)
+    run = Stepper(setup_of(*FIRST[name].flags, f"--config.mapping={lift}"), num_devices=num_devices).steps(0, 20)
     assert largest_difference(params_and_drift(run), params_and_drift(reference_of(name))) < 1e-6
     for leaf in jax.tree.leaves(run.shared):
         assert all(np.array_equal(replica, np.asarray(leaf)[0]) for replica in np.asarray(leaf))
@@ -81,7 +81,7 @@ def test_seed_changes_what_is_trained(reference):
     grid(["pmap", "shard_map"], ["vmap", "dispatched"], quick={("pmap", "vmap"), ("shard_map", "dispatched")}),
 )
 def test_only_the_first_step_compiles(lift, lanes, compilations):
-    run = Stepper(setup_of(f"--config.lift={lift}"), num_devices=4, lanes=lanes).steps(0, 1)
+    run = Stepper(setup_of(f"--config.mapping={lift}"), num_devices=4, lanes=lanes).steps(0, 1)
     before = len(compilations)
     run.steps(1, 5)
     assert len(compilations) == before

@@ -36,7 +36,7 @@ def make_evaluation(
         inputs = as_inputs(batch["examples"], resident["constants"])
         return lax.psum(setup.task.evaluate(params, model_state, inputs, batch["weight"]), DEVICE_AXIS)
 
-    compiled = map_devices(one_device, layout=layout, mapping=setup.config.lift)
+    compiled = map_devices(one_device, layout=layout, mapping=setup.config.mapping)
     evaluated_params = make_evaluated_params(setup, layout)
     consensus_distance = make_consensus_distance(setup, layout)
     num_examples, num_devices = examples.num_examples, layout.num_devices

@@ -36,7 +36,7 @@ def make_evaluated_params(setup: TrainSetup, layout: Layout) -> Callable[[TrainS
         mean = jax.tree.map(lambda u: lax.pmean(jnp.mean(u, 0), DEVICE_AXIS), drift)
         return reducers.own_params(params, reducers.Report(drift=mean))
 
-    compiled = map_devices(mean, layout=layout, mapping=setup.config.lift)
+    compiled = map_devices(mean, layout=layout, mapping=setup.config.mapping)
 
     def evaluated(state: TrainState) -> Any:
         if evaluates_mean(state):
@@ -57,7 +57,7 @@ def make_consensus_distance(setup: TrainSetup, layout: Layout) -> Callable[[Trai
         each = jax.vmap(asynchronous.squared_distance, in_axes=(0, None))(own, mean)
         return lax.pmean(each.mean(), DEVICE_AXIS)
 
-    compiled = map_devices(distance, layout=layout, mapping=setup.config.lift)
+    compiled = map_devices(distance, layout=layout, mapping=setup.config.mapping)
 
     def consensus_distance(state: TrainState) -> float | None:
         own = drift_of(state) if state.replica is None else state.replica

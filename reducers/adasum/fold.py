@@ -75,4 +75,4 @@ def _sums_of_groups(products: Products, size: int) -> tuple[Products, jax.Array]
     shares = scales / nonzero(largest)[:, None]
     blocks = products.gram.reshape(*shares.shape, *shares.shape)
     gram = jnp.einsum("ai,aibj,bj->ab", shares, blocks, shares, precision="highest")
-    return Products(gram, largest, products.present.reshape(-1, size).any(1)), shares
+    return Products(gram, largest, products.counted.reshape(-1, size).any(1)), shares

@@ -16,7 +16,7 @@ from reducers.gram.engine import Weighed, products_of
 _TOGETHER_ELEMENTS = 8192
 
 
-def gather_and_fold(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], present: jax.Array) -> Combined:
+def gather_and_fold(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], counted: jax.Array) -> Combined:
     """Every device gathers all nodes and folds the vectors themselves: the definition of Adasum.
 
     Args:
@@ -24,19 +24,19 @@ def gather_and_fold(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str
         of the tree.
       tree: over num_devices * k nodes.
       axes: the devices, outer first; empty if this device has all nodes.
-      present: [blocks, num_devices * k], which of the nodes may be anything but zero.
+      counted: [blocks, num_devices * k], which of the nodes may be anything but zero.
 
     Returns:
       For every layer the results, [blocks, m]; and how they are combinations of the nodes, as their dot products tell.
 
     >>> two = jnp.ones((1, 2), bool)
-    >>> gather_and_fold([jnp.eye(2)[None]], tree=Tree(2), axes=(), present=two)[0]  # orthogonal: the sum
+    >>> gather_and_fold([jnp.eye(2)[None]], tree=Tree(2), axes=(), counted=two)[0]  # orthogonal: the sum
     [Array([[1., 1.]], dtype=float32)]
     """
     block = gather_workers(join(vectors, axis=2), axes)  # (devices, blocks, k, M)
-    nodes = jnp.moveaxis(wide(block), 0, 1).reshape(*present.shape, -1)  # (blocks, n, M)
+    nodes = jnp.moveaxis(wide(block), 0, 1).reshape(*counted.shape, -1)  # (blocks, n, M)
     layers = cut(nodes, [x.shape[2] for x in vectors])
-    products = products_of(lambda: layers, present=present)  # dropped if unread
+    products = products_of(lambda: layers, counted=counted)  # dropped if unread
     weights, _ = jax.vmap(adasum_rule(tree))(products, ())
     return _fold_layers(layers, tree), Weighed(products, weights, ())
 

@@ -14,7 +14,7 @@ from reducers.gram.engine import products_of, weighted_sums
 from reducers.gram.products import Products
 
 
-def halving(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], present: jax.Array) -> Combined:
+def halving(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], counted: jax.Array) -> Combined:
     """Vector halving, distance doubling: each of a pair keeps half of both vectors; in the end all gather the slices.
 
     A layer is then spread over the devices whose gradients it holds, so its dot products are summed over those.
@@ -23,7 +23,7 @@ def halving(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], 
       vectors: this device's one node of every layer, [1, 1, m].
       tree: over the devices, whose number is a power of two, without groups.
       axes: the devices, outer first.
-      present: not needed, since nodes that are absent are zero.
+      counted: not needed, since nodes that are absent are zero.
 
     Returns:
       For every layer the result, [1, m], and None, since this algorithm measures no telemetry.
@@ -34,7 +34,7 @@ def halving(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], 
     Reference: Maleki et al., arXiv 2006.02924, AdasumRVH. Differs from the paper in: slices are gathered by one
     all-gather, not by the mirrored exchanges; dot products carry scales of their own, so that none leaves its range.
     """
-    del present
+    del counted
     num_devices, index = num_workers(axes), lax.axis_index(axes)
     if tree.num_nodes > num_devices or tree.group_size > 1 or num_devices & (num_devices - 1):
         groups = f" in groups of {tree.group_size}" if tree.group_size > 1 else ""
@@ -71,15 +71,15 @@ def _combine_spread(
       axes: the devices, outer first.
       distance: between the devices of a pair.
     """
-    gram, scales, present = products_of(lambda: rows, present=jnp.ones((1, 2), bool))
+    gram, scales, counted = products_of(lambda: rows, counted=jnp.ones((1, 2), bool))
     numbers = jnp.concatenate([gram[:, order], scales[:, None]], axis=1)[:, :, order]  # (layers, 3, 2), in tree order
     step = 1
     while step <= distance:
         parts = jnp.stack([numbers, _from_partner(numbers, axes, step)])
-        gram, scales, _ = Products.joined(Products(parts[:, :, :2], parts[:, :, 2], present[None]))
+        gram, scales, _ = Products.joined(Products(parts[:, :, :2], parts[:, :, 2], counted[None]))
         numbers = jnp.concatenate([gram, scales[:, None]], axis=1)
         step *= 2
-    products = Products(gram[:, order][:, :, order], scales[:, order], present)
+    products = Products(gram[:, order][:, :, order], scales[:, order], counted)
     weights, _ = jax.vmap(adasum_rule(Tree(2)))(products, ())
     return weighted_sums(lambda: rows, weights, products)
 

@@ -83,33 +83,33 @@ def adasum(
         allowed = ", ".join(repr(other) for other in get_args(Algorithm) if other != algorithm)
         raise ValueError(f"algorithm={algorithm!r}: must be one of {allowed} with telemetry")
 
-    def combine(vectors: list[jax.Array], state: Any, present: jax.Array) -> Combined:
+    def combine(vectors: list[jax.Array], state: Any, counted: jax.Array) -> Combined:
         del state
-        tree = Tree.of(len(present), group_size=group_size, within=within)
+        tree = Tree.of(len(counted), group_size=group_size, within=within)
         takes_means = within == "mean" and group_size > 1
         if takes_means:  # the sum of shares
-            share = 1 / _num_counted(present, group_size)[lax.axis_index(axis_name)]
+            share = 1 / _num_counted(counted, group_size)[lax.axis_index(axis_name)]
             vectors = [share * wide(vector) for vector in vectors]
         devices, lanes = split_axes(axis_name)
         if algorithm == "halving" and not devices:
             devices, lanes = lanes, ()  # as if the lanes were devices
         nodes = [gather_workers(vector, lanes) for vector in vectors]  # (k, m) each
         if telemetry == "off" and algorithm != "gather":
-            nodes, tree, present = _fold_lanes(nodes, tree, devices=devices, present=present)
+            nodes, tree, counted = _fold_lanes(nodes, tree, devices=devices, counted=counted)
             if tree.num_nodes == 1:
                 return nodes, None
-        reduce = functools.partial(_ALGORITHMS[algorithm], tree=tree, axes=devices, present=present[None])
+        reduce = functools.partial(_ALGORITHMS[algorithm], tree=tree, axes=devices, counted=counted[None])
         results, how = in_buckets(lambda places, bucket: reduce(bucket), [x[None] for x in nodes], axis_name=devices)
         if telemetry == "on" and takes_means:
-            how = _of_gradients(how, _num_counted(present, group_size))
+            how = _of_gradients(how, _num_counted(counted, group_size))
         return results, how
 
     return combining(axis_name, combine, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
 
 
-def _num_counted(present: jax.Array, group_size: int) -> jax.Array:
+def _num_counted(counted: jax.Array, group_size: int) -> jax.Array:
     """Returns how many workers are counted in each worker's group, at least 1, [n]."""
-    return jnp.repeat(jnp.maximum(present.reshape(-1, group_size).sum(1), 1), group_size)
+    return jnp.repeat(jnp.maximum(counted.reshape(-1, group_size).sum(1), 1), group_size)
 
 
 def _of_gradients(of_shares: Weighed, num_counted: jax.Array) -> Weighed:
@@ -128,24 +128,24 @@ def _of_gradients(of_shares: Weighed, num_counted: jax.Array) -> Weighed:
 
 
 def _fold_lanes(
-    nodes: list[jax.Array], tree: Tree, *, devices: tuple[str, ...], present: jax.Array
+    nodes: list[jax.Array], tree: Tree, *, devices: tuple[str, ...], counted: jax.Array
 ) -> tuple[list[jax.Array], Tree, jax.Array]:
     """Folds each device's whole subtrees, [lanes, m]; returns the remaining nodes, their tree and the mask."""
-    while (size := tree.on_one_device(len(present) // num_workers(devices))) > 1:
-        here = present.reshape(num_workers(devices), -1, size)[lax.axis_index(devices)]  # (blocks, size)
+    while (size := tree.on_one_device(len(counted) // num_workers(devices))) > 1:
+        here = counted.reshape(num_workers(devices), -1, size)[lax.axis_index(devices)]  # (blocks, size)
         blocks = [x.reshape(-1, size, x.shape[1]) for x in nodes]
         if tree.adds:
             nodes = [sum_neighbours(wide(x), size)[:, 0] for x in blocks]
         else:
-            nodes, _ = _fold_products(blocks, tree=Tree(size), axes=(), present=here)
-        tree, present = tree.above(size), present.reshape(-1, size).any(1)
-    return nodes, tree, present
+            nodes, _ = _fold_products(blocks, tree=Tree(size), axes=(), counted=here)
+        tree, counted = tree.above(size), counted.reshape(-1, size).any(1)
+    return nodes, tree, counted
 
 
-def _fold_products(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], present: jax.Array) -> Combined:
+def _fold_products(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], counted: jax.Array) -> Combined:
     """Folds small layers as ``gather_and_fold`` does, and large ones in the space of coefficients."""
-    gather = functools.partial(gather_and_fold, tree=tree, axes=axes, present=present)
-    exchange = functools.partial(exchange_slices, rule=adasum_rule(tree), axes=axes, present=present)
+    gather = functools.partial(gather_and_fold, tree=tree, axes=axes, counted=counted)
+    exchange = functools.partial(exchange_slices, rule=adasum_rule(tree), axes=axes, counted=counted)
     return by_size(vectors, num_gradients=tree.num_nodes, small=gather, large=exchange)
 
 

@@ -44,7 +44,7 @@ class Weighed(NamedTuple):
 
 
 def exchange_slices(
-    vectors: Sequence[jax.Array], state: Any = (), *, rule: Rule, axes: tuple[str, ...], present: jax.Array
+    vectors: Sequence[jax.Array], state: Any = (), *, rule: Rule, axes: tuple[str, ...], counted: jax.Array
 ) -> tuple[list[jax.Array], Weighed]:
     """Combines vectors of which each device then has a slice of all gradients: 2 (n - 1) / n of the bytes.
 
@@ -54,7 +54,7 @@ def exchange_slices(
       state: of the rule, with a leading axis of vectors.
       rule: finds the weights of one vector.
       axes: the devices, outer first; empty if this device has all gradients.
-      present: [blocks, n] bool, which of the gradients may be anything but zero, in device order.
+      counted: [blocks, n] bool, which of the gradients may be anything but zero, in device order.
 
     Returns:
       For every vector the results, [blocks, m], of the dtype that came in, or wide on one device; and how all of them
@@ -67,9 +67,9 @@ def exchange_slices(
     def rows() -> list[jax.Array]:
         return [wide(r) for r in (vectors if block is None else alike(block, widths))]
 
-    products = products_of(rows, axes=axes, present=present)
+    products = products_of(rows, axes=axes, counted=counted)
     weights, state = jax.vmap(rule)(products, state)
-    weights = jnp.where(products.present, weights, 0)
+    weights = jnp.where(products.counted, weights, 0)
     results = weighted_sums(rows, weights, products)
     if block is not None:
         whole = join([x.ravel() for x in results]).astype(block.dtype)  # (M,)
@@ -77,7 +77,7 @@ def exchange_slices(
     return results, Weighed(products, weights, state)
 
 
-def products_of(rows: Rows, *, axes: tuple[str, ...] = (), present: jax.Array) -> Products:
+def products_of(rows: Rows, *, axes: tuple[str, ...] = (), counted: jax.Array) -> Products:
     """Returns the dot products of gradients, with a leading axis of vectors.
 
     They are multiplied as they are, which in float32 loses nothing as long as no norm is extreme. Otherwise the largest
@@ -86,23 +86,23 @@ def products_of(rows: Rows, *, axes: tuple[str, ...] = (), present: jax.Array) -
     Args:
       rows: in float32 at least.
       axes: the devices that have the other slices.
-      present: [blocks, n], which of the gradients may be anything but zero; repeated for all vectors.
+      counted: [blocks, n], which of the gradients may be anything but zero; repeated for all vectors.
     """
     gram = _over_devices(lax.psum, _gram(rows()), axes)
-    present = jnp.tile(present, (len(gram) // len(present), 1))
-    norms = Products(gram, jnp.ones(gram.shape[:2], gram.dtype), present).norms
+    counted = jnp.tile(counted, (len(gram) // len(counted), 1))
+    norms = Products(gram, jnp.ones(gram.shape[:2], gram.dtype), counted).norms
 
     def as_they_are():
         scales = power_of_two(norms)
         inverse = 1 / nonzero(scales)
-        return Products(gram * inverse[:, :, None] * inverse[:, None, :], scales, present)
+        return Products(gram * inverse[:, :, None] * inverse[:, None, :], scales, counted)
 
     def rescaled():
         largest = jnp.concatenate([jnp.max(jnp.abs(r), axis=2) for r in rows()])
         scales = power_of_two(_over_devices(lax.pmax, largest, axes))
-        return Products(_over_devices(lax.psum, _gram(_units(rows, scales)), axes), scales, present)
+        return Products(_over_devices(lax.psum, _gram(_units(rows, scales)), axes), scales, counted)
 
-    return lax.cond((_is_plain(norms) | ~present).all(), as_they_are, rescaled)  # the same on all devices
+    return lax.cond((_is_plain(norms) | ~counted).all(), as_they_are, rescaled)  # the same on all devices
 
 
 def weighted_sums(rows: Rows, weights: jax.Array, products: Products) -> list[jax.Array]:

@@ -19,7 +19,7 @@ class Products(NamedTuple):
     Attributes:
       gram: [n, n], of the units g_i / s_i, whose norms lie between about 1 and the root of their number of elements.
       scales: [n], powers of two.
-      present: [n] bool, which workers count.
+      counted: [n] bool, which workers count.
 
     >>> products = Products(jnp.eye(2), jnp.array([3.0, 4.0]), jnp.array([True, True]))
     >>> products.norms, products.distances[0, 1]
@@ -28,17 +28,17 @@ class Products(NamedTuple):
 
     gram: jax.Array
     scales: jax.Array
-    present: jax.Array
+    counted: jax.Array
 
     @property
-    def num_present(self) -> jax.Array:
-        """How many workers are present, 1 at least, as a divisor of weights."""
-        return jnp.maximum(self.present.sum(), 1).astype(self.gram.dtype)
+    def num_counted(self) -> jax.Array:
+        """How many workers are counted, 1 at least, as a divisor of weights."""
+        return jnp.maximum(self.counted.sum(), 1).astype(self.gram.dtype)
 
     @property
     def finite(self) -> jax.Array:
-        """Whether each worker is present with a finite gradient, [n] bool."""
-        return self.present & jnp.isfinite(self.unit_norms) & jnp.isfinite(self.scales)
+        """Whether each worker is counted with a finite gradient, [n] bool."""
+        return self.counted & jnp.isfinite(self.unit_norms) & jnp.isfinite(self.scales)
 
     @property
     def unit_norms(self) -> jax.Array:
@@ -96,10 +96,10 @@ class Products(NamedTuple):
         >>> Products.joined(parts).norms
         Array([5.], dtype=float32)
         """
-        gram, scales, present = parts
+        gram, scales, counted = parts
         largest = scales.max(0)
         shares = scales / nonzero(largest)[None]
-        return cls((shares[..., :, None] * gram * shares[..., None, :]).sum(0), largest, present.any(0))
+        return cls((shares[..., :, None] * gram * shares[..., None, :]).sum(0), largest, counted.any(0))
 
     def of_units(self, weights: jax.Array) -> jax.Array:
         """Returns the weights of the units, [n], for weights of the gradients; 0 stays 0 whatever the gradient is."""
@@ -118,6 +118,6 @@ class Products(NamedTuple):
 
     def only_finite(self) -> "Products":
         """Returns the products with gradients that are not finite taken for absent ones, unless none is finite."""
-        finite = jnp.where(self.finite.any(), self.finite, self.present)
+        finite = jnp.where(self.finite.any(), self.finite, self.counted)
         gram = jnp.where(finite[:, None] & finite[None, :], self.gram, 0)
         return Products(gram, jnp.where(finite, self.scales, 0), finite)

@@ -66,7 +66,7 @@ def from_gram(
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
       rule: ``(Products, state) -> (weights [n] of the units g_i / s_i, state)``, for each group of leaves by itself. It
         is pure, and communicates nothing. ``Products.of_units`` makes such weights of weights of the gradients. The
-        weight of a worker that is not present is taken for 0. State has a leading axis of workers, [n, ...].
+        weight of a worker that is not counted is taken for 0. State has a leading axis of workers, [n, ...].
       init: dtype -> the rule's state at the start, of one worker; the dtype is that in which a group is computed.
       granularity: what counts as one vector: the whole "model", each "layer" (leaf), or a regular expression, and then
         the leaves in whose path, such as "Block_3/Conv_0/kernel", it matches the same text.
@@ -96,13 +96,13 @@ def from_gram(
     """
     check_options(from_gram, granularity=granularity, telemetry=telemetry)
 
-    def combine(vectors: list[jax.Array], state: Any, present: jax.Array) -> Combined:
+    def combine(vectors: list[jax.Array], state: Any, counted: jax.Array) -> Combined:
         devices, lanes = split_axes(axis_name)
         of_all = jax.tree.map(lambda x: jnp.moveaxis(gather_workers(x, axis_name), 0, 1), state)  # [groups, n, ...]
 
         def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
             of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
-            return exchange_slices(bucket, of_bucket, rule=rule, axes=devices, present=present[None])
+            return exchange_slices(bucket, of_bucket, rule=rule, axes=devices, counted=counted[None])
 
         return in_buckets(reduce, [gather_workers(vector, lanes)[None] for vector in vectors], axis_name=devices)
 
@@ -157,18 +157,18 @@ def combining(
         vectors, restore = groups.split(updates, granularity)
         if not vectors:
             return updates, state
-        own, present = list(vectors.values()), jnp.ones(num_workers(axes), bool)
+        own, counted = list(vectors.values()), jnp.ones(num_workers(axes), bool)
         if contributes is not None:
             own = [jnp.where(contributes, vector, 0) for vector in own]
-            present = gather_workers(jnp.asarray(contributes, bool), axes)
-        results, weighed = combine(own, state.rule, present)
+            counted = gather_workers(jnp.asarray(contributes, bool), axes)
+        results, weighed = combine(own, state.rule, counted)
         result = restore([x[0] for x in results])
         metrics = metrics_of(vectors, weighed) if telemetry == "on" else {}
         if init is None:
             return result, GramState((), Report(metrics=metrics))
         worker = lax.axis_index(axes)
         mine = jax.tree.map(lambda old, new: new[:, worker].astype(old.dtype), state.rule, weighed.state)
-        return result, GramState(mine, Report(_are_used(weighed, present)[worker], metrics=metrics))
+        return result, GramState(mine, Report(_are_used(weighed, counted)[worker], metrics=metrics))
 
     return Reducer(
         init_fn,
@@ -181,14 +181,14 @@ def combining(
     )
 
 
-def _are_used(weighed: Weighed, present: jax.Array) -> jax.Array:
+def _are_used(weighed: Weighed, counted: jax.Array) -> jax.Array:
     """Returns who counts, [n] bool: workers with a weight other than 0 of a gradient that is not zero in any group.
 
     A group in which a worker's gradient is zero does not decide, since a zero adds the same with any weight; the other
     groups do. A worker whose whole gradient is zero counts: none of its groups leaves it out.
-    Where nobody counts by this, all do that are present with finite gradients, or all that are present if none is.
+    Where nobody counts by this, all do that the mask counts and whose gradients are finite, or all that it counts.
     """
     products, weights, _ = weighed
-    used = ((weights != 0).any(0) | (products.scales == 0).all(0)) & present
+    used = ((weights != 0).any(0) | (products.scales == 0).all(0)) & counted
     finite = products.finite.all(0)
-    return jnp.where(used.any(), used, jnp.where(finite.any(), finite, present))
+    return jnp.where(used.any(), used, jnp.where(finite.any(), finite, counted))

@@ -105,11 +105,11 @@ def _names(groups: Collection[str]) -> list[str]:
 
 def _spread(products: Products, weights: jax.Array) -> jax.Array:
     """Returns ``weight_spread`` of a group, from the weights of its units."""
-    counted = products.scales > 0
+    not_zero = products.scales > 0
     exponents, mantissas = apart(jnp.abs(weights))
     exponents -= apart(products.scales)[0]
-    largest = jnp.where(counted, exponents, exponents.min()).max()
-    of_gradients = jnp.where(counted, jnp.sign(weights) * jnp.ldexp(mantissas, exponents - largest), 0)
-    magnitude = jnp.abs(of_gradients).sum() / jnp.maximum(counted.sum(dtype=weights.dtype), 1)
-    spread = jnp.where(counted, of_gradients, -jnp.inf).max() - jnp.where(counted, of_gradients, jnp.inf).min()
-    return jnp.where(counted.any(), spread, 0) / nonzero(magnitude)
+    largest = jnp.where(not_zero, exponents, exponents.min()).max()
+    of_gradients = jnp.where(not_zero, jnp.sign(weights) * jnp.ldexp(mantissas, exponents - largest), 0)
+    magnitude = jnp.abs(of_gradients).sum() / jnp.maximum(not_zero.sum(dtype=weights.dtype), 1)
+    spread = jnp.where(not_zero, of_gradients, -jnp.inf).max() - jnp.where(not_zero, of_gradients, jnp.inf).min()
+    return jnp.where(not_zero.any(), spread, 0) / nonzero(magnitude)

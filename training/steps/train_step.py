@@ -115,7 +115,7 @@ def worker_mapping(
         steps_per_call=steps_per_call,
         lanes_at_once=setup.config.lanes_at_once,
     )
-    options = {"mapping": setup.config.lift, "steps_per_call": steps_per_call}
+    options = {"mapping": setup.config.mapping, "steps_per_call": steps_per_call}
     if lanes == "dispatched":
         return functools.partial(parallel.dispatch_lanes, **options, worker_times=worker_times)
     if lanes_at_once is None:

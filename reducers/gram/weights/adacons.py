@@ -79,16 +79,16 @@ def adacons(
     check_options(adacons, momentum=momentum)
 
     def rule(products, state):
-        present, count = products.present, products.present.sum()
+        counted, count = products.counted, products.counted.sum()
         directions, largest = products.directions, products.scales.max()
-        weights = largest * (directions * (products.gram @ products.relative_scales)) / products.num_present
+        weights = largest * (directions * (products.gram @ products.relative_scales)) / products.num_counted
         weights = jnp.clip(weights, -jnp.finfo(weights.dtype).max, jnp.finfo(weights.dtype).max)
 
-        order = jnp.argsort(jnp.where(present, weights, jnp.inf))  # the worker of each rank
+        order = jnp.argsort(jnp.where(counted, weights, jnp.inf))  # the worker of each rank
         ranked = weights[order]
         averaged = jnp.where(state.started, momentum * state.average + (1 - momentum) * ranked, ranked)
         averages = jnp.where(jnp.arange(len(order)) < count, averaged, state.average)
-        _, mine = unit(jnp.where(present, averages[jnp.argsort(order)], 0))
+        _, mine = unit(jnp.where(counted, averages[jnp.argsort(order)], 0))
         total, magnitude = mine.sum(), jnp.abs(mine).sum()
         vanishes = total <= _NOISE * magnitude  # NaN does not
         consensus = jnp.where(vanishes, 0, mine / jnp.where(vanishes, 1, total))

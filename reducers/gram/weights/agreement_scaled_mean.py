@@ -56,13 +56,13 @@ def agreement_scaled_mean(
 
     def rule(products, state):
         gram = products.at_one_scale
-        count = products.num_present
+        count = products.num_counted
         of_each, of_sum = jnp.trace(gram), gram.sum()
         largest = count if max_scale is None else max_scale
         scale = count * of_each / nonzero(of_sum)
         # Rounding can make the square of a sum that vanishes negative.
         scale = jnp.where(of_each >= largest / count * of_sum, largest, jnp.maximum(scale, 1))
-        weights = jnp.where(products.present, scale / count, 0)
+        weights = jnp.where(products.counted, scale / count, 0)
         return products.of_units(weights), state
 
     return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)

@@ -82,10 +82,10 @@ def geometric_median(
 
 def median_weights(products: Products, *, num_steps: int, smoothing: float) -> jax.Array:
     """Returns the weights of the units in the geometric median, [n]."""
-    present, count = products.present, products.present.sum()
+    counted, count = products.counted, products.counted.sum()
     middle = jnp.maximum(count - 1, 0) // 2
     # Over the scale in the middle nobody's norm overflows; the farthest pull as they would from less far away.
-    usual = nonzero(jnp.sort(jnp.where(present, products.scales, jnp.inf))[middle])
+    usual = nonzero(jnp.sort(jnp.where(counted, products.scales, jnp.inf))[middle])
     usual = jnp.where(jnp.isfinite(usual), usual, 1)
     points = products._replace(scales=jnp.minimum(products.scales / usual, _FAR))
 
@@ -93,11 +93,11 @@ def median_weights(products: Products, *, num_steps: int, smoothing: float) -> j
         """Returns shares of 1 / distance from a point, the inverse of their sum, and directions to it, as weights."""
         differences = weights[None, :] - jnp.diag(points.scales)
         distances = points.length_of(differences)
-        median = jnp.sort(jnp.where(present, distances, jnp.inf))[middle]
+        median = jnp.sort(jnp.where(counted, distances, jnp.inf))[middle]
         away = jnp.maximum(distances, jnp.where(jnp.isfinite(median), smoothing * median, 0))
-        nearest = jnp.where(present, away, jnp.inf).min()
-        shares = jnp.where(present, jnp.where(away == 0, 1, nearest / nonzero(away)), 0)
-        directions = jnp.where(present & (away > 0), 1 / nonzero(away), 0)[:, None] * differences
+        nearest = jnp.where(counted, away, jnp.inf).min()
+        shares = jnp.where(counted, jnp.where(away == 0, 1, nearest / nonzero(away)), 0)
+        directions = jnp.where(counted & (away > 0), 1 / nonzero(away), 0)[:, None] * differences
         return shares / nonzero(shares.sum()), nearest / nonzero(shares.sum()), directions
 
     def step(carry):
@@ -132,15 +132,15 @@ def point_of_median(points: Products) -> jax.Array:
 
     The pull of all others on it is less than the number of those that are where it is.
     """
-    present, distances, eps = points.present, points.distances, jnp.finfo(points.scales.dtype).eps
+    counted, distances, eps = points.counted, points.distances, jnp.finfo(points.scales.dtype).eps
     longer = jnp.maximum(points.norms[:, None], points.norms[None, :])
     # Rounding of dot products makes the shortest distances' squares wrong by so much, relative to them.
     noise = jnp.where(distances > 0, 4 * eps * (longer / nonzero(distances)) ** 2, 1)
-    together = (noise > 0.25) & present[None, :]
-    apart = ~together & present[None, :]
+    together = (noise > 0.25) & counted[None, :]
+    apart = ~together & counted[None, :]
     pulls = jnp.where(apart, 1 / nonzero(distances), 0)
     total = points.length_of(jnp.diag(points.scales * pulls.sum(1)) - pulls * points.scales[None, :])
-    excess = jnp.where(present, total - together.sum(1, dtype=total.dtype), jnp.inf)
+    excess = jnp.where(counted, total - together.sum(1, dtype=total.dtype), jnp.inf)
     noise = jnp.where(apart, noise, 0).sum(1)
     is_certain, may_be = excess < -noise, excess <= jnp.minimum(noise, _BORDER)
     # Two that may be, apart from each other, are the ends of medians in a row.

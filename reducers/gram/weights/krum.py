@@ -28,7 +28,7 @@ def krum(
         i^* = \arg\min_i \sum_{j \in N_i} |g_i - g_j|^2, \qquad |N_i| = \max(1, n - f - 2)
 
     where N_i are the workers nearest to i, without itself, f is ``num_byzantine``, and n counts the workers that are
-    present. Of equal sums the first worker's is the least.
+    counted. Of equal sums the first worker's is the least.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
@@ -113,8 +113,8 @@ def multi_krum(
 
 def nearest(products: Products, *, num_byzantine: int, num_selected: int | None) -> jax.Array:
     """Returns equal weights for the gradients nearest to their neighbours, [n], and 0 for the others."""
-    candidates, (larger, of_units) = products.only_finite().present, products.distances_apart
-    count = products.present.sum()
+    candidates, (larger, of_units) = products.only_finite().counted, products.distances_apart
+    count = products.counted.sum()
     num_workers = len(larger)
     # Exponents are kept apart, since squares of distances, and distances too, leave the range of float32.
     exponents, mantissas = apart(jnp.where(jnp.eye(num_workers, dtype=bool), jnp.inf, of_units))

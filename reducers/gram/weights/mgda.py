@@ -60,13 +60,13 @@ def shortest(products: Products) -> jax.Array:
     |sum x_i u_i|^2 + (sum a_i x_i - 1)^2 is least: for a given direction of x, that is least where |sum| is. So lengths
     may differ by any factor.
     """
-    present, scales = products.present & (products.scales > 0), products.scales
-    shortest = nonzero(jnp.where(present, scales, jnp.inf).min())
-    of_units = jnp.where(present, jnp.where(jnp.isfinite(shortest), shortest, 1) / nonzero(scales), 0)
+    not_zero, scales = products.counted & (products.scales > 0), products.scales
+    shortest = nonzero(jnp.where(not_zero, scales, jnp.inf).min())
+    of_units = jnp.where(not_zero, jnp.where(jnp.isfinite(shortest), shortest, 1) / nonzero(scales), 0)
     inverse = of_units * products.directions  # of lengths, over that of the shortest scale
     largest = nonzero(inverse.max())
     a = inverse / largest
     x = nonnegative(products.cosines + a[:, None] * a[None, :], -a)
-    weights = jnp.where(present, x / nonzero(a @ x) * (shortest / largest) * products.directions, 0)
-    weights = jnp.where((products.present & ~present).any(), 0, weights)  # a zero gradient is the shortest
+    weights = jnp.where(not_zero, x / nonzero(a @ x) * (shortest / largest) * products.directions, 0)
+    weights = jnp.where((products.counted & ~not_zero).any(), 0, weights)  # a zero gradient is the shortest
     return jnp.where(jnp.isfinite(products.gram).all(), weights, jnp.nan)

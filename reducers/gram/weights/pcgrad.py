@@ -66,7 +66,7 @@ def pcgrad(
             keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), step[0]), num_workers)
             orders = jax.vmap(lambda key: jax.random.permutation(key, num_workers))(keys)
         surgery = jax.vmap(projected, in_axes=(None, 0, 0))(products, jnp.arange(num_workers), orders)
-        weights = (products.scales[:, None] * surgery).sum(0) / products.num_present
+        weights = (products.scales[:, None] * surgery).sum(0) / products.num_counted
         return weights, step + 1 if is_random else step
 
     initial = (lambda dtype: jnp.zeros((), jnp.int32)) if is_random else (lambda dtype: ())

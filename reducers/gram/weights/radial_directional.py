@@ -47,7 +47,7 @@ def radial_directional(
     """
 
     def rule(products, state):
-        directions, count = products.directions, products.num_present
+        directions, count = products.directions, products.num_counted
         length = products.length_of(directions)
         vanishes = length <= _NOISE * (products.scales != 0).sum(dtype=length.dtype)
         norms = (products.relative_scales * products.unit_norms).sum() / count / nonzero(length)  # over the largest

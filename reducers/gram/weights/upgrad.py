@@ -60,7 +60,7 @@ def upgrad(
 
 def without_conflicts(products: Products) -> jax.Array:
     """Returns the weights of the units in the mean of all projections, [n]."""
-    cosines, count = products.cosines, products.num_present
+    cosines, count = products.cosines, products.num_counted
     multipliers = lax.map(lambda row: nonnegative(cosines, row), cosines, batch_size=_AT_ONCE)  # v - e_i of |g_i| = 1
     lengths = products.relative_scales * products.unit_norms
     weights = products.scales.max() * ((lengths + lengths @ multipliers) / count * products.directions)
