@@ -20,7 +20,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
-from benchmarks import report
+from benchmarks.kit import report
 from launch import signals
 from launch.children import Children
 
@@ -64,8 +64,8 @@ def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
 
 def publish(*, measured: Path = MEASURED) -> None:
     """Copies the measured results to the published ones, and writes their page and its figure."""
-    from benchmarks import drawing
-    from benchmarks import measured as results
+    from benchmarks.kit import drawing
+    from benchmarks.kit import result as results
 
     report.PUBLISHED.mkdir(exist_ok=True)
     for name in BENCHMARKS:
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     commands.add_parser("publish", help="publish the measured results")
     given, rest = parser.parse_known_args(argv[1:])
     if given.command == "gpu":
-        from benchmarks import gpu  # imports JAX, which the other commands leave to their processes
+        from benchmarks import gpu
 
         return signals.interruptible(lambda: gpu.main(rest))
     if rest:

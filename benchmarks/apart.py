@@ -25,11 +25,11 @@ import optax
 from jax import lax
 
 import reducers
-from benchmarks import command, leaves, loops, rounds
-from benchmarks.command import Found, Log
-from benchmarks.groups import group
-from benchmarks.measure import random_gradients
-from benchmarks.measured import Measured, Target
+from benchmarks.kit import command, leaves, step_loop, taking_turns
+from benchmarks.kit.command import Found, Log
+from benchmarks.kit.process_groups import group
+from benchmarks.kit.reducer_times import random_gradients
+from benchmarks.kit.result import Measured, Target
 from parallel import AXES, Layout, configure_cpu_devices, keep_freed_memory, map_devices
 
 WORKERS, FLOATS, NEVER = 8, 10_000_000, 1_000_000
@@ -136,13 +136,13 @@ def benchmark(
     contenders = {MEAN: Reduction(reducers.mean(AXES), updates, layout=layout)}
     for name, (make, num_steps, _) in CASES.items():
         contenders[name] = Reduction(make(AXES), updates, layout=layout, num_steps=num_steps)
-    seconds = rounds.in_turns(contenders, repeats=repeats, log=log)
+    seconds = taking_turns.in_turns(contenders, repeats=repeats, log=log)
     for name, contender in contenders.items():
         if name.endswith("is due") and contender.is_due is name.endswith("nothing is due"):
             raise RuntimeError(f"{name}: is not what its counted step did")
     where = f"{WORKERS} devices, {num_floats / 1e6:g} M floats"
     found = [
-        Measured(f"{name}, over mean with its update, {where}", rounds.ratios(seconds, name, MEAN), target=target)
+        Measured(f"{name}, over mean with its update, {where}", taking_turns.ratios(seconds, name, MEAN), target=target)
         for name, (_, _, target) in CASES.items()
     ]
     found.append(Measured(f"mean with its update, {where}", seconds[MEAN], unit="s"))
@@ -158,13 +158,13 @@ def benchmark(
         for name in whole:
             config, *overrides = WHOLE[name].split()
             steps[name] = turn_of(f"step {' '.join((config, str(STEPS), *overrides))}")
-        seconds = rounds.in_turns(steps, repeats=repeats, log=log) if steps else {}
+        seconds = taking_turns.in_turns(steps, repeats=repeats, log=log) if steps else {}
     if seconds:
         mean, local = WHOLE
         name = f"LeNet-5, 8 workers x 32, a step of {local}, over one of {mean}"
-        found.append(Measured(name, rounds.ratios(seconds, local, mean), target=Target("<=", 1.05)))
+        found.append(Measured(name, taking_turns.ratios(seconds, local, mean), target=Target("<=", 1.05)))
         found.append(Measured(f"LeNet-5, 8 workers x 32, a step of {mean}", seconds[mean], unit="s"))
-    return Found(found, loops.devices(layout.num_devices))
+    return Found(found, step_loop.devices(layout.num_devices))
 
 
 if __name__ == "__main__":

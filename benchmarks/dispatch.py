@@ -17,8 +17,8 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
-from benchmarks import command, loops, rounds
-from benchmarks.measured import Measured
+from benchmarks.kit import command, step_loop, taking_turns
+from benchmarks.kit.result import Measured
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
 
 NUM_WORKERS = 8
@@ -59,17 +59,17 @@ def benchmark(*, repeats: int, log: command.Log, cases: Sequence[Case] = CASES) 
         where = f"{case.num_devices} device{'s' if case.num_devices > 1 else ''}"
         log(f"{case.name}, {where}")
         config, *overrides = case.config
-        setup, layout = loops.load(config, overrides), Layout.of(NUM_WORKERS, num_devices=case.num_devices)
-        turns: dict[str, rounds.Turn] = {
-            str(size): loops.Loop(setup, layout, num_updates=case.steps, steps_per_call=size)
+        setup, layout = step_loop.load(config, overrides), Layout.of(NUM_WORKERS, num_devices=case.num_devices)
+        turns: dict[str, taking_turns.Turn] = {
+            str(size): step_loop.Loop(setup, layout, num_updates=case.steps, steps_per_call=size)
             for size in (1, case.together)
         }
-        seconds = rounds.in_turns(turns, repeats=repeats, log=log)
+        seconds = taking_turns.in_turns(turns, repeats=repeats, log=log)
         name = f"{case.name}, {NUM_WORKERS} workers, {where}"
-        ratio = rounds.ratios(seconds, str(case.together), "1")
+        ratio = taking_turns.ratios(seconds, str(case.together), "1")
         found.append(Measured(f"{name}, {case.together} steps a call over 1", ratio))
         found += [Measured(f"{name}, step of {size} a call", seconds[size], unit="s") for size in turns]
-    return command.Found(found, loops.devices(NUM_WORKERS))
+    return command.Found(found, step_loop.devices(NUM_WORKERS))
 
 
 if __name__ == "__main__":

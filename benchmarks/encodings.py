@@ -21,11 +21,11 @@ import jax
 import numpy as np
 
 import reducers
-from benchmarks import command, leaves, loops, measure, rounds
-from benchmarks.candidates import BASELINE, Candidate, parse
-from benchmarks.command import Found, Log
-from benchmarks.leaves import Leaves
-from benchmarks.measured import Measured, Target
+from benchmarks.kit import command, leaves, reducer_times, step_loop, taking_turns
+from benchmarks.kit.candidates import BASELINE, Candidate, parse
+from benchmarks.kit.command import Found, Log
+from benchmarks.kit.leaves import Leaves
+from benchmarks.kit.result import Measured, Target
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
 from reducers.encodings import ENCODINGS, Encoding, named_leaves
 
@@ -80,7 +80,7 @@ def benchmark(
     of_mean = reducers.traffic(reducers.mean("worker"), shapes, axis_sizes={"worker": WORKERS}).bytes_per_worker
     for name, encoding in encodings.items():
         log(f"{name}: compiling for {where}")
-        sent = measure.compile_reducer(candidate(name, encoding), shapes, layout).traffic.bytes_per_worker
+        sent = reducer_times.compile_reducer(candidate(name, encoding), shapes, layout).traffic.bytes_per_worker
         most = cases[name].most_bytes
         target = None if most is None else Target("<=", most)
         found.append(Measured(f"{name}, bytes over mean, {where}", [sent / of_mean], target=target))
@@ -89,24 +89,26 @@ def benchmark(
 
     ((_, shapes),) = leaves.sets([leaves_of_times], sizes=[num_floats])
     where = f"{WORKERS} devices, {num_floats / 1e6:g} M floats"
-    gradients = measure.random_gradients(shapes, layout)
-    programs = {BASELINE: measure.compile_reducer(parse(BASELINE), shapes, layout)}
+    gradients = reducer_times.random_gradients(shapes, layout)
+    programs = {BASELINE: reducer_times.compile_reducer(parse(BASELINE), shapes, layout)}
     for name, encoding in encodings.items():
         log(f"{name}: compiling for {where}")
-        programs[name] = measure.compile_reducer(candidate(name, encoding), shapes, layout)
-    turns = {name: lambda program=program: measure.seconds(program, gradients) for name, program in programs.items()}
-    seconds = rounds.in_turns(turns, repeats=repeats, log=log)
+        programs[name] = reducer_times.compile_reducer(candidate(name, encoding), shapes, layout)
+    turns = {
+        name: lambda program=program: reducer_times.seconds(program, gradients) for name, program in programs.items()
+    }
+    seconds = taking_turns.in_turns(turns, repeats=repeats, log=log)
     for name, case in cases.items():
         target = None if case.most_time is None else Target("<=", case.most_time)
         found.append(
-            Measured(f"{name}, time over mean, {where}", rounds.ratios(seconds, name, BASELINE), target=target)
+            Measured(f"{name}, time over mean, {where}", taking_turns.ratios(seconds, name, BASELINE), target=target)
         )
     found.append(Measured(f"mean, {where}", seconds[BASELINE], unit="s"))
     for name in cases:
         saved = programs[BASELINE].traffic.bytes_per_worker - programs[name].traffic.bytes_per_worker
         taken = float(np.median(seconds[name]) - np.median(seconds[BASELINE]))
         found.append(link(f"{name} pays on links below, {where}", saved=saved, taken=taken))
-    return Found(found, loops.devices(layout.num_devices))
+    return Found(found, step_loop.devices(layout.num_devices))
 
 
 def candidate(name: str, encoding: Encoding) -> Candidate:

@@ -34,13 +34,13 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import jax
 
-from benchmarks import command, loops, measured
-from benchmarks.bench import Bench
-from benchmarks.clock import Clock
-from benchmarks.measured import Measured
-from benchmarks.parts import Part, together
-from benchmarks.targets import SIZES, Size, make_parts
-from benchmarks.whole_runs import WholeRuns
+from benchmarks.accelerator.parts import SIZES, Size, make_parts
+from benchmarks.accelerator.whole_runs import WholeRuns
+from benchmarks.kit import command, result, step_loop
+from benchmarks.kit.contenders import Part, together
+from benchmarks.kit.result import Measured
+from benchmarks.kit.schedule import Bench
+from benchmarks.kit.time_limit import Clock
 
 JSON: Mapping[Size, Path] = {"full": Path("out/bench/gpu.json"), "tiny": Path("out/bench/gpu-tiny.json")}
 LIMIT_SECONDS = 540.0
@@ -128,7 +128,7 @@ def merged(found: Sequence[Measured], path: Path, *, environment: Mapping[str, A
     """Returns new rows and, if they are of the same commit and devices, the other rows of a file."""
     rows: dict[str, Measured] = {}
     if path.exists():
-        before, old = measured.read(path)
+        before, old = result.read(path)
         same = all(before[key] == environment[key] for key in ("commit", "tree", "devices"))
         rows = {one.name: one for one in old} if same else {}
     return list({**rows, **{one.name: one for one in found}}.values())
@@ -180,8 +180,8 @@ def main(argv: Sequence[str]) -> int:
             for rows in results:
                 found += rows
                 for one in rows:
-                    print(measured.in_words(one), flush=True)
-                write(found, path, devices=loops.devices(), packages=versions)
+                    print(result.in_words(one), flush=True)
+                write(found, path, devices=step_loop.devices(), packages=versions)
         except KeyboardInterrupt:
             return 130
     log(f"written to {path}")
@@ -190,8 +190,8 @@ def main(argv: Sequence[str]) -> int:
 
 def write(found: Sequence[Measured], path: Path, *, devices: Sequence[str], packages: Mapping[str, str]) -> None:
     """Writes rows, beside those of other parts that an earlier run on the same commit and devices has written."""
-    environment = measured.environment_of(devices=devices, packages=packages)
-    measured.write("gpu", merged(found, path, environment=environment), environment=environment, path=path)
+    environment = result.environment_of(devices=devices, packages=packages)
+    result.write("gpu", merged(found, path, environment=environment), environment=environment, path=path)
 
 
 if __name__ == "__main__":

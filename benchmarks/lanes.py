@@ -23,10 +23,10 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import jax
 
-from benchmarks import command, leaves, loops, rounds
-from benchmarks.command import Found, Log
-from benchmarks.groups import Reduction
-from benchmarks.measured import Measured, Target
+from benchmarks.kit import command, leaves, step_loop, taking_turns
+from benchmarks.kit.command import Found, Log
+from benchmarks.kit.process_groups import Reduction
+from benchmarks.kit.result import Measured, Target
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
 from training import dry_run
 from training.train_setup import TrainSetup
@@ -47,7 +47,7 @@ STEPS: Mapping[str, dict[str, Any]] = {
 def setup_of(*, lanes: int, batch: int = BATCH, reducer: str = "adasum", reducer_on: str = "gradients") -> TrainSetup:
     """Returns the setup of the recipe with one worker per lane."""
     overrides = (f"num_workers={lanes}", f"batch_size_per_worker={batch}", f"reducer_on={reducer_on}")
-    return loops.load("mnist_adasum", [*overrides, f"reducer.name={reducer}"])
+    return step_loop.load("mnist_adasum", [*overrides, f"reducer.name={reducer}"])
 
 
 def contenders() -> dict[str, TrainSetup]:
@@ -69,7 +69,7 @@ def rows(seconds: Mapping[str, Sequence[float]]) -> list[Measured]:
     share = {lanes: shares(seconds, lanes) for lanes in LANES}
     first, last = LANES[0], LANES[-1]
     growth = [b / a for a, b in zip(share[first], share[last], strict=True)]
-    of_one_batch = functools.partial(rounds.ratios, seconds, below=ONE_BATCH)
+    of_one_batch = functools.partial(taking_turns.ratios, seconds, below=ONE_BATCH)
     over = f"over {ONE_BATCH}, step time"
     return [
         Measured(f"32 lanes of 32, mean, {over}", of_one_batch("mean, 32 lanes"), target=Target("<=", 0.8)),
@@ -111,7 +111,7 @@ def step_bytes(setup: TrainSetup, layout: Layout) -> int:
     inputs["resident"]["train"] = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), columns)
     shapes = dry_run.call_shapes(inputs, num_devices=1)
     needed = []
-    for lowered, calls in loops.make_step(setup, layout).lower(*shapes).values():
+    for lowered, calls in step_loop.make_step(setup, layout).lower(*shapes).values():
         memory = lowered.compile().memory_analysis()
         kept = calls * memory.output_size_in_bytes - memory.alias_size_in_bytes
         needed.append(memory.argument_size_in_bytes + memory.temp_size_in_bytes + kept)
@@ -136,22 +136,22 @@ def benchmark(*, repeats: int, log: Log) -> Found:
     configure_cpu_devices(1, num_devices=1)
     device = jax.devices()[0]
 
-    def make(setup: TrainSetup) -> rounds.Turn:
+    def make(setup: TrainSetup) -> taking_turns.Turn:
         layout, steps = Layout.of(setup.config.num_workers, devices=[device]), IMAGES // setup.examples_per_step
-        loop = loops.Loop(setup, layout, num_updates=steps)
+        loop = step_loop.Loop(setup, layout, num_updates=steps)
         return lambda: loop() * steps
 
-    turns: dict[str, rounds.Turn] = {name: make(setup) for name, setup in contenders().items()}
+    turns: dict[str, taking_turns.Turn] = {name: make(setup) for name, setup in contenders().items()}
     gradient = leaves.lenet5()
     for lanes, reducer in itertools.product(LANES, REDUCERS):
         layout = Layout.of(lanes, devices=[device])
         turns[reduction(reducer, lanes)] = Reduction(gradient, reducer, layout=layout)
-    measured = rows(rounds.in_turns(turns, repeats=repeats, log=log))
+    measured = rows(taking_turns.in_turns(turns, repeats=repeats, log=log))
     for reducer_on in ("gradients", "updates"):
         log(f"memory of Adasum on {reducer_on}")
         name = f"bytes per additional worker, Adasum on {reducer_on}, {LANES[0]} to {LANES[-1]} lanes"
         measured.append(Measured(name, [bytes_per_worker(reducer_on=reducer_on)], unit="bytes"))
-    return Found(measured, devices=loops.devices())
+    return Found(measured, devices=step_loop.devices())
 
 
 if __name__ == "__main__":

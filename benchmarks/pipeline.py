@@ -25,7 +25,7 @@ if __name__ == "__main__":  # the imports below take seconds
 import numpy as np
 from absl import flags
 
-from benchmarks import command
+from benchmarks.kit import command
 from data.decoding.pool import Job
 from data.examples import Mode
 from data.streams import Images
@@ -87,7 +87,7 @@ def write_images(path: pathlib.Path, *, count: int, width: int, height: int) -> 
     """Writes an array_record file of JPEG images with labels, and returns their mean size in bytes."""
     from PIL import Image
 
-    from benchmarks import prepared_sets
+    from benchmarks.kit import prepared_sets
     from data.decoding import records
 
     sizes = []

@@ -17,9 +17,9 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
-from benchmarks import command, loops, rounds
-from benchmarks.groups import group
-from benchmarks.measured import Measured, Target
+from benchmarks.kit import command, step_loop, taking_turns
+from benchmarks.kit.process_groups import group
+from benchmarks.kit.result import Measured, Target
 from benchmarks.scaling import slopes
 
 NUM_FLOATS = 6_250_000  # 25 MB
@@ -52,19 +52,19 @@ def benchmark(
             str(n): turn_of(f"step mnist {_UPDATES} num_workers={n} batch_size_per_worker=32")
             for n, turn_of in groups.items()
         }
-        seconds = rounds.in_turns({**reduce, **steps}, repeats=repeats, log=log)
+        seconds = taking_turns.in_turns({**reduce, **steps}, repeats=repeats, log=log)
     found = []
     for layout, leaves in LEAVES.items():
         where = f"{counts[-1]} processes, {num_floats / 250_000:g} MB in {leaves}"
         found.append(Measured(f"mean, {where}", seconds[f"{layout} mean"], "s"))
         for algorithm, label in zip(ALGORITHMS, _adasums(), strict=True):
             target = Target("<=", 1.2) if algorithm == "gram" else None
-            over = rounds.ratios(seconds, f"{layout} {label}", f"{layout} mean")
+            over = taking_turns.ratios(seconds, f"{layout} {label}", f"{layout} mean")
             found.append(Measured(f"adasum ({algorithm}) over mean, {where}", over, target=target))
     found += [Measured(f"step of LeNet-5, 32 a worker, {n} processes", seconds[str(n)], "s") for n in counts]
     slope = slopes(counts, [seconds[str(n)] for n in counts])
     found.append(Measured("another process adds to that step", slope, "s"))
-    return command.Found(found, loops.devices())
+    return command.Found(found, step_loop.devices())
 
 
 def _adasums() -> list[str]:

@@ -25,8 +25,8 @@ import jax
 import numpy as np
 from absl import flags
 
-from benchmarks import candidates, command, leaves
-from benchmarks.measure import Row, copy_bytes_per_second, measure
+from benchmarks.kit import candidates, command, leaves
+from benchmarks.kit.reducer_times import Row, copy_bytes_per_second, measure
 from parallel import Layout, configure_cpu_devices, default_cpu_devices, keep_freed_memory
 from runs import environment, files
 

@@ -21,11 +21,11 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from benchmarks import candidates, command, leaves, loops
-from benchmarks.candidates import Candidate
-from benchmarks.command import Found, Log
-from benchmarks.measure import Row, measure
-from benchmarks.measured import Measured, Target
+from benchmarks.kit import candidates, command, leaves, step_loop
+from benchmarks.kit.candidates import Candidate
+from benchmarks.kit.command import Found, Log
+from benchmarks.kit.reducer_times import Row, measure
+from benchmarks.kit.result import Measured, Target
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
 from reducers.collectives import axes_of, backend, devices_and_lanes, from_slices, gather_workers, in_buckets, to_slices
 
@@ -82,7 +82,7 @@ def benchmark(*, repeats: int, log: Log, leaves_like: str = "resnet50_like", num
             Measured(f"{label} sends", [row.traffic.bytes_per_worker / (4 * row.num_floats)], unit="gradients")
         )
     found.append(Measured(f"mean, {where}", of[ADASUM].baseline_seconds, unit="s"))
-    return Found(found, loops.devices(layout.num_devices))
+    return Found(found, step_loop.devices(layout.num_devices))
 
 
 def exchange(

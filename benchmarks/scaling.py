@@ -19,9 +19,9 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import numpy as np
 
-from benchmarks import command, loops, rounds
-from benchmarks.groups import group
-from benchmarks.measured import Measured
+from benchmarks.kit import command, step_loop, taking_turns
+from benchmarks.kit.process_groups import group
+from benchmarks.kit.result import Measured
 
 LANES = (1, 4, 16, 64)
 DEVICES = (1, 4, 16)
@@ -69,14 +69,14 @@ def benchmark(
         for n in devices:
             turn_of = stack.enter_context(group(num_devices=n))
             contenders[_devices(n)] = turn_of(f"step digits {_UPDATES} num_workers={n}")
-        seconds = rounds.in_turns(contenders, repeats=repeats, log=log)
+        seconds = taking_turns.in_turns(contenders, repeats=repeats, log=log)
     found = [Measured(name, values, "s") for name, values in seconds.items()]
     for reducer in REDUCERS:
         slope = slopes(lanes, [seconds[_lanes(n, reducer)] for n in lanes])
         found.append(Measured(f"another lane adds, {reducer}", slope, "s"))
     slope = slopes(devices, [seconds[_devices(n)] for n in devices])
     found.append(Measured("another device adds, mean", slope, "s"))
-    return command.Found(found, loops.devices())
+    return command.Found(found, step_loop.devices())
 
 
 def _overrides(num_workers: int, reducer: str) -> list[str]:

@@ -20,9 +20,9 @@ if __name__ == "__main__":  # the imports below take seconds
 import jax
 
 import asynchronous
-from benchmarks import command, loops, rounds
-from benchmarks.groups import group
-from benchmarks.measured import Measured, Target
+from benchmarks.kit import command, step_loop, taking_turns
+from benchmarks.kit.process_groups import group
+from benchmarks.kit.result import Measured, Target
 from reducers import arrivals
 
 NUM_WORKERS = 40
@@ -60,15 +60,15 @@ def benchmark(
         contenders = {
             "served": alone(f"step mnist_async_53 {num_updates} {' '.join(_SERVED)}"),
             "plain": alone(f"step mnist_async_53 {num_updates} {' '.join(_PLAIN)}"),
-            "order": lambda: rounds.timed(
+            "order": lambda: taking_turns.timed(
                 lambda: list(asynchronous.order(durations, num_workers=NUM_WORKERS, num_events=num_events))
             ),
-            "drawn": lambda: rounds.timed(
+            "drawn": lambda: taking_turns.timed(
                 lambda: arrivals.sample(model, key, num_workers=NUM_MACHINES, num_steps=num_steps)
             ),
         }
-        seconds = rounds.in_turns(contenders, repeats=repeats, log=log)
-    ratio = rounds.ratios(seconds, "served", "plain")
+        seconds = taking_turns.in_turns(contenders, repeats=repeats, log=log)
+    ratio = taking_turns.ratios(seconds, "served", "plain")
     found = [
         Measured(f"update of {NUM_WORKERS} workers' server over plain step, LeNet-5", ratio, target=Target("<=", 1.3)),
         Measured(f"updates of {NUM_WORKERS} workers' server, LeNet-5", [1 / s for s in seconds["served"]], "updates/s"),
@@ -76,7 +76,7 @@ def benchmark(
         Measured(f"events of {NUM_WORKERS} workers", [num_events / s for s in seconds["order"]], "events/s"),
         Measured(f"arrivals of {NUM_MACHINES} machines", [num_steps / s for s in seconds["drawn"]], "steps/s"),
     ]
-    return command.Found(found, loops.devices())
+    return command.Found(found, step_loop.devices())
 
 
 if __name__ == "__main__":

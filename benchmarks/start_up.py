@@ -23,8 +23,8 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
-from benchmarks import command, loops, rounds
-from benchmarks.measured import Measured, Target
+from benchmarks.kit import command, step_loop, taking_turns
+from benchmarks.kit.result import Measured, Target
 from launch.children import ROOT, last_line
 
 _POLL_SECONDS = 0.005
@@ -63,7 +63,7 @@ def first_step(compiled: Path) -> float:
     """Returns the seconds to the end of the first step, given a folder of compiled programs."""
     with tempfile.TemporaryDirectory() as folder:
         workdir = Path(folder) / "run"
-        environment = {**os.environ, **rounds.keeping_programs(compiled)}
+        environment = {**os.environ, **taking_turns.keeping_programs(compiled)}
         line = [sys.executable, *_RUN, f"--workdir={workdir}"]
         return until_record(line, workdir / "metrics.jsonl", environment=environment)
 
@@ -88,14 +88,14 @@ def benchmark(*, repeats: int, log: command.Log) -> command.Found:
             "cold": _cold,
             "warm": lambda: first_step(Path(compiled)),
         }
-        seconds = rounds.in_turns(contenders, repeats=repeats, log=log)
+        seconds = taking_turns.in_turns(contenders, repeats=repeats, log=log)
     found = [
         Measured("import", seconds["import"], "s"),
         Measured("import reducers", seconds["reducers"], "s"),
         Measured("digits, start to first step, cold", seconds["cold"], "s"),
         Measured("digits, start to first step, warm", seconds["warm"], "s", Target("<=", 6)),
     ]
-    return command.Found(found, loops.devices())
+    return command.Found(found, step_loop.devices())
 
 
 if __name__ == "__main__":

@@ -24,10 +24,11 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
-from benchmarks import command, rounds, torch_twins
-from benchmarks.command import Found, Log
-from benchmarks.groups import group
-from benchmarks.measured import Measured, Target
+from benchmarks.kit import command, taking_turns
+from benchmarks.kit.command import Found, Log
+from benchmarks.kit.process_groups import group
+from benchmarks.kit.result import Measured, Target
+from benchmarks.twins import training
 from parallel.backend import malloc_environment
 
 OURS, ON_GRADIENTS, LOCAL, BACKWARD = "ours", "ours, on gradients", "without reduction", "forward and backward"
@@ -70,7 +71,7 @@ class Comparison(NamedTuple):
 
     def peers(self) -> dict[str, tuple[str, ...]]:
         """Returns module and arguments of each PyTorch contender, with default options and tuned."""
-        alone = ("benchmarks.torch_twins", f"--model={self.model}", f"--batch={self.batch}", f"--steps={self.steps}")
+        alone = ("benchmarks.twins.training", f"--model={self.model}", f"--batch={self.batch}", f"--steps={self.steps}")
         all_of = {PYTORCH: alone, DDP: (*alone, "--processes=2")}
         return {
             name: (*all_of[peer], *more)
@@ -123,13 +124,13 @@ def rows(comparison: Comparison, seconds: Mapping[str, Sequence[float]]) -> list
     found = [
         Measured(
             f"{name}, over {in_words.get(peer, peer)}",
-            rounds.ratios(seconds, peer, OURS),
+            taking_turns.ratios(seconds, peer, OURS),
             target=comparison.targets.get(peer),
         )
         for peer in comparison.peers()
     ]
     if comparison.parts:
-        ratios = rounds.ratios(seconds, PYTORCH, ON_GRADIENTS)
+        ratios = taking_turns.ratios(seconds, PYTORCH, ON_GRADIENTS)
         found.append(Measured(f"{name} on gradients, over {at_batch}", ratios))
     for contender in (OURS, *comparison.peers()):
         rates = [comparison.batch / s for s in seconds[contender]]
@@ -162,8 +163,8 @@ def compare(comparison: Comparison, *, repeats: int, log: Log) -> list[Measured]
         contenders = {name: turn_of(line) for name, line in comparison.ours().items()}
         for peer, arguments in comparison.peers().items():
             environment = {**os.environ, **(malloc_environment() if peer in TUNED.values() else {})}
-            contenders[peer] = stack.enter_context(rounds.Child.module(*arguments, environment=environment))
-        return rows(comparison, rounds.in_turns(contenders, repeats=repeats, log=log))
+            contenders[peer] = stack.enter_context(taking_turns.Child.module(*arguments, environment=environment))
+        return rows(comparison, taking_turns.in_turns(contenders, repeats=repeats, log=log))
 
 
 def benchmark(*, repeats: int, log: Log, comparisons: Sequence[Comparison] = COMPARISONS) -> Found:
@@ -173,7 +174,7 @@ def benchmark(*, repeats: int, log: Log, comparisons: Sequence[Comparison] = COM
       ModuleNotFoundError: one line, if PyTorch is not installed, before anything starts.
     """
     if importlib.util.find_spec("torch") is None:
-        raise ModuleNotFoundError(torch_twins.MISSING)
+        raise ModuleNotFoundError(training.MISSING)
     measured = [row for one in comparisons for row in compare(one, repeats=repeats, log=log)]
     packages = {"torch": importlib.metadata.version("torch")}
     return Found(measured, devices=["cpu"], packages=packages)

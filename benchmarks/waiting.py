@@ -23,8 +23,8 @@ if __name__ == "__main__":  # the imports below take seconds
     launch.command.begin()
 
 import runs
-from benchmarks import command, loops
-from benchmarks.measured import Measured, Target
+from benchmarks.kit import command, step_loop
+from benchmarks.kit.result import Measured, Target
 from configs import flags
 from data import sources
 from launch.children import ROOT
@@ -121,7 +121,7 @@ def benchmark(*, repeats: int, log: command.Log, candidates: Sequence[Run] = RUN
             log(f"round {number + 1} of {repeats}: {run.name}")
             shares[run.name].append(train(run))
     measured = [Measured(f"waiting for data: {run.name}", shares[run.name], "share", run.target) for run in found]
-    return command.Found(measured, loops.devices())
+    return command.Found(measured, step_loop.devices())
 
 
 if __name__ == "__main__":

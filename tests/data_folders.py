@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.prepared_sets import FEATURES, Files, encoded, file_of, write_images, write_records
+from benchmarks.kit.prepared_sets import FEATURES, Files, encoded, file_of, write_images, write_records
 from data import cache
 
 Arrays = tuple[np.ndarray, np.ndarray]  # images [N, H, W, C] and labels [N]

@@ -15,7 +15,7 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
-from benchmarks.leaves import resnet50
+from benchmarks.kit.leaves import resnet50
 from reducers.adasum import Tree, fold, pair
 from reducers.dtypes import mixing_dtypes
 from tests.cases import adasum as oracle

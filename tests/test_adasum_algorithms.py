@@ -9,7 +9,7 @@ import pytest
 from jax import numpy as jnp
 
 import reducers
-from benchmarks.leaves import lenet5, resnet50
+from benchmarks.kit.leaves import lenet5, resnet50
 from parallel import AXES, Layout, map_devices
 from reducers.adasum import Tree
 from reducers.adasum.fold import adasum_rule

@@ -292,7 +292,7 @@ def test_few_rooms_on_few_levels_and_no_circle_of_files():
     ]
 
 
-LISTS_OF_EQUALS = {"configs", "experiments/claims", "benchmarks"}  # a config, a claim, a benchmark in each file
+LISTS_OF_EQUALS = {"configs"}  # a config in each file
 
 
 def test_no_folder_has_more_than_fifteen_files():

@@ -10,9 +10,9 @@ import pytest
 from jax import lax
 
 import reducers
-from benchmarks import candidates, leaves, measure, rounds
 from benchmarks import reducers as command
-from benchmarks.measure import Row
+from benchmarks.kit import candidates, leaves, reducer_times, taking_turns
+from benchmarks.kit.reducer_times import Row
 from parallel import Layout
 from reducers.traffic import Traffic
 
@@ -74,7 +74,7 @@ def test_options_may_hold_commas():
 def measured(labels, *, make=(), num_devices=8, repeats=1, max_seconds=np.inf, num_floats=1000):
     rows: list[Row] = []
     chosen = [*map(candidates.parse, labels), *(candidates.Candidate("made up", m) for m in make)]
-    measure.measure(
+    reducer_times.measure(
         "plain",
         leaves.plain(num_floats),
         chosen,
@@ -118,7 +118,7 @@ def test_what_cannot_run_is_listed_with_its_reason():
 
 
 def test_what_is_too_large_is_refused_before_it_is_made(monkeypatch):
-    monkeypatch.setattr(measure, "free_bytes", lambda layout: 10_000_000)
+    monkeypatch.setattr(reducer_times, "free_bytes", lambda layout: 10_000_000)
     assert not measured(["mean"])[0].refused
     (row,) = measured(["mean"], num_floats=1_000_000)
     assert row.refused == "needs 0.1 GB of memory, of which 0.0 GB are free"
@@ -133,7 +133,7 @@ def test_what_is_too_slow_is_refused_after_one_call():
 
 
 def test_free_memory_is_known_on_linux():
-    free = measure.free_bytes(Layout.of(8))
+    free = reducer_times.free_bytes(Layout.of(8))
     assert free is None or 1e6 < free < 1e15
 
 
@@ -152,12 +152,12 @@ def test_free_memory_is_known_on_linux():
     ],
 )
 def test_copies_leave_caches_and_fit_into_memory(free, platform, num_devices, expected):
-    assert measure.copy_bytes(free, platform=platform, num_devices=num_devices) == expected
+    assert reducer_times.copy_bytes(free, platform=platform, num_devices=num_devices) == expected
 
 
 def test_a_bandwidth_is_of_all_devices_together(monkeypatch):
-    monkeypatch.setattr(measure, "free_bytes", lambda layout: 10_000_000)
-    assert 1e6 < measure.copy_bytes_per_second(Layout.of(8)) < 1e14
+    monkeypatch.setattr(reducer_times, "free_bytes", lambda layout: 10_000_000)
+    assert 1e6 < reducer_times.copy_bytes_per_second(Layout.of(8)) < 1e14
 
 
 # ---- table and figure --------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def run(*arguments):
 
 
 def test_a_whole_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(measure, "free_bytes", lambda layout: 10_000_000)
+    monkeypatch.setattr(reducer_times, "free_bytes", lambda layout: 10_000_000)
     assert run(*QUICK, f"--json={tmp_path}/costs.json", f"--figure={tmp_path}/costs.png") == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("8 workers = 8 devices x 1 lanes, cpu")
@@ -227,8 +227,8 @@ def test_a_whole_run(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("calls_before", [0, 9])
 def test_an_interrupted_run_keeps_what_it_has(calls_before, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(measure, "free_bytes", lambda layout: 10_000_000)
-    calls, timed = [], rounds.timed
+    monkeypatch.setattr(reducer_times, "free_bytes", lambda layout: 10_000_000)
+    calls, timed = [], taking_turns.timed
 
     def interrupted(*arguments):
         calls.append(1)
@@ -236,7 +236,7 @@ def test_an_interrupted_run_keeps_what_it_has(calls_before, tmp_path, capsys, mo
             raise KeyboardInterrupt
         return timed(*arguments)
 
-    monkeypatch.setattr(rounds, "timed", interrupted)
+    monkeypatch.setattr(taking_turns, "timed", interrupted)
     assert run(*QUICK, "--repeats=3", f"--json={tmp_path}/costs.json", f"--figure={tmp_path}/costs.png") == 130
     captured = capsys.readouterr()
     assert "interrupted" in captured.err and captured.out.count("not measured") == (0 if calls_before else 2)

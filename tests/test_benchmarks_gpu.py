@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 import benchmarks.__main__ as program
-from benchmarks import gpu, loops, measured, parts, targets, torch_twins, whole_runs
-from benchmarks.measured import Measured, Target
-from benchmarks.parts import Contender, Part, Row, Taken, faster
+from benchmarks import gpu
+from benchmarks.accelerator import parts, whole_runs
+from benchmarks.kit import contenders, result, step_loop
+from benchmarks.kit.contenders import Contender, Part, Row, Taken, faster
+from benchmarks.kit.result import Measured, Target
+from benchmarks.twins import training
 from data import decoded
 
-FULL = targets.make_parts("full", platform="gpu", memory=59.3 * parts.GIB)
-TINY = targets.make_parts("tiny", platform="cpu")
+FULL = parts.make_parts("full", platform="gpu", memory=59.3 * contenders.GIB)
+TINY = parts.make_parts("tiny", platform="cpu")
 
 
 def of_all(chosen, *, kind):
@@ -53,7 +56,7 @@ def test_targets_are_those_of_the_issue():
 def loaded(contender):
     kind, config, updates, *overrides = contender.line.split()
     assert kind in ("step", "local") and int(updates.partition("/")[0]) >= 2
-    return loops.load(config, overrides)
+    return step_loop.load(config, overrides)
 
 
 @pytest.mark.parametrize(
@@ -66,21 +69,21 @@ def loaded(contender):
 def test_our_contenders_exist(contender):
     setup = loaded(contender)
     assert contender.examples == setup.examples_per_step
-    assert loops.made_up(setup.source.info, num_examples=4).train.num_examples == 4
+    assert step_loop.made_up(setup.source.info, num_examples=4).train.num_examples == 4
 
 
 @pytest.mark.parametrize("chosen", [FULL, TINY], ids=["full", "tiny"])
 def test_contenders_of_pytorch_have_the_batch_of_ours(chosen):
     for part in chosen.values():
         for peer in (c for c in part.contenders if c.packages):
-            given = torch_twins.parse(peer.line.split())
+            given = training.parse(peer.line.split())
             assert given.batch == peer.examples == part.contenders[0].examples
             assert given.device == ("cuda" if chosen is FULL else "cpu")
 
 
 def test_what_is_alive_together_fits_into_the_memory():
     timed = {name: part for name, part in FULL.items() if part.measure == "turns"}
-    batches = list(parts.together(timed))
+    batches = list(contenders.together(timed))
     assert list(itertools.chain(*batches)) == list(timed)
     for batch in batches:
         assert sum(c.share for part in batch.values() for c in part.contenders) <= 0.97
@@ -96,27 +99,27 @@ def taken(seconds, *, examples=8, peak_bytes=math.nan, compile_seconds=math.nan)
 
 def test_values_of_rows():
     a, b = taken([1.0, 2.0], examples=8, peak_bytes=3 * 2**30, compile_seconds=7.0), taken([0.5, 4.0], examples=2)
-    assert parts.faster("", "a", "b").values(a, b) == [2.0, 8.0]
-    assert parts.reduction_share("", "a", "b", Target("<=", 0.03)).values(a, b) == [0.5, -1.0]
-    assert parts.peak("", "a", None).values(a) == [3.0]
-    assert parts.compiling("", "a", Target("<=", 60)).values(a) == [7.0]
+    assert contenders.faster("", "a", "b").values(a, b) == [2.0, 8.0]
+    assert contenders.reduction_share("", "a", "b", Target("<=", 0.03)).values(a, b) == [0.5, -1.0]
+    assert contenders.peak("", "a", None).values(a) == [3.0]
+    assert contenders.compiling("", "a", Target("<=", 60)).values(a) == [7.0]
 
 
 def test_details_leave_out_what_is_not_known():
-    known = parts.details("x", taken([0.5], peak_bytes=2**29, compile_seconds=7.0), examples="images")
+    known = contenders.details("x", taken([0.5], peak_bytes=2**29, compile_seconds=7.0), examples="images")
     assert [(one.values, one.unit) for one in known] == [
         ([500.0], "ms"),
         ([16.0], "images/s"),
         ([0.5], "GiB"),
         ([7.0], "s"),
     ]
-    assert [one.unit for one in parts.details("x", taken([0.5]), examples="sequences")] == ["ms", "sequences/s"]
+    assert [one.unit for one in contenders.details("x", taken([0.5]), examples="sequences")] == ["ms", "sequences/s"]
 
 
 def test_rows_of_other_parts_are_kept(tmp_path):
     path, here = tmp_path / "gpu.json", {"commit": "a", "tree": "clean", "devices": ["H100"]}
     old = [Measured("kept", [1.0]), Measured("again", [1.0])]
-    measured.write("gpu", old, environment=here, path=path)
+    result.write("gpu", old, environment=here, path=path)
     new = [Measured("again", [2.0]), Measured("new", [], missing="no torch")]
     found = gpu.merged(new, path, environment=here)
     assert [(one.name, one.values) for one in found] == [("kept", [1.0]), ("again", [2.0]), ("new", [])]
@@ -141,7 +144,7 @@ def test_contenders_are_compiled_and_take_turns_and_failures_are_said(tmp_path):
     slow = Row("too slow", ("one",), lambda a: a.seconds, Target("<=", 0), unit="s")
     rows = (
         slow,
-        parts.peak("peak", "one", Target("<", 40)),
+        contenders.peak("peak", "one", Target("<", 40)),
         faster("over broken", "one", "broken"),
         faster("over peer", "one", "peer"),
     )
@@ -158,7 +161,7 @@ def test_contenders_are_compiled_and_take_turns_and_failures_are_said(tmp_path):
 
 def test_nothing_is_measured_beyond_the_limit():
     one = (Contender("one", SMALL, 8, 0.5),)
-    compiled = Part(one, (parts.compiling("compile", "one", Target("<=", 60)),), measure="compiling")
+    compiled = Part(one, (contenders.compiling("compile", "one", Target("<=", 60)),), measure="compiling")
     timed = Part(one, (faster("over itself", "one", "one"),))
     found = measure({"compile": compiled, "turns": timed, "start_up": TINY["start_up"]}, limit_seconds=0.01)
     assert len(found) == 7 and not any(one.values for one in found.values())
@@ -216,9 +219,9 @@ def test_refused_in_one_line(flags, message, capsys):
 def test_a_whole_command(tmp_path, capsys):
     path = tmp_path / "gpu.json"
     assert program.main(["benchmarks", "gpu", "--size=tiny", "--only=lenet5", "--repeats=1", f"--json={path}"]) == 0
-    environment, found = measured.read(path)
+    environment, found = result.read(path)
     assert found[0].name == TINY["lenet5"].rows[0].name and len(found) > 3
     assert environment["devices"] == [jax.devices()[0].device_kind]
     has_peer = importlib.util.find_spec("torch") is not None
     assert all(one.values for one in found if has_peer or "PyTorch" not in one.name)
-    assert capsys.readouterr().out.splitlines() == [measured.in_words(one) for one in found]
+    assert capsys.readouterr().out.splitlines() == [result.in_words(one) for one in found]

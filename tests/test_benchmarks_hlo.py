@@ -9,10 +9,10 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
-from benchmarks import hlo
-from benchmarks.candidates import defaults, parse
-from benchmarks.leaves import resnet50
-from benchmarks.measure import compile_reducer
+from benchmarks.kit import hlo
+from benchmarks.kit.candidates import defaults, parse
+from benchmarks.kit.leaves import resnet50
+from benchmarks.kit.reducer_times import compile_reducer
 from parallel import DEVICE_AXIS, Layout, map_devices
 
 SEVEN_EIGHTHS = 7 / 8

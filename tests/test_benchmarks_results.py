@@ -6,15 +6,15 @@ import textwrap
 import pytest
 
 import benchmarks.__main__ as program
-from benchmarks import command, drawing, measured, report, rounds
-from benchmarks.measured import Measured, Target
+from benchmarks.kit import command, drawing, report, result, taking_turns
+from benchmarks.kit.result import Measured, Target
 
 CHILD = """
 import sys
-from benchmarks import rounds
+from benchmarks.kit import taking_turns
 print("what libraries print")
 turns = iter([0.5, 1.5])
-rounds.serve(lambda line: next(turns))
+taking_turns.serve(lambda line: next(turns))
 """
 
 
@@ -24,8 +24,8 @@ def found(**values):
 
 def write(folder, *, devices=("cpu:0 cpu",), **values):
     path = folder / "reduction.json"
-    environment = measured.environment_of(devices=devices, packages={"torch": "2"})
-    measured.write("reduction", found(**values), environment=environment, path=path)
+    environment = result.environment_of(devices=devices, packages={"torch": "2"})
+    result.write("reduction", found(**values), environment=environment, path=path)
     return path
 
 
@@ -39,26 +39,26 @@ def test_each_takes_its_turn_and_the_first_round_is_not_counted():
         order.append(name)
         return float(next(clock))
 
-    seconds = rounds.in_turns({n: lambda n=n: turn(n) for n in "ab"}, repeats=3)
+    seconds = taking_turns.in_turns({n: lambda n=n: turn(n) for n in "ab"}, repeats=3)
     assert "".join(order) == "abbaabba"
     assert seconds == {"a": [3.0, 4.0, 7.0], "b": [2.0, 5.0, 6.0]}
-    assert rounds.ratios(seconds, "a", "b") == [1.5, 0.8, 7 / 6]
+    assert taking_turns.ratios(seconds, "a", "b") == [1.5, 0.8, 7 / 6]
 
 
 def test_a_child_takes_turns_until_it_is_closed():
-    with rounds.Child([sys.executable, "-c", CHILD]) as child:
+    with taking_turns.Child([sys.executable, "-c", CHILD]) as child:
         assert [child(), child()] == [0.5, 1.5]
         with pytest.raises(RuntimeError, match="ended with code 1"):  # it has no third turn
             child()
 
 
 def test_a_child_says_why_it_failed_and_can_be_killed():
-    fails = "from benchmarks import rounds\nrounds.serve(lambda line: float(line))"
-    with rounds.Child([sys.executable, "-c", fails]) as child:
+    fails = "from benchmarks.kit import taking_turns\ntaking_turns.serve(lambda line: float(line))"
+    with taking_turns.Child([sys.executable, "-c", fails]) as child:
         assert child("2") == 2.0
         with pytest.raises(RuntimeError, match=r"ended with code 1, and said: ValueError: could not .*'two'"):
             child("two")
-    with rounds.Child([sys.executable, "-c", "import sys; sys.stdin.read()"]) as child:
+    with taking_turns.Child([sys.executable, "-c", "import sys; sys.stdin.read()"]) as child:
         child.kill()
         with pytest.raises(RuntimeError, match="ended with code -9"):
             child()
@@ -68,7 +68,7 @@ def test_a_child_says_why_it_failed_and_can_be_killed():
 
 
 def test_a_file_holds_what_was_measured(tmp_path):
-    environment, read = measured.read(write(tmp_path, ratio=[1.0, 2.0, 4.0], other=[1.0]))
+    environment, read = result.read(write(tmp_path, ratio=[1.0, 2.0, 4.0], other=[1.0]))
     assert read == found(ratio=[1.0, 2.0, 4.0], other=[1.0])
     assert environment["packages"]["torch"] == "2" and environment["cpu_count"] >= 1
     assert read[0].median == 2.0 and read[0].quartiles == (1.5, 3.0)
@@ -85,17 +85,17 @@ def test_the_page_says_what_is_missed_and_links_its_paragraph(tmp_path, monkeypa
 
 def test_what_was_not_measured_is_said(tmp_path):
     one = Measured("ratio", [], target=Target(">=", 1), missing="torch is not installed")
-    measured.write(
+    result.write(
         "reduction",
         [one],
-        environment=measured.environment_of(devices=["H100"], packages={}),
+        environment=result.environment_of(devices=["H100"], packages={}),
         path=tmp_path / "reduction.json",
     )
-    assert measured.read(tmp_path / "reduction.json")[1] == [one] and one.verdict == ""
+    assert result.read(tmp_path / "reduction.json")[1] == [one] and one.verdict == ""
     assert "| ratio |  |  | 0 | >= 1 | not measured: torch is not installed |" in report.page(
         ["reduction"], folder=tmp_path
     )
-    assert measured.in_words(one) == "ratio: not measured: torch is not installed"
+    assert result.in_words(one) == "ratio: not measured: torch is not installed"
     (tmp_path / "old").mkdir()
     write(tmp_path / "old", ratio=[1.0])
     assert report.moved(["reduction"], new=tmp_path, old=tmp_path / "old") == []
@@ -135,7 +135,7 @@ def test_what_misses_its_target_is_explained(name):
     path, notes = report.PUBLISHED / f"{name}.json", report.NOTES / f"{name}.md"
     if not path.exists():
         pytest.skip(f"{name}: not published yet")
-    assert unexplained(measured.read(path)[1], notes=notes.read_text() if notes.exists() else "") == []
+    assert unexplained(result.read(path)[1], notes=notes.read_text() if notes.exists() else "") == []
 
 
 def test_a_miss_without_a_paragraph_is_found():
@@ -164,7 +164,7 @@ def test_a_command_prints_and_writes(tmp_path, capsys):
     path = tmp_path / "x.json"
     assert command.run(one, name="x", doc="", argv=[f"--json={path}"], repeats=3) == 0
     assert capsys.readouterr().out == "ratio: 1 x (quartiles 1 to 1, 3 rounds); target <= 1.3: met\n"
-    assert measured.read(path)[1] == found(ratio=[1.0] * 3)
+    assert result.read(path)[1] == found(ratio=[1.0] * 3)
 
 
 def test_an_unknown_benchmark_is_refused(capsys):

@@ -11,22 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import (
-    apart,
-    dispatch,
-    encodings,
-    groups,
-    loops,
-    measure,
-    processes,
-    reduction,
-    scaling,
-    simulation,
-    start_up,
-    waiting,
-)
-from benchmarks.candidates import parse
-from benchmarks.leaves import plain
+from benchmarks import apart, dispatch, encodings, processes, reduction, scaling, simulation, start_up, waiting
+from benchmarks.kit import process_groups, reducer_times, step_loop
+from benchmarks.kit.candidates import parse
+from benchmarks.kit.leaves import plain
 from data.texts.tokenizers import CLS, SEP
 from parallel import Layout
 
@@ -53,7 +41,7 @@ def named(found):
 )
 def test_a_loop_takes_so_many_updates_a_turn(overrides):
     small = ("model.hidden_sizes=(8,)", "batch_size_per_worker=4")
-    loop = loops.Loop(loops.load("digits", [*small, *overrides]), Layout.of(4, num_devices=2), num_updates=5)
+    loop = step_loop.Loop(step_loop.load("digits", [*small, *overrides]), Layout.of(4, num_devices=2), num_updates=5)
     before = np.asarray(loop._state.params["Dense_0"]["kernel"])
     assert 0 < loop() < 60
     first = int(loop._state.step[0])
@@ -63,8 +51,8 @@ def test_a_loop_takes_so_many_updates_a_turn(overrides):
 
 
 def test_made_up_images_are_of_a_sets_shape():
-    info = loops.load("mnist", ()).source.info
-    dataset = loops.made_up(info)
+    info = step_loop.load("mnist", ()).source.info
+    dataset = step_loop.made_up(info)
     columns = dataset.train.columns
     assert {name: (part.shape[1:], part.dtype) for name, part in columns.items()} == {
         name: (part.shape, part.dtype) for name, part in info.example.items()
@@ -78,8 +66,8 @@ def test_made_up_sequences_are_of_a_sets_shape(form):
     text = ("data.name=text", "data.source=none/*.txt", f"data.form={form}", "data.sequence_length=16")
     task = ("task.name=masked_lm", "model.name=bert_mini") if form == "masked" else ("task.name=causal_lm",)
     model = () if form == "masked" else ("model.name=transformer",)
-    info = loops.load("digits", [*text, *task, *model]).source.info
-    columns = loops.made_up(info, num_examples=50).train.columns
+    info = step_loop.load("digits", [*text, *task, *model]).source.info
+    columns = step_loop.made_up(info, num_examples=50).train.columns
     assert {name: (part.shape[1:], part.dtype) for name, part in columns.items()} == {
         name: (part.shape, part.dtype) for name, part in info.example.items()
     }
@@ -99,25 +87,25 @@ def test_made_up_sequences_are_of_a_sets_shape(form):
 
 
 def test_lines_name_contenders():
-    reduction = groups.make("reduce plain:100 adasum:algorithm=gram", num_devices=4)
+    reduction = process_groups.make("reduce plain:100 adasum:algorithm=gram", num_devices=4)
     assert reduction() > 0
-    loop = groups.make("step digits 2 num_workers=2 model.hidden_sizes=(8,)", num_devices=2)
+    loop = process_groups.make("step digits 2 num_workers=2 model.hidden_sizes=(8,)", num_devices=2)
     assert loop() > 0 and int(loop._state.step[0]) == 2
-    several = groups.make("step digits 4/2 num_workers=2 model.hidden_sizes=(8,)", num_devices=2)
+    several = process_groups.make("step digits 4/2 num_workers=2 model.hidden_sizes=(8,)", num_devices=2)
     assert several() > 0 and int(several._state.step[0]) == 4
     with pytest.raises(ValueError, match="'sleep 3': must be step, local or reduce"):
-        groups.make("sleep 3", num_devices=2)
+        process_groups.make("sleep 3", num_devices=2)
 
 
 def test_lines_ask_for_more_than_turns(tmp_path):
-    made = functools.cache(functools.partial(groups.make, num_devices=1))
+    made = functools.cache(functools.partial(process_groups.make, num_devices=1))
     line = "step digits 2 num_workers=2 model.hidden_sizes=(8,)"
-    assert groups.answer(f"compile {line}", made=made) > 0 and int(made(line)._state.step[0]) == 0
-    assert groups.answer(line, made=made) > 0 and int(made(line)._state.step[0]) == 2
-    assert groups.answer(f"trace {tmp_path} {line}", made=made) > 0 and int(made(line)._state.step[0]) == 12
+    assert process_groups.answer(f"compile {line}", made=made) > 0 and int(made(line)._state.step[0]) == 0
+    assert process_groups.answer(line, made=made) > 0 and int(made(line)._state.step[0]) == 2
+    assert process_groups.answer(f"trace {tmp_path} {line}", made=made) > 0 and int(made(line)._state.step[0]) == 12
     assert list(tmp_path.glob("**/*.gz"))
     known = jax.local_devices()[0].memory_stats()
-    assert math.isnan(groups.answer("peak", made=made)) == (not known)
+    assert math.isnan(process_groups.answer("peak", made=made)) == (not known)
 
 
 def test_another_process_finds_the_programs_that_were_compiled_ahead(tmp_path):
@@ -125,8 +113,8 @@ def test_another_process_finds_the_programs_that_were_compiled_ahead(tmp_path):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(tmp_path), **always}
     line, kept = "step digits 4/2 num_workers=2 model.hidden_sizes=(8,)", []
     for asked in (f"compile {line}", line):
-        arguments = ("benchmarks.groups", "localhost:1", "1", "0", "1")
-        with groups.Child.module(*arguments, environment=environment) as child:
+        arguments = ("benchmarks.kit.process_groups", "localhost:1", "1", "0", "1")
+        with process_groups.Child.module(*arguments, environment=environment) as child:
             assert child(asked) > 0
         kept.append({path.name for path in tmp_path.glob("*-cache")})
     assert kept[0] and kept[0] == kept[1]
@@ -140,14 +128,14 @@ def test_a_turn_of_a_group_is_the_slowest_childs(monkeypatch):
         taken = next(seconds)
         yield lambda line: asked.append(line) or taken
 
-    monkeypatch.setattr(groups.Child, "module", module)
-    with groups.group(num_processes=3) as turn_of:
+    monkeypatch.setattr(process_groups.Child, "module", module)
+    with process_groups.group(num_processes=3) as turn_of:
         assert turn_of("step x")() == 3.0 and asked == ["step x"] * 3
 
 
 def test_a_reducer_that_is_not_compiled_reduces_the_same():
     layout = Layout.of(4, num_devices=2)
-    reduce, state = measure.lift_reducer(parse("mean"), plain(8), layout)
+    reduce, state = reducer_times.lift_reducer(parse("mean"), plain(8), layout)
     given = np.arange(32, dtype=np.float32).reshape(4, 8)
     (mean,), _ = reduce([layout.put_per_worker(given)], state)
     np.testing.assert_allclose(layout.get_shared(mean), given.mean(0))
@@ -155,7 +143,7 @@ def test_a_reducer_that_is_not_compiled_reduces_the_same():
 
 @pytest.mark.slow
 def test_a_group_of_two_processes():
-    with groups.group(num_processes=2, num_devices=2) as turn_of:
+    with process_groups.group(num_processes=2, num_devices=2) as turn_of:
         mean, adasum = (turn_of(f"reduce plain:1000 {name}") for name in ("mean", "adasum"))
         step = turn_of("step digits 3 num_workers=2 model.hidden_sizes=(8,)")
         assert all(turn() > 0 for turn in (mean, adasum, step, adasum, mean, step))

@@ -8,8 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import lanes, loops, measured, rounds, step, torch_networks, torch_twins
-from benchmarks.measured import Target
+from benchmarks import lanes, step
+from benchmarks.kit import result, step_loop, taking_turns
+from benchmarks.kit.result import Target
+from benchmarks.twins import networks, training
 from data.examples import Info
 from models import bert, convolutional, resnet
 from parallel import Layout
@@ -29,7 +31,7 @@ OURS = {"lenet5": (convolutional.LeNet5(10), (1, 28, 28, 1)), "resnet20": (resne
 
 
 def test_every_twin_is_of_a_model_of_ours():
-    assert set(OURS) == set(torch_networks.MODELS) == {one.model for one in step.COMPARISONS}
+    assert set(OURS) == set(networks.MODELS) == {one.model for one in step.COMPARISONS}
 
 
 @needs_torch
@@ -37,11 +39,11 @@ def test_every_twin_is_of_a_model_of_ours():
 def test_twins_have_as_many_parameters(model):
     network, shape = OURS[model]
     params = jax.eval_shape(network.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, np.float32))["params"]
-    build, image = torch_networks.MODELS[model].build, torch_networks.MODELS[model].shape
+    build, image = networks.MODELS[model].build, networks.MODELS[model].shape
     theirs = list(build().parameters())
     assert sorted(leaf.size for leaf in jax.tree.leaves(params)) == sorted(leaf.numel() for leaf in theirs)
     assert image == (shape[-1], *shape[1:-1])
-    kernels, others = torch_networks.parameter_groups(build(), weight_decay=1e-4)
+    kernels, others = networks.parameter_groups(build(), weight_decay=1e-4)
     assert (kernels["weight_decay"], others["weight_decay"]) == (1e-4, 0)
     assert {p.ndim for p in kernels["params"]} == {2, 4} and {p.ndim for p in others["params"]} == {1}
 
@@ -49,7 +51,7 @@ def test_twins_have_as_many_parameters(model):
 @needs_torch
 @pytest.mark.parametrize("memory", ["contiguous_format", "channels_last"])
 def test_a_twin_trains(memory):
-    train = torch_networks.make_step("resnet20", batch=2, memory=memory, update="fused")
+    train = networks.make_step("resnet20", batch=2, memory=memory, update="fused")
     first = train(1)
     assert math.isfinite(first) and train(8) != first  # the batch of the first step again
 
@@ -58,11 +60,11 @@ def test_a_twin_trains(memory):
 @pytest.mark.parametrize("model", OURS)
 def test_recipes_are_the_same(model):
     (one, *_) = [one for one in step.COMPARISONS if one.model == model]
-    config = loops.load(one.config[0], one.config[1:]).config
+    config = step_loop.load(one.config[0], one.config[1:]).config
     found = dict(config.optimizer)
     for transform in found.pop("transforms", ()):
         found |= {key: value for key, value in transform.items() if key not in ("name", "mask")}
-    options = torch_networks.MODELS[model].options
+    options = networks.MODELS[model].options
     expected = {"lr" if key == "learning_rate" else key: value for key, value in found.items() if key != "name"}
     assert options == {key: value for key, value in expected.items() if key in options}
     assert not expected.get("nesterov") or options["nesterov"]
@@ -71,11 +73,11 @@ def test_recipes_are_the_same(model):
 
 def test_the_fastest_variant_is_kept(monkeypatch):
     clock = iter([5.0, 1.0, 3.0, 0.1, 2.0, 2.0])  # the first step of each is not looked at
-    monkeypatch.setattr(rounds, "timed", lambda work: next(clock))
+    monkeypatch.setattr(taking_turns, "timed", lambda work: next(clock))
     variants = {"a": lambda: str, "b": lambda: repr}
-    assert torch_twins.fastest(variants) == ("a", str)
+    assert training.fastest(variants) == ("a", str)
     clock = iter([5.0, 1.0, 3.0, 0.1, 2.0, 2.0])
-    assert torch_twins.fastest(variants, agree=lambda chosen: 1) == ("b", repr)
+    assert training.fastest(variants, agree=lambda chosen: 1) == ("b", repr)
 
 
 # ---- our turn ----------------------------------------------------------------------------------------------------
@@ -85,7 +87,7 @@ TINY = ("data.name=digits", "num_workers=2", "batch_size_per_worker=4", "model.n
 
 @functools.cache
 def tiny(reducer_on):
-    return loops.load("mnist_adasum", [*TINY, f"reducer_on={reducer_on}"])
+    return step_loop.load("mnist_adasum", [*TINY, f"reducer_on={reducer_on}"])
 
 
 @pytest.mark.parametrize("reducer_on", ["gradients", "updates"])
@@ -93,7 +95,7 @@ def tiny(reducer_on):
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_a_turn_takes_its_steps(reducer_on, part, num_devices):
     layout = Layout.of(2, num_devices=num_devices)
-    training = loops.Loop(tiny(reducer_on), layout, num_updates=3, part=part)
+    training = step_loop.Loop(tiny(reducer_on), layout, num_updates=3, part=part)
     before = state(training, layout)
     assert training() > 0 and training() > 0
     after = state(training, layout)
@@ -109,8 +111,8 @@ def state(training, layout):
 
 
 def test_a_turn_without_training_is_no_measurement():
-    setup = loops.load("mnist_adasum", [*TINY, "optimizer.learning_rate=1e38"])
-    training = loops.Loop(setup, Layout.of(2, num_devices=2), num_updates=8)
+    setup = step_loop.load("mnist_adasum", [*TINY, "optimizer.learning_rate=1e38"])
+    training = step_loop.Loop(setup, Layout.of(2, num_devices=2), num_updates=8)
     with pytest.raises(FloatingPointError, match="not finite"):
         for _ in range(3):
             training()
@@ -119,7 +121,7 @@ def test_a_turn_without_training_is_no_measurement():
 def test_only_images_and_tokens_are_made_up():
     sound = Info({"sound": jax.ShapeDtypeStruct((8,), np.float32)}, {}, 5, 5, constants={})
     with pytest.raises(ValueError, match="data of sound: must be images of bytes, with labels, or tokens"):
-        loops.made_up(sound)
+        step_loop.made_up(sound)
 
 
 @needs_torch
@@ -132,14 +134,14 @@ def test_only_images_and_tokens_are_made_up():
     ],
 )
 def test_a_contender_of_an_accelerator(model, flags):
-    given = torch_twins.parse([f"--model={model}", "--batch=4", "--steps=2", "--device=cpu", *flags])
-    contender = torch_twins.OnDevice(given)
+    given = training.parse([f"--model={model}", "--batch=4", "--steps=2", "--device=cpu", *flags])
+    contender = training.OnDevice(given)
     assert contender.answer("compile") > 0 and contender.answer("go") > 0 and math.isnan(contender.answer("peak"))
 
 
 LARGE = {
     "resnet50": (lambda: resnet.ResNet50(1000), [((1, 224, 224, 3), np.float32)]),
-    "bert_large": (lambda: bert.BertLarge(torch_networks.VOCAB_SIZE), 3 * [((1, 8), np.int32)]),
+    "bert_large": (lambda: bert.BertLarge(networks.VOCAB_SIZE), 3 * [((1, 8), np.int32)]),
 }
 
 
@@ -158,7 +160,7 @@ def test_large_networks_have_as_many_parameters(model):
     shapes = [jax.ShapeDtypeStruct(*each) for each in inputs]
     params = jax.eval_shape(make().init, jax.random.key(0), *shapes)["params"]
     with torch.device("meta"):
-        theirs = sum(leaf.numel() for leaf in torch_networks.LARGE[model].build().parameters())
+        theirs = sum(leaf.numel() for leaf in networks.LARGE[model].build().parameters())
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == theirs
 
 
@@ -167,12 +169,12 @@ def test_large_networks_have_as_many_parameters(model):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("benchmarks.torch_twins", "--model=lenet5", "--batch=4", "--steps=1"),
-        ("benchmarks.torch_twins", "--model=resnet20", "--batch=4", "--steps=1", "--processes=2"),
+        ("benchmarks.twins.training", "--model=lenet5", "--batch=4", "--steps=1"),
+        ("benchmarks.twins.training", "--model=resnet20", "--batch=4", "--steps=1", "--processes=2"),
     ],
 )
 def test_children_serve_turns(arguments):
-    with rounds.Child.module(*arguments) as child:
+    with taking_turns.Child.module(*arguments) as child:
         assert child() > 0 and child() > 0
         process = child._process
     assert process.returncode == 0
@@ -215,12 +217,12 @@ def test_ratios_are_of_images_per_second():
 def test_contenders_get_the_arguments_of_the_comparison():
     comparison = step.lenet5(32, devices=8, steps=4, over_pytorch=1.2, parts=True)
     for module, *arguments in comparison.peers().values():
-        assert module == "benchmarks.torch_twins" and torch_twins.parse(arguments).batch == 1024
+        assert module == "benchmarks.twins.training" and training.parse(arguments).batch == 1024
     assert "--processes=2" in comparison.peers()[step.DDP] and "--tuned" not in comparison.peers()[step.DDP]
     assert "--tuned" in comparison.peers()[step.TUNED[step.DDP]]
     flags = ["--model=lenet5", "--batch=4"]
-    assert list(torch_twins.variants_of(torch_twins.parse(flags))) == ["contiguous_format, plain update"]
-    assert len(torch_twins.variants_of(torch_twins.parse([*flags, "--tuned"]))) == 4
+    assert list(training.variants_of(training.parse(flags))) == ["contiguous_format, plain update"]
+    assert len(training.variants_of(training.parse([*flags, "--tuned"]))) == 4
     ours = comparison.ours()
     assert ours[step.OURS] == "step mnist_adasum 4 num_workers=32"
     assert ours[step.BACKWARD] == "local mnist_adasum 4 num_workers=32 reducer_on=gradients"
@@ -228,24 +230,24 @@ def test_contenders_get_the_arguments_of_the_comparison():
 
 def test_without_pytorch_nothing_starts(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(rounds, "Child", None)  # whoever starts one fails
+    monkeypatch.setattr(taking_turns, "Child", None)  # whoever starts one fails
     assert step.main([]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.splitlines() == [torch_twins.MISSING]
-    assert torch_twins.main(["--model=lenet5", "--batch=4"]) == 2
-    assert capsys.readouterr().err.splitlines() == [torch_twins.MISSING]
+    assert captured.out == "" and captured.err.splitlines() == [training.MISSING]
+    assert training.main(["--model=lenet5", "--batch=4"]) == 2
+    assert capsys.readouterr().err.splitlines() == [training.MISSING]
 
 
 def test_a_batch_that_processes_do_not_divide_is_refused(capsys):
     with pytest.raises(SystemExit, match="2"):
-        torch_twins.parse(["--model=lenet5", "--batch=3", "--processes=2"])
+        training.parse(["--model=lenet5", "--batch=3", "--processes=2"])
     assert "processes divide the batch" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--model=resnet50", "--precision=bfloat16", "--compile"])
 def test_what_is_of_accelerators_needs_a_device(flag, capsys):
     with pytest.raises(SystemExit, match="2"):
-        torch_twins.parse(["--model=lenet5", "--batch=4", flag])
+        training.parse(["--model=lenet5", "--batch=4", flag])
     assert "need device" in capsys.readouterr().err
 
 
@@ -265,7 +267,7 @@ def test_rows_of_lanes():
     np.testing.assert_allclose(rows["share of Adasum, 64 lanes over 8"].values, [0.5, 0.5])
     assert len(rows) == len(lanes.rows(seconds))
     assert sum(row.target is not None for row in rows.values()) == 3
-    assert all(measured.in_words(row) for row in rows.values())
+    assert all(result.in_words(row) for row in rows.values())
 
 
 def test_all_contenders_take_as_many_images():
@@ -281,7 +283,7 @@ def test_a_worker_needs_its_gradient_and_its_momentum(monkeypatch, reducer_on, c
     monkeypatch.setattr(
         lanes,
         "setup_of",
-        lambda *, lanes, reducer_on: loops.load(
+        lambda *, lanes, reducer_on: step_loop.load(
             "mnist_adasum", [*TINY, f"num_workers={lanes}", f"reducer_on={reducer_on}"]
         ),
     )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import runs
-from benchmarks.prepared_sets import shard, write_images
+from benchmarks.kit.prepared_sets import shard, write_images
 from experiments.execution import results
 from experiments.study.experiment import Run
 from runs import files, folder

@@ -2,7 +2,7 @@ import importlib.util
 
 import pytest
 
-from benchmarks.prepared_sets import write_images
+from benchmarks.kit.prepared_sets import write_images
 from data import prepare, tfds_sets
 from tests.data_folders import random_examples, random_images, write_set, write_texts
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.prepared_sets import encoded, shard, write_shard
+from benchmarks.kit.prepared_sets import encoded, shard, write_shard
 from data import assumed, cache, decoded, prepare, sources, tfds_sets
 from data.assumed import make_or_assume
 from data.decoded import check, load

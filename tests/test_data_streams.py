@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks.prepared_sets import shard, write_images, write_shard
+from benchmarks.kit.prepared_sets import shard, write_images, write_shard
 from data import tfds_sets
 from data.decoding import crops, records
 from data.decoding.pool import default_processes

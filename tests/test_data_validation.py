@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import runs
-from benchmarks.prepared_sets import write_images
+from benchmarks.kit.prepared_sets import write_images
 from configs import flags
 from data import decoded, sources
 from data.assumed import make_or_assume

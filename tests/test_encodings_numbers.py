@@ -11,8 +11,8 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
-from benchmarks import leaves, measure
 from benchmarks.encodings import candidate, formula
+from benchmarks.kit import leaves, reducer_times
 from parallel import Layout
 from reducers.encodings import (
     Encoding,
@@ -600,7 +600,7 @@ def test_bytes_are_those_of_the_traced_program(encoding, num_workers):
 def test_bytes_are_those_of_the_compiled_program(name):
     encoding, _ = WITH_FEEDBACK[name]
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES.values()]
-    compiled = measure.compile_reducer(candidate(name, encoding), shapes, Layout.of(8, num_devices=8))
+    compiled = reducer_times.compile_reducer(candidate(name, encoding), shapes, Layout.of(8, num_devices=8))
     assert compiled.traffic.bytes_per_worker == formula(encoding, shapes)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, JpegImagePlugin
 
-from benchmarks.prepared_sets import file_of
+from benchmarks.kit.prepared_sets import file_of
 from data.decoding import crops
 from tests.data_folders import picture
 

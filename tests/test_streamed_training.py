@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import runs
-from benchmarks.prepared_sets import write_images
+from benchmarks.kit.prepared_sets import write_images
 from data import streams
 from tests.data_folders import random_images
 from tests.test_train import command, digits, without_clock

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from benchmarks.measured import Measured, Target
+from benchmarks.kit.result import Measured, Target
 
 GIB = 2**30
 _ALL_SHARES = 0.96  # of the memory, for the processes that are alive together
@@ -16,7 +16,7 @@ class Contender(NamedTuple):
 
     Attributes:
       name: a description, unique within its part.
-      line: the line by which ``benchmarks.groups`` makes it, or the arguments of ``benchmarks.torch_twins``.
+      line: the line by which ``kit.process_groups`` makes it, or the arguments of ``twins.training``.
       examples: the number of examples in a step, or in an asynchronous update.
       share: an estimate of the share of an H100's memory that it takes.
       packages: the packages of PyTorch that it needs; none for one of ours.

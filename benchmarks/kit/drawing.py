@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks.measured import Measured
+from benchmarks.kit.result import Measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,6 +1,6 @@
 """Groups of processes of one run, which time train steps and reductions together.
 
-    python -m benchmarks.groups COORDINATOR P INDEX DEVICES      # one process; ``group`` starts it
+    python -m benchmarks.kit.process_groups COORDINATOR P INDEX DEVICES      # one process; ``group`` starts it
 
 Each line of a process's standard input asks for one turn of a contender, which is made at its first turn:
 
@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-from benchmarks import candidates, leaves, measure
-from benchmarks.loops import Loop, Part, load
-from benchmarks.rounds import Child, Turn, serve
+from benchmarks.kit import candidates, leaves, reducer_times
+from benchmarks.kit.step_loop import Loop, Part, load
+from benchmarks.kit.taking_turns import Child, Turn, serve
 from launch.children import ROOT
 from launch.local import free_port
 from parallel import Layout, configure_cpu_devices, keep_freed_memory, processes
@@ -54,7 +54,9 @@ def group(*, num_processes: int = 1, num_devices: int = 1) -> Iterator[Callable[
         threads = stack.enter_context(concurrent.futures.ThreadPoolExecutor(num_processes))
         children = [
             stack.enter_context(
-                Child.module("benchmarks.groups", *arguments, str(index), str(num_devices), environment=environment)
+                Child.module(
+                    "benchmarks.kit.process_groups", *arguments, str(index), str(num_devices), environment=environment
+                )
             )
             for index in range(num_processes)
         ]
@@ -118,8 +120,8 @@ class Reduction:
 
     def __init__(self, shapes: leaves.Leaves, reducer: str, *, layout: Layout):
         # The first call compiles it, because a program of several processes cannot be compiled for shapes alone.
-        self._reduce, self._state = measure.lift_reducer(candidates.parse(reducer), shapes, layout)
-        self._gradients = measure.random_gradients(shapes, layout)
+        self._reduce, self._state = reducer_times.lift_reducer(candidates.parse(reducer), shapes, layout)
+        self._gradients = reducer_times.random_gradients(shapes, layout)
 
     def __call__(self) -> float:
         """Returns the mean seconds of a call, after one that is not counted and waits for the other processes."""

@@ -5,9 +5,9 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from benchmarks import loops
-from benchmarks.measured import Target
-from benchmarks.parts import GIB, Contender, Part, compiling, faster, peak, reduction_share
+from benchmarks.kit import step_loop
+from benchmarks.kit.contenders import GIB, Contender, Part, compiling, faster, peak, reduction_share
+from benchmarks.kit.result import Target
 from parallel import Lanes
 
 Size = Literal["full", "tiny"]
@@ -39,7 +39,7 @@ class Makers(NamedTuple):
         batch: int,
         updates: int,
         share: float,
-        part: loops.Part = "step",
+        part: step_loop.Part = "step",
         steps_per_call: int = 1,
         examples: int | None = None,
     ) -> Contender:

@@ -1,7 +1,7 @@
-"""The PyTorch contender of ``benchmarks.step`` and ``benchmarks.gpu``, in a process that ``rounds.Child`` starts.
+"""The PyTorch contender of ``benchmarks.step`` and ``benchmarks.gpu``, in a process that ``taking_turns.Child`` starts.
 
-    python -m benchmarks.torch_twins --model=lenet5 --batch=256 --steps=10 --processes=1
-    python -m benchmarks.torch_twins --model=resnet50 --batch=256 --device=cuda --precision=bfloat16 --compile
+    python -m benchmarks.twins.training --model=lenet5 --batch=256 --steps=10 --processes=1
+    python -m benchmarks.twins.training --model=resnet50 --batch=256 --device=cuda --precision=bfloat16 --compile
 
 It has the same network, batch, loss and optimizer as our step, in float32, on artificial images that lie in memory as
 floats. So it does not read, gather, crop or normalize them, which our step does. By default PyTorch chooses the memory
@@ -30,8 +30,8 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import rounds
-from benchmarks.torch_networks import LARGE, NETWORKS, make_step
+from benchmarks.kit import taking_turns
+from benchmarks.twins.networks import LARGE, NETWORKS, make_step
 
 Train = Callable[[int], Any]  # trains for a number of steps
 TRIALS = 3  # steps of each variant in the first turn; the first one of them is ignored
@@ -52,7 +52,7 @@ def fastest(variants: Mapping[str, Callable[[], Train]], *, agree: Callable[[int
     trained, seconds = [], []
     for make in variants.values():
         trained.append(make())
-        taken = [rounds.timed(functools.partial(trained[-1], 1)) for _ in range(TRIALS)]
+        taken = [taking_turns.timed(functools.partial(trained[-1], 1)) for _ in range(TRIALS)]
         seconds.append(min(taken[1:]))
     chosen = agree(seconds.index(min(seconds)))
     return list(variants)[chosen], trained[chosen]
@@ -68,7 +68,7 @@ def variants_of(given: argparse.Namespace, *, wrap: Callable[[Any], Any] = lambd
     }
 
 
-def alone(given: argparse.Namespace) -> rounds.Turn:
+def alone(given: argparse.Namespace) -> taking_turns.Turn:
     """Returns the turn of one process, with PyTorch's default number of threads; tuned, with one if that is faster."""
     import torch
 
@@ -84,7 +84,7 @@ def alone(given: argparse.Namespace) -> rounds.Turn:
     threads = {f"{number} threads": functools.partial(on, number, train) for number in numbers}
     number, train = fastest(threads)
     print(f"torch_twins: {given.model}: {name}, {number}", file=sys.stderr, flush=True)
-    return lambda: rounds.timed(lambda: train(given.steps)) / given.steps
+    return lambda: taking_turns.timed(lambda: train(given.steps)) / given.steps
 
 
 class Together:
@@ -129,7 +129,7 @@ class Together:
         from torch import distributed
 
         distributed.barrier()
-        return rounds.timed(lambda: (self._train(self._steps), distributed.barrier())) / self._steps
+        return taking_turns.timed(lambda: (self._train(self._steps), distributed.barrier())) / self._steps
 
     def turn(self) -> float:
         """Leads one turn, as the first process."""
@@ -172,7 +172,7 @@ class OnDevice:
             device=given.device,
             precision=given.precision,
         )
-        self._first_seconds = rounds.timed(lambda: self._train(1))
+        self._first_seconds = taking_turns.timed(lambda: self._train(1))
 
     def answer(self, line: str) -> float:
         """Returns the number that a line asks for."""
@@ -182,19 +182,19 @@ class OnDevice:
             return self._first_seconds
         if line == "peak":
             return float(torch.cuda.max_memory_allocated()) if self._device == "cuda" else math.nan
-        return rounds.timed(lambda: self._train(self._steps)) / self._steps
+        return taking_turns.timed(lambda: self._train(self._steps)) / self._steps
 
 
 def _loopback() -> str:
     return next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
 
 
-def several(given: argparse.Namespace, stack: contextlib.ExitStack) -> rounds.Turn:
+def several(given: argparse.Namespace, stack: contextlib.ExitStack) -> taking_turns.Turn:
     """Starts the other processes, which end with the stack, and returns the turn of all."""
     meeting = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "meeting")
     flags = [f"--{name}={getattr(given, name)}" for name in ("model", "batch", "steps", "processes")]
     flags += ["--tuned"] if given.tuned else []
-    command = [sys.executable, "-m", "benchmarks.torch_twins", *flags, f"--meeting={meeting}"]
+    command = [sys.executable, "-m", "benchmarks.twins.training", *flags, f"--meeting={meeting}"]
     for rank in range(1, given.processes):
         other = subprocess.Popen([*command, f"--rank={rank}"], stdin=subprocess.DEVNULL, stdout=sys.stderr)
         stack.callback(other.wait)
@@ -205,7 +205,7 @@ def several(given: argparse.Namespace, stack: contextlib.ExitStack) -> rounds.Tu
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parses a command line; exits with code 2 and a message if it is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.torch_twins", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.twins.training", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--model", choices=list(NETWORKS), required=True)
     parser.add_argument("--batch", type=int, required=True, help="examples per step, of all processes together")
@@ -236,11 +236,11 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if given.device is not None:
         made = functools.cache(lambda: OnDevice(given))
-        rounds.serve(lambda line: made().answer(line))
+        taking_turns.serve(lambda line: made().answer(line))
         return 0
     with contextlib.ExitStack() as stack:
         begun = functools.cache(lambda: alone(given) if given.processes == 1 else several(given, stack))
-        rounds.serve(lambda line: begun()())
+        taking_turns.serve(lambda line: begun()())
     return 0
 
 

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from benchmarks import rounds
+from benchmarks.kit import taking_turns
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
     def __init__(self, limit_seconds: float):
         self._end = time.monotonic() + limit_seconds
         self._lock = threading.Lock()
-        self._children: set[rounds.Child] = set()
+        self._children: set[taking_turns.Child] = set()
         self._timer = threading.Timer(limit_seconds, self._kill)
         self._timer.daemon = True
         self._reason = f"the limit of {limit_seconds:g} s was reached"
@@ -33,7 +33,7 @@ class Clock:
         return self._reason if error is None or self.left <= 0 else str(error).rpartition("and said: ")[2]
 
     @contextlib.contextmanager
-    def watch(self, child: rounds.Child) -> Iterator[rounds.Child]:
+    def watch(self, child: taking_turns.Child) -> Iterator[taking_turns.Child]:
         """Kills a process at the limit, if it has not ended before."""
         with self._lock:
             self._children.add(child)

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 import optax
 
-from benchmarks import hlo, rounds
-from benchmarks.candidates import BASELINE, Candidate, parse
-from benchmarks.command import Log
-from benchmarks.leaves import Leaves
+from benchmarks.kit import hlo, taking_turns
+from benchmarks.kit.candidates import BASELINE, Candidate, parse
+from benchmarks.kit.command import Log
+from benchmarks.kit.leaves import Leaves
 from parallel import AXES, Layout, map_devices
 from reducers.traffic import Traffic
 
@@ -165,7 +165,7 @@ def random_gradients(leaves: Leaves, layout: Layout) -> list[jax.Array]:
 
 def seconds(program: Program, gradients: list[jax.Array]) -> float:
     """Returns the seconds of a call, whose results are waited for."""
-    return rounds.timed(lambda: jax.block_until_ready(program.call(gradients, program.state)))
+    return taking_turns.timed(lambda: jax.block_until_ready(program.call(gradients, program.state)))
 
 
 def copy_bytes(free: int | None, *, platform: str, num_devices: int) -> int:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from benchmarks import measured
-from benchmarks.measured import Measured
+from benchmarks.kit import result
+from benchmarks.kit.result import Measured
 
 Log = Callable[[str], Any]
 
@@ -84,8 +84,8 @@ def run(benchmark: Callable[..., Found], *, name: str, doc: str, argv: Sequence[
     except KeyboardInterrupt:
         return 130
     for one in found.measured:
-        print(measured.in_words(one))
+        print(result.in_words(one))
     if path is not None:
-        environment = measured.environment_of(devices=found.devices, packages=found.packages)
-        measured.write(name, found.measured, environment=environment, path=path)
+        environment = result.environment_of(devices=found.devices, packages=found.packages)
+        result.write(name, found.measured, environment=environment, path=path)
     return 0

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import measured
-from benchmarks.measured import Measured
+from benchmarks.kit import result
+from benchmarks.kit.result import Measured
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 NOTES = HERE / "notes"
 PUBLISHED = HERE / "results"
 PAGE = HERE / "RESULTS.md"
@@ -27,7 +27,7 @@ def page(names: Iterable[str], *, folder: Path = PUBLISHED) -> str:
         "`python -m benchmarks publish` writes this page from `benchmarks/results/`; `make bench` measures again and "
         "compares. A ratio is of two times of the same round. Shared machines are noisy, so consider the quartiles.\n"
     )
-    sections = [section(name, *measured.read(folder / f"{name}.json")) for name in names if _there(name, folder)]
+    sections = [section(name, *result.read(folder / f"{name}.json")) for name in names if _there(name, folder)]
     return "\n".join([top, *sections])
 
 
@@ -50,8 +50,8 @@ def moved(names: Iterable[str], *, new: Path, old: Path = PUBLISHED) -> list[str
     lines = []
     for name in names:
         if _there(name, new) and _there(name, old):
-            before = {one.name: one for one in measured.read(old / f"{name}.json")[1]}
-            for one in measured.read(new / f"{name}.json")[1]:
+            before = {one.name: one for one in result.read(old / f"{name}.json")[1]}
+            for one in result.read(new / f"{name}.json")[1]:
                 if one.name in before and one.moved(before[one.name]):
                     lines.append(f"{name}: {one.name}: {before[one.name].median:.3g} -> {one.median:.3g} {one.unit}")
     return lines

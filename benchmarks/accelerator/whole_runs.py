@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import command
-from benchmarks.clock import Clock
-from benchmarks.measured import Measured, Target
-from benchmarks.targets import Size
+from benchmarks.accelerator.parts import Size
+from benchmarks.kit import command
+from benchmarks.kit.result import Measured, Target
+from benchmarks.kit.time_limit import Clock
 from data import decoded
 from launch.children import ROOT, last_line
 
@@ -146,7 +146,7 @@ def with_mnist(folder: Path, *, num_train: int = NUM_TRAIN, num_test: int = NUM_
 
 def write_mnist(root: Path, *, num_train: int, num_test: int) -> None:
     """Writes random images with random labels as TFDS prepares MNIST under a folder."""
-    from benchmarks import prepared_sets
+    from benchmarks.kit import prepared_sets
 
     rng = np.random.default_rng(0)
     splits = {}

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import command, rounds
-from benchmarks.clock import Clock
-from benchmarks.measured import Measured
-from benchmarks.parts import Contender, Part, Taken, details, missing
+from benchmarks.kit import command, taking_turns
+from benchmarks.kit.contenders import Contender, Part, Taken, details, missing
+from benchmarks.kit.result import Measured
+from benchmarks.kit.time_limit import Clock
 from launch.children import ROOT
 
 
@@ -38,20 +38,23 @@ class Bench:
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # processes share the memory, which they never give back
-            **rounds.keeping_programs(folder / "jax"),
+            **taking_turns.keeping_programs(folder / "jax"),
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         }
 
     # ---- processes ----
 
-    def _started(self, contender: Contender) -> contextlib.AbstractContextManager[rounds.Child]:
+    def _started(self, contender: Contender) -> contextlib.AbstractContextManager[taking_turns.Child]:
         if contender.packages:
-            module, arguments = "benchmarks.torch_twins", contender.line.split()
+            module, arguments = "benchmarks.twins.training", contender.line.split()
         else:
-            module, arguments = "benchmarks.groups", ["localhost:1", "1", "0", "1"]  # one process, one device
-        return self._clock.watch(rounds.Child.module(module, *arguments, environment=self._environment))
+            module, arguments = (
+                "benchmarks.kit.process_groups",
+                ["localhost:1", "1", "0", "1"],
+            )  # one process, one device
+        return self._clock.watch(taking_turns.Child.module(module, *arguments, environment=self._environment))
 
-    def _ask(self, child: rounds.Child, contender: Contender, verb: str = "") -> float:
+    def _ask(self, child: taking_turns.Child, contender: Contender, verb: str = "") -> float:
         """Asks a contender's process for a turn, or for what a verb names."""
         if verb == "peak" or contender.packages:  # PyTorch's processes have one contender each
             return child(verb or "go")
@@ -110,7 +113,7 @@ class Bench:
           parts: parts whose contenders fit into the memory together.
         """
         with contextlib.ExitStack() as stack:
-            children: dict[tuple[str, str], rounds.Child] = {}
+            children: dict[tuple[str, str], taking_turns.Child] = {}
             reasons: dict[tuple[str, str], str] = {}
             keyed = {(name, c.name): c for name, part in parts.items() for c in part.contenders}
             for key, contender in keyed.items():
@@ -138,15 +141,15 @@ class Bench:
                 yield self._turns_of(name, part, ready, reasons=of_part)
 
     def _turns_of(
-        self, name: str, part: Part, children: Mapping[str, rounds.Child], *, reasons: dict[str, str]
+        self, name: str, part: Part, children: Mapping[str, taking_turns.Child], *, reasons: dict[str, str]
     ) -> list[Measured]:
         chosen = {c.name: c for c in part.contenders if c.name in children}
-        turns: dict[str, rounds.Turn] = {
+        turns: dict[str, taking_turns.Turn] = {
             key: functools.partial(self._ask, children[key], contender) for key, contender in chosen.items()
         }
         taken: dict[str, Taken] = {}
         try:
-            seconds = rounds.in_turns(turns, repeats=self._repeats, log=lambda line: self._log(f"{name}: {line}"))
+            seconds = taking_turns.in_turns(turns, repeats=self._repeats, log=lambda line: self._log(f"{name}: {line}"))
             for key, contender in chosen.items():
                 compile_seconds = self._compile_seconds.get(contender.line, math.nan)
                 peak_bytes = self._ask(children[key], contender, "peak")
@@ -168,7 +171,7 @@ class Bench:
         return found
 
     def _trace_missed(
-        self, name: str, part: Part, found: Sequence[Measured], children: Mapping[str, rounds.Child]
+        self, name: str, part: Part, found: Sequence[Measured], children: Mapping[str, taking_turns.Child]
     ) -> None:
         """Traces the first contender of each row that misses its target, if it is one of ours."""
         first = {row.name: row.contenders[0] for row in part.rows}

@@ -1,0 +1,1 @@
+"""What benchmarks are made of: contenders that take turns, their limits, results and report."""

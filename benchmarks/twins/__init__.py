@@ -1,0 +1,1 @@
+"""The same networks and recipes in PyTorch."""
