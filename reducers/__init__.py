@@ -29,6 +29,7 @@ from typing import Any
 import optax
 
 from reducers.adasum import adasum
+from reducers.arguments import Mask
 from reducers.arrived.backup_workers import backup_workers
 from reducers.arrived.deadline import deadline
 from reducers.arrived.dynamic_backup_workers import dynamic_backup_workers
@@ -68,6 +69,7 @@ __all__ = [
     "REDUCERS",
     "AxisName",
     "DynamicScale",
+    "Mask",
     "Reducer",
     "Report",
     "ReportError",
@@ -174,7 +176,7 @@ def make(
       ValueError: one line with the option's path, if a name or an option is unknown, missing, or of a wrong type or
         range.
 
-    >>> make("mean", axis_name="worker").takes_mask
+    >>> make("mean", axis_name="worker").homogeneous
     True
     >>> make("stale", delay_steps=1, combine={"name": "trimmed_mean", "num_trimed": 2}, axis_name="worker")
     Traceback (most recent call last):

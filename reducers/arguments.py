@@ -1,6 +1,6 @@
 """The arguments of an update, checked in one place: the numbers of its leaves, and which workers are counted."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 from jax import numpy as jnp
@@ -77,14 +77,33 @@ def with_float0(updates: Any, tree: Any) -> Any:
     return jax.tree.map(lambda u, x: u if _is_float0(u) else x, updates, tree)
 
 
+class Mask(NamedTuple):
+    """Which workers are counted, where every worker knows it of all, as of arrival times: what needs it asks nobody.
+
+    A reducer gets it as ``contributes`` that says so (``Reducer.takes_mask`` is "whole"); others get their own bool.
+
+    Attributes:
+      own: [] bool, whether this worker is counted.
+      whole: [W] bool, the same on all workers.
+    """
+
+    own: jax.Array
+    whole: jax.Array
+
+
+def own_part(contributes: Any) -> Any:
+    """Returns this worker's bool of a mask, whether it is known whole or not; None for none."""
+    return contributes.own if isinstance(contributes, Mask) else contributes
+
+
 def check_mask(contributes: Any) -> None:
-    """Raises ValueError unless ``contributes`` is the bool of one worker, or None.
+    """Raises ValueError unless ``contributes`` is the bool of one worker, a ``Mask``, or None.
 
     >>> check_mask(10)
     Traceback (most recent call last):
     ValueError: contributes=10: must be a bool of this worker, []; a number is no weight
     """
-    if contributes is None or isinstance(contributes, bool):
+    if contributes is None or isinstance(contributes, bool | Mask):
         return
     is_array = hasattr(contributes, "dtype") and jnp.issubdtype(contributes.dtype, jnp.bool_)
     if not is_array or contributes.shape:

@@ -29,7 +29,8 @@ from reducers.state import carried, distinct
 Combine: TypeAlias = optax.GradientTransformation | None
 
 
-# Whether a reducer is for gradients or updates, and how often it emits an update; see ``Reducer``.
+# Which mask a reducer takes, whether it is for gradients or updates, and how often it emits an update; see ``Reducer``.
+TakesMask = Literal[False, True, "whole"]
 Reduces = Literal["either", "gradients", "updates"]
 Emits = Literal["always", "sometimes", "never"]
 
@@ -54,7 +55,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
         state keeps the types that it had. A wrapper can leave this to the reducer inside it.
       needs_arrivals: whether ``update`` requires ``arrival_seconds`` [W], the same on all workers.
       takes_mask: whether ``update`` accepts ``contributes``, a bool of each worker; workers without it are left out,
-        whatever their values.
+        whatever their values. "whole" says that it accepts a ``Mask``, too, which saves it a question to the others.
       homogeneous: whether R(c g) = c R(g), also where c changes from one update to the next.
       num_counted: how many workers' batches each update counts, where the rule fixes that; None for all workers.
       awaits: ``(step, num_workers) -> count``, where ``update`` requires ``arrival_seconds``: how many workers have to
@@ -82,7 +83,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
 
     axis_name: tuple[str, ...] | None
     needs_arrivals: bool
-    takes_mask: bool
+    takes_mask: TakesMask
     homogeneous: bool
     num_counted: int | None
     awaits: Callable[[int, int], int] | None
@@ -101,7 +102,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
         *,
         axis_name: AxisName | None = None,
         needs_arrivals: bool = False,
-        takes_mask: bool = False,
+        takes_mask: TakesMask = False,
         homogeneous: bool = False,
         num_counted: int | None = None,
         awaits: Callable[[int, int], int] | None = None,
@@ -165,7 +166,13 @@ class Reducer(optax.GradientTransformationExtraArgs):
           **changes: facts in which the wrapper differs. With ``axis_name`` its calls are checked, too; without it that
             is left to the reducer inside it.
         """
-        facts = {**vars(self), "is_mean": False, **changes, "axis_name": changes.get("axis_name")}
+        facts = {
+            **vars(self),
+            "is_mean": False,
+            "takes_mask": bool(self.takes_mask),
+            **changes,
+            "axis_name": changes.get("axis_name"),
+        }
         made = type(self)(init, update, **facts)
         made.axis_name = made.axis_name or self.axis_name
         return made
@@ -276,7 +283,7 @@ def within(reducer: Reducer, context: Callable[[], contextlib.AbstractContextMan
         with context():
             return reducer.update(updates, state, params, **extra_args)
 
-    return reducer.like(init_fn, update_fn, is_mean=reducer.is_mean)
+    return reducer.like(init_fn, update_fn, is_mean=reducer.is_mean, takes_mask=reducer.takes_mask)
 
 
 def chain(*transformations: optax.GradientTransformation) -> Reducer:
@@ -294,7 +301,7 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
 
     >>> from reducers.sums.mean import mean
     >>> chain(optax.clip(1.0), mean("worker")).takes_mask
-    True
+    'whole'
     """
     links = [as_reducer(t, key=f"transformations[{i}]") for i, t in enumerate(transformations)]
     found = [t for t in transformations if isinstance(t, Reducer)]
@@ -310,6 +317,7 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
             raise ValueError(f"{given[0]}: is given to a chain with a reducer, {_PARTS_WORKERS}")
         return update(updates, state, params, **extra_args)
 
+    masks = {r.takes_mask for r in found}
     reduces = {r.reduces for r in found} - {"either"}
     if len(reduces) > 1:
         raise ValueError("transformations: one reduces gradients and another one updates")
@@ -317,7 +325,7 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
         init,
         update_fn,
         needs_arrivals=bool(late),
-        takes_mask=bool(found) and all(reducer.takes_mask for reducer in found),
+        takes_mask="whole" if masks == {"whole"} else bool(masks) and all(masks),
         homogeneous=all(link.homogeneous for link in links),
         num_counted=min((r.num_counted for r in found if r.num_counted is not None), default=None),
         awaits=(lambda step, n: max(r.fewest_arrivals(step=step, num_workers=n) for r in late)) if late else None,

@@ -362,3 +362,23 @@ def test_a_chain_passes_on_what_is_needed():
     chain = optax.chain(reducers.backup_workers(WORKER, num_required=1), optax.sgd(1.0))
     step = lambda g: chain.update(g, chain.init(g), **TIMES)[0]  # noqa: E731
     assert np.asarray(jax.vmap(step, axis_name=WORKER)(jnp.arange(8.0))).tolist() == [-1.0] * 8
+
+
+@pytest.mark.parametrize("name", ["adasum", "coordinate_median", "krum", "mean"])
+def test_leaving_workers_out_takes_no_collective(name):
+    """All workers know the arrival times, and so the mask, whole: nobody is asked who is counted."""
+
+    def collectives(reducer, **needs):
+        program = jax.shard_map(
+            lambda g, seconds: reducer.update(g, reducer.init(g), g, **{key: seconds for key in needs})[0],
+            mesh=jax.make_mesh((8,), (WORKER,), axis_types=(jax.sharding.AxisType.Auto,)),
+            in_specs=(jax.P(WORKER), jax.P()),
+            out_specs=jax.P(),
+            check_vma=False,
+        )
+        text = str(jax.make_jaxpr(program)(jnp.ones((8, 64)), jnp.asarray(SECONDS)))
+        return {name: text.count(f" {name}[") for name in ("psum", "all_gather", "all_to_all", "ppermute")}
+
+    alone = collectives(reducers.make(name, axis_name=WORKER))
+    first_of_all = reducers.make("backup_workers", axis_name=WORKER, num_required=5, combine=name)
+    assert collectives(first_of_all, arrival_seconds=SECONDS) == alone and sum(alone.values()) > 0

@@ -364,7 +364,8 @@ def test_facts_are_those_of_the_row_and_survive_copies(case):
     reducer = maker(case)(axis_name=WORKER)
     copies = [copy.copy(reducer), copy.deepcopy(reducer), cloudpickle.loads(cloudpickle.dumps(reducer))]
     for same in (reducer, *copies, reducer.like(*reducer), reducers.as_reducer(reducer), reducers.chain(reducer)):
-        assert {fact: getattr(same, fact) for fact in FACTS} == {fact: getattr(case, fact) for fact in FACTS}
+        facts = {fact: getattr(same, fact) for fact in FACTS}
+        assert {**facts, "takes_mask": bool(same.takes_mask)} == {fact: getattr(case, fact) for fact in FACTS}
         assert [same.fewest_arrivals(step=step, num_workers=8) for step in (0, 99)] == [
             reducer.fewest_arrivals(step=step, num_workers=8) for step in (0, 99)
         ]

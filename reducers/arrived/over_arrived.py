@@ -7,9 +7,10 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from reducers.arguments import Mask
 from reducers.arrivals.order import Arrived
 from reducers.clock import check_seconds
-from reducers.collectives import AxisName, as_own, axes_of, num_workers
+from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers
 from reducers.reducer import Combine, Reducer
 from reducers.report import TIME, Report, report
 from reducers.wrappers.combine import combiner_of
@@ -59,9 +60,10 @@ def over_arrived(
         return ArrivedState(inner, nobody_yet(axes, inside=report(inner)))
 
     def update_fn(updates, state, params=None, *, arrival_seconds, **extra_args):
-        arrived = choose(check_seconds(arrival_seconds, axis_name=axes))
+        arrived = choose(agreed(check_seconds(arrival_seconds, axis_name=axes), axes))
         if num_required != num_workers(axes):
-            extra_args |= {"contributes": arrived.contributes[lax.axis_index(axes)]}
+            mask = Mask(arrived.contributes[lax.axis_index(axes)], arrived.contributes)
+            extra_args |= {"contributes": mask if combiner.takes_mask == "whole" else mask.own}
         updates, inner = combiner.update(updates, state.combine, params, **extra_args)
         return updates, ArrivedState(inner, of_arrived(arrived, axes, inside=report(inner)))
 

@@ -24,6 +24,7 @@ from reducers.collectives.buckets import (
     too_small,
 )
 from reducers.collectives.joined import cut, join
+from reducers.collectives.masks import num_counted, whole_mask
 from reducers.collectives.slices import from_slices, slice_size, to_slices
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "in_buckets",
     "join",
     "map_together",
+    "num_counted",
     "num_workers",
     "same_on_all",
     "shift_workers",
@@ -51,4 +53,5 @@ __all__ = [
     "to_slices",
     "too_small",
     "tracked_axes",
+    "whole_mask",
 ]

@@ -41,5 +41,5 @@ def coordinate_median(axis_name: AxisName) -> Reducer:
         return mean_of_middle(updates, axes, num_trimmed=all_but_one_or_two, contributes=contributes), state
 
     return Reducer(
-        optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True, numbers="floating"
+        optax.init_empty_state, update_fn, axis_name=axes, takes_mask="whole", homogeneous=True, numbers="floating"
     )

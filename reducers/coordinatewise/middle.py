@@ -3,15 +3,16 @@
 from typing import Any
 
 import jax
-from jax import lax
 from jax import numpy as jnp
 
+from reducers.arguments import own_part
 from reducers.collectives import (
     backend,
     devices_and_lanes,
     from_slices,
     gather_workers,
     map_together,
+    num_counted,
     num_workers,
     to_slices,
     too_small,
@@ -19,7 +20,7 @@ from reducers.collectives import (
 from reducers.dtypes import wide
 
 
-def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, contributes: jax.Array | None) -> Any:
+def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, contributes: Any) -> Any:
     r"""Averages over workers what is left of each coordinate's values without the largest and the smallest ones.
 
     .. math:: R(g_1, \dots, g_n)_j = \frac{1}{n - 2k} \sum_{i=k+1}^{n-k} g_{(i)j}
@@ -29,7 +30,7 @@ def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, con
       axes: the worker axes, outer first.
       num_trimmed: k, how many values are dropped at either end; (n - 1) // 2 of n workers that are counted, if that is
         less.
-      contributes: whether this worker is counted; None counts all.
+      contributes: whether this worker is counted, or a ``Mask``; None counts all.
 
     Returns:
       The tree of means, in the dtypes of the updates. NaN counts as the largest value; means of no workers are NaN.
@@ -39,7 +40,7 @@ def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, con
     count: Any = total
     trimmed: Any = min(num_trimmed, (total - 1) // 2)
     if contributes is not None:
-        count = lax.psum(jnp.asarray(contributes, jnp.int32), axes)
+        count = num_counted(contributes, axes, dtype=jnp.int32)
         trimmed = jnp.minimum(trimmed, (count - 1) // 2)
 
     def of_rows(rows: jax.Array) -> jax.Array:  # (W, m) -> (m,)
@@ -56,7 +57,7 @@ def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, con
 
     def reduce(g: jax.Array) -> jax.Array:
         # Where a worker is not counted it has NaN, which is last in the order.
-        sent = (g if contributes is None else jnp.where(contributes, g, jnp.nan)).ravel()
+        sent = (g if contributes is None else jnp.where(own_part(contributes), g, jnp.nan)).ravel()
         if num_workers(devices) == 1 or too_small(g.size, num_gradients=total):
             result = of_rows(gather_workers(sent, axes)).astype(g.dtype)
         else:

@@ -51,5 +51,5 @@ def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"]
         return mean_of_middle(updates, axes, num_trimmed=num_trimmed, contributes=contributes), state
 
     return Reducer(
-        optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True, numbers="floating"
+        optax.init_empty_state, update_fn, axis_name=axes, takes_mask="whole", homogeneous=True, numbers="floating"
     )

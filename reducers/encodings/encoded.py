@@ -6,6 +6,7 @@ import jax
 import optax
 from jax import numpy as jnp
 
+from reducers.arguments import own_part
 from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers
 from reducers.encodings.encoding import Encoding, Kept, Leaves, Reduction, Sent, corrected, residuals_of
 from reducers.gram.scales import common_scale, nonzero, norm_over
@@ -93,16 +94,17 @@ def encoded(
 
     def update_fn(updates, state, params=None, **extra_args):
         leaves, kept = named_leaves(updates), state.kept
-        contributes = extra_args.get("contributes") if reducer.takes_mask else None
+        mask = extra_args.get("contributes") if reducer.takes_mask else None
+        contributes = own_part(mask)
         combine = lambda tree: reducer.update(tree, state.combine, params, **extra_args)  # noqa: E731
         count = agreed(state.num_updates, axes)  # what all workers draw alike is alike on all lanes
         if reducer.is_mean:
             average = lambda arrays: combine(list(arrays))[0]  # noqa: E731
-            sent = encoding.mean(leaves, kept, Reduction(axes, count, contributes, average))
+            sent = encoding.mean(leaves, kept, Reduction(axes, count, mask, average))
             results, combined, counted = _like(sent.leaves, updates), state.combine, contributes
         else:
             assert encoding.own is not None
-            sent = encoding.own(leaves, kept, Reduction(axes, count, contributes, None))
+            sent = encoding.own(leaves, kept, Reduction(axes, count, mask, None))
             results, combined = combine(_like(sent.leaves, updates))
             counted = report(combined).counted
             if contributes is not None:
@@ -123,6 +125,7 @@ def encoded(
         init_fn,
         update_fn,
         axis_name=axes,
+        takes_mask=reducer.takes_mask,
         homogeneous=reducer.homogeneous and encoding.homogeneous,
         needs_whole_leaves=must_be_whole,
     )

@@ -10,7 +10,8 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import num_workers, sum_workers
+from reducers.arguments import own_part
+from reducers.collectives import num_counted, num_workers
 from reducers.dtypes import wide, wide_dtype
 from reducers.encodings.random_rounding import derived, key_of
 
@@ -24,20 +25,25 @@ class Reduction(NamedTuple):
     Attributes:
       axes: the worker axes, outer first.
       num_updates: [] int32, updates before this one.
-      contributes: whether this worker is counted; None counts all.
+      mask: whether this worker is counted, or a ``Mask``; None counts all.
       mean: the plain mean of arrays over the workers that are counted; None where the rule is another one.
     """
 
     axes: tuple[str, ...]
     num_updates: jax.Array
-    contributes: Any
+    mask: Any
     mean: Callable[[Sequence[jax.Array]], list[jax.Array]] | None
+
+    @property
+    def contributes(self) -> Any:
+        """Whether this worker is counted; None counts all."""
+        return own_part(self.mask)
 
     def average(self, total: jax.Array) -> jax.Array:
         """Returns a sum over the workers that are counted, divided by their number, 1 at least."""
-        if self.contributes is None:
+        if self.mask is None:
             return total / num_workers(self.axes)
-        return total / jnp.maximum(sum_workers(jnp.asarray(self.contributes, total.dtype), self.axes), 1)
+        return total / jnp.maximum(num_counted(self.mask, self.axes, dtype=total.dtype), 1)
 
     def key(self, seed: int, *, of: Literal["worker", "all"] = "worker") -> jax.Array:
         """Returns the key of this update: this worker's own, or the one of "all" workers."""

@@ -1,6 +1,6 @@
 """Dot products of the workers' gradients, apart from their scales: all that a rule is given."""
 
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import jax
 from jax import numpy as jnp
@@ -29,6 +29,11 @@ class Products(NamedTuple):
     gram: jax.Array
     scales: jax.Array
     counted: jax.Array
+
+    @property
+    def present(self) -> NoReturn:
+        """The name of ``counted`` in earlier releases."""
+        raise AttributeError("Products.present: is Products.counted now")
 
     @property
     def num_counted(self) -> jax.Array:

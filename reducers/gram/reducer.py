@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from reducers.arguments import own_part
 from reducers.collectives import (
     AxisName,
     Combined,
@@ -17,6 +18,7 @@ from reducers.collectives import (
     in_buckets,
     num_workers,
     split_axes,
+    whole_mask,
 )
 from reducers.dtypes import common_dtype, real_dtype
 from reducers.gram import groups
@@ -159,8 +161,8 @@ def combining(
             return updates, state
         own, counted = list(vectors.values()), jnp.ones(num_workers(axes), bool)
         if contributes is not None:
-            own = [jnp.where(contributes, vector, 0) for vector in own]
-            counted = gather_workers(jnp.asarray(contributes, bool), axes)
+            own = [jnp.where(own_part(contributes), vector, 0) for vector in own]
+            counted = whole_mask(contributes, axes)
         results, weighed = combine(own, state.rule, counted)
         result = restore([x[0] for x in results])
         metrics = metrics_of(vectors, weighed) if telemetry == "on" else {}
@@ -174,7 +176,7 @@ def combining(
         init_fn,
         update_fn,
         axis_name=axes,
-        takes_mask=True,
+        takes_mask="whole",
         homogeneous=homogeneous,
         numbers="inexact",
         needs_whole_leaves=needs_whole_leaves(sharded_over),

@@ -7,7 +7,8 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import AxisName, axes_of, num_workers, sum_workers
+from reducers.arguments import own_part
+from reducers.collectives import AxisName, axes_of, num_counted, num_workers, sum_workers
 from reducers.dtypes import common_dtype, wide, wide_dtype
 from reducers.reducer import Reducer
 
@@ -37,17 +38,17 @@ def mean(axis_name: AxisName) -> Reducer:
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
-        totals = sum_workers(jax.tree.map(_without_overflow, updates), axes, where=contributes)
+        totals = sum_workers(jax.tree.map(_without_overflow, updates), axes, where=own_part(contributes))
         count: Any = num_workers(axes)
         if contributes is not None:
-            count = sum_workers(jnp.asarray(contributes, jnp.float32), axes)
+            count = num_counted(contributes, axes, dtype=jnp.float32)
         return jax.tree.map(lambda g, total: _share(total, count).astype(jnp.result_type(g)), updates, totals), state
 
     return Reducer(
         optax.init_empty_state,
         update_fn,
         axis_name=axes,
-        takes_mask=True,
+        takes_mask="whole",
         homogeneous=True,
         is_mean=True,
         numbers="number",

@@ -4,6 +4,7 @@ import jax
 import optax
 from jax import numpy as jnp
 
+from reducers.arguments import own_part
 from reducers.collectives import AxisName, axes_of, num_workers, sum_workers
 from reducers.reducer import Reducer
 
@@ -42,7 +43,7 @@ def sign_majority(axis_name: AxisName) -> Reducer:
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
-        counts = sum_workers(jax.tree.map(vote, updates), axes, where=contributes)
+        counts = sum_workers(jax.tree.map(vote, updates), axes, where=own_part(contributes))
         return jax.tree.map(lambda count, g: jnp.sign(count).astype(g.dtype), counts, updates), state
 
-    return Reducer(optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, numbers="floating")
+    return Reducer(optax.init_empty_state, update_fn, axis_name=axes, takes_mask="whole", numbers="floating")

@@ -2,6 +2,7 @@
 
 import optax
 
+from reducers.arguments import own_part
 from reducers.collectives import AxisName, axes_of, sum_workers
 from reducers.reducer import Reducer
 
@@ -32,8 +33,8 @@ def sum(axis_name: AxisName) -> Reducer:  # noqa: A001 - the field's name for it
 
     def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
         del params, extra_args
-        return sum_workers(updates, axes, where=contributes), state
+        return sum_workers(updates, axes, where=own_part(contributes)), state
 
     return Reducer(
-        optax.init_empty_state, update_fn, axis_name=axes, takes_mask=True, homogeneous=True, numbers="number"
+        optax.init_empty_state, update_fn, axis_name=axes, takes_mask="whole", homogeneous=True, numbers="number"
     )

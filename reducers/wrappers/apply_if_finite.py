@@ -7,6 +7,7 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
+from reducers.arguments import own_part
 from reducers.collectives import AxisName, agreed, axes_of
 from reducers.dynamic_scale import all_finite
 from reducers.mesh import needs_whole_leaves
@@ -80,7 +81,7 @@ def apply_if_finite(
         num_bad, num_bad_in_all = (agreed(x, axes) for x in (state.notfinite_count, state.total_notfinite))
         is_finite = all_finite(updates)
         if inner.takes_mask and extra_args.get("contributes") is not None:
-            is_finite |= ~jnp.asarray(extra_args["contributes"], bool)
+            is_finite |= ~jnp.asarray(own_part(extra_args["contributes"]), bool)
         is_finite = lax.pmin(is_finite.astype(jnp.int32), axes) > 0
         in_a_row = jnp.where(is_finite, 0, optax.safe_increment(num_bad))
         total = jnp.where(is_finite, num_bad_in_all, optax.safe_increment(num_bad_in_all))
@@ -92,4 +93,5 @@ def apply_if_finite(
         inner_state = optax.tree.where(is_kept, inner_state, state.inner_state)
         return updates, ApplyIfFiniteState(in_a_row, is_finite, total, inner_state, own)
 
-    return inner.like(init_fn, update_fn, axis_name=axes, homogeneous=False, needs_whole_leaves=must_be_whole)
+    facts: dict[str, Any] = {"homogeneous": False, "needs_whole_leaves": must_be_whole, "takes_mask": inner.takes_mask}
+    return inner.like(init_fn, update_fn, axis_name=axes, **facts)

@@ -7,6 +7,7 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
+from reducers.arguments import own_part
 from reducers.collectives import AxisName, axes_of
 from reducers.dtypes import wide, wide_dtype
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
@@ -112,7 +113,7 @@ def in_half_precision(
         halved = jax.tree.map(lambda g: (scale.astype(wide_dtype(g)) * wide(g)).astype(dtype), updates)
         is_too_large = all_finite(optax.tree.cast(updates, dtype)) & ~all_finite(halved)
         if extra_args.get("contributes") is not None:
-            is_too_large &= jnp.asarray(extra_args["contributes"], bool)
+            is_too_large &= jnp.asarray(own_part(extra_args["contributes"]), bool)
         signed = lax.pmin(jnp.where(is_too_large, -scale, scale), axes)
         scale = jnp.abs(signed)  # the same, and JAX knows that it is the same on all workers, though states are local
         reduced, inner = reducer.update(halved, state.inner, params, **extra_args)
@@ -131,6 +132,7 @@ def in_half_precision(
         init_fn,
         update_fn,
         axis_name=axes,
+        takes_mask=reducer.takes_mask,
         homogeneous=False,  # what overflows is zero
         may_overflow=True,
         numbers="floating",

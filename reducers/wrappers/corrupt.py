@@ -85,4 +85,5 @@ def corrupt(
         return result, CorruptState(state.num_updates + 1, inner)
 
     is_homogeneous = combiner.homogeneous and how != "garbage"
-    return combiner.like(init_fn, update_fn, axis_name=axes, homogeneous=is_homogeneous, numbers="inexact")
+    facts: dict[str, Any] = {"homogeneous": is_homogeneous, "takes_mask": combiner.takes_mask, "numbers": "inexact"}
+    return combiner.like(init_fn, update_fn, axis_name=axes, **facts)

@@ -7,6 +7,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from reducers.arguments import own_part
 from reducers.collectives import AxisName, agreed, axes_of
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
@@ -118,7 +119,7 @@ def stale(
         inside = report(combined)
         is_void = jnp.array(False) if inside.void is None else inside.void
         if overflowed is not None and not combiner.delays:
-            is_void |= all_overflowed(overflowed, inside.counted, extra_args.get("contributes"), axes=axes)
+            is_void |= all_overflowed(overflowed, inside.counted, own_part(extra_args.get("contributes")), axes=axes)
         slot, delay = state.num_updates % (largest + 1), delay_at(state.num_updates)
         put, at = lax.dynamic_update_index_in_dim, lax.dynamic_index_in_dim
         ring = jax.tree.map(lambda r, g: put(r, g.astype(r.dtype), slot, 0), state.ring, updates)
@@ -129,7 +130,8 @@ def stale(
         return late, StaleState(combined, state.num_updates + 1, ring, void, own)
 
     # Not homogeneous: where c changes from update to update, an old gradient has the c of its own update.
-    return combiner.like(init_fn, update_fn, axis_name=axes, homogeneous=False, delays=True, numbers="inexact")
+    facts: dict[str, Any] = {"homogeneous": False, "delays": True, "numbers": "inexact"}
+    return combiner.like(init_fn, update_fn, axis_name=axes, takes_mask=combiner.takes_mask, **facts)
 
 
 _DRAW: dict[str, Callable[[jax.Array, int], jax.Array]] = {
