@@ -196,9 +196,17 @@ def test_the_text_says_what_decides():
     assert text == (
         "By the length, five seeds. Supported if each of a and b is above c less 1 mm, at each of here and there; "
         "and the height is at least 1 m and at most 2 m (4 one-sided Welch tests, corrected together by Holm's "
-        "method, at 0.05). Not supported otherwise. Not tested, either, if c is not above 3 cm on average. Nothing "
+        "method, at 0.05). Not tested if c is not above 3 cm on average. Not supported otherwise. Nothing "
         "else counts."
     )
+
+
+def test_tests_of_several_measures_name_theirs():
+    height = Measure(words="the height", values=MEASURE.values, short="height")
+    two = [Compare(ours=A, is_="above", theirs=B), Compare(ours=Group("a", height, A.pick), is_="below", theirs=B)]
+    found = rule(*two).judge(rows(a=5.0, b=4.0))
+    assert [contrast.compared for contrast in found.contrasts] == ["a above b", "a below b in height"]
+    assert "a is above b and a is below b in height (2 one-sided" in rule(*two).text
 
 
 def test_the_text_says_when_a_claim_stays_open():
@@ -210,7 +218,7 @@ def test_the_text_says_when_a_claim_stays_open():
     assert "a is above b and a is as c to within 10 %" in text
     assert "shown the other way round" in text and "90 % interval" in text and "Not tested if neither is so." in text
     needed = rule(Compare(ours=A, is_="above", theirs=B, needed=True), both[0]).text
-    assert needed.endswith("Not tested, either, if this is not shown: a is above b.")
+    assert needed.endswith("Not tested if neither is so, or if this is not shown: a is above b.")
 
 
 def test_a_verdict_lists_its_groups_and_what_is_not_shown():

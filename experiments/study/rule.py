@@ -46,6 +46,7 @@ class Measure:
       unit: unit of a value, in texts.
       gap: unit of a difference, where it is called otherwise.
       digits: digits in texts.
+      short: what it is called in a comparison, where a rule has several measures; "" where it has one.
       note: what the rule says of it in brackets; "" for nothing.
       missing: what a value that is not finite means.
     """
@@ -55,6 +56,7 @@ class Measure:
     unit: str = ""
     gap: str | None = None
     digits: int = 2
+    short: str = ""
     note: str = ""
     missing: str = "a value is not finite"
 
@@ -68,11 +70,10 @@ class Measure:
         return Sample.of(self.values(rows), digits=self.digits, unit=self.unit)
 
 
-def at_end(key: str, *, words: str, unit: str, digits: int) -> Measure:
+def at_end(key: str, *, words: str, unit: str, digits: int, short: str = "") -> Measure:
     """Returns the measure of a quantity at the last evaluation."""
-    return Measure(
-        words=words, values=lambda rows: [ask.last(row, key) for row in rows], unit=unit, gap=unit, digits=digits
-    )
+    values = lambda rows: [ask.last(row, key) for row in rows]  # noqa: E731
+    return Measure(words=words, values=values, unit=unit, digits=digits, short=short)
 
 
 def until(
@@ -85,6 +86,7 @@ def until(
     capped: bool = False,
     unit: str = "",
     digits: int = 0,
+    short: str = "",
 ) -> Measure:
     """Returns the measure of the way to a target; a run that does not get there is at infinity, or at its own end.
 
@@ -97,6 +99,7 @@ def until(
       capped: whether a run that does not get there counts as if it did at its end.
       unit: unit of the way.
       digits: digits of the way in texts.
+      short: as of `Measure`.
     """
 
     def values(rows: Rows) -> list[float]:
@@ -106,7 +109,7 @@ def until(
 
     note = "a run that never is at the target counts as if it were at its end" if capped else ""
     missing = "the target is not reached"
-    return Measure(words=words, values=values, unit=unit, digits=digits, note=note, missing=missing)
+    return Measure(words=words, values=values, unit=unit, digits=digits, short=short, note=note, missing=missing)
 
 
 ACCURACY = Measure(
@@ -207,7 +210,8 @@ class Compare:
             shift = f" to within {amount}"
         else:
             shift = f" {'plus' if self.by > 0 else 'less'} {amount}" if self.by else ""
-        return f"{self.ours.name} {is_} {name}{shift}{self.at and f', {self.at}'}"
+        measure = self.ours.measure.short and f" in {self.ours.measure.short}"
+        return f"{self.ours.name} {is_} {name}{shift}{measure}{self.at and f', {self.at}'}"
 
     def margin(self, rows: Rows) -> float:
         """Returns what is added to the second group."""
@@ -535,15 +539,13 @@ class Rule:
         rest = _clauses([test for test in judged if test.refuted == "not shown"])
         rest += [bound.text() for bound in bounds if bound.refutes and not bound.interval]
         is_open = bool(reasons) or not all(bound.refutes for bound in bounds)
+        needs = [need.words for need in self.needs]
+        needs += [f"this is not shown: {clause}" for clause in _clauses([test for test in tests if test.needed])]
         if rest and not is_open:
-            sentences = ["Not supported otherwise."]
-        else:
-            reasons += [f"one of these is not shown: {_listed(rest)}"] if rest else []
-            sentences = [f"Not supported if {', or if '.join(reasons)}.", "Not tested if neither is so."]
-        needs = [f"this is not shown: {clause}" for clause in _clauses([test for test in tests if test.needed])]
-        if needs := [*(need.words for need in self.needs), *needs]:
-            sentences.append(f"Not tested, either, if {', or if '.join(needs)}.")
-        return sentences
+            return [*([f"Not tested if {', or if '.join(needs)}."] if needs else []), "Not supported otherwise."]
+        reasons += [f"one of these is not shown: {_listed(rest)}"] if rest else []
+        untested = ", or if ".join(["neither is so", *needs])
+        return [f"Not supported if {', or if '.join(reasons)}.", f"Not tested if {untested}."]
 
 
 def _clauses(tests: Sequence[Test]) -> list[str]:

@@ -239,8 +239,11 @@ TIME = Measure(
     values=lambda rows: [modelled_time(row, ratio=SLOW) for row in rows],
     unit="local steps",
     digits=0,
+    short="time",
 )
-EPOCHS = Measure(words="epochs to the target", values=lambda rows: [_to_target(row, "epoch") for row in rows])
+EPOCHS = Measure(
+    words="epochs to the target", short="epochs", values=lambda rows: [_to_target(row, "epoch") for row in rows]
+)
 
 
 def _takes_much(rows: Rows) -> str:

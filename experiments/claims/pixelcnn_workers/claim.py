@@ -142,7 +142,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
         panels[1].legend(fontsize=8)
 
 
-BITS = at_end("bits_per_dim", words="test bits per dimension at the end", unit="bits", digits=3)
+BITS = at_end("bits_per_dim", words="test bits per dimension at the end", unit="bits", digits=3, short="bits")
 SECONDS = until(
     _target,
     words="simulated time to 2.2 bits on digits, 4.2 on CIFAR-10",
@@ -151,6 +151,7 @@ SECONDS = until(
     mode="min",
     capped=True,
     unit="s",
+    short="time",
 )
 UNCAPPED = until(_target, words=SECONDS.words, of="bits_per_dim", along="simulated_seconds", mode="min")
 

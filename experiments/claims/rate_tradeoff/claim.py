@@ -188,9 +188,14 @@ FINAL = Measure(
     values=lambda rows: [100 * ask.last(row, "accuracy") for row in rows],
     unit="%",
     gap="points",
+    short="accuracy",
 )
 WAY = Measure(
-    words="epochs to 85 % on CIFAR-10, 95 % on MNIST, 90 % on digits", values=_epochs, unit="epochs", digits=1
+    words="epochs to 85 % on CIFAR-10, 95 % on MNIST, 90 % on digits",
+    values=_epochs,
+    unit="epochs",
+    digits=1,
+    short="epochs",
 )
 
 

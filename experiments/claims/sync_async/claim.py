@@ -197,6 +197,7 @@ FINAL = Measure(
     values=lambda rows: [100 * ask.last(row, "accuracy") for row in rows],
     unit="%",
     gap="points",
+    short="accuracy",
 )
 TIME = until(
     _target,
@@ -204,6 +205,7 @@ TIME = until(
     along="simulated_seconds",
     capped=True,
     unit="s",
+    short="time",
 )
 UNCAPPED = until(_target, words=TIME.words, along="simulated_seconds")
 
