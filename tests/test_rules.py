@@ -55,6 +55,7 @@ def word(parts, **means):
         ({"is_": "below", "by": 0.2, "share": True}, 4.5, HOLDS),  # 4.5 and a fifth of it
         ({"is_": "below", "by": 0.2, "share": True}, 4.0, FAILS),
         ({"is_": "above", "paired": True}, 5.0, FAILS),
+        ({"is_": "above", "paired": True, "by": -0.5}, 5.0, HOLDS),
         ({"is_": "above", "paired": True}, [4.8, 4.9, 5.0, 4.95, 4.85], HOLDS),  # each is 0.1 lower
         ({"is_": "as", "by": 0.5}, 5.1, HOLDS),
         ({"is_": "as", "by": 0.5}, 5.5, FAILS),

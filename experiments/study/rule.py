@@ -230,7 +230,7 @@ class Compare:
         if is_ == "as":
             return equivalent(ours, theirs, margin=by, **shown)
         if self.paired:
-            return paired(ours, theirs, side=_SIDES[is_], **shown)
+            return paired(ours, [value + by for value in theirs], side=_SIDES[is_], **shown)
         if by or self.by:
             return welch_against(ours, theirs, by=by, side=_SIDES[is_], **shown)
         return welch(ours, theirs, side=_SIDES[is_], **shown)
