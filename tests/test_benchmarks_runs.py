@@ -147,7 +147,7 @@ def test_a_group_of_two_processes():
         mean, adasum = (turn_of(f"reduce plain:1000 {name}") for name in ("mean", "adasum"))
         step = turn_of("step digits 3 num_workers=2 model.hidden_sizes=(8,)")
         assert all(turn() > 0 for turn in (mean, adasum, step, adasum, mean, step))
-        with pytest.raises(RuntimeError, match=r"benchmarks\.groups .*: ended with code"):
+        with pytest.raises(RuntimeError, match=r"benchmarks\.kit\.process_groups .*: ended with code"):
             turn_of("sleep 3")()
 
 
