@@ -189,14 +189,14 @@ def _changed_rule(experiment: Experiment, rows: Rows) -> str:
     """Returns what the rows' records say of the rule that was stated when they were made; "" if it was this one."""
     stated = [row["origin"].get("rule") for row in rows]
     unknown = stated.count(None)
-    texts = [rule["text"] for rule in stated if rule]
-    others = Counter(text for text in texts if not experiment.states(text))
+    texts = Counter(rule["text"] for rule in stated if rule)
+    others = {text: count for text, count in texts.items() if not experiment.states(text)}
     said = [
         f"The rule was changed after the first runs; {count} of {len(rows)} were made under: {' '.join(text.split())}"
         for text, count in others.items()
     ]
     now = experiment.stated["text"]
-    if reworded := sum(text != now and experiment.states(text) for text in texts):
+    if reworded := sum(count for text, count in texts.items() if text != now and text not in others):
         said.append(f"{reworded} of {len(rows)} runs were made under this rule in other words, which their rows have.")
     if unknown:
         said.append(f"{unknown} of {len(rows)} runs are from before rules were recorded with the runs.")
