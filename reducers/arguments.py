@@ -78,7 +78,7 @@ def with_float0(updates: Any, tree: Any) -> Any:
 
 
 class Mask(NamedTuple):
-    """Which workers are counted, where every worker knows it of all, as of arrival times: what needs it asks nobody.
+    """The bools of all workers, each of whom knows them, such as from arrival times: a reducer sends nothing for them.
 
     A reducer gets it as ``contributes`` that says so (``Reducer.takes_mask`` is "whole"); others get their own bool.
 

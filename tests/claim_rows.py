@@ -70,10 +70,3 @@ def without(rows, count=1, **labels):
     gone = ask.select(rows, **labels)[:count]
     assert len(gone) == count
     return [row for row in rows if row not in gone]
-
-
-def some_runs(experiment, scale):
-    """Some of the runs of a scale, tuning and reported ones, among them the first and the last."""
-    rows = complete(experiment, anything, scale=scale)
-    runs = [run for run in experiment.runs(scale, rows) if run.spec]
-    return [*runs[:: max(1, len(runs) // 4)], runs[-1]]

@@ -1,1 +1,1 @@
-"""What benchmarks are made of: contenders that take turns, their limits, results and report."""
+"""The parts of which each benchmark is made: contenders that take turns, time limits, results and their report."""

@@ -1,8 +1,9 @@
 """Rows of an experiment that is not whole yet, in the repository, so that other machines go on from them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from experiments.execution import results
 from experiments.study.experiment import Experiment, Row, Rows, Run, Scale
@@ -22,19 +23,21 @@ def read(name: str, scale: Scale) -> list[Row]:
     return [*results.read_run_rows(path_of(name, scale))]
 
 
-def refusal(row: Row, experiment: Experiment, scale: Scale) -> str:
-    """Returns why no run of an experiment can have a row, as the experiment is stated now; "" if one can."""
-    origin = row["origin"]
-    if origin.get("scale") != scale:
-        return "made at another scale"
-    if not experiment.states((origin.get("rule") or {}).get("text", "")):
-        return "made under another rule"
-    return ""
+def refusals(rows: Rows, experiment: Experiment, scale: Scale) -> list[str]:
+    """Returns, for each row, why no run of an experiment as it is stated now can have it; "" if one can."""
+    alike = experiment.decides_alike
+
+    def refusal(origin: Mapping[str, Any]) -> str:
+        if origin.get("scale") != scale:
+            return "made at another scale"
+        return "" if (origin.get("rule") or {}).get("hash") in alike else "made under another rule"
+
+    return [refusal(row["origin"]) for row in rows]
 
 
 def current(rows: Rows, experiment: Experiment, scale: Scale) -> list[Row]:
     """Returns the rows that runs of an experiment can have as it is stated now."""
-    return [row for row in rows if not refusal(row, experiment, scale)]
+    return [row for row, why in zip(rows, refusals(rows, experiment, scale), strict=True) if not why]
 
 
 def note(rows: Rows, experiment: Experiment, scale: Scale, *, runs: Sequence[Run], finished: Rows) -> str:
@@ -54,7 +57,8 @@ def note(rows: Rows, experiment: Experiment, scale: Scale, *, runs: Sequence[Run
             return "of runs that the experiment does not have, or not yet"
         return "" if row["run"] in done else "made with another config"
 
-    reasons = Counter(reason for row in rows if (reason := refusal(row, experiment, scale) or why_not(row)))
+    refused = zip(rows, refusals(rows, experiment, scale), strict=True)
+    reasons = Counter(reason for row, why in refused if (reason := why or why_not(row)))
     if not reasons:
         return ""
     counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())

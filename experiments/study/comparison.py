@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -75,11 +74,7 @@ class Comparison:
         Runs of the same seed see the same batches and arrival times, so that their times are compared by a paired
         t-test, corrected by Holm's method for the number of the others.
         """
-        unit, digits = ("epochs", 2) if self.along == "epoch" else ("s", 0)
-        targets = " or ".join(f"{100 * target:g} % on {data}" for data, target in self.target.items())
-        words = f"{NAMES[self.along]} to test accuracy {targets}"
-        measure = until(self.aim, words=words, along=self.along, unit=unit, digits=digits)
-        groups = {method: self.group(method, measure) for method in (ours, *than)}
+        groups = {method: self.group(method, self.way) for method in (ours, *than)}
         return Rule(
             setting=f"{self.seeds['laptop']} seeds, {setting}",
             needs=[all_finite(*groups.values())],
@@ -129,10 +124,13 @@ class Comparison:
         """Returns the accuracy to be reached."""
         return self.target[rows[0]["data"]]
 
-    def until(self, rows: Rows, method: str) -> list[float]:
-        """Returns where each seed reaches the target; infinity where it does not."""
-        aim = self.aim(rows)
-        return [ask.first_at(row, aim, of="accuracy", along=self.along) for row in self.final(rows, method)]
+    @property
+    def way(self) -> Measure:
+        """Where a run reaches the target; infinity where it does not."""
+        unit, digits = ("epochs", 2) if self.along == "epoch" else ("s", 0)
+        targets = " or ".join(f"{100 * target:g} % on {data}" for data, target in self.target.items())
+        words = f"{NAMES[self.along]} to test accuracy {targets}"
+        return until(self.aim, words=words, along=self.along, unit=unit, digits=digits)
 
     def accuracy(self, rows: Rows, method: str) -> Sample:
         """Returns a method's final test accuracy, in percent."""
@@ -142,7 +140,7 @@ class Comparison:
         """Returns how long each method takes to the target."""
         quantity = f"{NAMES[self.along]} to {100 * self.aim(rows):g} %"
         return [
-            Finding(quantity=f"{quantity}, {method}", ours=self._until_in_words(rows, method))
+            Finding(quantity=f"{quantity}, {method}", ours=self.way.reached(self.final(rows, method)))
             for method in self._there(rows)
         ]
 
@@ -150,8 +148,8 @@ class Comparison:
         """Returns each method's learning rate, its way to the target, and its accuracy at the end."""
         cells = []
         for method in self._there(rows):
-            rate = f"{self.final(rows, method)[0]['rate']:g}"
-            cells.append([method, rate, str(self._until_in_words(rows, method)), str(self.accuracy(rows, method))])
+            found = self.final(rows, method)
+            cells.append([method, f"{found[0]['rate']:g}", str(self.way.reached(found)), str(ask.accuracy(found))])
         to_target = f"{LABELS[self.along]} to {100 * self.aim(rows):g} %"
         return Table(["Method", "Learning rate", to_target, "Test accuracy at the end"], cells)
 
@@ -179,11 +177,3 @@ class Comparison:
 
     def _there(self, rows: Rows) -> list[str]:
         return [method for method in self.methods if self.final(rows, method)]
-
-    def _until_in_words(self, rows: Rows, method: str) -> Sample | str:
-        found = self.until(rows, method)
-        reached = [value for value in found if math.isfinite(value)]
-        if len(reached) < len(found):
-            return f"{len(reached)} of {len(found)} runs get there"
-        digits, unit = (2, "epochs") if self.along == "epoch" else (0, "s")
-        return Sample.of(found, digits=digits, unit=unit)

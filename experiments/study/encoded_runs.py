@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from experiments.study import datasets, tuning
 from experiments.study import rows as ask
-from experiments.study.experiment import Experiment, Row, Rows, Run, Sample, Scale, evaluations_of, scale_of
+from experiments.study.experiment import Experiment, Row, Rows, Run, Scale, evaluations_of, scale_of
 from experiments.study.rule import ACCURACY, Group, Need
 from experiments.study.tuning import Tuned
 
@@ -97,10 +97,6 @@ class EncodedRuns:
         """Returns an encoding's accuracies at the end, in percent; 0 for a run that is not finite."""
         return ask.accuracies(self.tuned.tests(rows, encoding=name))
 
-    def accuracy(self, rows: Rows, name: str) -> Sample:
-        """Returns the accuracy at the end, in percent."""
-        return Sample.of(self.ends(rows, name), digits=2, unit="%")
-
     def sent(self, rows: Rows, name: str) -> float:
         """Returns the bytes that a worker sends in a run, mean of the seeds."""
         return statistics.fmean(ask.last(row, "sent_bytes") for row in self.tuned.tests(rows, encoding=name))
@@ -109,7 +105,7 @@ class EncodedRuns:
         """Returns a sentence if full gradients learn little, so that no encoding could lose anything; else ""."""
         if statistics.fmean(self.ends(rows, FULL)) > SETTINGS[scale_of(rows)].learned:
             return ""
-        return f"With full gradients little is learnt: the runs end at {self.accuracy(rows, FULL)}."
+        return f"With full gradients little is learnt: the runs end at {self.group(FULL).sample(rows)}."
 
     def _rates(self, scale: Scale, point: Mapping[str, Any]) -> Sequence[float]:
         return self.gpu_rates if scale == "gpu" else self.other_rates.get(point["encoding"], self.rates)

@@ -390,9 +390,10 @@ class Experiment:
         text = "\n\n".join(filter(None, (self.rule.text, self.selection)))
         return {"hash": hash_of(text), "text": text}
 
-    def states(self, text: str) -> bool:
-        """Returns whether a text of rule and selection is the one that is stated now, or decides the same."""
-        return hash_of(text) in (self.stated["hash"], *self.reworded)
+    @property
+    def decides_alike(self) -> frozenset[str]:
+        """Hashes of the text of rule and selection that is stated now, and of those by which the same is decided."""
+        return frozenset({self.stated["hash"], *self.reworded})
 
 
 def hash_of(text: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.execution import reruns, results
-from experiments.study.experiment import Experiment, Rows
+from experiments.study.experiment import Experiment, Rows, hash_of
 
 FILE = "log.jsonl"
 
@@ -48,7 +48,7 @@ def read(folder: Path) -> list[Publication]:
 def record(experiment: Experiment, rows: Rows, folder: Path) -> None:
     """Adds the rows that are published now to the log; they replace the last entry if rule and verdict are the same."""
     log, new = read(folder), _publication(experiment, rows)
-    if log and log[-1].verdict == new.verdict and experiment.states(log[-1].rule):
+    if log and log[-1].verdict == new.verdict and hash_of(log[-1].rule) in experiment.decides_alike:
         log.pop()
     results.write_rows(folder / FILE, [publication._asdict() for publication in [*log, new]])
 
@@ -57,9 +57,9 @@ def earlier(log: Sequence[Publication], experiment: Experiment, rows: Rows) -> I
     """Yields a paragraph for each publication with another rule or verdict than the rows have now."""
     if not log:
         return
-    now = _publication(experiment, rows)
+    now, alike = _publication(experiment, rows), experiment.decides_alike
     for before in log:
-        same_rule = experiment.states(before.rule)
+        same_rule = hash_of(before.rule) in alike
         if before.verdict != now.verdict or not same_rule:
             known = len(set(now.runs) & set(before.runs))
             rule = "under the same rule." if same_rule else f"by the rule: {' '.join(before.rule.split())}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments.plots.drawing import Figure, new_figure
 from experiments.study import publications
-from experiments.study.experiment import Experiment, Finding, Rows, Table, Verdict, scale_of
+from experiments.study.experiment import Experiment, Finding, Rows, Table, Verdict, hash_of, scale_of
 from experiments.study.publications import Publication
 from experiments.study.significance import Contrast
 from launch.output import printable
@@ -190,12 +190,12 @@ def _changed_rule(experiment: Experiment, rows: Rows) -> str:
     stated = [row["origin"].get("rule") for row in rows]
     unknown = stated.count(None)
     texts = Counter(rule["text"] for rule in stated if rule)
-    others = {text: count for text, count in texts.items() if not experiment.states(text)}
+    alike, now = experiment.decides_alike, experiment.stated["text"]
+    others = {text: count for text, count in texts.items() if hash_of(text) not in alike}
     said = [
         f"The rule was changed after the first runs; {count} of {len(rows)} were made under: {' '.join(text.split())}"
         for text, count in others.items()
     ]
-    now = experiment.stated["text"]
     if reworded := sum(count for text, count in texts.items() if text != now and text not in others):
         said.append(f"{reworded} of {len(rows)} runs were made under this rule in other words, which their rows have.")
     if unknown:

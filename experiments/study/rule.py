@@ -69,6 +69,11 @@ class Measure:
         """Returns the values of rows as one sample."""
         return Sample.of(self.values(rows), digits=self.digits, unit=self.unit)
 
+    def reached(self, rows: Rows) -> Sample | str:
+        """Returns the ways to a target as one sample, or how many runs get there if not all do."""
+        there = sum(map(math.isfinite, self.values(rows)))
+        return self.sample(rows) if there == len(rows) else f"{there} of {len(rows)} runs get there"
+
 
 def at_end(key: str, *, words: str, unit: str, digits: int, short: str = "") -> Measure:
     """Returns the measure of a quantity at the last evaluation."""
@@ -83,12 +88,11 @@ def until(
     of: str = "accuracy",
     along: str = "step",
     mode: ask.Mode = "max",
-    capped: bool = False,
     unit: str = "",
     digits: int = 0,
     short: str = "",
 ) -> Measure:
-    """Returns the measure of the way to a target; a run that does not get there is at infinity, or at its own end.
+    """Returns the measure of the way to a target; a run that does not get there is at infinity.
 
     Args:
       target: rows -> the value to be reached.
@@ -96,7 +100,6 @@ def until(
       of: the quantity that reaches the target.
       along: the quantity in which the way is measured.
       mode: which values of ``of`` are better.
-      capped: whether a run that does not get there counts as if it did at its end.
       unit: unit of the way.
       digits: digits of the way in texts.
       short: as of `Measure`.
@@ -104,12 +107,20 @@ def until(
 
     def values(rows: Rows) -> list[float]:
         aim = target(rows) if rows else math.nan
-        found = [ask.first_at(row, aim, of=of, along=along, mode=mode) for row in rows]
-        return [min(way, float(row[along][-1])) for way, row in zip(found, rows, strict=True)] if capped else found
+        return [ask.first_at(row, aim, of=of, along=along, mode=mode) for row in rows]
 
-    note = "a run that never is at the target counts as if it were at its end" if capped else ""
     missing = "the target is not reached"
-    return Measure(words=words, values=values, unit=unit, digits=digits, short=short, note=note, missing=missing)
+    return Measure(words=words, values=values, unit=unit, digits=digits, short=short, missing=missing)
+
+
+def capped(way: Measure, *, along: str) -> Measure:
+    """Returns the measure of a way in which a run that does not get there counts as if it did at its end."""
+
+    def values(rows: Rows) -> list[float]:
+        return [min(found, ask.last(row, along)) for found, row in zip(way.values(rows), rows, strict=True)]
+
+    note = "a run that never is at the target counts as if it were at its end"
+    return dataclasses.replace(way, values=values, note=note)
 
 
 ACCURACY = Measure(
@@ -118,6 +129,13 @@ ACCURACY = Measure(
     unit="%",
     gap="points",
     note="an accuracy that is not finite counts as 0 %",
+)
+FINITE_ACCURACY = Measure(  # one that is not finite decides nothing
+    words="test accuracy at the end",
+    values=lambda rows: [100 * ask.last(row, "accuracy") for row in rows],
+    unit="%",
+    gap="points",
+    short="accuracy",
 )
 LOSS = at_end("loss", words="loss on the test split at the end", unit="nats", digits=4)
 
@@ -201,7 +219,11 @@ class Compare:
 
     def compared(self, is_: Relation | None = None) -> str:
         """Returns what is compared, in words."""
-        name, is_ = self._their_name, is_ or self.is_
+        return f"{self.ours.name} {self.relation(is_ or self.is_)}{self.at and f', {self.at}'}"
+
+    def relation(self, is_: Relation) -> str:
+        """Returns how the first group stands to the second one, such as "above b less 1 mm"."""
+        name = self.theirs.name if isinstance(self.theirs, Group) else f"{self.theirs:.3g}"
         unit = self.ours.measure.difference["unit"]
         amount = f"{abs(self.by):.3g}" if not self.share else f"{100 * abs(self.by):g} %"
         if unit and not self.share:
@@ -211,7 +233,7 @@ class Compare:
         else:
             shift = f" {'plus' if self.by > 0 else 'less'} {amount}" if self.by else ""
         measure = self.ours.measure.short and f" in {self.ours.measure.short}"
-        return f"{self.ours.name} {is_} {name}{shift}{measure}{self.at and f', {self.at}'}"
+        return f"{is_} {name}{shift}{measure}"
 
     def margin(self, rows: Rows) -> float:
         """Returns what is added to the second group."""
@@ -243,10 +265,6 @@ class Compare:
             margin = self.margin(rows)
             return found.low > margin or found.high < -margin
         return self.refuted == "not shown" and not found.holds
-
-    @property
-    def _their_name(self) -> str:
-        return self.theirs.name if isinstance(self.theirs, Group) else f"{self.theirs:.3g}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -373,22 +391,20 @@ class Need(NamedTuple):
 
 def ends_above(group: Group, least: float) -> Need:
     """Returns the need that a group has learnt something: its mean is above a value."""
-    unit = group.measure.unit and f" {group.measure.unit}"
-    return Need(
-        f"{group.name} is not above {least:g}{unit} on average",
-        lambda rows: (
-            "" if group.mean(rows) > least else f"{group.name} learns little: it ends at {group.sample(rows)}."
-        ),
-    )
+    return _learns(group, "above", least, lambda mean: mean > least)
 
 
 def ends_below(group: Group, most: float) -> Need:
     """Returns the need that a group has learnt something: its mean is below a value."""
+    return _learns(group, "below", most, lambda mean: mean < most)
+
+
+def _learns(group: Group, word: str, limit: float, fits: Callable[[float], bool]) -> Need:
+    def lacks(rows: Rows) -> str:
+        return "" if fits(group.mean(rows)) else f"{group.name} learns little: it ends at {group.sample(rows)}."
+
     unit = group.measure.unit and f" {group.measure.unit}"
-    return Need(
-        f"{group.name} is not below {most:.4g}{unit} on average",
-        lambda rows: "" if group.mean(rows) < most else f"{group.name} learns little: it ends at {group.sample(rows)}.",
-    )
+    return Need(f"{group.name} is not {word} {limit:g}{unit} on average", lacks)
 
 
 def all_finite(*groups: Group) -> Need:
@@ -560,8 +576,7 @@ def _clauses(tests: Sequence[Test]) -> list[str]:
     for test in tests:
         where = f", where {test.where.words}" if test.where else ""
         if isinstance(test, Compare):
-            than = test.compared().removeprefix(f"{test.ours.name} ").removesuffix(f", {test.at}" if test.at else "")
-            clauses.append(_Clause((test.ours.name,), f" is {than}", (test.at,), where))
+            clauses.append(_Clause((test.ours.name,), f" is {test.relation(test.is_)}", (test.at,), where))
         else:
             clauses.append(_Clause((test.words,), "", (test.at,), where))
     return [str(clause) for clause in _joined(_joined(clauses, "ours"), "places")]

@@ -1,4 +1,4 @@
-"""What a reducer asks of a mask: who is counted, and how many; of one that is known whole without a collective."""
+"""Which workers a mask counts, and how many: a ``Mask`` says so without a collective."""
 
 from typing import Any
 

@@ -21,6 +21,7 @@ from experiments.study.experiment import (
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
+    FINITE_ACCURACY,
     Compare,
     Group,
     Measure,
@@ -183,13 +184,6 @@ def _draw(rows: Rows, figure: Figure) -> None:
     curves.legend(fontsize=8, title="× linear rule's", title_fontsize=8)
 
 
-FINAL = Measure(
-    words="test accuracy at the end",
-    values=lambda rows: [100 * ask.last(row, "accuracy") for row in rows],
-    unit="%",
-    gap="points",
-    short="accuracy",
-)
 WAY = Measure(
     words="epochs to 85 % on CIFAR-10, 95 % on MNIST, 90 % on digits",
     values=_epochs,
@@ -220,7 +214,7 @@ RULE = Rule(
         all_finite(_at(LOW, WAY), _at(FULL, WAY)),
     ],
     parts=lambda scale: [
-        Compare(ours=_at(LOW, measure), is_="below", theirs=_at(FULL, measure)) for measure in (FINAL, WAY)
+        Compare(ours=_at(LOW, measure), is_="below", theirs=_at(FULL, measure)) for measure in (FINITE_ACCURACY, WAY)
     ],
 )
 

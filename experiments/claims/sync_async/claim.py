@@ -21,12 +21,14 @@ from experiments.study.experiment import (
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
+    FINITE_ACCURACY,
     Compare,
     Group,
     Measure,
     Need,
     Relation,
     Rule,
+    capped,
     until,
 )
 from experiments.study.tuning import Tuned
@@ -143,7 +145,7 @@ def _by_seed(both: Mapping[str, Rows], values: Callable[[Rows], list[float]]) ->
 
 def _findings(rows: Rows) -> list[Finding]:
     return [
-        Finding(f"{name} to {100 * _target(both[mode]):g} %, {n} workers, {mode}", ours=_until(both[mode], along=along))
+        Finding(f"{name} to {100 * _target(both[mode]):g} %, {n} workers, {mode}", ours=WAYS[along].reached(both[mode]))
         for n, both in _finals(rows).items()
         for along, (name, *_) in ALONG.items()
         for mode in MODES
@@ -161,7 +163,7 @@ def _paper_table(rows: Rows) -> Table:
     for n, both in _finals(rows).items():
         gaps, sooner = (
             _gaps(both),
-            [theirs - ours for ours, theirs in _by_seed(both, lambda rows: list(UNCAPPED.values(rows)))],
+            [theirs - ours for ours, theirs in _by_seed(both, lambda rows: list(TIME.values(rows)))],
         )
         quoted = Quoted(PAPER_SOONER[n], "MEM lo-med") if n in PAPER_SOONER else None
         cells[str(n)] = [
@@ -192,22 +194,19 @@ def _draw(rows: Rows, figure: Figure) -> None:
     drawing.legend_below(figure, curves, columns=2)
 
 
-FINAL = Measure(
-    words="test accuracy at the end",
-    values=lambda rows: [100 * ask.last(row, "accuracy") for row in rows],
-    unit="%",
-    gap="points",
-    short="accuracy",
-)
-TIME = until(
-    _target,
-    words="simulated time to 94 % on MNIST, 70 % on CIFAR-10, 80 % on digits",
-    along="simulated_seconds",
-    capped=True,
-    unit="s",
-    short="time",
-)
-UNCAPPED = until(_target, words=TIME.words, along="simulated_seconds")
+WAYS = {
+    along: until(
+        _target,
+        words=f"{name} to 94 % on MNIST, 70 % on CIFAR-10, 80 % on digits",
+        along=along,
+        unit=unit,
+        digits=digits,
+        short="time",
+    )
+    for along, (name, digits, unit) in ALONG.items()
+}
+TIME = WAYS["simulated_seconds"]
+CAPPED = capped(TIME, along="simulated_seconds")
 
 
 def _with(mode: str, num_workers: int, measure: Measure) -> Group:
@@ -216,7 +215,7 @@ def _with(mode: str, num_workers: int, measure: Measure) -> Group:
 
 def _gaps(both: Mapping[str, Rows]) -> list[float]:
     """Returns synchronous less asynchronous final accuracy of each seed, in points."""
-    return [ours - theirs for ours, theirs in _by_seed(both, lambda rows: list(FINAL.values(rows)))]
+    return [ours - theirs for ours, theirs in _by_seed(both, lambda rows: list(FINITE_ACCURACY.values(rows)))]
 
 
 def _gap(num_workers: int) -> Group:
@@ -228,25 +227,16 @@ def _gap(num_workers: int) -> Group:
     return Group(f"the gap with {num_workers} workers", gap)
 
 
-def _until(rows: Rows, *, along: str) -> Sample | str:
-    _, digits, unit = ALONG[along]
-    found = [ask.first_at(row, _target(rows), of="accuracy", along=along) for row in rows]
-    reached = [value for value in found if math.isfinite(value)]
-    if len(reached) < len(found):
-        return f"{len(reached)} of {len(found)} runs get there"
-    return Sample.of(found, digits=digits, unit=unit)
-
-
 def _is_reached(rows: Rows) -> str:
     for n in _workers(TUNED.tests(rows))[1:]:
-        if not all(map(math.isfinite, _with("synchronous", n, UNCAPPED).values(rows))):
+        if not all(map(math.isfinite, _with("synchronous", n, TIME).values(rows))):
             return f"Not all synchronous runs with {n} workers have reached {100 * _target(rows):g} %."
     return ""
 
 
 def _parts(scale: Scale) -> list[Compare]:
     few, *many = SETTINGS[scale].backups
-    relations: tuple[tuple[Measure, Relation], ...] = ((FINAL, "above"), (TIME, "below"))
+    relations: tuple[tuple[Measure, Relation], ...] = ((FINITE_ACCURACY, "above"), (CAPPED, "below"))
     found = [
         Compare(ours=_with("synchronous", n, of), is_=is_, theirs=_with("asynchronous", n, of), at=f"{n} workers")
         for n in many
