@@ -40,7 +40,7 @@ from training.setup import make_setup
 from training.step_times import StepTimes
 from training.steps.nonfinite import NonfiniteError
 from training.steps.replicas import PartedError
-from training.steps.train_step import worker_mapping
+from training.steps.worker_mapping import worker_mapping
 from training.train_setup import TrainSetup
 from training.train_state import TrainState
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from data import cache as caches
-from data import tfds_sets
+from data import folders, tfds_sets
 from data.examples import Arrays, Columns, Dataset, Info
 
 DIGITS_SPLIT_SEED = 0  # which digits are test images: never the run's seed, so that runs can be compared
@@ -85,7 +85,7 @@ def load(name: str, *, directory: str = "") -> Dataset:
 def _load_prepared(prepared: tfds_sets.Prepared) -> caches.Stored:
     label = re.sub(r"[^\w.-]+", "-", prepared.builder.info.full_name)
     fingerprint = tfds_sets.fingerprint(prepared.builder, prepared.splits.values())
-    folder = caches.root() / f"{label}-{fingerprint}"
+    folder = folders.root() / f"{label}-{fingerprint}"
     histogram = np.zeros((prepared.image_shape[-1], 256), np.int64)  # of the training images
 
     def chunks(split: str) -> Iterator[Columns]:

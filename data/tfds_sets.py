@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from data import cache
+from data import folders
 from data.decoding import records
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def data_directory(directory: str) -> str:
     """
     path = directory or os.environ.get("TFDS_DATA_DIR", "")
     if not path:
-        return os.path.join(cache.home(key="data.dir=''", otherwise="TFDS_DATA_DIR"), "tensorflow_datasets")
+        return os.path.join(folders.home(key="data.dir=''", otherwise="TFDS_DATA_DIR"), "tensorflow_datasets")
     path = os.path.expanduser(path)
     try:
         os.scandir(path).close()

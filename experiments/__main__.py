@@ -27,12 +27,13 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import runs as run_folders
 from experiments import commands
-from experiments.commands import Shard, Start
+from experiments.commands import Start
 from experiments.execution import listing, slurm, verify
+from experiments.execution.finish import Shard
 from experiments.execution.queue import Interrupted
 from experiments.parsing import Parser
 from experiments.study import datasets
-from experiments.study.experiment import SCALES
+from experiments.study.run import SCALES
 from experiments.sweeps import sweep
 from experiments.sweeps.goal import Goal
 from experiments.sweeps.sweep import Sweep

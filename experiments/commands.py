@@ -3,112 +3,31 @@
 import dataclasses
 import math
 import shlex
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import runs as run_folders
 from experiments import claims
-from experiments.execution import forecast, queue, reruns, results, saved_rows
-from experiments.execution.progress import Progress, progress_of, stages
-from experiments.execution.queue import Command, Failure
+from experiments.execution import forecast, queue, reruns, results, saved_rows, saved_runs
+from experiments.execution.finish import Shard, command_of, finish
+from experiments.execution.progress import Progress, progress_of
+from experiments.execution.queue import Failure
 from experiments.plots import drawing
 from experiments.study import datasets, publications, report
-from experiments.study.experiment import SCALES, Experiment, Reduce, Rows, Run, Scale, evaluations, scale_of
-from experiments.study.measure import command as measure_command
+from experiments.study.experiment import Experiment
 from experiments.study.publications import Publication
-from experiments.sweeps import report as sweep_report
+from experiments.study.run import SCALES, Rows, Run, Scale, are_same, scale_of
+from experiments.sweeps import figure as sweep_figure
+from experiments.sweeps import table as sweep_table
 from experiments.sweeps.goal import Goal
 from experiments.sweeps.results import SweepResults
 from experiments.sweeps.sweep import Sweep
 from launch.output import say
 
-
-class Shard(NamedTuple):
-    """The share of one of several machines, which divide the runs among them: every n-th run."""
-
-    number: int
-    of: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Shard":
-        """Parses "2/4".
-
-        >>> Shard.parse("2/4")
-        Shard(number=2, of=4)
-        """
-        index, _, count = text.partition("/")
-        digits = index.isdecimal() and count.isdecimal() and len(text) <= MAX_SHARD
-        if not (digits and 1 <= int(index) <= int(count)):
-            raise ValueError(f"shard={text[:40]!r}: must be i/n with 1 <= i <= n")
-        return cls(int(index), int(count))
-
-    def own(self, runs: Sequence[Run]) -> list[Run]:
-        return list(runs[self.number - 1 :: self.of])
-
-
-WHOLE = Shard(1, 1)
 Start = Literal["saved", "anew"]  # whether saved rows count as finished runs, or the folders of this machine alone
 THUMBNAIL_DPI = 40
-MAX_SHARD = 20  # characters of i/n
-
-
-def finish(
-    title: str,
-    wanted: Callable[[Rows], Sequence[Run]],
-    *,
-    root: Path,
-    command: Command,
-    jobs: int = 1,
-    shard: Shard = WHOLE,
-    reduce: Reduce = evaluations,
-    until: float = math.inf,
-    rule: Mapping[str, str] | None = None,
-    saved: Rows = (),
-) -> list[Failure]:
-    """Finishes this shard's runs; those that depend on picks start once the rows to pick from are finished.
-
-    Args:
-      title: title of the progress bar.
-      wanted: rows so far -> runs.
-      root: folder of the folders of runs.
-      command: run, folder -> command line.
-      jobs: number of runs at once.
-      shard: the share of this machine.
-      reduce: records of a run -> the measurements in its row.
-      until: when the time is up, on the clock of ``time.monotonic``; the runs then save and stop.
-      rule: the experiment's rule as stated now, for the record of each run.
-      saved: rows of runs that were finished elsewhere, which are not run here.
-
-    Returns:
-      The runs that failed.
-    """
-    failures: list[Failure] = []
-    ours: set[str] = set()
-    for stage in stages(wanted, lambda runs: results.finished(runs, root=root, reduce=reduce, saved=saved)):
-        own = shard.own(stage.new)
-        ours |= {run.name for run in own}
-        if not stage.new or time.monotonic() >= until:
-            break
-        failures += queue.execute(
-            own, root=root, command=command, jobs=jobs, title=title, until=until, rule=rule, saved=saved
-        )
-    for run, folder, reason in failures:
-        say(f"failed: {run.name}: {reason} ({folder / 'output.log'})", error=True)
-    unfinished = {run.name for run in results.unfinished(stage.runs, root=root, saved=saved)}
-    others = len(unfinished - ours)
-    if len(unfinished & ours) > len(failures):
-        counts = f"{len(stage.runs) - len(unfinished)} of {len(stage.runs)} runs are finished"
-        say(f"{title}: the time is up; {counts}; the same command goes on", error=True)
-    if others:
-        say(f"{title}: {others} runs are for other shards; copy their folders into {root} and repeat", error=True)
-    return failures
-
-
-def command_of(name: str) -> Command:
-    """Returns the command of an experiment's runs: train.py, or the experiment's own measurement."""
-    return lambda run, folder: queue.train_command(run, folder) if run.spec else measure_command(name, run, folder)
+SWEEP_TABLE, SWEEP_CSV, SWEEP_FIGURE = "table.md", "table.csv", "figure.png"  # in the folder of a sweep
 
 
 def run_experiment(
@@ -178,7 +97,7 @@ def compare(name: str, *, scale: Scale, out: Path) -> str:
     found = [
         reruns.compare(row, now[row["run"]], timings=experiment.timings)
         for row in published
-        if row["run"] in now and reruns.are_same(row, now[row["run"]])
+        if row["run"] in now and are_same(row, now[row["run"]])
     ]
     if not found:
         return f"None of the {len(rows)} finished runs is published at scale {scale}: nothing to compare with."
@@ -317,7 +236,31 @@ def run_sweep(
         results.check_code(sweep.runs, root=root, code_change=code_change)
     rows = results.finished(sweep.runs, root=root)
     root.mkdir(parents=True, exist_ok=True)  # the time may be up before a run has begun
-    return sweep_report.write(SweepResults(sweep=sweep, rows=rows, goal=goal), root=root), failures
+    return _write_sweep(SweepResults(sweep=sweep, rows=rows, goal=goal), root=root), failures
+
+
+def _write_sweep(found: SweepResults, *, root: Path) -> str:
+    """Writes table.md, table.csv and figure.png into the folder of a sweep, and returns the text of the command."""
+    text = sweep_table.text(found)
+    others = _runs_of_other_points(found, root=root)
+    if others:
+        text += f"\n{others} more runs in this folder are of other points: python -m experiments ls {root}\n"
+    run_folders.write_atomically(root / SWEEP_TABLE, text.encode())
+    run_folders.write_atomically(root / SWEEP_CSV, sweep_table.comma_separated(found).encode())
+    written = [str(root / SWEEP_TABLE), str(root / SWEEP_CSV)]
+    try:
+        drawing.save(sweep_figure.draw(found), root / SWEEP_FIGURE, dpi=200)
+        written.append(str(root / SWEEP_FIGURE))
+    except ValueError as error:
+        (root / SWEEP_FIGURE).unlink(missing_ok=True)  # that of another grid would not be of this table
+        written.append(f"no figure: {error}")
+    return "\n".join([text, *written])
+
+
+def _runs_of_other_points(found: SweepResults, *, root: Path) -> int:
+    """Returns the number of runs in the folder of a sweep that are not of its points."""
+    own = {results.folder_of(run, root) for run in found.sweep.runs}
+    return len([folder for folder in saved_runs.below(root) if folder not in own])
 
 
 def listing(*, out: Path) -> str:

@@ -30,7 +30,7 @@ from experiments.execution.saved_runs import SavedRun
 from experiments.parsing import Parser
 from experiments.plots import drawing, gantt
 from experiments.plots.drawing import FORMATS, REFERENCE, Figure, look, new_figure
-from experiments.study.experiment import Sample
+from experiments.study.findings import Sample
 from launch.output import printable
 
 if TYPE_CHECKING:

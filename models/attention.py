@@ -13,6 +13,7 @@ from models.fields import AttentionKernel, Dtype, Remat, ScanBlocks
 from reducers.dtypes import mixing_dtypes
 
 PAD = 0  # the token of padding in all text data
+_PROMOTION = "jax_numpy_dtype_promotion"  # types of some JAX releases lack it
 
 
 class SelfAttention(nn.Module):
@@ -54,7 +55,7 @@ class SelfAttention(nn.Module):
         check_kernel(self.kernel, dtype=self.dtype, dropout_rate=self.dropout_rate)
         drop = Dropout(self.dropout_rate, deterministic=deterministic)
         # JAX cannot lower the gradient of its XLA attention in half precision where promotion is "strict".
-        is_strict = jax.config.jax_numpy_dtype_promotion == "strict"  # type: ignore[attr-defined]
+        is_strict = getattr(jax.config, _PROMOTION) == "strict"
         if drop.drops_nothing and not (is_strict and self.kernel == "xla" and self.dtype != "float32"):
             attend = mixing_dtypes(jax.nn.dot_product_attention)
             y = attend(query, key, value, mask=mask, implementation=self.kernel)

@@ -29,7 +29,6 @@ from typing import Any
 import optax
 
 from reducers.adasum import adasum
-from reducers.arguments import Mask
 from reducers.arrived.backup_workers import backup_workers
 from reducers.arrived.deadline import deadline
 from reducers.arrived.dynamic_backup_workers import dynamic_backup_workers
@@ -52,6 +51,7 @@ from reducers.local.adaptive_batch import adaptive_batch
 from reducers.local.elastic_averaging import elastic_averaging
 from reducers.local.gossip import gossip
 from reducers.local.local_sgd import local_sgd
+from reducers.mask import Mask
 from reducers.reducer import Combine, Reducer, ReducerRegistry, as_reducer, chain
 from reducers.report import Report, ReportError, own_params, report
 from reducers.sums.mean import mean

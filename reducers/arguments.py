@@ -1,10 +1,11 @@
 """The arguments of an update, checked in one place: the numbers of its leaves, and which workers are counted."""
 
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 from jax import numpy as jnp
 
+from reducers.mask import Mask
 from reducers.options import in_one_line
 
 # Which leaves a reducer takes, each kind with those after it: numbers, of which "inexact" ones are real or complex, and
@@ -75,25 +76,6 @@ def without_float0(updates: Any, tree: Any) -> Any:
 def with_float0(updates: Any, tree: Any) -> Any:
     """Returns a tree that ``without_float0`` gave, with the updates of float0 in their places again."""
     return jax.tree.map(lambda u, x: u if _is_float0(u) else x, updates, tree)
-
-
-class Mask(NamedTuple):
-    """The bools of all workers, each of whom knows them, such as from arrival times: a reducer sends nothing for them.
-
-    A reducer gets it as ``contributes`` that says so (``Reducer.takes_mask`` is "whole"); others get their own bool.
-
-    Attributes:
-      own: [] bool, whether this worker is counted.
-      whole: [W] bool, the same on all workers.
-    """
-
-    own: jax.Array
-    whole: jax.Array
-
-
-def own_part(contributes: Any) -> Any:
-    """Returns this worker's bool of a mask, whether it is known whole or not; None for none."""
-    return contributes.own if isinstance(contributes, Mask) else contributes
 
 
 def check_mask(contributes: Any) -> None:

@@ -20,7 +20,7 @@ from parallel import Layout, StepsInFlight
 from training.checkpoints import abstract
 from training.evaluate import make_evaluation
 from training.setup import make_setup
-from training.steps.train_step import worker_mapping
+from training.steps.worker_mapping import worker_mapping
 from training.train_state import shared_part, to_host
 
 SMALL = ("--config.num_workers=8", "--config.batch_size_per_worker=4", "--config.optimizer.learning_rate=0.02")

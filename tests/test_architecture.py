@@ -292,6 +292,23 @@ def test_few_rooms_on_few_levels_and_no_circle_of_files():
     ]
 
 
+def floors_of(graph: dict[str, set[str]], room: str) -> int:
+    """The files of the longest chain inside a room, each of which imports the next; doors (``__init__``) aside."""
+    inside = {module for module in graph if module.split(".")[0] == room}
+    files = {module for module in inside if not any(other.startswith(f"{module}.") for other in inside)}
+    floor: dict[str, int] = {}
+    for module in order({module: graph[module] & files for module in files}):
+        floor[module] = 1 + max((floor[below] for below in graph[module] & files), default=0)
+    return max(floor.values(), default=0)
+
+
+def test_no_room_has_more_than_six_floors():
+    graph = files_graph({path: text for path, text in SOURCES.items() if package_of(path) not in ("tests", "conftest")})
+    assert not {room: floors for room in FIRST_PARTY if (floors := floors_of(graph, room)) > 6}
+    chain = {f"a/b{i}.py": f"from a import b{i + 1}" for i in range(3)} | {"a/__init__.py": "from a import b0"}
+    assert floors_of(files_graph(chain | {"a/b3.py": ""}), "a") == 4
+
+
 LISTS_OF_EQUALS = {"configs"}  # a config in each file
 
 

@@ -16,7 +16,7 @@ import pytest
 import runs
 from benchmarks.kit.prepared_sets import shard, write_images
 from experiments.execution import results
-from experiments.study.experiment import Run
+from experiments.study.run import Run
 from runs import files, folder
 from tests.stepper import after_each_call
 from tests.test_streamed_training import arguments, random_images

@@ -8,10 +8,11 @@ import pytest
 import runs as run_folders
 from configs import flags
 from data.assumed import make_or_assume
-from experiments import claims, commands
+from experiments import claims
 from experiments.execution import queue, results
+from experiments.execution.finish import command_of
 from experiments.study import report
-from experiments.study.experiment import SCALES
+from experiments.study.run import SCALES
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, anything, complete, rows_of
 from training.setup import make_setup
 
@@ -155,7 +156,7 @@ def test_the_first_run_at_smoke_scale_ends_in_a_row(name, tmp_path):
         pytest.importorskip("ray", reason="live runs need Ray: pip install -r requirements-live.txt")
     experiment = EXPERIMENTS[name]
     run = experiment.runs("smoke", [])[0]
-    assert queue.execute([run], root=tmp_path, command=commands.command_of(name)) == []
+    assert queue.execute([run], root=tmp_path, command=command_of(name)) == []
     (row,) = results.finished([run], root=tmp_path, reduce=experiment.reduce)
     assert set(run.labels) < set(row)
     assert experiment.verdict([row]).word in WORDS and experiment.prose.claim in report.section(experiment, [row])

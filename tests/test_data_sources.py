@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.kit.prepared_sets import encoded, shard, write_shard
-from data import assumed, cache, decoded, prepare, sources, tfds_sets
+from data import assumed, decoded, folders, prepare, sources, tfds_sets
 from data.assumed import make_or_assume
 from data.decoded import check, load
 from data.decoding import records
@@ -185,7 +185,7 @@ def test_default_folders(monkeypatch, tmp_path):
     assert tfds_sets.data_directory("") == str(tmp_path / "home" / "tensorflow_datasets")
     for wrong in ("", "relative/path"):  # the XDG specification: relative paths are to be ignored
         monkeypatch.setenv("XDG_CACHE_HOME", wrong)
-        assert cache.root() == tmp_path / "home" / ".cache" / "syncsum" / "data"
+        assert folders.root() == tmp_path / "home" / ".cache" / "syncsum" / "data"
 
 
 def test_no_folder_is_named_tilde_where_no_home_is_known(monkeypatch, tmp_path, capsys):
@@ -197,7 +197,7 @@ def test_no_folder_is_named_tilde_where_no_home_is_known(monkeypatch, tmp_path, 
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ValueError, match=r"data.name: needs a home folder.*set HOME or XDG_CACHE_HOME"):
-        cache.root()
+        folders.root()
     with pytest.raises(ValueError, match=r"data.dir='': needs a home folder.*set HOME or TFDS_DATA_DIR"):
         tfds_sets.data_directory("")
     for arguments in (["mnist"], ["mnist", "--dir=~/sets"], ["mnist", "--dir=~nobody-of-this-name/sets"]):

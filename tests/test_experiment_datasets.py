@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.study import datasets
-from experiments.study.experiment import Run
+from experiments.study.run import Run
 
 
 @pytest.mark.parametrize("scale", ["laptop", "gpu", "paper"])

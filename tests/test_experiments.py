@@ -21,11 +21,14 @@ import runs as run_folders
 from experiments import __main__ as command_line
 from experiments import commands
 from experiments.execution import queue, results, slurm
+from experiments.execution.finish import Shard, finish
 from experiments.study import report
 from experiments.study import rows as ask
-from experiments.study.experiment import Basis, Experiment, Finding, Quoted, Run, Sample, Table, Verdict
+from experiments.study.experiment import Experiment, Verdict
+from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
 from experiments.study.prose import Prose
 from experiments.study.rule import OwnRule
+from experiments.study.run import Run
 from launch import children
 from runs import lock
 from tests.claim_rows import ORIGIN
@@ -229,17 +232,17 @@ def test_when_the_time_is_up_runs_save_and_the_same_command_goes_on(tmp_path, ca
     def patient(run, folder):
         return [sys.executable, "-c", PATIENT, str(folder)]
 
-    def finish(of, **options):
-        return commands.finish("mine", lambda rows: made_up(3), root=tmp_path, command=of, **options)
+    def go_on(of, **options):
+        return finish("mine", lambda rows: made_up(3), root=tmp_path, command=of, **options)
 
-    assert finish(patient, until=OnceBegun(tmp_path)) == []
+    assert go_on(patient, until=OnceBegun(tmp_path)) == []
     assert counts(tmp_path, "saved") == counts(tmp_path, "begun") == [("seed=0", 1)]
     said = "mine: the time is up; 0 of 3 runs are finished; the same command goes on"
     assert said in capsys.readouterr().err.splitlines()
     for folder in tmp_path.glob("seed*"):
         shutil.rmtree(folder)
-    assert finish(at_once()) == [] and len(counts(tmp_path, "ended")) == 3
-    assert finish(patient, until=-math.inf) == [] and "the time is up" not in capsys.readouterr().err
+    assert go_on(at_once()) == [] and len(counts(tmp_path, "ended")) == 3
+    assert go_on(patient, until=-math.inf) == [] and "the time is up" not in capsys.readouterr().err
 
 
 def test_a_run_that_fails_when_the_time_is_up_is_a_failure(tmp_path):
@@ -423,13 +426,13 @@ def test_two_shards_that_are_merged_equal_one_run(tmp_path, capsys):
         return [*made_up(2, stage="tune"), *picked]
 
     whole, one, two = (tmp_path / name for name in ("whole", "one", "two"))
-    commands.finish("whole", wanted, root=whole, command=at_once())
+    finish("whole", wanted, root=whole, command=at_once())
     for root, number in ((one, 1), (two, 2)):
-        commands.finish("part", wanted, root=root, command=at_once(), shard=commands.Shard(number, 2))
+        finish("part", wanted, root=root, command=at_once(), shard=Shard(number, 2))
     assert "part: 1 runs are for other shards" in capsys.readouterr().err
     for folder in two.glob("seed*"):
         shutil.copytree(folder, one / folder.name)
-    commands.finish("merged", wanted, root=one, command=at_once())
+    finish("merged", wanted, root=one, command=at_once())
 
     def values(root):
         tuned = results.finished(made_up(2, stage="tune"), root=root)
@@ -440,10 +443,10 @@ def test_two_shards_that_are_merged_equal_one_run(tmp_path, capsys):
 
 
 def test_a_shard_must_be_one_of_them():
-    assert [run.labels["seed"] for run in commands.Shard.parse("2/2").own(made_up(5))] == [1, 3]
+    assert [run.labels["seed"] for run in Shard.parse("2/2").own(made_up(5))] == [1, 3]
     for text in ("0/2", "3/2", "1", "a/b", "1/0", f"1/{'9' * 5000}"):
         with pytest.raises(ValueError, match="must be i/n"):
-            commands.Shard.parse(text)
+            Shard.parse(text)
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------
@@ -575,7 +578,7 @@ def test_a_page_embeds_its_own_figures_alone(path, tmp_path):
     (folder / "link.png").symlink_to(tmp_path / "own.png")
     image = f"![a title]({path.format(tmp_path)})"
     rows = Table(["of", image], [[f"{image}\n# head", "<img src='made.png'>"], ["![good](made.png)", "a|b"]])
-    page = report.html(report.markdown(rows), folder=folder, figures=["made.png"])
+    page = report.html(rows.markdown(), folder=folder, figures=["made.png"])
     assert page.count("<img") == page.count(';base64,PHNjcmlwdD4=" alt="good"') == 1
     assert page.count("<td>") == 4 and page.count("a title") == 2 and "<h1" not in page
 

@@ -15,7 +15,7 @@ from configs import flags as config_flags
 from data import sources, tfds_sets
 from experiments import planner
 from experiments.execution import results
-from experiments.study.experiment import Run
+from experiments.study.run import Run
 from live.engine import Inputs
 from live.worker import Worker
 from tests.data_folders import random_examples, write_set

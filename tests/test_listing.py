@@ -8,7 +8,7 @@ import pytest
 import runs as run_folders
 from experiments import __main__ as command_line
 from experiments.execution import listing, queue, saved_runs
-from experiments.study.experiment import Run
+from experiments.study.run import Run
 from runs.reporting import progress
 from tests import saved
 

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 import runs
 import train
 from configs import flags
-from experiments.study.experiment import Run as ExperimentRun
+from experiments.study.run import Run as ExperimentRun
 from tests.stepper import Stepper, checkpoint_of, records, same_bits, setup_of, wrapping
 from training.setup import make_setup
 from training.steps import nonfinite

@@ -5,8 +5,9 @@ import re
 import pytest
 
 from experiments import claims
-from experiments.execution import reruns, results, saved_rows
+from experiments.execution import results, saved_rows
 from experiments.study import publications, report
+from experiments.study.run import identity
 from tests.grid import few
 
 PUBLISHED = [name for name in claims.CLAIMS if results.published(name)]
@@ -27,7 +28,7 @@ def test_the_log_ends_with_what_is_published(name):
     experiment, rows = claims.load(name), results.published(name)
     *_, last = publications.read(results.PUBLISHED / name)
     assert (last.verdict, last.rule) == (experiment.verdict(rows).word, experiment.stated["text"])
-    assert set(last.runs) <= {reruns.identity(row) for row in rows}
+    assert set(last.runs) <= {identity(row) for row in rows}
 
 
 @pytest.mark.parametrize("num_counts", [16, pytest.param(100, marks=pytest.mark.slow)], ids=["some", "many"])

@@ -14,9 +14,11 @@ import pytest
 from experiments import __main__ as command_line
 from experiments import claims
 from experiments.execution import queue, results, saved_rows, verify
-from experiments.study.experiment import Experiment, Finding, Run, Sample, Verdict
+from experiments.study.experiment import Experiment, Verdict
+from experiments.study.findings import Finding, Sample
 from experiments.study.prose import Prose
 from experiments.study.rule import OwnRule
+from experiments.study.run import Run
 from experiments.study.tuning import Tuned
 from tests import saved
 

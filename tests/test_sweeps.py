@@ -9,8 +9,7 @@ import pytest
 
 from experiments import __main__ as command_line
 from experiments.execution import queue, results
-from experiments.study.experiment import Run
-from experiments.sweeps import edge as sweep_edge
+from experiments.study.run import Run
 from experiments.sweeps import figure as sweep_figure
 from experiments.sweeps import sweep
 from experiments.sweeps import table as sweep_table
@@ -63,7 +62,7 @@ def test_values_that_are_written_differently_are_one_point():
     found = Sweep(spec=DIGITS, points=[{RATE: 1}, {RATE: 1.0}, {RATE: 2}], seeds=2)
     assert [run.name for run in found.runs] == [f"{RATE}={rate},seed={seed}" for rate in (1, 2) for seed in (0, 1)]
     alike = measured([{RATE: 1}, {RATE: 1.0}], lambda labels: {"accuracy": 0.5})
-    assert alike.keys == [] and sweep_edge.warnings(alike) == []
+    assert alike.keys == [] and sweep_table.warnings(alike) == []
 
 
 def test_the_name_is_that_of_the_config_and_of_what_all_runs_share():
@@ -250,7 +249,7 @@ def test_the_csv_has_the_numbers_in_full():
 )
 def test_a_best_value_at_the_edge_names_the_next_one_to_try(key, values, best, following):
     of = measured([{key: value} for value in values], lambda labels: {"accuracy": float(labels[key] == best)})
-    said = sweep_edge.warnings(of)
+    said = sweep_table.warnings(of)
     assert [line.rpartition(f"try {key}=")[2] for line in said] == ([] if following is None else [f"{following}, too"])
 
 
@@ -259,29 +258,29 @@ def test_the_edge_is_that_of_the_values_beside_the_best_point(best, is_edge):
     points = sweep.combined(sweep.grid({"reducer.name": ["mean", "sum"], RATE: [0.1, 0.2, 0.4]}))
     points = [*points, {"reducer.name": "mean", RATE: 0.8}]
     of = measured(points, lambda labels: {"accuracy": float(labels == {"reducer.name": best, RATE: 0.4, "seed": 0})})
-    said = [line.endswith("try optimizer.learning_rate=0.8, too") for line in sweep_edge.warnings(of)]
+    said = [line.endswith("try optimizer.learning_rate=0.8, too") for line in sweep_table.warnings(of)]
     assert said == ([True] if is_edge else [])
 
 
 def test_lists_in_step_have_an_edge_and_random_draws_have_none():
     zipped = sweep.zipped({"num_workers": [2, 4], "batch_size_per_worker": [32, 16]})
-    said = sweep_edge.warnings(measured(zipped, lambda labels: {"accuracy": labels["num_workers"]}))
+    said = sweep_table.warnings(measured(zipped, lambda labels: {"accuracy": labels["num_workers"]}))
     assert [line.split(" try ")[1] for line in said] == ["num_workers=8, too", "batch_size_per_worker=8, too"]
     drawn = {RATE: "loguniform(0.1, 1)"}
     of = measured(sweep.drawn(drawn, count=3), lambda labels: {"accuracy": labels[RATE]}, drawn=drawn)
-    assert sweep_edge.warnings(of) == []
+    assert sweep_table.warnings(of) == []
 
 
 def test_a_best_value_at_the_edge_that_another_one_equals_is_no_reason_to_go_on():
     of = measured([{RATE: rate} for rate in (0.1, 0.2, 0.4)], lambda labels: {"accuracy": min(labels[RATE], 0.2)})
     of_min = measured([{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"loss": 1.0}, goal=("loss", "min"))
-    assert sweep_edge.warnings(of) == sweep_edge.warnings(of_min) == []
+    assert sweep_table.warnings(of) == sweep_table.warnings(of_min) == []
 
 
 def test_a_value_that_was_asked_for_and_has_not_finished_is_no_edge():
     points = [{RATE: rate} for rate in (0.1, 0.2, 0.4)]
     of = measured(points, lambda labels: {"accuracy": labels[RATE]} if labels[RATE] < 0.4 else None)
-    assert sweep_edge.warnings(of) == []
+    assert sweep_table.warnings(of) == []
 
 
 # ---- figures -----------------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ import math
 import pytest
 
 from experiments.study import report
-from experiments.study.experiment import Experiment, Finding, Run, Sample, Verdict
+from experiments.study.experiment import Experiment, Verdict
+from experiments.study.findings import Finding, Sample
 from experiments.study.prose import Prose
 from experiments.study.rule import OwnRule
+from experiments.study.run import Run
 from experiments.study.tuning import Score, Tuned
 from tests.claim_rows import UNTESTED, complete, reaching, without
 

@@ -10,10 +10,11 @@ import shutil
 import pytest
 
 from experiments import __main__ as command_line
-from experiments import claims, commands
+from experiments import claims
 from experiments.execution import forecast, reruns, results
+from experiments.execution.finish import command_of, finish
 from experiments.study import report
-from experiments.study.experiment import Run
+from experiments.study.run import Run, are_same
 from runs import environment
 from tests.claim_rows import ORIGIN
 
@@ -161,9 +162,9 @@ def test_a_summary_counts_and_lists_only_what_differs():
 
 
 def test_rows_of_one_name_and_other_configs_are_not_the_same():
-    assert reruns.are_same(row(), row({"x": 1}))
-    assert reruns.are_same(row(fingerprint="a"), row(fingerprint="b"))  # configs have got a new key with a default
-    assert not reruns.are_same(row(), row(flags={"num_devices": 2}))
+    assert are_same(row(), row({"x": 1}))
+    assert are_same(row(fingerprint="a"), row(fingerprint="b"))  # configs have got a new key with a default
+    assert not are_same(row(), row(flags={"num_devices": 2}))
 
 
 # ---- the commands ------------------------------------------------------------------------------------------------
@@ -243,7 +244,7 @@ def test_rows_are_listed_by_the_names_that_rerun_takes(published, tmp_path, caps
     listed = capsys.readouterr().out.split()[-1]
     assert listed == f"{NAME}/{of_run['run']}"
     assert command_line.main(["rerun", listed, "--dry_run", f"--out={tmp_path / 'out'}"]) == 0
-    assert "-m experiments.study.measure" in capsys.readouterr().out and not (tmp_path / "out").exists()
+    assert "-m experiments.execution.measure" in capsys.readouterr().out and not (tmp_path / "out").exists()
     assert command_line.main(["rerun", listed[:-1] + "7", f"--out={tmp_path / 'out'}"]) == 2
     said = capsys.readouterr().err
     assert f"did you mean {of_run['run']!r}?" in said and said.count("\n") == 1
@@ -256,7 +257,7 @@ def test_a_training_run_is_the_same_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(results, "PUBLISHED", tmp_path / "published")
     name = "reducers_compared"
     (run, *_) = claims.load(name).runs("smoke", [])
-    assert commands.finish(name, lambda rows: [run], root=tmp_path, command=commands.command_of(name)) == []
+    assert finish(name, lambda rows: [run], root=tmp_path, command=command_of(name)) == []
     rows = results.finished([run], root=tmp_path, reduce=claims.load(name).reduce, scale="smoke")
     (tmp_path / "published" / name).mkdir(parents=True)
     results.write_rows(tmp_path / "published" / name / "rows.jsonl", rows)

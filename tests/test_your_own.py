@@ -20,7 +20,7 @@ from configs import config_file, flags, own_code
 from experiments import __main__ as experiments
 from experiments.execution import queue, results
 from experiments.plots import timelines
-from experiments.study.experiment import Run
+from experiments.study.run import Run
 from experiments.sweeps import sweep
 from models import MODELS
 from runs.errors import ConfigError

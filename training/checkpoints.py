@@ -8,11 +8,12 @@ from ml_collections import ConfigDict
 
 import data.assumed
 import runs
+from models.tasks import Task
 from parallel import Layout, processes
 from runs.errors import ConfigError, refusing
-from training import noise_scale
+from training import noise_scale, own_parts
 from training.own_params import evaluates_mean
-from training.setup import make_setup
+from training.task import init_shapes, make_task, open_source
 from training.train_setup import TrainSetup
 from training.train_state import TrainState, to_devices, to_host
 
@@ -36,11 +37,11 @@ class Restored(NamedTuple):
 
 
 def open_checkpoints(
-    setup: TrainSetup, folder: pathlib.Path, *, access: Literal["write", "read"] = "write"
+    config: ConfigDict, task: Task, folder: pathlib.Path, *, access: Literal["write", "read"] = "write"
 ) -> runs.Checkpoints:
     """Opens the checkpoints of a run's folder; the best is the best by the task's own metric."""
-    metric, mode = setup.task.best
-    keep = setup.config.keep_checkpoints
+    metric, mode = task.best
+    keep = config.keep_checkpoints
     return runs.Checkpoints(folder / "checkpoints", keep_last=keep, best_metric=metric, best_mode=mode, access=access)
 
 
@@ -130,9 +131,12 @@ def restore_params(
         config = runs.identity.read_object(str(path), path / "config.json", way_out="copy the run's folder again")
     if config is None:
         raise ConfigError(f"folder={str(path)!r}: must be the folder of a run, with a config.json")
-    setup = make_setup(ConfigDict(runs.identity.up_to_date(config)), open_data=data.assumed.make_or_assume)
-    with refusing(), open_checkpoints(setup, path, access="read") as checkpoints:
-        found = checkpoints.restore(setup.worker_shapes.params, which=checkpoint, part=EVALUATED)
+    config = ConfigDict(runs.identity.up_to_date(config))
+    with own_parts.refusing(config):
+        task = make_task(config, source=open_source(config, open_data=data.assumed.make_or_assume))
+        shapes = init_shapes(config, task)
+    with refusing(), open_checkpoints(config, task, path, access="read") as checkpoints:
+        found = checkpoints.restore(shapes, which=checkpoint, part=EVALUATED)
     if found is None:
         raise ConfigError(f"folder={str(path)!r}: has no checkpoint to restore")
     return found[1]
@@ -150,7 +154,8 @@ def params_of(setup: TrainSetup, folder: str) -> Any:
         step = processes.from_first(checkpoints.latest_step)
         return None if step is None else checkpoints.restore(shapes, which=step, part=EVALUATED)
 
-    with refusing(), open_checkpoints(setup, runs.expand(folder, key="config.init_from"), access="read") as checkpoints:
+    path = runs.expand(folder, key="config.init_from")
+    with refusing(), open_checkpoints(setup.config, setup.task, path, access="read") as checkpoints:
         found = checkpoints.choose_again(read)
     if found is None:
         raise ConfigError(f"config.init_from={folder!r}: must be the folder of a run with a checkpoint")

@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 from parallel import DEVICE_AXIS, LANE_AXIS, Layout
 from training.device_memory import resolve_lanes_at_once, step_bytes
-from training.steps.train_step import worker_mapping
+from training.steps.worker_mapping import worker_mapping
 from training.train_setup import TrainSetup
 from training.train_state import map_per_worker
 

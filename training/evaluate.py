@@ -89,7 +89,7 @@ def evaluate_checkpoint(
         runs.check_same(str(path), setup.config.to_dict())
         if code is not None:
             runs.check_code(str(path), code)
-    with refusing(), open_checkpoints(setup, path, access="read") as checkpoints:
+    with refusing(), open_checkpoints(setup.config, setup.task, path, access="read") as checkpoints:
         restored = restore(setup, layout, checkpoints, which=int(which) if which.isdecimal() else which)
     if restored is None:
         kind = "that was evaluated, so that none is the best" if which == "best" else "to evaluate"

@@ -68,7 +68,9 @@ class Run:
     def __enter__(self) -> "Run":
         with contextlib.ExitStack() as stack:
             stack.callback(self._dataset.close)
-            self._checkpoints = stack.enter_context(state_checkpoints.open_checkpoints(self._setup, self._folder.path))
+            self._checkpoints = stack.enter_context(
+                state_checkpoints.open_checkpoints(self._setup.config, self._setup.task, self._folder.path)
+            )
             self._restored = state_checkpoints.restore(self._setup, self._layout, self._checkpoints)
             if self._restored is None:
                 state_checkpoints.check_none_damaged(self._checkpoints, self._folder.path)

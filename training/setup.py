@@ -12,10 +12,8 @@ from ml_collections import ConfigDict
 
 import asynchronous
 import data.sources
-import models
 import optim
 import reducers
-from data import checking
 from data.sources import Source
 from models import tasks
 from parallel import AXES, DEVICE_AXIS, LANE_AXIS
@@ -29,6 +27,7 @@ from training.modes.decentralised import Decentralised
 from training.modes.synchronous import Synchronous
 from training.modes.with_server import WithServer
 from training.steps.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
+from training.task import init_shapes, make_task, open_source
 from training.train_setup import ARRIVAL_STREAM, Mode, TrainSetup, example_inputs
 
 # The mode of what ``config.server`` names.
@@ -54,9 +53,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
 
 
 def _make_setup(config: ConfigDict, *, open_data: Callable[..., Source]) -> TrainSetup:
-    with in_block("data"):
-        source = open_data(**config.data)
-        checking.check_info(source.info)
+    source = open_source(config, open_data=open_data)
     task = make_task(config, source=source)
     with own_parts.refusing(config, of="arrivals"), in_block("arrivals"):
         arrival_seconds = make_arrivals(config)
@@ -112,18 +109,6 @@ def _make_setup(config: ConfigDict, *, open_data: Callable[..., Source]) -> Trai
     )
 
 
-def make_task(config: ConfigDict, *, source: Source) -> tasks.Task:
-    """Returns the model of a config joined with its loss; uses no device.
-
-    Raises:
-      ConfigError: as ``make_setup``.
-    """
-    with in_block("model"):
-        model = models.make(**config.model, sizes=source.info.sizes)
-    with in_block("task"):
-        return tasks.make(**config.task, model=model, example=example_inputs(source.info), sizes=source.info.sizes)
-
-
 def check_own_parts(
     config: ConfigDict,
     params: Any,
@@ -172,16 +157,6 @@ def check_own_parts(
             done.add(check)
             with own_parts.refusing(config, of=block), in_block(block), own_parts.below(names[0]):
                 check()
-
-
-def init_shapes(config: ConfigDict, task: tasks.Task) -> Any:
-    """Returns the shapes of a model's parameters; raises ConfigError if the task cannot train it."""
-    with own_parts.refusing(config, of="task"), own_parts.refusing(config, of="model"), in_block("model"):
-        try:
-            return jax.eval_shape(task.init, jax.random.key(0))[0]
-        except tasks.MisfitError as error:
-            where = f"name={config.model.name!r}: does not suit config.task.name={config.task.name!r}"
-            raise ValueError(f"{where}: {error}") from None
 
 
 def duration(config: ConfigDict, key: str, *, steps_per_epoch: float) -> int:

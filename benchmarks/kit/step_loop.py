@@ -19,7 +19,7 @@ from parallel import AXES, Layout, Step, StepsInFlight
 from training.metric_logger import StepNumbers
 from training.setup import make_setup
 from training.step_plan import StepPlan
-from training.steps.train_step import worker_mapping
+from training.steps.worker_mapping import worker_mapping
 from training.train_setup import TrainSetup
 
 Part = Literal["step", "local"]

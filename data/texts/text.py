@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from data import cache as caches
+from data import folders
 from data.cache import Stored
 from data.examples import Arrays, Columns, Dataset, Info
 from data.texts import corpora, packing, tokenizers
@@ -65,7 +66,7 @@ class Texts:
 
         def folder(name: str) -> Path:
             key = hashlib.sha256(f"{version} {self._corpus.fingerprint} {name}".encode()).hexdigest()[:12]
-            return caches.root() / f"{self._corpus.label}-{name}-{key}"
+            return folders.root() / f"{self._corpus.label}-{name}-{key}"
 
         suffix = "-pairs" if self._pairs == "on" else ""
         self._folder = folder(f"{tokenizer}-{vocab_size}-{form}-{sequence_length}{suffix}")

@@ -8,7 +8,7 @@ A folder in this package with a ``claim.py`` is an experiment by its own name; n
 
 Claims declare what they share: `experiments.study.tuning.Tuned` (points, the grid of each, the pick on the validation
 split, the seeds that are reported), `experiments.study.comparison.Comparison` (methods that race to a target accuracy)
-or `experiments.study.experiment.repeated` (measurements over seeds); and by `experiments.study.rule.Rule` what decides,
+or `experiments.study.run.repeated` (measurements over seeds); and by `experiments.study.rule.Rule` what decides,
 from which follow the rule's text and the verdict. A claim adds the overrides of its runs, and what is special in its
 tables and its figure.
 """

@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from experiments.study.experiment import Experiment, Row, Rows, Run, Scale
+from experiments.study.experiment import Experiment
+from experiments.study.run import Row, Rows, Run, Scale
 
 
 class Forecast(NamedTuple):

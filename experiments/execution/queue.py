@@ -19,7 +19,7 @@ from tqdm import tqdm
 import runs as run_folders
 from experiments.execution import results
 from experiments.execution.results import RULE
-from experiments.study.experiment import Rows, Run
+from experiments.study.run import Rows, Run
 from launch import signals
 from launch.children import ROOT, Children, last_line, with_repository
 from launch.output import printable, say

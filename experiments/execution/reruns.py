@@ -1,13 +1,11 @@
 """Published rows: which to run again, the run that a row records, and how the new numbers differ from its own."""
 
 import difflib
-import hashlib
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments.study.experiment import Row, Rows, Run
+from experiments.study.run import Row, Rows, Run
 from runs import environment
 
 TOLERANCE = 1e-5
@@ -60,20 +58,6 @@ def run_of(row: Row) -> Run:
         flags=origin["flags"],
         cores=cores,
     )
-
-
-def are_same(one: Row, other: Row) -> bool:
-    """Returns whether two rows are of the same run: by the config and flags that they record."""
-    return identity(one) == identity(other)
-
-
-def identity(row: Row) -> str:
-    """Returns twelve hexadecimal digits of a hash of the config and the flags that a row records.
-
-    Unlike the fingerprint of the whole config it stays as it is when configs get a new key with a default.
-    """
-    recorded = json.dumps([row["origin"].get(key) for key in ("config", "flags")], sort_keys=True)
-    return hashlib.sha256(recorded.encode()).hexdigest()[:12]
 
 
 def environment_of(row: Row) -> list[str]:

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import runs as run_folders
 from data import sources
-from experiments.execution import reruns
-from experiments.study.experiment import SCALES, Reduce, Row, Rows, Run, Scale, evaluations
+from experiments.study.run import SCALES, Reduce, Row, Rows, Run, Scale, are_same, evaluations
 from launch.output import printable
 
 State = Literal["finished", "held", "begun", "new"]
@@ -117,7 +116,7 @@ def is_of(row: Row, run: Run) -> bool:
     now = {"config": recorded_config(run), "flags": dict(run.flags)}
     return (
         row["run"] == run.name
-        and reruns.are_same(row, {"origin": now})
+        and are_same(row, {"origin": now})
         and row["origin"].get("fingerprint") == run_folders.fingerprint(run.config)
     )
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.execution import results
-from experiments.study.experiment import Experiment, Row, Rows, Run, Scale
+from experiments.study.experiment import Experiment
+from experiments.study.run import Row, Rows, Run, Scale
 
 
 def path_of(name: str, scale: Scale) -> Path:

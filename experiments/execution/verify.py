@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import runs as run_folders
-from experiments import claims, commands
+from experiments import claims
 from experiments.execution import queue, reruns, results
+from experiments.execution.finish import command_of
 from experiments.study import datasets
-from experiments.study.experiment import Row, Run
+from experiments.study.run import Row, Run
 from launch.output import say
 
 DONE = "verified.txt"  # what was found; a folder without it was interrupted
@@ -79,7 +80,7 @@ def _fresh(folder: Path) -> Path:
 
 
 def _command(name: str, row: Row, run: Run, folder: Path) -> list[str]:
-    return [*reruns.environment_of(row), *commands.command_of(name)(run, folder)]
+    return [*reruns.environment_of(row), *command_of(name)(run, folder)]
 
 
 def _command_line(name: str, row: Row, run: Run, *, root: Path) -> str:

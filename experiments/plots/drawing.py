@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from experiments.study.experiment import Rows, Sample
+from experiments.study.findings import Sample
 from experiments.study.rows import curve
+from experiments.study.run import Rows
 from launch.output import printable
 from runs import files
 

@@ -8,18 +8,10 @@ from typing import Any, Literal
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import rows as ask
-from experiments.study.experiment import (
-    Experiment,
-    Finding,
-    Row,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-    evaluations_of,
-)
+from experiments.study.experiment import Experiment
+from experiments.study.findings import Finding, Sample, Table
 from experiments.study.rule import ACCURACY, Compare, Group, Measure, Rule, all_finite, until
+from experiments.study.run import Row, Rows, Run, Scale, evaluations_of
 from experiments.study.tuning import BY_ACCURACY, NAMED_STAGES, Score, Tuned
 
 PARTS = ("reduce", "findings", "table", "draw")  # of an experiment

@@ -7,7 +7,7 @@ from typing import Any
 
 from data import sources
 from data.texts import corpora
-from experiments.study.experiment import Run, Scale
+from experiments.study.run import Run, Scale
 
 IMAGES = "mnist"
 STAND_IN = "digits"  # comes with scikit-learn

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from experiments.study import datasets, tuning
 from experiments.study import rows as ask
-from experiments.study.experiment import Experiment, Row, Rows, Run, Scale, evaluations_of, scale_of
+from experiments.study.experiment import Experiment
 from experiments.study.rule import ACCURACY, Group, Need
+from experiments.study.run import Row, Rows, Run, Scale, evaluations_of, scale_of
 from experiments.study.tuning import Tuned
 
 FULL = "full"

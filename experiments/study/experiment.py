@@ -2,108 +2,21 @@
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
-import math
-import statistics
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import runs as run_folders
-from configs import dependencies
-from configs import flags as config_flags
+from experiments.study.findings import Basis, Finding, Table
 from experiments.study.prose import Prose
+from experiments.study.run import Reduce, Rows, Run, Scale, evaluations, scale_of
 from experiments.study.significance import Contrast, TooFewRuns
 from runs.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Scale = Literal["smoke", "laptop", "gpu", "paper"]
-OLYMPIC = 5  # values of which the extremes may be left out, as MLPerf does
-SCALES: tuple[Scale, ...] = ("smoke", "laptop", "gpu", "paper")
-Row = Mapping[str, Any]  # one finished run: its labels, its measurements, its origin
-Rows = Sequence[Row]
-Reduce = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]  # a run's records -> the measurements in its row
-
-
-class Quoted(NamedTuple):
-    """A value of a paper, and how it is known."""
-
-    text: str
-    mark: str  # READ in a source, DERIVED from facts, or MEM (recalled and unverified)
-
-    def __str__(self) -> str:
-        return f"{self.text} [{self.mark}]"
-
-
-class Sample(NamedTuple):
-    """Values of runs that differ in their seed alone.
-
-    >>> str(Sample.of([0.98, 0.99, 1.0], digits=3))
-    '0.990 ± 0.010 (n=3)'
-    """
-
-    mean: float
-    std: float  # of the sample, with n - 1; 0 for a single one
-    n: int
-    digits: int = 4
-    unit: str = ""
-    olympic: float | None = None  # the mean without the lowest and the highest value, of five values or more
-
-    @classmethod
-    def of(cls, values: Sequence[float], *, digits: int = 4, unit: str = "") -> "Sample":
-        values = [float(value) for value in values]
-        finite = all(map(math.isfinite, values))
-        std = (statistics.stdev(values) if finite else math.nan) if len(values) > 1 else 0.0
-        olympic = statistics.fmean(sorted(values)[1:-1]) if len(values) >= OLYMPIC and finite else None
-        return cls(statistics.fmean(values), std, len(values), digits, unit, olympic)
-
-    def __str__(self) -> str:
-        unit = self.unit and f" {self.unit}"
-        return f"{self.mean:,.{self.digits}f} ± {self.std:,.{self.digits}f}{unit} (n={self.n})"
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """One quantity: the paper's value beside ours.
-
-    Attributes:
-      quantity: the quantity in words.
-      ours: the value that our runs gave, or a text where they gave no number.
-      paper: the paper's value; None where it gives none.
-      paper_number: the same as a number in the unit of ``ours``; None where the two do not compare.
-    """
-
-    quantity: str
-    _: dataclasses.KW_ONLY
-    ours: Sample | str
-    paper: Quoted | None = None
-    paper_number: float | None = None
-
-    @property
-    def olympic(self) -> str:
-        """Our mean without the lowest and the highest run; "" for a text, and of fewer than five runs."""
-        if not isinstance(self.ours, Sample) or self.ours.olympic is None:
-            return ""
-        return f"{self.ours.olympic:,.{self.ours.digits}f}"
-
-    @property
-    def difference(self) -> str:
-        """Our value minus the paper's."""
-        if self.paper_number is None or not isinstance(self.ours, Sample):
-            return ""
-        return f"{self.ours.mean - self.paper_number:+,.{self.ours.digits}f}"
-
-
-class Table(NamedTuple):
-    """Cells under a header, as text."""
-
-    header: Sequence[str]
-    cells: Sequence[Sequence[str]]
-    note: str = ""
 
 
 class RowsError(ValueError):
@@ -111,21 +24,6 @@ class RowsError(ValueError):
 
 
 Word = Literal["supported at this scale", "not supported at this scale", "by construction", "not tested"]
-
-
-class Basis(NamedTuple):
-    """The data, the model and the number of runs that a verdict rests on.
-
-    >>> str(Basis("MNIST", "LeNet-5", n=5))
-    'MNIST, LeNet-5, n = 5'
-    """
-
-    data: str
-    model: str
-    n: int  # seeds of each case; of several numbers the least
-
-    def __str__(self) -> str:
-        return ", ".join(filter(None, (self.data, self.model, f"n = {self.n}")))
 
 
 class Verdict(NamedTuple):
@@ -158,114 +56,6 @@ class Verdict(NamedTuple):
 def holds(part: bool) -> str:
     """Returns the word that reports write behind a part of a rule."""
     return "holds" if part else "fails"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Run:
-    """One run: of a config by train.py, or of the experiment's own ``measure``.
-
-    Attributes:
-      labels: keys and values that set it apart, in its name and in its row; the arguments of a measurement.
-      spec: config file with an optional :variant; "" for a measurement.
-      overrides: dotted key of the config -> value.
-      flags: flags of train.py, such as num_devices.
-      cost: duration relative to the experiment's other runs, from which the time left is predicted.
-      cores: how many CPU cores its process has, of those that it could have; None leaves it all.
-    """
-
-    labels: Mapping[str, Any]
-    spec: str = ""
-    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    cost: float = 1.0
-    cores: int | None = None
-
-    @property
-    def name(self) -> str:
-        """The labels as one text.
-
-        >>> Run(labels={"reducer": "adasum", "num_workers": 8, "seed": 0}).name
-        'reducer=adasum,num_workers=8,seed=0'
-        """
-        return ",".join(f"{key}={value}" for key, value in self.labels.items()) or "all"
-
-    @property
-    def all_overrides(self) -> dict[str, Any]:
-        """The overrides; a run that diverges goes on unless they say otherwise, as that is a result."""
-        return {"on_nonfinite": "ignore", **self.overrides}
-
-    @property
-    def overriding(self) -> list[str]:
-        """All overrides as arguments."""
-        return [f"--config.{key}={value}" for key, value in self.all_overrides.items()]
-
-    @property
-    def arguments(self) -> list[str]:
-        """Arguments of train.py."""
-        return [f"--config={self.spec}", *self.overriding, *(f"--{key}={value}" for key, value in self.flags.items())]
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Everything that the run's result depends on.
-
-        Raises:
-          ConfigError: one line, if there is no such config.
-        """
-        return self._loaded[0]
-
-    @property
-    def code(self) -> run_folders.Code:
-        """The files outside of this repository that the run's result depends on."""
-        return self._loaded[1]
-
-    @functools.cached_property
-    def _loaded(self) -> tuple[dict[str, Any], run_folders.Code]:
-        if not self.spec:
-            return {"measure": dict(self.labels)}, {}
-        config = config_flags.load(self.spec, self.overriding)
-        return config.to_dict(), dependencies.describe(config)
-
-
-def repeated(
-    cases: Callable[[Scale], Sequence[Mapping[str, Any]]], *, seeds: Mapping[Scale, int]
-) -> Callable[[Scale, Rows], list[Run]]:
-    """Returns the ``runs`` of an experiment that measures each case with several seeds.
-
-    >>> runs = repeated(lambda scale: [{"n": 2}, {"n": 4}], seeds={"smoke": 1, "laptop": 5})
-    >>> [run.name for run in runs("smoke", [])]
-    ['n=2,seed=0', 'n=4,seed=0']
-    """
-
-    def runs(scale: Scale, rows: Rows) -> list[Run]:
-        del rows
-        return [Run(labels={**case, "seed": seed}) for case in cases(scale) for seed in range(seeds[scale])]
-
-    return runs
-
-
-def evaluations(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a run's evaluations, with one list per quantity; most experiments need nothing else of a run.
-
-    >>> evaluations([{"kind": "train", "step": 1}, {"kind": "eval", "step": 2, "loss": 0.5, "accuracy": 0.9}])
-    {'step': [2], 'loss': [0.5], 'accuracy': [0.9]}
-    """
-    found = [record for record in records if record["kind"] == "eval"]
-    keys = [key for key in (found[0] if found else {}) if key not in ("kind", *run_folders.HOST_CLOCK_FIELDS)]
-    return {key: [record[key] for record in found if key in record] for key in keys}
-
-
-def evaluations_of(*keys: str) -> Reduce:
-    """Returns a ``reduce`` that keeps only these quantities; each evaluation must have all of them.
-
-    >>> evaluations_of("loss")([{"kind": "eval", "step": 2, "loss": 0.5, "accuracy": 0.9}])
-    {'loss': [0.5]}
-    """
-
-    def reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        found = [record for record in records if record["kind"] == "eval"]
-        return {key: [record[key] for record in found] for key in keys}
-
-    return reduce
 
 
 class Selection(Protocol):
@@ -399,8 +189,3 @@ class Experiment:
 def hash_of(text: str) -> str:
     """Returns the digits by which a text of rule and selection is known."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def scale_of(rows: Rows) -> Scale:
-    """Returns the scale that rows were made at."""
-    return rows[0].get("origin", {}).get("scale", "laptop")

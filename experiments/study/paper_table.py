@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.study.experiment import Quoted, Sample, Table
+from experiments.study.findings import Quoted, Sample, Table
 
 UNKNOWN = "?"
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.execution import reruns, results
-from experiments.study.experiment import Experiment, Rows, hash_of
+from experiments.execution import results
+from experiments.study.experiment import Experiment, hash_of
+from experiments.study.run import Rows, identity
 
 FILE = "log.jsonl"
 
@@ -77,5 +78,5 @@ def _publication(experiment: Experiment, rows: Rows) -> Publication:
         commit=commits.most_common(1)[0][0],
         verdict=experiment.verdict(rows).word,
         rule=experiment.stated["text"],
-        runs=[reruns.identity(row) for row in reported],
+        runs=[identity(row) for row in reported],
     )

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from experiments.plots.drawing import Figure, new_figure
 from experiments.study import publications
-from experiments.study.experiment import Experiment, Finding, Rows, Table, Verdict, hash_of, scale_of
+from experiments.study.experiment import Experiment, Verdict, hash_of
+from experiments.study.findings import Finding, Table
 from experiments.study.publications import Publication
+from experiments.study.run import Rows, scale_of
 from experiments.study.significance import Contrast
-from launch.output import printable
 
 
 def section(experiment: Experiment, rows: Rows, *, figure: str = "", log: Sequence[Publication] = ()) -> str:
@@ -65,18 +66,6 @@ def draw(experiment: Experiment, rows: Rows) -> Figure:
     return figure
 
 
-def markdown(table: Table) -> str:
-    r"""Returns a table as Markdown.
-
-    >>> print(markdown(Table(["a", "b"], [["1", "2|3"]])))
-    | a | b |
-    | --- | --- |
-    | 1 | 2\|3 |
-    """
-    lines = [table.header, ["---"] * len(table.header), *table.cells]
-    return "\n".join("| " + " | ".join(printable(cell).replace("|", r"\|") for cell in line) + " |" for line in lines)
-
-
 def overview(experiments: Mapping[str, tuple[Experiment, Rows]], *, thumbnails: Mapping[str, str] | None = None) -> str:
     """Returns a table of all claims with where they come from and their verdicts, for docs and the head of the page.
 
@@ -94,7 +83,7 @@ def overview(experiments: Mapping[str, tuple[Experiment, Rows]], *, thumbnails: 
             line.append(f"![{experiment.prose.title}]({thumbnails[name]})" if name in thumbnails else "")
         cells.append(line)
     header = ["", "Experiment", "Claim", "Where", "Verdict", *([] if thumbnails is None else ["Figure"])]
-    return markdown(Table(header, cells))
+    return Table(header, cells).markdown()
 
 
 def page(
@@ -170,7 +159,7 @@ def _in_words(verdict: Verdict, experiment: Experiment, rows: Rows) -> str:
 
 def _shown(table: Table) -> list[str]:
     """Returns the paragraphs of a table; none for an empty one."""
-    return [markdown(table), *filter(None, [table.note])] if table.cells else []
+    return [table.markdown(), *filter(None, [table.note])] if table.cells else []
 
 
 def _contrasts(contrasts: Sequence[Contrast]) -> Table:

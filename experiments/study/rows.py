@@ -1,11 +1,10 @@
 """Questions to rows: select some, summarise their values, find when a run reached a target."""
 
 import math
-from typing import Any, Literal
+from typing import Any
 
-from experiments.study.experiment import Basis, Row, Rows, Sample
-
-Mode = Literal["max", "min"]
+from experiments.study.findings import Basis, Sample
+from experiments.study.run import Mode, Row, Rows
 
 
 def select(rows: Rows, **labels: Any) -> list[Row]:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from experiments.study import rows as ask
-from experiments.study.experiment import Rows, Sample, Scale, Verdict, holds, scale_of
+from experiments.study.experiment import Verdict, holds
+from experiments.study.findings import Sample
+from experiments.study.run import Rows, Scale, scale_of
 from experiments.study.significance import (
     ALPHA,
     Contrast,

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.study import rows as ask
-from experiments.study.experiment import SCALES, Basis, Experiment, Row, Rows, Run, Scale, Table, scale_of
+from experiments.study.experiment import Experiment
+from experiments.study.findings import Basis, Table
 from experiments.study.rule import Group, Measure
+from experiments.study.run import SCALES, Row, Rows, Run, Scale, scale_of
 
 Point = Mapping[str, Any]  # labels that a run shares with the others of its point: all but the value, split and seed
 MAX_EXTENSIONS = 8  # values that a grid grows by, at most

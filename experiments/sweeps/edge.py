@@ -1,44 +1,11 @@
-"""The edges of a sweep's grid: whether the best value lies at one, and the value to try beyond it."""
+"""The value to try beyond the edge of a grid."""
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from configs import flags as config_flags
-from configs import schema
-from experiments.study.experiment import Run
-from experiments.sweeps.results import SweepResults, differ
-from reducers import registry
-
 HALVINGS = 6  # of a step beyond the edge that leaves what the key allows
-
-
-def warnings(results: SweepResults) -> list[str]:
-    """Returns one line for each numeric key whose best value is the smallest or the largest that was tried.
-
-    Keys that are drawn at random have no edge, and there is none where nothing beyond a value is allowed, or where
-    another value is as good.
-    """
-    if results.best is None:
-        return []
-    config = config_flags.load(results.sweep.spec, _run_of_best(results).overriding)
-    found = []
-    for key in results.keys:
-        tried = [point.get(key) for point in _beside_best(results, key)]
-        best = results.best.point.get(key)
-        if key in results.sweep.drawn or not all(map(is_number, tried)) or best not in (min(tried), max(tried)):
-            continue
-        if any(point.get(key) != best for point in results.tied):
-            continue
-        annotation = schema.parameter(config, key).annotation
-        values = sorted(set(tried), reverse=best == min(tried))
-        following = next_value(values, allowed=functools.partial(registry.matches, annotation))
-        if following is not None:
-            end = "smallest" if best == min(tried) else "largest"
-            found.append(f"the best {key}, {best}, is the {end} that was tried; try {key}={following}, too")
-    return found
 
 
 def next_value(values: Sequence[float], *, allowed: Callable[[float], bool] = lambda value: True) -> float | None:
@@ -78,17 +45,3 @@ def is_number(value: Any) -> bool:
     (True, False, False)
     """
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _beside_best(results: SweepResults, key: str) -> list[Any]:
-    """Returns the points that differ from the best one in this key alone; all points if others change in step."""
-    assert results.best is not None
-    best = results.best.point
-    beside = [p for p in results.sweep.points if all(p.get(k) == best.get(k) for k in results.keys if k != key)]
-    return beside if differ(point.get(key) for point in beside) else list(results.sweep.points)
-
-
-def _run_of_best(results: SweepResults) -> Run:
-    assert results.best is not None
-    name = results.best.rows[0]["run"]
-    return next(run for run in results.sweep.runs if run.name == name)

@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 from configs import flags as config_flags
 from data.assumed import make_or_assume
-from experiments.study.experiment import Run
-from experiments.study.rows import Mode
+from experiments.study.run import Mode, Run
 from models.tasks import Task
-from runs.errors import ConfigError, in_block
-from training.setup import make_task
+from runs.errors import ConfigError
+from training.task import make_task, open_source
 
 TIMES = ("simulated_seconds",)  # quantities of an evaluation that are no metric of the task
 
@@ -63,9 +62,7 @@ def task_of(runs: Sequence[Run]) -> Task:
     for run in runs:
         try:
             config = config_flags.load(run.spec, run.overriding)
-            with in_block("data"):
-                source = make_or_assume(**config.data)
-            return make_task(config, source=source)
+            return make_task(config, source=open_source(config, open_data=make_or_assume))
         except ConfigError as error:
             errors.append(error)
     raise errors[0]

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.study import rows as ask
-from experiments.study.experiment import Row, Rows, Sample
+from experiments.study.findings import Sample
+from experiments.study.run import Row, Rows
 from experiments.sweeps.goal import Goal
 from experiments.sweeps.sweep import Point, Sweep
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from configs import config_file
-from experiments.study.experiment import Run
+from experiments.study.run import Run
 from reducers.registry import literal
 
 Point = Mapping[str, Any]  # dotted key of the config -> value

@@ -1,24 +1,28 @@
 """The table of a sweep, as Markdown for people and as CSV for programs."""
 
 import csv
+import functools
 import io
 import itertools
 import math
 from typing import Any
 
-from experiments.study.experiment import Sample, Table
-from experiments.study.report import markdown
-from experiments.sweeps import edge as sweep_edge
-from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, in_words, interval
+from configs import flags as config_flags
+from configs import schema
+from experiments.study.findings import Sample, Table
+from experiments.study.run import Run
+from experiments.sweeps.edge import is_number, next_value
+from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, differ, in_words, interval
 from experiments.sweeps.sweep import SPLIT
+from reducers import registry
 
 
 def text(results: SweepResults) -> str:
     """Returns what all runs share, the table, and remarks on the best point, as Markdown."""
     parts = [f"{headline(results)}\n\n{_shared(results)}".strip()]
     if results.entries:
-        parts.append(markdown(table(results)))
-    remarks = [best(results), *(f"Edge of the grid: {line}." for line in sweep_edge.warnings(results))]
+        parts.append(table(results).markdown())
+    remarks = [best(results), *(f"Edge of the grid: {line}." for line in warnings(results))]
     missing = len(results.sweep.runs) - len(results.rows)
     if missing:
         remarks.append(f"{missing} of {len(results.sweep.runs)} runs are not finished, and not in the table.")
@@ -64,6 +68,32 @@ def best(results: SweepResults) -> str:
         tie = f" It is equal to that of {points}." if within else ""
         return f"{said}{tie} One seed gives no interval: use --seeds=3, or more."
     return said + (f" The mean of {points} lies within this interval." if within else "")
+
+
+def warnings(results: SweepResults) -> list[str]:
+    """Returns one line for each numeric key whose best value is the smallest or the largest that was tried.
+
+    Keys that are drawn at random have no edge, and there is none where nothing beyond a value is allowed, or where
+    another value is as good.
+    """
+    if results.best is None:
+        return []
+    config = config_flags.load(results.sweep.spec, _run_of_best(results).overriding)
+    found = []
+    for key in results.keys:
+        tried = [point.get(key) for point in _beside_best(results, key)]
+        best = results.best.point.get(key)
+        if key in results.sweep.drawn or not all(map(is_number, tried)) or best not in (min(tried), max(tried)):
+            continue
+        if any(point.get(key) != best for point in results.tied):
+            continue
+        annotation = schema.parameter(config, key).annotation
+        values = sorted(set(tried), reverse=best == min(tried))
+        following = next_value(values, allowed=functools.partial(registry.matches, annotation))
+        if following is not None:
+            end = "smallest" if best == min(tried) else "largest"
+            found.append(f"the best {key}, {best}, is the {end} that was tried; try {key}={following}, too")
+    return found
 
 
 def comma_separated(results: SweepResults) -> str:
@@ -116,3 +146,17 @@ def _interval(sample: Sample) -> str:
     if ends is None:
         return ""
     return f", {100 * CONFIDENCE:g} % interval [{ends[0]:,.{sample.digits}f}, {ends[1]:,.{sample.digits}f}]"
+
+
+def _beside_best(results: SweepResults, key: str) -> list[Any]:
+    """Returns the points that differ from the best one in this key alone; all points if others change in step."""
+    assert results.best is not None
+    best = results.best.point
+    beside = [p for p in results.sweep.points if all(p.get(k) == best.get(k) for k in results.keys if k != key)]
+    return beside if differ(point.get(key) for point in beside) else list(results.sweep.points)
+
+
+def _run_of_best(results: SweepResults) -> Run:
+    assert results.best is not None
+    name = results.best.rows[0]["run"]
+    return next(run for run in results.sweep.runs if run.name == name)

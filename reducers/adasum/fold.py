@@ -6,8 +6,7 @@ from jax import numpy as jnp
 
 from reducers.adasum.pair import coefficients
 from reducers.adasum.tree import Tree
-from reducers.gram.engine import Rule
-from reducers.gram.products import Products
+from reducers.gram.products import Products, Rule
 from reducers.gram.scales import nonzero, power_of_two
 
 # A node whose squared norm is below so many ulps of the terms it is summed from is rounding noise: the zero vector.

@@ -10,7 +10,8 @@ from reducers.adasum.pair import pair
 from reducers.adasum.tree import Tree, fold
 from reducers.collectives import Combined, cut, gather_workers, join
 from reducers.dtypes import wide
-from reducers.gram.engine import Weighed, products_of
+from reducers.gram.engine import products_of
+from reducers.gram.products import Weighed
 
 # Layers of fewer elements are folded together, padded to one length; larger ones one by one.
 _TOGETHER_ELEMENTS = 8192

@@ -15,7 +15,8 @@ from reducers.adasum.tree import Tree
 from reducers.collectives import AxisName, Combined, by_size, gather_workers, in_buckets, num_workers, split_axes
 from reducers.collectives.backend import sum_neighbours
 from reducers.dtypes import wide
-from reducers.gram.engine import Weighed, exchange_slices
+from reducers.gram.engine import exchange_slices
+from reducers.gram.products import Weighed
 from reducers.gram.reducer import Telemetry, combining
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer

@@ -7,13 +7,13 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.arguments import Mask
 from reducers.arrivals.order import Arrived
 from reducers.clock import check_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers
+from reducers.mask import Mask
 from reducers.reducer import Combine, Reducer
 from reducers.report import TIME, Report, report
-from reducers.wrappers.combine import combiner_of
+from reducers.sums.mean import combiner_of
 
 
 class ArrivedState(NamedTuple):

@@ -5,9 +5,9 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from reducers.arguments import Mask
 from reducers.collectives.axes import gather_workers
 from reducers.collectives.buckets import sum_workers
+from reducers.mask import Mask
 
 
 def whole_mask(contributes: Any, axes: tuple[str, ...]) -> jax.Array:

@@ -5,7 +5,6 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from reducers.arguments import own_part
 from reducers.collectives import (
     backend,
     devices_and_lanes,
@@ -18,6 +17,7 @@ from reducers.collectives import (
     too_small,
 )
 from reducers.dtypes import wide
+from reducers.mask import own_part
 
 
 def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, contributes: Any) -> Any:

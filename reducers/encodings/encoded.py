@@ -6,10 +6,10 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from reducers.arguments import own_part
 from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers
 from reducers.encodings.encoding import Encoding, Kept, Leaves, Reduction, Sent, corrected, residuals_of
 from reducers.gram.scales import common_scale, nonzero, norm_over
+from reducers.mask import own_part
 from reducers.mesh import needs_whole_leaves
 from reducers.reducer import Reducer, as_inner
 from reducers.report import Report, report

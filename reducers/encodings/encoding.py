@@ -10,10 +10,10 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.arguments import own_part
 from reducers.collectives import num_counted, num_workers
 from reducers.dtypes import wide, wide_dtype
 from reducers.encodings.random_rounding import derived, key_of
+from reducers.mask import own_part
 
 Leaves: TypeAlias = dict[str, Any]  # arrays, or their shapes, by path: "Dense_0/kernel"
 OnOff: TypeAlias = Literal["on", "off"]

@@ -10,7 +10,7 @@ those of its lanes, [k, m].
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -20,27 +20,16 @@ from jax import numpy as jnp
 from reducers.collectives import cut, from_slices, join, slice_size, to_slices
 from reducers.collectives.backend import dot_products
 from reducers.dtypes import wide
-from reducers.gram.products import Products
+from reducers.gram.products import Products, Rule, Weighed
 from reducers.gram.scales import nonzero, power_of_two
 
 # Norms between these leave float32 room enough for all dot products of the vectors as they are.
 _PLAIN_NORMS = (1e-12, 1e12)
 
-# (Products, state) -> (weights of the units [n], state), for one vector.
-Rule: TypeAlias = Callable[[Products, Any], tuple[jax.Array, Any]]
-
 # Returns gradients, [vectors, n, m] each, of which this device has all of each, or a slice of each. Each branch of a
 # condition calls it for itself: XLA copies what a branch is given, and so it is given the one block of all vectors, not
 # the parts that are cut from it.
 Rows: TypeAlias = Callable[[], list[jax.Array]]
-
-
-class Weighed(NamedTuple):
-    """How vectors were combined; each field with a leading axis of vectors."""
-
-    products: Products
-    weights: jax.Array  # [vectors, n], of the units
-    state: Any
 
 
 def exchange_slices(

@@ -1,6 +1,7 @@
 """Dot products of the workers' gradients, apart from their scales: all that a rule is given."""
 
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import jax
 from jax import numpy as jnp
@@ -126,3 +127,15 @@ class Products(NamedTuple):
         finite = jnp.where(self.finite.any(), self.finite, self.counted)
         gram = jnp.where(finite[:, None] & finite[None, :], self.gram, 0)
         return Products(gram, jnp.where(finite, self.scales, 0), finite)
+
+
+# (Products, state) -> (weights of the units [n], state), for one vector.
+Rule: TypeAlias = Callable[[Products, Any], tuple[jax.Array, Any]]
+
+
+class Weighed(NamedTuple):
+    """How vectors were combined; each field with a leading axis of vectors."""
+
+    products: Products
+    weights: jax.Array  # [vectors, n], of the units
+    state: Any

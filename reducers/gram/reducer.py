@@ -8,7 +8,6 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.arguments import own_part
 from reducers.collectives import (
     AxisName,
     Combined,
@@ -22,8 +21,10 @@ from reducers.collectives import (
 )
 from reducers.dtypes import common_dtype, real_dtype
 from reducers.gram import groups
-from reducers.gram.engine import Rule, Weighed, exchange_slices
+from reducers.gram.engine import exchange_slices
+from reducers.gram.products import Rule, Weighed
 from reducers.gram.telemetry import initial_metrics, metrics_of
+from reducers.mask import own_part
 from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options
 from reducers.reducer import Reducer

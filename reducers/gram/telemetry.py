@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import numpy as jnp
 
-from reducers.gram.engine import Weighed
-from reducers.gram.products import Products
+from reducers.gram.products import Products, Weighed
 from reducers.gram.scales import apart, nonzero, quotient, unit
 
 

@@ -18,8 +18,7 @@ from reducers.reducer import Combine, Reducer
 from reducers.registry import Block
 from reducers.report import Report, report
 from reducers.state import nothing
-from reducers.sums.mean import mean
-from reducers.wrappers.combine import combiner_of
+from reducers.sums.mean import combiner_of, mean
 
 
 class AdaptiveBatchState(NamedTuple):

@@ -12,7 +12,7 @@ from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
 from reducers.report import Report, report
 from reducers.state import nothing, zeros_like
-from reducers.wrappers.combine import combiner_of
+from reducers.sums.mean import combiner_of
 
 
 class LocalSgdState(NamedTuple):

@@ -7,10 +7,10 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.arguments import own_part
 from reducers.collectives import AxisName, axes_of, num_counted, num_workers, sum_workers
 from reducers.dtypes import common_dtype, wide, wide_dtype
-from reducers.reducer import Reducer
+from reducers.mask import own_part
+from reducers.reducer import Combine, Reducer, as_inner
 
 
 def mean(axis_name: AxisName) -> Reducer:
@@ -71,3 +71,12 @@ def _share(total: jax.Array, count: Any) -> jax.Array:
     if jnp.iscomplexobj(total):
         return lax.complex(total.real / count, total.imag / count)
     return wide(total) / count.astype(wide_dtype(total))
+
+
+def combiner_of(combine: Combine, axes: tuple[str, ...]) -> Reducer:
+    """Returns the reducer that another one wraps; None is ``mean``.
+
+    Raises:
+      ValueError: if it is no transformation, or if it does not emit every update.
+    """
+    return mean(axes) if combine is None else as_inner(combine, key="combine")

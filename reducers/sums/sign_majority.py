@@ -4,8 +4,8 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from reducers.arguments import own_part
 from reducers.collectives import AxisName, axes_of, num_workers, sum_workers
+from reducers.mask import own_part
 from reducers.reducer import Reducer
 
 

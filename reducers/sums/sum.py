@@ -2,8 +2,8 @@
 
 import optax
 
-from reducers.arguments import own_part
 from reducers.collectives import AxisName, axes_of, sum_workers
+from reducers.mask import own_part
 from reducers.reducer import Reducer
 
 

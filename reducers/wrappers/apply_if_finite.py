@@ -7,9 +7,9 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.arguments import own_part
 from reducers.collectives import AxisName, agreed, axes_of
 from reducers.dynamic_scale import all_finite
+from reducers.mask import own_part
 from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options
 from reducers.reducer import Reducer, as_inner

@@ -7,12 +7,12 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.arguments import own_part
 from reducers.collectives import AxisName, axes_of
 from reducers.dtypes import wide, wide_dtype
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
 from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
 from reducers.gram.telemetry import of_unscaled
+from reducers.mask import own_part
 from reducers.mesh import needs_whole_leaves
 from reducers.options import check_options
 from reducers.reducer import Reducer, as_inner, as_reducer

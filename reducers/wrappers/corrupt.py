@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from reducers.collectives import AxisName, axes_of, num_workers, sum_workers
 from reducers.options import check_options
 from reducers.reducer import Combine, Reducer
-from reducers.wrappers.combine import combiner_of
+from reducers.sums.mean import combiner_of
 
 GARBAGE = 1e6
 

@@ -7,13 +7,13 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.arguments import own_part
 from reducers.collectives import AxisName, agreed, axes_of
+from reducers.mask import own_part
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
 from reducers.report import Report, all_overflowed, report
 from reducers.state import zeros_like
-from reducers.wrappers.combine import combiner_of
+from reducers.sums.mean import combiner_of
 
 Law = Literal["fixed", "uniform", "geometric"]
 Delay = Annotated[int, "[0, 16777216]"]  # which a float32 counts one by one

@@ -26,7 +26,6 @@ from data.augment import Augmentation, as_inputs
 from data.feeds import fetch
 from parallel import AXES, Layout
 from reducers.collectives import gather_workers
-from training.device_memory import resolve_lanes_at_once
 from training.steps import nonfinite
 from training.steps.gradient_wrappers import (
     GradientFunction,
@@ -88,39 +87,6 @@ def make_train_step(
         return state, step_metrics(reduced, metrics, measure=setup.task.metrics)
 
     return map_workers(make_compute(setup), update, layout=layout, state_axes=STATE_AXES)
-
-
-def worker_mapping(
-    setup: TrainSetup,
-    layout: Layout,
-    *,
-    steps_per_call: int = 1,
-    lanes_at_once: int | None = None,
-    worker_times: parallel.WorkerTimes | None = None,
-) -> Callable[..., parallel.Step]:
-    """Returns the ``map_workers`` of a run: how the config and the flags map workers to devices and lanes.
-
-    Args:
-      setup: of the run.
-      layout: where the workers are.
-      steps_per_call: the most steps that one call of the devices takes.
-      lanes_at_once: as an earlier start of the run has resolved it; None resolves it.
-      worker_times: if given, lanes are dispatched one by one, and it receives each worker's seconds.
-    """
-    lanes = parallel.resolve_lanes(
-        setup.config.lanes if worker_times is None else "dispatched",
-        layout=layout,
-        work="all" if setup.mode.all_compute else "some",
-        kernels="images" if any(x.ndim > 3 for x in jax.tree.leaves(setup.worker_shapes.params)) else "matrices",
-        steps_per_call=steps_per_call,
-        lanes_at_once=setup.config.lanes_at_once,
-    )
-    options = {"mapping": setup.config.mapping, "steps_per_call": steps_per_call}
-    if lanes == "dispatched":
-        return functools.partial(parallel.dispatch_lanes, **options, worker_times=worker_times)
-    if lanes_at_once is None:
-        lanes_at_once = resolve_lanes_at_once(setup, lanes=layout.lanes, device=layout.own_devices[0])
-    return functools.partial(parallel.map_workers, **options, lanes_at_once=lanes_at_once)
 
 
 # ---- 1. One worker: forward, backward, and its own optimizer -----------------------------------------------------

@@ -8,16 +8,7 @@ from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import datasets, paper_table, tuning
 from experiments.study import rows as ask
-from experiments.study.experiment import (
-    Quoted,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-    evaluations,
-    scale_of,
-)
+from experiments.study.findings import Quoted, Sample, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -28,6 +19,7 @@ from experiments.study.rule import (
     Rule,
     all_finite,
 )
+from experiments.study.run import Rows, Run, Scale, evaluations, scale_of
 from experiments.study.tuning import Score, Tuned
 
 SGD, STEP, BATCH, BOTH = "SGD", "adaptive step", "adaptive batch", "both"

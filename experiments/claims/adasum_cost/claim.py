@@ -17,18 +17,8 @@ from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import datasets, paper_table
 from experiments.study import rows as ask
-from experiments.study.experiment import (
-    Basis,
-    Experiment,
-    Finding,
-    Quoted,
-    Row,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-)
+from experiments.study.experiment import Experiment
+from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -39,6 +29,7 @@ from experiments.study.rule import (
     Need,
     Rule,
 )
+from experiments.study.run import Row, Rows, Run, Scale
 from launch.children import POLL_SECONDS, ROOT, Children, last_line
 
 REDUCERS = {"sum": "sum", "adasum": "Adasum"}

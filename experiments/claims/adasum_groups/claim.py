@@ -4,7 +4,7 @@ from typing import Any
 
 from experiments.study import paper_table
 from experiments.study.comparison import Comparison
-from experiments.study.experiment import Quoted, Rows, Scale, Table
+from experiments.study.findings import Quoted, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -12,6 +12,7 @@ from experiments.study.rule import (
     Rule,
     ends_above,
 )
+from experiments.study.run import Rows, Scale
 
 WORKERS, GROUP = 24, 3  # eight groups
 MARGIN = 0.5  # percentage points of accuracy, the least difference that matters

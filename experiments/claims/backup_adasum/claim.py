@@ -4,8 +4,8 @@ from typing import Any
 
 from experiments.study import datasets
 from experiments.study.comparison import Comparison
-from experiments.study.experiment import Scale
 from experiments.study.prose import beside
+from experiments.study.run import Scale
 
 MACHINES = 32
 BACKUP = {"reducer.name": "backup_workers", "reducer.num_required": 30}

@@ -10,18 +10,9 @@ import numpy as np
 from experiments import planner
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import datasets, experiment, paper_table
+from experiments.study import datasets, paper_table
 from experiments.study import rows as ask
-from experiments.study.experiment import (
-    Finding,
-    Quoted,
-    Row,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-)
+from experiments.study.findings import Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -32,6 +23,7 @@ from experiments.study.rule import (
     Need,
     Rule,
 )
+from experiments.study.run import Row, Rows, Run, Scale, evaluations_of
 from experiments.study.significance import ALPHA
 from experiments.study.tuning import NAMED_STAGES, Score, Tuned
 
@@ -317,7 +309,7 @@ EXPERIMENT = TUNED.experiment(
     model="MLP of 64 hidden units",
     hours={"smoke": 0.05, "laptop": 0.6},
     runs=_runs,
-    reduce=experiment.evaluations_of("step", "simulated_seconds", "accuracy"),
+    reduce=evaluations_of("step", "simulated_seconds", "accuracy"),
     measure=_measure,
     findings=_findings,
     paper_table=_paper_table,

@@ -7,7 +7,7 @@ from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import paper_table
 from experiments.study.comparison import Comparison
-from experiments.study.experiment import Quoted, Rows, Scale, Table
+from experiments.study.findings import Quoted, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -15,6 +15,7 @@ from experiments.study.rule import (
     Rule,
     ends_above,
 )
+from experiments.study.run import Rows, Scale
 
 WORKERS, CORRUPT = 9, [2, 5]
 BROKEN = 10.0  # percentage points below the clean mean: more than that is a failure

@@ -11,13 +11,15 @@ from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import paper_table
 from experiments.study import rows as ask
-from experiments.study.experiment import Experiment, Finding, Quoted, Rows, Sample, Scale, Table, repeated
+from experiments.study.experiment import Experiment
+from experiments.study.findings import Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
     Bound,
     Rule,
 )
+from experiments.study.run import Rows, Scale, repeated
 from reducers.adasum import pair
 
 COSINE = 2 * np.sqrt(2) / 3  # Kantorovich's bound for eigenvalues in [1, 2]; an angle of 0.1082 pi

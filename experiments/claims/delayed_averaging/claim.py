@@ -9,17 +9,7 @@ from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import datasets, paper_table
 from experiments.study import rows as ask
-from experiments.study.experiment import (
-    Finding,
-    Quoted,
-    Row,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-    evaluations_of,
-)
+from experiments.study.findings import Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -29,6 +19,7 @@ from experiments.study.rule import (
     Rule,
     ends_above,
 )
+from experiments.study.run import Row, Rows, Run, Scale, evaluations_of
 from experiments.study.tuning import Tuned
 
 WORKERS, BATCH = 8, 16

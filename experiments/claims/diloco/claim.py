@@ -8,16 +8,7 @@ from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import paper_table, tuning
 from experiments.study import rows as ask
-from experiments.study.experiment import (
-    Finding,
-    Quoted,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-    evaluations_of,
-)
+from experiments.study.findings import Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -28,6 +19,7 @@ from experiments.study.rule import (
     at_end,
     ends_below,
 )
+from experiments.study.run import Rows, Run, Scale, evaluations_of
 from experiments.study.tuning import ONE_SEED, Score, Tuned
 
 WORKERS = (8, 1)

@@ -10,7 +10,8 @@ from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import paper_table
 from experiments.study.encoded_runs import FULL, WORKERS, EncodedRuns
-from experiments.study.experiment import Finding, Quoted, Rows, Table, Verdict, holds
+from experiments.study.experiment import Verdict, holds
+from experiments.study.findings import Finding, Quoted, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -18,6 +19,7 @@ from experiments.study.rule import (
     OwnRule,
     Relation,
 )
+from experiments.study.run import Rows
 from experiments.study.significance import Contrast, holm
 
 WIDTHS, STARTS = (2, 3, 4, 6, 8), (3, 4, 6)

@@ -8,13 +8,14 @@ from experiments.plots.drawing import Figure
 from experiments.study import paper_table
 from experiments.study import rows as ask
 from experiments.study.encoded_runs import FULL, WORKERS, EncodedRuns
-from experiments.study.experiment import Finding, Quoted, Rows, Table
+from experiments.study.findings import Finding, Quoted, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
     Compare,
     Rule,
 )
+from experiments.study.run import Rows
 
 MARGIN = 0.5  # percentage points: the least difference that matters
 WITHOUT, WITH = "", " with feedback"

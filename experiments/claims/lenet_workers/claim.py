@@ -10,18 +10,7 @@ from experiments.plots.drawing import Figure
 from experiments.study import datasets, paper_table, tuning
 from experiments.study import rows as ask
 from experiments.study.datasets import LENET_RATE as RATE
-from experiments.study.experiment import (
-    Basis,
-    Finding,
-    Quoted,
-    Row,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-    scale_of,
-)
+from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -30,6 +19,7 @@ from experiments.study.rule import (
     Group,
     Rule,
 )
+from experiments.study.run import Row, Rows, Run, Scale, scale_of
 from experiments.study.tuning import Tuned
 
 REDUCERS = ("sum", "adasum")

@@ -10,18 +10,8 @@ from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import datasets, paper_table, tuning
 from experiments.study import rows as ask
-from experiments.study.experiment import (
-    Basis,
-    Experiment,
-    Finding,
-    Quoted,
-    Row,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-)
+from experiments.study.experiment import Experiment
+from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -32,6 +22,7 @@ from experiments.study.rule import (
     Need,
     Rule,
 )
+from experiments.study.run import Row, Rows, Run, Scale
 
 
 class Setting(NamedTuple):

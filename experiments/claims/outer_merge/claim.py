@@ -9,16 +9,7 @@ from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import datasets, tuning
 from experiments.study import rows as ask
-from experiments.study.experiment import (
-    Finding,
-    Row,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-    evaluations_of,
-)
+from experiments.study.findings import Finding, Sample, Table
 from experiments.study.prose import beside
 from experiments.study.rule import (
     LOSS,
@@ -28,6 +19,7 @@ from experiments.study.rule import (
     Rule,
     all_finite,
 )
+from experiments.study.run import Row, Rows, Run, Scale, evaluations_of
 from experiments.study.tuning import ONE_SEED, Score, Tuned
 
 EVERY = 10  # H

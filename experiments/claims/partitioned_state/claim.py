@@ -13,17 +13,8 @@ from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import paper_table
 from experiments.study import rows as ask
-from experiments.study.experiment import (
-    Basis,
-    Experiment,
-    Finding,
-    Quoted,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-)
+from experiments.study.experiment import Experiment
+from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -31,11 +22,12 @@ from experiments.study.rule import (
     Need,
     Rule,
 )
+from experiments.study.run import Rows, Run, Scale
 from parallel import Layout
 from training import dry_run
 from training.device_memory import residual_bytes
 from training.setup import make_setup
-from training.steps.train_step import worker_mapping
+from training.steps.worker_mapping import worker_mapping
 from training.train_setup import TrainSetup
 
 OWNERS = (1, 4, 8, 16)  # GPUs of a node

@@ -5,8 +5,8 @@ from typing import Any
 
 from experiments.study import datasets
 from experiments.study.comparison import Comparison
-from experiments.study.experiment import Scale
 from experiments.study.prose import beside
+from experiments.study.run import Scale
 
 WORKERS, REQUIRED = 8, 6
 EPOCHS: dict[Scale, float] = {"smoke": 4, "laptop": 0.4}  # of examples that were used, so the same for all methods

@@ -17,7 +17,8 @@ from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import paper_table
 from experiments.study import rows as ask
-from experiments.study.experiment import Experiment, Finding, Quoted, Row, Rows, Run, Sample, Scale, Table
+from experiments.study.experiment import Experiment
+from experiments.study.findings import Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -27,6 +28,7 @@ from experiments.study.rule import (
     Measure,
     Rule,
 )
+from experiments.study.run import Row, Rows, Run, Scale
 from launch.children import ROOT, last_line
 from reducers import arrivals
 

@@ -1,7 +1,6 @@
 """Every reducer on digits, each at its own learning rate: what anyone can run first."""
 
 from experiments.study.comparison import Comparison
-from experiments.study.experiment import Scale
 from experiments.study.prose import beside
 from experiments.study.rule import (
     Compare,
@@ -9,6 +8,7 @@ from experiments.study.rule import (
     Rule,
     ends_above,
 )
+from experiments.study.run import Scale
 from experiments.study.significance import runs_needed
 
 NAMES = ("mean", "sum", "adasum", "adacons", "coordinate_median", "trimmed_mean", "sign_majority")

@@ -8,17 +8,8 @@ from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import datasets, paper_table
 from experiments.study import rows as ask
-from experiments.study.experiment import (
-    Experiment,
-    Finding,
-    Quoted,
-    Rows,
-    Run,
-    Sample,
-    Scale,
-    Table,
-    evaluations_of,
-)
+from experiments.study.experiment import Experiment
+from experiments.study.findings import Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -28,6 +19,7 @@ from experiments.study.rule import (
     Need,
     Rule,
 )
+from experiments.study.run import Rows, Run, Scale, evaluations_of
 from experiments.study.significance import Contrast, holm, welch
 
 Case = tuple[int, str]  # staleness, and how it starts

@@ -11,7 +11,8 @@ from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import paper_table
 from experiments.study import rows as ask
-from experiments.study.experiment import Basis, Experiment, Finding, Quoted, Row, Rows, Sample, Table, repeated
+from experiments.study.experiment import Experiment
+from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
 from experiments.study.polynomials import (
     LABELS,
@@ -27,6 +28,7 @@ from experiments.study.rule import (
     Bound,
     Rule,
 )
+from experiments.study.run import Row, Rows, repeated
 
 MAXIMA = (1, 2)  # of the samples
 OWN = 0  # the seed that stands for the guide's own samples

@@ -10,7 +10,8 @@ from jax import numpy as jnp
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import rows as ask
-from experiments.study.experiment import Experiment, Finding, Quoted, Row, Rows, Sample, Scale, Table, repeated
+from experiments.study.experiment import Experiment
+from experiments.study.findings import Finding, Quoted, Sample, Table
 from experiments.study.polynomials import LABELS, NOT_STOPPED, NUM_STEPS, RATES, REDUCERS, percent_fewer, steps_to_stop
 from experiments.study.prose import beside
 from experiments.study.rule import (
@@ -20,6 +21,7 @@ from experiments.study.rule import (
     Need,
     Rule,
 )
+from experiments.study.run import Row, Rows, Scale, repeated
 
 PROBLEMS = [("square", 1), ("square", 2), ("cubic", 1), ("cubic", 2)]
 DRAWS: dict[Scale, int] = {"smoke": 20, "laptop": 1000}

@@ -15,7 +15,8 @@ import jax
 import runs as run_folders
 from experiments import claims
 from experiments.execution import results
-from experiments.study.experiment import Experiment, Run
+from experiments.study.experiment import Experiment
+from experiments.study.run import Run
 from launch.output import say
 
 
@@ -40,13 +41,15 @@ def measure(experiment: Experiment, run: Run, folder: Path) -> None:
 
 def command(name: str, run: Run, folder: Path) -> list[str]:
     """Returns the command line of a measurement."""
-    return [sys.executable, "-m", "experiments.study.measure", name, json.dumps(dict(run.labels)), str(folder)]
+    return [sys.executable, "-m", "experiments.execution.measure", name, json.dumps(dict(run.labels)), str(folder)]
 
 
 def main(argv: list[str]) -> int:
     """Runs one measurement for the queue; returns the exit code."""
     if len(argv) != 3:
-        print("usage: python -m experiments.study.measure NAME LABELS FOLDER (called by `python -m experiments run`)")
+        print(
+            "usage: python -m experiments.execution.measure NAME LABELS FOLDER (called by `python -m experiments run`)"
+        )
         return 2
     name, labels, folder = argv
     try:

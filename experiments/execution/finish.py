@@ -1,0 +1,99 @@
+"""Finishes the runs of an experiment or a sweep, on one machine or its share of them on each of several."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.execution import queue, results
+from experiments.execution.measure import command as measure_command
+from experiments.execution.queue import Command, Failure
+from experiments.execution.stages import stages
+from experiments.study.run import Reduce, Rows, Run, evaluations
+from launch.output import say
+
+MAX_SHARD = 20  # characters of i/n
+
+
+class Shard(NamedTuple):
+    """The share of one of several machines, which divide the runs among them: every n-th run."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """Parses "2/4".
+
+        >>> Shard.parse("2/4")
+        Shard(number=2, of=4)
+        """
+        index, _, count = text.partition("/")
+        digits = index.isdecimal() and count.isdecimal() and len(text) <= MAX_SHARD
+        if not (digits and 1 <= int(index) <= int(count)):
+            raise ValueError(f"shard={text[:40]!r}: must be i/n with 1 <= i <= n")
+        return cls(int(index), int(count))
+
+    def own(self, runs: Sequence[Run]) -> list[Run]:
+        return list(runs[self.number - 1 :: self.of])
+
+
+WHOLE = Shard(1, 1)
+
+
+def finish(
+    title: str,
+    wanted: Callable[[Rows], Sequence[Run]],
+    *,
+    root: Path,
+    command: Command,
+    jobs: int = 1,
+    shard: Shard = WHOLE,
+    reduce: Reduce = evaluations,
+    until: float = math.inf,
+    rule: Mapping[str, str] | None = None,
+    saved: Rows = (),
+) -> list[Failure]:
+    """Finishes this shard's runs; those that depend on picks start once the rows to pick from are finished.
+
+    Args:
+      title: title of the progress bar.
+      wanted: rows so far -> runs.
+      root: folder of the folders of runs.
+      command: run, folder -> command line.
+      jobs: number of runs at once.
+      shard: the share of this machine.
+      reduce: records of a run -> the measurements in its row.
+      until: when the time is up, on the clock of ``time.monotonic``; the runs then save and stop.
+      rule: the experiment's rule as stated now, for the record of each run.
+      saved: rows of runs that were finished elsewhere, which are not run here.
+
+    Returns:
+      The runs that failed.
+    """
+    failures: list[Failure] = []
+    ours: set[str] = set()
+    for stage in stages(wanted, lambda runs: results.finished(runs, root=root, reduce=reduce, saved=saved)):
+        own = shard.own(stage.new)
+        ours |= {run.name for run in own}
+        if not stage.new or time.monotonic() >= until:
+            break
+        failures += queue.execute(
+            own, root=root, command=command, jobs=jobs, title=title, until=until, rule=rule, saved=saved
+        )
+    for run, folder, reason in failures:
+        say(f"failed: {run.name}: {reason} ({folder / 'output.log'})", error=True)
+    unfinished = {run.name for run in results.unfinished(stage.runs, root=root, saved=saved)}
+    others = len(unfinished - ours)
+    if len(unfinished & ours) > len(failures):
+        counts = f"{len(stage.runs) - len(unfinished)} of {len(stage.runs)} runs are finished"
+        say(f"{title}: the time is up; {counts}; the same command goes on", error=True)
+    if others:
+        say(f"{title}: {others} runs are for other shards; copy their folders into {root} and repeat", error=True)
+    return failures
+
+
+def command_of(name: str) -> Command:
+    """Returns the command of an experiment's runs: train.py, or the experiment's own measurement."""
+    return lambda run, folder: queue.train_command(run, folder) if run.spec else measure_command(name, run, folder)
