@@ -26,21 +26,17 @@ live: $(VENV)/live-ready  ## train with worker processes, which really wait: mak
 	@exec $(VENV)/bin/python -m live $(ARGS)
 
 # Compiling takes most of the suite's time: half of that without LLVM's optimizations, and of jax 0.10 half of the rest
-# without the new emitters of fusions (jax 0.12 has no others, and ignores the option) and in one piece. The laws of the
-# reducers are compiled as users compile them. pytest exits with 5 if ARGS selects no test.
+# without the new emitters of fusions (jax 0.12 has no others, and ignores the option) and in one piece. `make test-all`
+# puts the reducers through their laws once more as users compile them. pytest exits with 5 if ARGS selects no test.
 LAWS := tests/test_reducers.py
 QUICK_XLA := --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 \
 	--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters
-define tests
-XLA_FLAGS="$(XLA_FLAGS) $(QUICK_XLA)" $(PYTEST) $(WHICH) --ignore=$(LAWS) $(ARGS) || [ $$? -eq 5 ]
-$(PYTEST) $(WHICH) $(LAWS) $(ARGS) || [ $$? -eq 5 ]
-endef
-test: WHICH := -m "not slow"
 test: lint  ## run lint, then every test and doctest that is not marked slow
-	$(tests)
+	XLA_FLAGS="$(XLA_FLAGS) $(QUICK_XLA)" $(PYTEST) -m "not slow" $(ARGS) || [ $$? -eq 5 ]
 
 test-all: lint  ## run lint, then every test and doctest
-	$(tests)
+	XLA_FLAGS="$(XLA_FLAGS) $(QUICK_XLA)" $(PYTEST) --deselect=$(LAWS) $(ARGS) || [ $$? -eq 5 ]
+	$(PYTEST) $(LAWS) $(ARGS) || [ $$? -eq 5 ]
 
 bench: $(VENV)/bench-ready  ## run the published benchmarks, and compare with their results (less than 20 minutes on 2 cores)
 	$(VENV)/bin/python -m benchmarks run

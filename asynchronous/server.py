@@ -217,13 +217,13 @@ class _Rows:
 
     def get(self, stacked: Any, worker: jax.Array) -> Any:
         """Returns the row of any worker, on all devices."""
-        row, mine = jax.tree.map(lambda x: x[worker % self._num_lanes], stacked), self._holds(worker)
-        return lax.psum(jax.tree.map(lambda x: jnp.where(mine, x, 0), row), self._devices)
+        row, holds = jax.tree.map(lambda x: x[worker % self._num_lanes], stacked), self._holds(worker)
+        return lax.psum(jax.tree.map(lambda x: jnp.where(holds, x, 0), row), self._devices)
 
     def put(self, stacked: Any, worker: jax.Array, tree: Any) -> Any:
         """Writes the row of any worker, on the device that holds it."""
-        lane, mine = worker % self._num_lanes, self._holds(worker)
-        return jax.tree.map(lambda rows, x: rows.at[lane].set(jnp.where(mine, x, rows[lane])), stacked, tree)
+        lane, holds = worker % self._num_lanes, self._holds(worker)
+        return jax.tree.map(lambda rows, x: rows.at[lane].set(jnp.where(holds, x, rows[lane])), stacked, tree)
 
     def _holds(self, worker: jax.Array) -> jax.Array:
         return worker // self._num_lanes == lax.axis_index(self._devices)

@@ -49,7 +49,7 @@ class LiveArrivals(asynchronous.Source):
         self._server, self.before = server, state
 
     @property
-    def is_whole(self) -> bool:
+    def none_pending(self) -> bool:
         """Whether no gradient waits for others of its update."""
         return len(self._recorded.worker) % self._mode.gradients_per_update == 0
 
@@ -72,7 +72,7 @@ class LiveArrivals(asynchronous.Source):
             if self._began is None:
                 self._began = self._engine.clock() - (self._recorded.seconds or [0.0])[-1]
             self._give_all()
-            worker, self._work = self._server.next_arrival(self._tasks.__getitem__, may_stop=self.is_whole)
+            worker, self._work = self._server.next_arrival(self._tasks.__getitem__, may_stop=self.none_pending)
             self._recorded.worker.append(worker)
             self._recorded.seconds.append(self._engine.clock() - self._began)
         seconds, worker = self._recorded.next()

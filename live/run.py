@@ -113,7 +113,7 @@ def train(
                 server.wait_until_ready()
                 return loop(run, step, state)
             except (Missing, Stopped) as reason:
-                summary = run.give_up(steps.before, is_whole=steps.is_whole)
+                summary = run.give_up(steps.before, none_pending=steps.none_pending)
                 if isinstance(reason, Stopped):
                     return summary
                 raise MissingError(

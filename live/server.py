@@ -109,7 +109,7 @@ class Server:
           Stopped: if asked to.
         """
         seconds, began = np.full((2, self._num_processes * self._each), np.inf, np.float32)
-        due = float(step_seconds(seconds))  # compiles the rule, the first time
+        end = float(step_seconds(seconds))  # compiles the rule, the first time
         work: dict[int, Any] = {}
         start = self._engine.clock()
 
@@ -119,18 +119,18 @@ class Server:
 
         for process in sorted(self._idle):
             begin(process, at=0.0)
-        while (left := due - (self._engine.clock() - start)) > 0:
+        while (left := end - (self._engine.clock() - start)) > 0:
             for event in self._hear(min(left, _LONGEST_WAIT)):
                 if isinstance(event, Done) and event.number == number:
                     work[event.process] = event.work
                     seconds[self._workers(event.process)] = self._engine.clock() - start
                 elif isinstance(event, Done | Ready):  # it is late with another step, or has just started
                     begin(event.process, at=self._engine.clock() - start)
-            due = float(step_seconds(seconds))
+            end = float(step_seconds(seconds))
             hoped = seconds.copy()
             for process in self._working_on:
                 hoped[self._workers(process)] = _SOME_TIME
-            self._be_patient(enough=bool(np.isfinite(due) or np.isfinite(step_seconds(hoped))))
+            self._be_patient(enough=bool(np.isfinite(end) or np.isfinite(step_seconds(hoped))))
         self._lacking_since = None
         return Gathered(seconds, began, work)
 

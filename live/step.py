@@ -52,7 +52,7 @@ class LiveSteps:
         self._server, self.before = server, state
 
     @property
-    def is_whole(self) -> bool:
+    def none_pending(self) -> bool:
         """Whether no gradient waits for others of its update: always, between steps."""
         return True
 
@@ -69,10 +69,10 @@ class LiveSteps:
             number, batch_index = int(host.step), np.ravel(batch["batch_index"])
 
             def task_of(process: int) -> Task:
-                mine = slice(process * self._each, (process + 1) * self._each)
-                own = Own(_rows(host.worker, mine), _rows(host.snapshot, mine))
-                delays = [self._delay(number, worker) for worker in range(mine.start, mine.stop)]
-                return Task(number, shared, own, batch_index[mine], max(delays))
+                rows = slice(process * self._each, (process + 1) * self._each)
+                own = Own(_rows(host.worker, rows), _rows(host.snapshot, rows))
+                delays = [self._delay(number, worker) for worker in range(rows.start, rows.stop)]
+                return Task(number, shared, own, batch_index[rows], max(delays))
 
             shared = host._replace(worker=None, snapshot=None)
             gathered = self._server.gather(number, task_of, lambda seconds: rule(state, seconds))

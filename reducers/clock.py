@@ -60,7 +60,7 @@ def latest(clock: jax.Array, axes: tuple[str, ...], *, given: bool) -> jax.Array
 def of_round(
     seconds: jax.Array,
     *,
-    due: jax.Array,
+    is_sync_step: jax.Array,
     round_steps: jax.Array,
     leaves_out: bool,
     given: bool,
@@ -70,7 +70,7 @@ def of_round(
 
     Args:
       seconds: [] float32, this worker's clock; where workers may be left out, since its round began.
-      due: [] bool, whether the round ends here.
+      is_sync_step: [] bool, whether the round ends here.
       round_steps: [] int32, its steps, if it does.
       leaves_out: whether the reducer at its end leaves workers out, and reports the time of the round itself.
       given: whether arrival times are given.
@@ -81,10 +81,10 @@ def of_round(
       clock went on; and the clock.
     """
     if leaves_out:
-        decided = jnp.where(due, round_steps, 0).astype(jnp.float32)
-        return {"steps_decided": decided}, jnp.where(due, 0, seconds)
+        decided = jnp.where(is_sync_step, round_steps, 0).astype(jnp.float32)
+        return {"steps_decided": decided}, jnp.where(is_sync_step, 0, seconds)
     passed = latest(seconds, axes, given=given)
-    return {"step_seconds": passed}, jnp.where(due, 0, seconds - passed)
+    return {"step_seconds": passed}, jnp.where(is_sync_step, 0, seconds - passed)
 
 
 def first_of_round(*, leaves_out: bool) -> dict[str, jax.Array]:

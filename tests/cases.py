@@ -26,7 +26,7 @@ class Case:
       takes_mask: its update accepts ``contributes``.
       num_counted: how many workers' batches each update counts, where the rule fixes it.
       reduces: gradients, updates, or either.
-      emits: whether each update hands on what it reduces.
+      emits: whether each update emits what it reduces.
       numbers: which leaves it takes.
       min_workers: with fewer workers it must refuse.
       resists: how many of 8 workers may send anything.

@@ -15,6 +15,7 @@ import runs
 import train
 from configs import flags
 from tests import kills
+from tests.grid import few, grid
 from tests.softmax_digits import stepper_of
 from tests.stepper import (
     Crash,
@@ -77,8 +78,13 @@ REDUCERS = {
     "gossip": reducer("gossip", topology="exponential"),
 }
 NETWORK = ("--config.reducer_on=updates", "--config.model.hidden_sizes=(16,)", "--config.ema_decay=None")
-QUICK = [(2, "shard_map", None)]
-ALL = [*QUICK, (8, "pmap", None), (4, "shard_map", "dispatched"), (2, "pmap", "dispatched"), (1, "shard_map", None)]
+LAYOUTS = (
+    (2, "shard_map", None),
+    (8, "pmap", None),
+    (4, "shard_map", "dispatched"),
+    (2, "pmap", "dispatched"),
+    (1, "shard_map", None),
+)
 
 
 @functools.cache
@@ -93,16 +99,15 @@ def eight_steps(name, num_devices, lift, lanes):
     return host.params, reducers.report(host.reducer_state).drift
 
 
-@pytest.mark.parametrize("name", REDUCERS)
 @pytest.mark.parametrize(
-    ("num_devices", "lift", "lanes"),
-    [*QUICK, *(pytest.param(*row, marks=pytest.mark.slow) for row in ALL if row not in QUICK)],
+    ("name", "layout"), grid(REDUCERS, LAYOUTS, quick={("delayed", LAYOUTS[0]), ("gossip", LAYOUTS[0])})
 )
-def test_layouts_agree(name, num_devices, lift, lanes):
+def test_layouts_agree(name, layout):
+    num_devices, lift, lanes = layout
     assert largest_difference(eight_steps(name, num_devices, lift, lanes), of_one_device(name)) < 1e-6
 
 
-@pytest.mark.parametrize("name", REDUCERS)
+@pytest.mark.parametrize("name", few(REDUCERS.keys(), quick={"delayed", "elastic_averaging"}))
 def test_several_steps_of_one_call(name):
     setup = setup_of(*NETWORK, *REDUCERS[name], "--config.eval_every_steps=20", "--config.eval_every_epochs=None")
     one, several = (Stepper(setup, num_devices=2, lanes="vmap", steps_per_call=k) for k in (1, 4))
@@ -123,7 +128,9 @@ def test_a_dry_run_traces_the_step_and_counts_the_drift():
 
 
 # Steps 10 to 12 are within a delay, 13 and 14 within a round.
-@pytest.mark.parametrize(("after", "end"), [(11, ask_to_stop), (13, ask_to_stop), (24, crash)])
+@pytest.mark.parametrize(
+    ("after", "end"), [(11, ask_to_stop), (24, crash), pytest.param(13, ask_to_stop, marks=pytest.mark.slow)]
+)
 def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         after_each_call(patch, lambda state, k: end() if int(np.asarray(state.step)[0]) >= after else None)

@@ -11,6 +11,7 @@ from jax import numpy as jnp
 from experiments import arrivals as command
 from parallel import AXES, Layout, map_devices
 from reducers import arrivals
+from tests.grid import few
 
 KEY = jax.random.key(7)
 STEPS = 6
@@ -30,6 +31,9 @@ MODELS = {
     "trace": {},
 }
 every_model = pytest.mark.parametrize("name", MODELS)
+one_of_each_kind = pytest.mark.parametrize(
+    "name", few(MODELS.keys(), quick={"markov", "paper_cluster", "scripted", "trace"})
+)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +89,7 @@ def check_one_function(model, seen):
     return bulk
 
 
-@every_model
+@one_of_each_kind
 def test_the_same_wherever_it_is_called(make, seen, name):
     bulk = check_one_function(make(name), [layout[name] for layout in seen])
     if name != "scripted":  # whose last worker must be there
@@ -136,7 +140,9 @@ def check_formula(model, expected, *, num_workers: int, num_required: int, rel: 
     assert (np.diff(mean) >= 0).all()
 
 
-@pytest.mark.parametrize(("num_workers", "num_required"), [(100, 96), (53, 50), (8, 6)])
+@pytest.mark.parametrize(
+    ("num_workers", "num_required"), [(53, 50), (8, 6), pytest.param(100, 96, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("shift", [0.0, 1.3])
 def test_closed_forms(num_workers, num_required, shift):
     options = {"shift_seconds": shift, "scale_seconds": 0.7}

@@ -138,6 +138,7 @@ def measure(chosen, **options):
         return {one.name: one for rows in results for one in rows}
 
 
+@pytest.mark.slow
 def test_contenders_are_compiled_and_take_turns_and_failures_are_said(tmp_path):
     one, broken = Contender("one", SMALL, 8, 0.4), Contender("broken", "step digits:smoke 2 num_workers=0", 8, 0.1)
     peer = Contender("peer", "--model=lenet5 --batch=8 --device=cpu", 8, 0.1, packages=("no_such_package",))

@@ -15,6 +15,7 @@ from benchmarks.twins import networks, training
 from data.examples import Info
 from models import bert, convolutional, resnet
 from parallel import Layout
+from tests.grid import grid
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="benchmarks only: pip install -r requirements-bench.txt"
@@ -90,9 +91,15 @@ def tiny(reducer_on):
     return step_loop.load("mnist_adasum", [*TINY, f"reducer_on={reducer_on}"])
 
 
-@pytest.mark.parametrize("reducer_on", ["gradients", "updates"])
-@pytest.mark.parametrize("part", ["step", "local"])
-@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize(
+    ("reducer_on", "part", "num_devices"),
+    grid(
+        ["gradients", "updates"],
+        ["step", "local"],
+        [1, 2],
+        quick={("gradients", "step", 2), ("updates", "step", 1), ("updates", "local", 2)},
+    ),
+)
 def test_a_turn_takes_its_steps(reducer_on, part, num_devices):
     layout = Layout.of(2, num_devices=num_devices)
     training = step_loop.Loop(tiny(reducer_on), layout, num_updates=3, part=part)
@@ -270,6 +277,7 @@ def test_rows_of_lanes():
     assert all(result.in_words(row) for row in rows.values())
 
 
+@pytest.mark.slow
 def test_all_contenders_take_as_many_images():
     programs = lanes.contenders()
     assert len(programs) == len(lanes.LANES) + 3

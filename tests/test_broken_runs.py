@@ -80,7 +80,8 @@ exit $code
 """
 
 
-@pytest.mark.parametrize("kilobytes", [600, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kilobytes", [600, 200])
 def test_a_disk_that_fills_up_loses_nothing(kilobytes, uninterrupted, tmp_path):
     """A disk of its own in a namespace of its own; it fills at the first checkpoint or at a later one."""
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:

@@ -448,6 +448,7 @@ def test_spoiled_examples(case, fashion, tmp_path, warnings_said):
 # ---- real sets ----
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @real("mnist")
 def test_mnist():

@@ -304,7 +304,9 @@ def test_one_worker_is_plain_sgd_bit_for_bit():
     assert same_bits(jax.tree.map(lambda x: x[0], found.replica), plain.params)
 
 
-@pytest.mark.parametrize("arrivals", [EXPONENTIAL, CONSTANT], ids=["exponential", "ties"])
+@pytest.mark.parametrize(
+    "arrivals", [pytest.param(EXPONENTIAL, marks=pytest.mark.slow), CONSTANT], ids=["exponential", "ties"]
+)
 def test_without_latency_it_is_the_asynchronous_server(arrivals):
     found, server = final(*WITHOUT, *arrivals), final(*WITH, *arrivals)
     assert largest_difference(found.params, server.params) < 1e-6

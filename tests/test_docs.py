@@ -101,7 +101,7 @@ def can_run(text: str) -> bool:
     return all(importlib.util.find_spec(name) is not None for name in imported & OPTIONAL)
 
 
-SLOW_PAGES = ("docs/workers_apart.md", "docs/reducers.md")
+SLOW_PAGES = ("docs/workers_apart.md", "docs/reducers.md", "docs/optax.md")
 LARGE_NETWORKS = ("configs/bert_", "configs/imagenet_")
 
 
@@ -168,6 +168,7 @@ def run_python(*arguments: str, cwd: pathlib.Path, more: str = "") -> subprocess
     )
 
 
+@pytest.mark.slow
 def test_manual_is_built_without_warnings(tmp_path):
     pytest.importorskip("sphinx")
     done = run_python("-m", "sphinx", "--fail-on-warning", "--quiet", "docs", str(tmp_path), cwd=ROOT)

@@ -169,6 +169,7 @@ def stepper(*overrides, num_devices=4):
     return Stepper(setup_of(*SOFTMAX, *overrides), num_devices=num_devices)
 
 
+@pytest.mark.slow
 def test_encoded_progress_of_ten_local_steps():
     """Nothing is encoded before it is sent: four bits are those of ten steps' progress, and half precision is, too."""
     plain = stepper(*LOCAL).steps(0, 9)
@@ -284,7 +285,10 @@ NAMES = [f"{row.name}-{number}" for number, row in enumerate(SENDINGS)]
 SLOW = pytest.mark.slow
 # One of each way of sending; the laws of the others are for `make test-all`.
 QUICK = {"half-1", "quantised-3", "dynamic_bits-4", "top_k-6", "low_rank-10"}
-every_row = pytest.mark.parametrize("row", few(dict(zip(NAMES, SENDINGS, strict=True)), quick=QUICK))
+BY_NAME = dict(zip(NAMES, SENDINGS, strict=True))
+every_row = pytest.mark.parametrize("row", few(BY_NAME, quick=QUICK))
+# Three widths take three times as long to compile; the laws whose rows they are not hold for each width alone.
+not_bits = pytest.mark.parametrize("row", few(BY_NAME, quick={name for name in QUICK if "bits" not in name}))
 CASE = Case("mean", np.mean, takes_mask=True)  # what the laws of reducers ask of a row
 
 
@@ -327,7 +331,7 @@ def test_replicas_are_bit_equal_and_layouts_agree(row, lift, devices):
     check_layouts(made_by(row), lift=lift, devices=devices, largest_difference=row.largest_difference)
 
 
-@every_row
+@not_bits
 def test_homogeneity(row):
     assert made_by(row)(WORKER).homogeneous == row.homogeneous
     with contextlib.nullcontext() if row.homogeneous else pytest.raises(AssertionError):
@@ -339,7 +343,7 @@ def test_mask(row):
     check_mask(CASE, made_by(row))
 
 
-@every_row
+@not_bits
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, *(pytest.param(d, marks=SLOW) for d in (np.int32, np.complex64))])
 def test_dtype_and_structure_are_kept(row, dtype):
     if row.name == "half" and not jnp.issubdtype(dtype, jnp.floating):
@@ -354,7 +358,7 @@ def test_state_is_stable_under_scan(row):
     check_state(made_by(row)(axis_name=WORKER))
 
 
-@every_row
+@not_bits
 def test_second_call_compiles_nothing(row, compilations):
     counts = []
     for seed in range(3):
@@ -410,7 +414,7 @@ def test_nan_stays_in_its_leaf(row):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-@every_row
+@not_bits
 def test_facts_and_other_rules(row):
     """Around a rule other than the mean, what is exchanged is what workers have decoded."""
     reducer = made_by(row)(WORKER)

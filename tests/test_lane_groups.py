@@ -45,7 +45,6 @@ def a_model_with_statistics(monkeypatch):
         [1, 2],
         quick={
             ("dropout", 3, 1),
-            ("momentum of each", 4, 1),
             ("statistics", 3, 2),
             ("waves", 1, 2),
         },

@@ -207,7 +207,7 @@ def with_blocks(name: str, **kwargs):
     return model, inputs, random_params(model, *inputs)
 
 
-@pytest.mark.parametrize("name", ["bert", "transformer"])
+@pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.slow), "transformer"])
 @pytest.mark.parametrize("remat", ["none", pytest.param("blocks", marks=pytest.mark.slow)])
 def test_a_loop_over_blocks_changes_nothing(name, remat):
     written_out, inputs, params = with_blocks(name, scan_blocks="off", remat=remat)
@@ -234,7 +234,7 @@ def written_out(program: str, operation: str) -> int:
     return count("main")
 
 
-@pytest.mark.parametrize("name", ["bert", "transformer"])
+@pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.slow), "transformer"])
 def test_a_loop_over_blocks_compiles_one(name):
     def products(num_layers: int, scan_blocks: str) -> int:
         model, inputs, params = with_blocks(name, num_layers=num_layers, scan_blocks=scan_blocks)

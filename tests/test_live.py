@@ -360,7 +360,10 @@ def test_an_asynchronous_live_run_goes_on_where_it_was_saved(monkeypatch, tmp_pa
     assert [r["staleness"] for r in records(parts)] == [r["staleness"] for r in records(tmp_path / "replayed")]
 
 
-@pytest.mark.parametrize("flags", [BACKUP, ASYNC, (*ASYNC, "--config.server.gradients_per_update=2")])
+@pytest.mark.parametrize(
+    "flags",
+    [BACKUP, (*ASYNC, "--config.server.gradients_per_update=2"), pytest.param(ASYNC, marks=pytest.mark.slow)],
+)
 def test_a_worker_that_returns_is_given_its_task_again(flags, monkeypatch, tmp_path, capsys):
     dies = [(0, 2), (1, 3), (2, 1)]
     assert live(monkeypatch, tmp_path / "live", *flags, dies=dies) == 0
@@ -370,7 +373,7 @@ def test_a_worker_that_returns_is_given_its_task_again(flags, monkeypatch, tmp_p
     assert largest_difference(tmp_path / "live", tmp_path / "replayed") < 1e-6
 
 
-@pytest.mark.parametrize("flags", [(), BACKUP, ASYNC])
+@pytest.mark.parametrize("flags", [BACKUP, ASYNC, pytest.param((), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("times", [1, pytest.param(1000, marks=pytest.mark.slow)])
 def test_an_exception_in_a_worker_is_a_death_and_many_in_a_row_end_the_run(flags, times, monkeypatch, tmp_path, capsys):
     flags = (*flags, "--config.train_steps=60")

@@ -116,17 +116,46 @@ def test_a_live_run_equals_its_replay(tmp_path):
     agree(tmp_path / "live", tmp_path / "replayed")
 
 
+def ray_settings(folder):
+    """The environment of a user who asks Ray for no token, and for a folder of one's own."""
+    folder.mkdir()
+    short = len(os.fsencode(folder)) <= 20  # a socket's path is short
+    found = {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "0" * 64, **({"RAY_TMPDIR": str(folder)} if short else {})}
+    return {**os.environ, "HOME": os.devnull, **found}
+
+
+def check_nobody_from_elsewhere_reaches(server):
+    """Returns the path of the token without which not even this machine's programs do."""
+    processes = processes_of(server)
+    sockets = set(listening(processes))
+    assert len(sockets) >= 3 and all(address.is_loopback for address, _ in sockets), (sockets, processes)
+    tokens = {
+        value.partition("=")[2]
+        for pid in workers_of(server)
+        for value in pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0")
+        if value.startswith("RAY_AUTH_TOKEN_PATH=")
+    }
+    (token,) = map(pathlib.Path, tokens)
+    assert token.stat().st_mode & 0o777 == 0o600 and token.parent.stat().st_mode & 0o777 == 0o700
+    for _, port in sockets:
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection((other_address(), port), timeout=5).close()
+    return token
+
+
 def disturb(line, workdir):
     """Kills a worker of a run of forty steps, stops the run by SIGTERM, and lets the same command end it.
 
-    The home folder cannot be written to.
+    The home folder cannot be written to, and the user's environment asks Ray for no token.
     """
-    server = start(line, env={**os.environ, "HOME": os.devnull})
+    server = start(line, env=ray_settings(workdir.parent / "ray"))
     until(lambda: lines_of(workdir) >= 5, server)
+    token = check_nobody_from_elsewhere_reaches(server.pid)
     os.kill(workers_of(server.pid)[0], signal.SIGKILL)
     until(lambda: lines_of(workdir) >= 20, server)
     server.terminate()
     output, _ = server.communicate(timeout=120)
+    assert not token.parent.exists()
     before = records(workdir)
     last = before[-1]["step"]
     assert server.returncode == 143 and "died" in output and f"stopped by SIGTERM at step {last}" in output, output
@@ -136,7 +165,7 @@ def disturb(line, workdir):
     assert [record["step"] for record in records(workdir)] == list(range(1, 41))
 
 
-def test_a_run_with_backups_loses_nothing_by_a_kill_and_a_sigterm(tmp_path):
+def test_a_run_with_backups_loses_nothing_by_a_kill_and_a_sigterm_and_nobody_from_elsewhere_reaches_it(tmp_path):
     disturb(command(tmp_path / "live", *BACKUP, FORTY), tmp_path / "live")
     assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *BACKUP, FORTY) == 0
     agree(tmp_path / "live", tmp_path / "replayed")
@@ -149,35 +178,6 @@ def test_an_asynchronous_run_loses_nothing_by_a_kill_and_a_sigterm(tmp_path):
     assert [r["staleness"] for r in live] == [r["staleness"] for r in replayed]
     assert max(r["staleness"] for r in live) >= 2
     assert largest_difference(tmp_path / "live", tmp_path / "replayed") < 1e-6
-
-
-def test_nobody_from_elsewhere_reaches_a_run_of_this_machine(tmp_path):
-    """Not even where the user's environment asks Ray for no token."""
-    folder = tmp_path / "ray"
-    folder.mkdir()
-    settings = {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "0" * 64, "RAY_TMPDIR": str(folder)}
-    if len(os.fsencode(folder)) > 20:  # a socket's path is short
-        del settings["RAY_TMPDIR"]
-    server = start(command(tmp_path / "live"), env={**os.environ, **settings})
-    until(lambda: lines_of(tmp_path / "live") >= 1, server)
-    processes = processes_of(server.pid)
-    sockets = set(listening(processes))
-    assert len(sockets) >= 3 and all(address.is_loopback for address, _ in sockets), (sockets, processes)
-    tokens = {
-        value.partition("=")[2]
-        for pid in workers_of(server.pid)
-        for value in pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0")
-        if value.startswith("RAY_AUTH_TOKEN_PATH=")
-    }
-    (token,) = map(pathlib.Path, tokens)
-    assert token.stat().st_mode & 0o777 == 0o600 and token.parent.stat().st_mode & 0o777 == 0o700
-    for _, port in sockets:
-        with pytest.raises(OSError, match="refused"):
-            socket.create_connection((other_address(), port), timeout=5).close()
-    server.terminate()
-    output, _ = server.communicate(timeout=120)
-    assert server.returncode == 143, output
-    assert not token.parent.exists()
 
 
 @pytest.mark.slow

@@ -340,7 +340,7 @@ def test_a_wave_that_no_run_begins_with_leaves_the_last_checkpoint(poison, tmp_p
     soft = (*ASYNC, "--config.server.gradients_per_update=5", "--config.checkpoint_every_steps=4")
     setup = make_setup(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *of_config(soft)]))
     waves = [wave for plan in setup.plans(0, steps_per_call=1) for wave in plan.waves]
-    wave = next(wave for wave in waves if not wave.begins_whole and wave.steps.start > 9)
+    wave = next(wave for wave in waves if not wave.none_was_pending and wave.steps.start > 9)
     poison(int(wave.batch_index[wave.batch_index >= 0][0]))
     assert command(tmp_path, *soft) == 1
     line = error_line(capsys)

@@ -78,7 +78,14 @@ LAST_LARGE, FIRST_LARGE, ALL = 4 + 1 + 1, 4 + 2 + 1, 4 + 3 + 4
 ON_UPDATES = "--config.reducer_on=updates"
 
 
-@pytest.mark.parametrize("overrides", [("mean",), ("sum", ON_UPDATES), ("adasum",), ("adasum", ON_UPDATES)])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("mean",),
+        ("adasum", ON_UPDATES),
+        *(pytest.param(of, marks=pytest.mark.slow) for of in (("sum", ON_UPDATES), ("adasum",))),
+    ],
+)
 def test_on_gpus_a_large_leaf_waits_for_no_layer_before_it(overrides):
     found = products_before_collectives(lowered(*overrides, platform="cuda"))
     assert found[0] == LAST_LARGE and FIRST_LARGE in found

@@ -197,7 +197,7 @@ def check_overflow_is_nobody_elses(scaling, reducer, oracle):
         (reducers.sum, lambda g: g.sum(0)),
         (reducers.adasum, cases.adasum),
         # a zero is neutral to Adasum: the same as the tree without that worker
-        (reducers.adasum, lambda g: cases.adasum([cases.adasum(g[:2]), g[3]])),
+        pytest.param(reducers.adasum, lambda g: cases.adasum([cases.adasum(g[:2]), g[3]]), marks=pytest.mark.slow),
     ],
 )
 def test_a_worker_that_overflows_gives_zero_and_keeps_its_state(reducer, oracle):

@@ -126,7 +126,9 @@ def carried(reducer, **options):
 IN_ROUNDS = {"rounds_of_late": lambda: reducers.local_sgd(WORKER, every_steps=2, combine=VARIANTS["late_adasum"]())}
 
 
-@pytest.mark.parametrize("make", [*VARIANTS.values(), *IN_ROUNDS.values()], ids=[*VARIANTS, *IN_ROUNDS])
+@pytest.mark.parametrize(
+    "make", few({**VARIANTS, **IN_ROUNDS}, quick={"half", "telemetry", "dynamic_bits", "injected", "rounds_of_late"})
+)
 def test_states_of_compositions_go_in_and_out(make):
     reducer = make()
     gradients = {"w": np.ones((8, 40, 30), np.float32), "bias": np.ones((8, 5), np.float32)}

@@ -159,6 +159,7 @@ def test_no_flag_stays_for_the_next_call_in_the_process(my_sinks, tmp_path, caps
     assert (tmp_path / "run" / "DONE").exists() and not (tmp_path / "run" / "calls.txt").exists()
 
 
+@pytest.mark.slow
 def test_the_sink_of_the_docs(tmp_path, monkeypatch):
     """With a stand-in for the service, which is not installed."""
     text = (ROOT / "docs" / "use_from_python.md").read_text()

@@ -136,6 +136,7 @@ def test_a_feed_of_several_steps_is_theirs():
 # ---- whole runs --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_and_goes_on_from_a_signal(uninterrupted, tmp_path, monkeypatch, capsys):
     asked = []
 

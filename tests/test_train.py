@@ -96,7 +96,7 @@ def uninterrupted(tmp_path_factory):
 
 
 # One of each family; the others are the same programs with other numbers in them, or networks that are long compiled.
-QUICK = {"digits", "mnist_async_53"}
+QUICK = {"digits"}
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_same_command_again_only_reports(uninterrupted, capsys):
 
 
 @pytest.mark.usefixtures("hears_sighup")
-@pytest.mark.parametrize("steps", [(1,), (33, 60, 100, 119)])
+@pytest.mark.parametrize("steps", [pytest.param((1,), marks=pytest.mark.slow), (33, 60, 100, 119)])
 def test_stopped_by_a_signal_and_gone_on(steps, uninterrupted, tmp_path, monkeypatch, capsys):
     """Each signal saves first; what follows is bit for bit what would have been."""
     for number, name in zip(steps, ("SIGUSR1", "SIGINT", "SIGHUP", "SIGTERM"), strict=False):

@@ -167,7 +167,7 @@ class Run:
         """
         signal = self._stop.asked(self._num_calls)
         self._num_calls += 1
-        return signal if plan.is_whole else None
+        return signal if plan.none_pending else None
 
     def message(self, text: str) -> None:
         """Shows one line."""
@@ -178,18 +178,18 @@ class Run:
         """Whether a signal has asked this process to stop."""
         return self._stop.requested is not None
 
-    def give_up(self, state: TrainState, *, is_whole: bool = True) -> dict[str, Any]:
+    def give_up(self, state: TrainState, *, none_pending: bool = True) -> dict[str, Any]:
         """Stops a run between two calls; returns its summary, in which "step" is that from which it will go on.
 
         Args:
           state: after the call before.
-          is_whole: whether the state can be saved; not if gradients wait for others of their update.
+          none_pending: whether the state can be saved; not if gradients wait for others of their update.
 
         Raises:
           NonfiniteError: as ``log``.
         """
         self._record(self._in_flight.drain(), state)
-        if is_whole:
+        if none_pending:
             self._flush()
             self._save(int(self._layout.get_shared(state.step)), state)
         self._checkpoints.wait()
@@ -225,7 +225,7 @@ class Run:
     def _save_before(self, wave: Any, message: str, state: TrainState) -> str:
         """Saves the frozen state, which is the one before the bad step; returns the message with what was saved."""
         again = "the same command tries it again"
-        if not wave.begins_whole:  # gradients wait for others of their update
+        if not wave.none_was_pending:  # gradients wait for others of their update
             return f"{message}; {again} from the last checkpoint"
         try:
             self._save(wave.steps.start - 1, state)

@@ -27,8 +27,8 @@ class PlannedWave(NamedTuple):
       inputs: [W, ...] each, per-worker inputs of an asynchronous step.
       arrivals: the gradients of an asynchronous wave; None where all arrive together.
       known: [K] each, numbers of these gradients that are known before they are computed, such as "staleness".
-      is_whole: no gradient waits for others of its update afterwards, so that a run can stop there.
-      begins_whole: whether no gradient was pending before this wave.
+      none_pending: no gradient waits for others of its update afterwards, so that a run can stop there.
+      none_was_pending: whether no gradient was pending before this wave.
     """
 
     steps: range
@@ -36,12 +36,12 @@ class PlannedWave(NamedTuple):
     inputs: Mapping[str, np.ndarray] = {}
     arrivals: asynchronous.Events | None = None
     known: Mapping[str, np.ndarray] = {}
-    is_whole: bool = True
-    begins_whole: bool = True
+    none_pending: bool = True
+    none_was_pending: bool = True
 
     def reaches(self, period: int) -> bool:
         """Returns whether it ends with a step that is a multiple of ``period``."""
-        return bool(self.steps) and self.is_whole and self.steps[-1] % period == 0
+        return bool(self.steps) and self.none_pending and self.steps[-1] % period == 0
 
 
 class StepPlan(NamedTuple):
@@ -77,9 +77,9 @@ class StepPlan(NamedTuple):
         return self.waves[-1].steps.stop - 1
 
     @property
-    def is_whole(self) -> bool:
+    def none_pending(self) -> bool:
         """Whether the run can stop after it."""
-        return self.waves[-1].is_whole
+        return self.waves[-1].none_pending
 
     @property
     def batch_index(self) -> np.ndarray:
@@ -139,8 +139,8 @@ def asynchronous_waves(
             inputs={name: getattr(wave.slots, name) for name in ASYNC_INPUTS},
             arrivals=wave.events,
             known={"staleness": wave.events.staleness},
-            is_whole=wave.next_event % count == 0,
-            begins_whole=wave.first_event % count == 0,
+            none_pending=wave.next_event % count == 0,
+            none_was_pending=wave.first_event % count == 0,
         )
 
 

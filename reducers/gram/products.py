@@ -81,10 +81,10 @@ class Products(NamedTuple):
     def distances_apart(self) -> tuple[jax.Array, jax.Array]:
         """Distances as two factors, whose product may leave the range of the dtype: powers of two, and the rest."""
         larger = nonzero(jnp.maximum(self.scales[:, None], self.scales[None, :]))
-        mine, other = self.scales[:, None] / larger, self.scales[None, :] / larger
+        one, other = self.scales[:, None] / larger, self.scales[None, :] / larger
         squares = jnp.diagonal(self.gram)
         gram = (self.gram + self.gram.T) / 2  # to the last bit, so that equal distances tie
-        square = mine**2 * squares[:, None] + other**2 * squares[None, :] - 2 * mine * other * gram
+        square = one**2 * squares[:, None] + other**2 * squares[None, :] - 2 * one * other * gram
         known = self.finite[:, None] & self.finite[None, :]
         of_units = jnp.where(known, jnp.sqrt(jnp.maximum(square, 0)), jnp.inf)
         return larger, jnp.where(jnp.eye(len(squares), dtype=bool), 0, of_units)

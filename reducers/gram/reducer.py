@@ -1,7 +1,8 @@
 """Reducers made of a rule: a function from the workers' dot products to the weights of their gradients."""
 
+import inspect
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import jax
 import numpy as np
@@ -31,6 +32,15 @@ from reducers.reducer import Reducer
 from reducers.report import Report
 
 Telemetry: TypeAlias = Literal["off", "on"]
+Constructor = TypeVar("Constructor", bound=Callable[..., Reducer])
+
+
+class GramOptions(TypedDict, total=False):
+    """Options that reducers of this kind share, as of ``from_gram``, to which they pass them on."""
+
+    granularity: str
+    telemetry: Telemetry
+    sharded_over: tuple[str, ...] | None
 
 
 class GramState(NamedTuple):
@@ -120,6 +130,22 @@ def from_gram(
     )
 
 
+def takes_gram_options(constructor: Constructor) -> Constructor:
+    """Names the shared options in the signature of a constructor, which takes them as ``**options``.
+
+    >>> @takes_gram_options
+    ... def longest(axis_name, *, seed=0, **options):
+    ...     return from_gram(axis_name, lambda products, state: (products.counted, state), **options)
+    >>> list(inspect.signature(longest).parameters)
+    ['axis_name', 'seed', 'granularity', 'telemetry', 'sharded_over']
+    """
+    signature, shared = inspect.signature(constructor), inspect.signature(from_gram).parameters
+    own = [p for p in signature.parameters.values() if p.kind != p.VAR_KEYWORD]
+    named = [shared[key] for key in GramOptions.__annotations__]
+    constructor.__signature__ = signature.replace(parameters=own + named)  # type: ignore[attr-defined]
+    return constructor
+
+
 def combining(
     axis_name: AxisName,
     combine: Callable[[list[jax.Array], Any, jax.Array], Combined],
@@ -170,8 +196,8 @@ def combining(
         if init is None:
             return result, GramState((), Report(metrics=metrics))
         worker = lax.axis_index(axes)
-        mine = jax.tree.map(lambda old, new: new[:, worker].astype(old.dtype), state.rule, weighed.state)
-        return result, GramState(mine, Report(_are_used(weighed, counted)[worker], metrics=metrics))
+        own_state = jax.tree.map(lambda old, new: new[:, worker].astype(old.dtype), state.rule, weighed.state)
+        return result, GramState(own_state, Report(_are_used(weighed, counted)[worker], metrics=metrics))
 
     return Reducer(
         init_fn,

@@ -60,7 +60,7 @@ def adaptive_batch(
         k \leftarrow \min(\max(k, \lceil \mathrm{rule}(g_1, \dots, g_n) \rceil), \mathrm{max\_steps})
 
     A step stays a batch of each worker, so that epochs, the order of examples and evaluations are as ever, and no
-    program is compiled anew as k grows. In a step in which no update is due the result is zero. The rules estimate the
+    program is compiled anew as k grows. Where it emits no update the result is zero. The rules estimate the
     noise by the spread of the workers' gradients, with one small all-reduce in a step with an update.
 
     Args:
@@ -131,7 +131,7 @@ def adaptive_batch(
         held, steps, count, of_rule = jax.tree.map(
             lambda x: agreed(x, axes), (state.held + 1, state.batch_steps, state.num_updates, state.rule)
         )
-        due = held >= steps
+        emits = held >= steps
         seconds = state.seconds + own_seconds(arrival_seconds, axes)
         total = jax.tree.map(lambda t, g: t + g.astype(t.dtype), state.total, updates)
 
@@ -159,11 +159,11 @@ def adaptive_batch(
         def go_on(inner):
             return nothing(updates), as_own(inner, axes), (steps, of_rule), (jnp.array(False), jnp.array(False))
 
-        reduced, inner, (larger, of_rule), (arrived, is_over) = lax.cond(due, emit, go_on, state.combine)
+        reduced, inner, (larger, of_rule), (arrived, is_over) = lax.cond(emits, emit, go_on, state.combine)
         total = lax.cond(is_over, lambda t: jax.tree.map(jnp.zeros_like, t), lambda t: t, as_own(total, axes))
         time, seconds = of_round(
             seconds,
-            due=due,
+            is_sync_step=emits,
             round_steps=held,
             leaves_out=combiner.needs_arrivals,
             given=arrival_seconds is not None,
@@ -173,12 +173,12 @@ def adaptive_batch(
         own = {
             "batch_steps": steps.astype(jnp.float32),
             "updates": count.astype(jnp.float32),
-            "communications": due.astype(jnp.float32),
+            "communications": emits.astype(jnp.float32),
             **time,
         }
         held = jnp.where(is_over, 0, held)
-        inside = report(inner).if_called(due, num_workers=num_workers(axes))
-        own_report = inside._replace(emitted=due).with_metrics(own)
+        inside = report(inner).if_called(emits, num_workers=num_workers(axes))
+        own_report = inside._replace(emitted=emits).with_metrics(own)
         return reduced, AdaptiveBatchState(inner, total, seconds, held, larger, count, of_rule, own_report)
 
     return combiner.like(

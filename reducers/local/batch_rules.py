@@ -1,6 +1,6 @@
 r"""How large a batch should be, by what the workers' gradients say about their noise.
 
-A rule is asked when an update is due: how many steps of all workers should the next batch have? It knows the mean
+A rule is asked when an update is emitted: how many steps of all workers should the next batch have? It knows the mean
 gradients :math:`g_w` of n workers over the k steps of this batch and their mean :math:`\bar g`, by three numbers:
 
 .. math::

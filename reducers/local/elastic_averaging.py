@@ -89,7 +89,7 @@ def elastic_averaging(
         share = 0.9 / count if strength is None else strength
         if not isinstance(share, jax.Array) and share * count > 1 + 1e-6:
             raise ValueError(f"strength={share}: must be at most 1 / num_workers, {1 / count:g} of {count} workers")
-        due = agreed(state.num_updates, axes) % every_steps == 0
+        is_sync_step = agreed(state.num_updates, axes) % every_steps == 0
 
         # The difference before the local step is taken back from the one after it, which takes its place at once.
         drift = jax.tree.map(lambda u, d: (u + d).astype(u.dtype), state.report.drift, updates)
@@ -106,13 +106,13 @@ def elastic_averaging(
         def spring(drift):
             return jax.tree.map(lambda u, p, m: (u - p - m).astype(u.dtype), drift, pulled(drift), moved)
 
-        moved, have_met = lax.cond(due, meet, go_on, drift)
+        moved, have_met = lax.cond(is_sync_step, meet, go_on, drift)
         drift = lax.cond(have_met, spring, lambda drift: drift, as_own(drift, axes))
         clock = state.seconds + own_seconds(arrival_seconds, axes)
-        clock = jnp.where(due, jnp.maximum(clock, 0), clock)  # the others have come as far as the run has
+        clock = jnp.where(is_sync_step, jnp.maximum(clock, 0), clock)  # the others have come as far as the run has
         reached = latest(clock, axes, given=arrival_seconds is not None)
-        metrics = {"communications": due.astype(jnp.float32), "step_seconds": reached}
-        report = Report(emitted=due, drift=drift, metrics=metrics)
+        metrics = {"communications": is_sync_step.astype(jnp.float32), "step_seconds": reached}
+        report = Report(emitted=is_sync_step, drift=drift, metrics=metrics)
         return moved, ElasticAveragingState(state.num_updates + 1, clock - reached, report)
 
     return Reducer(init_fn, update_fn, axis_name=axes, reduces="updates", emits="sometimes", numbers="inexact")

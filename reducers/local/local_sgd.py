@@ -54,11 +54,11 @@ def local_sgd(
 
     with the shared parameters z, a worker's own parameters :math:`z + u_i`, its optimizer's update :math:`d_i` at
     these, and any reducer R. d = 0 is local SGD; with ``from_step`` it is post-local SGD; d = H is CoCoD-SGD, where
-    what is due is applied before the next progress is launched; 0 < d < H is DaSGD. Progress that is made meanwhile is
+    what arrives is applied before the next progress is launched; 0 < d < H is DaSGD. Progress that is made meanwhile is
     kept. What is averaged is progress, never parameters, whose low bits an average would lose.
 
     The reducer stands after the optimizer: ``optax.chain(optimizer, local_sgd(...))``. Its result is zero in an update
-    in which nothing is due. A worker evaluates its gradient at ``reducers.own_params(params, state)``.
+    that is no sync step. A worker evaluates its gradient at ``reducers.own_params(params, state)``.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first.
@@ -141,7 +141,7 @@ def local_sgd(
         def rest(drift):
             return jax.tree.map(jnp.subtract, drift, sent) if delay_steps else jax.tree.map(jnp.zeros_like, drift)
 
-        reduced, inner, arrived = lax.cond(turn.due, communicate, go_on, state.combine)
+        reduced, inner, arrived = lax.cond(turn.syncs, communicate, go_on, state.combine)
         # That this depends on a result tells XLA that nobody reads any more what was sent: its place can be used.
         drift = lax.cond(arrived, rest, lambda drift: drift, as_own(drift, axes))
         if delay_steps:
@@ -152,15 +152,15 @@ def local_sgd(
         else:
             time, seconds = of_round(
                 seconds,
-                due=turn.due,
+                is_sync_step=turn.syncs,
                 round_steps=turn.round_steps,
                 leaves_out=combiner.needs_arrivals,
                 given=given,
                 axes=axes,
             )
-        own = report(inner).if_called(turn.due, num_workers=num_workers(axes))
-        own = own.with_metrics({"communications": turn.due.astype(jnp.float32), **time})
-        own = own._replace(emitted=turn.due, drift=drift)
+        own = report(inner).if_called(turn.syncs, num_workers=num_workers(axes))
+        own = own.with_metrics({"communications": turn.syncs.astype(jnp.float32), **time})
+        own = own._replace(emitted=turn.syncs, drift=drift)
         return reduced, LocalSgdState(inner, state.num_updates + 1, launched, seconds, launched_at, own)
 
     return combiner.like(
@@ -181,13 +181,13 @@ class _Turn(NamedTuple):
 
     Attributes:
       at_once: bool, whether progress is combined without delay and round, since the run has just begun.
-      due: bool, whether progress is combined.
+      syncs: bool, whether progress is combined.
       launches: bool, whether progress is launched, with a delay.
       round_steps: int32, the steps of the round that ends here, if one does.
     """
 
     at_once: jax.Array
-    due: jax.Array
+    syncs: jax.Array
     launches: jax.Array
     round_steps: jax.Array
 
@@ -195,17 +195,17 @@ class _Turn(NamedTuple):
 def _turn(step: jax.Array, *, every: int, delay: int, from_step: int) -> _Turn:
     """Returns what is to be done in a step, counted from 1."""
     at_once = step <= from_step
-    launched = step - delay  # the step in which what is due now was launched
-    due = at_once | ((launched % every == 0) & (launched > from_step))
+    launched = step - delay  # the step in which what arrives now was launched
+    syncs = at_once | ((launched % every == 0) & (launched > from_step))
     round_steps = jnp.where(at_once, 1, jnp.minimum(every, step - from_step))
-    return _Turn(at_once, due, (step % every == 0) & ~at_once, round_steps)
+    return _Turn(at_once, syncs, (step % every == 0) & ~at_once, round_steps)
 
 
 def _time_with_delay(
     turn: _Turn, seconds: jax.Array, launched_at: jax.Array, *, given: bool, axes: tuple[str, ...]
 ) -> tuple[dict[str, jax.Array], jax.Array, jax.Array]:
     """Returns the seconds of the step, and both clocks after it: each worker waits until all have launched."""
-    seconds = jnp.where(turn.due & ~turn.at_once, jnp.maximum(seconds, launched_at), seconds)
+    seconds = jnp.where(turn.syncs & ~turn.at_once, jnp.maximum(seconds, launched_at), seconds)
     passed = latest(seconds, axes, given=given)
     seconds = jnp.where(turn.at_once, 0, seconds - passed)
     return {"step_seconds": passed}, seconds, jnp.where(turn.launches, 0, launched_at - passed)

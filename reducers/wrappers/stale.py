@@ -57,8 +57,9 @@ def stale(
 
     with the delay :math:`d_t` always d; or drawn, anew at each update, from 0, ..., 2 d with the same probability; or
     from the geometric law of mean d, :math:`P(d_t = k) \propto (d / (1 + d))^k`. At first it is scaled by
-    min(t / ramp-up, 1) and rounded down. Until the gradient that is due has been computed, the update is zero. With
-    drawn delays, and while the ramp goes up, a gradient may be applied twice or never; each update applies one.
+    min(t / ramp-up, 1) and rounded down. Until the gradient that is to be emitted has been computed, the update is
+    zero. With drawn delays, and while the ramp goes up, a gradient may be applied twice or never; each update applies
+    one.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first.
@@ -91,8 +92,8 @@ def stale(
     [2. 2.]
 
     Reference: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting Distributed Synchronous SGD", arXiv 1604.00981, the
-    study of staleness on MNIST. Differs from the paper in: what the paper does before the first gradient is due, and
-    with which law, is not known to us.
+    study of staleness on MNIST. Differs from the paper in: what the paper does before the first gradient is emitted,
+    and with which law, is not known to us.
     """
     given = {"delay_steps": delay_steps, "max_delay_steps": max_delay_steps, "ramp_up_steps": ramp_up_steps}
     check_options(stale, law=law, seed=seed, **given)
@@ -123,10 +124,10 @@ def stale(
         slot, delay = state.num_updates % (largest + 1), delay_at(state.num_updates)
         put, at = lax.dynamic_update_index_in_dim, lax.dynamic_index_in_dim
         ring = jax.tree.map(lambda r, g: put(r, g.astype(r.dtype), slot, 0), state.ring, updates)
-        due = (state.num_updates - delay) % (largest + 1)  # before update 0: a slot that is still zero
-        late = jax.tree.map(lambda r, g: agreed(at(r, due, keepdims=False).astype(g.dtype), axes), ring, updates)
+        late_slot = (state.num_updates - delay) % (largest + 1)  # before update 0: a slot that is still zero
+        late = jax.tree.map(lambda r, g: agreed(at(r, late_slot, keepdims=False).astype(g.dtype), axes), ring, updates)
         void = state.void.at[slot].set(is_void)
-        own = inside._replace(void=void[due]).with_metrics({"staleness": delay.astype(jnp.float32)})
+        own = inside._replace(void=void[late_slot]).with_metrics({"staleness": delay.astype(jnp.float32)})
         return late, StaleState(combined, state.num_updates + 1, ring, void, own)
 
     # Not homogeneous: where c changes from update to update, an old gradient has the c of its own update.

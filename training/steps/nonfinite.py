@@ -65,10 +65,10 @@ def own_part(layers: jax.Array, sums: dict[str, jax.Array]) -> dict[str, jax.Arr
       sums: its "loss", and "workers": 0 if the worker does not count.
     """
     counts = sums["workers"] > 0
-    mine = counts & (jnp.arange(num_workers(AXES)) == lax.axis_index(AXES))
+    is_own = counts & (jnp.arange(num_workers(AXES)) == lax.axis_index(AXES))
     return {
-        "losses": jnp.where(mine, sums["loss"], 0),
-        "given": jnp.where(mine, layers.sum(), 0),
+        "losses": jnp.where(is_own, sums["loss"], 0),
+        "given": jnp.where(is_own, layers.sum(), 0),
         "layers": jnp.where(counts, layers, 0),
     }
 

@@ -1,13 +1,13 @@
 """Adaptive consensus: each worker weighs as much as its direction agrees with the sum of all gradients."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Unpack
 
 import jax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName
 from reducers.gram import from_gram
-from reducers.gram.reducer import Telemetry
+from reducers.gram.reducer import GramOptions, takes_gram_options
 from reducers.gram.scales import unit
 from reducers.options import check_options
 from reducers.reducer import Reducer
@@ -28,13 +28,12 @@ class Average(NamedTuple):
     average: jax.Array
 
 
+@takes_gram_options
 def adacons(
     axis_name: AxisName,
     *,
     momentum: Annotated[float, "[0, 1)"] = 0.99,
-    granularity: str = "model",
-    telemetry: Telemetry = "off",
-    sharded_over: tuple[str, ...] | None = None,
+    **options: Unpack[GramOptions],
 ) -> Reducer:
     r"""Sums the directions of the workers' updates, weighted by how far each agrees with the sum of them all.
 
@@ -52,9 +51,7 @@ def adacons(
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
       momentum: rate of the moving average of the weights of a rank, which starts from the first step with so many
         workers; 0 for none.
-      granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
-      telemetry: as of ``from_gram``.
-      sharded_over: as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``, two scalars of which are each worker's own: map it over the worker axis. Its update
@@ -88,10 +85,10 @@ def adacons(
         ranked = weights[order]
         averaged = jnp.where(state.started, momentum * state.average + (1 - momentum) * ranked, ranked)
         averages = jnp.where(jnp.arange(len(order)) < count, averaged, state.average)
-        _, mine = unit(jnp.where(counted, averages[jnp.argsort(order)], 0))
-        total, magnitude = mine.sum(), jnp.abs(mine).sum()
+        _, own = unit(jnp.where(counted, averages[jnp.argsort(order)], 0))
+        total, magnitude = own.sum(), jnp.abs(own).sum()
         vanishes = total <= _NOISE * magnitude  # NaN does not
-        consensus = jnp.where(vanishes, 0, mine / jnp.where(vanishes, 1, total))
+        consensus = jnp.where(vanishes, 0, own / jnp.where(vanishes, 1, total))
         return consensus * directions, Average(state.started | (jnp.arange(len(order)) < count), averages)
 
     def init(dtype):
@@ -101,8 +98,6 @@ def adacons(
         axis_name,
         rule,
         init=init,
-        granularity=granularity,
-        telemetry=telemetry,
-        sharded_over=sharded_over,
+        **options,
         homogeneous=False,
     )

@@ -1,24 +1,23 @@
 """The mean, made longer the less the gradients agree."""
 
-from typing import Annotated
+from typing import Annotated, Unpack
 
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName
 from reducers.gram import from_gram
-from reducers.gram.reducer import Telemetry
+from reducers.gram.reducer import GramOptions, takes_gram_options
 from reducers.gram.scales import nonzero
 from reducers.options import check_options
 from reducers.reducer import Reducer
 
 
+@takes_gram_options
 def agreement_scaled_mean(
     axis_name: AxisName,
     *,
     max_scale: Annotated[float, "[1, inf)"] | None = None,
-    granularity: str = "model",
-    telemetry: Telemetry = "off",
-    sharded_over: tuple[str, ...] | None = None,
+    **options: Unpack[GramOptions],
 ) -> Reducer:
     r"""Scales the mean by how much longer the gradients are than it.
 
@@ -32,9 +31,7 @@ def agreement_scaled_mean(
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
       max_scale: c, the largest factor; None for n, that of orthogonal gradients.
-      granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
-      telemetry: as of ``from_gram``.
-      sharded_over: as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -65,4 +62,4 @@ def agreement_scaled_mean(
         weights = jnp.where(products.counted, scale / count, 0)
         return products.of_units(weights), state
 
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
+    return from_gram(axis_name, rule, **options)

@@ -1,6 +1,6 @@
 """The geometric median: the point with the least sum of distances to all gradients."""
 
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import jax
 from jax import lax
@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
-from reducers.gram.reducer import Telemetry
+from reducers.gram.reducer import GramOptions, takes_gram_options
 from reducers.gram.scales import nonzero
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
@@ -19,14 +19,13 @@ _FAR = 2.0**100
 _BORDER = 1e-5
 
 
+@takes_gram_options
 def geometric_median(
     axis_name: AxisName,
     *,
     num_steps: Annotated[int, "[1, inf)"] = 64,
     smoothing: Annotated[float, "(0, 1)"] = 1e-6,
-    granularity: str = "model",
-    telemetry: Telemetry = "off",
-    sharded_over: tuple[str, ...] | None = None,
+    **options: Unpack[GramOptions],
 ) -> Reducer:
     r"""Takes the point from which the sum of the distances to all gradients is least.
 
@@ -48,9 +47,7 @@ def geometric_median(
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
       num_steps: the largest number of steps; a dozen suffice in most cases.
       smoothing: the least distance, relative to the median of them.
-      granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
-      telemetry: as of ``from_gram``.
-      sharded_over: as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -77,7 +74,7 @@ def geometric_median(
     def rule(products, state):
         return median_weights(products.only_finite(), num_steps=num_steps, smoothing=smoothing), state
 
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
+    return from_gram(axis_name, rule, **options)
 
 
 def median_weights(products: Products, *, num_steps: int, smoothing: float) -> jax.Array:

@@ -1,6 +1,6 @@
 """Krum: the gradient, or the mean of the gradients, that lies nearest to its neighbours."""
 
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import jax
 from jax import lax
@@ -8,19 +8,18 @@ from jax import numpy as jnp
 
 from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
-from reducers.gram.reducer import Telemetry
+from reducers.gram.reducer import GramOptions, takes_gram_options
 from reducers.gram.scales import apart
 from reducers.options import check_options
 from reducers.reducer import Reducer
 
 
+@takes_gram_options
 def krum(
     axis_name: AxisName,
     *,
     num_byzantine: Annotated[int, "[0, inf)"] = 1,
-    granularity: str = "model",
-    telemetry: Telemetry = "off",
-    sharded_over: tuple[str, ...] | None = None,
+    **options: Unpack[GramOptions],
 ) -> Reducer:
     r"""Takes the one gradient that lies nearest to its neighbours.
 
@@ -33,9 +32,7 @@ def krum(
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
       num_byzantine: f, how many workers may send anything. The guarantee of the source needs n >= 2 f + 3.
-      granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
-      telemetry: as of ``from_gram``.
-      sharded_over: as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -55,24 +52,16 @@ def krum(
     2 f + 3 are not refused.
     """
     check_options(krum, num_byzantine=num_byzantine)
-    return multi_krum(
-        axis_name,
-        num_byzantine=num_byzantine,
-        num_selected=1,
-        granularity=granularity,
-        telemetry=telemetry,
-        sharded_over=sharded_over,
-    )
+    return multi_krum(axis_name, num_byzantine=num_byzantine, num_selected=1, **options)
 
 
+@takes_gram_options
 def multi_krum(
     axis_name: AxisName,
     *,
     num_byzantine: Annotated[int, "[0, inf)"] = 1,
     num_selected: Annotated[int, "[1, inf)"] | None = None,
-    granularity: str = "model",
-    telemetry: Telemetry = "off",
-    sharded_over: tuple[str, ...] | None = None,
+    **options: Unpack[GramOptions],
 ) -> Reducer:
     r"""Averages the m gradients that lie nearest to their neighbours.
 
@@ -84,9 +73,7 @@ def multi_krum(
       num_byzantine: f, how many workers may send anything.
       num_selected: m, at most as many as have sent finite numbers; None for n - f, all but as many as may send
         anything.
-      granularity: as of ``krum``.
-      telemetry: as of ``from_gram``.
-      sharded_over: as of ``from_gram``.
+      **options: as of ``krum``.
 
     Returns:
       A reducer as ``krum`` is; workers that are not among the m are left out.
@@ -108,7 +95,7 @@ def multi_krum(
         weights = nearest(products, num_byzantine=num_byzantine, num_selected=num_selected)
         return products.of_units(weights), state
 
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
+    return from_gram(axis_name, rule, **options)
 
 
 def nearest(products: Products, *, num_byzantine: int, num_selected: int | None) -> jax.Array:

@@ -1,23 +1,20 @@
 """MGDA: the shortest vector among all weighted means of the gradients."""
 
+from typing import Unpack
+
 import jax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
-from reducers.gram.reducer import Telemetry
+from reducers.gram.reducer import GramOptions, takes_gram_options
 from reducers.gram.scales import nonzero
 from reducers.gram.weights.least_squares import nonnegative
 from reducers.reducer import Reducer
 
 
-def mgda(
-    axis_name: AxisName,
-    *,
-    granularity: str = "model",
-    telemetry: Telemetry = "off",
-    sharded_over: tuple[str, ...] | None = None,
-) -> Reducer:
+@takes_gram_options
+def mgda(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
     r"""Takes the shortest of all convex combinations of the gradients, which is a descent direction for all workers.
 
     .. math:: R(g_1, \dots, g_n) = \sum_i w_i g_i, \qquad
@@ -28,9 +25,7 @@ def mgda(
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
-      granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
-      telemetry: as of ``from_gram``.
-      sharded_over: as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -50,7 +45,7 @@ def mgda(
     def rule(products, state):
         return shortest(products), state
 
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
+    return from_gram(axis_name, rule, **options)
 
 
 def shortest(products: Products) -> jax.Array:

@@ -1,6 +1,6 @@
 """PCGrad: each gradient loses what points against another, and the mean of the rest is taken."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Unpack
 
 import jax
 from jax import lax
@@ -8,20 +8,19 @@ from jax import numpy as jnp
 
 from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
-from reducers.gram.reducer import Telemetry
+from reducers.gram.reducer import GramOptions, takes_gram_options
 from reducers.gram.scales import nonzero
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
 
+@takes_gram_options
 def pcgrad(
     axis_name: AxisName,
     *,
     order: Literal["random", "workers"] = "random",
     seed: Annotated[int, "[0, 4294967295]"] = 0,
-    granularity: str = "model",
-    telemetry: Telemetry = "off",
-    sharded_over: tuple[str, ...] | None = None,
+    **options: Unpack[GramOptions],
 ) -> Reducer:
     r"""Projects each gradient away from those that it conflicts with, and averages.
 
@@ -35,9 +34,7 @@ def pcgrad(
       order: in which a gradient meets the others: "random" draws an order for each gradient and step, "workers" is that
         of the workers.
       seed: of the random orders, which are the same on all workers.
-      granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
-      telemetry: as of ``from_gram``.
-      sharded_over: as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``; the number of steps is in it if orders are drawn. Its update takes ``contributes``,
@@ -70,9 +67,7 @@ def pcgrad(
         return weights, step + 1 if is_random else step
 
     initial = (lambda dtype: jnp.zeros((), jnp.int32)) if is_random else (lambda dtype: ())
-    return from_gram(
-        axis_name, rule, init=initial, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over
-    )
+    return from_gram(axis_name, rule, init=initial, **options)
 
 
 def projected(products: Products, worker: jax.Array, order: jax.Array) -> jax.Array:

@@ -1,12 +1,14 @@
 """UPGrad: each gradient is projected so that it conflicts with none, and the mean is taken."""
 
+from typing import Unpack
+
 import jax
 from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
-from reducers.gram.reducer import Telemetry
+from reducers.gram.reducer import GramOptions, takes_gram_options
 from reducers.gram.weights.least_squares import nonnegative
 from reducers.reducer import Reducer
 
@@ -14,13 +16,8 @@ from reducers.reducer import Reducer
 _AT_ONCE = 64
 
 
-def upgrad(
-    axis_name: AxisName,
-    *,
-    granularity: str = "model",
-    telemetry: Telemetry = "off",
-    sharded_over: tuple[str, ...] | None = None,
-) -> Reducer:
+@takes_gram_options
+def upgrad(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
     r"""Projects each gradient onto the cone of vectors that conflict with no gradient, and averages.
 
     .. math:: R(g_1, \dots, g_n) = \frac{1}{n} \sum_i \pi(g_i), \qquad
@@ -34,9 +31,7 @@ def upgrad(
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
-      granularity: what counts as one vector, as of ``from_gram``: the whole "model", each "layer", or a pattern.
-      telemetry: as of ``from_gram``.
-      sharded_over: as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -55,7 +50,7 @@ def upgrad(
     def rule(products, state):
         return without_conflicts(products), state
 
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
+    return from_gram(axis_name, rule, **options)
 
 
 def without_conflicts(products: Products) -> jax.Array:
