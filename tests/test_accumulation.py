@@ -125,6 +125,9 @@ def test_local_sgd_steps_by_hand():
     """theta = 0 -> 1 -> 2.5 -> 0.75 at half the way to 2, 4 and -1."""
     block, sgd = {"name": "local_steps", "count": 3}, optax.sgd(0.5)
     assert delta_on_quadratic(block, optimizer=sgd) == 0.75
+    batch = {"x": np.array([2.0, 4.0, -1.0], np.float32)}
+    sums = work_of(quadratic, block, jnp.zeros(()), batch, optimizer=sgd).sums
+    np.testing.assert_allclose(sums["squared_norm"], np.mean([2.0**2, 3.0**2, 3.5**2]), rtol=1e-6)  # of a gradient
     for wrong in ("mean", "sum"):  # one step, at the shared parameters
         micro = {"name": "micro_batches", "count": 3, "combine": wrong}
         assert delta_on_quadratic(micro, optimizer=sgd) not in (0.75, 0)

@@ -190,6 +190,20 @@ def test_soft_synchronisation_counts_updates(tmp_path):
     assert int(state.step) == 24 and int(state.server.pending.num_gradients) == 0
 
 
+def test_a_run_stops_only_where_no_gradient_waits_for_others_of_its_update(tmp_path, monkeypatch):
+    soft = (*ASYNC, *EXPONENTIAL, "--config.server.gradients_per_update=3", "--config.train_steps=12")
+    plans = list(load(*soft).plans(0, steps_per_call=1))
+    asked = next(place for place, plan in enumerate(plans) if place > 1 and not plan.none_pending)
+    whole, stopped, calls = tmp_path / "whole", tmp_path / "stopped", itertools.count()
+    assert run(whole, *soft) == 0
+    with monkeypatch.context() as patch:
+        after_each_call(patch, lambda state, k: ask_to_stop() if next(calls) == asked else None)
+        assert run(stopped, *soft) == 128 + signal.SIGTERM
+    assert run(stopped, *soft) == 0
+    assert same_bits(*(final_state(workdir, *soft) for workdir in (stopped, whole)))
+    assert records(stopped) == records(whole)
+
+
 def test_gradients_that_the_server_drops_are_no_used_examples(tmp_path):
     rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 1}"
     soft = (*ASYNC, *EXPONENTIAL, rule, "--config.server.gradients_per_update=3", "--config.train_steps=24")

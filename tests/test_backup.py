@@ -191,6 +191,17 @@ def check_as_mean(name, num_workers: int, **options):
     assert_same_bits(reduce(made(name, **options), grads, extra={**seconds, **contributes}), plain)
 
 
+def test_who_arrived_and_was_not_used_is_not_counted():
+    """Of five that arrive, Krum takes one: the report is of that one alone."""
+    reducer = reducers.make("backup_workers", axis_name=WORKER, num_required=5, combine={"name": "krum"})
+    one = lambda g, extra: reducer.update(g, reducer.init(g), g, **extra)  # noqa: E731
+    grads = tree_of(8)
+    found, state = jax.vmap(one, axis_name=WORKER)(grads, tiled(**TIMES))
+    counted = np.flatnonzero(reducers.report(state).counted)
+    assert len(counted) == 1 and not DROPPED[counted[0]]
+    np.testing.assert_array_equal(found["large"][0], grads["large"][counted[0]])
+
+
 @pytest.mark.parametrize("num_workers", [5, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 7))])
 def test_with_all_of_them_it_is_the_mean_bit_for_bit(num_workers):
     for name, options in [
