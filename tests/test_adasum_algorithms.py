@@ -143,13 +143,14 @@ def hierarchical(g, group_size, within):
 GROUPED = [  # devices, lanes, group_size
     (1, 12, 3),  # all on one device
     (4, 1, 2),  # groups of devices
+    (6, 1, 3),  # groups of three devices, whose trees are uneven
     (2, 6, 3),  # whole groups on a device
     (2, 3, 6),  # a group is a device
     (4, 2, 4),  # a group is two devices
     (2, 6, 4),  # groups across a device's end
     (8, 1, 8),  # one group
 ]
-QUICK_GROUPED = {((1, 12, 3), "adasum"), ((4, 1, 2), "mean"), ((2, 3, 6), "sum")}
+QUICK_GROUPED = {((1, 12, 3), "mean"), ((6, 1, 3), "adasum"), ((2, 3, 6), "sum")}
 
 
 @pytest.mark.parametrize(("layout", "within"), grid(GROUPED, ["mean", "sum", "adasum"], quick=QUICK_GROUPED), ids=str)
