@@ -57,6 +57,7 @@ def experiment(
     schedule: Mapping = types.MappingProxyType({"name": "constant"}),
     reducer: Mapping = types.MappingProxyType({"name": "mean"}),
     arrivals: Mapping = types.MappingProxyType({"name": "none"}),
+    late_workers: Literal["finish", "interrupt"] = "interrupt",
     server: Mapping = types.MappingProxyType({"name": "synchronous"}),
     task: Mapping = types.MappingProxyType({"name": "classification"}),
     accumulation: Mapping = types.MappingProxyType({"name": "micro_batches"}),
@@ -98,6 +99,8 @@ def experiment(
       schedule: the learning rate over the run, as a factor of its peak.
       reducer: how the workers' gradients are combined into one.
       arrivals: a model of how long each worker takes, in simulated seconds.
+      late_workers: whether a worker that a step leaves out "finish"es its gradient first, as real ones do, and begins
+        the next step late; or is "interrupt"ed, so that all begin each step together.
       server: synchronous training, or asynchronous training with a parameter server or without one.
       task: the loss and its metrics.
       accumulation: how a worker splits its batch: gradients of micro-batches, or local optimizer steps.

@@ -17,7 +17,7 @@ NOT_IDENTITY = ("data.dir", "on_nonfinite", "lanes_at_once", "check_replicas_eve
 
 # Keys that configs of earlier releases lack, each with the value that stands for its absence: a config with these
 # values is the same experiment as one without the keys.
-SINCE_ADDED: Mapping[str, Any] = {"outer": {"name": "none"}}
+SINCE_ADDED: Mapping[str, Any] = {"outer": {"name": "none"}, "late_workers": "interrupt"}
 
 # Keys that earlier releases called otherwise: the old name goes on working, and names the same experiment.
 RENAMED: Mapping[str, str] = {"lift": "mapping"}

@@ -219,6 +219,13 @@ def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: Mode)
         raise ConfigError(f"config.arrivals.name='none': {waiting} needs arrival times; allowed: {others}")
     if config.arrivals.name == "trace":
         seconds = arrivals.read_trace(config.arrivals.path, absent="allow")[:, : config.num_workers]
+        finish = config.late_workers == "finish" and not arrivals.are_recorded(**config.arrivals)
+        if finish and reducer.needs_arrivals and not np.isfinite(seconds).all():
+            step, worker = np.argwhere(~np.isfinite(seconds))[0]
+            never = (
+                f"worker {worker} never ends what it begins at step {step}; allowed: config.late_workers='interrupt'"
+            )
+            raise ConfigError(f"config.arrivals.path={config.arrivals.path!r}: {never}")
         for step, count in enumerate(np.isfinite(seconds).sum(axis=1)):
             needed = mode.fewest_arrivals(reducer, step=step)
             if count < needed:

@@ -24,6 +24,7 @@ from data.examples import Dataset, Info
 from data.sources import Source
 from models import tasks
 from parallel import Layout, compile_quickly, processes
+from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
 from runs.errors import in_block
 from training import own_parts, step_plan
@@ -185,6 +186,16 @@ class TrainSetup:
         keeps_clocks = self.reducer.emits != "always" and self.config.arrivals.name != "none"
         return self.reducer.needs_arrivals or keeps_clocks
 
+    @functools.cached_property
+    def late_workers_finish(self) -> bool:
+        """Whether a worker that a step leaves out finishes its gradient, and begins the next one late.
+
+        Reducers that leave workers out of whole rounds have clocks of their own, and recorded arrivals stay as they
+        are.
+        """
+        leaves_out = self.reducer.needs_arrivals and self.reducer.emits == "always"
+        return leaves_out and self.config.late_workers == "finish" and not arrivals.are_recorded(**self.config.arrivals)
+
     @property
     def may_overflow(self) -> bool:
         """Whether the reducer may say that an update is void; one that delays updates also says so of gradients."""
@@ -248,6 +259,7 @@ class TrainSetup:
             ema=params if is_averaged else None,
             worker=WorkerState(model_state, self.worker_optimizer.init(params)),
             reducer_state=self.reducer.init(params),
+            busy=jnp.zeros(config.num_workers, jnp.float32) if self.late_workers_finish else None,
             **self.mode.init(params),
         )
 

@@ -23,7 +23,7 @@ class WorkerState(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """All that a step reads and writes. The last four fields are each worker's own; the others are shared.
+    """All that a step reads and writes. Each worker has a worker, reducer_state, snapshot and replica of its own.
 
     Attributes:
       step: [] int32, server updates so far.
@@ -37,6 +37,8 @@ class TrainState(NamedTuple):
       reducer_state: state of the reducer.
       snapshot: the parameters that an asynchronous worker has read, or None.
       replica: the parameters of an asynchronous worker without a server, or None.
+      busy: [W] float32, how many simulated seconds each worker still works at a gradient that will be dropped; None
+        where late workers are interrupted, and where all are waited for.
     """
 
     step: Any
@@ -50,6 +52,7 @@ class TrainState(NamedTuple):
     reducer_state: Any
     snapshot: Any
     replica: Any = None
+    busy: Any = None
 
 
 # The axis of each field over lanes: None for shared fields, 0 for each worker's own.

@@ -17,7 +17,9 @@ from ml_collections import ConfigDict
 import asynchronous
 import runs
 from configs import own_code
+from reducers import arrivals
 from training import setup
+from training.steps import late_workers
 
 Kind = Literal["computing", "waiting", "dropped", "applied"]
 Arrivals = Callable[[int], tuple[np.ndarray, np.ndarray | None]]
@@ -51,8 +53,8 @@ def synchronous(
 ) -> list[Span]:
     """Returns the spans of one step of synchronous SGD.
 
-    A worker that is not counted computes until the update. A simulated one begins the next step together with the
-    others, a real one when it has finished.
+    A worker that is not counted computes until the update. One that is interrupted begins the next step together with
+    the others, one that finishes when it is done.
 
     Args:
       seconds: [W], when each worker's gradient arrives, from the start of the step; infinite for one that does not.
@@ -163,7 +165,7 @@ def of_run(
         if live_steps is None and any("communications" in r and r.get("batch_steps") != 1 for r in chosen):
             name = config["reducer"]["name"]
             raise ValueError(f"reducer={name!r}: its workers do not meet in each step, and no record has their clocks")
-        of_step = live_steps or _simulated(config)
+        of_step = live_steps or (_finishing(config, records) if finishes(config) else _simulated(config))
         spans = []
         for record in chosen:
             step_seconds = record["step_seconds"]
@@ -204,9 +206,32 @@ def _dropped(mode: asynchronous.AsyncMode, staleness: np.ndarray, num_workers: i
     return np.asarray(rate(jnp.asarray(staleness, jnp.int32)) == 0)
 
 
+def finishes(config: Mapping[str, Any]) -> bool:
+    """Returns whether the late workers of a run finished what they began."""
+    return config.get("late_workers") == "finish" and not arrivals.are_recorded(**config["arrivals"])
+
+
 def _simulated(config: Mapping[str, Any]) -> Arrivals:
     model = setup.make_arrivals(ConfigDict(config))
     return lambda step: (np.asarray(model(step)), None)
+
+
+def _finishing(config: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Arrivals:
+    """Returns the arrivals of a run whose late workers finish; who is late depends on all steps before."""
+    model = setup.make_arrivals(ConfigDict(config))
+    took = {record["step"]: record["step_seconds"] for record in records if record["kind"] == "train"}
+    busy = [np.zeros(config["num_workers"], np.float32)]
+
+    def of_step(step: int) -> tuple[np.ndarray, np.ndarray]:
+        for before in range(len(busy) - 1, step):
+            if before + 1 not in took:
+                raise ValueError(f"step {before + 1}: has no train record; log_every_steps=1 records them all")
+            seconds = jnp.float32(took[before + 1])
+            busy.append(np.asarray(late_workers.still_busy(busy[-1], model(before), seconds)))
+        began = np.where(busy[step] >= np.float32(took[step + 1]), np.inf, busy[step])
+        return np.asarray(late_workers.arrivals(busy[step], model(step))), began
+
+    return of_step
 
 
 def _recorded(folder: Path | None) -> tuple[Arrivals | None, asynchronous.Recorded | None]:

@@ -1,7 +1,7 @@
 """An arrival model that replays recorded times, and the reader of their files."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jax import numpy as jnp
@@ -77,6 +77,21 @@ def read_trace(path: str | Path, *, absent: Literal["refuse", "allow"] = "refuse
     if len(nobody := np.flatnonzero(np.isinf(seconds).all(axis=1))):
         raise ValueError(f"{where}: nobody arrives at step {nobody[0]}, at least one worker must")
     return seconds
+
+
+def are_recorded(*, name: str, path: str = "", **options: Any) -> bool:
+    """Returns whether an arrival model replays when gradients arrived, and not how long each worker took.
+
+    So the files of live runs say, which have when each worker began its gradient, "began".
+
+    >>> are_recorded(name="constant", seconds=1.0)
+    False
+    """
+    del options
+    if name != "trace" or Path(path).suffix != ".npz":
+        return False
+    with np.load(path, allow_pickle=False) as arrays:
+        return "began" in arrays
 
 
 def _read_csv(path: Path) -> np.ndarray:

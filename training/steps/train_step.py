@@ -26,7 +26,7 @@ from data.augment import Augmentation, as_inputs
 from data.feeds import fetch
 from parallel import AXES, Layout
 from reducers.collectives import gather_workers
-from training.steps import nonfinite
+from training.steps import late_workers, nonfinite
 from training.steps.gradient_wrappers import (
     GradientFunction,
     Sums,
@@ -64,7 +64,8 @@ def make_train_step(
             learning_rate=setup.learning_rate,
             ema_decay=config.ema_decay,
         )
-        return state._replace(worker=reduced.worker, reducer_state=reduced.reducer_state), metrics
+        own = {"worker": reduced.worker, "reducer_state": reduced.reducer_state}
+        return state._replace(**own, busy=reduced.busy), metrics
 
     apply_reduced: nonfinite.UpdateFunction = apply_all
     if setup.reducer.emits != "always":
@@ -79,7 +80,8 @@ def make_train_step(
             state,
             gradient,
             reducer=setup.reducer,
-            seconds=arrival_seconds(setup, state.step, inputs),
+            durations=arrival_seconds(setup, state.step, inputs),
+            busy=None if "arrival_seconds" in inputs else state.busy,
             gives_seconds=setup.gives_seconds,
             on_nonfinite=config.on_nonfinite,
         )
@@ -160,12 +162,13 @@ class Reduced(NamedTuple):
       worker: this worker's own state after the step.
       reducer_state: this worker's state of the reducer.
       totals: the workers' ``sums`` added up, of those that count.
-      time: "step_seconds" and "contributors".
+      time: "step_seconds" and "contributors"; where late workers finish, "busy_workers", how many began late.
       metrics: what the reducer reports, averaged over the workers.
       report: the parts of a ``NonfiniteReport`` that are known before the update; {} if nobody looks.
       emitted: [] bool, whether the reducer emitted anything; None if it always does.
       void: [] bool, whether these updates are void, since they overflowed in the reduction, or the gradients of all
         workers did before; of late updates what was so when they were computed.
+      busy: as of ``TrainState``, after the step.
     """
 
     updates: Any
@@ -177,6 +180,7 @@ class Reduced(NamedTuple):
     report: dict[str, jax.Array]
     emitted: Any
     void: Any
+    busy: Any
 
 
 def reduce_gradients(
@@ -184,7 +188,8 @@ def reduce_gradients(
     gradient: WorkerGradient,
     *,
     reducer: reducers.Reducer,
-    seconds: jax.Array,
+    durations: jax.Array,
+    busy: jax.Array | None,
     gives_seconds: bool,
     on_nonfinite: nonfinite.OnNonfinite = "stop",
 ) -> Reduced:
@@ -194,10 +199,12 @@ def reduce_gradients(
       state: before the step.
       gradient: what this worker computed.
       reducer: along ``AXES``.
-      seconds: [W], when each worker's gradient arrives, for the clock of the run.
-      gives_seconds: whether the reducer gets them, too.
+      durations: [W], how long each worker takes for its gradient, for the clock of the run.
+      busy: as of ``TrainState``; None where ``durations`` are measured arrivals, too.
+      gives_seconds: whether the reducer gets the arrival times, too.
       on_nonfinite: with "ignore" no report is made.
     """
+    seconds = late_workers.arrivals(busy, durations)
     needs = {"arrival_seconds": seconds} if gives_seconds else {}
     if reducer.delays and "contributed" in gradient.sums:
         needs["overflowed"] = gradient.sums["contributed"] == 0
@@ -206,6 +213,9 @@ def reduce_gradients(
     gradient = leave_out(gradient, state.worker, counted=of_reducer.counted)
     measured = {name: jnp.asarray(value, jnp.float32) for name, value in of_reducer.metrics.items()}
     time = step_time(measured, seconds)
+    if busy is not None:
+        time["busy_workers"] = jnp.sum(busy > 0, dtype=jnp.float32)
+        busy = late_workers.still_busy(busy, durations, time["step_seconds"])
     measured = {name: value for name, value in measured.items() if name not in time}
     report = {} if on_nonfinite == "ignore" else nonfinite.own_part(gradient.layers, gradient.sums)
     totals, measured, report = sum_over_workers((gradient.sums, measured, report))
@@ -215,7 +225,8 @@ def reduce_gradients(
         void |= totals["contributed"] == 0
     void = reducers.same_on_all(void, AXES)
     emitted = None if of_reducer.emitted is None else reducers.same_on_all(of_reducer.emitted, AXES)
-    return Reduced(updates, gradient.worker, reducer_state, totals, time, measured, report, emitted, void)
+    busy = state.busy if busy is None else busy
+    return Reduced(updates, gradient.worker, reducer_state, totals, time, measured, report, emitted, void, busy)
 
 
 def arrival_seconds(setup: TrainSetup, step: Any, inputs: Mapping[str, Any]) -> jax.Array:

@@ -1,0 +1,218 @@
+"""Workers that finish what they began: against an event loop, over stops and layouts, and in a chart."""
+
+import heapq
+import itertools
+import math
+import signal
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+import runs
+from configs import flags
+from experiments.plots import timelines
+from runs.errors import ConfigError
+from tests.grid import grid
+from tests.stepper import Stepper, after_each_call, ask_to_stop, checkpoint_of, records, setup_of
+from tests.test_train import command, digits
+from training.setup import make_setup
+from training.steps import late_workers
+
+NUM_STEPS = 1000
+FINISH = ("--config.model.name=softmax", "--config.late_workers=finish")
+REQUIRED, LIMIT, GRACE = 6, 1.6, 0.1
+REDUCERS = {
+    "backup_workers": (f"--config.reducer.num_required={REQUIRED}",),
+    "deadline": (f"--config.reducer.deadline_seconds={LIMIT}",),
+    "quorum": (f"--config.reducer.num_required={REQUIRED}", f"--config.reducer.grace_seconds={GRACE}"),
+    "dynamic_backup_workers": (),
+}
+MODELS = {
+    "lognormal": ("--config.arrivals.sigma=0.4",),
+    "shifted_exponential": ("--config.arrivals.shift_seconds=1.0", "--config.arrivals.scale_seconds=0.5"),
+    "pareto": ("--config.arrivals.least_seconds=1.0", "--config.arrivals.alpha=2.0"),
+    "markov": ("--config.arrivals.base=lognormal", "--config.arrivals.factor=4.0"),
+    "paper_cluster": (),
+}
+
+
+def ends(rule, start, times, num_workers, chosen):
+    """When a step ends, as far as its arrivals so far tell, and whether an arrival at that very moment still counts."""
+    if rule == "deadline":
+        limit = max(start + LIMIT, times[0]) if times else math.inf
+        return (times[-1] if len(times) == num_workers else limit), True
+    needed = round(chosen) if rule == "dynamic_backup_workers" else REQUIRED
+    if len(times) < needed:
+        return math.inf, True
+    if rule == "quorum":
+        return (times[-1] if len(times) == num_workers else times[needed - 1] + GRACE), True
+    return times[needed - 1], False
+
+
+def event_loop(durations, rule, *, chosen):
+    """Yields (workers that are counted, seconds, workers that are busy at its start) of each step.
+
+    A worker has one gradient in hand at a time. When it is done it begins that of the step that is open, or waits for
+    the next step.
+    """
+    num_steps, num_workers = durations.shape
+    in_hand, now = [], 0.0  # (when it is done, worker, step of it)
+    for step in range(num_steps):
+        busy = {worker for _, worker, _ in in_hand}
+        for worker in set(range(num_workers)) - busy:
+            heapq.heappush(in_hand, (now + durations[step, worker], worker, step))
+        times, counted = [], []
+        while True:
+            end, counts = ends(rule, now, times, num_workers, chosen[step])
+            if not in_hand or end < in_hand[0][0] or (end == in_hand[0][0] and not counts):
+                break
+            done, worker, of_step = heapq.heappop(in_hand)
+            if of_step == step:
+                times.append(done)
+                counted.append(worker)
+            else:
+                heapq.heappush(in_hand, (done + durations[step, worker], worker, step))
+        yield sorted(counted), end - now, len(busy)
+        now = end
+
+
+def told(reducer, model):
+    """Durations [T, W], and each step's contributors, seconds and busy workers, of the train step itself."""
+    overrides = (*FINISH, f"--config.reducer.name={reducer}", *REDUCERS[reducer])
+    once = ("--config.eval_every_epochs=None", f"--config.eval_every_steps={NUM_STEPS}")
+    arrival = (f"--config.arrivals.name={model}", *MODELS[model])
+    setup = setup_of(*overrides, *arrival, *once, train_steps=NUM_STEPS)
+    waves = Stepper(setup, num_devices=2, lanes="vmap", steps_per_call=50).calls(NUM_STEPS)
+    names = ("contributors", "step_seconds", "busy_workers")
+    durations = np.asarray(jax.vmap(setup.arrival_seconds)(np.arange(NUM_STEPS)), np.float64)
+    return durations, *(np.array([float(wave[name]) for wave in waves]) for name in names)
+
+
+def check_told(reducer, model):
+    durations, contributors, seconds, busy = told(reducer, model)
+    counted, expected, were_busy = zip(*event_loop(durations, reducer, chosen=contributors), strict=True)
+    np.testing.assert_array_equal(contributors, [*map(len, counted)])
+    np.testing.assert_array_equal(busy, were_busy)
+    np.testing.assert_allclose(seconds, expected, rtol=1e-3)
+    assert max(were_busy) > 1
+
+
+QUICK = {("backup_workers", "markov"), ("deadline", "lognormal"), ("quorum", "pareto")}
+QUICK |= {("dynamic_backup_workers", "shifted_exponential")}
+
+
+@pytest.mark.parametrize(("reducer", "model"), grid(REDUCERS, MODELS, quick=QUICK))
+def test_a_thousand_steps_are_those_of_an_event_loop(reducer, model):
+    check_told(reducer, model)
+
+
+WRONG = {
+    "nobody_is_late": lambda busy, durations, seconds: jnp.zeros_like(busy),
+    "it_stays_as_busy": lambda busy, durations, seconds: jnp.maximum(busy, busy + durations - seconds),
+    "two_at_once": lambda busy, durations, seconds: jnp.maximum(jnp.maximum(busy, durations) - seconds, 0),
+    "begins_what_is_over": lambda busy, durations, seconds: jnp.maximum(busy + durations - seconds, 0),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_event_loop_rejects(wrong, monkeypatch):
+    monkeypatch.setattr(late_workers, "still_busy", WRONG[wrong])
+    with pytest.raises(AssertionError):
+        check_told("backup_workers", "pareto")
+
+
+def test_nobody_is_busy_where_all_are_waited_for_or_late_workers_are_interrupted():
+    backup = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
+    exponential = ("--config.arrivals.name=shifted_exponential",)
+    for overrides in ((*FINISH, *exponential), (*FINISH[:1], *backup, *exponential)):
+        setup = setup_of(*overrides)
+        assert setup.worker_shapes.busy is None and "busy_workers" not in Stepper(setup).steps(0, 1).metrics
+    assert setup_of(*FINISH, *backup, *exponential).worker_shapes.busy.shape == (8,)
+
+
+# ---- whole runs ----------------------------------------------------------------------------------------------------
+
+RUN = (*FINISH, "--config.reducer.name=backup_workers", "--config.reducer.num_required=5", "--config.log_every_steps=1")
+RUN = (*RUN, "--config.log_every_epochs=None", "--config.arrivals.name=pareto", *MODELS["pareto"])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("finished")
+    assert command(*digits(workdir, *RUN, "--num_devices=2")) == 0
+    return workdir
+
+
+def load(*more):
+    return make_setup(flags.load("configs/digits.py", [*RUN, *more]))
+
+
+def test_a_stopped_run_goes_on_with_those_who_are_busy_on_another_layout(finished, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        after_each_call(patch, lambda state, k: ask_to_stop() if int(np.asarray(state.step)[0]) == 33 else None)
+        assert command(*digits(tmp_path, *RUN, "--num_devices=2")) == 128 + signal.SIGTERM
+    busy = checkpoint_of(tmp_path, load())[1]["state"].busy
+    assert busy.shape == (8,) and (busy > 0).sum() > 1
+    assert command(*digits(tmp_path, *RUN, "--num_devices=4")) == 0
+    columns = ("step", "step_seconds", "contributors", "busy_workers", "simulated_seconds")
+    found, expected = ([[record[key] for key in columns] for record in records(at)] for at in (tmp_path, finished))
+    assert found == expected and max(row[3] for row in found) > 1
+
+
+def test_a_run_from_before_the_key_goes_on_as_it_began():
+    config = load("--config.late_workers=interrupt").config.to_dict()
+    earlier = {key: value for key, value in config.items() if key != "late_workers"}
+    assert runs.identity.differences(earlier, config) == [] and runs.fingerprint(earlier) == runs.fingerprint(config)
+    assert runs.identity.differences(earlier, {**config, "late_workers": "finish"}) == [
+        "late_workers='interrupt' in the folder, 'finish' now"
+    ]
+
+
+def test_a_chart_has_what_a_late_worker_finishes_across_the_end_of_the_step(finished):
+    config, told = load().config.to_dict(), list(runs.stream(finished / "metrics.jsonl"))
+    spans = timelines.of_run(told, config, first_step=1, last_step=40)
+    ends = np.cumsum([record["step_seconds"] for record in records(finished)[:40]])
+    model = load().arrival_seconds
+    for worker in range(8):
+        own = sorted((span for span in spans if span.worker == worker), key=lambda span: (span.start, span.stop))
+        bars = [span for span in own if span.kind != "applied"]
+        assert bars[0].start == 0 and bars[-1].stop == pytest.approx(ends[-1], rel=1e-5)
+        for one, following in itertools.pairwise(bars):  # it is never idle without waiting, and never does two things
+            assert following.start == pytest.approx(one.stop, rel=1e-5)
+        applied = [span.stop for span in own if span.kind == "applied"]
+        for span in bars:
+            if span.kind == "computing":
+                step = int(np.searchsorted(ends, span.stop * (1 - 1e-6)))
+                assert span.stop - span.start == pytest.approx(float(model(step)[worker]), abs=1e-3)
+        assert len(applied) == sum(span.kind == "computing" for span in bars)
+    assert sum(span.kind == "dropped" for span in spans) > 40
+    with pytest.raises(ValueError, match="step 2: has no train record; log_every_steps=1 records them all"):
+        timelines.of_run([record for record in told if record["step"] != 2], config, first_step=5, last_step=9)
+
+
+# ---- recorded times ------------------------------------------------------------------------------------------------
+
+
+def trace(path, seconds, **more):
+    np.savez(path, seconds=np.float32(seconds), **more)
+    return ("--config.arrivals.name=trace", f"--config.arrivals.path={path}")
+
+
+def test_recorded_durations_are_subject_to_it_and_recorded_arrivals_are_not(tmp_path):
+    seconds = np.random.default_rng(0).uniform(1, 3, (9, 8))
+    durations = trace(tmp_path / "durations.npz", seconds)
+    arrived = trace(tmp_path / "arrivals.npz", seconds, began=np.zeros((9, 8), np.float32))
+    rule = (*FINISH, "--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
+    assert setup_of(*rule, *durations).late_workers_finish and not setup_of(*rule, *arrived).late_workers_finish
+
+
+def test_who_never_ends_what_it_begins_is_refused(tmp_path):
+    seconds = np.ones((4, 8))
+    seconds[2, 5] = np.inf
+    given = trace(tmp_path / "never.npz", seconds)
+    rule = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
+    setup_of(*rule, *given)
+    with pytest.raises(ConfigError, match=r"worker 5 never ends what it begins at step 2; allowed: .*'interrupt'"):
+        setup_of(*rule, *FINISH, *given)

@@ -1,0 +1,45 @@
+"""Late workers that finish what they began: a worker that a step left out begins the next one when it is done.
+
+A worker works at one gradient at a time, and cannot be interrupted. If the step ends before, the gradient is dropped
+when it is done, and the worker begins the gradient of the step that is open then.
+"""
+
+import jax
+from jax import numpy as jnp
+
+
+def arrivals(busy: jax.Array | None, durations: jax.Array) -> jax.Array:
+    r"""Returns when the workers' gradients of a step arrive, from its start, [W].
+
+    .. math:: T_w = b_w + d_w
+
+    Args:
+      busy: [W], how long each worker still works at a gradient of an earlier step; None if all begin together.
+      durations: [W], how long each takes for its gradient.
+    """
+    return durations if busy is None else busy + durations
+
+
+def still_busy(busy: jax.Array | None, durations: jax.Array, step_seconds: jax.Array) -> jax.Array | None:
+    r"""Returns how long each worker still works, when the step has ended, at a gradient that is dropped, [W].
+
+    .. math:: b_w \leftarrow \begin{cases} b_w - S & \text{if } b_w \ge S \\ \max(b_w + d_w - S, 0) & \text{else}
+        \end{cases}
+
+    In the first case the worker has not begun the step's gradient. One that never ends what it began stays away.
+
+    Args:
+      busy: [W], at the start of the step; None if nobody is ever busy.
+      durations: [W], of the step's gradients.
+      step_seconds: [], S, how long the step took.
+
+    >>> still_busy(jnp.array([0.0, 0.0, 5.0, 1.0]), jnp.array([1.0, 9.0, 1.0, 2.0]), jnp.array(2.0))
+    Array([0., 7., 3., 1.], dtype=float32)
+
+    Reference: the synchronous optimizer of TensorFlow, which drops gradients of an earlier step; Chen et al., arXiv
+    1604.00981, ran with it.
+    """
+    if busy is None:
+        return None
+    after = jnp.maximum(busy + durations - step_seconds, 0)
+    return jnp.where(busy >= step_seconds, busy - step_seconds, after)
