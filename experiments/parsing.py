@@ -35,7 +35,7 @@ class ModelParser(Parser):
         Args:
           report: the arguments, the options of the model -> the report.
           argv: the command line; None for that of this process.
-          counts: the names of arguments that must be at least 1.
+          counts: the names of arguments that must be at least 1, if they are given.
 
         Returns:
           The exit code: 0, or 2 after an error.
@@ -43,8 +43,9 @@ class ModelParser(Parser):
         try:
             arguments, rest = self.parse_known_args(argv)
             for key in counts:
-                if getattr(arguments, key) < 1:
-                    raise ValueError(f"{key}={getattr(arguments, key)}: must be at least 1")
+                value = getattr(arguments, key)
+                if value is not None and value < 1:
+                    raise ValueError(f"{key}={value}: must be at least 1")
             if not 0 <= arguments.seed < 2**32:
                 raise ValueError(f"seed={arguments.seed}: must be in [0, 4294967295]")
             options = parse_options(rest)

@@ -3,9 +3,12 @@
     python -m experiments.planner --model=paper_cluster --machines=100 --steps_to_target=power_law:0.85,76209
     python -m experiments.planner --model=trace --path=measured.csv --steps_to_target=steps.csv --figure=plan.png
 
-The time of a step is the mean time to the N-th of M arrivals, by formula if the model has one, else from many sampled
-steps. The number of steps to the target is either a power law, ``power_law:EXPONENT`` or ``power_law:EXPONENT,STEPS``,
-where STEPS is the number for all M machines (default: power_law:1, half the steps with twice the gradients); or it is
+The time of a step is the mean time to the N-th of M arrivals. Of late workers that finish what they began, and so begin
+the next step late, it is simulated step by step; of late workers that are interrupted it has a formula for some models,
+and comes from sampled steps for others. Where all are waited for the two are the same.
+
+The number of steps to the target is either a power law, ``power_law:EXPONENT`` or ``power_law:EXPONENT,STEPS``, where
+STEPS is the number for all M machines (default: power_law:1, half the steps with twice the gradients); or it is
 measured, in a CSV file with the columns num_required and steps. Between the rows of the file a power law interpolates;
 splits outside of them are not planned. All other --key=value are options of the model.
 
@@ -19,7 +22,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -39,6 +42,11 @@ PAPER_BEST: dict[tuple[str, int], tuple[int, str]] = {
 }
 
 _NUM_RESAMPLES = 2_000
+
+LateWorkers = Literal["finish", "interrupt"]
+# Steps that are sampled: those of late workers that finish are simulated one after another, each for every N.
+_NUM_STEPS: Mapping[LateWorkers, int] = {"finish": 10_000, "interrupt": 100_000}
+_WORDS: Mapping[LateWorkers, str] = {"finish": "late workers finish", "interrupt": "late workers are interrupted"}
 
 StepsToTarget = Callable[[np.ndarray], np.ndarray]
 
@@ -88,7 +96,8 @@ def plan(
     *,
     num_machines: int,
     steps_to_target: StepsToTarget,
-    num_steps: int = 100_000,
+    late_workers: LateWorkers = "interrupt",
+    num_steps: int | None = None,
     seed: int = 0,
     **options: Any,
 ) -> Plan:
@@ -100,7 +109,10 @@ def plan(
       model: the name of an arrival model.
       num_machines: M.
       steps_to_target: numbers of gradients per step [M] -> numbers of steps [M].
-      num_steps: the number of steps to sample, for a model without a formula.
+      late_workers: whether a late worker finishes its gradient, which is dropped, and begins the next step late; or is
+        interrupted where the step ends, so that all begin each step together. As ``config.late_workers``.
+      num_steps: the number of steps to sample, where there is no formula; None for 10,000 that depend on each other, or
+        100,000.
       seed: the seed of the samples.
       **options: options of the model.
 
@@ -114,6 +126,9 @@ def plan(
     10
     >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85)).best
     8
+    >>> late = {"late_workers": "finish", "num_steps": 2000}
+    >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85), **late).best
+    9
     """
     if model == "none":
         raise ValueError("name='none': no time passes, so there is nothing to plan")
@@ -123,18 +138,44 @@ def plan(
         raise ValueError(f"steps_to_target: says nothing of 1 to machines={num_machines} gradients a step")
     built = arrivals.make(model, **options)
     mean = arrivals.expected_arrivals(model, num_workers=num_machines, **options)
-    if mean is not None:
+    if mean is not None and late_workers == "interrupt":
         formulas = [arrivals.expected_arrivals(model, num_workers=int(n), **options) for n in sizes]
         alone = np.array([formula[-1] for formula in formulas if formula is not None])
         return Plan(mean, np.zeros(num_machines), steps, alone / mean * sizes / num_machines)
-    key = jax.random.key(seed)
+    key, num_steps = jax.random.key(seed), num_steps or _NUM_STEPS[late_workers]
     seconds = arrivals.sample(built, key, num_workers=num_machines, num_steps=num_steps)
     period = arrivals.num_recorded(model, **options)
     alone_mean, _ = arrivals.batch_means(np.maximum.accumulate(seconds, axis=1), period=period)
-    seconds.sort(axis=1)
+    seconds = finishing(seconds) if late_workers == "finish" else np.sort(seconds, axis=1)
     mean, error = arrivals.batch_means(seconds, period=period)
     interval = best_interval(arrivals.batches(seconds, period=period), steps, seed=seed)
     return Plan(mean, error, steps, alone_mean / mean * sizes / num_machines, interval)
+
+
+def finishing(durations: np.ndarray) -> np.ndarray:
+    """Returns how long each step takes that waits for the first N, for every N, where late workers finish.
+
+    A worker whose gradient comes after the N-th finishes it, and then begins the gradient of the step that is open.
+
+    Args:
+      durations: [S, M], how long each machine takes for its gradient of each step.
+
+    Returns:
+      [S, M], for N = 1 to M; all begin the first step together.
+
+    >>> finishing(np.array([[1.0, 2.5], [1.0, 1.0]]))  # with N = 1 the second is busy for 1.5 s more
+    array([[1. , 2.5],
+           [1. , 1. ]])
+    """
+    num_machines = durations.shape[1]
+    n = np.arange(num_machines)
+    busy = np.zeros((num_machines, num_machines), durations.dtype)  # of each N, each machine
+    took = np.empty_like(durations)
+    for step, own in enumerate(durations):
+        took[step] = np.sort(busy + own, axis=1)[n, n]
+        left = busy - took[step][:, None]
+        busy = np.where(left >= 0, left, np.maximum(left + own, 0))
+    return took
 
 
 def best_interval(batches: np.ndarray, steps: np.ndarray, *, seed: int) -> tuple[int, int] | None:
@@ -292,23 +333,30 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
       ValueError: one line, for an invalid argument or option.
       OSError: if the figure cannot be written.
     """
-    made = plan(
-        arguments.model,
-        num_machines=arguments.machines,
-        steps_to_target=parse_steps(arguments.steps_to_target, num_machines=arguments.machines),
-        num_steps=arguments.steps,
-        seed=arguments.seed,
-        **options,
-    )
+    plans = {
+        late_workers: plan(
+            arguments.model,
+            num_machines=arguments.machines,
+            steps_to_target=parse_steps(arguments.steps_to_target, num_machines=arguments.machines),
+            late_workers=late_workers,
+            num_steps=arguments.steps,
+            seed=arguments.seed,
+            **options,
+        )
+        for late_workers in get_args(LateWorkers)
+    }
+    about = f"{arguments.model}, {arguments.machines} machines"
     if arguments.figure:
-        draw(made, title=f"{arguments.model}, {arguments.machines} machines").savefig(arguments.figure)
+        draw(plans["finish"], title=f"{about}, {_WORDS['finish']}").savefig(arguments.figure)
+    lines = []
+    for late_workers, made in plans.items():
+        best, *others = findings(made, model=arguments.model)
+        lines += [f"{best}; {_WORDS[late_workers]}", *others]
+    lines.append(f"{about}, steps to the target: {arguments.steps_to_target}")
+    for late_workers, made in plans.items():
+        lines += [f"{_WORDS[late_workers]}:", table(made)]
     return "\n".join(
-        [
-            *findings(made, model=arguments.model),
-            f"{arguments.model}, {arguments.machines} machines, steps to the target: {arguments.steps_to_target}",
-            table(made),
-            "score: seconds of a step on N machines without backups, over those with backups, times N / M",
-        ]
+        [*lines, "score: seconds of a step on N machines without backups, over those with backups, times N / M"]
     )
 
 
@@ -322,7 +370,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="power_law:1",
         help="power_law:EXPONENT[,STEPS] or a CSV file (default: power_law:1)",
     )
-    parser.add_argument("--steps", type=int, default=100_000, help="number of steps to sample (default: 100000)")
+    parser.add_argument(
+        "--steps", type=int, help="number of steps to sample (default: 10000 that depend on each other, or 100000)"
+    )
     parser.add_argument("--figure", help="path of a figure to draw")
     return parser.run(report, argv, counts=("machines", "steps"))
 

@@ -12,7 +12,9 @@ from jax import numpy as jnp
 
 import runs
 from configs import flags
+from experiments import planner
 from experiments.plots import timelines
+from reducers import arrivals
 from runs.errors import ConfigError
 from tests.grid import grid
 from tests.stepper import Stepper, after_each_call, ask_to_stop, checkpoint_of, records, setup_of
@@ -38,12 +40,11 @@ MODELS = {
 }
 
 
-def ends(rule, start, times, num_workers, chosen):
+def ends(rule, start, times, num_workers, needed):
     """When a step ends, as far as its arrivals so far tell, and whether an arrival at that very moment still counts."""
     if rule == "deadline":
         limit = max(start + LIMIT, times[0]) if times else math.inf
         return (times[-1] if len(times) == num_workers else limit), True
-    needed = round(chosen) if rule == "dynamic_backup_workers" else REQUIRED
     if len(times) < needed:
         return math.inf, True
     if rule == "quorum":
@@ -51,7 +52,7 @@ def ends(rule, start, times, num_workers, chosen):
     return times[needed - 1], False
 
 
-def event_loop(durations, rule, *, chosen):
+def event_loop(durations, rule, *, needed):
     """Yields (workers that are counted, seconds, workers that are busy at its start) of each step.
 
     A worker has one gradient in hand at a time. When it is done it begins that of the step that is open, or waits for
@@ -65,7 +66,7 @@ def event_loop(durations, rule, *, chosen):
             heapq.heappush(in_hand, (now + durations[step, worker], worker, step))
         times, counted = [], []
         while True:
-            end, counts = ends(rule, now, times, num_workers, chosen[step])
+            end, counts = ends(rule, now, times, num_workers, int(needed[step]))
             if not in_hand or end < in_hand[0][0] or (end == in_hand[0][0] and not counts):
                 break
             done, worker, of_step = heapq.heappop(in_hand)
@@ -92,7 +93,8 @@ def told(reducer, model):
 
 def check_told(reducer, model):
     durations, contributors, seconds, busy = told(reducer, model)
-    counted, expected, were_busy = zip(*event_loop(durations, reducer, chosen=contributors), strict=True)
+    needed = contributors if reducer == "dynamic_backup_workers" else np.full(NUM_STEPS, REQUIRED)
+    counted, expected, were_busy = zip(*event_loop(durations, reducer, needed=needed), strict=True)
     np.testing.assert_array_equal(contributors, [*map(len, counted)])
     np.testing.assert_array_equal(busy, were_busy)
     np.testing.assert_allclose(seconds, expected, rtol=1e-3)
@@ -121,6 +123,26 @@ def test_the_event_loop_rejects(wrong, monkeypatch):
     monkeypatch.setattr(late_workers, "still_busy", WRONG[wrong])
     with pytest.raises(AssertionError):
         check_told("backup_workers", "pareto")
+
+
+@pytest.mark.parametrize("num_machines", [8, pytest.param(50, marks=pytest.mark.slow), 100])
+def test_the_planner_simulates_it_for_every_number_that_is_waited_for(num_machines):
+    model = arrivals.make("pareto", least_seconds=1.0, alpha=2.0)
+    durations = np.float64(arrivals.sample(model, jax.random.key(0), num_workers=num_machines, num_steps=200))
+    took = planner.finishing(durations)
+    for n in range(1, num_machines + 1) if num_machines < 100 else (1, 50, 96, 100):
+        loop = [seconds for _, seconds, _ in event_loop(durations, "backup_workers", needed=np.full(200, n))]
+        np.testing.assert_allclose(took[:, n - 1], loop, rtol=1e-9)
+
+
+def test_the_planner_waits_longer_for_those_who_finish():
+    law, options = planner.power_law(0.85), {"base": {"name": "lognormal", "sigma": 0.4}}
+    finish, interrupt = (
+        planner.plan("scripted", num_machines=8, steps_to_target=law, late_workers=how, num_steps=4000, **options)
+        for how in ("finish", "interrupt")
+    )
+    assert (finish.step_seconds[:-1] > interrupt.step_seconds[:-1]).all() and finish.best > interrupt.best
+    assert finish.step_seconds[-1] == interrupt.step_seconds[-1]
 
 
 def test_nobody_is_busy_where_all_are_waited_for_or_late_workers_are_interrupted():

@@ -163,11 +163,17 @@ def test_command(tmp_path, capsys):
     figure = tmp_path / "plan.png"
     arguments = ["--model=shifted_exponential", "--machines=10", "--steps_to_target=power_law:0.85"]
     assert planner.main([*arguments, f"--figure={figure}"]) == 0
-    best, given, heads, *rows, score = capsys.readouterr().out.splitlines()
-    assert "power_law:0.85" in given and score.startswith("score: ")
-    assert len(rows) == 10 and best == "best: 8 + 2" and "score" in heads and figure.stat().st_size > 1000
-    (marked,) = [row for row in rows if row.startswith("*")]
-    assert marked.split()[1:3] == ["8", "2"]
+    finish, interrupt, given, *tables, score = capsys.readouterr().out.splitlines()
+    assert "power_law:0.85" in given and score.startswith("score: ") and figure.stat().st_size > 1000
+    assert finish.startswith("best: 9 + 1 (95 % interval of N: 9 to 9)") and finish.endswith("; late workers finish")
+    assert interrupt == "best: 8 + 2; late workers are interrupted" and len(tables) == 2 * (2 + 10)
+    for name, heads, *rows, best in ((*tables[:12], "9"), (*tables[12:], "8")):
+        assert name.startswith("late workers ") and "score" in heads
+        (marked,) = [row for row in rows if row.startswith("*")]
+        assert marked.split()[1] == best
+    _, _, finished, *_ = (*tables[:12],)
+    _, _, interrupted, *_ = (*tables[12:],)
+    assert float(finished.split()[2]) == pytest.approx(float(interrupted.split()[2]), rel=0.02)  # all are waited for
 
 
 def test_findings_name_what_the_paper_found_and_by_how_much_we_miss_it():
