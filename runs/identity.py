@@ -36,7 +36,7 @@ def up_to_date(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the config of an earlier release as configs are now: with their names, and what has been added since.
 
     >>> up_to_date({"lift": "pmap", "outer": {"name": "sgd"}})
-    {'outer': {'name': 'sgd'}, 'mapping': 'pmap'}
+    {'outer': {'name': 'sgd'}, 'late_workers': 'interrupt', 'mapping': 'pmap'}
     """
     return {**SINCE_ADDED, **{RENAMED.get(key, key): value for key, value in config.items()}}
 
