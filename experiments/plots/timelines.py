@@ -220,14 +220,14 @@ def _finishing(config: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) 
     """Returns the arrivals of a run whose late workers finish; who is late depends on all steps before."""
     model = setup.make_arrivals(ConfigDict(config))
     took = {record["step"]: record["step_seconds"] for record in records if record["kind"] == "train"}
-    busy = [np.zeros(config["num_workers"], np.float32)]
+    busy: list[Any] = [jnp.zeros(config["num_workers"], jnp.float32)]
 
     def of_step(step: int) -> tuple[np.ndarray, np.ndarray]:
         for before in range(len(busy) - 1, step):
             if before + 1 not in took:
                 raise ValueError(f"step {before + 1}: has no train record; log_every_steps=1 records them all")
             seconds = jnp.float32(took[before + 1])
-            busy.append(np.asarray(late_workers.still_busy(busy[-1], model(before), seconds)))
+            busy.append(late_workers.still_busy(busy[-1], model(before), seconds))
         began = np.where(busy[step] >= np.float32(took[step + 1]), np.inf, busy[step])
         return np.asarray(late_workers.arrivals(busy[step], model(step))), began
 
