@@ -137,8 +137,10 @@ def plan(
     if not np.isfinite(steps).any():
         raise ValueError(f"steps_to_target: says nothing of 1 to machines={num_machines} gradients a step")
     built = arrivals.make(model, **options)
-    mean = arrivals.expected_arrivals(model, num_workers=num_machines, **options)
-    if mean is not None and late_workers == "interrupt":
+    mean = None
+    if late_workers == "interrupt":
+        mean = arrivals.expected_arrivals(model, num_workers=num_machines, **options)
+    if mean is not None:
         formulas = [arrivals.expected_arrivals(model, num_workers=int(n), **options) for n in sizes]
         alone = np.array([formula[-1] for formula in formulas if formula is not None])
         return Plan(mean, np.zeros(num_machines), steps, alone / mean * sizes / num_machines)
@@ -333,11 +335,12 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
       ValueError: one line, for an invalid argument or option.
       OSError: if the figure cannot be written.
     """
+    steps_to_target = parse_steps(arguments.steps_to_target, num_machines=arguments.machines)
     plans = {
         late_workers: plan(
             arguments.model,
             num_machines=arguments.machines,
-            steps_to_target=parse_steps(arguments.steps_to_target, num_machines=arguments.machines),
+            steps_to_target=steps_to_target,
             late_workers=late_workers,
             num_steps=arguments.steps,
             seed=arguments.seed,

@@ -1,4 +1,4 @@
-"""Which workers are counted, where all workers know it of all."""
+"""A mask that every worker knows whole: which workers a reducer counts."""
 
 from typing import Any, NamedTuple
 

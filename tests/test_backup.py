@@ -192,7 +192,7 @@ def check_as_mean(name, num_workers: int, **options):
 
 
 def test_who_arrived_and_was_not_used_is_not_counted():
-    """Of five that arrive, Krum takes one: the report is of that one alone."""
+    """Five workers arrive, and Krum takes the gradient of one: the reports count that worker alone."""
     reducer = reducers.make("backup_workers", axis_name=WORKER, num_required=5, combine={"name": "krum"})
     one = lambda g, extra: reducer.update(g, reducer.init(g), g, **extra)  # noqa: E731
     grads = tree_of(8)

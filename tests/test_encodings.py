@@ -287,7 +287,7 @@ SLOW = pytest.mark.slow
 QUICK = {"half-1", "quantised-3", "dynamic_bits-4", "top_k-6", "low_rank-10"}
 BY_NAME = dict(zip(NAMES, SENDINGS, strict=True))
 every_row = pytest.mark.parametrize("row", few(BY_NAME, quick=QUICK))
-# Three widths take three times as long to compile; the laws whose rows they are not hold for each width alone.
+# Dynamic bits compile a branch for each of three widths: some of its laws are left to `make test-all`.
 not_bits = pytest.mark.parametrize("row", few(BY_NAME, quick={name for name in QUICK if "bits" not in name}))
 CASE = Case("mean", np.mean, takes_mask=True)  # what the laws of reducers ask of a row
 

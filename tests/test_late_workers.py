@@ -79,7 +79,7 @@ def event_loop(durations, rule, *, needed):
         now = end
 
 
-def told(reducer, model):
+def measured(reducer, model):
     """Durations [T, W], and each step's contributors, seconds and busy workers, of the train step itself."""
     overrides = (*FINISH, f"--config.reducer.name={reducer}", *REDUCERS[reducer])
     once = ("--config.eval_every_epochs=None", f"--config.eval_every_steps={NUM_STEPS}")
@@ -91,8 +91,8 @@ def told(reducer, model):
     return durations, *(np.array([float(wave[name]) for wave in waves]) for name in names)
 
 
-def check_told(reducer, model):
-    durations, contributors, seconds, busy = told(reducer, model)
+def check_against_the_event_loop(reducer, model):
+    durations, contributors, seconds, busy = measured(reducer, model)
     needed = contributors if reducer == "dynamic_backup_workers" else np.full(NUM_STEPS, REQUIRED)
     counted, expected, were_busy = zip(*event_loop(durations, reducer, needed=needed), strict=True)
     np.testing.assert_array_equal(contributors, [*map(len, counted)])
@@ -107,7 +107,7 @@ QUICK |= {("dynamic_backup_workers", "shifted_exponential")}
 
 @pytest.mark.parametrize(("reducer", "model"), grid(REDUCERS, MODELS, quick=QUICK))
 def test_a_thousand_steps_are_those_of_an_event_loop(reducer, model):
-    check_told(reducer, model)
+    check_against_the_event_loop(reducer, model)
 
 
 WRONG = {
@@ -122,7 +122,7 @@ WRONG = {
 def test_the_event_loop_rejects(wrong, monkeypatch):
     monkeypatch.setattr(late_workers, "still_busy", WRONG[wrong])
     with pytest.raises(AssertionError):
-        check_told("backup_workers", "pareto")
+        check_against_the_event_loop("backup_workers", "pareto")
 
 
 @pytest.mark.parametrize("num_machines", [8, pytest.param(50, marks=pytest.mark.slow), 100])
@@ -193,8 +193,8 @@ def test_a_run_from_before_the_key_goes_on_as_it_began():
 
 
 def test_a_chart_has_what_a_late_worker_finishes_across_the_end_of_the_step(finished):
-    config, told = load().config.to_dict(), list(runs.stream(finished / "metrics.jsonl"))
-    spans = timelines.of_run(told, config, first_step=1, last_step=40)
+    config, lines = load().config.to_dict(), list(runs.stream(finished / "metrics.jsonl"))
+    spans = timelines.of_run(lines, config, first_step=1, last_step=40)
     ends = np.cumsum([record["step_seconds"] for record in records(finished)[:40]])
     model = load().arrival_seconds
     for worker in range(8):
@@ -211,7 +211,7 @@ def test_a_chart_has_what_a_late_worker_finishes_across_the_end_of_the_step(fini
         assert len(applied) == sum(span.kind == "computing" for span in bars)
     assert sum(span.kind == "dropped" for span in spans) > 40
     with pytest.raises(ValueError, match="step 2: has no train record; log_every_steps=1 records them all"):
-        timelines.of_run([record for record in told if record["step"] != 2], config, first_step=5, last_step=9)
+        timelines.of_run([record for record in lines if record["step"] != 2], config, first_step=5, last_step=9)
 
 
 # ---- recorded times ------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from training import own_parts
 from training.modes.decentralised import Decentralised
 from training.modes.synchronous import Synchronous
 from training.modes.with_server import WithServer
+from training.steps import late_workers
 from training.steps.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
 from training.task import init_shapes, make_task, open_source
 from training.train_setup import ARRIVAL_STREAM, Mode, TrainSetup, example_inputs
@@ -219,8 +220,7 @@ def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: Mode)
         raise ConfigError(f"config.arrivals.name='none': {waiting} needs arrival times; allowed: {others}")
     if config.arrivals.name == "trace":
         seconds = arrivals.read_trace(config.arrivals.path, absent="allow")[:, : config.num_workers]
-        finish = config.late_workers == "finish" and not arrivals.are_recorded(**config.arrivals)
-        if finish and reducer.needs_arrivals and not np.isfinite(seconds).all():
+        if late_workers.finish(config) and reducer.needs_arrivals and not np.isfinite(seconds).all():
             step, worker = np.argwhere(~np.isfinite(seconds))[0]
             never = (
                 f"worker {worker} never ends what it begins at step {step}; allowed: config.late_workers='interrupt'"

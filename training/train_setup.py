@@ -24,10 +24,10 @@ from data.examples import Dataset, Info
 from data.sources import Source
 from models import tasks
 from parallel import Layout, compile_quickly, processes
-from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
 from runs.errors import in_block
 from training import own_parts, step_plan
+from training.steps import late_workers
 from training.train_state import STATE_AXES, TrainState, WorkerState, map_per_worker
 
 # Independent streams of randomness of one seed; the order of examples has its own generator.
@@ -194,7 +194,7 @@ class TrainSetup:
         are.
         """
         leaves_out = self.reducer.needs_arrivals and self.reducer.emits == "always"
-        return leaves_out and self.config.late_workers == "finish" and not arrivals.are_recorded(**self.config.arrivals)
+        return leaves_out and late_workers.finish(self.config)
 
     @property
     def may_overflow(self) -> bool:

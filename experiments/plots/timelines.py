@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 import asynchronous
 import runs
 from configs import own_code
-from reducers import arrivals
 from training import setup
 from training.steps import late_workers
 
@@ -165,7 +164,7 @@ def of_run(
         if live_steps is None and any("communications" in r and r.get("batch_steps") != 1 for r in chosen):
             name = config["reducer"]["name"]
             raise ValueError(f"reducer={name!r}: its workers do not meet in each step, and no record has their clocks")
-        of_step = live_steps or (_finishing(config, records) if finishes(config) else _simulated(config))
+        of_step = live_steps or (_finishing(config, records) if "busy_workers" in chosen[0] else _simulated(config))
         spans = []
         for record in chosen:
             step_seconds = record["step_seconds"]
@@ -206,11 +205,6 @@ def _dropped(mode: asynchronous.AsyncMode, staleness: np.ndarray, num_workers: i
     return np.asarray(rate(jnp.asarray(staleness, jnp.int32)) == 0)
 
 
-def finishes(config: Mapping[str, Any]) -> bool:
-    """Returns whether the late workers of a run finished what they began."""
-    return config.get("late_workers") == "finish" and not arrivals.are_recorded(**config["arrivals"])
-
-
 def _simulated(config: Mapping[str, Any]) -> Arrivals:
     model = setup.make_arrivals(ConfigDict(config))
     return lambda step: (np.asarray(model(step)), None)
@@ -220,7 +214,7 @@ def _finishing(config: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) 
     """Returns the arrivals of a run whose late workers finish; who is late depends on all steps before."""
     model = setup.make_arrivals(ConfigDict(config))
     took = {record["step"]: record["step_seconds"] for record in records if record["kind"] == "train"}
-    busy: list[Any] = [jnp.zeros(config["num_workers"], jnp.float32)]
+    busy = [jnp.zeros(config["num_workers"], jnp.float32)]
 
     def of_step(step: int) -> tuple[np.ndarray, np.ndarray]:
         for before in range(len(busy) - 1, step):

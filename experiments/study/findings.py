@@ -1,4 +1,4 @@
-"""What a report shows: values of our runs, those of the paper beside them, and tables."""
+"""Values of our runs, the paper's values beside them, and tables, as reports show them."""
 
 import dataclasses
 import math

@@ -4,8 +4,17 @@ A worker works at one gradient at a time, and cannot be interrupted. If the step
 when it is done, and the worker begins the gradient of the step that is open then.
 """
 
+from typing import Any
+
 import jax
 from jax import numpy as jnp
+
+from reducers.arrivals import are_recorded
+
+
+def finish(config: Any) -> bool:
+    """Returns whether a config's late workers finish what they began; recorded arrivals stay as they are."""
+    return config.late_workers == "finish" and not are_recorded(**config.arrivals)
 
 
 def arrivals(busy: jax.Array | None, durations: jax.Array) -> jax.Array:
@@ -20,7 +29,7 @@ def arrivals(busy: jax.Array | None, durations: jax.Array) -> jax.Array:
     return durations if busy is None else busy + durations
 
 
-def still_busy(busy: jax.Array | None, durations: jax.Array, step_seconds: jax.Array) -> jax.Array | None:
+def still_busy(busy: jax.Array, durations: jax.Array, step_seconds: jax.Array) -> jax.Array:
     r"""Returns how long each worker still works, when the step has ended, at a gradient that is dropped, [W].
 
     .. math:: b_w \leftarrow \begin{cases} b_w - S & \text{if } b_w \ge S \\ \max(b_w + d_w - S, 0) & \text{else}
@@ -29,7 +38,7 @@ def still_busy(busy: jax.Array | None, durations: jax.Array, step_seconds: jax.A
     In the first case the worker has not begun the step's gradient. One that never ends what it began stays away.
 
     Args:
-      busy: [W], at the start of the step; None if nobody is ever busy.
+      busy: [W], at the start of the step.
       durations: [W], of the step's gradients.
       step_seconds: [], S, how long the step took.
 
@@ -39,7 +48,5 @@ def still_busy(busy: jax.Array | None, durations: jax.Array, step_seconds: jax.A
     Reference: the synchronous optimizer of TensorFlow, which drops gradients of an earlier step; Chen et al., arXiv
     1604.00981, ran with it.
     """
-    if busy is None:
-        return None
     after = jnp.maximum(busy + durations - step_seconds, 0)
     return jnp.where(busy >= step_seconds, busy - step_seconds, after)

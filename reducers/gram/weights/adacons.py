@@ -94,10 +94,4 @@ def adacons(
     def init(dtype):
         return Average(started=jnp.zeros((), bool), average=jnp.zeros((), dtype))
 
-    return from_gram(
-        axis_name,
-        rule,
-        init=init,
-        **options,
-        homogeneous=False,
-    )
+    return from_gram(axis_name, rule, init=init, homogeneous=False, **options)
