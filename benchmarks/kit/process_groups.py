@@ -4,7 +4,7 @@
 
 Each line of a process's standard input asks for one turn of a contender, which is made at its first turn:
 
-    step CONFIG UPDATES[/K] [KEY=VALUE ...]      # see loops.Loop; K steps a call, 1 by default
+    step CONFIG UPDATES[/K] [KEY=VALUE ...]      # see step_loop.Loop; K steps a call, 1 by default
     local CONFIG UPDATES[/K] [KEY=VALUE ...]     # the same with part="local"
     reduce LAYOUT:FLOATS REDUCER                 # see leaves and candidates
 
@@ -29,7 +29,7 @@ import jax
 from benchmarks.kit import candidates, leaves, reducer_times
 from benchmarks.kit.step_loop import Loop, Part, load
 from benchmarks.kit.taking_turns import Child, Turn, serve
-from launch.children import ROOT
+from launch.children import with_repository
 from launch.local import free_port
 from parallel import Layout, configure_cpu_devices, keep_freed_memory, processes
 
@@ -49,7 +49,7 @@ def group(*, num_processes: int = 1, num_devices: int = 1) -> Iterator[Callable[
       A function that returns the turn of the contender that a line names; its time is that of the slowest process.
     """
     arguments = [f"127.0.0.1:{free_port()}", str(num_processes)]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    environment = with_repository({**os.environ, "JAX_PLATFORMS": "cpu"})
     with contextlib.ExitStack() as stack:
         threads = stack.enter_context(concurrent.futures.ThreadPoolExecutor(num_processes))
         children = [

@@ -16,7 +16,7 @@ from benchmarks.kit import command, taking_turns
 from benchmarks.kit.contenders import Contender, Part, Taken, details, missing
 from benchmarks.kit.result import Measured
 from benchmarks.kit.time_limit import Clock
-from launch.children import ROOT
+from launch.children import with_repository
 
 
 class Bench:
@@ -35,8 +35,7 @@ class Bench:
         self._compile_seconds: dict[str, float] = {}  # by line
         self._not_compiled: dict[str, str] = {}  # by name: why
         self._environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
+            **with_repository(os.environ),
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # processes share the memory, which they never give back
             **taking_turns.keeping_programs(folder / "jax"),
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
