@@ -39,7 +39,7 @@ class Taken(NamedTuple):
 
     Attributes:
       contender: what was measured.
-      seconds: the seconds of a step in each round; none if it was compiled alone.
+      seconds: the seconds of a step in each round.
       peak_bytes: the most bytes that it held; NaN if the device does not say.
       compile_seconds: the seconds from the trace of its step to its programs; PyTorch's are those of the first step.
     """
@@ -80,14 +80,13 @@ class Part(NamedTuple):
       contenders: in the order of their first turn.
       rows: the quantities that compare them.
       examples: what the examples are.
-      measure: "turns" times them; "compiling" only compiles them, while nothing else runs; "runs" has none: it times
-        whole runs of train.py.
+      measure: "turns" times them; "runs" has none: it times whole runs of train.py.
     """
 
     contenders: tuple[Contender, ...] = ()
     rows: tuple[Row, ...] = ()
     examples: str = "images"
-    measure: Literal["turns", "compiling", "runs"] = "turns"
+    measure: Literal["turns", "runs"] = "turns"
 
 
 def faster(name: str, above: str, below: str, target: Target | None = None) -> Row:

@@ -18,6 +18,8 @@ from benchmarks.kit.result import Measured
 from benchmarks.kit.time_limit import Clock
 from launch.children import with_repository
 
+_COMPILING = 0.6  # of the seconds that are left: programs that take longer are left out
+
 
 class Bench:
     """Compiles and times contenders, and keeps the results.
@@ -33,7 +35,7 @@ class Bench:
     def __init__(self, *, repeats: int, clock: Clock, folder: Path, log: command.Log, profile: Path | None):
         self._repeats, self._clock, self._log, self._profile = repeats, clock, log, profile
         self._compile_seconds: dict[str, float] = {}  # by line
-        self._not_compiled: dict[str, str] = {}  # by name: why
+        self._not_compiled: dict[str, str] = {}  # by line: why
         self._environment = {
             **with_repository(os.environ),
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # processes share the memory, which they never give back
@@ -43,7 +45,7 @@ class Bench:
 
     # ---- processes ----
 
-    def _started(self, contender: Contender) -> contextlib.AbstractContextManager[taking_turns.Child]:
+    def _started(self, contender: Contender, clock: Clock) -> contextlib.AbstractContextManager[taking_turns.Child]:
         if contender.packages:
             module, arguments = "benchmarks.twins.training", contender.line.split()
         else:
@@ -51,7 +53,7 @@ class Bench:
                 "benchmarks.kit.process_groups",
                 ["localhost:1", "1", "0", "1"],
             )  # one process, one device
-        return self._clock.watch(taking_turns.Child.module(module, *arguments, environment=self._environment))
+        return clock.watch(taking_turns.Child.module(module, *arguments, environment=self._environment))
 
     def _ask(self, child: taking_turns.Child, contender: Contender, verb: str = "") -> float:
         """Asks a contender's process for a turn, or for what a verb names."""
@@ -62,23 +64,25 @@ class Bench:
     # ---- phases ----
 
     def compile(self, contenders: Sequence[Contender], *, beside: Sequence[Callable[[], Any]] = ()) -> None:
-        """Compiles contenders side by side, each once, into the folder of programs.
+        """Compiles contenders side by side, each once and the largest first, into the folder of programs.
+
+        What is not compiled after three fifths of the time that is left is not measured.
 
         Args:
           contenders: those to compile.
           beside: other work to do meanwhile.
         """
-        lines = {
-            c.line: c for c in contenders if c.is_compiled and c.line not in self._compile_seconds and not missing(c)
-        }
+        largest = sorted(contenders, key=lambda c: -c.share)
+        lines = {c.line: c for c in largest if c.is_compiled and not missing(c)}
 
-        def compile_one(contender: Contender) -> None:
+        def compile_one(contender: Contender, clock: Clock) -> None:
             try:
-                with self._started(contender) as child:
+                with self._started(contender, clock) as child:
                     seconds = self._ask(child, contender, "compile")
             except RuntimeError as error:
-                self._not_compiled[contender.name] = self._clock.reason(error)
-                self._log(f"not compiled: {contender.name}: {self._not_compiled[contender.name]}")
+                ended = clock if self._clock.left > 0 else self._clock
+                self._not_compiled[contender.line] = ended.reason(error)
+                self._log(f"not compiled: {contender.name}: {self._not_compiled[contender.line]}")
                 return
             self._compile_seconds[contender.line] = seconds
             self._log(f"compiled in {seconds:.0f} s: {contender.name}")
@@ -86,21 +90,14 @@ class Bench:
         if not lines and not beside:
             return
         self._log(f"compiling {len(lines)} programs side by side")
-        with concurrent.futures.ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as threads:
-            done = [threads.submit(work) for work in beside]
-            done += [threads.submit(compile_one, contender) for contender in lines.values()]
+        with (
+            Clock(_COMPILING * self._clock.left, of=" for compiling") as clock,
+            concurrent.futures.ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as threads,
+        ):
+            done = [threads.submit(compile_one, contender, clock) for contender in lines.values()]
+            done += [threads.submit(work) for work in beside]
         for one in done:
             one.result()
-
-    def compiled(self, part: Part) -> list[Measured]:
-        """Returns the rows of a part whose contenders are only compiled."""
-        self.compile(part.contenders)
-        taken = {
-            c.name: Taken(c, (), math.nan, self._compile_seconds[c.line])
-            for c in part.contenders
-            if c.line in self._compile_seconds
-        }
-        return self._rows(part, taken, reasons=self._not_compiled)
 
     def turns(self, parts: Mapping[str, Part]) -> Iterator[list[Measured]]:
         """Starts the contenders of some parts side by side, and yields the rows of each part, timed alone.
@@ -116,10 +113,10 @@ class Bench:
             reasons: dict[tuple[str, str], str] = {}
             keyed = {(name, c.name): c for name, part in parts.items() for c in part.contenders}
             for key, contender in keyed.items():
-                if reason := missing(contender):
+                if reason := missing(contender) or self._not_compiled.get(contender.line):
                     reasons[key] = reason
                 else:
-                    children[key] = stack.enter_context(self._started(contender))
+                    children[key] = stack.enter_context(self._started(contender, self._clock))
 
             def begin(key: tuple[str, str], verb: str) -> None:
                 try:

@@ -13,15 +13,16 @@ class Clock:
 
     Args:
       limit_seconds: of the run.
+      of: what else it is the limit of, in words that follow "the limit of 300 s".
     """
 
-    def __init__(self, limit_seconds: float):
+    def __init__(self, limit_seconds: float, *, of: str = ""):
         self._end = time.monotonic() + limit_seconds
         self._lock = threading.Lock()
         self._children: set[taking_turns.Child] = set()
         self._timer = threading.Timer(limit_seconds, self._kill)
         self._timer.daemon = True
-        self._reason = f"the limit of {limit_seconds:g} s was reached"
+        self._reason = f"the limit of {limit_seconds:.3g} s{of} was reached"
 
     @property
     def left(self) -> float:
