@@ -41,7 +41,7 @@ test-all: lint  ## run lint, then every test and doctest
 bench: $(VENV)/bench-ready  ## run the published benchmarks, and compare with their results (less than 20 minutes on 2 cores)
 	$(VENV)/bin/python -m benchmarks run
 
-bench-gpu: $(VENV)/bench-ready  ## measure one GPU (less than 9 minutes on an H100): make bench-gpu ARGS="--only=bert"
+bench-gpu: $(VENV)/bench-ready  ## measure one GPU (25 minutes at most): make bench-gpu ARGS="--only=bert"
 	$(VENV)/bin/python -m benchmarks gpu $(ARGS)
 
 docs: $(VENV)/dev-ready  ## build the manual and the pages of the package into out/docs; a warning is an error

@@ -1,6 +1,6 @@
 """One accelerator: workers as lanes against one large batch and against PyTorch, compiling, memory and whole runs.
 
-    python -m benchmarks gpu                                       # make bench-gpu; less than 9 minutes on an H100
+    python -m benchmarks gpu                                       # make bench-gpu; 25 minutes at most
     python -m benchmarks gpu --only=resnet50,bert --profile=out/profile
     python -m benchmarks gpu --size=tiny --repeats=1               # small models of the same kinds, on any machine
 
