@@ -42,9 +42,13 @@ def _on_gpu() -> bool:
     return jax.default_backend() == "gpu"
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items):
-    """Skips the tests that need a GPU where there is none, and the others on a GPU: they need eight CPU devices."""
+    """Marks slow cases, and skips the tests that need a GPU where there is none, and the others on a GPU."""
     for item in items:
+        slow, quick = item.get_closest_marker("slow_cases"), item.get_closest_marker("quick_cases")
+        if (slow and item.callspec.id in slow.args) or (quick and item.callspec.id not in quick.args):
+            item.add_marker(pytest.mark.slow)
         if (item.get_closest_marker("gpu") is not None) != _on_gpu():
             needs = "eight CPU devices" if _on_gpu() else "a GPU: JAX_PLATFORMS=cuda python -m pytest -m gpu"
             item.add_marker(pytest.mark.skip(reason=f"needs {needs}"))

@@ -161,6 +161,7 @@ def check_rates(plain, local):
     np.testing.assert_allclose(local[1:] / plain[1:], 4, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_local_steps_have_the_learning_rate_of_the_step(monkeypatch):
     plain, rates = update_norms()
     four = ("--config.accumulation.name=local_steps", "--config.accumulation.count=4")
@@ -212,6 +213,7 @@ def plain():
     return three_steps()
 
 
+@pytest.mark.slow_cases("local_steps")
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -250,6 +252,7 @@ def one_lane():
     return three_steps(*TWO_LOCAL, num_devices=8)
 
 
+@pytest.mark.slow_cases("vmap-pmap")
 @pytest.mark.parametrize(("lanes", "lift"), [("vmap", "pmap"), ("dispatched", "shard_map")])
 def test_ways_over_lanes_agree(lanes, lift, one_lane):
     run = three_steps(*TWO_LOCAL, f"--config.mapping={lift}", num_devices=2, lanes=lanes)

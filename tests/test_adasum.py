@@ -209,6 +209,7 @@ def distance(golden, history, tag, num_workers):
     return max(float(jnp.abs(history[k] - expected[k][None]).max()) for k in "Wb")
 
 
+@pytest.mark.slow_cases("delta.sgd-4")
 @pytest.mark.parametrize("num_workers", [pytest.param(2, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("tag", TAGS)
 def test_horovod_trajectories(golden, tag, num_workers):
@@ -235,6 +236,7 @@ def leaves_of(num_workers, *, seed=0):
     return [rng.standard_normal((num_workers, *shape)).astype(np.float32) for shape in shapes]
 
 
+@pytest.mark.slow_cases("3", "8")
 @pytest.mark.parametrize(
     "num_workers", [n if n in (1, 3, 8) else pytest.param(n, marks=pytest.mark.slow) for n in COUNTS]
 )
@@ -274,6 +276,7 @@ def test_without_a_mask_all_contribute(algorithm):
     jax.tree.map(np.testing.assert_array_equal, *results)
 
 
+@pytest.mark.slow_cases("gram")
 @every_algorithm
 def test_poison_stays_in_its_layer(algorithm):
     grads, reduce = leaves_of(6), compiled(adasum(algorithm=algorithm))
@@ -291,6 +294,7 @@ def test_poison_stays_in_its_layer(algorithm):
 SIZES = [40, 700]  # a small group, gathered, and one that is folded as coefficients
 
 
+@pytest.mark.slow_cases("8-gram")
 @pytest.mark.parametrize(
     ("num_workers", "algorithm"), grid([2, 5, 8], ALGORITHMS, quick={(8, "gram"), (5, "gather"), (2, "gather")})
 )
@@ -333,6 +337,7 @@ def mixed_scales(seed):
     return [((c + rng.standard_normal((8, c.size))) * scale[:, None]).astype(np.float32) for c in common]
 
 
+@pytest.mark.slow_cases("gram")
 @every_algorithm
 def test_workers_of_all_scales(algorithm):
     for reducer, holds in [(adasum(algorithm=algorithm), True), (folded(textbook), False)]:

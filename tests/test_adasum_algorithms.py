@@ -44,6 +44,7 @@ def wide(grads):
 # ---- all give the same ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("3e+38-halving")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("scale", [3e38, pytest.param(1.5e38, marks=pytest.mark.slow)])
 def test_gradients_next_to_the_largest_number_do_not_vanish(algorithm, scale):
@@ -57,6 +58,7 @@ def test_gradients_next_to_the_largest_number_do_not_vanish(algorithm, scale):
 QUICK = {("gram", 2), ("gram", 3), ("gather", 1), ("halving", 2), ("halving", 3)}  # the last one is refused
 
 
+@pytest.mark.slow_cases("gram-2", "gram-3", "halving-2")
 @pytest.mark.parametrize(("algorithm", "lanes"), grid(ALGORITHMS, [1, 2, 3], quick=QUICK))
 def test_all_algorithms_agree_on_devices_with_lanes(algorithm, lanes):
     grads = leaves_of(4 * lanes, seed=lanes)
@@ -73,6 +75,7 @@ def test_all_algorithms_agree_on_devices_with_lanes(algorithm, lanes):
             assert all(np.array_equal(replicas[0], replica) for replica in replicas)
 
 
+@pytest.mark.slow_cases("gram", "halving")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_all_algorithms_agree_on_the_lanes_of_one_device(algorithm):
     grads = leaves_of(4, seed=9)
@@ -111,6 +114,7 @@ def test_lanes_come_after_devices():
         map_devices(device, layout=layout)(layout.put_per_worker(np.ones((4, 3), np.float32)))
 
 
+@pytest.mark.slow_cases("halving")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_scaling_by_a_power_of_two_changes_no_bit(algorithm):
     # Beyond 2^40 vectors are divided by their scales before they are multiplied, which must not show.
@@ -153,6 +157,7 @@ GROUPED = [  # devices, lanes, group_size
 QUICK_GROUPED = {((1, 12, 3), "mean"), ((6, 1, 3), "adasum"), ((2, 3, 6), "sum")}
 
 
+@pytest.mark.slow_cases("(1, 12, 3)-mean")
 @pytest.mark.parametrize(("layout", "within"), grid(GROUPED, ["mean", "sum", "adasum"], quick=QUICK_GROUPED), ids=str)
 def test_groups(layout, within):
     num_devices, lanes, group_size = layout
@@ -165,6 +170,7 @@ def test_groups(layout, within):
             assert all(np.array_equal(replicas[0], replica) for replica in replicas)
 
 
+@pytest.mark.slow_cases("adasum")
 @pytest.mark.parametrize("within", ["mean", "adasum", pytest.param("sum", marks=pytest.mark.slow)])
 def test_absent_workers_of_groups_do_not_count(within):
     grads, mask = leaves_of(8), np.array([1, 0, 0, 0, 1, 1, 0, 1], bool)
@@ -185,6 +191,7 @@ def test_groups_divide_the_workers():
 # ---- what is chosen, and what it sends -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_small_layers_are_gathered():
     exchange = {"gram": "all_to_all", "gather": "all_gather", "halving": "ppermute"}
     for algorithm, num_elements, expected in [
@@ -211,6 +218,7 @@ def test_bytes_of_each_algorithm(network):
         assert sent[algorithm] == pytest.approx(2 * (n - 1) / n * size, rel=0.01)
 
 
+@pytest.mark.slow_cases("gram")
 @pytest.mark.parametrize("algorithm", ["gram", "gather"])
 def test_half_precision_is_sent_as_such(algorithm):
     full = [jax.ShapeDtypeStruct((100, 50), jnp.float32)]
@@ -268,6 +276,7 @@ def metrics_of(grads, *, num_devices, contributes=None, **options):
 QUICK_TELEMETRY = {((4, 2), "gram"), ((1, 5), "gram"), ((1, 5), "gather")}
 
 
+@pytest.mark.slow_cases("(1, 5)-gram", "(4, 2)-gram")
 @pytest.mark.parametrize(
     ("layout", "algorithm"), grid([(4, 2), (1, 5)], ["gram", "gather"], quick=QUICK_TELEMETRY), ids=str
 )
@@ -289,6 +298,7 @@ def test_telemetry(layout, algorithm):
             assert metrics[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name
 
 
+@pytest.mark.slow
 def test_telemetry_of_groups_that_are_added_up_is_of_workers_on_every_layout():
     held = dict(zip("ab", leaves_of(4)[3:], strict=True))
     alone = metrics_of(held, num_devices=4)
@@ -298,6 +308,7 @@ def test_telemetry_of_groups_that_are_added_up_is_of_workers_on_every_layout():
             assert grouped[key] == pytest.approx(alone[key], rel=1e-5), (num_devices, key)
 
 
+@pytest.mark.slow_cases("(1, 8)-gram", "(2, 4)-gather")
 @pytest.mark.parametrize(("layout", "algorithm"), [((4, 2), "gram"), ((2, 4), "gather"), ((1, 8), "gram")], ids=str)
 def test_telemetry_of_means_of_groups_is_of_workers(layout, algorithm):
     """Also where groups have different numbers of workers that count, whose shares of the means then differ."""
@@ -317,6 +328,7 @@ def test_telemetry_of_means_of_groups_is_of_workers(layout, algorithm):
                 assert metrics[f"{key}/{name}"] == pytest.approx(value, rel=2e-5, abs=1e-6), (key, name)
 
 
+@pytest.mark.slow
 def test_telemetry_of_equal_gradients_in_groups():
     same = np.ones((4, 80), np.float32)
     for contributes, expected in (
@@ -339,6 +351,7 @@ def test_telemetry_of_what_has_no_angle():
         np.testing.assert_allclose(seen, values, atol=1e-6, err_msg=layer)
 
 
+@pytest.mark.slow
 def test_telemetry_of_the_model_joins_layers_of_any_scale():
     _, a, b, *_ = leaves_of(8)
     held = {"a": 1e-25 * a, "b": 1e12 * b}
@@ -350,6 +363,7 @@ def test_telemetry_of_the_model_joins_layers_of_any_scale():
         assert as_one[key] == pytest.approx(as_one[f"{key}/model"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_telemetry_changes_no_result_and_is_off_by_default():
     grads = leaves_of(8)
     off, on = (combine(adasum(algorithm="gram", telemetry=t), grads) for t in ("off", "on"))

@@ -107,6 +107,7 @@ def test_layouts_agree(name, layout):
     assert largest_difference(eight_steps(name, num_devices, lift, lanes), of_one_device(name)) < 1e-6
 
 
+@pytest.mark.slow_cases("delayed")
 @pytest.mark.parametrize("name", few(REDUCERS.keys(), quick={"delayed", "elastic_averaging"}))
 def test_several_steps_of_one_call(name):
     setup = setup_of(*NETWORK, *REDUCERS[name], "--config.eval_every_steps=20", "--config.eval_every_epochs=None")
@@ -128,6 +129,7 @@ def test_a_dry_run_traces_the_step_and_counts_the_drift():
 
 
 # Steps 10 to 12 are within a delay, 13 and 14 within a round.
+@pytest.mark.slow_cases("11-ask_to_stop")
 @pytest.mark.parametrize(
     ("after", "end"), [(11, ask_to_stop), (24, crash), pytest.param(13, ask_to_stop, marks=pytest.mark.slow)]
 )
@@ -188,6 +190,7 @@ def test_another_run_begins_with_the_mean_of_the_workers(finished):
     assert largest_difference(restore_params(finished, checkpoint="latest"), mean) < 1e-7
 
 
+@pytest.mark.slow
 def test_a_moving_average_is_evaluated_where_there_is_one():
     stepper = stepper_of(*REDUCERS["local_sgd"], "--config.ema_decay=0.5").steps(0, 7)
     host = stepper.host()
@@ -211,6 +214,7 @@ def test_records_tell_bytes_and_communications(finished):
     assert checkpoint_of(finished, load())[1]["counters"]["sent_bytes"] == len(merges) * traffic
 
 
+@pytest.mark.slow
 def test_a_tenth_of_the_communications_is_a_tenth_of_the_bytes(tmp_path):
     sent = []
     for every in (1, 10):

@@ -52,6 +52,7 @@ def plain():
     return both(optimizer=MOMENTUM)
 
 
+@pytest.mark.slow_cases("2-1-shard_map", "2-3-pmap", "4-vmap-pmap")
 @pytest.mark.parametrize(
     ("num_devices", "lanes", "mapping"),
     [
@@ -85,6 +86,7 @@ def test_waves_equal_one_at_a_time_bit_for_bit_where_both_run_the_same_program(n
         assert same_bits(toy.run_waves(waves, layout=layout, optimizer=MOMENTUM), expected)
 
 
+@pytest.mark.slow_cases("shard_map")
 @pytest.mark.parametrize("mapping", ["pmap", "shard_map"])
 def test_a_process_whose_workers_are_all_idle_in_its_first_wave(mapping):
     """It is idle in a wave in which another process has work; here a wave without any work stands for its part."""
@@ -208,6 +210,7 @@ def rule_of(name):
     return asynchronous.make(name, **RULES[name])
 
 
+@pytest.mark.slow_cases("adaptive_delay_compensation", "delay_adaptive", "delay_compensation")
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_rules_equal_one_at_a_time(name):
     found, expected = both(rule=rule_of(name), optimizer=MOMENTUM)

@@ -96,6 +96,7 @@ def test_one_worker_is_plain_sgd(tmp_path):
         assert ours["update_norm"] == pytest.approx(theirs["update_norm"], rel=1e-5) and ours["staleness"] == 0
 
 
+@pytest.mark.slow
 def test_equal_workers_and_their_records(tmp_path):
     assert run(tmp_path, *ASYNC, *CONSTANT, "--config.arrivals.seconds=2.0") == 0
     found = records(tmp_path)
@@ -178,6 +179,7 @@ def test_another_rule_is_another_run(exponential, tmp_path):
     assert records(tmp_path)[-1]["rate"] == pytest.approx(1 / max(1, records(tmp_path)[-1]["staleness"]))
 
 
+@pytest.mark.slow
 def test_soft_synchronisation_counts_updates(tmp_path):
     soft = (*ASYNC, *EXPONENTIAL, "--config.server.gradients_per_update=3", "--config.train_steps=24")
     assert run(tmp_path, *soft) == 0
@@ -204,6 +206,7 @@ def test_a_run_stops_only_where_no_gradient_waits_for_others_of_its_update(tmp_p
     assert records(stopped) == records(whole)
 
 
+@pytest.mark.slow
 def test_gradients_that_the_server_drops_are_no_used_examples(tmp_path):
     rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 1}"
     soft = (*ASYNC, *EXPONENTIAL, rule, "--config.server.gradients_per_update=3", "--config.train_steps=24")
@@ -267,6 +270,7 @@ def test_refused_in_one_line(more, tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_dry_run_says_what_moves():
     setup = load(*RULED)
     said = dry_run.describe(setup, num_devices=2)
@@ -277,6 +281,7 @@ def test_dry_run_says_what_moves():
     assert setup.examples_per_step == 8
 
 
+@pytest.mark.slow
 def test_a_worker_without_a_gradient_keeps_its_statistics(monkeypatch):
     """A worker whose gradient is in the wave takes the statistics of its own batch."""
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)

@@ -136,6 +136,7 @@ def check_no_leak(run):
         assert_same_bits(run(absent(tree_of(8), ~DROPPED, value)), clean)
 
 
+@pytest.mark.slow_cases("backup_workers-{'num_required': 5, 'combine': 'adasum'}")
 @pytest.mark.parametrize(("name", "options"), OVER_FIVE, ids=str)
 def test_what_is_dropped_changes_nothing(name, options):
     check_no_leak(compiled(name, **options))
@@ -306,6 +307,7 @@ def test_what_is_nested_is_checked_without_an_axis():
         reducers.REDUCERS.check({"delay_steps": 1})
 
 
+@pytest.mark.slow
 def test_reducers_compose_as_objects_as_they_do_by_name():
     grads = tree_of(8)
     by_name = {"num_required": 5, "combine": {"name": "adasum", "granularity": "model"}}

@@ -117,6 +117,7 @@ def test_what_cannot_run_is_listed_with_its_reason():
     assert all("\n" not in row.refused for row in rows)
 
 
+@pytest.mark.slow
 def test_what_is_too_large_is_refused_before_it_is_made(monkeypatch):
     monkeypatch.setattr(reducer_times, "free_bytes", lambda layout: 10_000_000)
     assert not measured(["mean"])[0].refused

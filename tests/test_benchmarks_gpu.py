@@ -171,6 +171,7 @@ def test_nothing_is_measured_beyond_the_limit():
 # ---- whole runs --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_made_up_mnist_is_found(tmp_path, monkeypatch):
     (tmp_path / "nothing").mkdir()
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "nothing"))

@@ -126,6 +126,7 @@ QUICK = {
 }
 
 
+@pytest.mark.slow_cases("adasum:algorithm=halving", "krum")
 @pytest.mark.parametrize(
     "label", [label if label in QUICK else pytest.param(label, marks=pytest.mark.slow) for label in LABELS]
 )

@@ -9,6 +9,7 @@ from benchmarks import pipeline
 SMALL = ["--images=6", "--width=48", "--height=40", "--image_size=16"]
 
 
+@pytest.mark.slow
 def test_measures_every_way_in_both_modes(tmp_path, capsys):
     target = tmp_path / "found.json"
     assert pipeline.main(["pipeline", *SMALL, "--processes=1", "--repeats=2", f"--json={target}"]) == 0

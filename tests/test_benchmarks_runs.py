@@ -86,6 +86,7 @@ def test_made_up_sequences_are_of_a_sets_shape(form):
 # ---- processes that take turns -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_lines_name_contenders():
     reduction = process_groups.make("reduce plain:100 adasum:algorithm=gram", num_devices=4)
     assert reduction() > 0
@@ -97,6 +98,7 @@ def test_lines_name_contenders():
         process_groups.make("sleep 3", num_devices=2)
 
 
+@pytest.mark.slow
 def test_lines_ask_for_more_than_turns(tmp_path):
     made = functools.cache(functools.partial(process_groups.make, num_devices=1))
     line = "step digits 2 num_workers=2 model.hidden_sizes=(8,)"
@@ -108,6 +110,7 @@ def test_lines_ask_for_more_than_turns(tmp_path):
     assert math.isnan(process_groups.answer("peak", made=made)) == (not known)
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_programs_that_were_compiled_ahead(tmp_path):
     always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(tmp_path), **always}

@@ -148,6 +148,7 @@ def test_a_disk_that_fills_while_records_are_written(room, uninterrupted, tmp_pa
     assert_same_run(tmp_path, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_at_the_very_end(uninterrupted, tmp_path, monkeypatch, capsys):
     write = folder.files.write_atomically
 
@@ -182,6 +183,7 @@ def run(stopped, tmp_path):
     return pathlib.Path(shutil.copytree(stopped, tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_a_truncated_checkpoint_is_passed_over(uninterrupted, tmp_path, capsys):
     run = pathlib.Path(shutil.copytree(uninterrupted, tmp_path / "run"))
     (run / "DONE").unlink()
@@ -194,6 +196,7 @@ def test_a_truncated_checkpoint_is_passed_over(uninterrupted, tmp_path, capsys):
     assert_same_run(run, uninterrupted)
 
 
+@pytest.mark.slow
 def test_checkpoints_that_cannot_be_read_now_are_left_alone(run, uninterrupted, monkeypatch, capsys):
     def away(path):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
@@ -219,6 +222,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_keeps_its_records(run, capsys):
         assert (run / "metrics.jsonl").read_bytes() == records
 
 
+@pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("cut", [1, 0.5, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (2, 40))])
 def test_a_cut_file_of_records_is_mended_on_resume(cut, run, uninterrupted, capsys):
     """The last line is cut somewhere, or half of the file is gone with it: what the checkpoint knows comes again."""
@@ -257,6 +261,7 @@ def test_the_second_of_two_runs_in_one_folder_is_refused(run, capsys):
 # ---- clocks and data ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_clocks_that_jump_do_not_matter(uninterrupted, tmp_path, monkeypatch):
     jumps = np.random.default_rng(0).integers(-48, 48, 100_000) * 3600.0
     clock, calls = time.time, iter(jumps)
@@ -327,6 +332,7 @@ def at_step(step, act):
     return after
 
 
+@pytest.mark.slow_cases("more1")
 @pytest.mark.parametrize("more", [("--evaluate_only",), ("--config.init_from={run}", "--config.train_steps=1")])
 def test_a_checkpoint_that_is_pruned_while_it_is_read_is_chosen_again(
     more, uninterrupted, tmp_path, monkeypatch, capsys
@@ -347,6 +353,7 @@ def test_a_checkpoint_that_is_pruned_while_it_is_read_is_chosen_again(
     assert more != ("--evaluate_only",) or said.out.startswith("step 100: test accuracy")
 
 
+@pytest.mark.slow_cases("30")
 @pytest.mark.parametrize("at", [30, 120])
 def test_records_that_are_removed_while_the_run_goes_on_are_put_back(at, uninterrupted, tmp_path, monkeypatch):
     after_each_call(monkeypatch, at_step(at, lambda: (tmp_path / "metrics.jsonl").unlink()))
@@ -355,6 +362,7 @@ def test_records_that_are_removed_while_the_run_goes_on_are_put_back(at, uninter
     assert_same_run(tmp_path, uninterrupted)
 
 
+@pytest.mark.slow
 def test_records_that_another_file_replaces_end_the_run(uninterrupted, tmp_path, monkeypatch, capsys):
     path = tmp_path / "metrics.jsonl"
 
@@ -370,6 +378,7 @@ def test_records_that_another_file_replaces_end_the_run(uninterrupted, tmp_path,
     assert_same_run(tmp_path, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_moved_away_is_named_and_goes_on_where_it_is(uninterrupted, tmp_path, monkeypatch, capsys):
     after_each_call(monkeypatch, at_step(30, lambda: (tmp_path / "run").rename(tmp_path / "moved")))
     assert command(*digits(tmp_path / "run")) == 1
@@ -380,6 +389,7 @@ def test_a_folder_that_is_moved_away_is_named_and_goes_on_where_it_is(uninterrup
     assert_same_run(tmp_path / "moved", uninterrupted)
 
 
+@pytest.mark.slow_cases("taken")
 @pytest.mark.parametrize("when", ["removed", "taken"])
 def test_a_run_ends_when_another_can_have_its_folder(when, uninterrupted, tmp_path, monkeypatch, capsys):
     """Someone removes its lock; a second run may begin, and must not write beside the first."""
@@ -401,6 +411,7 @@ def test_a_run_ends_when_another_can_have_its_folder(when, uninterrupted, tmp_pa
     assert_same_run(path, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_run_whose_checkpoints_are_gone_says_that_it_starts_over(run, uninterrupted, capsys):
     shutil.rmtree(run / "checkpoints")
     assert command(*digits(run)) == 0
@@ -411,6 +422,7 @@ def test_a_run_whose_checkpoints_are_gone_says_that_it_starts_over(run, uninterr
 # ---- records that are lost ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("middle-21", "tail-49")
 @pytest.mark.parametrize(("lost", "first"), [("all", 7), ("tail", 49), ("middle", 21)])
 def test_records_that_are_lost_are_noted_once(lost, first, run, uninterrupted, tmp_path, monkeypatch, capsys):
     path = run / "metrics.jsonl"

@@ -48,6 +48,7 @@ def test_cost_is_measured_in_a_process_of_its_own():
     assert 0.9 < row["bytes_ratio"][0] < 8  # small leaves are gathered
 
 
+@pytest.mark.slow
 def test_a_cost_that_cannot_be_measured_is_one_line():
     with pytest.raises(ValueError, match=r"resnet50_like has .* floats at least"):
         CLAIM.measure(sizes=[10], repeats=1, seed=0)

@@ -65,6 +65,7 @@ def test_reducers_see_layers():
     np.testing.assert_allclose(combine["mean"](gradients), [0.5, 0.5, 1, 0])
 
 
+@pytest.mark.slow_cases("softmax-digits")
 @pytest.mark.parametrize(("setting", "data"), [("toy", "synthetic"), ("softmax", "digits")])
 def test_errors_by_step_size(setting, data):
     row = emulation.measure(setting=setting, data=data, num_workers=2, steps=3, tuples=1, seed=0)

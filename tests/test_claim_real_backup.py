@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from experiments.claims.real_backup import claim as real_backup
 from tests.claim_rows import complete, reaching
 
@@ -21,6 +23,7 @@ def rows(**changes):
     return complete(CLAIM, measured)
 
 
+@pytest.mark.slow
 def test_rates_are_picked_by_simulated_runs_and_the_reported_ones_are_live():
     found = rows()
     for run in CLAIM.runs("laptop", found):

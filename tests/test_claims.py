@@ -71,6 +71,7 @@ def test_names_of_runs_are_their_own_and_configs_are_valid(name, scale):
     assert all(run.config for run in kinds(name, scale))
 
 
+@pytest.mark.slow_cases("bert_steps", "byzantine_workers")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_label_of_a_run_is_in_its_config(name):
     """A label that a recipe forgets would make two runs of one config."""
@@ -148,6 +149,7 @@ def test_programs_of_runs_can_be_built(name, scale):
 QUICK = {"staleness", "reducers_compared"}  # one that measures, and one that trains
 
 
+@pytest.mark.slow_cases("reducers_compared")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXPERIMENTS]
 )

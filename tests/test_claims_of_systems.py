@@ -10,6 +10,7 @@ from experiments.claims.tensorflow_backups import claim as tensorflow_backups
 # ---- TensorFlow's backup workers -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_fitted_model_has_the_figure_that_it_is_fitted_to():
     fit, (backups, ratio) = next(iter(tensorflow_backups.FITS.items()))
     row = tensorflow_backups.EXPERIMENT.measure(model="lognormal", fitted_to=fit, steps=1000, seed=0)

@@ -108,6 +108,7 @@ sys.exit(train.main(["train.py", "--config.model.name=softmax", "--num_devices=1
 """
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_run_that_compiles_its_first_step(tmp_path):
     process = program(f"FOLDER = {str(tmp_path)!r}\n{COMPILES}")
     process.send_signal(signal.SIGTERM)
@@ -166,6 +167,7 @@ def test_a_moment_that_must_not_be_cut_short_is_not(tmp_path):
     assert process.returncode == 143 and (tmp_path / "whole").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_leaves_no_temporary_folder_behind(tmp_path):
     interrupts = (
         "import runs\nmake = tempfile.mkdtemp\ndef mkdtemp(*given, **options):\n    path = make(*given, **options)\n"
@@ -206,6 +208,7 @@ with Children() as children:
 """
 
 
+@pytest.mark.slow_cases("9")
 @pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_children_end_with_the_process_that_started_them(number):
@@ -245,6 +248,7 @@ def test_a_pipe_that_nobody_reads_changes_nothing():
         assert stderr.read() == "second\n" and process.wait(timeout=60) == 7
 
 
+@pytest.mark.slow
 def test_a_listing_is_cut_short_by_head():
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {sys.executable} -m experiments list | head -n 1"],

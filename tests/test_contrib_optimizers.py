@@ -29,6 +29,7 @@ RUN = (
 )
 
 
+@pytest.mark.slow_cases("alone")
 @pytest.mark.parametrize("in_chain", [False, True], ids=["alone", "in a chain"])
 def test_the_state_holds_the_average_that_optax_evaluates_at(in_chain):
     given = FLAGS
@@ -57,6 +58,7 @@ def uninterrupted(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_for_bit(uninterrupted, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         after_each_call(patch, functools.partial(signal_at, number=33, name="SIGTERM"))
@@ -97,6 +99,7 @@ def setup_of_run():
     return make_setup(flags.load("configs/digits.py", [flag for flag in RUN if flag.startswith("--config.")]))
 
 
+@pytest.mark.slow
 def test_evaluation_the_best_checkpoint_and_exports_are_at_the_average(uninterrupted, capsys):
     setup = setup_of_run()
     step, saved = checkpoint_of(uninterrupted, setup, which="best")

@@ -122,6 +122,7 @@ def test_pieces_change_nothing():
     assert found["staleness_mean"] == [0, 1 / 2, 2 / 3, 5 / 4, 6 / 5, 9 / 6, 10 / 7, 13 / 8, 14 / 9, 21 / 10]
 
 
+@pytest.mark.slow
 def test_a_round_is_a_message_from_each_to_each():
     setup = setup_of(*LATE, train_steps=NUM_EVENTS)
     updates = np.concatenate([received.update for *_, received in setup.mode.exchange()])
@@ -204,6 +205,7 @@ def simulate(setup):
     return *stacked, staleness, replicas
 
 
+@pytest.mark.slow
 def test_waves_equal_one_at_a_time():
     setup = setup_of(*LATE, train_steps=NUM_EVENTS)
     replicas, snapshots, staleness, at_rest = simulate(setup)
@@ -226,6 +228,7 @@ def test_waves_equal_one_at_a_time():
     assert largest_difference([x[0] for x in rest], jax.tree.leaves(at_rest[0])) < 1e-6
 
 
+@pytest.mark.slow_cases("2-vmap-shard_map0")
 @pytest.mark.parametrize(
     ("num_devices", "lanes", "lift"),
     [
@@ -242,6 +245,7 @@ def test_layouts_agree(num_devices, lanes, lift):
     assert largest_difference(found, final(*LATE)) < 1e-6
 
 
+@pytest.mark.slow
 def test_several_waves_in_a_call():
     stepper = Stepper(setup_of(*LATE, train_steps=NUM_EVENTS), num_devices=2, lanes="vmap", steps_per_call=4)
     assert largest_difference(finish(stepper), final(*LATE)) < 1e-6
@@ -260,11 +264,13 @@ def spoiling(batch_index):
     return Stepper(setup_of(*LATE, train_steps=NUM_EVENTS), num_devices=2, lanes="vmap", wrap=wrap)
 
 
+@pytest.mark.slow
 def test_idle_workers_leave_nothing():
     found = finish(spoiling(np.uint32(2**32 - 1)))  # the batch of a worker that has no gradient in the wave
     assert int(found.step) == NUM_EVENTS and largest_difference(found, final(*LATE)) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_worker_without_a_gradient_keeps_its_statistics(monkeypatch):
     """A worker whose gradient is in the wave takes the statistics of its own batch."""
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
@@ -279,6 +285,7 @@ def test_a_worker_without_a_gradient_keeps_its_statistics(monkeypatch):
     assert seen == {True, False}
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_freezes_all_replicas():
     stepper, before = spoiling(np.uint32(20)), None
     for plan in stepper.setup.plans(0, steps_per_call=1):
@@ -318,6 +325,7 @@ def test_without_latency_it_is_the_asynchronous_server(arrivals):
     )
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_at_any_event_bit_for_bit():
     """A state of each event, in a run whose waves are cut down to single gradients, and the waves that are left."""
     setup, single = (

@@ -73,6 +73,7 @@ def test_the_tests_run_under_strict_promotion():
         jnp.ones(2, jnp.bfloat16) + jnp.ones(2)
 
 
+@pytest.mark.slow_cases("bfloat16-dynamic_bits")
 @every_one
 @pytest.mark.parametrize(
     "dtype", ["bfloat16", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float16", "float64", "complex64"))]
@@ -100,6 +101,7 @@ COMPLEX = [case for case in CASES if case.numbers != "floating"]
 QUICK = {"adasum", "corrupt", "mean", "mgda", "radial_directional"}
 
 
+@pytest.mark.slow_cases("adasum0", "mgda")
 @pytest.mark.parametrize(
     "case",
     [
@@ -118,6 +120,7 @@ def test_complex_numbers_are_combined_as_pairs_of_real_ones(case):
         np.testing.assert_allclose(replicas, np.broadcast_to(expected, replicas.shape), rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_norms_and_telemetry_of_complex_gradients_have_their_imaginary_parts():
     gradients = tree_of(8, dtype=np.complex64)["large"]
     pairs = np.stack([gradients.real, gradients.imag], axis=1)

@@ -119,6 +119,7 @@ def one_update(reducer, grads, **extra):
     return jax.jit(jax.vmap(one, axis_name=WORKER))(grads)
 
 
+@pytest.mark.slow
 def test_each_wrapper_is_outside_of_what_is_encoded():
     """What it makes of a value that bfloat16 rounds tells them apart."""
     fine = 1 + 2.0**-10  # 1 in bfloat16
@@ -143,6 +144,7 @@ def test_each_wrapper_is_outside_of_what_is_encoded():
             assert updates[0] == 1 and not reducers.report(state).void.any()
 
 
+@pytest.mark.slow
 def test_half_precision_inside_of_late_workers_and_of_stale_gradients_trains():
     half = ("--config.model.name=softmax", "--config.communication.name=half", "--config.arrivals.name=lognormal")
     backup = {"name": "backup_workers", "num_required": 6}
@@ -190,6 +192,7 @@ def test_encoded_progress_of_ten_local_steps():
     assert bits.setup.traffic.bytes_per_worker < plain.setup.traffic.bytes_per_worker / 5
 
 
+@pytest.mark.slow
 def test_progress_that_overflows_half_precision_is_sent_a_round_later():
     run = stepper(*LOCAL, *sending("half", initial_scale=1e30)).steps(0, 9)
     begun, drift = run.params(), reducers.report(run.host().reducer_state).drift
@@ -209,6 +212,7 @@ def residuals_of(run):
     return run.host().reducer_state.combine.kept.residuals
 
 
+@pytest.mark.slow
 def test_late_workers_keep_their_residuals_in_training():
     run = stepper(*BACKUP).steps(0, 3)
     before = residuals_of(run)
@@ -321,16 +325,21 @@ def test_every_encoding_has_a_row():
     assert {row.name for row in SENDINGS} == set(communication.COMMUNICATIONS) == {*ENCODINGS, "by_pattern"}
 
 
+@pytest.mark.slow_cases("dynamic_bits-4", "top_k-6")
 @every_row
 def test_result_is_replicated(row):
     check_replication(made_by(row))
 
 
+@pytest.mark.slow_cases(
+    "dynamic_bits-4-pmap-8,2", "low_rank-10-pmap-8,2", "quantised-3-shard_map-8,2", "top_k-6-pmap-8,2"
+)
 @pytest.mark.parametrize(("row", "lift", "devices"), list(by_lifts()))
 def test_replicas_are_bit_equal_and_layouts_agree(row, lift, devices):
     check_layouts(made_by(row), lift=lift, devices=devices, largest_difference=row.largest_difference)
 
 
+@pytest.mark.slow_cases("quantised-3", "top_k-6")
 @not_bits
 def test_homogeneity(row):
     assert made_by(row)(WORKER).homogeneous == row.homogeneous
@@ -338,6 +347,7 @@ def test_homogeneity(row):
         check_homogeneity(CASE, made_by(row))
 
 
+@pytest.mark.slow_cases("dynamic_bits-4", "quantised-3", "top_k-6")
 @every_row
 def test_mask(row):
     check_mask(CASE, made_by(row))
@@ -353,11 +363,13 @@ def test_dtype_and_structure_are_kept(row, dtype):
     check_dtype(CASE, made_by(row), dtype)
 
 
+@pytest.mark.slow_cases("dynamic_bits-4", "top_k-6")
 @every_row
 def test_state_is_stable_under_scan(row):
     check_state(made_by(row)(axis_name=WORKER))
 
 
+@pytest.mark.slow_cases("top_k-6")
 @not_bits
 def test_second_call_compiles_nothing(row, compilations):
     counts = []
@@ -378,6 +390,7 @@ def test_scales_of_gradients_and_zeros(row):
         jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y * np.float32(scale)), found, expected)  # noqa: B023
 
 
+@pytest.mark.slow_cases("quantised-3-unsafe_rbg")
 @pytest.mark.parametrize("kind", ["unsafe_rbg", pytest.param("rbg", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("row", few(dict(zip(NAMES, SENDINGS, strict=True)), quick={"quantised-3", "random_k-7"}))
 def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row, kind):

@@ -75,6 +75,7 @@ def normal(*shape, seed=0):
 # ---- packing -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("1", "3")
 @pytest.mark.parametrize(
     "bits", [pytest.param(b, marks=() if b in (1, 3, 8) else pytest.mark.slow) for b in range(1, 33)]
 )
@@ -93,6 +94,7 @@ def test_packing_of_every_width(bits):
     assert num_words(32 * 7, bits) == 7 * bits
 
 
+@pytest.mark.slow_cases("float16")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8"])
 def test_payloads_of_every_dtype_become_words_and_come_back(dtype):
     payload = {"codes": Codes(jnp.arange(9, dtype=jnp.uint32), 5), "x": jnp.arange(7).astype(dtype).reshape(7, 1)}
@@ -201,6 +203,7 @@ def check_workers_round_apart(encoding):
     assert of_eight.var(0).sum() == pytest.approx(of_one.var(0).sum() / 8, rel=0.15)
 
 
+@pytest.mark.slow
 def test_workers_round_apart():
     check_workers_round_apart(quantised(bits=3, exchange="gather", min_elements=1))
 
@@ -212,6 +215,7 @@ def test_that_check_rejects_keys_that_are_alike_on_all_workers(monkeypatch):
         check_workers_round_apart(quantised(bits=3, exchange="gather", min_elements=1))
 
 
+@pytest.mark.slow
 def test_seeds_and_updates_and_leaves_draw_apart():
     same = {"a": np.broadcast_to(VECTOR, (2, 4, 60)), "b": np.broadcast_to(VECTOR, (2, 4, 60))}
     one, other = (updates(encoded(quantised(bits=3, min_elements=1, seed=s)), same)[0] for s in (0, 1))
@@ -219,6 +223,7 @@ def test_seeds_and_updates_and_leaves_draw_apart():
     assert all(not np.array_equal(drawn[i], drawn[j]) for i in range(4) for j in range(i))
 
 
+@pytest.mark.slow
 def test_random_places_are_distinct_and_each_as_likely():
     keys = jax.vmap(lambda i: derived(jax.random.key(2), i))(jnp.arange(20_000))
     for size, ratio, count in ((10, 0.3, 3), (7, 1.0, 7), (5, 0.01, 1)):
@@ -256,6 +261,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.slow_cases("random_k")
 @pytest.mark.parametrize("limit", few(LIMITS, quick={"identity", "random_k", "low_rank"}))
 def test_limits_are_the_mean(limit):
     encoding, tolerance = limit
@@ -323,6 +329,7 @@ def residuals(states):
     return states.kept.residuals
 
 
+@pytest.mark.slow_cases("random_k of 4 bits")
 @pytest.mark.parametrize(
     "given", few(WITH_FEEDBACK, quick={"random_k of 4 bits", "sign scattered", "half", "low_rank in half"})
 )
@@ -345,6 +352,7 @@ def holding_the_rate(encoding):
     return reducer.like(reducer.init, update)
 
 
+@pytest.mark.slow
 def test_that_check_rejects_residuals_that_hold_the_learning_rate():
     with pytest.raises(AssertionError):
         check_telescopes(holding_the_rate(top_k(ratio=0.05)), "gather")
@@ -439,6 +447,7 @@ def check_power_sgd(encoding):
         np.testing.assert_allclose(found["bias"], gradients["bias"].mean(1), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_low_rank_agrees_with_the_pseudo_code_of_powersgd():
     check_power_sgd(low_rank(rank=2))
 
@@ -476,6 +485,7 @@ def widths(norms, *, decay=1.0, start_bits=4):
     return found
 
 
+@pytest.mark.slow
 def test_widths_are_constant_where_norms_are():
     for start_bits in (2, 3, 9, 16):
         assert set(widths([0.37] * 50, start_bits=start_bits)) == {start_bits}
@@ -494,6 +504,7 @@ def test_widths_follow_the_rule():
     assert widths([0.0, 0.0, np.nan, 2.0, 2.0]) == [4] * 5 and widths([1.0, 1e-9, 1e30])[2] == 2
 
 
+@pytest.mark.slow
 def test_dynamic_bits_are_bits_of_their_width(monkeypatch):
     """The norm that is known is that of the update before; metrics say of each update what was sent."""
     monkeypatch.setattr(DYNAMIC_BITS, "WIDTHS", (2, 4, 16))  # fewer branches to compile
@@ -514,6 +525,7 @@ def test_dynamic_bits_are_bits_of_their_width(monkeypatch):
 # ---- different leaves, different encodings -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_first_rule_that_matches_counts():
     plain, signs, bits = as_it_is(), sign(min_elements=1), quantised(bits=8, min_elements=1)
     rules = (("bias", plain), ("Dense", signs), ("", bits))
@@ -594,6 +606,7 @@ def test_bytes_are_those_of_the_traced_program(encoding, num_workers):
     assert reducers.traffic(encoded(encoding), shapes, axis_sizes={WORKER: num_workers}).bytes_per_worker == cost.sent
 
 
+@pytest.mark.slow_cases("sign scattered")
 @pytest.mark.parametrize(
     "name",
     few(["quantised scattered", "top_k", "random_k", "sign scattered", "low_rank"], quick={"top_k", "sign scattered"}),
@@ -611,6 +624,7 @@ def of_resnet50(encoding: Encoding) -> float:
     return formula(encoding, shapes) / formula(as_it_is(), shapes)
 
 
+@pytest.mark.slow
 def test_bytes_of_resnet50():
     """Scales, places, small leaves and padding included."""
     assert 0.25 < of_resnet50(quantised(bits=8)) <= 0.256

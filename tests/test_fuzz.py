@@ -163,6 +163,7 @@ def attempt(arguments, capsys, monkeypatch, *, folder: pathlib.Path) -> tuple[in
     return code, said.err
 
 
+@pytest.mark.slow_cases("asynchronous-own", "digits-all")
 @pytest.mark.parametrize(
     ("base", "share"),
     [("digits", "all"), *(pytest.param(base, "own", marks=[pytest.mark.slow] * (base == "adasum")) for base in OWN)]

@@ -52,6 +52,7 @@ def norm(x):
 # ---- identities ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("geometric_median")
 @every_rule
 def test_one_worker_present_is_the_identity(name):
     grads, kept = gaussian(5, 200), np.arange(5) == 3
@@ -65,6 +66,7 @@ def test_nobody_present_is_zero(name):
     assert (combined(name, gaussian(5, 200), extra={"contributes": np.zeros(5, bool)}) == 0).all()
 
 
+@pytest.mark.slow
 def test_lengths_of_orthogonal_gradients():
     n, radius = 8, 3.0
     grads = radius * np.eye(n, 100, dtype=np.float32)
@@ -128,6 +130,7 @@ def test_programs_are_solved_as_nnls_does(name, count):
     assert len(failed) <= count // 50, failed  # of random ones a few depend on each other almost linearly
 
 
+@pytest.mark.slow
 def test_workers_that_are_almost_opposite_do_not_blow_it_up():
     """Dot products in float32 do not know where they meet; the result is no longer than the mean of the lengths."""
     for digits in range(2, 8):
@@ -155,6 +158,7 @@ def test_krum_is_what_brute_force_finds(name, selected, byzantine):
         np.testing.assert_allclose(found, expected, atol=1e-6, err_msg=f"{count} present")
 
 
+@pytest.mark.slow
 def test_equal_sums_go_to_the_first_worker():
     rows = np.array([[1, 1, 1], [1, 0, 1], [75, -666, 23], [1, 2, 3], [2, 0, 1]], np.float32)
     # Sums of squares by hand: f = 1: 3, 2, 898885, 13, 3; f = 2: 1, 1, 449369, 5, 1.
@@ -164,6 +168,7 @@ def test_equal_sums_go_to_the_first_worker():
     np.testing.assert_allclose(chosen, rows[[0, 1]].mean(0))
 
 
+@pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("outlier", [1, 1e6])
 def test_the_subgradient_at_the_geometric_median_vanishes(outlier):
     grads = gaussian(9, 200)
@@ -195,6 +200,7 @@ def around_a_worker(seed):
     return grads.astype(np.float32)
 
 
+@pytest.mark.slow
 def test_a_geometric_median_on_a_worker_or_close_to_one():
     for seed in range(24):
         grads = around_a_worker(seed)
@@ -223,6 +229,7 @@ def is_near(result, honest):
     return norm(result - center) <= np.linalg.norm(honest - center, axis=1).max()
 
 
+@pytest.mark.slow_cases("geometric_median-garbage", "krum-garbage")
 @pytest.mark.parametrize("how", ["garbage", "nan", "copy", "flip"])
 @pytest.mark.parametrize("name", ROBUST)
 def test_two_of_nine_cannot_break_a_robust_rule(name, how):
@@ -248,6 +255,7 @@ def results_and_counts(name, **options):
     return jax.jit(jax.vmap(one, axis_name=WORKER))
 
 
+@pytest.mark.slow_cases("nan-geometric_median")
 @pytest.mark.parametrize("name", ["krum", "multi_krum", "geometric_median"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 def test_who_is_left_out_by_its_weight(name, value):
@@ -260,6 +268,7 @@ def test_who_is_left_out_by_its_weight(name, value):
     assert counts.sum() == chosen and counts[4] == (name == "geometric_median" and value == 1e30)
 
 
+@pytest.mark.slow_cases("range(0, 7)-geometric_median")
 @pytest.mark.parametrize("name", ["krum", "multi_krum", "geometric_median"])
 @pytest.mark.parametrize("without", [range(7), [4], [2, 4]], ids=str)
 def test_a_leaf_without_gradient_makes_nobody_count(name, without):
@@ -298,6 +307,7 @@ def test_all_count_where_all_gradients_are_zero():
 # ---- the engine ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("(4, 3)-geometric_median", "(4, 3)-krum", "(4, 3)-upgrad")
 @one_of_each_kind
 @pytest.mark.parametrize("layout", [(4, 3), pytest.param((1, 7), marks=pytest.mark.slow)], ids=str)
 def test_devices_with_lanes_and_absent_workers(name, layout):
@@ -352,6 +362,7 @@ SIGNS = {  # of the exponents of [W, m] elements
 KNOWN_TO_THE_LONGEST = {"geometric_median": 1e-6}
 
 
+@pytest.mark.slow_cases("geometric_median", "krum", "upgrad")
 @one_of_each_kind
 def test_every_dtype_and_scale(name):
     """One program combines a vector of each dtype by itself, for several inputs."""
@@ -412,6 +423,7 @@ def test_poison_stays_in_its_group():
     assert np.isnan(found["a"]).all() and np.isfinite(found["b"]).all()
 
 
+@pytest.mark.slow
 def test_orders_are_drawn_anew_and_follow_the_seed():
     grads = gaussian(6, 100) - 0.3
     grads[::2] *= -1
@@ -443,6 +455,7 @@ def test_a_rule_of_ones_own():
     np.testing.assert_array_equal(result[0], grads[3])
 
 
+@pytest.mark.slow
 def test_telemetry_of_a_rule():
     grads = gaussian(4, 100)
     reducer = reducers.multi_krum(WORKER, num_byzantine=1, num_selected=2, telemetry="on")

@@ -102,6 +102,7 @@ def test_the_program_for_an_accelerator_equals_jax(name, mode):
     assert largest_error(program.call(w, x), jax.jit(theirs)(w, x)) < 5e-6
 
 
+@pytest.mark.slow
 def test_an_accelerator_computes_many_lanes_in_a_loop():
     """The program for 40 lanes with kernels of their own is no larger than that for 33."""
     x, w, _, _ = arguments("7 x 7 of colours")
@@ -113,6 +114,7 @@ def test_an_accelerator_computes_many_lanes_in_a_loop():
     assert largest_error(programs[1].call(w[:40], x[:40]), jax.jit(theirs)(w[:40], x[:40])) < 5e-6
 
 
+@pytest.mark.slow_cases("bfloat16")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_to_its_rounding(dtype):
     x, w, _, _ = arguments("3 x 3", dtype)
@@ -191,6 +193,7 @@ def gradient_of_lanes(name):
     return jax.grad(loss), variables["params"], images
 
 
+@pytest.mark.slow_cases("resnet20")
 @pytest.mark.parametrize(
     "name", [n if n in ("lenet5", "resnet20") else pytest.param(n, marks=pytest.mark.slow) for n in MODELS]
 )

@@ -124,6 +124,7 @@ def bert_inputs(batch: int = 3, time: int = 12):
     return some_tokens(batch, time), segments, positions
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing_else_and_everything_else_does():
     model, (tokens, segments, positions) = tiny_bert(), bert_inputs()
     params = random_params(model, tokens, segments, positions)
@@ -140,6 +141,7 @@ def test_padding_changes_nothing_else_and_everything_else_does():
         assert all(np.abs(x - y).max() > 1e-5 for x, y in zip(other, long, strict=True))
 
 
+@pytest.mark.slow
 def test_only_the_asked_positions_are_predicted():
     model, (tokens, segments, positions) = tiny_bert(), bert_inputs()
     params = random_params(model, tokens, segments, positions)
@@ -149,6 +151,7 @@ def test_only_the_asked_positions_are_predicted():
     np.testing.assert_allclose(some, np.take_along_axis(np.asarray(everywhere), asked[..., None], axis=1), rtol=1e-5)
 
 
+@pytest.mark.slow_cases("standard")
 @pytest.mark.parametrize("promotion", ["standard", "strict"])
 def test_padding_only_is_finite_and_so_is_its_gradient(promotion):
     model, (tokens, segments, positions) = tiny_bert(dtype="bfloat16"), bert_inputs()
@@ -162,6 +165,7 @@ def test_padding_only_is_finite_and_so_is_its_gradient(promotion):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
 
 
+@pytest.mark.slow
 def test_lstm_layer_agrees_with_flax():
     x = jax.random.normal(jax.random.key(1), (3, 7, 5))
     ours, theirs = lstm.LSTMLayer(4, "float32"), nn.RNN(nn.OptimizedLSTMCell(4))
@@ -272,6 +276,7 @@ def test_dropout_keeps_the_mean_and_its_share(rate):
         assert abs(near.mean() - (1 - rate) ** 2) < 0.01
 
 
+@pytest.mark.slow
 def test_dropout_of_lanes_is_that_of_each_alone():
     keys, x = jax.random.split(jax.random.key(1), 3), jnp.ones((5, 7))
     drop = lambda key: Dropout(0.5, deterministic=False).apply({}, x, rngs={"dropout": key})  # noqa: E731
@@ -309,6 +314,7 @@ def attention_inputs():
     return np.random.default_rng(1).normal(size=(2, 5, 8)).astype(np.float32), mask
 
 
+@pytest.mark.slow
 def test_attention_agrees_with_numpy():
     x, mask = attention_inputs()
     params = attention_params(x, mask)
@@ -382,6 +388,7 @@ def test_rematerialisation_changes_no_gradient():
     assert_near(kept, again)
 
 
+@pytest.mark.slow
 def test_bert_begins_as_its_authors_say():
     params = jax.jit(tiny_bert().init)(jax.random.key(0), *bert_inputs())["params"]
     for path, leaf in jax.tree.leaves_with_path(params):
@@ -392,6 +399,7 @@ def test_bert_begins_as_its_authors_say():
             assert np.abs(size).max() <= 0.04 and 0.013 < size.std() < 0.022, name
 
 
+@pytest.mark.slow_cases("bert")
 @pytest.mark.parametrize("name", ["bert", "transformer", "lstm", "lstm-own"])
 def test_bfloat16_is_near_and_rounds(name):
     def build(dtype):
@@ -467,6 +475,7 @@ def test_metrics_on_arrays_and_on_numbers():
     assert task.best == ("perplexity", "min")
 
 
+@pytest.mark.slow
 def test_padding_only_is_no_loss():
     task, batch = task_of(CAUSAL["lstm"].clone(dropout_rate=0.0)), {"tokens": jnp.zeros((2, 10), jnp.int32)}
     params = random_params(CAUSAL["lstm"], batch["tokens"])

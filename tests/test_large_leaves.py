@@ -32,6 +32,7 @@ def test_every_reducer_takes_them(tree, place):
     assert reducers.traffic(reducer, TREES[tree], axis_sizes={"worker": 8}, **case.shared).bytes_per_worker > 0
 
 
+@pytest.mark.slow_cases("vector-dynamic_bits-4")
 @pytest.mark.parametrize(("tree", "place"), list(rows([sending.name for sending in SENDINGS])))
 def test_every_encoding_takes_them_or_names_the_leaf(tree, place):
     sending = SENDINGS[place]

@@ -139,6 +139,7 @@ def test_what_is_no_cluster_is_refused_in_time(answer, monkeypatch):
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_worker_for_whom_all_wait_in_vain_is_named_once():
     lines = []
     engine = Script(table([[1.0], [10.0], [1.0, 1.0, INF]]), lambda task: task.number)
@@ -230,6 +231,7 @@ def test_a_live_run_equals_its_replay(reducer, length, monkeypatch, tmp_path):
     agree(tmp_path / "live", tmp_path / "replayed")
 
 
+@pytest.mark.slow
 def test_a_process_of_several_devices_computes_as_many_workers(monkeypatch, tmp_path):
     """Two processes with two devices of two lanes each; the first four gradients come together."""
     flags = ("--config.num_workers=8", *BACKUP, "--config.reducer.num_required=4")
@@ -310,6 +312,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow_cases("inverse, two to an update-length0")
 @pytest.mark.parametrize(
     ("rule", "length"),
     [
@@ -332,6 +335,7 @@ def test_an_asynchronous_live_run_equals_its_replay(rule, length, monkeypatch, t
     assert plot.main([*folders, "--gantt=1:9", f"--out={tmp_path / 'gantt.png'}"]) == 0
 
 
+@pytest.mark.slow
 def test_the_order_of_arrival_by_hand(monkeypatch, tmp_path):
     """All start at second 1, which is second 0 of the run; worker 1 dies in its second task, and begins it again."""
     rows = [[1.0], [1.5], [4.0], [100.0]]
@@ -344,6 +348,7 @@ def test_the_order_of_arrival_by_hand(monkeypatch, tmp_path):
         assert len(events["worker"]) == 12
 
 
+@pytest.mark.slow
 def test_an_asynchronous_live_run_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
     parts = tmp_path / "parts"
     flags = (*ASYNC, "--config.server.gradients_per_update=2")
@@ -360,6 +365,7 @@ def test_an_asynchronous_live_run_goes_on_where_it_was_saved(monkeypatch, tmp_pa
     assert [r["staleness"] for r in records(parts)] == [r["staleness"] for r in records(tmp_path / "replayed")]
 
 
+@pytest.mark.slow_cases("flags0")
 @pytest.mark.parametrize(
     "flags",
     [BACKUP, (*ASYNC, "--config.server.gradients_per_update=2"), pytest.param(ASYNC, marks=pytest.mark.slow)],
@@ -373,6 +379,7 @@ def test_a_worker_that_returns_is_given_its_task_again(flags, monkeypatch, tmp_p
     assert largest_difference(tmp_path / "live", tmp_path / "replayed") < 1e-6
 
 
+@pytest.mark.slow_cases("1-flags1")
 @pytest.mark.parametrize("flags", [BACKUP, ASYNC, pytest.param((), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("times", [1, pytest.param(1000, marks=pytest.mark.slow)])
 def test_an_exception_in_a_worker_is_a_death_and_many_in_a_row_end_the_run(flags, times, monkeypatch, tmp_path, capsys):
@@ -411,6 +418,7 @@ def test_a_temporary_folder_that_cannot_be_written_is_refused(where, monkeypatch
         ray_engine.make_folder()
 
 
+@pytest.mark.slow
 def test_a_signal_in_the_middle_of_an_update_lets_it_end(monkeypatch, tmp_path, capsys):
     flags = (*ASYNC, "--config.server.gradients_per_update=4")
     for stop_at in range(20, 24):

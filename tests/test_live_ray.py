@@ -171,6 +171,7 @@ def test_a_run_with_backups_loses_nothing_by_a_kill_and_a_sigterm_and_nobody_fro
     agree(tmp_path / "live", tmp_path / "replayed")
 
 
+@pytest.mark.slow
 def test_an_asynchronous_run_loses_nothing_by_a_kill_and_a_sigterm(tmp_path):
     disturb(command(tmp_path / "live", *ASYNC, FORTY), tmp_path / "live")
     assert replay_order(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *ASYNC, FORTY) == 0

@@ -41,6 +41,7 @@ def own_params(stepper):
 # ---- limits, to the bit ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_step_without_delay_is_the_reducer_itself():
     adasum = reducers.adasum(WORKER)
     same = reducers.local_sgd(WORKER, every_steps=1, combine=adasum)
@@ -52,6 +53,7 @@ def test_one_step_without_delay_is_the_reducer_itself():
     assert same_bits(ours.state, mean.state)
 
 
+@pytest.mark.slow
 def test_an_outer_optimizer_of_rate_one_is_none():
     outer = stepper_of("--config.outer.name=sgd", "--config.outer.learning_rate=1.0", *options(every_steps=3))
     assert same_bits(outer.steps(0, 7).params(), stepper_of(*options(every_steps=3)).steps(0, 7).params())
@@ -143,11 +145,13 @@ CASES = {
 every_case = pytest.mark.parametrize("name", CASES)
 
 
+@pytest.mark.slow_cases("dasgd_late")
 @every_case
 def test_agrees_with_a_loop_in_float64(name):
     check_agrees(*CASES[name])
 
 
+@pytest.mark.slow_cases("diloco-chosen2")
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [
@@ -187,6 +191,7 @@ def test_the_whole_is_adasum_of_the_progress_of_those_who_came_first():
     check_agrees(overrides, oracle)
 
 
+@pytest.mark.slow
 def test_agrees_with_local_steps_of_one_call():
     """On the same examples: k parts of a batch in one step, or k steps."""
     in_one_call = stepper_of(
@@ -297,6 +302,7 @@ def test_a_predicate_that_differs_between_lanes_is_no_condition():
 # ---- what else a run may have ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_batch_statistics_are_each_workers_own(monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     stepper = Stepper(
@@ -306,6 +312,7 @@ def test_batch_statistics_are_each_workers_own(monkeypatch):
     assert len(np.unique(means[:, 20])) == 8
 
 
+@pytest.mark.slow
 def test_loss_scaling_loses_no_progress():
     """A last step in which all workers overflow does not undo the steps before."""
     overrides = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1.0")

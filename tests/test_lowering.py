@@ -45,6 +45,7 @@ def assert_lowered(setup):
         assert "stablehlo.all_reduce" in text
 
 
+@pytest.mark.slow_cases("adacons", "krum-2")
 @one_of_each_kind
 def test_every_reducer_s_step(case):
     assert_lowered(setup_of("digits.py", "--config.model.name=softmax", *case.flags))
@@ -57,6 +58,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow_cases("LeNet-5")
 @pytest.mark.parametrize("name", few(list(STEPS), quick={"LeNet-5", "asynchronous"}))
 def test_the_step_of(name):
     assert_lowered(setup_of(*STEPS[name]))
@@ -127,6 +129,7 @@ SLOW = dict.fromkeys(("Inception-v3", "ResNet-50"), pytest.mark.slow)
 SNAPSHOTS = ("imagenet_inception_async.py", "--config.data.image_size=75")  # kernels of each lane's own
 
 
+@pytest.mark.slow_cases("LeNet-5", "PixelCNN", "ResNet-20")
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -257,6 +257,7 @@ def test_loss_agrees_with_numpy(params, evaluate):
         np.testing.assert_allclose(sums[name], expected[name], rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_next_sentence_off_leaves_its_head_alone(params):
     batch = text(3)
     del batch["is_next"]
@@ -269,6 +270,7 @@ def test_next_sentence_off_leaves_its_head_alone(params):
     assert np.any(gradient["masked_lm_dense"]["kernel"])
 
 
+@pytest.mark.slow
 def test_padding_only_is_no_loss_and_no_nan(params):
     batch = text(3)
     batch["tokens"][:], batch["words"][:] = 0, -1

@@ -66,6 +66,7 @@ def rows():
     return of_all + [(name, STRICTEST) for name in MAKERS if name in QUICK - {"mean", "adasum"}]
 
 
+@pytest.mark.slow_cases("dynamic_bits-4-Explicit-data_model-check_vma")
 @pytest.mark.parametrize(("name", "mesh"), rows())
 def test_meshes(name, mesh):
     testing.MESHES[mesh](subject_of(name))
@@ -146,6 +147,7 @@ def test_check_names_the_law_that_a_wrong_reducer_breaks(law):
 NUMERIC = {"mean", "adasum", "low_rank-10"}
 
 
+@pytest.mark.slow_cases("adasum-AxisType.Explicit", "low_rank-10-AxisType.Explicit")
 @pytest.mark.parametrize("kind", [AxisType.Explicit, pytest.param(AxisType.Auto, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in NUMERIC else pytest.mark.slow) for n in MAKERS if "5" not in n]
@@ -252,6 +254,7 @@ def halves(reducer, *, mesh, cut, check_vma=False):
     return jax.jit(jax.shard_map(update, mesh=mesh, **options))(jnp.array([[1.0, 2.0], [2.0, 1.0]]))
 
 
+@pytest.mark.slow
 def test_which_axes_can_cut():
     grid = functools.partial(jax.make_mesh, axis_names=("worker", "model"), axis_types=(AxisType.Auto,) * 2)
     mesh = grid((2, 2), devices=jax.devices()[:4])

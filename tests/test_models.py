@@ -62,6 +62,7 @@ def test_a_model_for_other_sizes_is_no_model_of_the_task():
             jax.eval_shape(task.init, jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_sums_are_exact_for_any_split_and_padding():
     images = jax.random.normal(jax.random.key(0), (7, 2, 2, 1))
     labels = jnp.array([0, 1, 2, 0, 1, 2, 0])

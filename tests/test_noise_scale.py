@@ -53,6 +53,7 @@ def gradients_of_examples(params):
     return {"bias": errors, "kernel": np.einsum("ni,nj->nij", x, errors)}
 
 
+@pytest.mark.slow
 def test_it_is_that_of_the_gradients_of_all_examples(still):
     """To 10 %, since a moving average of 100 steps is a sample."""
     gradients = gradients_of_examples(restore_params(still, checkpoint="latest"))
@@ -82,6 +83,7 @@ def test_it_is_the_ratio_of_moving_averages_over_the_steps_so_far(still):
     assert [r["noise_scale"] for r in evaluated] == [steps[r["step"] - 1]["noise_scale"] for r in evaluated]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_with_its_averages(still, tmp_path, monkeypatch):
     def stop(state, num_steps):
         del num_steps
@@ -145,6 +147,7 @@ def test_a_step_that_is_not_finite_is_left_out():
     assert noise_scale.noise_scales(averages, batch_size=4) == {"noise_scale": pytest.approx(12.0)}
 
 
+@pytest.mark.slow
 def test_the_records_of_a_run_can_be_drawn(still, tmp_path, capsys):
     out = tmp_path / "curves.png"
     assert plot.main([str(still), "--y=noise_scale,noise_scale/*", f"--out={out}"]) == 0

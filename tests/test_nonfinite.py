@@ -120,6 +120,7 @@ def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tm
     assert records(tmp_path / "bad") == records(tmp_path / "clean")
 
 
+@pytest.mark.slow
 def test_a_stop_at_the_first_step_leaves_a_checkpoint_of_no_steps(poison, tmp_path, capsys):
     end = poison(0)
     assert command(tmp_path, "--num_devices=4") == 1 and error_line(capsys).startswith("step 1: gradient of worker 0")
@@ -148,6 +149,7 @@ def test_it_goes_on_with_skip_in_the_same_folder(poison, tmp_path, capsys):
     assert examples == [(12, 0), (12, 1), (12, 2), (13, 2), (22, 2)]  # in steps of 8 workers x 4
 
 
+@pytest.mark.slow
 def test_a_skipped_step_at_the_end_of_a_round_decides_nothing(poison, tmp_path):
     """The round ends a step later, in which the examples of its four steps count."""
     poison(11 * 8 + 5, what="params")
@@ -172,6 +174,7 @@ def test_of_the_first_step_and_of_an_update_and_ignored(tmp_path, capsys):
     assert np.isnan(records(tmp_path / "ignore")[-1]["loss"]) and "skipped" not in records(tmp_path / "ignore")[-1]
 
 
+@pytest.mark.slow
 def test_a_full_disk_does_not_hide_it(poison, tmp_path, monkeypatch, capsys):
     poison(BAD_BATCH)
 
@@ -239,12 +242,14 @@ def test_a_skipped_step_is_as_if_its_batch_was_never_seen(overrides):
     assert same_bits(run.host(), other.host())
 
 
+@pytest.mark.slow
 def test_that_check_rejects_going_on_with_it(monkeypatch):
     monkeypatch.setattr(nonfinite, "undo", lambda is_bad, before, after, then: after)
     with pytest.raises(AssertionError):
         check_undone("skip")
 
 
+@pytest.mark.slow
 def test_under_a_loss_scale_a_loss_counts_and_an_overflow_does_not():
     scaled = ("--config.loss_scaling.name=dynamic", "--config.model.dtype=float16")
     check_undone("stop", *scaled, what="params")
@@ -252,6 +257,7 @@ def test_under_a_loss_scale_a_loss_counts_and_an_overflow_does_not():
     assert run.metrics["skipped"] == 1 and on_device(run).step == 2
 
 
+@pytest.mark.slow
 def test_a_late_workers_nan_does_not_stop():
     late = ("--config.arrivals.name=scripted", "--config.arrivals.events=((6, 3, 9.0),)")
     backup = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=7")
@@ -262,6 +268,7 @@ def test_a_late_workers_nan_does_not_stop():
     assert on_device(in_time).stopped and on_device(in_time).step == 3
 
 
+@pytest.mark.slow
 def test_a_sum_that_overflows_is_of_no_worker():
     def wrap(compute):
         def huge(*args):
@@ -317,6 +324,7 @@ def of_config(more):
     return tuple(flag for flag in more if "config" in flag)
 
 
+@pytest.mark.slow
 def test_an_asynchronous_run_stops_before_the_wave(poison, tmp_path, capsys):
     end = poison(18)
     for _ in range(2):
@@ -363,6 +371,7 @@ def test_a_dropped_gradients_nan_does_not_stop_an_asynchronous_run(poison, tmp_p
     assert command(tmp_path / "fresh", *ASYNC, rule) == 1
 
 
+@pytest.mark.slow
 def test_a_dropped_gradients_nan_is_nowhere_in_an_update_of_several():
     rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 2}"
     setup = setup_of(*PLAIN, *of_config(ASYNC), rule, "--config.server.gradients_per_update=3")

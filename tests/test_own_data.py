@@ -242,6 +242,7 @@ def test_a_run_without_enough_memory_ends_in_one_line(folder, capsys):
         runs.exit_code(breaks, failures={})
 
 
+@pytest.mark.slow_cases("-0")
 @pytest.mark.parametrize(("mistake", "code"), [("column", 2), ("stream later", 1), ("", 0)])
 def test_a_run_of_it_ends_in_one_line(mistake, code, folder, capsys):
     with flagsaver.flagsaver():

@@ -45,6 +45,7 @@ def test_measured_plans_agree_with_formulas_within_their_errors():
         check_errors(planner.plan("constant", num_machines=53, steps_to_target=LAW), drawn(num_steps=4_000))
 
 
+@pytest.mark.slow
 def test_errors_know_that_slow_phases_last():
     """Of 8 workers' mean time: steps that depend on each other say less than as many that do not."""
     slow = {"base": "constant", "slow_probability": 0.002, "recovery_probability": 0.02}

@@ -133,6 +133,7 @@ def test_global_state_is_left_alone():
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_matplotlib_is_imported_late_and_pyplot_never(tmp_path):
     # pyplot would choose a backend for the whole process
     run = write(tmp_path / "a", made_up())
@@ -185,6 +186,7 @@ def test_command_draws_runs_that_are_still_written(tmp_path, capsys):
         assert (np.abs(picture - wanted).max(-1) < 0.01).sum() > 100, colour
 
 
+@pytest.mark.slow
 def test_module_runs_as_a_command(tmp_path):
     run = write(tmp_path / "a", made_up(evaluated=False))
     command = [sys.executable, "-m", "experiments.plot", run, "--y=loss", f"--out={tmp_path / 'a.svg'}"]

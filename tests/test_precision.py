@@ -44,6 +44,9 @@ CLASSIFIERS = [name for name in models.MODELS if "num_classes" in inspect.signat
 QUICK = {(name, "bfloat16") for name in CLASSIFIERS if name != "inception_v3"} | {("mlp", "float16")}
 
 
+@pytest.mark.slow_cases(
+    "resnet32-bfloat16", "resnet34-bfloat16", "resnet44-bfloat16", "resnet50-bfloat16", "resnet56-bfloat16"
+)
 @pytest.mark.parametrize(  # the others are looked at where they are tested
     ("name", "dtype"), grid(CLASSIFIERS, ["float16", "bfloat16"], quick=QUICK)
 )
@@ -67,6 +70,7 @@ def test_models_compute_in_their_dtype_and_keep_float32_parameters(name, dtype):
 # ---- the rule ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("geometric_median")
 @pytest.mark.parametrize("name", ["coordinate_median", "geometric_median", "krum", "multi_krum", "trimmed_mean"])
 def test_a_scale_that_is_too_large_for_some_is_an_overflow_whatever_the_rule_leaves_out(name):
     """Otherwise a rule that outvotes infinities follows the smallest gradients, as the scale grows and grows."""
@@ -85,6 +89,7 @@ def test_a_scale_that_is_too_large_for_some_is_an_overflow_whatever_the_rule_lea
     assert not reducers.report(states).void[0] and np.ptp(results) < 1e-3 and results.min() > 0.07
 
 
+@pytest.mark.slow
 def test_telemetry_is_of_the_gradients_and_not_of_what_was_sent():
     gradients = 0.01 * jax.random.normal(jax.random.key(0), (4, 50))
     full = reducers.krum("worker", telemetry="on")
@@ -101,6 +106,7 @@ def test_telemetry_is_of_the_gradients_and_not_of_what_was_sent():
 WAITING = {"arrival_seconds": np.arange(1.0, 5.0, dtype=np.float32)}
 
 
+@pytest.mark.slow_cases("True-<lambda>-given0", "True-<lambda>-given3", "True-<lambda>-given4", "True-<lambda>-given7")
 @pytest.mark.parametrize(
     ("make", "given"),
     [
@@ -190,6 +196,7 @@ def check_overflow_is_nobody_elses(scaling, reducer, oracle):
     np.testing.assert_allclose(reduced, np.broadcast_to(oracle(contribution), (4, 3)), rtol=1e-6)
 
 
+@pytest.mark.slow_cases("adasum-adasum", "mean-<lambda>")
 @pytest.mark.parametrize(
     ("reducer", "oracle"),
     [
@@ -230,6 +237,7 @@ def test_small_gradients_survive_float16_under_a_scale_alone():
 # ---- the communication scale: all workers -----------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("adasum", "krum")
 @pytest.mark.parametrize(
     "name", few(sorted(reducers.REDUCERS), quick={"adasum", "backup_workers", "krum", "local_sgd", "mean"})
 )
@@ -291,11 +299,13 @@ def check_skipped_step(*overrides):
     assert run.metrics["skipped"] == 1  # one halving is not enough
 
 
+@pytest.mark.slow_cases("gradients")
 @pytest.mark.parametrize("reducer_on", ["gradients", "updates"])
 def test_an_overflow_after_the_reduction_skips_the_step_on_all(reducer_on):
     check_skipped_step(f"--config.reducer_on={reducer_on}")
 
 
+@pytest.mark.slow
 def test_that_check_rejects_a_step_that_goes_on_with_zeros(monkeypatch):
     """What the reducer returns is zero either way; momentum and moving average would move."""
     report = reducers.report
@@ -304,6 +314,7 @@ def test_that_check_rejects_a_step_that_goes_on_with_zeros(monkeypatch):
         check_skipped_step()
 
 
+@pytest.mark.slow
 def test_a_step_on_which_every_worker_overflows_is_skipped():
     overrides = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1e36")
     run = Stepper(setup_of(*SOFTMAX, *overrides, "--config.model.dtype=float16"))
@@ -313,6 +324,7 @@ def test_a_step_on_which_every_worker_overflows_is_skipped():
     assert largest_difference(before, params_and_server(run)) == 0
 
 
+@pytest.mark.slow_cases("half")
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -334,6 +346,7 @@ def test_a_late_gradient_that_overflowed_is_skipped_when_it_is_due(overrides):
     assert skipped == [0, 0, 1, 0, 0] and moved == [True, True, False, True, True]
 
 
+@pytest.mark.slow
 def test_the_learning_rate_is_that_of_the_step_after_a_skipped_one():
     overrides = ("--config.schedule.name=warmup_linear", "--config.schedule.warmup_steps=8", "--config.ema_decay=None")
     plain_sgd = ("--config.optimizer.momentum=0", "--config.communication.name=half")
@@ -347,6 +360,7 @@ def test_the_learning_rate_is_that_of_the_step_after_a_skipped_one():
     assert rate == pytest.approx(run.metrics["learning_rate"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_scales_grow_after_their_interval():
     overrides = ("--config.loss_scaling.growth_interval=2", "--config.communication.growth_interval=3")
     run = Stepper(setup_of(*SOFTMAX, *DYNAMIC, *HALF, *overrides))
@@ -394,6 +408,7 @@ def test_ways_over_lanes_agree_and_replicas_are_bit_equal(lanes, lift, ten_steps
         assert all(np.array_equal(replica, np.asarray(leaf)[0]) for replica in np.asarray(leaf))
 
 
+@pytest.mark.slow
 def test_resume_restores_the_scales(ten_steps, tmp_path):
     setup = setup_of(*BOTH, *GROWING)
     run = Stepper(setup, num_devices=4, lanes="vmap").steps(0, 5)
@@ -406,6 +421,7 @@ def test_resume_restores_the_scales(ten_steps, tmp_path):
     assert same_bits(gone_on.steps(5, 10).host(), ten_steps.host())
 
 
+@pytest.mark.slow
 def test_float16_with_both_scales_learns_digits():
     scales = ("--config.loss_scaling.name=dynamic", "--config.communication.name=half")
     overrides = ("--config.model.dtype=float16", "--config.optimizer.learning_rate=0.1", "--config.ema_decay=None")
@@ -416,6 +432,7 @@ def test_float16_with_both_scales_learns_digits():
     assert before["accuracy"] < 0.3 and after["accuracy"] > 0.8 and np.isfinite(after["loss"])
 
 
+@pytest.mark.slow
 def test_dry_run_knows_of_half_precision():
     setup = setup_of(*SOFTMAX, *DYNAMIC, *HALF)
     count = sum(leaf.size for leaf in jax.tree.leaves(setup.worker_shapes.params))

@@ -448,6 +448,7 @@ for arguments in json.loads(sys.argv[3]):
 """
 
 
+@pytest.mark.slow
 def test_processes_that_would_run_something_else_are_refused_by_all(tmp_path):
     where, same = f"127.0.0.1:{local.free_port()}", [f"--config={DIGITS}", f"--workdir={tmp_path}/run", *STEPS]
     differ = {

@@ -31,6 +31,7 @@ def test_the_log_ends_with_what_is_published(name):
     assert set(last.runs) <= {identity(row) for row in rows}
 
 
+@pytest.mark.quick_cases("real_backup-some", "toy_polynomial-some")
 @pytest.mark.parametrize("num_counts", [16, pytest.param(100, marks=pytest.mark.slow)], ids=["some", "many"])
 @pytest.mark.parametrize("name", few(PUBLISHED, quick=PUBLISHED[::4]))
 def test_any_number_of_finished_runs_can_be_reported(name, num_counts):

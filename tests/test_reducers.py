@@ -146,6 +146,9 @@ def vectors_of(case: Case, stacked_tree) -> list[np.ndarray]:
     return rows if case.granularity == "layer" else [np.concatenate(rows, axis=1)]
 
 
+@pytest.mark.slow_cases(
+    "1-geometric_median", "1-mgda", "8-adasum-2", "8-adasum-halving", "8-geometric_median", "8-mgda", "8-upgrad"
+)
 @every_case
 @pytest.mark.parametrize("num_workers", [1, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
 def test_agrees_with_the_oracle(case, num_workers):
@@ -247,6 +250,18 @@ def by_lifts():
         yield pytest.param(case, lift, (8, 4, 2, 1), id=f"{name}-{lift}-8,4,2,1", marks=pytest.mark.slow)
 
 
+@pytest.mark.slow_cases(
+    "adacons-pmap-8,2",
+    "adaptive_batch-shard_map-8,2",
+    "adasum-shard_map-8,2",
+    "coordinate_median-shard_map-8,2",
+    "dynamic_backup_workers-shard_map-8,2",
+    "gossip-shard_map-8,2",
+    "krum-shard_map-8,2",
+    "quorum-shard_map-8,2",
+    "radial_directional-pmap-8,2",
+    "stale-pmap-8,2",
+)
 @pytest.mark.parametrize(("case", "lift", "devices"), list(by_lifts()))
 def test_replicas_are_bit_equal_and_layouts_agree(case, lift, devices):
     check_layouts(
@@ -309,6 +324,7 @@ def updates_of(make, *, extra=()):
     return lambda grads, scales: jax.tree.map(np.asarray, program(grads, np.float32(scales), dict(extra)))
 
 
+@pytest.mark.slow_cases("adasum-halving", "geometric_median")
 @every_case
 def test_homogeneity(case):
     if not case.homogeneous:
@@ -371,6 +387,7 @@ def test_facts_are_those_of_the_row_and_survive_copies(case):
         ]
 
 
+@pytest.mark.slow_cases("adasum-2", "adasum-halving", "geometric_median", "upgrad")
 @every_case
 def test_mask(case):
     check_mask(case, maker(case))

@@ -323,6 +323,7 @@ def test_refused_by_a_real_process(flags, tmp_path):
     assert listing(tmp_path) == []
 
 
+@pytest.mark.slow_cases("nonsense")
 @pytest.mark.parametrize("platform", ["nonsense", "cuda"])
 def test_a_platform_that_is_missing_is_refused_in_a_line(platform, tmp_path):
     """Before anything else starts JAX, so in a process of its own; without GPUs, whether or not jaxlib knows CUDA."""
@@ -334,6 +335,7 @@ def test_a_platform_that_is_missing_is_refused_in_a_line(platform, tmp_path):
     assert listing(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_paths_in_flags_are_those_of_the_shell(tmp_path, monkeypatch):
     (tmp_path / "one.py").write_text("import os\nfrom configs.digits import get_config\nos.chdir('/')")
     monkeypatch.chdir(tmp_path)

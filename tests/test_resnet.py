@@ -127,6 +127,7 @@ def test_group_norm_has_no_statistics_and_looks_at_one_image():
     assert difference("group") < 1e-4 < 1e-2 < difference("batch")
 
 
+@pytest.mark.slow
 def test_remat_gives_the_same():
     variables, x = variables_of(Tiny(num_classes=3)), images()
 

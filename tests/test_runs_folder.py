@@ -265,6 +265,7 @@ def test_a_look_at_the_lock_is_no_run(tmp_path, monkeypatch):
     os.close(looking)
 
 
+@pytest.mark.slow_cases("check")
 def test_lock_ends_with_a_killed_process(tmp_path, entrance):
     program = (
         "import sys; from runs.folder import open_run; "
@@ -350,6 +351,7 @@ def start_without_flock():
     return subprocess.Popen([sys.executable, "-c", KEEPS], cwd=root, **pipes)
 
 
+@pytest.mark.slow
 def test_without_flock_the_lock_of_a_killed_process_is_taken_over(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", no_flock)
     with start_without_flock() as process:

@@ -136,6 +136,7 @@ def test_machines_that_save_rows_divide_the_runs_and_publish_what_one_would(half
     assert (rows.parent / "report.md").read_text() == of_both
 
 
+@pytest.mark.slow
 def test_what_was_published_under_another_rule_stays_in_the_report(tmp_path, monkeypatch):
     """So does a verdict that turned round under the same rule, each with how many of the runs were known then."""
 
@@ -163,6 +164,7 @@ def test_what_was_published_under_another_rule_stays_in_the_report(tmp_path, mon
     assert all("0 of the 2 runs" in line and "by the rule: Supported if they do." in line for line in earlier)
 
 
+@pytest.mark.slow
 def test_a_saved_row_yields_to_the_folder_of_its_run(half, tmp_path):
     (row,) = results.read_rows(saved_file())
     results.write_rows(saved_file(), [{**row, "accuracy": [0.7]}])
@@ -230,6 +232,7 @@ def test_scales_are_saved_apart_and_listed(half, tmp_path, capsys):
     assert "3 runs saved at smoke" in said and "1 runs saved at laptop" in said and "runs here" not in said
 
 
+@pytest.mark.slow
 def test_who_reproduces_or_verifies_makes_every_row(half, tmp_path, capsys):
     assert planned(tmp_path / "other", capsys, command="reproduce") == TUNING
     call("reproduce", tmp_path / "other")
@@ -432,6 +435,7 @@ def test_two_published_rows_of_a_run_are_refused(published, capsys):
     assert f"has 2 rows of run {published[0]['run']!r}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_smaller_scale_replaces_published_rows_of_a_larger_one_only_if_that_is_accepted(published, tmp_path, capsys):
     folder = results.PUBLISHED / NAME
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

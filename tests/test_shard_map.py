@@ -53,6 +53,7 @@ def arguments(*, leave_out=()):
     return jax.tree.map(lambda x: np.zeros(x.shape[1:], x.dtype), slopes), slopes
 
 
+@pytest.mark.slow_cases("adacons", "krum-2")
 @one_of_each_kind
 def test_works_on_varying_gradients_and_with_the_check_off(case):
     jax.eval_shape(mapped_updates(case, mark=marked), *arguments())
@@ -89,6 +90,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow_cases("bits_of_rounds", "groups", "low_rank")
 @pytest.mark.parametrize("make", few(VARIANTS, quick={"groups", "low_rank", "bits_of_rounds", "backup_top_k"}))
 def test_compositions_keep_track_too(make):
     """Large leaves take other paths: buckets of their own, and on CPU sliced products."""
@@ -126,6 +128,7 @@ def carried(reducer, **options):
 IN_ROUNDS = {"rounds_of_late": lambda: reducers.local_sgd(WORKER, every_steps=2, combine=VARIANTS["late_adasum"]())}
 
 
+@pytest.mark.slow_cases("dynamic_bits")
 @pytest.mark.parametrize(
     "make", few({**VARIANTS, **IN_ROUNDS}, quick={"half", "telemetry", "dynamic_bits", "injected", "rounds_of_late"})
 )
@@ -137,6 +140,7 @@ def test_states_of_compositions_go_in_and_out(make):
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), states)
 
 
+@pytest.mark.slow_cases("elastic_averaging")
 @pytest.mark.parametrize("name", ["elastic_averaging", "gossip", "local_sgd"])
 def test_states_of_workers_that_stand_apart_go_in_and_out(name):
     case = next(case for case in CASES if case.name == name)

@@ -71,6 +71,7 @@ def lines_of(folder):
     return [f"{record['kind']} {record['step']} {record['loss']!r}" for record in records]
 
 
+@pytest.mark.slow
 def test_a_sink_gets_every_record(my_sinks, tmp_path):
     assert command(f"--workdir={tmp_path}/run", "--sink=my_sinks:Kept") == 0
     calls = (tmp_path / "run" / "calls.txt").read_text().splitlines()
@@ -102,6 +103,7 @@ def test_a_signal_closes_the_sink(my_sinks, tmp_path, monkeypatch):
     assert (tmp_path / "run" / "calls.txt").read_text().splitlines()[-1] == "close"
 
 
+@pytest.mark.slow_cases("checkpoint")
 @pytest.mark.parametrize("refused", ["checkpoint", "sink"])
 def test_a_run_that_is_refused_closes_its_sinks_once(refused, my_sinks, tmp_path, monkeypatch, capsys):
     def away(path):
@@ -118,6 +120,7 @@ def test_a_run_that_is_refused_closes_its_sinks_once(refused, my_sinks, tmp_path
     assert (tmp_path / "run" / "calls.txt").read_text().splitlines() == ["init 10", "close"]
 
 
+@pytest.mark.slow_cases("Broken-append failed (ConnectionError: no route to host)")
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("Broken", "append failed (ConnectionError: no route to host)"), ("Rude", "flush failed (SystemExit: 3)")],
@@ -152,6 +155,7 @@ def test_a_sink_that_cannot_be_made_is_refused_in_one_line(sink, message, my_sin
     assert {path.name for path in tmp_path.glob("run/*")} <= {"config.json", "env.json", "lock"}
 
 
+@pytest.mark.slow
 def test_no_flag_stays_for_the_next_call_in_the_process(my_sinks, tmp_path, capsys):
     with flagsaver.flagsaver():
         assert train.main(["train.py", *RUN, "--sink=my_sinks:Kept", "--dry_run", "--nodry_run_compile"]) == 0

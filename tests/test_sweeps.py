@@ -379,6 +379,7 @@ def test_a_larger_grid_keeps_what_has_run(sweeping, tmp_path):
     assert len(list(folder_of(tmp_path).glob("*/DONE"))) == 10
 
 
+@pytest.mark.slow
 def test_other_fixed_values_and_other_splits_are_another_folder(sweeping, tmp_path):
     grid = f"--grid={RATE}=0.1,0.2"
     for more in (

@@ -51,6 +51,7 @@ def digits(workdir, *more: str) -> tuple[str, ...]:
     return (f"--config={ROOT}/configs/digits.py", *OVERRIDES, f"--workdir={workdir}", *more)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_folders")
 def test_a_run_of_texts_refuses_other_texts(tmp_path, capsys):
     for folder, word in (("one", "dark"), ("other", "blue")):
@@ -188,6 +189,7 @@ def test_another_config_or_layout_in_the_same_folder(uninterrupted, capsys):
     assert step == 120 and state.step.shape == (2,) and counters.num_counted == 120 * 8
 
 
+@pytest.mark.slow
 def test_fresh_starts_over_in_a_subfolder(uninterrupted):
     before = {path: path.read_bytes() for path in uninterrupted.rglob("*") if path.is_file()}
     assert command(*digits(uninterrupted, "--fresh")) == 0
@@ -206,6 +208,7 @@ def test_evaluate_only(which, step, uninterrupted, capsys):
     assert sorted(uninterrupted.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_dry_run_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command(f"--config={ROOT}/configs/digits.py:smoke", "--dry_run") == 0
@@ -238,6 +241,7 @@ def test_killed_at_five_random_moments(tmp_path):
     assert_same_run(killed, reference)
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypatch):
     short = ("--config.train_steps=20", "--config.eval_every_steps=20", "--config.checkpoint_every_steps=20")
     assert command(*digits(tmp_path / "first", *short)) == 0
@@ -266,6 +270,7 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypat
     assert "checkpoint 20" in (error := capsys.readouterr().err) and "is damaged" in error and error.count("\n") == 1
 
 
+@pytest.mark.slow_cases("fresh")
 @pytest.mark.parametrize("used_before", ["fresh", "no checkpoint yet"])
 def test_init_from_holds_in_a_folder_that_was_used_before(used_before, tmp_path):
     short = ("--config.train_steps=20", "--config.eval_every_steps=20", "--config.checkpoint_every_steps=20")

@@ -41,6 +41,7 @@ LAYOUTS = [(4, "pmap"), (2, "shard_map"), (1, "pmap")]
 QUICK = {("mean", (2, "shard_map")), ("adasum", (4, "pmap"))}
 
 
+@pytest.mark.slow_cases("adasum-layout6")
 @pytest.mark.parametrize(("name", "layout"), grid(reducers.REDUCERS, LAYOUTS, quick=QUICK))
 def test_layouts_and_lifts_agree_and_replicas_are_bit_equal(name, layout):
     num_devices, lift = layout
@@ -56,6 +57,7 @@ def test_ways_over_lanes_agree(lanes, reference):
     assert largest_difference(run.params(), reference["mean"].params()) < 1e-6
 
 
+@pytest.mark.slow
 def test_streamed_and_resident_data_give_the_same_bits(reference):
     run = Stepper(setup_of("--config.data.placement=stream")).steps(0, 20)
     assert largest_difference(run.params(), reference["mean"].params()) == 0
@@ -76,6 +78,7 @@ def test_seed_changes_what_is_trained(reference):
     assert largest_difference(other.params(), reference["mean"].params()) > 1e-3
 
 
+@pytest.mark.slow_cases("pmap-vmap")
 @pytest.mark.parametrize(
     ("lift", "lanes"),
     grid(["pmap", "shard_map"], ["vmap", "dispatched"], quick={("pmap", "vmap"), ("shard_map", "dispatched")}),
@@ -102,6 +105,7 @@ def test_mean_all_reduces_once_for_small_leaves_and_once_for_the_metrics(num_dev
     assert lowered.compile().as_text().count(" all-reduce(") <= 2
 
 
+@pytest.mark.slow
 def test_reducing_updates_of_sgd_equals_reducing_gradients(reference):
     run = Stepper(setup_of("--config.reducer_on=updates")).steps(0, 20)
     assert largest_difference(run.params(), reference["mean"].params()) < 1e-6
@@ -109,6 +113,7 @@ def test_reducing_updates_of_sgd_equals_reducing_gradients(reference):
     assert momentum and all(len(leaf) == 8 and not np.array_equal(leaf[0], leaf[1]) for leaf in momentum)
 
 
+@pytest.mark.slow
 def test_clipping_is_of_each_worker_before_the_reduction():
     clip = 0.01
     run = Stepper(setup_of(f"--config.clip_norm={clip}", "--config.reducer.name=sum")).steps(3, 4)
@@ -116,6 +121,7 @@ def test_clipping_is_of_each_worker_before_the_reduction():
     assert clip < run.metrics["reduced_norm"] <= 8 * clip * (1 + 1e-6)  # a clipped sum would be at most clip
 
 
+@pytest.mark.slow
 def test_moving_average_follows_its_rule():
     run = Stepper(setup_of("--config.ema_decay=0.9"))
     average = run.host().params
@@ -140,6 +146,7 @@ def test_learning_rate_rules():
     assert Stepper(setups["sqrt"]).steps(0, 1).metrics["learning_rate"] == pytest.approx(rates[-1])
 
 
+@pytest.mark.slow
 def test_model_state_is_of_each_worker_and_averaged_for_evaluation(monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     evaluated = []
@@ -171,6 +178,7 @@ def test_evaluation_is_exact_for_any_batch(eval_batch_size):
     assert quality["loss"] == pytest.approx(float(sums["loss"]) / 360, rel=1e-6)
 
 
+@pytest.mark.slow_cases("8")
 @pytest.mark.parametrize("num_devices", [8, 64, pytest.param(1, marks=pytest.mark.slow)])
 def test_dry_run_for_any_number_of_devices(num_devices):
     setup = setup_of("--config.num_workers=64")
@@ -200,6 +208,7 @@ class Drawn(nn.Module):
         return nn.Dense(self.num_classes)(image.reshape(image.shape[0], -1))
 
 
+@pytest.mark.slow
 def test_every_worker_and_every_step_has_dropout_of_its_own(monkeypatch):
     monkeypatch.setitem(models.MODELS, "drawn", Drawn)
     run, drawn = Stepper(setup_of("--config.model.name=drawn"), num_devices=4), []
@@ -208,6 +217,7 @@ def test_every_worker_and_every_step_has_dropout_of_its_own(monkeypatch):
     assert len(set(drawn)) == 3 * 8
 
 
+@pytest.mark.slow
 def test_the_recorded_learning_rate_is_that_of_the_update():
     run, rates = Stepper(setup_of("--config.optimizer.name=sgd", "--config.optimizer.momentum=None")), []
     for step in range(3):

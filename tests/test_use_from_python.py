@@ -60,6 +60,7 @@ def evaluations(name):
     return [record for record in runs.read(f"out/quickstart/{name}/metrics.jsonl") if record["kind"] == "eval"]
 
 
+@pytest.mark.slow
 def test_a_folder_without_parameters_is_refused_in_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"must be the folder of a run, with a config\.json"):
         restore_params(tmp_path)

@@ -693,6 +693,15 @@ def scaled(value, factor):
     return value
 
 
+@pytest.mark.slow_cases(
+    "backup_split",
+    "bert_steps",
+    "decentralised_staleness",
+    "dynamic_bits",
+    "outer_merge",
+    "reducers_compared",
+    "staleness_error",
+)
 @pytest.mark.parametrize("name", [name for name in JUDGED if name in AGAIN])
 def test_other_rows_have_the_verdicts_that_follow_from_them(name):
     """A rule that is wrong where the published rows do not show it is wrong for rows like them."""

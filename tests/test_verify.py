@@ -322,6 +322,7 @@ def test_runs_that_come_later_are_those_that_were_published():
 BIG = [(name, scale) for name in claims.CLAIMS for scale in claims.load(name).hours if scale in ("gpu", "paper")]
 
 
+@pytest.mark.slow_cases("bert_steps-gpu", "large_batch-paper", "staleness_error-gpu")
 @pytest.mark.parametrize(
     ("name", "scale"), [pytest.param(*row, marks=() if i % 4 == 0 else pytest.mark.slow) for i, row in enumerate(BIG)]
 )

@@ -108,6 +108,7 @@ CASES = {
 QUICK = {"first", "delay"}
 
 
+@pytest.mark.slow_cases("first")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
 )
@@ -122,6 +123,7 @@ def test_the_first_of_a_round_is_told_when_the_round_is_decided():
     assert np.flatnonzero(seconds).tolist() == [7, 15, 23]
 
 
+@pytest.mark.slow
 def test_stragglers_that_change_cost_the_largest_sum():
     """And not the sum of the largest, which is what a step that waits for all costs."""
     rounds, times = told(LOCAL, num_steps=80)
@@ -149,6 +151,7 @@ def counters_after(overrides, num_steps):
     return counters, stepper
 
 
+@pytest.mark.slow
 def test_examples_of_who_is_left_out_of_a_round_are_dropped():
     counters, _ = counters_after((*LOCAL, FIRST), 16)
     assert (counters.num_counted, counters.num_dropped) == (2 * 8 * 6, 2 * 8 * 2)
