@@ -213,7 +213,7 @@ def plain():
     return three_steps()
 
 
-@pytest.mark.slow_cases("local_steps")
+@pytest.mark.slow_cases("local_steps", "sum")
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -233,6 +233,7 @@ def test_one_part_is_no_accumulation_bit_for_bit(overrides, plain):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_two_parts_are_not_one(plain):
     run = three_steps("--config.accumulation.count=2")
     assert largest_difference(run.params(), plain.params()) > 1e-6  # other dropout
@@ -252,7 +253,7 @@ def one_lane():
     return three_steps(*TWO_LOCAL, num_devices=8)
 
 
-@pytest.mark.slow_cases("vmap-pmap")
+@pytest.mark.slow
 @pytest.mark.parametrize(("lanes", "lift"), [("vmap", "pmap"), ("dispatched", "shard_map")])
 def test_ways_over_lanes_agree(lanes, lift, one_lane):
     run = three_steps(*TWO_LOCAL, f"--config.mapping={lift}", num_devices=2, lanes=lanes)

@@ -35,7 +35,7 @@ def test_one_step_a_batch_is_the_reducer_itself():
     assert same_bits(ours.steps(0, 5).state, plain.steps(0, 5).state)
 
 
-@pytest.mark.slow_cases("2-pmap")
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_devices", "lift"), [(2, "pmap"), (1, "shard_map")])
 def test_more_steps_are_more_workers(num_devices, lift):
     """On the same batches, with dropout and momentum: 4 workers and 3 steps a batch, or 12 workers."""
@@ -250,7 +250,7 @@ def trained(num_devices, lift="pmap"):
     )
 
 
-@pytest.mark.slow_cases("8-pmap")
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_devices", "lift"), [(8, "pmap"), (1, "shard_map")])
 def test_layouts_agree(num_devices, lift):
     ours, theirs = trained(num_devices, lift), trained(2)

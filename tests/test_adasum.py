@@ -120,6 +120,7 @@ QUICK = {(dtype, 4, "gram") for dtype in TOLERANCE} | {("float16", 2, "gather"),
 QUICK |= {("float32", 4, algorithm) for algorithm in ("gather", "halving")}
 
 
+@pytest.mark.slow_cases("float32-4-halving")
 @pytest.mark.parametrize(
     ("dtype", "num_workers", "algorithm"), grid(TOLERANCE, [2, 4], [*ALGORITHMS, "halving"], quick=QUICK)
 )
@@ -269,6 +270,7 @@ def test_any_number_of_workers(num_workers):
                     np.testing.assert_allclose(leaf[0], present.sum(0), rtol=1e-6)
 
 
+@pytest.mark.slow
 @one_algorithm
 def test_without_a_mask_all_contribute(algorithm):
     grads = leaves_of(5)
@@ -317,6 +319,7 @@ def test_orthogonal_is_summed_and_collinear_averaged(num_workers, algorithm):
         assert error(leaf, g.mean(0), g) <= tolerance
 
 
+@pytest.mark.slow
 @one_algorithm
 def test_a_pair_is_symmetric_and_no_result_is_too_long(algorithm):
     two, eight = leaves_of(2), [g + 2 * g[:1] for g in leaves_of(8)]

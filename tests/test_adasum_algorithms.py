@@ -83,6 +83,7 @@ def test_all_algorithms_agree_on_the_lanes_of_one_device(algorithm):
         assert error(replicas[0], oracle(g), g) <= 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [24, pytest.param(64, marks=pytest.mark.slow)])
 def test_many_lanes_of_one_device_are_folded_eight_at_a_time(lanes):
     assert Tree(lanes).on_one_device(lanes) == 8
@@ -157,7 +158,7 @@ GROUPED = [  # devices, lanes, group_size
 QUICK_GROUPED = {((1, 12, 3), "mean"), ((6, 1, 3), "adasum"), ((2, 3, 6), "sum")}
 
 
-@pytest.mark.slow_cases("(1, 12, 3)-mean")
+@pytest.mark.slow_cases("(1, 12, 3)-mean", "(6, 1, 3)-adasum")
 @pytest.mark.parametrize(("layout", "within"), grid(GROUPED, ["mean", "sum", "adasum"], quick=QUICK_GROUPED), ids=str)
 def test_groups(layout, within):
     num_devices, lanes, group_size = layout
@@ -170,7 +171,7 @@ def test_groups(layout, within):
             assert all(np.array_equal(replicas[0], replica) for replica in replicas)
 
 
-@pytest.mark.slow_cases("adasum")
+@pytest.mark.slow
 @pytest.mark.parametrize("within", ["mean", "adasum", pytest.param("sum", marks=pytest.mark.slow)])
 def test_absent_workers_of_groups_do_not_count(within):
     grads, mask = leaves_of(8), np.array([1, 0, 0, 0, 1, 1, 0, 1], bool)
@@ -206,6 +207,7 @@ def test_small_layers_are_gathered():
         assert (exchange["gram"] in sent) == (expected == "gram"), (algorithm, num_elements)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [lenet5, pytest.param(resnet50, marks=pytest.mark.slow)])
 def test_bytes_of_each_algorithm(network):
     n, leaves = 8, network()
@@ -218,7 +220,7 @@ def test_bytes_of_each_algorithm(network):
         assert sent[algorithm] == pytest.approx(2 * (n - 1) / n * size, rel=0.01)
 
 
-@pytest.mark.slow_cases("gram")
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["gram", "gather"])
 def test_half_precision_is_sent_as_such(algorithm):
     full = [jax.ShapeDtypeStruct((100, 50), jnp.float32)]
@@ -276,7 +278,7 @@ def metrics_of(grads, *, num_devices, contributes=None, **options):
 QUICK_TELEMETRY = {((4, 2), "gram"), ((1, 5), "gram"), ((1, 5), "gather")}
 
 
-@pytest.mark.slow_cases("(1, 5)-gram", "(4, 2)-gram")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "algorithm"), grid([(4, 2), (1, 5)], ["gram", "gather"], quick=QUICK_TELEMETRY), ids=str
 )
@@ -308,7 +310,7 @@ def test_telemetry_of_groups_that_are_added_up_is_of_workers_on_every_layout():
             assert grouped[key] == pytest.approx(alone[key], rel=1e-5), (num_devices, key)
 
 
-@pytest.mark.slow_cases("(1, 8)-gram", "(2, 4)-gather")
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "algorithm"), [((4, 2), "gram"), ((2, 4), "gather"), ((1, 8), "gram")], ids=str)
 def test_telemetry_of_means_of_groups_is_of_workers(layout, algorithm):
     """Also where groups have different numbers of workers that count, whose shares of the means then differ."""
@@ -341,6 +343,7 @@ def test_telemetry_of_equal_gradients_in_groups():
             assert {key: metrics[f"{key}{place}"] for key in expected} == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_telemetry_of_what_has_no_angle():
     orthogonal = np.kron(np.eye(4), np.ones((1, 20))).astype(np.float32)
     same = np.repeat(orthogonal[:1], 4, axis=0)

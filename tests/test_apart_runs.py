@@ -99,6 +99,7 @@ def eight_steps(name, num_devices, lift, lanes):
     return host.params, reducers.report(host.reducer_state).drift
 
 
+@pytest.mark.slow_cases("delayed-layout5")
 @pytest.mark.parametrize(
     ("name", "layout"), grid(REDUCERS, LAYOUTS, quick={("delayed", LAYOUTS[0]), ("gossip", LAYOUTS[0])})
 )
@@ -107,7 +108,7 @@ def test_layouts_agree(name, layout):
     assert largest_difference(eight_steps(name, num_devices, lift, lanes), of_one_device(name)) < 1e-6
 
 
-@pytest.mark.slow_cases("delayed")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(REDUCERS.keys(), quick={"delayed", "elastic_averaging"}))
 def test_several_steps_of_one_call(name):
     setup = setup_of(*NETWORK, *REDUCERS[name], "--config.eval_every_steps=20", "--config.eval_every_epochs=None")
@@ -117,6 +118,7 @@ def test_several_steps_of_one_call(name):
     assert [float(m["communications"]) for m in measured[0]] == [float(m["communications"]) for m in measured[1]]
 
 
+@pytest.mark.slow
 def test_a_dry_run_traces_the_step_and_counts_the_drift():
     text = dry_run.describe(load(), num_devices=4, compiled="never")
     params = sum(4 * x.size for x in jax.tree.leaves(load().worker_shapes.params))
@@ -166,6 +168,7 @@ def mean_of_workers(state):
     return jax.tree.map(lambda p, u: p + u.mean(0), state.params, drift)
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_at_the_mean_of_the_workers(finished, capsys):
     """Step 42 is the merge of what was launched at step 40: the workers are apart by two steps."""
     found, last = checkpoint_of(finished, load())[1], records(finished, "eval")[-1]

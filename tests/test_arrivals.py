@@ -89,7 +89,7 @@ def check_one_function(model, seen):
     return bulk
 
 
-@pytest.mark.slow_cases("markov", "paper_cluster")
+@pytest.mark.slow_cases("markov", "paper_cluster", "scripted")
 @one_of_each_kind
 def test_the_same_wherever_it_is_called(make, seen, name):
     bulk = check_one_function(make(name), [layout[name] for layout in seen])

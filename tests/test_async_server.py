@@ -52,7 +52,7 @@ def plain():
     return both(optimizer=MOMENTUM)
 
 
-@pytest.mark.slow_cases("2-1-shard_map", "2-3-pmap", "4-vmap-pmap")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_devices", "lanes", "mapping"),
     [
@@ -75,6 +75,7 @@ def test_waves_equal_one_at_a_time_on_every_layout(num_devices, lanes, mapping):
     assert found[1] == NUM_EVENTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 1))])
 def test_waves_equal_one_at_a_time_bit_for_bit_where_both_run_the_same_program(num_devices):
     layout = Layout.of(8, num_devices=num_devices)
@@ -228,6 +229,7 @@ def test_rules_of_a_group_equal_one_at_a_time(name):
     assert largest_difference(found[0], single[0]) > 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["adaptive_delay_compensation", pytest.param("delay_compensation", marks=pytest.mark.slow)]
 )

@@ -145,6 +145,7 @@ def test_waves_equal_one_at_a_time_bit_for_bit(exponential, tmp_path):
     assert records(tmp_path) == records(exponential)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("after", "end", "placement", "goes_on_at"),
     [
@@ -192,6 +193,7 @@ def test_soft_synchronisation_counts_updates(tmp_path):
     assert int(state.step) == 24 and int(state.server.pending.num_gradients) == 0
 
 
+@pytest.mark.slow
 def test_a_run_stops_only_where_no_gradient_waits_for_others_of_its_update(tmp_path, monkeypatch):
     soft = (*ASYNC, *EXPONENTIAL, "--config.server.gradients_per_update=3", "--config.train_steps=12")
     plans = list(load(*soft).plans(0, steps_per_call=1))
@@ -296,6 +298,7 @@ def test_a_worker_without_a_gradient_keeps_its_statistics(monkeypatch):
     assert seen == {True, False}
 
 
+@pytest.mark.slow
 def test_a_long_run_is_not_walked_through_before_it_begins():
     """The suite's limit of time ends a pass over 2 10^9 events."""
     load(*ASYNC, *EXPONENTIAL, "--config.train_steps=2000000000").mode.check_durations()

@@ -159,6 +159,7 @@ ORACLES = {
 }
 
 
+@pytest.mark.slow_cases("adasum")
 @pytest.mark.parametrize("name", COMBINERS)
 def test_those_that_count_are_combined_as_if_alone(name):
     grads, run = tree_of(8, seed=3), compiled(name)

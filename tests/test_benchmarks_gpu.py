@@ -59,6 +59,7 @@ def loaded(contender):
     return step_loop.load(config, overrides)
 
 
+@pytest.mark.slow_cases("tiny 2 x 4 Adasum of updates")
 @pytest.mark.parametrize(
     "contender",
     [

@@ -30,6 +30,7 @@ def named(found):
 # ---- the loop ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

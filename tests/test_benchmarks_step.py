@@ -91,6 +91,7 @@ def tiny(reducer_on):
     return step_loop.load("mnist_adasum", [*TINY, f"reducer_on={reducer_on}"])
 
 
+@pytest.mark.slow_cases("gradients-step-2", "updates-step-1")
 @pytest.mark.parametrize(
     ("reducer_on", "part", "num_devices"),
     grid(

@@ -129,6 +129,7 @@ class FullAfter:
         self._file.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [100, *(pytest.param(room, marks=pytest.mark.slow) for room in (0, 6000))])
 def test_a_disk_that_fills_while_records_are_written(room, uninterrupted, tmp_path, monkeypatch, capsys):
     opened = runs.Records.__init__
@@ -222,7 +223,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_keeps_its_records(run, capsys):
         assert (run / "metrics.jsonl").read_bytes() == records
 
 
-@pytest.mark.slow_cases("1")
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [1, 0.5, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (2, 40))])
 def test_a_cut_file_of_records_is_mended_on_resume(cut, run, uninterrupted, capsys):
     """The last line is cut somewhere, or half of the file is gone with it: what the checkpoint knows comes again."""
@@ -283,6 +284,7 @@ def images(tmp_path):
 BREAKS = [("between", "cut"), ("between", "gone"), ("before", "cut"), ("before", "gone")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("when", "harm"), BREAKS[:1] + [pytest.param(*row, marks=pytest.mark.slow) for row in BREAKS[1:]]
 )
@@ -353,7 +355,7 @@ def test_a_checkpoint_that_is_pruned_while_it_is_read_is_chosen_again(
     assert more != ("--evaluate_only",) or said.out.startswith("step 100: test accuracy")
 
 
-@pytest.mark.slow_cases("30")
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [30, 120])
 def test_records_that_are_removed_while_the_run_goes_on_are_put_back(at, uninterrupted, tmp_path, monkeypatch):
     after_each_call(monkeypatch, at_step(at, lambda: (tmp_path / "metrics.jsonl").unlink()))
@@ -389,7 +391,7 @@ def test_a_folder_that_is_moved_away_is_named_and_goes_on_where_it_is(uninterrup
     assert_same_run(tmp_path / "moved", uninterrupted)
 
 
-@pytest.mark.slow_cases("taken")
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["removed", "taken"])
 def test_a_run_ends_when_another_can_have_its_folder(when, uninterrupted, tmp_path, monkeypatch, capsys):
     """Someone removes its lock; a second run may begin, and must not write beside the first."""
@@ -422,7 +424,7 @@ def test_a_run_whose_checkpoints_are_gone_says_that_it_starts_over(run, uninterr
 # ---- records that are lost ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("middle-21", "tail-49")
+@pytest.mark.slow
 @pytest.mark.parametrize(("lost", "first"), [("all", 7), ("tail", 49), ("middle", 21)])
 def test_records_that_are_lost_are_noted_once(lost, first, run, uninterrupted, tmp_path, monkeypatch, capsys):
     path = run / "metrics.jsonl"

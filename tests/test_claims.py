@@ -71,7 +71,7 @@ def test_names_of_runs_are_their_own_and_configs_are_valid(name, scale):
     assert all(run.config for run in kinds(name, scale))
 
 
-@pytest.mark.slow_cases("bert_steps", "byzantine_workers")
+@pytest.mark.slow_cases("backup_split", "bert_steps", "byzantine_workers", "encodings_compared")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_label_of_a_run_is_in_its_config(name):
     """A label that a recipe forgets would make two runs of one config."""
@@ -107,6 +107,7 @@ def test_the_best_of_each_grid_on_validation_is_reported_over_seeds_on_the_test_
         assert {row[tuned.key] for row in others} <= UNTUNED.get(name, set())
 
 
+@pytest.mark.slow_cases("bert_steps-laptop")
 @pytest.mark.parametrize(("name", "scale"), TUNED_SCALED)
 def test_picks_wait_for_their_grid_and_ignore_the_test_split(name, scale):
     experiment, tuned = EXPERIMENTS[name], TUNED[name]
@@ -149,7 +150,7 @@ def test_programs_of_runs_can_be_built(name, scale):
 QUICK = {"staleness", "reducers_compared"}  # one that measures, and one that trains
 
 
-@pytest.mark.slow_cases("reducers_compared")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXPERIMENTS]
 )

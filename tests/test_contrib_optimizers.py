@@ -29,7 +29,7 @@ RUN = (
 )
 
 
-@pytest.mark.slow_cases("alone")
+@pytest.mark.slow
 @pytest.mark.parametrize("in_chain", [False, True], ids=["alone", "in a chain"])
 def test_the_state_holds_the_average_that_optax_evaluates_at(in_chain):
     given = FLAGS

@@ -80,6 +80,7 @@ def test_a_batch_is_crops_of_its_records(two):
     assert not got["image"][1].any()  # no batch_index, no work
 
 
+@pytest.mark.slow_cases("0")
 @pytest.mark.parametrize("processes", [0, 1])
 def test_any_number_of_processes_gives_the_same_bits(processes, two, folder):
     with images(folder, processes=processes) as other:
@@ -165,7 +166,7 @@ def with_damage(tmp_path, *damaged):
     return write_images(tmp_path, "imagenet2012", {"train": train, "validation": VALIDATION})
 
 
-@pytest.mark.slow_cases("1-cut off", "1-label", "1-no label")
+@pytest.mark.slow_cases("1-cut off", "1-label", "1-no image", "1-no label")
 @pytest.mark.parametrize("case", DAMAGE)
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_damaged_record_stops_the_run(case, processes, tmp_path):
@@ -181,6 +182,7 @@ def test_a_damaged_record_stops_the_run(case, processes, tmp_path):
         assert good["label"][0].tolist() == [label for _, label in TRAIN[:7]]
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("processes", [0, 2])
 def test_damaged_records_are_skipped_where_that_is_asked_for(processes, tmp_path, monkeypatch):
     said = []
@@ -350,7 +352,7 @@ def alive(pid):
     return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
-@pytest.mark.slow_cases("9")
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_outlives_the_program(sent, folder):
     command = [sys.executable, "-c", PROGRAM, str(folder.parents[1])]

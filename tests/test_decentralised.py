@@ -311,6 +311,7 @@ def test_one_worker_is_plain_sgd_bit_for_bit():
     assert same_bits(jax.tree.map(lambda x: x[0], found.replica), plain.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arrivals", [pytest.param(EXPONENTIAL, marks=pytest.mark.slow), CONSTANT], ids=["exponential", "ties"]
 )
@@ -391,6 +392,7 @@ def test_records(finished, capsys):
     assert f"{evaluation['accuracy']:.2%}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("after", "end"), [(22, crash), pytest.param(9, ask_to_stop, marks=pytest.mark.slow)])
 def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:

@@ -337,6 +337,7 @@ def test_commands_of_experiments_run(line, in_root, tmp_path, capsys):
 SAVING = [line for line in dict.fromkeys(COMMANDS) if line.startswith(f"{PYTHON} -m experiments save ")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", SAVING)
 def test_commands_that_save_rows_run(line, in_root, tmp_path, monkeypatch, capsys):
     """Trains nothing: the folder of one finished run is written."""

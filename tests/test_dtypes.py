@@ -73,7 +73,7 @@ def test_the_tests_run_under_strict_promotion():
         jnp.ones(2, jnp.bfloat16) + jnp.ones(2)
 
 
-@pytest.mark.slow_cases("bfloat16-dynamic_bits")
+@pytest.mark.slow_cases("bfloat16-adasum0", "bfloat16-dynamic_bits")
 @every_one
 @pytest.mark.parametrize(
     "dtype", ["bfloat16", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float16", "float64", "complex64"))]

@@ -51,6 +51,7 @@ def descend(
     return parameters, state, jax.tree.map(np.asarray, metrics), estimates
 
 
+@pytest.mark.slow
 def test_estimates_are_what_they_are_called():
     model = arrivals.make("shifted_exponential", shift_seconds=1.0, scale_seconds=0.5)
     # So slow that the loss hardly falls: the true gradient stays near 400 * 1.

@@ -33,7 +33,7 @@ def easgd(digits, *, every, strength):
     return xs, z
 
 
-@pytest.mark.slow_cases("3-0.1-1", "4-0.125-8")
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "strength", "num_devices"), [(1, 0.05, 2), (4, 0.125, 8), (3, 0.1, 1)])
 def test_agrees_with_a_loop_in_float64(every, strength, num_devices):
     stepper = stepper_with(every_steps=every, strength=strength, num_devices=num_devices)

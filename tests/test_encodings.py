@@ -325,7 +325,7 @@ def test_every_encoding_has_a_row():
     assert {row.name for row in SENDINGS} == set(communication.COMMUNICATIONS) == {*ENCODINGS, "by_pattern"}
 
 
-@pytest.mark.slow_cases("dynamic_bits-4", "top_k-6")
+@pytest.mark.slow_cases("dynamic_bits-4", "quantised-3", "top_k-6")
 @every_row
 def test_result_is_replicated(row):
     check_replication(made_by(row))
@@ -353,6 +353,7 @@ def test_mask(row):
     check_mask(CASE, made_by(row))
 
 
+@pytest.mark.slow_cases("bfloat16-top_k-6")
 @not_bits
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, *(pytest.param(d, marks=SLOW) for d in (np.int32, np.complex64))])
 def test_dtype_and_structure_are_kept(row, dtype):
@@ -379,6 +380,7 @@ def test_second_call_compiles_nothing(row, compilations):
     assert counts[0] == counts[1] == counts[2]
 
 
+@pytest.mark.slow_cases("dynamic_bits-4", "top_k-6")
 @every_row
 def test_scales_of_gradients_and_zeros(row):
     """At the first update powers of two change no bit, from 1e-30 to 1e30, and zeros are zeros."""
@@ -390,7 +392,7 @@ def test_scales_of_gradients_and_zeros(row):
         jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y * np.float32(scale)), found, expected)  # noqa: B023
 
 
-@pytest.mark.slow_cases("quantised-3-unsafe_rbg")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["unsafe_rbg", pytest.param("rbg", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("row", few(dict(zip(NAMES, SENDINGS, strict=True)), quick={"quantised-3", "random_k-7"}))
 def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row, kind):
@@ -427,6 +429,7 @@ def test_nan_stays_in_its_leaf(row):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+@pytest.mark.slow_cases("quantised-3", "top_k-6")
 @not_bits
 def test_facts_and_other_rules(row):
     """Around a rule other than the mean, what is exchanged is what workers have decoded."""

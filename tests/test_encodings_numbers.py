@@ -75,7 +75,7 @@ def normal(*shape, seed=0):
 # ---- packing -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("1", "3")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bits", [pytest.param(b, marks=() if b in (1, 3, 8) else pytest.mark.slow) for b in range(1, 33)]
 )
@@ -94,7 +94,7 @@ def test_packing_of_every_width(bits):
     assert num_words(32 * 7, bits) == 7 * bits
 
 
-@pytest.mark.slow_cases("float16")
+@pytest.mark.slow_cases("bfloat16", "float16")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8"])
 def test_payloads_of_every_dtype_become_words_and_come_back(dtype):
     payload = {"codes": Codes(jnp.arange(9, dtype=jnp.uint32), 5), "x": jnp.arange(7).astype(dtype).reshape(7, 1)}
@@ -109,6 +109,7 @@ def test_payloads_of_every_dtype_become_words_and_come_back(dtype):
 # ---- random numbers ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_numbers_are_uniform_and_independent_of_places_keys_and_workers():
     def key(count, worker):
         return derived(jax.random.fold_in(jax.random.fold_in(jax.random.key(0), count), worker), 7)
@@ -208,6 +209,7 @@ def test_workers_round_apart():
     check_workers_round_apart(quantised(bits=3, exchange="gather", min_elements=1))
 
 
+@pytest.mark.slow
 def test_that_check_rejects_keys_that_are_alike_on_all_workers(monkeypatch):
     key = Reduction.key
     monkeypatch.setattr(Reduction, "key", lambda self, seed, *, of="worker": key(self, seed, of="all"))
@@ -261,7 +263,7 @@ LIMITS = {
 }
 
 
-@pytest.mark.slow_cases("random_k")
+@pytest.mark.slow_cases("identity", "random_k")
 @pytest.mark.parametrize("limit", few(LIMITS, quick={"identity", "random_k", "low_rank"}))
 def test_limits_are_the_mean(limit):
     encoding, tolerance = limit
@@ -329,7 +331,7 @@ def residuals(states):
     return states.kept.residuals
 
 
-@pytest.mark.slow_cases("random_k of 4 bits")
+@pytest.mark.slow_cases("low_rank in half", "random_k of 4 bits", "sign scattered")
 @pytest.mark.parametrize(
     "given", few(WITH_FEEDBACK, quick={"random_k of 4 bits", "sign scattered", "half", "low_rank in half"})
 )
@@ -452,6 +454,7 @@ def test_low_rank_agrees_with_the_pseudo_code_of_powersgd():
     check_power_sgd(low_rank(rank=2))
 
 
+@pytest.mark.slow
 def test_that_check_rejects_a_q_that_is_drawn_anew_at_each_update():
     encoding = low_rank(rank=2)
 
@@ -493,6 +496,7 @@ def test_widths_are_constant_where_norms_are():
     assert set(widths(wobbling)) == {4}
 
 
+@pytest.mark.slow
 def test_widths_follow_the_rule():
     norms = 3.0 * 0.9 ** np.arange(60)
     k = (2**4.5 - 1) / norms[0]
@@ -594,6 +598,7 @@ MANY = {
 SHAPES = {"matrix": (64, 80), "long": (3000,), "large": (17, 70, 3), "scalar": ()}
 
 
+@pytest.mark.slow_cases("20-l2")
 @pytest.mark.parametrize("encoding", MANY.values(), ids=MANY)
 @pytest.mark.parametrize("num_workers", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 8)), 20])
 def test_bytes_are_those_of_the_traced_program(encoding, num_workers):
@@ -606,7 +611,7 @@ def test_bytes_are_those_of_the_traced_program(encoding, num_workers):
     assert reducers.traffic(encoded(encoding), shapes, axis_sizes={WORKER: num_workers}).bytes_per_worker == cost.sent
 
 
-@pytest.mark.slow_cases("sign scattered")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     few(["quantised scattered", "top_k", "random_k", "sign scattered", "low_rank"], quick={"top_k", "sign scattered"}),

@@ -187,6 +187,7 @@ def test_a_queue_that_is_killed_loses_nothing_and_runs_nothing_twice(tmp_path, m
     assert counts(tmp_path, "ended") == counts(tmp_path, "begun") == [("seed=0", 1), ("seed=1", 1), ("seed=2", 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize(
     "number", [signal.SIGHUP, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGINT))]

@@ -163,7 +163,7 @@ def attempt(arguments, capsys, monkeypatch, *, folder: pathlib.Path) -> tuple[in
     return code, said.err
 
 
-@pytest.mark.slow_cases("asynchronous-own", "digits-all")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "share"),
     [("digits", "all"), *(pytest.param(base, "own", marks=[pytest.mark.slow] * (base == "adasum")) for base in OWN)]
@@ -198,6 +198,7 @@ def test_mutations(seed, tmp_path, monkeypatch, capsys):
     assert codes.count(0) >= 2 and codes.count(2) >= 50
 
 
+@pytest.mark.slow
 def test_what_a_config_file_may_hold(tmp_path, monkeypatch, capsys):
     """Python has numbers and objects that no flag can give."""
     monkeypatch.chdir(tmp_path)

@@ -135,9 +135,7 @@ def d_psgd(digits, *, topology, adapt_first):
 ORDERS = ("adapt_then_combine", "combine_then_adapt")
 
 
-@pytest.mark.slow_cases(
-    "complete-adapt_then_combine", "exponential-combine_then_adapt", "one_peer_exponential-adapt_then_combine"
-)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("topology", "order"),
     grid(TOPOLOGIES, ORDERS, quick={*zip(TOPOLOGIES, ORDERS * 2, strict=True)}),

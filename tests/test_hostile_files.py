@@ -327,7 +327,7 @@ def test_hostile_records_and_rows(content, tmp_path):
 NAMES = ["with spaces ' \"", "link", "ключ-🙂", "-dash", "n" * 200, "a=b,c;$(x)", "slash/"]
 
 
-@pytest.mark.slow_cases("with spaces ' \"")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES[:2] + [pytest.param(name, marks=pytest.mark.slow) for name in NAMES[2:]])
 def test_folders_of_any_name(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -30,7 +30,7 @@ def outputs(model, *, size=299, training):
     return jax.eval_shape(lambda v, x: run(v, x, rngs=rngs), shapes_of(model, size=size), image_of(size))
 
 
-@pytest.mark.slow_cases("on-27161264")
+@pytest.mark.slow
 @pytest.mark.parametrize(("auxiliary", "count"), [("on", 27_161_264), ("off", 23_834_568)])
 def test_parameter_count(auxiliary, count):
     params = shapes_of(InceptionV3(num_classes=1000, auxiliary=auxiliary))["params"]
@@ -48,7 +48,7 @@ def test_auxiliary_logits_are_for_training():
     assert outputs(InceptionV3(num_classes=10, auxiliary="off"), training=True)[0].shape == logits
 
 
-@pytest.mark.slow_cases("training")
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["training", "evaluation"])
 def test_statistics_change_in_training_alone(mode):
     model = InceptionV3(num_classes=10)

@@ -114,7 +114,7 @@ def test_an_accelerator_computes_many_lanes_in_a_loop():
     assert largest_error(programs[1].call(w[:40], x[:40]), jax.jit(theirs)(w[:40], x[:40])) < 5e-6
 
 
-@pytest.mark.slow_cases("bfloat16")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_to_its_rounding(dtype):
     x, w, _, _ = arguments("3 x 3", dtype)
@@ -193,7 +193,7 @@ def gradient_of_lanes(name):
     return jax.grad(loss), variables["params"], images
 
 
-@pytest.mark.slow_cases("resnet20")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [n if n in ("lenet5", "resnet20") else pytest.param(n, marks=pytest.mark.slow) for n in MODELS]
 )

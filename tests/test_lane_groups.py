@@ -37,7 +37,7 @@ def a_model_with_statistics(monkeypatch):
 # ---- the numbers -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("dropout-3-1", "waves-1-2")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "at_once", "steps_per_call"),
     grid(

@@ -151,7 +151,7 @@ def test_only_the_asked_positions_are_predicted():
     np.testing.assert_allclose(some, np.take_along_axis(np.asarray(everywhere), asked[..., None], axis=1), rtol=1e-5)
 
 
-@pytest.mark.slow_cases("standard")
+@pytest.mark.slow
 @pytest.mark.parametrize("promotion", ["standard", "strict"])
 def test_padding_only_is_finite_and_so_is_its_gradient(promotion):
     model, (tokens, segments, positions) = tiny_bert(dtype="bfloat16"), bert_inputs()
@@ -211,6 +211,7 @@ def with_blocks(name: str, **kwargs):
     return model, inputs, random_params(model, *inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.slow), "transformer"])
 @pytest.mark.parametrize("remat", ["none", pytest.param("blocks", marks=pytest.mark.slow)])
 def test_a_loop_over_blocks_changes_nothing(name, remat):
@@ -238,6 +239,7 @@ def written_out(program: str, operation: str) -> int:
     return count("main")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.slow), "transformer"])
 def test_a_loop_over_blocks_compiles_one(name):
     def products(num_layers: int, scan_blocks: str) -> int:
@@ -330,6 +332,7 @@ def test_attention_agrees_with_numpy():
     np.testing.assert_allclose(attend(params, x, mask), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_attention_with_dropout_is_on_average_that_without():
     x, mask = attention_inputs()
     params, keys = attention_params(x, mask), jax.random.split(jax.random.key(0), 10_000)
@@ -442,6 +445,7 @@ def task_of(model: nn.Module, time: int = 9) -> tasks.Task:
     return causal_lm(model=model, example=example, sizes={"vocab_size": TINY["vocab_size"]})
 
 
+@pytest.mark.slow_cases("transformer")
 @pytest.mark.parametrize("name", ["transformer", "lstm"])
 def test_loss_agrees_with_numpy_and_padding_is_not_counted(name):
     task, tokens = task_of(CAUSAL[name].clone(dropout_rate=0.0)), some_tokens(4, 10)
@@ -483,6 +487,7 @@ def test_padding_only_is_no_loss():
     assert mean == 0 and not any(map(np.any, jax.tree.leaves(gradient)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lstm", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_learns_a_sequence_that_repeats(name):
     task = task_of(CAUSAL[name].clone(dropout_rate=0.0))

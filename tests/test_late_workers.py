@@ -145,6 +145,7 @@ def test_the_planner_waits_longer_for_those_who_finish():
     assert finish.step_seconds[-1] == interrupt.step_seconds[-1]
 
 
+@pytest.mark.slow
 def test_nobody_is_busy_where_all_are_waited_for_or_late_workers_are_interrupted():
     backup = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
     exponential = ("--config.arrivals.name=shifted_exponential",)
@@ -192,6 +193,7 @@ def test_a_run_from_before_the_key_goes_on_as_it_began():
     ]
 
 
+@pytest.mark.slow
 def test_a_chart_has_what_a_late_worker_finishes_across_the_end_of_the_step(finished):
     config, lines = load().config.to_dict(), list(runs.stream(finished / "metrics.jsonl"))
     spans = timelines.of_run(lines, config, first_step=1, last_step=40)

@@ -312,7 +312,7 @@ RULES = {
 }
 
 
-@pytest.mark.slow_cases("inverse, two to an update-length0")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "length"),
     [
@@ -365,7 +365,7 @@ def test_an_asynchronous_live_run_goes_on_where_it_was_saved(monkeypatch, tmp_pa
     assert [r["staleness"] for r in records(parts)] == [r["staleness"] for r in records(tmp_path / "replayed")]
 
 
-@pytest.mark.slow_cases("flags0")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [BACKUP, (*ASYNC, "--config.server.gradients_per_update=2"), pytest.param(ASYNC, marks=pytest.mark.slow)],
@@ -379,7 +379,7 @@ def test_a_worker_that_returns_is_given_its_task_again(flags, monkeypatch, tmp_p
     assert largest_difference(tmp_path / "live", tmp_path / "replayed") < 1e-6
 
 
-@pytest.mark.slow_cases("1-flags1")
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [BACKUP, ASYNC, pytest.param((), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("times", [1, pytest.param(1000, marks=pytest.mark.slow)])
 def test_an_exception_in_a_worker_is_a_death_and_many_in_a_row_end_the_run(flags, times, monkeypatch, tmp_path, capsys):

@@ -151,7 +151,7 @@ def test_agrees_with_a_loop_in_float64(name):
     check_agrees(*CASES[name])
 
 
-@pytest.mark.slow_cases("diloco-chosen2")
+@pytest.mark.slow_cases("dasgd-chosen0", "diloco-chosen2")
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [
@@ -164,6 +164,7 @@ def test_agrees_on_other_layouts(name, chosen):
     check_agrees(*CASES[name], **chosen)
 
 
+@pytest.mark.slow
 def test_agrees_under_shard_map():
     overrides, oracle = CASES["cocod"]
     check_agrees((*overrides, "--config.mapping=shard_map"), oracle)
@@ -228,10 +229,12 @@ def check_stays(overrides):
     assert not same_bits(before.params, stepper.steps(7, 8).params())
 
 
+@pytest.mark.slow
 def test_what_is_shared_stays_where_nothing_is_due():
     check_stays(AVERAGED)
 
 
+@pytest.mark.slow_cases("ema")
 @pytest.mark.parametrize("part", ["opt_state", "ema"])
 def test_the_check_rejects_an_update_that_is_made_all_the_same(part, monkeypatch):
     """An outer momentum that decays, or a moving average that moves, where nothing is due."""
@@ -274,12 +277,14 @@ def not_reset(result, before, after):
     return result, after._replace(report=report._replace(drift=drift))
 
 
+@pytest.mark.slow
 def test_the_loops_reject_a_drift_that_is_not_reset(monkeypatch):
     monkeypatch.setitem(REDUCERS, "local_sgd", wrong_local_sgd(not_reset))
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         check_agrees(*CASES["local"])
 
 
+@pytest.mark.slow
 def test_the_loops_reject_an_average_that_is_a_step_late():
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         check_agrees(options(every_steps=6, delay_steps=3), CASES["dasgd"][1])

@@ -45,7 +45,7 @@ def assert_lowered(setup):
         assert "stablehlo.all_reduce" in text
 
 
-@pytest.mark.slow_cases("adacons", "krum-2")
+@pytest.mark.slow_cases("adacons", "adaptive_batch-norm_test", "krum-2")
 @one_of_each_kind
 def test_every_reducer_s_step(case):
     assert_lowered(setup_of("digits.py", "--config.model.name=softmax", *case.flags))
@@ -58,7 +58,7 @@ STEPS = {
 }
 
 
-@pytest.mark.slow_cases("LeNet-5")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(list(STEPS), quick={"LeNet-5", "asynchronous"}))
 def test_the_step_of(name):
     assert_lowered(setup_of(*STEPS[name]))

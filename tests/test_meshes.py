@@ -66,7 +66,9 @@ def rows():
     return of_all + [(name, STRICTEST) for name in MAKERS if name in QUICK - {"mean", "adasum"}]
 
 
-@pytest.mark.slow_cases("dynamic_bits-4-Explicit-data_model-check_vma")
+@pytest.mark.slow_cases(
+    "adasum-Auto-data_model-check_vma", "adasum-Auto-one_axis-check_vma", "dynamic_bits-4-Explicit-data_model-check_vma"
+)
 @pytest.mark.parametrize(("name", "mesh"), rows())
 def test_meshes(name, mesh):
     testing.MESHES[mesh](subject_of(name))

@@ -68,6 +68,7 @@ def test_it_is_that_of_the_gradients_of_all_examples(still):
     assert last["noise_scale/Dense_0/bias"] != pytest.approx(last["noise_scale/Dense_0/kernel"], rel=0.1)
 
 
+@pytest.mark.slow
 def test_it_is_the_ratio_of_moving_averages_over_the_steps_so_far(still):
     records = without_clock(still)
     steps = [r for r in records if r["kind"] == "train"]

@@ -223,6 +223,7 @@ def reduced(quick):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", reduced("adasum"))
 def test_what_is_in_flight_changes_nothing_after_a_stop(overrides):
     run, before = check_undone("stop", *overrides)
@@ -230,6 +231,7 @@ def test_what_is_in_flight_changes_nothing_after_a_stop(overrides):
     assert same_bits(run.host(), before._replace(stopped=None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", reduced("stale"))
 def test_a_skipped_step_is_as_if_its_batch_was_never_seen(overrides):
     run, before = check_undone("skip", *overrides)
@@ -285,6 +287,7 @@ def test_a_sum_that_overflows_is_of_no_worker():
     assert said.startswith("the reduced gradient has norm inf in layer Dense_1/bias, though")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

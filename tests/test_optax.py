@@ -304,7 +304,7 @@ def lifted(step, *, lift):
 spec = jax.sharding.PartitionSpec(WORKER)
 
 
-@pytest.mark.slow_cases("pmap")
+@pytest.mark.slow_cases("pmap", "shard_map", "tracked")
 @pytest.mark.parametrize("lift", ["pmap", "vmap", "shard_map", "tracked"])
 def test_workers_decide_alike(lift):
     """Worker 5 has a NaN at updates 1 to 3; two in a row are dropped, and the third is applied as it is."""

@@ -78,7 +78,7 @@ LAST_LARGE, FIRST_LARGE, ALL = 4 + 1 + 1, 4 + 2 + 1, 4 + 3 + 4
 ON_UPDATES = "--config.reducer_on=updates"
 
 
-@pytest.mark.slow_cases("overrides0")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -92,7 +92,7 @@ def test_on_gpus_a_large_leaf_waits_for_no_layer_before_it(overrides):
     assert found[0] == LAST_LARGE and FIRST_LARGE in found
 
 
-@pytest.mark.slow_cases("overrides0-cpu-7")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "platform", "first"),
     [(("adasum",), "cpu", FIRST_LARGE), (("mean", "--config.clip_norm=1.0"), "cuda", ALL)],
@@ -123,6 +123,7 @@ def test_a_file_of_options_is_all_that_xla_reads(monkeypatch):
     assert os.environ["XLA_FLAGS"] == "options.txt" and not compile_quickly()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", ["digits", pytest.param("mnist_adasum", marks=pytest.mark.slow)])
 def test_a_quick_compile_gives_the_same_parameters(config, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")

@@ -79,7 +79,7 @@ def run(layout, *, num_steps=5, **options):
 QUICK = {("pmap", "vmap"), ("shard_map", "vmap"), ("pmap", "dispatched")}
 
 
-@pytest.mark.slow_cases("pmap-dispatched", "shard_map-vmap")
+@pytest.mark.slow
 @pytest.mark.parametrize(("mapping", "lanes"), grid(["pmap", "shard_map"], ["vmap", "dispatched"], quick=QUICK))
 def test_result_depends_on_neither_layout_nor_mapping(mapping, lanes):
     reference = run(Layout.of(8, num_devices=8))

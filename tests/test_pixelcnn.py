@@ -66,6 +66,7 @@ def seen_by(model, shape):
     return np.asarray(jax.jit(jax.grad(outputs))(images) != 0).reshape(len(images), -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_categorical_sees_exactly_what_is_before(channels):
     model = tiny("categorical", num_layers=3, num_filters=24, num_head_filters=48)  # no group has ReLUs that are all 0
@@ -114,6 +115,7 @@ def test_bfloat16_is_of_activations_only():
     np.testing.assert_allclose(outputs["bfloat16"].astype(jnp.float32), outputs["float32"], atol=0.05)
 
 
+@pytest.mark.slow
 def test_dropout_follows_the_key():
     image = noise((2, 4, 4, 3))
     task = task_on(tiny("categorical", dropout_rate=0.5), image.shape[1:])
@@ -203,6 +205,7 @@ def test_draws_follow_the_probabilities(likelihood):
 # ---- the task ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sums_are_exact_for_any_split_and_padding():
     images = noise((5, 3, 3, 3))
     task = task_on(tiny("categorical"), images.shape[1:])
@@ -242,6 +245,7 @@ def test_refusals():
         task_on(pixelcnn.GatedLayer(3, 3, "A", 1, 0.0, True, "float32"), (4, 4, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", ["categorical", pytest.param("logistic_mixture", marks=pytest.mark.slow)])
 def test_learns_one_image_and_draws_it(likelihood):
     image = np.broadcast_to(np.array([40, 200, 90], np.uint8), (1, 3, 3, 3))

@@ -149,6 +149,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow_cases("--model=constant --figure={csv}/x.png")
 @pytest.mark.parametrize("flags", BROKEN)
 def test_refused_in_one_line(flags, tmp_path, capsys):
     (tmp_path / "csv").write_text("n,steps\n1,2\n")

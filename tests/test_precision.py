@@ -45,7 +45,13 @@ QUICK = {(name, "bfloat16") for name in CLASSIFIERS if name != "inception_v3"} |
 
 
 @pytest.mark.slow_cases(
-    "resnet32-bfloat16", "resnet34-bfloat16", "resnet44-bfloat16", "resnet50-bfloat16", "resnet56-bfloat16"
+    "resnet18-bfloat16",
+    "resnet20-bfloat16",
+    "resnet32-bfloat16",
+    "resnet34-bfloat16",
+    "resnet44-bfloat16",
+    "resnet50-bfloat16",
+    "resnet56-bfloat16",
 )
 @pytest.mark.parametrize(  # the others are looked at where they are tested
     ("name", "dtype"), grid(CLASSIFIERS, ["float16", "bfloat16"], quick=QUICK)
@@ -196,7 +202,7 @@ def check_overflow_is_nobody_elses(scaling, reducer, oracle):
     np.testing.assert_allclose(reduced, np.broadcast_to(oracle(contribution), (4, 3)), rtol=1e-6)
 
 
-@pytest.mark.slow_cases("adasum-adasum", "mean-<lambda>")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reducer", "oracle"),
     [
@@ -299,7 +305,7 @@ def check_skipped_step(*overrides):
     assert run.metrics["skipped"] == 1  # one halving is not enough
 
 
-@pytest.mark.slow_cases("gradients")
+@pytest.mark.slow
 @pytest.mark.parametrize("reducer_on", ["gradients", "updates"])
 def test_an_overflow_after_the_reduction_skips_the_step_on_all(reducer_on):
     check_skipped_step(f"--config.reducer_on={reducer_on}")
@@ -324,7 +330,7 @@ def test_a_step_on_which_every_worker_overflows_is_skipped():
     assert largest_difference(before, params_and_server(run)) == 0
 
 
-@pytest.mark.slow_cases("half")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -396,6 +402,7 @@ def ten_steps():
     return Stepper(setup_of(*BOTH, *GROWING), num_devices=4, lanes="vmap").steps(0, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lanes", "lift"), [("vmap", "shard_map"), pytest.param("dispatched", "pmap", marks=pytest.mark.slow)]
 )

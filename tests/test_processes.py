@@ -283,6 +283,7 @@ ENDS_IN_VAIN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", ["signal", pytest.param("none", marks=pytest.mark.slow)])
 def test_a_process_that_waits_in_vain_ends(sent, tmp_path):
     """The other process lives, but does not come to the same step."""
@@ -331,6 +332,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how", ["killed", *(pytest.param(how, marks=pytest.mark.slow) for how in ("suspended", "twice"))]
 )

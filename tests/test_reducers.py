@@ -159,6 +159,7 @@ def test_agrees_with_the_oracle(case, num_workers):
         check_oracle(case, maker(case), num_workers)
 
 
+@pytest.mark.slow_cases("0.0-adasum-2", "0.0-adasum-halving", "0.0-geometric_median", "0.0-mgda")
 @every_case
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e30])
 def test_zeros_and_extreme_scales(case, scale):
@@ -185,6 +186,9 @@ def check_replication(make, *, extra=()):
     jax.eval_shape(devices, split(tree_of(8)), split(dict(extra)))
 
 
+@pytest.mark.slow_cases(
+    "adasum-2", "adasum-gather", "geometric_median", "gossip-one_peer_exponential-adapt_then_combine", "mgda"
+)
 @every_case
 def test_result_is_replicated(case):
     if not case.replicated_by_type:
@@ -250,18 +254,7 @@ def by_lifts():
         yield pytest.param(case, lift, (8, 4, 2, 1), id=f"{name}-{lift}-8,4,2,1", marks=pytest.mark.slow)
 
 
-@pytest.mark.slow_cases(
-    "adacons-pmap-8,2",
-    "adaptive_batch-shard_map-8,2",
-    "adasum-shard_map-8,2",
-    "coordinate_median-shard_map-8,2",
-    "dynamic_backup_workers-shard_map-8,2",
-    "gossip-shard_map-8,2",
-    "krum-shard_map-8,2",
-    "quorum-shard_map-8,2",
-    "radial_directional-pmap-8,2",
-    "stale-pmap-8,2",
-)
+@pytest.mark.quick_cases("mean-pmap-8,2")
 @pytest.mark.parametrize(("case", "lift", "devices"), list(by_lifts()))
 def test_replicas_are_bit_equal_and_layouts_agree(case, lift, devices):
     check_layouts(
@@ -324,7 +317,18 @@ def updates_of(make, *, extra=()):
     return lambda grads, scales: jax.tree.map(np.asarray, program(grads, np.float32(scales), dict(extra)))
 
 
-@pytest.mark.slow_cases("adasum-halving", "geometric_median")
+@pytest.mark.slow_cases(
+    "adacons",
+    "adasum-2",
+    "adasum-gather",
+    "adasum-halving",
+    "geometric_median",
+    "krum-2",
+    "mgda",
+    "multi_krum",
+    "radial_directional",
+    "upgrad",
+)
 @every_case
 def test_homogeneity(case):
     if not case.homogeneous:

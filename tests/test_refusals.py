@@ -304,6 +304,7 @@ def test_a_trace_in_which_too_few_arrive_is_refused(reducer, absent_at, needed, 
         make_setup(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [
@@ -323,7 +324,7 @@ def test_refused_by_a_real_process(flags, tmp_path):
     assert listing(tmp_path) == []
 
 
-@pytest.mark.slow_cases("nonsense")
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["nonsense", "cuda"])
 def test_a_platform_that_is_missing_is_refused_in_a_line(platform, tmp_path):
     """Before anything else starts JAX, so in a process of its own; without GPUs, whether or not jaxlib knows CUDA."""

@@ -47,6 +47,7 @@ def images(count=4, *, size=8, seed=1):
     return np.random.default_rng(seed).standard_normal((count, size, size, 3)).astype(np.float32)
 
 
+@pytest.mark.slow_cases("ResNet50", "ResNet56")
 @pytest.mark.parametrize("model", COUNTS, ids=lambda model: model.__name__)
 def test_parameter_count(model):
     num_classes, size = (1000, 224) if model.stem == "7x7" else (10, 32)
@@ -242,6 +243,7 @@ BUILT = {"tiny": (Tiny(num_classes=3), 8), "resnet20": (resnet.ResNet20(num_clas
 LANES = ("vmap", "dispatched")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "lanes"), grid(BUILT, LANES, quick={("tiny", "vmap")}))
 def test_sixteen_lanes_are_sixteen_calls(model, lanes):
     on = OnLanes(*BUILT[model], lanes=lanes, keep="gradient")

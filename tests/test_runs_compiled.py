@@ -77,7 +77,7 @@ def test_a_calling_programs_cache_is_left():
         assert cache_settings() == before
 
 
-@pytest.mark.slow_cases("--compilation_cache={}/kept")
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--compilation_cache={}/kept", "--compilation_cache="])
 def test_a_cache_is_that_of_one_call(flag, tmp_path, capsys):
     before = cache_settings()
@@ -87,7 +87,7 @@ def test_a_cache_is_that_of_one_call(flag, tmp_path, capsys):
     assert cache_settings() == before
 
 
-@pytest.mark.slow_cases("4-traced1")
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_steps", "traced"), [(25, range(11, 21)), (4, [4])])
 def test_ten_steps_are_traced_or_the_last_one_of_a_short_run(num_steps, traced, tmp_path, capsys):
     arguments = ["--config.model.name=softmax", f"--config.train_steps={num_steps}", "--profile"]

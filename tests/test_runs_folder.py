@@ -265,7 +265,7 @@ def test_a_look_at_the_lock_is_no_run(tmp_path, monkeypatch):
     os.close(looking)
 
 
-@pytest.mark.slow_cases("check")
+@pytest.mark.slow
 def test_lock_ends_with_a_killed_process(tmp_path, entrance):
     program = (
         "import sys; from runs.folder import open_run; "

@@ -201,6 +201,7 @@ def test_a_row_of_another_run_does_not_count_and_a_note_says_so(change, why, hal
     assert capsys.readouterr().err.count("\n") == ("config" not in why)  # the run is finished, whatever was saved of it
 
 
+@pytest.mark.slow
 def test_rows_of_another_rule_are_not_saved(half, tmp_path, monkeypatch, capsys):
     before = saved_file().read_bytes()
     state(dataclasses.replace(CLAIM, rule=OwnRule("Supported otherwise.", CLAIM.rule.judge)), monkeypatch)
@@ -374,6 +375,7 @@ QUICK = {
 }
 
 
+@pytest.mark.slow_cases("origin-0-argvs0")
 @pytest.mark.parametrize(
     ("key", "number", "argvs"),
     [

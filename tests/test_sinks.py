@@ -103,7 +103,7 @@ def test_a_signal_closes_the_sink(my_sinks, tmp_path, monkeypatch):
     assert (tmp_path / "run" / "calls.txt").read_text().splitlines()[-1] == "close"
 
 
-@pytest.mark.slow_cases("checkpoint")
+@pytest.mark.slow
 @pytest.mark.parametrize("refused", ["checkpoint", "sink"])
 def test_a_run_that_is_refused_closes_its_sinks_once(refused, my_sinks, tmp_path, monkeypatch, capsys):
     def away(path):
@@ -120,7 +120,7 @@ def test_a_run_that_is_refused_closes_its_sinks_once(refused, my_sinks, tmp_path
     assert (tmp_path / "run" / "calls.txt").read_text().splitlines() == ["init 10", "close"]
 
 
-@pytest.mark.slow_cases("Broken-append failed (ConnectionError: no route to host)")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("Broken", "append failed (ConnectionError: no route to host)"), ("Rude", "flush failed (SystemExit: 3)")],

@@ -84,7 +84,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.slow_cases("mean-shard_map-4", "waves-shard_map-1")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lift", "num_devices"),
     grid(

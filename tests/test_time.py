@@ -34,6 +34,7 @@ def slow(*row):
 # ---- the clock of a step -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("backup_workers-options2-expected2")
 @pytest.mark.parametrize(
     ("rule", "options", "expected"),
     [
@@ -61,7 +62,7 @@ def test_no_time_passes_where_none_is_modelled():
     assert metrics["step_seconds"] == 0 and metrics["contributors"] == 8
 
 
-@pytest.mark.slow_cases("5-1")
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_workers", "num_devices"), [(8, 2), slow(8, 8), slow(6, 2), (5, 1)])
 def test_the_clock_knows_no_layout(num_workers, num_devices):
     """The N-th of the very seconds that the model gives on the host; workers in any number, on any layout."""
@@ -139,7 +140,7 @@ def test_a_dropped_workers_nan_is_nowhere(overrides, monkeypatch):
     check_no_leak(*overrides)
 
 
-@pytest.mark.slow_cases("geometric_median")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["multi_krum", "geometric_median"])
 def test_the_nan_of_a_worker_that_a_rule_leaves_out_is_nowhere(name, monkeypatch):
     """It weighs nothing, so it does not stop the run, and its statistics and loss are as if it were late."""

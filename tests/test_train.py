@@ -270,7 +270,7 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypat
     assert "checkpoint 20" in (error := capsys.readouterr().err) and "is damaged" in error and error.count("\n") == 1
 
 
-@pytest.mark.slow_cases("fresh")
+@pytest.mark.slow
 @pytest.mark.parametrize("used_before", ["fresh", "no checkpoint yet"])
 def test_init_from_holds_in_a_folder_that_was_used_before(used_before, tmp_path):
     short = ("--config.train_steps=20", "--config.eval_every_steps=20", "--config.checkpoint_every_steps=20")

@@ -51,6 +51,7 @@ def test_layouts_and_lifts_agree_and_replicas_are_bit_equal(name, layout):
         assert all(np.array_equal(replica, np.asarray(leaf)[0]) for replica in np.asarray(leaf))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", ["dispatched", pytest.param("vmap", marks=pytest.mark.slow)])
 def test_ways_over_lanes_agree(lanes, reference):
     run = Stepper(setup_of(), num_devices=2, lanes=lanes).steps(0, 20)
@@ -63,6 +64,7 @@ def test_streamed_and_resident_data_give_the_same_bits(reference):
     assert largest_difference(run.params(), reference["mean"].params()) == 0
 
 
+@pytest.mark.slow
 def test_seed_changes_parameters_and_order():
     one, other = (setup_of(f"--config.seed={seed}") for seed in (0, 1))
     assert largest_difference(*(jax.jit(p.init_worker)().params for p in (one, other))) > 0.1
@@ -78,7 +80,7 @@ def test_seed_changes_what_is_trained(reference):
     assert largest_difference(other.params(), reference["mean"].params()) > 1e-3
 
 
-@pytest.mark.slow_cases("pmap-vmap")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lift", "lanes"),
     grid(["pmap", "shard_map"], ["vmap", "dispatched"], quick={("pmap", "vmap"), ("shard_map", "dispatched")}),
@@ -93,6 +95,7 @@ def test_only_the_first_step_compiles(lift, lanes, compilations):
     assert len(compilations) > before  # the counter counts
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("num_devices", [8, 2])
 def test_mean_all_reduces_once_for_small_leaves_and_once_for_the_metrics(num_devices):
     run = Stepper(setup_of(), num_devices=num_devices)
@@ -168,6 +171,7 @@ def all_test_inputs():
     return as_inputs({name: jnp.asarray(x) for name, x in DATASET.test.columns.items()}, DATASET.constants)
 
 
+@pytest.mark.slow_cases("7")
 @pytest.mark.parametrize("eval_batch_size", [7, 64, 5000])
 def test_evaluation_is_exact_for_any_batch(eval_batch_size):
     run = Stepper(setup_of(f"--config.eval_batch_size={eval_batch_size}"))

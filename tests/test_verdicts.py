@@ -694,9 +694,12 @@ def scaled(value, factor):
 
 
 @pytest.mark.slow_cases(
+    "adaptive_batch",
     "backup_split",
     "bert_steps",
+    "byzantine_workers",
     "decentralised_staleness",
+    "delayed_averaging",
     "dynamic_bits",
     "outer_merge",
     "reducers_compared",

@@ -218,6 +218,7 @@ def test_an_interrupted_rerun_is_gone_on_with_and_differences_fail(published, ve
     assert len(json.loads(next(root.glob(f"{NAME}/1/*/env.json")).read_text())["starts"]) == begun == 1
 
 
+@pytest.mark.slow
 def test_what_is_reproduced_is_compared_with_what_is_published(published, folder, tmp_path, capsys):
     (of_run,) = results.read_rows(published)
     out = shutil.copytree(folder / "out", tmp_path / "out")

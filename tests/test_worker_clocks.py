@@ -108,7 +108,7 @@ CASES = {
 QUICK = {"first", "delay"}
 
 
-@pytest.mark.slow_cases("first")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
 )
@@ -118,6 +118,7 @@ def test_the_time_told_is_that_of_an_event_loop(name):
     np.testing.assert_allclose(np.cumsum(seconds), loop(times), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_first_of_a_round_is_told_when_the_round_is_decided():
     seconds, _ = told((*LOCAL, FIRST), num_steps=24)
     assert np.flatnonzero(seconds).tolist() == [7, 15, 23]

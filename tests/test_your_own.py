@@ -366,7 +366,7 @@ def test_a_run_from_before_the_hashes_opens(changed):
     assert starts(changed)[-1]["code"].keys() == {"mine"}
 
 
-@pytest.mark.slow_cases("3", "damage2")
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [3, {"mine": 3}, {"mine": {"sha256": 3}}])
 def test_damaged_hashes_are_refused(damage, changed, capsys):
     env = json.loads((changed / "env.json").read_text())
