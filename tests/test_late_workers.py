@@ -1,8 +1,6 @@
 """Workers that finish what they began: against an event loop, over stops and layouts, and in a chart."""
 
-import heapq
 import itertools
-import math
 import signal
 
 import jax
@@ -12,10 +10,11 @@ from jax import numpy as jnp
 
 import runs
 from configs import flags
-from experiments import planner
+from experiments import planner, step_times
 from experiments.plots import timelines
 from reducers import arrivals
 from runs.errors import ConfigError
+from tests.event_loop import GRACE, LIMIT, event_loop
 from tests.grid import grid
 from tests.stepper import Stepper, after_each_call, ask_to_stop, checkpoint_of, records, setup_of
 from tests.test_train import command, digits
@@ -24,7 +23,7 @@ from training.steps import late_workers
 
 NUM_STEPS = 1000
 FINISH = ("--config.model.name=softmax", "--config.late_workers=finish")
-REQUIRED, LIMIT, GRACE = 6, 1.6, 0.1
+REQUIRED = 6
 REDUCERS = {
     "backup_workers": (f"--config.reducer.num_required={REQUIRED}",),
     "deadline": (f"--config.reducer.deadline_seconds={LIMIT}",),
@@ -38,45 +37,6 @@ MODELS = {
     "markov": ("--config.arrivals.base=lognormal", "--config.arrivals.factor=4.0"),
     "paper_cluster": (),
 }
-
-
-def ends(rule, start, times, num_workers, needed):
-    """When a step ends, as far as its arrivals so far tell, and whether an arrival at that very moment still counts."""
-    if rule == "deadline":
-        limit = max(start + LIMIT, times[0]) if times else math.inf
-        return (times[-1] if len(times) == num_workers else limit), True
-    if len(times) < needed:
-        return math.inf, True
-    if rule == "quorum":
-        return (times[-1] if len(times) == num_workers else times[needed - 1] + GRACE), True
-    return times[needed - 1], False
-
-
-def event_loop(durations, rule, *, needed):
-    """Yields (workers that are counted, seconds, workers that are busy at its start) of each step.
-
-    A worker has one gradient in hand at a time. When it is done it begins that of the step that is open, or waits for
-    the next step.
-    """
-    num_steps, num_workers = durations.shape
-    in_hand, now = [], 0.0  # (when it is done, worker, step of it)
-    for step in range(num_steps):
-        busy = {worker for _, worker, _ in in_hand}
-        for worker in set(range(num_workers)) - busy:
-            heapq.heappush(in_hand, (now + durations[step, worker], worker, step))
-        times, counted = [], []
-        while True:
-            end, counts = ends(rule, now, times, num_workers, int(needed[step]))
-            if not in_hand or end < in_hand[0][0] or (end == in_hand[0][0] and not counts):
-                break
-            done, worker, of_step = heapq.heappop(in_hand)
-            if of_step == step:
-                times.append(done)
-                counted.append(worker)
-            else:
-                heapq.heappush(in_hand, (done + durations[step, worker], worker, step))
-        yield sorted(counted), end - now, len(busy)
-        now = end
 
 
 def measured(reducer, model):
@@ -125,14 +85,50 @@ def test_the_event_loop_rejects(wrong, monkeypatch):
         check_against_the_event_loop("backup_workers", "pareto")
 
 
+def drawn(num_machines, *, num_steps=200):
+    model = arrivals.make("pareto", least_seconds=1.0, alpha=2.0)
+    return np.float64(arrivals.sample(model, jax.random.key(0), num_workers=num_machines, num_steps=num_steps))
+
+
+def check_the_planner(durations, rule, name, chosen):
+    took = step_times.simulate(durations, rule, late_workers="finish")
+    for n in chosen:
+        counted, seconds, _ = zip(*event_loop(durations, name, needed=np.full(len(durations), n)), strict=True)
+        i = n - 1 if name != "deadline" else 0
+        np.testing.assert_allclose(took.seconds[:, i], seconds, rtol=1e-9)
+        np.testing.assert_array_equal(took.counted[:, i], [*map(len, counted)])
+
+
 @pytest.mark.parametrize("num_machines", [8, pytest.param(50, marks=pytest.mark.slow), 100])
 def test_the_planner_simulates_it_for_every_number_that_is_waited_for(num_machines):
-    model = arrivals.make("pareto", least_seconds=1.0, alpha=2.0)
-    durations = np.float64(arrivals.sample(model, jax.random.key(0), num_workers=num_machines, num_steps=200))
-    took = planner.finishing(durations)
-    for n in range(1, num_machines + 1) if num_machines < 100 else (1, 50, 96, 100):
-        loop = [seconds for _, seconds, _ in event_loop(durations, "backup_workers", needed=np.full(200, n))]
-        np.testing.assert_allclose(took[:, n - 1], loop, rtol=1e-9)
+    chosen = range(1, num_machines + 1) if num_machines < 100 else (1, 50, 96, 100)
+    check_the_planner(drawn(num_machines), step_times.first(num_machines), "backup_workers", chosen)
+
+
+def test_the_planner_simulates_a_time_of_grace_and_a_deadline():
+    check_the_planner(drawn(8), step_times.first(8, grace_seconds=GRACE), "quorum", range(1, 9))
+    check_the_planner(drawn(8), step_times.by_deadline(np.array([LIMIT])), "deadline", [8])
+
+
+NUMPY_WRONG = {
+    "it_stays_as_busy": lambda busy, own, seconds: np.maximum(busy, busy + own - seconds),
+    "two_at_once": lambda busy, own, seconds: np.maximum(np.maximum(busy, own) - seconds, 0),
+    "nobody_is_late": lambda busy, own, seconds: np.zeros_like(busy),
+}
+
+
+@pytest.mark.parametrize("wrong", NUMPY_WRONG)
+def test_the_event_loop_rejects_a_planner(wrong, monkeypatch):
+    monkeypatch.setattr(step_times, "still_busy", NUMPY_WRONG[wrong])
+    with pytest.raises(AssertionError):
+        check_the_planner(drawn(8), step_times.first(8), "backup_workers", [4])
+
+
+def test_a_planner_that_counts_a_worker_twice_is_rejected():
+    rule = step_times.first(8, grace_seconds=GRACE)
+    twice = rule._replace(ends=lambda order: rule.ends(order)._replace(counted=rule.ends(order).counted + 1))
+    with pytest.raises(AssertionError):
+        check_the_planner(drawn(8), twice, "quorum", [4])
 
 
 def test_the_planner_waits_longer_for_those_who_finish():

@@ -1,5 +1,8 @@
 """The planner against formulas, a table worked out elsewhere, and what it refuses; traces written and replayed."""
 
+import functools
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -146,6 +149,14 @@ BROKEN = {
     "--machines=3": "model",
     "--model=constant --seed=4294967296": "seed=4294967296: must be in [0, 4294967295]",
     "--model=constant --steps_to_target={long}": "columns num_required and steps",
+    "--model=constant --reducer=quorum": "grace_seconds: is needed by --reducer=quorum",
+    "--model=constant --grace_seconds=1": "grace_seconds: is needed by --reducer=quorum, and no option of another",
+    "--model=constant --reducer=quorum --grace_seconds=-1": "grace_seconds=-1: must be in [0, inf)",
+    "--model=constant --deadlines=1": "deadlines: is an option of --reducer=deadline alone",
+    "--model=constant --reducer=deadline --deadlines=1,x": "deadlines='1,x': must be seconds above 0",
+    "--model=constant --reducer=deadline --deadlines=0": "deadlines='0': must be seconds above 0",
+    "--model=lognormal --machines=10 --reducer=deadline --steps_to_target={near}": "are worth that deadline counts",
+    "--model=constant --reducer=mean": "invalid choice: 'mean'",
 }
 
 
@@ -154,8 +165,9 @@ BROKEN = {
 def test_refused_in_one_line(flags, tmp_path, capsys):
     (tmp_path / "csv").write_text("n,steps\n1,2\n")
     (tmp_path / "far").write_text("num_required,steps\n50,2\n60,2\n")
+    (tmp_path / "near").write_text("num_required,steps\n5,2\n")
     (tmp_path / "long").write_text("num_required,steps\n" + "1" * 200_000)
-    arguments = [a.format(**{name: tmp_path / name for name in ("csv", "far", "long")}) for a in flags.split()]
+    arguments = [a.format(**{name: tmp_path / name for name in ("csv", "far", "near", "long")}) for a in flags.split()]
     assert planner.main(arguments) == 2
     captured = capsys.readouterr()
     assert not captured.out and len(captured.err.splitlines()) == 1 and BROKEN[flags] in captured.err
@@ -177,10 +189,50 @@ def test_command(tmp_path, capsys):
     assert float(finished.split()[2]) == pytest.approx(float(interrupted.split()[2]), rel=0.02)  # all are waited for
 
 
+@pytest.mark.parametrize(
+    ("flags", "words", "head"),
+    [
+        (
+            ["--reducer=quorum", "--grace_seconds=0.5"],
+            r"best: N = \d+, [\d.]+ of 10 counted \(95 % interval of N: ",
+            "N",
+        ),
+        (["--reducer=deadline"], r"best: a deadline of [\d.]+ s, [\d.]+ of 10 counted \(95 % interval of D: ", "D s"),
+    ],
+)
+def test_command_for_other_reducers(flags, words, head, tmp_path, capsys):
+    arguments = ["--model=shifted_exponential", "--machines=10", "--steps=500", f"--figure={tmp_path / 'plan.png'}"]
+    assert planner.main([*arguments, "--steps_to_target=power_law:0.85", *flags]) == 0
+    finish, interrupt, about, _, heads, *_ = capsys.readouterr().out.splitlines()
+    assert re.match(words, finish) and re.match(words, interrupt) and flags[0].partition("=")[2] in about
+    assert heads.strip().startswith(head) and "counted" in heads
+
+
+def test_a_quorum_without_grace_is_backup_workers_and_a_late_deadline_waits_for_all():
+    options = {"num_machines": 8, "steps_to_target": LAW, "num_steps": 2_000, "late_workers": "finish"}
+    model = functools.partial(planner.plan, "pareto", **options)
+    backups, quorum, late = model(), model(reducer="quorum"), model(reducer="deadline", deadlines=[1e9])
+    for name in ("choices", "counted", "step_seconds", "step_error", "steps", "target_error", "score"):
+        np.testing.assert_array_equal(getattr(backups, name), getattr(quorum, name))
+        if name != "choices":
+            np.testing.assert_allclose(getattr(late, name)[0], getattr(backups, name)[-1], rtol=1e-6)
+
+
+def test_errors_of_steps_that_count_differently_are_those_of_seeds():
+    """With a deadline both the time of a step and what it is worth vary, together."""
+    options = {"num_machines": 8, "steps_to_target": LAW, "reducer": "deadline", "deadlines": [1.3, 1.6]}
+    plans = [planner.plan("pareto", seed=seed, num_steps=400, **options) for seed in range(60)]
+    spread = np.std([one.target_seconds for one in plans], axis=0, ddof=1)
+    np.testing.assert_allclose(np.mean([one.target_error for one in plans], axis=0), spread, rtol=0.3)
+    counted = np.mean([one.counted for one in plans], axis=0)
+    np.testing.assert_allclose(counted, [8 * (1 - d**-3) for d in (1.3, 1.6)], rtol=0.02)  # of Pareto, alpha 3
+
+
 def test_findings_name_what_the_paper_found_and_by_how_much_we_miss_it():
     total = np.full(100, 9.0)
     total[94:97] = [1.0, 1.1, 1.2]
-    made = planner.Plan(total, np.full(100, 0.01), np.ones(100), np.ones(100))
+    error, n = np.full(100, 0.01), np.arange(1, 101)
+    made = planner.Plan("backup_workers", 100, n, n, total, error, np.ones(100), error, np.ones(100))
     best, paper = planner.findings(made, model="paper_cluster")
     assert best == "best: 95 + 5"
     assert paper.startswith("paper: 96 + 4") and "misses it by 1; it takes 10.0% longer here" in paper

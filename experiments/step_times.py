@@ -1,0 +1,115 @@
+"""How long steps take that do not wait for all machines, and how many they count: for many choices at once, in NumPy.
+
+A rule ends a step when enough machines have arrived; a choice is its number, N of the first N or D of a deadline. Who
+is late either finishes what it began, as ``config.late_workers`` says, or all begin each step together.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+LateWorkers = Literal["finish", "interrupt"]
+_AT_ONCE = 2**22  # arrival times that are looked at together
+
+
+class Steps(NamedTuple):
+    """What steps took, for each choice of a rule.
+
+    Attributes:
+      seconds: [..., C], from the start of the step to its end.
+      counted: [..., C], how many gradients it counts.
+    """
+
+    seconds: np.ndarray
+    counted: np.ndarray
+
+
+class Rule(NamedTuple):
+    """When a step ends.
+
+    Attributes:
+      choices: [C].
+      ends: the arrivals in order, [..., C or 1, M] -> Steps [..., C].
+    """
+
+    choices: np.ndarray
+    ends: Callable[[np.ndarray], Steps]
+
+
+def first(num_machines: int, *, grace_seconds: float = 0.0) -> Rule:
+    """The first N of M arrivals, for N = 1 to M, and whoever else comes within a time of grace after the N-th.
+
+    >>> first(3).ends(np.array([[1.0, 2.0, 4.0]])).seconds
+    array([1., 2., 4.])
+    >>> first(3, grace_seconds=1.0).ends(np.array([[1.0, 2.0, 4.0]]))
+    Steps(seconds=array([2., 3., 4.]), counted=array([2, 2, 3]))
+    """
+    n = np.arange(num_machines)
+
+    def ends(order: np.ndarray) -> Steps:
+        of_each = np.broadcast_to(order, (*order.shape[:-2], num_machines, num_machines))
+        seconds = of_each[..., n, n]
+        if not grace_seconds:  # of equal arrivals the first are counted
+            return Steps(seconds, np.broadcast_to(n + 1, seconds.shape))
+        seconds = np.minimum(seconds + grace_seconds, order[..., -1])
+        return Steps(seconds, (order <= seconds[..., None]).sum(axis=-1))
+
+    return Rule(n + 1, ends)
+
+
+def by_deadline(deadlines: np.ndarray) -> Rule:
+    """Whoever arrives by D, for each D [C] in seconds, and at least the first.
+
+    >>> by_deadline(np.array([0.5, 2.5, 9.0])).ends(np.array([[1.0, 2.0, 4.0]]))
+    Steps(seconds=array([1. , 2.5, 4. ]), counted=array([1, 2, 3]))
+    """
+
+    def ends(order: np.ndarray) -> Steps:
+        seconds = np.clip(deadlines, order[..., 0], order[..., -1])
+        return Steps(seconds, (order <= seconds[..., None]).sum(axis=-1))
+
+    return Rule(deadlines, ends)
+
+
+def simulate(durations: np.ndarray, rule: Rule, *, late_workers: LateWorkers) -> Steps:
+    r"""Returns what each step takes, [S, C], if all machines begin the first one together.
+
+    .. math:: T_m = b_m + d_m, \quad b_m \leftarrow \begin{cases} b_m - S & \text{if } b_m \ge S \\
+        \max(b_m + d_m - S, 0) & \text{else} \end{cases}
+
+    where S is the time of the step, and :math:`b_m = 0` of late workers that are interrupted.
+
+    Args:
+      durations: [S, M], how long each machine takes for its gradient of each step.
+      rule: when a step ends, for C choices.
+      late_workers: "finish" or "interrupt".
+
+    >>> simulate(np.array([[1.0, 2.5], [1.0, 1.0]]), first(2), late_workers="finish").seconds
+    array([[1. , 2.5],
+           [1. , 1. ]])
+    """
+    num_steps, num_machines = durations.shape
+    shape = (num_steps, len(rule.choices))
+    took = Steps(np.empty(shape, durations.dtype), np.empty(shape, np.int64))
+    if late_workers == "interrupt":
+        size = max(1, _AT_ONCE // (len(rule.choices) * num_machines))
+        for begin in range(0, num_steps, size):
+            block = slice(begin, begin + size)
+            took.seconds[block], took.counted[block] = rule.ends(np.sort(durations[block], axis=1)[:, None])
+        return took
+    busy = np.zeros((len(rule.choices), num_machines), durations.dtype)
+    for step, own in enumerate(durations):
+        took.seconds[step], took.counted[step] = rule.ends(np.sort(busy + own, axis=1))
+        busy = still_busy(busy, own, took.seconds[step][:, None])
+    return took
+
+
+def still_busy(busy: np.ndarray, durations: np.ndarray, step_seconds: np.ndarray) -> np.ndarray:
+    """Returns how long machines still work at a gradient that is dropped, as ``training.steps.late_workers`` does.
+
+    >>> still_busy(np.array([0.0, 0.0, 5.0, 1.0]), np.array([1.0, 9.0, 1.0, 2.0]), np.array(2.0))
+    array([0., 7., 3., 1.])
+    """
+    left = busy - step_seconds
+    return np.where(left >= 0, left, np.maximum(left + durations, 0))
