@@ -227,3 +227,12 @@ def test_a_verdict_lists_its_groups_and_what_is_not_shown():
     because = found.judge(rows(a=5.0, b=4.0, c=6.0)).because
     assert because.startswith("The length: a 5.00 ± 0.08 cm (n=5); b 4.00 ± 0.08 cm (n=5); a, there 5.00")
     assert because.endswith("1 of 2 comparisons hold. Not shown: a above c, there.")
+
+
+def test_a_verdict_that_stays_open_says_how_many_runs_an_equivalence_needs():
+    open_part = Compare(ours=A, is_="as", theirs=B, by=0.1, refuted="beyond")
+    because = rule(open_part).judge(rows(a=5.0, b=5.05)).because
+    # 2 ((1.645 + 1.282) 0.079 / 0.1)^2, rounded up
+    assert because.endswith("If there is no difference, 11 runs a side would show each of these with a power of 80 %.")
+    assert "If there" not in rule(open_part).judge(rows(a=5.0, b=9.0)).because
+    assert "If there" not in rule(open_part).judge(rows(a=[5.0, 5.001] * 5, b=[5.0, 5.001] * 5)).because

@@ -3,11 +3,22 @@
 import math
 import random
 
+import numpy as np
 import pytest
 from scipy import stats
 
 from experiments.study import significance
-from experiments.study.significance import Contrast, equivalent, holm, paired, runs_needed, trend, welch, welch_against
+from experiments.study.significance import (
+    Contrast,
+    equivalence_runs_needed,
+    equivalent,
+    holm,
+    paired,
+    runs_needed,
+    trend,
+    welch,
+    welch_against,
+)
 
 # Student's sleep data (Biometrika 6, 1908): extra hours of ten patients with two drugs. R's t.test gives, unpaired
 # (Welch), t = -1.8608, df = 17.776, p = 0.07939, interval [-3.3654832, 0.2054832]; paired, t = -4.0621, p = 0.002833,
@@ -134,3 +145,12 @@ def test_runs_that_are_needed_show_the_difference_four_times_of_five():
         for _ in range(400)
     ]
     assert 0.7 < sum(contrast.holds for contrast in shown) / len(shown) < 0.88
+
+
+@pytest.mark.parametrize(("std", "tests"), [(1.0, 1), (0.5, 14)])
+def test_runs_that_an_equivalence_needs_show_it_four_times_of_five(std, tests):
+    n, rng = equivalence_runs_needed(std=std, margin=0.6, tests=tests), np.random.default_rng(0)
+    shown = [
+        equivalent(*rng.normal(0, std, (2, n)).tolist(), margin=0.6, compared="").p < 0.05 / tests for _ in range(300)
+    ]
+    assert 0.7 < np.mean(shown) < 0.9

@@ -21,6 +21,7 @@ from experiments.study.significance import (
     Contrast,
     Side,
     TooFewRuns,
+    equivalence_runs_needed,
     equivalent,
     equivalent_to,
     holm,
@@ -487,13 +488,30 @@ class Rule:
         refuted = outside or any(contrast.holds for contrast in against)
         refuted |= any(test.is_refuted(rows, contrast, others.get(test.compared())) for test, contrast in judged)
         if not (refuted or held) or any(test.needed and not contrast.holds for test, contrast in judged):
-            return Verdict.untested(because, contrasts=contrasts)
+            needed = self._runs_needed(rows, judged, count=len(tests))
+            return Verdict.untested(" ".join([because, *needed]), contrasts=contrasts)
         return self._verdict(because, held=held and not refuted, contrasts=contrasts)
 
     def _verdict(self, because: str, *, held: bool, contrasts: Sequence[Contrast] = ()) -> Verdict:
         if self.constructed:
             return Verdict.by_construction(held, because)
         return Verdict.of(held, because, contrasts=contrasts)
+
+    def _runs_needed(self, rows: Rows, judged: Sequence[tuple[Test, Contrast]], *, count: int) -> list[str]:
+        """Returns how many runs the equivalences need that were not shown, in a sentence; none if all were."""
+        needed = [
+            equivalence_runs_needed(
+                std=math.sqrt(statistics.fmean(statistics.variance(group.values(rows)) for group in test.groups)),
+                margin=test.margin(rows),
+                sides=len(test.groups),
+                tests=count,
+            )
+            for test, contrast in judged
+            if isinstance(test, Compare) and test.is_ == "as" and not contrast.holds
+        ]
+        if not needed:
+            return []
+        return [f"If there is no difference, {max(needed)} runs a side would show each of these with a power of 80 %."]
 
     def _opposites(self, rows: Rows, tests: Sequence[Test]) -> dict[str, Contrast]:
         """Returns the tests of the opposite relations, by what the tests compare; they are a family of their own."""

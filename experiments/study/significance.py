@@ -286,6 +286,26 @@ def runs_needed(*, std: float, difference: float) -> int:
     return max(2, math.ceil(2 * (quantiles * std / difference) ** 2))
 
 
+def equivalence_runs_needed(*, std: float, margin: float, sides: int = 2, tests: int = 1) -> int:
+    r"""Returns how many runs a side show an equivalence with a power of 80 % if there is no difference.
+
+    By normal quantiles, :math:`n = k ((z_{1-\alpha/m} + z_{0.9}) s / \delta)^2`, as the first of m tests that Holm's
+    method corrects.
+
+    Args:
+      std: s, the standard deviation of a run.
+      margin: :math:`\delta`, of the equivalence.
+      sides: k, 2 for two groups of runs, and 1 for a group and a number.
+      tests: m.
+
+    >>> equivalence_runs_needed(std=1.0, margin=1.0)
+    18
+    """
+    normal = statistics.NormalDist()
+    quantiles = normal.inv_cdf(1 - ALPHA / tests) + normal.inv_cdf((1 + POWER) / 2)
+    return max(2, math.ceil(sides * (quantiles * std / margin) ** 2))
+
+
 def _welch(ours: Sequence[float], theirs: Sequence[float], *, side: Side, level: float) -> tuple[float, float, float]:
     """Returns p-value and two-sided interval of Welch's test."""
     from scipy import stats
