@@ -4,7 +4,7 @@ A rule ends a step when enough machines have arrived; a choice is its number, N 
 is late either finishes what it began, as ``config.late_workers`` says, or all begin each step together.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -37,25 +37,31 @@ class Rule(NamedTuple):
     ends: Callable[[np.ndarray], Steps]
 
 
-def first(num_machines: int, *, grace_seconds: float = 0.0) -> Rule:
-    """The first N of M arrivals, for N = 1 to M, and whoever else comes within a time of grace after the N-th.
+def first(num_machines: int, *, choices: Sequence[int] | None = None, grace_seconds: float = 0.0) -> Rule:
+    """The first N of M arrivals, and whoever else comes within a time of grace after the N-th.
+
+    Args:
+      num_machines: M.
+      choices: the N; None for 1 to M.
+      grace_seconds: the time of grace; without one exactly N are counted.
 
     >>> first(3).ends(np.array([[1.0, 2.0, 4.0]])).seconds
     array([1., 2., 4.])
     >>> first(3, grace_seconds=1.0).ends(np.array([[1.0, 2.0, 4.0]]))
     Steps(seconds=array([2., 3., 4.]), counted=array([2, 2, 3]))
     """
-    n = np.arange(num_machines)
+    n = np.arange(1, num_machines + 1) if choices is None else np.array(choices)
+    own = np.arange(len(n))
 
     def ends(order: np.ndarray) -> Steps:
-        of_each = np.broadcast_to(order, (*order.shape[:-2], num_machines, num_machines))
-        seconds = of_each[..., n, n]
+        of_each = np.broadcast_to(order, (*order.shape[:-2], len(n), num_machines))
+        seconds = of_each[..., own, n - 1]
         if not grace_seconds:  # of equal arrivals the first are counted
-            return Steps(seconds, np.broadcast_to(n + 1, seconds.shape))
+            return Steps(seconds, np.broadcast_to(n, seconds.shape))
         seconds = np.minimum(seconds + grace_seconds, order[..., -1])
         return Steps(seconds, (order <= seconds[..., None]).sum(axis=-1))
 
-    return Rule(n + 1, ends)
+    return Rule(n, ends)
 
 
 def by_deadline(deadlines: np.ndarray) -> Rule:
