@@ -36,7 +36,7 @@ from reducers import arrivals
 WORKERS: dict[Scale, int] = {"smoke": 3, "laptop": 8}
 LEAST: dict[Scale, int] = {"smoke": 2, "laptop": 4}  # the smallest N
 STEPS: dict[Scale, int] = {"smoke": 10, "laptop": 100}
-SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 5}
+SEEDS: dict[Scale, range] = {"smoke": range(1), "laptop": range(5, 10)}  # 0 to 4 were those of an earlier rule
 LOGGED = 10  # times in a run that its speed is recorded
 DELAYS = {"name": "lognormal", "median_seconds": 0.25, "sigma": 0.5}
 MARGIN = 0.05  # of the predicted step
@@ -48,7 +48,7 @@ OURS = Quoted("nothing: this claim is ours", "-")
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
     workers, found = WORKERS[scale], []
-    for seed in range(SEEDS[scale]):
+    for seed in SEEDS[scale]:
         given = {"workers": workers, "steps": STEPS[scale], "data": "digits", "seed": seed}
         found += [
             Run(labels={"required": count, "delays": "lognormal", **given})

@@ -4,6 +4,7 @@ A worker that is late finishes its gradient, as TensorFlow's do: its synchronous
 step when they come.
 """
 
+import functools
 import math
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -73,7 +74,13 @@ LABELS = {
 
 
 def median_steps(
-    model: str, *, steps: int, seed: int, backups: Collection[int] = BACKUPS, **options: Any
+    model: str,
+    *,
+    steps: int,
+    seed: int,
+    late_workers: step_times.LateWorkers = "finish",
+    backups: Collection[int] = BACKUPS,
+    **options: Any,
 ) -> dict[int, float]:
     """Returns the median time of a step that waits for 50 gradients of 50 + b workers, for each b.
 
@@ -84,29 +91,32 @@ def median_steps(
     found = {}
     for b in backups:
         rule = step_times.first(REQUIRED + b, choices=[REQUIRED])
-        took = step_times.simulate(seconds[:, : REQUIRED + b], rule, late_workers="finish")
+        took = step_times.simulate(seconds[:, : REQUIRED + b], rule, late_workers=late_workers)
         found[b] = float(np.median(took.seconds))
     return found
 
 
-def _measure(*, model: str, fitted_to: str, steps: int, seed: int) -> dict[str, Any]:
+def _measure(
+    *, model: str, fitted_to: str, late_workers: step_times.LateWorkers, steps: int, seed: int
+) -> dict[str, Any]:
     """Fits the model's shape to the one figure, if to any, and returns its median steps."""
+    medians = functools.partial(median_steps, model, late_workers=late_workers, steps=steps, seed=seed)
     if fitted_to == NOTHING:
-        return {"shape": None, "median": list(median_steps(model, steps=steps, seed=seed).values())}
+        return {"shape": None, "median": list(medians().values())}
     from scipy import optimize
 
     options, (low, high) = FAMILIES[model]
     backups, ratio = FITS[fitted_to]
 
     def excess(log_shape: float) -> float:
-        times = median_steps(model, steps=steps, seed=seed, backups=(0, backups), **options(math.exp(log_shape)))
+        times = medians(backups=(0, backups), **options(math.exp(log_shape)))
         return times[backups] / times[0] - ratio
 
     try:
         shape = math.exp(optimize.brentq(excess, math.log(low), math.log(high), xtol=1e-3))
     except ValueError:
         raise ValueError(f"model={model!r}: cannot be fitted to {FITTED_TO[fitted_to]}") from None
-    return {"shape": shape, "median": list(median_steps(model, steps=steps, seed=seed, **options(shape)).values())}
+    return {"shape": shape, "median": list(medians(**options(shape)).values())}
 
 
 def shorter(row: Mapping[str, Any]) -> list[float]:
@@ -256,7 +266,9 @@ EXPERIMENT = Experiment(
     rule=RULE,
     hours={"smoke": 0.03, "laptop": 0.15},
     runs=repeated(
-        lambda scale: [{**case, "steps": STEPS[scale]} for case in CASES[:: 4 if scale == "smoke" else 1]],
+        lambda scale: [
+            {**case, "late_workers": "finish", "steps": STEPS[scale]} for case in CASES[:: 4 if scale == "smoke" else 1]
+        ],
         seeds={"smoke": 1, "laptop": 3},
     ),
     measure=_measure,
