@@ -74,7 +74,6 @@ def _recipe(scale: Scale, *, num_required: int, rate: float) -> Run:
         "learning_rate_scaling": "none",
         "reducer.name": "backup_workers",
         "reducer.num_required": num_required,
-        "late_workers": "interrupt",
         "arrivals.name": "paper_cluster",
         "num_workers": MACHINES,
         "batch_size_per_worker": 1,
@@ -111,7 +110,7 @@ def _measure(*, stage: str, exponent: float, steps_of_all: float) -> dict[str, A
     """Asks the planner for the best split, given the law that was fitted to the steps."""
     del stage
     law = planner.power_law(exponent, steps=steps_of_all, at=MACHINES)
-    plan = planner.plan("paper_cluster", num_machines=MACHINES, steps_to_target=law, late_workers="interrupt")
+    plan = planner.plan("paper_cluster", num_machines=MACHINES, steps_to_target=law)
     return {
         "best": plan.best,
         "planned_step_seconds": plan.step_seconds.round(4).tolist(),

@@ -51,11 +51,7 @@ def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
     variant, sizes, epochs = SIZES[scale]
     own: dict[str, dict[str, Any]] = {
         "alone": {"reducer.name": "mean"},
-        "synchronous": {
-            "reducer.name": "backup_workers",
-            "reducer.num_required": num_workers - 1,
-            "late_workers": "interrupt",
-        },
+        "synchronous": {"reducer.name": "backup_workers", "reducer.num_required": num_workers - 1},
         "asynchronous": {"reducer.name": "mean", "server.name": "asynchronous", "clip_norm": 1.0},
     }
     overrides = {

@@ -80,11 +80,7 @@ def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
     data = {**datasets.image_set(scale), **setting.overrides}["data.name"]
     epochs = STAND_IN_EPOCHS if (scale, data) == ("laptop", datasets.STAND_IN) else setting.epochs
     if mode == "synchronous":
-        own = {
-            "optimizer.learning_rate": rate,
-            "reducer.num_required": num_workers - setting.backups[num_workers],
-            "late_workers": "interrupt",
-        }
+        own = {"optimizer.learning_rate": rate, "reducer.num_required": num_workers - setting.backups[num_workers]}
     else:  # a rate for 53 workers; a gradient misses as many updates as there are other workers
         own = {"optimizer.learning_rate": rate * 53 / num_workers}
     checkpoint = epochs / 4 if scale == "gpu" else None  # a run that is stopped goes on from there
