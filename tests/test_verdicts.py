@@ -706,6 +706,7 @@ def scaled(value, factor):
     "delayed_averaging",
     "dynamic_bits",
     "outer_merge",
+    "real_clock",
     "reducers_compared",
     "staleness_error",
 )

@@ -1,5 +1,6 @@
 """The step of real processes that wait for the first N of M, against a simulation of workers that finish."""
 
+import functools
 import importlib.util
 import json
 import statistics
@@ -111,6 +112,14 @@ def own_seconds(row: Row) -> float:
     return row["step_seconds"] - row["arrival_seconds"][row["required"] - 1]
 
 
+@functools.lru_cache(maxsize=64)
+def _mean_steps(durations: tuple[tuple[float, ...], ...], late_workers: step_times.LateWorkers) -> tuple[float, ...]:
+    """Returns the mean simulated step that waits for the first N, for N = 1 to W."""
+    rule = step_times.first(len(durations[0]))
+    took = step_times.simulate(np.tile(np.array(durations), (ROUNDS, 1)), rule, late_workers=late_workers)
+    return tuple(took.seconds.mean(axis=0).tolist())
+
+
 def predicted(rows: Rows, required: int, *, late_workers: step_times.LateWorkers = "finish") -> dict[int, float]:
     """Returns seed -> the mean step that waits for the first N, by the runs that wait for all, with delays and without.
 
@@ -118,13 +127,11 @@ def predicted(rows: Rows, required: int, *, late_workers: step_times.LateWorkers
     """
     idle = {row["seed"]: own_seconds(row) for row in ask.select(rows, delays="none")}
     waiting = [row for row in ask.select(rows, delays="lognormal") if row["required"] == row["workers"]]
-    found = {}
-    for row in waiting:
-        if row["seed"] in idle:
-            durations = np.tile(np.array(row["durations"]), (ROUNDS, 1))
-            took = step_times.simulate(durations, step_times.first(row["workers"]), late_workers=late_workers)
-            found[row["seed"]] = float(took.seconds[:, required - 1].mean()) + idle[row["seed"]]
-    return found
+    return {
+        row["seed"]: _mean_steps(tuple(map(tuple, row["durations"])), late_workers)[required - 1] + idle[row["seed"]]
+        for row in waiting
+        if row["seed"] in idle
+    }
 
 
 def measured(rows: Rows, required: int) -> dict[int, float]:
