@@ -9,12 +9,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from training.steps.late_workers import still_busy
+
 LateWorkers = Literal["finish", "interrupt"]
 _AT_ONCE = 2**22  # arrival times that are looked at together
 
 
 class Steps(NamedTuple):
-    """What steps took, for each choice of a rule.
+    """The seconds of steps and the gradients that they count, for each choice of a rule.
 
     Attributes:
       seconds: [..., C], from the start of the step to its end.
@@ -109,13 +111,3 @@ def simulate(durations: np.ndarray, rule: Rule, *, late_workers: LateWorkers) ->
         took.seconds[step], took.counted[step] = rule.ends(np.sort(busy + own, axis=1))
         busy = still_busy(busy, own, took.seconds[step][:, None])
     return took
-
-
-def still_busy(busy: np.ndarray, durations: np.ndarray, step_seconds: np.ndarray) -> np.ndarray:
-    """Returns how long machines still work at a gradient that is dropped, as ``training.steps.late_workers`` does.
-
-    >>> still_busy(np.array([0.0, 0.0, 5.0, 1.0]), np.array([1.0, 9.0, 1.0, 2.0]), np.array(2.0))
-    array([0., 7., 3., 1.])
-    """
-    left = busy - step_seconds
-    return np.where(left >= 0, left, np.maximum(left + durations, 0))

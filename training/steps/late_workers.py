@@ -4,12 +4,14 @@ A worker works at one gradient at a time, and cannot be interrupted. If the step
 when it is done, and the worker begins the gradient of the step that is open then.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
-from jax import numpy as jnp
+import numpy as np
 
 from reducers.arrivals import are_recorded
+
+Array = TypeVar("Array", jax.Array, np.ndarray)
 
 
 def finish(config: Any) -> bool:
@@ -29,24 +31,26 @@ def arrivals(busy: jax.Array | None, durations: jax.Array) -> jax.Array:
     return durations if busy is None else busy + durations
 
 
-def still_busy(busy: jax.Array, durations: jax.Array, step_seconds: jax.Array) -> jax.Array:
+def still_busy(busy: Array, durations: Array, step_seconds: Array) -> Array:
     r"""Returns how long each worker still works, when the step has ended, at a gradient that is dropped, [W].
 
     .. math:: b_w \leftarrow \begin{cases} b_w - S & \text{if } b_w \ge S \\ \max(b_w + d_w - S, 0) & \text{else}
         \end{cases}
 
-    In the first case the worker has not begun the step's gradient. One that never ends what it began stays away.
+    In the first case the worker has not begun the step's gradient. One that never ends what it began stays away. Arrays
+    are all JAX's, or all NumPy's.
 
     Args:
       busy: [W], at the start of the step.
       durations: [W], of the step's gradients.
       step_seconds: [], S, how long the step took.
 
-    >>> still_busy(jnp.array([0.0, 0.0, 5.0, 1.0]), jnp.array([1.0, 9.0, 1.0, 2.0]), jnp.array(2.0))
-    Array([0., 7., 3., 1.], dtype=float32)
+    >>> still_busy(np.array([0.0, 0.0, 5.0, 1.0]), np.array([1.0, 9.0, 1.0, 2.0]), np.array(2.0))
+    array([0., 7., 3., 1.])
 
     Reference: the synchronous optimizer of TensorFlow, which drops gradients of an earlier step; Chen et al., arXiv
     1604.00981, ran with it.
     """
-    after = jnp.maximum(busy + durations - step_seconds, 0)
-    return jnp.where(busy >= step_seconds, busy - step_seconds, after)
+    of = busy.__array_namespace__()
+    after = of.maximum(busy + durations - step_seconds, 0)
+    return of.where(busy >= step_seconds, busy - step_seconds, after)
