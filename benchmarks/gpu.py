@@ -5,13 +5,12 @@
     python -m benchmarks gpu --size=tiny --repeats=1               # small models of the same kinds, on any machine
 
 Each contender is a process of its own. Programs are compiled side by side into an empty folder, and found there by the
-processes that are timed; each turn has the device alone. What is not compiled after three fifths of the limit is not
-measured.
-All data are made up, and lie on the device. A step is timed from the feed to the numbers on the host. Ratios are of
-examples per second, above 1 where the first is faster, unless they are said to be of seconds. Peak memory is the most
-that the timed process of a contender has held. PyTorch is measured in the same rounds where it and torchvision or
-transformers are installed. Results are written after each part; with `--only`, the other parts of an earlier run on the
-same commit and device are kept.
+processes that are timed; each turn has the device alone. A program that compiles for more than three fifths of the
+limit is not measured. All data are made up, and lie on the device. A step is timed from the feed to the numbers on the
+host. Ratios are of examples per second, above 1 where the first is faster, unless they are said to be of seconds. Peak
+memory is the most that the timed process of a contender has held. PyTorch is measured in the same rounds where it and
+torchvision or transformers are installed. Results are written after each part; with `--only`, the other parts of an
+earlier run on the same commit and device are kept.
 """
 
 import argparse

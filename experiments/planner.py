@@ -365,10 +365,10 @@ def parse_waiting(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError("deadlines: is an option of --reducer=deadline alone")
     try:
         found = sorted(float(part) for part in (deadlines or "").split(",") if part)
+        if not all(0 < one < np.inf for one in found):
+            raise ValueError("out of range")
     except ValueError:
-        found = [0.0]
-    if not all(0 < one < np.inf for one in found):
-        raise ValueError(f"deadlines={deadlines!r}: must be seconds above 0, separated by commas")
+        raise ValueError(f"deadlines={deadlines!r}: must be seconds above 0, separated by commas") from None
     if grace is not None and not 0 <= grace < np.inf:
         raise ValueError(f"grace_seconds={grace:g}: must be in [0, inf)")
     return {"reducer": reducer, "grace_seconds": grace or 0.0, "deadlines": found}

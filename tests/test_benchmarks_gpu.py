@@ -12,7 +12,7 @@ import pytest
 import benchmarks.__main__ as program
 from benchmarks import gpu
 from benchmarks.accelerator import parts, whole_runs
-from benchmarks.kit import contenders, result, step_loop
+from benchmarks.kit import contenders, result, schedule, step_loop
 from benchmarks.kit.contenders import Contender, Part, Row, Taken, faster
 from benchmarks.kit.result import Measured, Target
 from benchmarks.twins import training
@@ -164,9 +164,17 @@ def test_contenders_are_compiled_and_take_turns_and_failures_are_said(tmp_path):
 def test_nothing_is_measured_beyond_the_limit():
     one = (Contender("one", SMALL, 8, 0.5),)
     timed = Part(one, (faster("over itself", "one", "one"), contenders.compiling("compile", "one", Target("<=", 60))))
-    found = measure({"turns": timed, "start_up": TINY["start_up"]}, limit_seconds=0.01)
+    found = measure({"turns": timed, "start_up": TINY["start_up"]}, limit_seconds=1e-6)
     assert len(found) == 7 and not any(one.values for one in found.values())
-    assert all("the limit of 0.0" in one.missing and "was reached" in one.missing for one in found.values())
+    assert all("the limit of 1e-06 s was reached" in one.missing for one in found.values())
+
+
+def test_a_program_that_takes_too_long_to_compile_is_not_measured(monkeypatch):
+    monkeypatch.setattr(schedule, "_COMPILING", 1e-8)
+    found = measure({"turns": Part((Contender("one", SMALL, 8, 0.5),), (contenders.peak("peak", "one", None),))})
+    assert [(one.name, one.missing) for one in found.values()] == [
+        ("peak", "one: the limit of 2e-06 s for compiling was reached")
+    ]
 
 
 # ---- whole runs --------------------------------------------------------------------------------------------------

@@ -102,8 +102,8 @@ def make_parts(size: Size, *, platform: str, memory: float = math.nan) -> dict[s
     bert = _bert_parts(make, n)
     fits = None if math.isnan(memory) else Target("<=", round(memory / GIB, 1))
     return {
-        "resnet50": resnet.pop("resnet50"),
-        "bert": bert.pop("bert"),
+        "resnet50": resnet["resnet50"],
+        "bert": bert["bert"],
         **_small_parts(make, n),
         **resnet,
         **bert,

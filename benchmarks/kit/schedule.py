@@ -66,7 +66,7 @@ class Bench:
     def compile(self, contenders: Sequence[Contender], *, beside: Sequence[Callable[[], Any]] = ()) -> None:
         """Compiles contenders side by side, each once and the largest first, into the folder of programs.
 
-        What is not compiled after three fifths of the time that is left is not measured.
+        Three fifths of the time that is left are for compiling; a program that takes longer is not measured.
 
         Args:
           contenders: those to compile.
