@@ -288,6 +288,7 @@ def run(argv: Sequence[str]) -> int:
     if is_dry_run():
         print(describe(config))
         return 0
+    config, workdir = in_its_folder(argv, config)
     with refusing():
         num_processes = processes.join(
             coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
@@ -309,10 +310,6 @@ def run(argv: Sequence[str]) -> int:
             live.ray_engine.check(FLAGS.ray_address)
         with refusing():
             code = dependencies.describe(config)
-    workdir = FLAGS.workdir
-    if workdir is None:
-        below = "out/live" if FLAGS.live else "out"
-        workdir = runs.default_workdir(FLAGS.config, config.to_dict(), below=below)
     with refusing():
         path = runs.expand(workdir)
         cache = FLAGS.compilation_cache and str(runs.expand(FLAGS.compilation_cache, key="compilation_cache"))
@@ -393,6 +390,29 @@ def run(argv: Sequence[str]) -> int:
                 )
             )
     return 0
+
+
+def in_its_folder(argv: Sequence[str], config: ConfigDict) -> tuple[ConfigDict, str]:
+    """Returns the config and the folder of a run.
+
+    Late workers of a run that an earlier release began are interrupted, as all were then, unless the file or a flag
+    says otherwise.
+    """
+    if config.late_workers == "finish" and not FLAGS.fresh:
+        key = "late_workers"
+        earlier, _ = config_flags.parse(argv, absent={key: runs.identity.SINCE_ADDED[key]})
+        workdir = folder_name(earlier)
+        if earlier[key] != config[key] and runs.identity.began_without(workdir, key):
+            print(f"config.{key}={earlier[key]!r}: the run in {workdir} began before this was a key", file=sys.stderr)
+            return earlier, workdir
+    return config, folder_name(config)
+
+
+def folder_name(config: ConfigDict) -> str:
+    """Returns the folder that the flags name, or the default one of a config."""
+    below = "out/live" if FLAGS.live else "out"
+    default = runs.default_workdir(FLAGS.config, config.to_dict(), below=below)
+    return default if FLAGS.workdir is None else FLAGS.workdir
 
 
 def train_live(

@@ -7,6 +7,7 @@ unknown key gets one line. So this module reads the flags itself, and shares wit
 
 import pathlib
 import re
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -63,7 +64,13 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return others, overrides
 
 
-def load(spec: str, overrides: Sequence[str] = (), *, report: Callable[[str], Any] = lambda note: None) -> ConfigDict:
+def load(
+    spec: str,
+    overrides: Sequence[str] = (),
+    *,
+    absent: Mapping[str, Any] = types.MappingProxyType({}),
+    report: Callable[[str], Any] = lambda note: None,
+) -> ConfigDict:
     """Loads a config file and applies overrides to it.
 
     ``--config.block.name=new`` replaces the whole block by the defaults of ``new``; ``--config.train_steps=...``
@@ -73,6 +80,8 @@ def load(spec: str, overrides: Sequence[str] = (), *, report: Callable[[str], An
     Args:
       spec: path of a config file, with an optional ":variant".
       overrides: ``"--config.key=value"`` each.
+      absent: values of keys that neither the file nor an override gives, or gives as None, in the place of the
+        schema's defaults.
       report: called with a line for each block or duration of the file that an override replaces.
 
     Returns:
@@ -92,6 +101,8 @@ def load(spec: str, overrides: Sequence[str] = (), *, report: Callable[[str], An
     _override(config, texts)
     _follow_references(file, values, config, texts, report)
     _check_given(config)
+    with config.ignore_type():
+        config.update({key: value for key, value in absent.items() if config.get(key) is None})
     return schema.complete(config).lock()
 
 
@@ -326,8 +337,18 @@ def _value(text: str, annotation: Any) -> Any:
     return text if kind is str else registry.literal(text)
 
 
-def parse(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) -> tuple[ConfigDict, list[str]]:
+def parse(
+    argv: Sequence[str],
+    *,
+    absent: Mapping[str, Any] = types.MappingProxyType({}),
+    known: flags.FlagValues = flags.FLAGS,
+) -> tuple[ConfigDict, list[str]]:
     """Parses a command line whose ``known`` flags include a string flag ``config``.
+
+    Args:
+      argv: the command line, the program's name first.
+      absent: as of ``load``.
+      known: absl's flags.
 
     Returns:
       The config; and a line for each block or duration of the file that a flag replaced.
@@ -343,4 +364,4 @@ def parse(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) -> tupl
     if positional:
         raise ConfigError(f"{positional[0]!r}: is not a flag; write --flag=value")
     notes: list[str] = []
-    return load(known.config, overrides, report=notes.append), notes
+    return load(known.config, overrides, absent=absent, report=notes.append), notes

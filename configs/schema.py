@@ -25,7 +25,9 @@ from reducers.arrivals import ARRIVALS
 from reducers.registry import Parameters, Registry
 from reducers.wrappers.communication import COMMUNICATIONS
 from runs.errors import ConfigError, in_block
+from training.steps import late_workers
 from training.steps.gradient_wrappers import ACCUMULATIONS, LOSS_SCALINGS
+from training.steps.late_workers import LateWorkers
 from training.steps.nonfinite import OnNonfinite
 
 Count = Annotated[int, "[1, 2147483647]"]  # what JAX counts with has 32 bits
@@ -57,7 +59,7 @@ def experiment(
     schedule: Mapping = types.MappingProxyType({"name": "constant"}),
     reducer: Mapping = types.MappingProxyType({"name": "mean"}),
     arrivals: Mapping = types.MappingProxyType({"name": "none"}),
-    late_workers: Literal["finish", "interrupt"] = "interrupt",
+    late_workers: LateWorkers | None = None,
     server: Mapping = types.MappingProxyType({"name": "synchronous"}),
     task: Mapping = types.MappingProxyType({"name": "classification"}),
     accumulation: Mapping = types.MappingProxyType({"name": "micro_batches"}),
@@ -100,7 +102,8 @@ def experiment(
       reducer: how the workers' gradients are combined into one.
       arrivals: a model of how long each worker takes, in simulated seconds.
       late_workers: whether a worker that a step leaves out "finish"es its gradient first, as real ones do, and begins
-        the next step late; or is "interrupt"ed, so that all begin each step together.
+        the next step late; or is "interrupt"ed, so that all begin each step together. None: they finish where the
+        reducer leaves workers out of steps.
       server: synchronous training, or asynchronous training with a parameter server or without one.
       task: the loss and its metrics.
       accumulation: how a worker splits its batch: gradients of micro-batches, or local optimizer steps.
@@ -211,6 +214,8 @@ def complete(config: ConfigDict) -> ConfigDict:
         if [completed[key] is None for key in forms].count(False) != 1:
             given = ", ".join(f"config.{key}={completed[key]!r}" for key in forms)
             raise ConfigError(f"{given}: give exactly one of the two")
+    if completed.late_workers is None:
+        completed.late_workers = late_workers.by_default(completed.reducer.to_dict())
     return completed
 
 

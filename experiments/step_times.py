@@ -5,13 +5,12 @@ is late either finishes what it began, as ``config.late_workers`` says, or all b
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from training.steps.late_workers import still_busy
+from training.steps.late_workers import LateWorkers, still_busy
 
-LateWorkers = Literal["finish", "interrupt"]
 _AT_ONCE = 2**22  # arrival times that are looked at together
 
 

@@ -1,5 +1,6 @@
 """The identity of a run: its config.json, and the differences of another config from it."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -61,6 +62,14 @@ def expand(folder: str, *, key: str = "workdir") -> Path:
         way_out = "rename the folder, or set PYTHONUTF8=1 if it is the locale that is not UTF-8"
         raise ValueError(f"{key}={folder!r}: its path must be UTF-8; {way_out}") from None
     return path
+
+
+def began_without(workdir: str, key: str) -> bool:
+    """Returns whether a folder has a run whose config lacks a key, because an earlier release began it."""
+    with contextlib.suppress(ValueError):  # a folder that cannot be read is refused where it is opened
+        saved = read_object(workdir, expand(workdir) / "config.json", way_out=_WAY_OUT)
+        return saved is not None and key not in saved
+    return False
 
 
 def check_same(workdir: str, config: Mapping[str, Any]) -> None:

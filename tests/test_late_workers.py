@@ -1,6 +1,8 @@
 """Workers that finish what they began: against an event loop, over stops and layouts, and in a chart."""
 
 import itertools
+import json
+import pathlib
 import signal
 
 import jax
@@ -22,7 +24,7 @@ from training.setup import make_setup
 from training.steps import late_workers
 
 NUM_STEPS = 1000
-FINISH = ("--config.model.name=softmax", "--config.late_workers=finish")
+SOFTMAX = "--config.model.name=softmax"
 REQUIRED = 6
 REDUCERS = {
     "backup_workers": (f"--config.reducer.num_required={REQUIRED}",),
@@ -41,7 +43,7 @@ MODELS = {
 
 def measured(reducer, model):
     """Durations [T, W], and each step's contributors, seconds and busy workers, of the train step itself."""
-    overrides = (*FINISH, f"--config.reducer.name={reducer}", *REDUCERS[reducer])
+    overrides = (SOFTMAX, f"--config.reducer.name={reducer}", *REDUCERS[reducer])
     once = ("--config.eval_every_epochs=None", f"--config.eval_every_steps={NUM_STEPS}")
     arrival = (f"--config.arrivals.name={model}", *MODELS[model])
     setup = setup_of(*overrides, *arrival, *once, train_steps=NUM_STEPS)
@@ -145,15 +147,16 @@ def test_the_planner_waits_longer_for_those_who_finish():
 def test_nobody_is_busy_where_all_are_waited_for_or_late_workers_are_interrupted():
     backup = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
     exponential = ("--config.arrivals.name=shifted_exponential",)
-    for overrides in ((*FINISH, *exponential), (*FINISH[:1], *backup, *exponential)):
+    interrupted = (*backup, "--config.late_workers=interrupt")
+    for overrides in ((SOFTMAX, "--config.late_workers=finish", *exponential), (SOFTMAX, *interrupted, *exponential)):
         setup = setup_of(*overrides)
         assert setup.worker_shapes.busy is None and "busy_workers" not in Stepper(setup).steps(0, 1).metrics
-    assert setup_of(*FINISH, *backup, *exponential).worker_shapes.busy.shape == (8,)
+    assert setup_of(SOFTMAX, *backup, *exponential).worker_shapes.busy.shape == (8,)
 
 
 # ---- whole runs ----------------------------------------------------------------------------------------------------
 
-RUN = (*FINISH, "--config.reducer.name=backup_workers", "--config.reducer.num_required=5", "--config.log_every_steps=1")
+RUN = (SOFTMAX, "--config.reducer.name=backup_workers", "--config.reducer.num_required=5", "--config.log_every_steps=1")
 RUN = (*RUN, "--config.log_every_epochs=None", "--config.arrivals.name=pareto", *MODELS["pareto"])
 
 
@@ -180,7 +183,45 @@ def test_a_stopped_run_goes_on_with_those_who_are_busy_on_another_layout(finishe
     assert found == expected and max(row[3] for row in found) > 1
 
 
-def test_a_run_from_before_the_key_goes_on_as_it_began():
+@pytest.fixture
+def begun_before(tmp_path, monkeypatch):
+    """The folder of a run that was stopped, of which late workers are interrupted, as an earlier release left it."""
+    interrupted = (*RUN, "--config.late_workers=interrupt")
+    with monkeypatch.context() as patch:
+        after_each_call(patch, lambda state, k: ask_to_stop() if int(np.asarray(state.step)[0]) == 33 else None)
+        assert command(*digits(tmp_path / "run", *interrupted, "--num_devices=2")) == 128 + signal.SIGTERM
+    saved = json.loads((tmp_path / "run/config.json").read_text())
+    assert saved.pop("late_workers") == "interrupt"
+    (tmp_path / "run/config.json").write_text(json.dumps(saved))
+    return tmp_path / "run"
+
+
+def test_a_run_from_before_the_key_goes_on_as_it_began(begun_before, tmp_path, capsys):
+    assert command(*digits(begun_before, *RUN, "--num_devices=2", "--config.late_workers=finish")) == 2
+    assert "late_workers='interrupt' in the folder, 'finish' now" in capsys.readouterr().err
+    assert command(*digits(begun_before, *RUN, "--num_devices=2")) == 0
+    assert "began before this was a key" in capsys.readouterr().err
+    assert command(*digits(begun_before, *RUN, "--evaluate_only")) == 0
+    whole = tmp_path / "whole"
+    assert command(*digits(whole, *RUN, "--num_devices=2", "--config.late_workers=interrupt")) == 0
+    columns = ("step", "step_seconds", "simulated_seconds", "loss")
+    found, expected = ([[record[key] for key in columns] for record in records(at)] for at in (begun_before, whole))
+    assert found == expected and not any("busy_workers" in record for record in records(begun_before))
+
+
+def test_the_command_that_began_a_run_before_the_key_finds_its_folder(begun_before, monkeypatch, capsys):
+    monkeypatch.chdir(begun_before.parent)
+    arguments = [argument for argument in digits("", *RUN, "--num_devices=2") if "--workdir" not in argument]
+    spec, *overrides = (argument.removeprefix("--config=") for argument in arguments)
+    config = flags.load(spec, [*overrides[:-1], "--config.late_workers=interrupt"]).to_dict()
+    default = pathlib.Path(runs.default_workdir(spec, config))
+    default.parent.mkdir(parents=True)
+    begun_before.rename(default)
+    assert command(*arguments) == 0
+    assert f"the run in {default} began before this was a key" in capsys.readouterr().err
+
+
+def test_a_config_without_the_key_is_one_of_late_workers_that_are_interrupted():
     config = load("--config.late_workers=interrupt").config.to_dict()
     earlier = {key: value for key, value in config.items() if key != "late_workers"}
     assert runs.identity.differences(earlier, config) == [] and runs.fingerprint(earlier) == runs.fingerprint(config)
@@ -224,7 +265,7 @@ def test_recorded_durations_are_subject_to_it_and_recorded_arrivals_are_not(tmp_
     seconds = np.random.default_rng(0).uniform(1, 3, (9, 8))
     durations = trace(tmp_path / "durations.npz", seconds)
     arrived = trace(tmp_path / "arrivals.npz", seconds, began=np.zeros((9, 8), np.float32))
-    rule = (*FINISH, "--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
+    rule = (SOFTMAX, "--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
     assert setup_of(*rule, *durations).late_workers_finish and not setup_of(*rule, *arrived).late_workers_finish
 
 
@@ -233,6 +274,6 @@ def test_who_never_ends_what_it_begins_is_refused(tmp_path):
     seconds[2, 5] = np.inf
     given = trace(tmp_path / "never.npz", seconds)
     rule = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
-    setup_of(*rule, *given)
+    setup_of(*rule, *given, "--config.late_workers=interrupt")
     with pytest.raises(ConfigError, match=r"worker 5 never ends what it begins at step 2; allowed: .*'interrupt'"):
-        setup_of(*rule, *FINISH, *given)
+        setup_of(*rule, *given)

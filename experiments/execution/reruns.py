@@ -54,7 +54,7 @@ def run_of(row: Row) -> Run:
     return Run(
         labels=labels_of(row),
         spec=recorded["spec"],
-        overrides=recorded["overrides"],
+        overrides={"late_workers": "interrupt", **recorded["overrides"]},  # as of ``results.recorded_config``
         flags=origin["flags"],
         cores=cores,
     )

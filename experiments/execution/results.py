@@ -178,10 +178,15 @@ def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tup
 
 
 def recorded_config(run: Run) -> dict[str, Any]:
-    """Returns what a row records of the config of its run, from which ``reruns`` makes the run again."""
+    """Returns what a row records of the config of its run, from which ``reruns`` makes the run again.
+
+    Late workers of a row that does not name them are interrupted, as all were when rows began to be published.
+    """
     if not run.spec:
         return {"measure": dict(run.labels)}
-    return {"spec": run.spec, "overrides": run.all_overrides}
+    named = {key: value for key, value in run.all_overrides.items() if key != "late_workers"}
+    late = {"late_workers": "finish"} if run.config["late_workers"] == "finish" else {}
+    return {"spec": run.spec, "overrides": {**named, **late}}
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:

@@ -4,14 +4,46 @@ A worker works at one gradient at a time, and cannot be interrupted. If the step
 when it is done, and the worker begins the gradient of the step that is open then.
 """
 
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
 
+from reducers import REDUCERS
 from reducers.arrivals import are_recorded
+from reducers.registry import Block, name_of
 
 Array = TypeVar("Array", jax.Array, np.ndarray)
+LateWorkers = Literal["finish", "interrupt"]
+
+
+def by_default(reducer: Block) -> LateWorkers:
+    """Returns what late workers do where a config does not say it: they finish, if its reducer leaves workers out.
+
+    Where nobody is late, and where workers are left out of whole rounds, there is nothing to finish. A reducer of
+    another module may leave workers out.
+
+    Args:
+      reducer: a valid ``config.reducer``.
+
+    >>> by_default({"name": "stale", "combine": {"name": "backup_workers", "num_required": 3}}), by_default("adasum")
+    ('finish', 'interrupt')
+    """
+    return "finish" if _leaves_out(reducer) else "interrupt"
+
+
+def _leaves_out(reducer: Any) -> bool:
+    if not isinstance(reducer, str | Mapping):  # a transformation, of another module
+        return reducer is not None
+    name = name_of(reducer)
+    room = REDUCERS.find(name).__module__
+    if room.startswith("reducers.local."):
+        return False
+    if room.startswith("reducers.arrived.") or not room.startswith("reducers."):
+        return True
+    inside = REDUCERS.held(name) if isinstance(reducer, Mapping) else ()
+    return any(_leaves_out(reducer.get(key)) for key in inside)
 
 
 def finish(config: Any) -> bool:
