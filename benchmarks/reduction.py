@@ -27,7 +27,16 @@ from benchmarks.kit.command import Found, Log
 from benchmarks.kit.reducer_times import Row, measure
 from benchmarks.kit.result import Measured, Target
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
-from reducers.collectives import axes_of, backend, devices_and_lanes, from_slices, gather_workers, in_buckets, to_slices
+from reducers.collectives import (
+    Devices,
+    axes_of,
+    backend,
+    devices_and_lanes,
+    from_slices,
+    gather_workers,
+    in_buckets,
+    to_slices,
+)
 
 WORKERS, FLOATS, MAX_SECONDS = 8, 10_000_000, 300.0
 ADASUM, HALVING, GATHER, MODEL = (
@@ -102,7 +111,9 @@ def exchange(
 
         def there_and_back(places, bucket):
             del places
-            whole = from_slices(make(to_slices(bucket, devices), devices), [x.shape[1] for x in bucket], devices)
+            whole = from_slices(
+                make(to_slices(bucket, Devices(devices)), devices), [x.shape[1] for x in bucket], Devices(devices)
+            )
             return whole, None
 
         sent, _ = in_buckets(there_and_back, [gather_workers(x.ravel(), lanes) for x in flat], axis_name=devices)

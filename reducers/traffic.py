@@ -75,7 +75,8 @@ def _count(jaxpr, axis_sizes: dict[str, int], collectives: Counter, *, times: in
         if kind in SENT:
             axes = equation.params.get("axes", equation.params.get("axis_name"))
             axes = axes if isinstance(axes, tuple | list) else (axes,)
-            n = math.prod(axis_sizes[a] for a in axes if a in axis_sizes)
+            groups = equation.params.get("axis_index_groups")
+            n = len(groups[0]) if groups else math.prod(axis_sizes[a] for a in axes if a in axis_sizes)
             for operand in equation.invars:
                 sent += times * SENT[kind](n) * operand.aval.size * jnp.dtype(operand.aval.dtype).itemsize
             collectives[kind] += times

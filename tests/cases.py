@@ -211,14 +211,7 @@ CASES = (
     Case("upgrad", gram_oracles.upgrad, granularity="model", takes_mask=True),
     Case("adasum", adasum, permutation_invariant=False, takes_mask=True),
     Case("adasum", adasum, kwargs={"algorithm": "gather"}, permutation_invariant=False, takes_mask=True),
-    Case(
-        "adasum",
-        adasum,
-        kwargs={"algorithm": "halving"},
-        permutation_invariant=False,
-        takes_mask=True,
-        replicated_by_type=False,
-    ),
+    Case("adasum", adasum, kwargs={"algorithm": "halving"}, permutation_invariant=False, takes_mask=True),
     Case(
         "adasum",
         lambda g: adasum((g[::2] + g[1::2]) / 2),

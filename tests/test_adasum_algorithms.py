@@ -2,6 +2,8 @@
 
 import functools
 import re
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -18,6 +20,7 @@ from tests.cases import adasum as oracle
 from tests.grid import grid
 from tests.test_adasum import combine, compiled, error, leaves_of
 from tests.test_reducers import WORKER, absent
+from tests.test_train import ROOT
 
 ALGORITHMS = ["gram", "gather", "halving"]
 adasum = functools.partial(reducers.adasum, WORKER)
@@ -55,7 +58,7 @@ def test_gradients_next_to_the_largest_number_do_not_vanish(algorithm, scale):
             np.testing.assert_allclose(device, grads.sum(0), rtol=1e-6)
 
 
-QUICK = {("gram", 2), ("gram", 3), ("gather", 1), ("halving", 2), ("halving", 3)}  # the last one is refused
+QUICK = {("gram", 2), ("gram", 3), ("gather", 1), ("halving", 1), ("halving", 2)}
 
 
 @pytest.mark.slow_cases("gram-2", "gram-3", "halving-2")
@@ -64,10 +67,6 @@ def test_all_algorithms_agree_on_devices_with_lanes(algorithm, lanes):
     grads = leaves_of(4 * lanes, seed=lanes)
     mask = np.random.default_rng(lanes).random(4 * lanes) < 0.6
     poisoned, present = absent(grads, mask, np.nan), absent(grads, mask, 0)
-    if lanes == 3 and algorithm == "halving":  # a device's three are no subtree
-        with pytest.raises(ValueError, match="must be 'gram' or 'gather' for 4 devices that hold 3 subtrees each"):
-            on_layout(grads, 4, algorithm=algorithm)
-        return
     for held, expected, contributes in [(grads, grads, None), (poisoned, present, mask)]:
         results = on_layout(held, 4, algorithm=algorithm, contributes=contributes)
         for replicas, g in zip(results, wide(expected), strict=True):
@@ -86,7 +85,7 @@ def test_all_algorithms_agree_on_the_lanes_of_one_device(algorithm):
 @pytest.mark.slow
 @pytest.mark.parametrize("lanes", [24, pytest.param(64, marks=pytest.mark.slow)])
 def test_many_lanes_of_one_device_are_folded_eight_at_a_time(lanes):
-    assert Tree(lanes).on_one_device(lanes) == 8
+    assert Tree(lanes).neighbours(lanes, at_most=8) == 8
     grads = leaves_of(lanes, seed=lanes)
     mask = np.random.default_rng(lanes).random(lanes) < 0.6
     poisoned, present = absent(grads, mask, np.nan), absent(grads, mask, 0)
@@ -96,10 +95,56 @@ def test_many_lanes_of_one_device_are_folded_eight_at_a_time(lanes):
             assert error(replicas[0], oracle(g), g) <= 1e-6
 
 
-def test_halving_needs_a_power_of_two():
-    with pytest.raises(ValueError, match="algorithm='halving': must be 'gram' or 'gather' for 6 devices") as refusal:
-        combine(adasum(algorithm="halving"), leaves_of(6))
-    assert "\n" not in str(refusal.value)
+@pytest.mark.slow_cases("6", "8")
+@pytest.mark.parametrize("num_devices", [3, 4, 6, 8])
+def test_two_neighbours_after_the_other_are_the_whole_tree(num_devices):
+    """Three levels of eight devices, each of slices of the one before; an odd number at the top is one level."""
+    grads = leaves_of(num_devices, seed=num_devices)
+    mask = np.random.default_rng(num_devices).random(num_devices) < 0.6
+    for held, contributes in [(grads, None), (absent(grads, mask, np.nan), mask)]:
+        expected = wide(grads if contributes is None else absent(grads, mask, 0))
+        results = on_layout(held, num_devices, algorithm="halving", contributes=contributes)
+        for replicas, g in zip(results, expected, strict=True):
+            assert error(replicas[0], oracle(g), g) <= 1e-6
+            assert all(np.array_equal(replicas[0], replica) for replica in replicas)
+
+
+MANY = """
+import sys
+import jax
+import numpy as np
+import reducers
+from tests.cases import adasum as oracle
+
+count = int(sys.argv[1])
+jax.config.update("jax_num_cpu_devices", count)
+draw = np.random.default_rng(count)
+grads = [draw.normal(size=(count, size)).astype(np.float32) for size in (3, 70, 301, 5000)]
+grads = [x + x[:1] / 2 for x in grads]
+mask = draw.random(count) < 0.8
+mesh = jax.make_mesh((count,), ("worker",), axis_types=(jax.sharding.AxisType.Auto,))
+reducer = reducers.adasum("worker")
+
+def combine(grads, counted):
+    own = [x[0] for x in grads]
+    return [x[None] for x in reducer.update(own, reducer.init(own), contributes=counted[0])[0]]
+
+spec = jax.sharding.PartitionSpec("worker")
+program = jax.jit(jax.shard_map(combine, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
+for counted in (np.ones(count, bool), mask):
+    poisoned = [np.where(counted[:, None], x, np.nan) for x in grads]
+    for found, x in zip(jax.device_get(program(poisoned, counted)), grads):
+        expected = oracle(np.where(counted[:, None], x, 0).astype(np.float64))
+        assert np.abs(found - expected).max() <= 1e-6 * np.linalg.norm(x, axis=1).max()
+        assert (found == found[:1]).all()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [40, 67])  # levels of eight and of five; a prime number, by four neighbours
+def test_more_devices_than_one_level_has(count):
+    done = subprocess.run([sys.executable, "-c", MANY, str(count)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_lanes_come_after_devices():
@@ -194,12 +239,13 @@ def test_groups_divide_the_workers():
 
 @pytest.mark.slow
 def test_small_layers_are_gathered():
-    exchange = {"gram": "all_to_all", "gather": "all_gather", "halving": "ppermute"}
+    exchange = {"gram": "all_to_all", "gather": "all_gather"}
     for algorithm, num_elements, expected in [
         ("gram", 63, "gather"),  # dot products of so few lose digits
         ("gram", 64, "gram"),
         ("gather", 2000, "gather"),
-        ("halving", 3, "halving"),
+        ("halving", 63, "gather"),
+        ("halving", 64, "gram"),
     ]:
         layer = jax.ShapeDtypeStruct((num_elements,), jnp.float32)
         sent = reducers.traffic(adasum(algorithm=algorithm), [layer], axis_sizes={WORKER: 8}).collectives
@@ -218,6 +264,14 @@ def test_bytes_of_each_algorithm(network):
     assert sent["gather"] == pytest.approx((n - 1) * size, rel=1e-6)
     for algorithm in ("gram", "halving"):  # as an all-reduce
         assert sent[algorithm] == pytest.approx(2 * (n - 1) / n * size, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "most"), [(16, 2.1), (64, 2.1), (1000, 2.1), (4096, 2.1), (1021, 2.2)])
+def test_bytes_of_many_devices(count, most):
+    leaves = resnet50()
+    sent = reducers.traffic(adasum(), leaves, axis_sizes={WORKER: count})
+    assert 2 * (count - 1) / count <= sent.bytes_per_worker / (4 * sum(leaf.size for leaf in leaves)) <= most
 
 
 @pytest.mark.slow

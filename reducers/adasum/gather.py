@@ -8,7 +8,7 @@ from jax import numpy as jnp
 from reducers.adasum.fold import adasum_rule
 from reducers.adasum.pair import pair
 from reducers.adasum.tree import Tree, fold
-from reducers.collectives import Combined, cut, gather_workers, join
+from reducers.collectives import Combined, Devices, cut, join
 from reducers.dtypes import wide
 from reducers.gram.engine import products_of
 from reducers.gram.products import Weighed
@@ -17,24 +17,24 @@ from reducers.gram.products import Weighed
 _TOGETHER_ELEMENTS = 8192
 
 
-def gather_and_fold(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], counted: jax.Array) -> Combined:
+def gather_and_fold(vectors: Sequence[jax.Array], *, tree: Tree, devices: Devices, counted: jax.Array) -> Combined:
     """Every device gathers all nodes and folds the vectors themselves: the definition of Adasum.
 
     Args:
       vectors: this device's nodes of every layer, [blocks, k, m]; those of all devices, in device order, are the leaves
         of the tree.
       tree: over num_devices * k nodes.
-      axes: the devices, outer first; empty if this device has all nodes.
+      devices: those that have the nodes.
       counted: [blocks, num_devices * k], which of the nodes may be anything but zero.
 
     Returns:
       For every layer the results, [blocks, m]; and how they are combinations of the nodes, as their dot products tell.
 
     >>> two = jnp.ones((1, 2), bool)
-    >>> gather_and_fold([jnp.eye(2)[None]], tree=Tree(2), axes=(), counted=two)[0]  # orthogonal: the sum
+    >>> gather_and_fold([jnp.eye(2)[None]], tree=Tree(2), devices=Devices(()), counted=two)[0]  # orthogonal: the sum
     [Array([[1., 1.]], dtype=float32)]
     """
-    block = gather_workers(join(vectors, axis=2), axes)  # (devices, blocks, k, M)
+    block = devices.gather(join(vectors, axis=2))  # (devices, blocks, k, M)
     nodes = jnp.moveaxis(wide(block), 0, 1).reshape(*counted.shape, -1)  # (blocks, n, M)
     layers = cut(nodes, [x.shape[2] for x in vectors])
     products = products_of(lambda: layers, counted=counted)  # dropped if unread

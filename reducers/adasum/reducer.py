@@ -1,7 +1,7 @@
 """Adasum: gradients are summed where they are orthogonal and averaged where they are parallel."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
 import jax
@@ -10,9 +10,18 @@ from jax import numpy as jnp
 
 from reducers.adasum.fold import adasum_rule
 from reducers.adasum.gather import gather_and_fold
-from reducers.adasum.halving import halving
+from reducers.adasum.levels import DEVICES_TOGETHER, fold_levels, levels
 from reducers.adasum.tree import Tree
-from reducers.collectives import AxisName, Combined, by_size, gather_workers, in_buckets, num_workers, split_axes
+from reducers.collectives import (
+    AxisName,
+    Combined,
+    Devices,
+    by_size,
+    gather_workers,
+    in_buckets,
+    num_workers,
+    split_axes,
+)
 from reducers.collectives.backend import sum_neighbours
 from reducers.dtypes import wide
 from reducers.gram.engine import exchange_slices
@@ -22,6 +31,9 @@ from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
 Algorithm = Literal["gram", "halving", "gather"]
+# How many lanes of a device are folded at once. With all pairs of n lanes, each lane takes part in n dot products;
+# eight at a time, each lane costs the same whatever their number.
+_LANES_TOGETHER = 8
 
 
 def adasum(
@@ -46,15 +58,16 @@ def adasum(
       granularity: what counts as one vector: each "layer" (leaf), the whole "model", or a regular expression, and then
         the leaves in whose path, such as "Block_3/Conv_0/kernel", it matches the same text.
       algorithm: how the devices work the tree out; all give the same. "gram" exchanges slices and folds in the space
-        of coefficients, which sends 2 (n - 1) / n of the gradient, as an all-reduce does, and of n x n numbers a layer.
-        "halving" sends as much of the gradient in log2(n) rounds, for powers of two: the paper's algorithm. "gather"
-        sends n - 1 times the gradient: the readable reference. All but "gather" fold lanes on their device first, where
-        the tree allows it; "gram" gathers small layers, whose dot products lose digits.
+        of coefficients, by up to 16 neighbouring devices at once, and then their neighbours: 2 (n - 1) / n of the
+        gradient, as an all-reduce sends, and 512 numbers a layer and level. "halving" does so by two at once: the
+        paper's algorithm. "gather" sends n - 1 times the gradient: the readable reference. All but "gather" fold lanes
+        on their device first, where the tree allows it, and gather small layers, whose dot products lose digits.
       group_size: how many neighbouring workers are combined first, before the groups are by Adasum; it divides the
         number of workers.
       within: how a group is combined. "mean" is what Horovod does inside a node of GPUs.
       telemetry: "on" keeps ``metrics`` of each layer and of the whole model in the state, see ``gram.Telemetry``. It
-        measures the workers' gradients, in groups too. It works with all but "halving", and folds no lanes beforehand.
+        measures the workers' gradients, in groups too. It works with all but "halving", folds no lanes beforehand, and
+        sends n x n numbers a layer.
       sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
         that may be cut over such an axis are then refused.
 
@@ -92,14 +105,17 @@ def adasum(
             share = 1 / _num_counted(counted, group_size)[lax.axis_index(axis_name)]
             vectors = [share * wide(vector) for vector in vectors]
         devices, lanes = split_axes(axis_name)
-        if algorithm == "halving" and not devices:
-            devices, lanes = lanes, ()  # as if the lanes were devices
         nodes = [gather_workers(vector, lanes) for vector in vectors]  # (k, m) each
         if telemetry == "off" and algorithm != "gather":
             nodes, tree, counted = _fold_lanes(nodes, tree, devices=devices, counted=counted)
             if tree.num_nodes == 1:
                 return nodes, None
-        reduce = functools.partial(_ALGORITHMS[algorithm], tree=tree, axes=devices, counted=counted[None])
+        reduce = functools.partial(gather_and_fold, tree=tree, devices=Devices(devices), counted=counted[None])
+        if algorithm != "gather":
+            reduce = functools.partial(_fold_products, tree=tree, devices=Devices(devices), counted=counted[None])
+        if algorithm != "gather" and telemetry == "off" and devices:
+            at_once = levels(tree, devices, at_most=2 if algorithm == "halving" else DEVICES_TOGETHER)
+            reduce = functools.partial(fold_levels, levels=at_once, counted=counted)
         results, how = in_buckets(lambda places, bucket: reduce(bucket), [x[None] for x in nodes], axis_name=devices)
         if telemetry == "on" and takes_means:
             how = _of_gradients(how, _num_counted(counted, group_size))
@@ -132,26 +148,19 @@ def _fold_lanes(
     nodes: list[jax.Array], tree: Tree, *, devices: tuple[str, ...], counted: jax.Array
 ) -> tuple[list[jax.Array], Tree, jax.Array]:
     """Folds each device's whole subtrees, [lanes, m]; returns the remaining nodes, their tree and the mask."""
-    while (size := tree.on_one_device(len(counted) // num_workers(devices))) > 1:
+    while (size := tree.neighbours(len(counted) // num_workers(devices), at_most=_LANES_TOGETHER)) > 1:
         here = counted.reshape(num_workers(devices), -1, size)[lax.axis_index(devices)]  # (blocks, size)
         blocks = [x.reshape(-1, size, x.shape[1]) for x in nodes]
         if tree.adds:
             nodes = [sum_neighbours(wide(x), size)[:, 0] for x in blocks]
         else:
-            nodes, _ = _fold_products(blocks, tree=Tree(size), axes=(), counted=here)
+            nodes, _ = _fold_products(blocks, tree=Tree(size), devices=Devices(()), counted=here)
         tree, counted = tree.above(size), counted.reshape(-1, size).any(1)
     return nodes, tree, counted
 
 
-def _fold_products(vectors: Sequence[jax.Array], *, tree: Tree, axes: tuple[str, ...], counted: jax.Array) -> Combined:
-    """Folds small layers as ``gather_and_fold`` does, and large ones in the space of coefficients."""
-    gather = functools.partial(gather_and_fold, tree=tree, axes=axes, counted=counted)
-    exchange = functools.partial(exchange_slices, rule=adasum_rule(tree), axes=axes, counted=counted)
+def _fold_products(vectors: Sequence[jax.Array], *, tree: Tree, devices: Devices, counted: jax.Array) -> Combined:
+    """Folds small layers as ``gather_and_fold`` does, and large ones in the space of coefficients, at once."""
+    gather = functools.partial(gather_and_fold, tree=tree, devices=devices, counted=counted)
+    exchange = functools.partial(exchange_slices, rule=adasum_rule(tree), devices=devices, counted=counted)
     return by_size(vectors, num_gradients=tree.num_nodes, small=gather, large=exchange)
-
-
-_ALGORITHMS: dict[str, Callable[..., Combined]] = {
-    "gram": _fold_products,
-    "halving": halving,
-    "gather": gather_and_fold,
-}

@@ -10,10 +10,6 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-# How many lanes of a device are folded at once, a power of two. With all pairs of n lanes, each lane takes part in n
-# dot products; eight at a time, each lane costs the same whatever their number.
-LANES_TOGETHER = 8
-
 
 class Tree(NamedTuple):
     """The shape of a tree over nodes in worker order.
@@ -44,20 +40,29 @@ class Tree(NamedTuple):
             raise ValueError(f"group_size={group_size}: must divide the {num_workers} workers")
         return cls(num_workers, group_size, "adasum" if within == "adasum" else "sum")
 
-    def on_one_device(self, num_lanes: int) -> int:
-        """Returns how many neighbouring lanes of a device are folded first, as a subtree that every device holds whole.
+    def neighbours(self, within: int, *, at_most: int) -> int:
+        """Returns how many neighbours are folded first, as a subtree that divides so many nodes.
 
-        It is a part of a group that is added up, a power of two up to ``LANES_TOGETHER``, or an odd group; 1 if there
-        is none.
+        It is a part of a group that is added up, a power of two up to ``at_most``, or an odd group; 1 if there is none.
 
-        >>> Tree(24).on_one_device(12), Tree(128).on_one_device(64), Tree(16, 8, "sum").on_one_device(4)
-        (4, 8, 4)
-        >>> Tree(12, 6).on_one_device(6), Tree(12, 6).above(2).on_one_device(3), Tree(12, 6).on_one_device(3)
-        (2, 3, 1)
+        Args:
+          within: such as the lanes of a device, each of which holds the subtree whole.
+          at_most: of those that are not added up.
+
+        >>> Tree(24).neighbours(12, at_most=8), Tree(128).neighbours(64, at_most=8)
+        (4, 8)
+        >>> Tree(16, 8, "sum").neighbours(4, at_most=8), Tree(12, 6).neighbours(6, at_most=8)
+        (4, 2)
+        >>> Tree(12, 6).above(2).neighbours(3, at_most=8), Tree(12, 6).neighbours(3, at_most=8)
+        (3, 1)
         """
-        size = math.gcd(num_lanes, self.group_size) if self.group_size > 1 else num_lanes
-        power = min(size & -size, LANES_TOGETHER)
+        size = math.gcd(within, self.group_size) if self.group_size > 1 else within
+        power = min(size & -size, 1 << at_most.bit_length() - 1)
         return size if self.adds or (power == 1 and size == self.group_size) else power
+
+    def inside(self, size: int) -> "Tree":
+        """Returns the tree over so many neighbours, as many as ``neighbours`` says."""
+        return Tree(size, size, "sum") if self.adds else Tree(size)
 
     def above(self, size: int) -> "Tree":
         """Returns the tree that is left when so many neighbours are one node each.

@@ -23,6 +23,7 @@ from reducers.collectives.buckets import (
     sum_workers,
     too_small,
 )
+from reducers.collectives.devices import Devices
 from reducers.collectives.joined import cut, join
 from reducers.collectives.masks import num_counted, whole_mask
 from reducers.collectives.slices import from_slices, slice_size, to_slices
@@ -30,6 +31,7 @@ from reducers.collectives.slices import from_slices, slice_size, to_slices
 __all__ = [
     "AxisName",
     "Combined",
+    "Devices",
     "agreed",
     "as_own",
     "axes_of",

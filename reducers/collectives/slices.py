@@ -6,43 +6,71 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives.axes import gather_workers, num_workers
+from reducers.collectives.devices import Devices
 from reducers.collectives.joined import cut, join
 
 
-def slice_size(num_elements: int, axes: tuple[str, ...]) -> int:
-    """Returns the number of elements in a device's slice of a vector, padding included."""
-    return -(-num_elements // num_workers(axes))
+def slice_size(num_elements: int, count: int) -> int:
+    """Returns the number of elements in each of ``count`` slices of a vector, padding included.
+
+    >>> slice_size(10, 4)
+    3
+    """
+    return -(-num_elements // count)
 
 
-def to_slices(vectors: Sequence[jax.Array], axes: tuple[str, ...]) -> jax.Array:
-    """Exchanges all devices' vectors, so that each device has a slice of every one: (n - 1) / n of the bytes.
+def to_slices(vectors: Sequence[jax.Array], devices: Devices) -> jax.Array:
+    """Exchanges the vectors of all devices, so that each has a slice of every one: (n - 1) / n of the bytes.
 
     Args:
       vectors: this device's, [k, m] each: k gradients, those of its lanes.
-      axes: the devices, outer first.
+      devices: n of them.
 
     Returns:
-      This device's slices of all gradients, [devices * k, M], one vector after the other, padded with zeros to
-      ``slice_size`` each. Types are kept.
+      This device's slices of all gradients, [n * k, M], one vector after the other, padded with zeros to ``slice_size``
+      each. Types are kept.
     """
-    num_rows = len(vectors[0]) * num_workers(axes)
-    padded = [jnp.pad(x, ((0, 0), (0, -x.shape[1] % num_workers(axes)))) for x in vectors]
-    slices = [x.reshape(len(x), num_workers(axes), -1).swapaxes(0, 1) for x in padded]  # (devices, k, width)
-    block = join([x.reshape(num_rows, -1) for x in slices], axis=1)
+    count = devices.count
+    padded = [jnp.pad(x, ((0, 0), (0, -x.shape[1] % count))) for x in vectors]
+    slices = [x.reshape(len(x), count, -1).swapaxes(0, 1) for x in padded]  # (devices, k, width)
+    block = join([x.reshape(len(vectors[0]) * count, -1) for x in slices], axis=1)
     # Tiled, the result comes in the shape in which it is used. Through another one XLA on CPU would join it once for
     # each use.
-    return lax.all_to_all(block, axes, split_axis=0, concat_axis=0, tiled=True)
+    return lax.all_to_all(
+        block, devices.axes, split_axis=0, concat_axis=0, tiled=True, axis_index_groups=devices.groups
+    )
 
 
-def from_slices(slices: jax.Array, sizes: Sequence[int], axes: tuple[str, ...]) -> list[jax.Array]:
+def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, counts: Sequence[int] = ()) -> list:
     """Gathers all devices' slices of some vectors, one after the other, [M], and returns the vectors without padding.
 
+    Args:
+      slices: this device's.
+      sizes: of the vectors.
+      devices: all that have slices.
+      counts: into how many slices a vector was cut, each of these again, and so on, the devices' indices having the
+        first digit last; () if at once into one slice of each device.
+
     >>> mesh = jax.make_mesh((1,), ("device",), axis_types=(jax.sharding.AxisType.Auto,))
-    >>> there_and_back = lambda x: from_slices(to_slices([x], ("device",))[0], [3], ("device",))[0]
+    >>> one = Devices(("device",))
+    >>> there_and_back = lambda x: from_slices(to_slices([x], one)[0], [3], one)[0]
     >>> spec = jax.sharding.PartitionSpec()
     >>> jax.shard_map(there_and_back, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(jnp.ones((1, 3)))
     Array([1., 1., 1.], dtype=float32)
     """
-    padded = cut(gather_workers(slices, axes), [slice_size(size, axes) for size in sizes])  # (devices, width) each
-    return [x.reshape(-1)[:size] for x, size in zip(padded, sizes, strict=True)]
+    counts = counts or (devices.count,)
+    widths = [[size] for size in sizes]  # of a vector, of its slices, of their slices, ...
+    for count in counts:
+        for of_vector in widths:
+            of_vector.append(slice_size(of_vector[-1], count))
+    gathered = cut(devices.gather(slices), [of_vector[-1] for of_vector in widths])  # (devices, width) each
+    return [_whole(x, counts, of_vector) for x, of_vector in zip(gathered, widths, strict=True)]
+
+
+def _whole(slices: jax.Array, counts: Sequence[int], widths: Sequence[int]) -> jax.Array:
+    """Returns a vector of its slices, [devices, width]; ``widths`` has its size first, that of a slice last."""
+    x = slices.reshape(*reversed(counts), -1)
+    for size in reversed(widths[:-1]):
+        x = jnp.moveaxis(x, 0, -2)
+        x = x.reshape(*x.shape[:-2], -1)[..., :size]
+    return x

@@ -6,6 +6,7 @@ import jax
 from jax import numpy as jnp
 
 from reducers.collectives import (
+    Devices,
     backend,
     devices_and_lanes,
     from_slices,
@@ -61,8 +62,8 @@ def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, con
         if num_workers(devices) == 1 or too_small(g.size, num_gradients=total):
             result = of_rows(gather_workers(sent, axes)).astype(g.dtype)
         else:
-            middle = of_rows(to_slices([gather_workers(sent, lanes)], devices)).astype(g.dtype)
-            (result,) = from_slices(middle, [g.size], devices)
+            middle = of_rows(to_slices([gather_workers(sent, lanes)], Devices(devices))).astype(g.dtype)
+            (result,) = from_slices(middle, [g.size], Devices(devices))
         return result.reshape(g.shape)
 
     return map_together(reduce, updates, axis_name=axes)

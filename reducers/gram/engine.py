@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import cut, from_slices, join, slice_size, to_slices
+from reducers.collectives import Devices, cut, from_slices, join, slice_size, to_slices
 from reducers.collectives.backend import dot_products
 from reducers.dtypes import wide
 from reducers.gram.products import Products, Rule, Weighed
@@ -26,6 +26,8 @@ from reducers.gram.scales import nonzero, power_of_two
 # Norms between these leave float32 room enough for all dot products of the vectors as they are.
 _PLAIN_NORMS = (1e-12, 1e12)
 
+_ALONE = Devices(())
+
 # Returns gradients, [vectors, n, m] each, of which this device has all of each, or a slice of each. Each branch of a
 # condition calls it for itself: XLA copies what a branch is given, and so it is given the one block of all vectors, not
 # the parts that are cut from it.
@@ -33,7 +35,7 @@ Rows: TypeAlias = Callable[[], list[jax.Array]]
 
 
 def exchange_slices(
-    vectors: Sequence[jax.Array], state: Any = (), *, rule: Rule, axes: tuple[str, ...], counted: jax.Array
+    vectors: Sequence[jax.Array], state: Any = (), *, rule: Rule, devices: Devices, counted: jax.Array
 ) -> tuple[list[jax.Array], Weighed]:
     """Combines vectors of which each device then has a slice of all gradients: 2 (n - 1) / n of the bytes.
 
@@ -42,31 +44,46 @@ def exchange_slices(
         one where there are several devices.
       state: of the rule, with a leading axis of vectors.
       rule: finds the weights of one vector.
-      axes: the devices, outer first; empty if this device has all gradients.
+      devices: all that have gradients.
       counted: [blocks, n] bool, which of the gradients may be anything but zero, in device order.
 
     Returns:
       For every vector the results, [blocks, m], of the dtype that came in, or wide on one device; and how all of them
       were made.
     """
+    if not devices.axes:
+        return combine_rows(lambda: [wide(x) for x in vectors], state, rule=rule, devices=devices, counted=counted)
     sizes = [x.shape[2] for x in vectors]
-    widths = [slice_size(size, axes) for size in sizes]
-    block = to_slices([x[0] for x in vectors], axes) if axes else None  # (n, M)
+    widths = [slice_size(size, devices.count) for size in sizes]
+    block = to_slices([x[0] for x in vectors], devices)  # (n, M)
+    rows = lambda: [wide(x) for x in alike(block, widths)]  # noqa: E731
+    results, weighed = combine_rows(rows, state, rule=rule, devices=devices, counted=counted)
+    whole = join([x.ravel() for x in results]).astype(block.dtype)  # (M,)
+    return [x[None] for x in from_slices(whole, sizes, devices)], weighed
 
-    def rows() -> list[jax.Array]:
-        return [wide(r) for r in (vectors if block is None else alike(block, widths))]
 
-    products = products_of(rows, axes=axes, counted=counted)
+def combine_rows(
+    rows: Rows, state: Any = (), *, rule: Rule, devices: Devices, counted: jax.Array
+) -> tuple[list[jax.Array], Weighed]:
+    """Combines gradients of which this device has all of each, or a slice of each.
+
+    Args:
+      rows: in float32 at least.
+      state: of the rule, with a leading axis of vectors.
+      rule: finds the weights of one vector.
+      devices: those that have the slices.
+      counted: [blocks, n], as of ``exchange_slices``.
+
+    Returns:
+      The results, [vectors, m] of each [vectors, n, m]; and how all of them were made.
+    """
+    products = products_of(rows, devices=devices, counted=counted)
     weights, state = jax.vmap(rule)(products, state)
     weights = jnp.where(products.counted, weights, 0)
-    results = weighted_sums(rows, weights, products)
-    if block is not None:
-        whole = join([x.ravel() for x in results]).astype(block.dtype)  # (M,)
-        results = [x[None] for x in from_slices(whole, sizes, axes)]
-    return results, Weighed(products, weights, state)
+    return weighted_sums(rows, weights, products), Weighed(products, weights, state)
 
 
-def products_of(rows: Rows, *, axes: tuple[str, ...] = (), counted: jax.Array) -> Products:
+def products_of(rows: Rows, *, devices: Devices = _ALONE, counted: jax.Array) -> Products:
     """Returns the dot products of gradients, with a leading axis of vectors.
 
     They are multiplied as they are, which in float32 loses nothing as long as no norm is extreme. Otherwise the largest
@@ -74,10 +91,10 @@ def products_of(rows: Rows, *, axes: tuple[str, ...] = (), counted: jax.Array) -
 
     Args:
       rows: in float32 at least.
-      axes: the devices that have the other slices.
+      devices: those that have the slices.
       counted: [blocks, n], which of the gradients may be anything but zero; repeated for all vectors.
     """
-    gram = _over_devices(lax.psum, _gram(rows()), axes)
+    gram = devices.sum(_gram(rows()))
     counted = jnp.tile(counted, (len(gram) // len(counted), 1))
     norms = Products(gram, jnp.ones(gram.shape[:2], gram.dtype), counted).norms
 
@@ -88,8 +105,8 @@ def products_of(rows: Rows, *, axes: tuple[str, ...] = (), counted: jax.Array) -
 
     def rescaled():
         largest = jnp.concatenate([jnp.max(jnp.abs(r), axis=2) for r in rows()])
-        scales = power_of_two(_over_devices(lax.pmax, largest, axes))
-        return Products(_over_devices(lax.psum, _gram(_units(rows, scales)), axes), scales, counted)
+        scales = power_of_two(devices.largest(largest))
+        return Products(devices.sum(_gram(_units(rows, scales))), scales, counted)
 
     return lax.cond((_is_plain(norms) | ~counted).all(), as_they_are, rescaled)  # the same on all devices
 
@@ -134,10 +151,6 @@ def alike(block: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
     runs = [(width, len(list(run))) for width, run in itertools.groupby(widths)]
     parts = cut(block, [count * width for width, count in runs])
     return [jnp.moveaxis(x.reshape(*x.shape[:-1], -1, width), -2, 0) for x, (width, _) in zip(parts, runs, strict=True)]
-
-
-def _over_devices(reduce: Callable[..., jax.Array], x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    return reduce(x, axes) if axes else x  # JAX refuses no axes where it keeps track of what differs
 
 
 def _gram(rows: Sequence[jax.Array]) -> jax.Array:

@@ -12,6 +12,7 @@ from jax import numpy as jnp
 from reducers.collectives import (
     AxisName,
     Combined,
+    Devices,
     as_own,
     axes_of,
     gather_workers,
@@ -115,7 +116,7 @@ def from_gram(
 
         def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
             of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
-            return exchange_slices(bucket, of_bucket, rule=rule, axes=devices, counted=counted[None])
+            return exchange_slices(bucket, of_bucket, rule=rule, devices=Devices(devices), counted=counted[None])
 
         return in_buckets(reduce, [gather_workers(vector, lanes)[None] for vector in vectors], axis_name=devices)
 

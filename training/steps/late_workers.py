@@ -42,8 +42,7 @@ def _leaves_out(reducer: Any) -> bool:
         return False
     if room.startswith("reducers.arrived.") or not room.startswith("reducers."):
         return True
-    inside = REDUCERS.held(name) if isinstance(reducer, Mapping) else ()
-    return any(_leaves_out(reducer.get(key)) for key in inside)
+    return isinstance(reducer, Mapping) and any(_leaves_out(reducer.get(key)) for key in REDUCERS.held(name))
 
 
 def finish(config: Any) -> bool:

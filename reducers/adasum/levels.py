@@ -1,0 +1,165 @@
+"""Adasum level by level: neighbouring devices exchange slices, then their neighbours slices of these, and so on.
+
+With 1,024 devices the dot products of all pairs are a million numbers a layer. So the tree is folded by groups of
+neighbours, 16 devices at most: each device takes a slice of its group's gradients, and combines these. It then has a
+slice of one node, which it exchanges with the devices that have the same slice of other nodes. Each level sends a
+smaller part of the gradient, and 16 x 16 numbers a layer. With groups of two this is the paper's AdasumRVH.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from reducers.adasum.fold import adasum_rule
+from reducers.adasum.gather import gather_and_fold
+from reducers.adasum.tree import Tree
+from reducers.collectives import (
+    Combined,
+    Devices,
+    by_size,
+    cut,
+    from_slices,
+    join,
+    num_workers,
+    slice_size,
+    to_slices,
+    tracked_axes,
+)
+from reducers.dtypes import wide
+from reducers.gram.engine import alike, combine_rows
+
+# How many devices a level has at most, where the tree allows it. A device sends so many dot products of each layer a
+# level, squared; fewer devices are more levels, each a round.
+DEVICES_TOGETHER = 16
+# Of so many nodes of a level all pairs are multiplied; of more, as of a prime number of devices, those of so many
+# neighbours, and so on.
+_NODES_TOGETHER, _NEIGHBOURS_TOGETHER = 64, 4
+
+
+class Level(NamedTuple):
+    """A level of the tree, or several at once.
+
+    Attributes:
+      tree: over the nodes of a group of devices.
+      exchange: groups of devices that have the same slice of different nodes.
+      sums: groups of devices that have all slices of the same nodes.
+    """
+
+    tree: Tree
+    exchange: Devices
+    sums: Devices
+
+    @property
+    def together(self) -> int:
+        """Of how many nodes all pairs are multiplied."""
+        is_large = self.tree.group_size == 1 and self.tree.num_nodes > _NODES_TOGETHER
+        return _NEIGHBOURS_TOGETHER if is_large else self.tree.num_nodes
+
+    def counted(self, of_all: jax.Array) -> jax.Array:
+        """Returns which of the nodes of this device's group are counted, [1, nodes], given those of all nodes."""
+        return of_all.reshape(-1, self.tree.num_nodes)[self.sums.index // self.sums.count][None]
+
+
+def levels(tree: Tree, axes: tuple[str, ...], *, at_most: int = DEVICES_TOGETHER) -> list[Level]:
+    """Returns the levels by which devices fold a tree, those of neighbours first.
+
+    Where JAX keeps track of what differs between devices it knows nothing of groups, and there is one level.
+
+    Args:
+      tree: over as many nodes as there are devices, or a multiple.
+      axes: the devices, outer first.
+      at_most: so many devices a level; more where the tree has no subtree of fewer.
+    """
+    count = num_workers(axes)
+    if tracked_axes().intersection(axes) or tree.num_nodes > count:
+        return [Level(tree, Devices(axes), Devices(axes))]
+    found: list[Level] = []
+    below = 1
+    while (left := count // below) > 1 or not found:
+        size = left if left <= at_most and tree.group_size == 1 else tree.neighbours(left, at_most=at_most)
+        is_last = size in (1, left)
+        size = left if is_last else size
+        exchange = np.arange(count).reshape(-1, size, below).swapaxes(1, 2)
+        groups = exchange.reshape(-1, size), np.arange(count).reshape(-1, below * size)
+        inside = tree if is_last else tree.inside(size)
+        found.append(Level(inside, *(_devices(axes, group) for group in groups)))
+        tree, below = tree.above(size), below * size
+    return found
+
+
+def _devices(axes: tuple[str, ...], groups: np.ndarray) -> Devices:
+    return Devices(axes, tuple(map(tuple, groups.tolist())) if len(groups) > 1 else None)
+
+
+def fold_levels(vectors: Sequence[jax.Array], *, levels: Sequence[Level], counted: jax.Array) -> Combined:
+    """Folds a tree over all devices, level by level; small layers as whole vectors.
+
+    Args:
+      vectors: this device's nodes of every layer, [1, k, m].
+      levels: of the tree.
+      counted: [nodes], which of all devices' nodes may be anything but zero.
+
+    Returns:
+      For every layer the result, [1, m], and None, since there is no telemetry.
+
+    Reference: Maleki et al., arXiv 2006.02924, AdasumRVH. Differs from the paper in: more than two neighbours at once,
+    whose tree is folded over their dot products; one gather of all slices at the end, not mirrored exchanges.
+    """
+
+    def small(vectors: list[jax.Array]) -> Combined:
+        masks = _masks(levels, counted)
+        for level, mask in zip(levels, masks, strict=True):
+            results, _ = gather_and_fold(vectors, tree=level.tree, devices=level.exchange, counted=mask)
+            vectors = [x[None] for x in results]
+        return results, None
+
+    def large(vectors: list[jax.Array]) -> Combined:
+        sizes = [x.shape[2] for x in vectors]
+        nodes, widths = [x[0] for x in vectors], sizes
+        for level, mask in zip(levels, _masks(levels, counted), strict=True):
+            block = to_slices(nodes, level.exchange)  # (nodes, M)
+            widths = [slice_size(width, level.exchange.count) for width in widths]
+            whole = _fold_slices(block, widths, level=level, counted=mask)  # (M,)
+            nodes = cut(whole[None], widths)
+        counts = [level.exchange.count for level in levels]
+        whole = whole.astype(vectors[0].dtype)
+        return [x[None] for x in from_slices(whole, sizes, Devices(levels[0].exchange.axes), counts=counts)], None
+
+    return by_size(vectors, num_gradients=levels[0].together, small=small, large=large)
+
+
+def _masks(levels: Sequence[Level], counted: jax.Array) -> Iterator[jax.Array]:
+    """Yields which nodes of this device's group are counted at each level, [1, nodes]."""
+    for level in levels:
+        yield level.counted(counted)
+        counted = counted.reshape(-1, level.tree.num_nodes).any(1)
+
+
+def _fold_slices(block: jax.Array, widths: Sequence[int], *, level: Level, counted: jax.Array) -> jax.Array:
+    """Folds the nodes of a level, of which this device has a slice of each, [nodes, M] -> [M]."""
+    tree = level.tree
+    if tree.adds and tree.group_size == tree.num_nodes:
+        return wide(block).sum(0)
+    while tree.num_nodes > level.together:
+        missing = -tree.num_nodes % level.together
+        counted = jnp.pad(counted, ((0, 0), (0, missing))).reshape(-1, level.together)
+        blocks = jnp.pad(block, ((0, missing), (0, 0))).reshape(*counted.shape, -1)
+        block = _combine(blocks, widths, tree=Tree(level.together), devices=level.sums, counted=counted)
+        tree, counted = Tree(len(counted)), counted.any(1)[None]
+    return _combine(block[None], widths, tree=tree, devices=level.sums, counted=counted)[0]
+
+
+def _combine(
+    blocks: jax.Array, widths: Sequence[int], *, tree: Tree, devices: Devices, counted: jax.Array
+) -> jax.Array:
+    """Returns Adasum of each block of nodes and each layer, [blocks, nodes, M] -> [blocks, M]."""
+    num_blocks, num_nodes, _ = blocks.shape
+
+    def rows() -> list[jax.Array]:
+        return [wide(x).reshape(-1, num_nodes, x.shape[-1]) for x in alike(blocks, widths)]
+
+    results, _ = combine_rows(rows, rule=adasum_rule(tree), devices=devices, counted=counted)
+    return join([x.reshape(-1, num_blocks, x.shape[1]).swapaxes(0, 1).reshape(num_blocks, -1) for x in results], axis=1)
