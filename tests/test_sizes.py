@@ -56,6 +56,7 @@ def counted(setup):
     return setup.reducer.num_counted or setup.gradients_per_step
 
 
+@pytest.mark.timeout(900)  # BERT-Large of 128 workers takes minutes beside other tests
 @pytest.mark.parametrize(
     "spec", [pytest.param(spec, marks=[] if spec in QUICK else pytest.mark.slow) for spec in PAPER]
 )

@@ -106,16 +106,18 @@ def adasum(
             vectors = [share * wide(vector) for vector in vectors]
         devices, lanes = split_axes(axis_name)
         nodes = [gather_workers(vector, lanes) for vector in vectors]  # (k, m) each
-        if telemetry == "off" and algorithm != "gather":
-            nodes, tree, counted = _fold_lanes(nodes, tree, devices=devices, counted=counted)
+        is_by_levels = telemetry == "off" and algorithm != "gather"
+        if is_by_levels:
+            at_most = 2 if algorithm == "halving" else _LANES_TOGETHER
+            nodes, tree, counted = _fold_lanes(nodes, tree, devices=devices, counted=counted, at_most=at_most)
             if tree.num_nodes == 1:
                 return nodes, None
-        reduce = functools.partial(gather_and_fold, tree=tree, devices=Devices(devices), counted=counted[None])
-        if algorithm != "gather":
-            reduce = functools.partial(_fold_products, tree=tree, devices=Devices(devices), counted=counted[None])
-        if algorithm != "gather" and telemetry == "off" and devices:
-            at_once = levels(tree, devices, at_most=2 if algorithm == "halving" else DEVICES_TOGETHER)
-            reduce = functools.partial(fold_levels, levels=at_once, counted=counted)
+        if is_by_levels and devices:
+            found = levels(tree, devices, at_most=2 if algorithm == "halving" else DEVICES_TOGETHER)
+            reduce = functools.partial(fold_levels, levels=found, counted=counted)
+        else:
+            at_once = gather_and_fold if algorithm == "gather" else _fold_products
+            reduce = functools.partial(at_once, tree=tree, devices=Devices(devices), counted=counted[None])
         results, how = in_buckets(lambda places, bucket: reduce(bucket), [x[None] for x in nodes], axis_name=devices)
         if telemetry == "on" and takes_means:
             how = _of_gradients(how, _num_counted(counted, group_size))
@@ -145,10 +147,10 @@ def _of_gradients(of_shares: Weighed, num_counted: jax.Array) -> Weighed:
 
 
 def _fold_lanes(
-    nodes: list[jax.Array], tree: Tree, *, devices: tuple[str, ...], counted: jax.Array
+    nodes: list[jax.Array], tree: Tree, *, devices: tuple[str, ...], counted: jax.Array, at_most: int
 ) -> tuple[list[jax.Array], Tree, jax.Array]:
     """Folds each device's whole subtrees, [lanes, m]; returns the remaining nodes, their tree and the mask."""
-    while (size := tree.neighbours(len(counted) // num_workers(devices), at_most=_LANES_TOGETHER)) > 1:
+    while (size := tree.neighbours(len(counted) // num_workers(devices), at_most=at_most)) > 1:
         here = counted.reshape(num_workers(devices), -1, size)[lax.axis_index(devices)]  # (blocks, size)
         blocks = [x.reshape(-1, size, x.shape[1]) for x in nodes]
         if tree.adds:

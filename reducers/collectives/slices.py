@@ -1,6 +1,6 @@
 """An exchange after which each device has a slice of every vector."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 from jax import lax
@@ -34,11 +34,34 @@ def to_slices(vectors: Sequence[jax.Array], devices: Devices) -> jax.Array:
     padded = [jnp.pad(x, ((0, 0), (0, -x.shape[1] % count))) for x in vectors]
     slices = [x.reshape(len(x), count, -1).swapaxes(0, 1) for x in padded]  # (devices, k, width)
     block = join([x.reshape(len(vectors[0]) * count, -1) for x in slices], axis=1)
-    # Tiled, the result comes in the shape in which it is used. Through another one XLA on CPU would join it once for
-    # each use.
-    return lax.all_to_all(
-        block, devices.axes, split_axis=0, concat_axis=0, tiled=True, axis_index_groups=devices.groups
-    )
+    return _exchange(block, devices)
+
+
+def _exchange(block: jax.Array, devices: Devices) -> jax.Array:
+    """Sends a block of rows to each device, [count * rows, ...]; returns what they sent to this one, in their order."""
+
+    def exchange(block: jax.Array) -> jax.Array:
+        # Tiled, the result comes in the shape in which it is used. Through another one XLA on CPU would join it once
+        # for each use.
+        return lax.all_to_all(
+            block, devices.axes, split_axis=0, concat_axis=0, tiled=True, axis_index_groups=devices.groups
+        )
+
+    if devices.groups is None:
+        return exchange(block)
+    return _over_lanes(exchange)(block)
+
+
+def _over_lanes(exchange: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """Returns an exchange along the first axis that may be vmapped, which JAX refuses where devices are in groups."""
+    mapped = jax.custom_batching.custom_vmap(exchange)
+
+    @mapped.def_vmap
+    def _(axis_size: int, in_batched: Sequence[bool], blocks: jax.Array) -> tuple[jax.Array, bool]:
+        del axis_size, in_batched  # one argument, which is batched
+        return jnp.moveaxis(mapped(jnp.moveaxis(blocks, 0, -1)), -1, 0), True
+
+    return mapped
 
 
 def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, counts: Sequence[int] = ()) -> list:
