@@ -9,8 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.adasum.fold import adasum_rule
-from reducers.adasum.gather import gather_and_fold
-from reducers.adasum.levels import DEVICES_TOGETHER, fold_levels, levels
+from reducers.adasum.levels import DEVICES_TOGETHER, fold_levels, gather_and_fold, levels
 from reducers.adasum.tree import Tree
 from reducers.collectives import (
     AxisName,
