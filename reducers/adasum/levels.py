@@ -3,7 +3,8 @@
 With 1,024 devices the dot products of all pairs are a million numbers a layer. So the tree is folded by groups of
 neighbours, 16 devices at most: each device takes a slice of its group's gradients, and combines these. It then has a
 slice of one node, which it exchanges with the devices that have the same slice of other nodes. Each level sends a
-smaller part of the gradient, and 16 x 16 numbers a layer. With groups of two this is the paper's AdasumRVH.
+smaller part of the gradient, and 16 x 16 numbers a layer. With groups of two this is the paper's AdasumRVH. Small
+layers are gathered, and folded as whole vectors.
 """
 
 from collections.abc import Iterator, Sequence
