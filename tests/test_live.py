@@ -169,6 +169,7 @@ DIGITS = (
 # Without hidden units: a ReLU whose input rounds to the other side of 0 parts two runs by far more than rounding.
 HUNDRED = ("--config.train_steps=100", "--config.model.hidden_sizes=()")
 BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=3")
+TOGETHER = "--config.late_workers=interrupt"
 ASYNC = ("--config.server.name=asynchronous", "--config.optimizer.learning_rate=0.02")
 REDUCERS = {
     "mean": (),
@@ -454,7 +455,7 @@ def test_an_order_without_sense_is_refused(arrays, named, tmp_path, capsys):
     ("rows", "flags", "named"),
     [
         ([[1.0, INF, 1.0, 1.0]], (), "at step 0 3 workers arrive"),
-        ([[1.0, 1.0, 1.0, 1.0], [1.0, INF, INF, 1.0]], BACKUP, "at step 1 2 workers arrive"),
+        ([[1.0, 1.0, 1.0, 1.0], [1.0, INF, INF, 1.0]], (*BACKUP, TOGETHER), "at step 1 2 workers arrive"),
         ([[INF] * 4], BACKUP, "nobody arrives at step 0"),
     ],
 )

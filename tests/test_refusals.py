@@ -295,6 +295,7 @@ def test_a_trace_in_which_too_few_arrive_is_refused(reducer, absent_at, needed, 
     path.write_text("\n".join(",".join(map(str, row)) for row in rows))
     overrides = ["--config.num_workers=4", "--config.arrivals.name=trace", f"--config.arrivals.path={path}"]
     overrides += [f"--config.reducer.{key}={value}" for key, value in reducer.items()]
+    overrides += ["--config.late_workers=interrupt"]  # else nobody may be absent
     config = configs.flags.load(str(ROOT / "configs" / "digits.py"), overrides)
     if needed is None:
         make_setup(config)

@@ -19,12 +19,14 @@ from tests.test_reducers import WORKER
 from tests.test_train import command, digits, without_clock
 from training.steps import train_step
 
-LOGNORMAL = ("--config.arrivals.name=lognormal", "--config.arrivals.sigma=0.5")
+# All begin each step together, so that arrival times are those of the model alone.
+TOGETHER = "--config.late_workers=interrupt"
+LOGNORMAL = ("--config.arrivals.name=lognormal", "--config.arrivals.sigma=0.5", TOGETHER)
 BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6", *LOGNORMAL)
 # (worker, step, seconds), all else 1 s.
 SOFTMAX = "--config.model.name=softmax"  # where the network does not matter
 EVENTS = ((0, 0, 5.0), (1, 1, 0.5), (7, 1, 4.0), (6, 1, 3.0), (5, 1, 2.0))
-SCRIPTED = ("--config.arrivals.name=scripted", f"--config.arrivals.events={EVENTS}")
+SCRIPTED = ("--config.arrivals.name=scripted", f"--config.arrivals.events={EVENTS}", TOGETHER)
 
 
 def slow(*row):
