@@ -10,7 +10,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -398,20 +398,21 @@ def in_its_folder(argv: Sequence[str], config: ConfigDict) -> tuple[ConfigDict, 
     Late workers of a run that an earlier release began are interrupted, as all were then, unless the file or a flag
     says otherwise.
     """
-    if config.late_workers == "finish" and not FLAGS.fresh:
-        key = "late_workers"
-        earlier, _ = config_flags.parse(argv, absent={key: runs.identity.SINCE_ADDED[key]})
-        workdir = folder_name(earlier)
-        if earlier[key] != config[key] and runs.identity.began_without(workdir, key):
-            print(f"config.{key}={earlier[key]!r}: the run in {workdir} began before this was a key", file=sys.stderr)
+    key, now = "late_workers", config.to_dict()
+    absent = {key: runs.identity.SINCE_ADDED[key]}
+    workdir = folder_name({**now, **absent})
+    if now[key] != absent[key] and not FLAGS.fresh and runs.identity.began_without(workdir, key):
+        earlier, _ = config_flags.parse(argv, absent=absent)
+        if earlier[key] == absent[key]:
+            print(f"config.{key}={absent[key]!r}: the run in {workdir} began before this was a key", file=sys.stderr)
             return earlier, workdir
-    return config, folder_name(config)
+    return config, folder_name(now)
 
 
-def folder_name(config: ConfigDict) -> str:
+def folder_name(config: Mapping[str, Any]) -> str:
     """Returns the folder that the flags name, or the default one of a config."""
     below = "out/live" if FLAGS.live else "out"
-    default = runs.default_workdir(FLAGS.config, config.to_dict(), below=below)
+    default = runs.default_workdir(FLAGS.config, config, below=below)
     return default if FLAGS.workdir is None else FLAGS.workdir
 
 

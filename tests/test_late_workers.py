@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+import reducers
 import runs
 from configs import flags
 from experiments import planner, step_times
@@ -219,6 +220,28 @@ def test_the_command_that_began_a_run_before_the_key_finds_its_folder(begun_befo
     begun_before.rename(default)
     assert command(*arguments) == 0
     assert f"the run in {default} began before this was a key" in capsys.readouterr().err
+
+
+NEEDED = {
+    **{name: {"num_required": 2} for name in ("backup_workers", "quorum")},
+    **{name: {"every_steps": 2} for name in ("elastic_averaging", "local_sgd")},
+    "deadline": {"deadline_seconds": 4.5},
+    "stale": {"delay_steps": 2},
+}
+
+
+ARRIVED = ("backup_workers", "deadline", "dynamic_backup_workers", "quorum")
+
+
+@pytest.mark.parametrize("inside", ["mean", "backup_workers"])
+def test_they_finish_by_default_where_a_step_leaves_workers_out(inside):
+    for name in reducers.REDUCERS:
+        block = {"name": name, **NEEDED.get(name, {})}
+        if name not in ARRIVED and "combine" in reducers.REDUCERS.held(name):
+            block["combine"] = {"name": inside, **NEEDED.get(inside, {})}
+        made = reducers.make(axis_name="worker", **block)
+        leaves_out = made.needs_arrivals and made.emits == "always"
+        assert (late_workers.by_default(block) == "finish") == leaves_out, name
 
 
 def test_a_config_without_the_key_is_one_of_late_workers_that_are_interrupted():

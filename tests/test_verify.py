@@ -69,7 +69,9 @@ def test_a_row_records_flags_scale_and_what_was_set_of_jax(tmp_path):
     assert (origin["flags"], origin["scale"]) == ({"num_devices": 2}, "smoke")
     assert (origin["cpu"], origin["cores"]) == ("mine", 3)
     assert origin["settings"] == {"jax_enable_x64": False}
-    assert reruns.run_of(made).config == run.config
+    again = reruns.run_of(made)
+    assert sorted(again.arguments) == sorted([*run.arguments, "--config.late_workers=interrupt"])
+    assert again.config == run.config
     (tmp_path / "DONE").write_text('{"step": 4}')  # of another copy of the folder
     with pytest.raises(ValueError, match=r"not whole .*metrics.jsonl ends at step 2, and the run at 4"):
         results.row_of(run, tmp_path)

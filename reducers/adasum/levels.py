@@ -7,7 +7,7 @@ smaller part of the gradient, and 16 x 16 numbers a layer. With groups of two th
 layers are gathered, and folded as whole vectors.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -36,8 +36,8 @@ from reducers.gram.products import Weighed
 # How many devices a level has at most, where the tree allows it. A device sends so many dot products of each layer a
 # level, squared; fewer devices are more levels, each a round.
 DEVICES_TOGETHER = 16
-# Of so many nodes of a level all pairs are multiplied; of more, as of a prime number of devices, those of so many
-# neighbours, and so on.
+# A level of up to so many nodes multiplies all pairs of them. A larger one, as of a prime number of devices, folds so
+# many neighbours at a time.
 _NODES_TOGETHER, _NEIGHBOURS_TOGETHER = 64, 4
 # Layers of fewer elements are folded together, padded to one length; larger ones one by one.
 _TOGETHER_ELEMENTS = 8192
@@ -58,7 +58,7 @@ class Level(NamedTuple):
 
     @property
     def together(self) -> int:
-        """Of how many nodes all pairs are multiplied."""
+        """How many neighbouring nodes the level folds at once, multiplying all pairs of them."""
         is_large = self.tree.group_size == 1 and self.tree.num_nodes > _NODES_TOGETHER
         return _NEIGHBOURS_TOGETHER if is_large else self.tree.num_nodes
 
@@ -67,7 +67,7 @@ class Level(NamedTuple):
         return of_all.reshape(-1, self.tree.num_nodes)[self.sums.index // self.sums.count][None]
 
 
-def levels(tree: Tree, axes: tuple[str, ...], *, at_most: int = DEVICES_TOGETHER) -> list[Level]:
+def levels_of(tree: Tree, axes: tuple[str, ...], *, at_most: int = DEVICES_TOGETHER) -> list[Level]:
     """Returns the levels by which devices fold a tree, those of neighbours first.
 
     Where JAX keeps track of what differs between devices it knows nothing of groups, and there is one level.
@@ -113,8 +113,12 @@ def fold_levels(vectors: Sequence[jax.Array], *, levels: Sequence[Level], counte
     whose tree is folded over their dot products; one gather of all slices at the end, not mirrored exchanges.
     """
 
+    masks = []
+    for level in levels:
+        masks.append(level.counted(counted))
+        counted = counted.reshape(-1, level.tree.num_nodes).any(1)
+
     def small(vectors: list[jax.Array]) -> Combined:
-        masks = _masks(levels, counted)
         for level, mask in zip(levels, masks, strict=True):
             results, _ = gather_and_fold(vectors, tree=level.tree, devices=level.exchange, counted=mask)
             vectors = [x[None] for x in results]
@@ -123,7 +127,7 @@ def fold_levels(vectors: Sequence[jax.Array], *, levels: Sequence[Level], counte
     def large(vectors: list[jax.Array]) -> Combined:
         sizes = [x.shape[2] for x in vectors]
         nodes, widths = [x[0] for x in vectors], sizes
-        for level, mask in zip(levels, _masks(levels, counted), strict=True):
+        for level, mask in zip(levels, masks, strict=True):
             block = to_slices(nodes, level.exchange)  # (nodes, M)
             widths = [slice_size(width, level.exchange.count) for width in widths]
             whole = _fold_slices(block, widths, level=level, counted=mask)  # (M,)
@@ -133,13 +137,6 @@ def fold_levels(vectors: Sequence[jax.Array], *, levels: Sequence[Level], counte
         return [x[None] for x in from_slices(whole, sizes, Devices(levels[0].exchange.axes), counts=counts)], None
 
     return by_size(vectors, num_gradients=levels[0].together, small=small, large=large)
-
-
-def _masks(levels: Sequence[Level], counted: jax.Array) -> Iterator[jax.Array]:
-    """Yields which nodes of this device's group are counted at each level, [1, nodes]."""
-    for level in levels:
-        yield level.counted(counted)
-        counted = counted.reshape(-1, level.tree.num_nodes).any(1)
 
 
 def _fold_slices(block: jax.Array, widths: Sequence[int], *, level: Level, counted: jax.Array) -> jax.Array:

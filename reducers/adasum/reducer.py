@@ -9,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.adasum.fold import adasum_rule
-from reducers.adasum.levels import DEVICES_TOGETHER, fold_levels, gather_and_fold, levels
+from reducers.adasum.levels import DEVICES_TOGETHER, fold_levels, gather_and_fold, levels_of
 from reducers.adasum.tree import Tree
 from reducers.collectives import (
     AxisName,
@@ -112,8 +112,8 @@ def adasum(
             if tree.num_nodes == 1:
                 return nodes, None
         if is_by_levels and devices:
-            found = levels(tree, devices, at_most=2 if algorithm == "halving" else DEVICES_TOGETHER)
-            reduce = functools.partial(fold_levels, levels=found, counted=counted)
+            levels = levels_of(tree, devices, at_most=2 if algorithm == "halving" else DEVICES_TOGETHER)
+            reduce = functools.partial(fold_levels, levels=levels, counted=counted)
         else:
             at_once = gather_and_fold if algorithm == "gather" else _fold_products
             reduce = functools.partial(at_once, tree=tree, devices=Devices(devices), counted=counted[None])

@@ -1,5 +1,6 @@
 """An exchange after which each device has a slice of every vector."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -39,17 +40,17 @@ def to_slices(vectors: Sequence[jax.Array], devices: Devices) -> jax.Array:
 
 def _exchange(block: jax.Array, devices: Devices) -> jax.Array:
     """Sends a block of rows to each device, [count * rows, ...]; returns what they sent to this one, in their order."""
-
-    def exchange(block: jax.Array) -> jax.Array:
-        # Tiled, the result comes in the shape in which it is used. Through another one XLA on CPU would join it once
-        # for each use.
-        return lax.all_to_all(
-            block, devices.axes, split_axis=0, concat_axis=0, tiled=True, axis_index_groups=devices.groups
-        )
-
-    if devices.groups is None:
-        return exchange(block)
-    return _over_lanes(exchange)(block)
+    # Tiled, the result comes in the shape in which it is used. Through another one XLA on CPU would join it once for
+    # each use.
+    exchange = functools.partial(
+        lax.all_to_all,
+        axis_name=devices.axes,
+        split_axis=0,
+        concat_axis=0,
+        tiled=True,
+        axis_index_groups=devices.groups,
+    )
+    return exchange(block) if devices.groups is None else _over_lanes(exchange)(block)
 
 
 def _over_lanes(exchange: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:

@@ -33,9 +33,9 @@ def by_default(reducer: Block) -> LateWorkers:
     return "finish" if _leaves_out(reducer) else "interrupt"
 
 
-def _leaves_out(reducer: Any) -> bool:
-    if not isinstance(reducer, str | Mapping):  # a transformation, of another module
-        return reducer is not None
+def _leaves_out(reducer: Block | None) -> bool:
+    if reducer is None:  # the mean
+        return False
     name = name_of(reducer)
     room = REDUCERS.find(name).__module__
     if room.startswith("reducers.local."):
