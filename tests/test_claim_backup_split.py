@@ -39,7 +39,6 @@ def test_the_interval_is_of_the_exponents_of_single_seeds():
     wide = 2.2622 * np.std(slopes, ddof=1) / np.sqrt(10)  # Student's t with 9 degrees of freedom
     interval = f"{-slope:.2f} [{-slope - wide:.2f}, {-slope + wide:.2f}]"
     assert CLAIM.findings(rows)[0].ours == interval
-    assert interval.partition(" ")[2] in CLAIM.rule.judge(rows).because
     assert round(wide, 2) > 0
 
 
@@ -51,8 +50,8 @@ def test_the_split_is_planned_from_the_law_that_is_found_again():
     assert plan.labels["steps_of_all"] == pytest.approx(1000 * 1.09, rel=0.01)  # the mean over seeds
     assert CLAIM.verdict(rows).word == UNTESTED and "stage=plan" in CLAIM.verdict(rows).because
     assert "not planned yet" in whole_report(CLAIM, rows)
-    row = CLAIM.measure(stage="plan", exponent=0.85, steps_of_all=1000.0)
-    assert 92 <= row["best"] <= 98
+    row = CLAIM.measure(stage="plan", late_workers="finish", exponent=0.85, steps_of_all=1000.0)
+    assert 88 <= row["best"] <= 92  # 95 if late workers were interrupted
     step, target = np.array(row["planned_step_seconds"]), np.array(row["planned_target_seconds"])
     np.testing.assert_allclose(target, step * 1000 * (np.arange(1, 101) / 100) ** -0.85, rtol=1e-3)
     planned = [*rows, {"run": plan.name, **plan.labels, **row}]

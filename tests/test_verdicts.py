@@ -249,21 +249,14 @@ def backup_split(rows):
             steps[n][seed], seconds[n][seed] = row["step"][at], row["simulated_seconds"][at]
     sizes = sorted(steps)
     by_size = np.array([[steps[n][seed] for seed in range(10)] for n in sizes])
-    slope = stats.linregress(np.log(sizes), np.log(by_size.mean(1))).slope
-    of_seeds = [stats.linregress(np.log(sizes), np.log(one)).slope for one in by_size.T]
-    half = np.ptp(stats.t.interval(0.95, len(of_seeds) - 1, scale=stats.sem(of_seeds))) / 2
 
     def by_seed(least, most):
         split = [seconds[n] for n in sizes if least <= 100 - n <= most]
         return [np.mean([of[seed] for of in split]) for seed in sorted(split[0])]
 
     few = by_seed(2, 10)
-    sooner = all_significant(
-        [stats.ttest_rel(few, by_seed(*others), alternative="less").pvalue for others in ((0, 0), (20, 100))]
-    )
-    if sooner and -slope - half <= 0.5 <= -slope + half:
-        return "not tested"
-    return decided(sooner and -slope - half > 0.5)
+    sooner = [stats.ttest_rel(few, by_seed(*others), alternative="less").pvalue for others in ((0, 0), (20, 100))]
+    return decided(all_significant([stats.page_trend_test(by_size[::-1].T).pvalue, *sooner]))
 
 
 def sync_async(rows):

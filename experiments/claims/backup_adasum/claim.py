@@ -8,7 +8,7 @@ from experiments.study.prose import beside
 from experiments.study.run import Scale
 
 MACHINES = 32
-BACKUP = {"reducer.name": "backup_workers", "reducer.num_required": 30, "late_workers": "interrupt"}
+BACKUP = {"reducer.name": "backup_workers", "reducer.num_required": 30}
 EPOCHS = {"smoke": 20, "laptop": 4}  # of examples that were used, so the same for all methods
 
 

@@ -38,11 +38,7 @@ def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 COMPARISON = Comparison(
     spec="configs/mnist.py",
     methods={
-        "backup": {
-            "reducer.name": "backup_workers",
-            "reducer.num_required": REQUIRED,
-            "late_workers": "interrupt",  # in the simulated runs that pick the rates
-        },
+        "backup": {"reducer.name": "backup_workers", "reducer.num_required": REQUIRED},
         "all": {"reducer.name": "mean"},
         "async": {"server.name": "asynchronous"},
     },
