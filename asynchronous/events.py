@@ -262,20 +262,17 @@ def order(
     # Lists, because accessing an item of an array takes several times as long.
     task, batch_index = [0] * num_workers, list(range(num_workers))
     read_event, read_seconds = [0] * num_workers, [0.0] * num_workers
-    num_reads, waiting, gate = num_workers, set[int](), _Gate(task, bound=staleness_bound)
+    num_reads, gate = num_workers, _Gate(task, bound=staleness_bound)
     arrived: list[tuple] = []
     reads: list[tuple] = []
     for event in range(1, num_events + 1):
         now, worker = source.next()
-        if worker in waiting:
+        if worker in gate.waiting:
             raise ValueError(f"order: event {event - 1} is of worker {worker}, which waits")
         if event > first_event:
             arrived.append((worker, task[worker], batch_index[worker], read_event[worker], read_seconds[worker], now))
         task[worker] += 1
-        readers = gate.readers_after(worker, waiting)
-        waiting.add(worker)
-        waiting.difference_update(readers)
-        for reader in readers:
+        for reader in gate.readers_after(worker):
             batch_index[reader], read_event[reader], read_seconds[reader] = num_reads, event, now
             source.begin(reader, now=now, batch_index=num_reads)
             num_reads += 1
@@ -290,15 +287,20 @@ def order(
 
 
 class _Gate:
-    """Decides which workers read after an arrival, under a bound on how far a worker may be ahead."""
+    """Decides which workers read after an arrival, under a bound on how far a worker may be ahead.
+
+    Attributes:
+      waiting: workers that have finished a task and may not read yet.
+    """
 
     def __init__(self, finished: list[int], *, bound: int | None):
+        self.waiting: set[int] = set()
         self._finished = finished  # tasks of each worker; the caller counts them
         self._bound = bound
         self._slowest = min(finished)
         self._num_slowest = finished.count(self._slowest)
 
-    def readers_after(self, worker: int, waiting: set[int]) -> list[int]:
+    def readers_after(self, worker: int) -> list[int]:
         """Returns, in order, which of ``worker``, which has finished a task, and of the waiting workers read next."""
         if self._bound is None:
             return [worker]
@@ -308,8 +310,11 @@ class _Gate:
             if not self._num_slowest:
                 self._slowest = min(self._finished)
                 self._num_slowest = self._finished.count(self._slowest)
-                may_read = sorted([*waiting, worker])
-        return [w for w in may_read if self._finished[w] - self._slowest <= self._bound]
+                may_read = sorted([*self.waiting, worker])
+        readers = [w for w in may_read if self._finished[w] - self._slowest <= self._bound]
+        self.waiting.add(worker)
+        self.waiting.difference_update(readers)
+        return readers
 
 
 def _events(arrived: list[tuple], first_event: int, gradients_per_update: int) -> Events:

@@ -274,6 +274,20 @@ def test_bytes_of_many_devices(count, most):
     assert 2 * (count - 1) / count <= sent.bytes_per_worker / (4 * sum(leaf.size for leaf in leaves)) <= most
 
 
+def test_processes_add_up_the_dot_products_of_all_buckets_at_once(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    rng = np.random.default_rng(0)
+    grads = [rng.standard_normal((4, size)).astype(np.float32) for size in (1_100_000, 3, 1000, 1_200_000, 1000)]
+    moved = reducers.traffic(adasum(), [g[0] for g in grads], axis_sizes={WORKER: 4})
+    # Two large layers, a bucket, and one that is gathered. Where norms leave the range of float32, dot products are
+    # summed once more.
+    assert moved.collectives == {"all_to_all": 3, "psum": 2, "pmax": 1, "all_gather": 4}
+    for algorithm in ("gram", "halving"):
+        for replicas, g in zip(on_layout(grads, 4, algorithm=algorithm), wide(grads), strict=True):
+            assert error(replicas[0], oracle(g), g) <= 1e-6
+            assert all(np.array_equal(replicas[0], replica) for replica in replicas)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["gram", "gather"])
 def test_half_precision_is_sent_as_such(algorithm):

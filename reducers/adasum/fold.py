@@ -1,5 +1,7 @@
 """Adasum in the space of coefficients: the tree is folded over dot products alone."""
 
+import functools
+
 import jax
 import numpy as np
 from jax import numpy as jnp
@@ -62,8 +64,9 @@ def adasum_weights(products: Products, *, tree: Tree) -> jax.Array:
     return scale[0] * weights[np.argsort(places, kind="stable")[: tree.num_nodes]]
 
 
+@functools.cache
 def adasum_rule(tree: Tree) -> Rule:
-    """Returns ``adasum_weights`` as a rule, whose state is nothing."""
+    """Returns ``adasum_weights`` as a rule, whose state is nothing: of one tree always the same function."""
     return lambda products, state: (adasum_weights(products, tree=tree), state)
 
 

@@ -7,6 +7,7 @@ smaller part of the gradient, and 16 x 16 numbers a layer. With groups of two th
 layers are gathered, and folded as whole vectors.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -33,8 +34,8 @@ from reducers.dtypes import wide
 from reducers.gram.engine import alike, combine_rows, products_of
 from reducers.gram.products import Weighed
 
-# How many devices a level has at most, where the tree allows it. A device sends so many dot products of each layer a
-# level, squared; fewer devices are more levels, each a round.
+# How many devices a level has at most, where the tree allows it. A device sends the dot products of all pairs of them,
+# of each layer, a level; fewer devices are more levels, each a round.
 DEVICES_TOGETHER = 16
 # A level of up to so many nodes multiplies all pairs of them. A larger one, as of a prime number of devices, folds so
 # many neighbours at a time.
@@ -67,7 +68,7 @@ class Level(NamedTuple):
         return of_all.reshape(-1, self.tree.num_nodes)[self.sums.index // self.sums.count][None]
 
 
-def levels_of(tree: Tree, axes: tuple[str, ...], *, at_most: int = DEVICES_TOGETHER) -> list[Level]:
+def levels_of(tree: Tree, axes: tuple[str, ...], *, at_most: int = DEVICES_TOGETHER) -> tuple[Level, ...]:
     """Returns the levels by which devices fold a tree, those of neighbours first.
 
     Where JAX keeps track of what differs between devices it knows nothing of groups, and there is one level.
@@ -79,7 +80,7 @@ def levels_of(tree: Tree, axes: tuple[str, ...], *, at_most: int = DEVICES_TOGET
     """
     count = num_workers(axes)
     if tracked_axes().intersection(axes) or tree.num_nodes > count:
-        return [Level(tree, Devices(axes), Devices(axes))]
+        return (Level(tree, Devices(axes), Devices(axes)),)
     found: list[Level] = []
     below = 1
     while (left := count // below) > 1 or not found:
@@ -91,14 +92,15 @@ def levels_of(tree: Tree, axes: tuple[str, ...], *, at_most: int = DEVICES_TOGET
         inside = tree if is_last else tree.inside(size)
         found.append(Level(inside, *(_devices(axes, group) for group in groups)))
         tree, below = tree.above(size), below * size
-    return found
+    return tuple(found)
 
 
 def _devices(axes: tuple[str, ...], groups: np.ndarray) -> Devices:
     return Devices(axes, tuple(map(tuple, groups.tolist())) if len(groups) > 1 else None)
 
 
-def fold_levels(vectors: Sequence[jax.Array], *, levels: Sequence[Level], counted: jax.Array) -> Combined:
+@functools.partial(jax.jit, static_argnames=("levels",))  # traced once for all buckets of the same shapes
+def fold_levels(vectors: Sequence[jax.Array], *, levels: tuple[Level, ...], counted: jax.Array) -> Combined:
     """Folds a tree over all devices, level by level; small layers as whole vectors.
 
     Args:
@@ -128,9 +130,9 @@ def fold_levels(vectors: Sequence[jax.Array], *, levels: Sequence[Level], counte
         sizes = [x.shape[2] for x in vectors]
         nodes, widths = [x[0] for x in vectors], sizes
         for level, mask in zip(levels, masks, strict=True):
-            block = to_slices(nodes, level.exchange)  # (nodes, M)
+            blocks = to_slices(nodes, level.exchange)  # (nodes, M) each
             widths = [slice_size(width, level.exchange.count) for width in widths]
-            whole = _fold_slices(block, widths, level=level, counted=mask)  # (M,)
+            whole = _fold_slices(blocks, widths, level=level, counted=mask)  # (M of all blocks,)
             nodes = cut(whole[None], widths)
         counts = [level.exchange.count for level in levels]
         whole = whole.astype(vectors[0].dtype)
@@ -139,31 +141,31 @@ def fold_levels(vectors: Sequence[jax.Array], *, levels: Sequence[Level], counte
     return by_size(vectors, num_gradients=levels[0].together, small=small, large=large)
 
 
-def _fold_slices(block: jax.Array, widths: Sequence[int], *, level: Level, counted: jax.Array) -> jax.Array:
-    """Folds the nodes of a level, of which this device has a slice of each, [nodes, M] -> [M]."""
+def _fold_slices(blocks: Sequence[jax.Array], widths: Sequence[int], *, level: Level, counted: jax.Array) -> jax.Array:
+    """Folds the nodes of a level, of which this device has a slice of each: [nodes, M] each -> [M of all blocks]."""
     tree = level.tree
     if tree.adds and tree.group_size == tree.num_nodes:
-        return wide(block).sum(0)
+        return join([wide(block).sum(0) for block in blocks])
     while tree.num_nodes > level.together:
         missing = -tree.num_nodes % level.together
         counted = jnp.pad(counted, ((0, 0), (0, missing))).reshape(-1, level.together)
-        blocks = jnp.pad(block, ((0, missing), (0, 0))).reshape(*counted.shape, -1)
-        block = _combine(blocks, widths, tree=Tree(level.together), devices=level.sums, counted=counted)
+        groups = [jnp.pad(x, ((0, missing), (0, 0))).reshape(*counted.shape, -1) for x in blocks]
+        blocks = [_combine(groups, widths, tree=Tree(level.together), devices=level.sums, counted=counted)]
         tree, counted = Tree(len(counted)), counted.any(1)[None]
-    return _combine(block[None], widths, tree=tree, devices=level.sums, counted=counted)[0]
+    return _combine([x[None] for x in blocks], widths, tree=tree, devices=level.sums, counted=counted)[0]
 
 
 def _combine(
-    blocks: jax.Array, widths: Sequence[int], *, tree: Tree, devices: Devices, counted: jax.Array
+    groups: Sequence[jax.Array], widths: Sequence[int], *, tree: Tree, devices: Devices, counted: jax.Array
 ) -> jax.Array:
-    """Returns Adasum of each block of nodes and each layer, [blocks, nodes, M] -> [blocks, M]."""
-    num_blocks, num_nodes, _ = blocks.shape
+    """Returns Adasum of each group of nodes and each layer: [groups, nodes, M] each -> [groups, M of all]."""
+    num_groups, num_nodes, _ = groups[0].shape
 
     def rows() -> list[jax.Array]:
-        return [wide(x).reshape(-1, num_nodes, x.shape[-1]) for x in alike(blocks, widths)]
+        return [wide(x).reshape(-1, num_nodes, x.shape[-1]) for x in alike(groups, widths)]
 
     results, _ = combine_rows(rows, rule=adasum_rule(tree), devices=devices, counted=counted)
-    return join([x.reshape(-1, num_blocks, x.shape[1]).swapaxes(0, 1).reshape(num_blocks, -1) for x in results], axis=1)
+    return join([x.reshape(-1, num_groups, x.shape[1]).swapaxes(0, 1).reshape(num_groups, -1) for x in results], axis=1)
 
 
 # ---- whole vectors ---------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def adasum(
         the leaves in whose path, such as "Block_3/Conv_0/kernel", it matches the same text.
       algorithm: how the devices work the tree out; all give the same. "gram" exchanges slices and folds in the space
         of coefficients, by up to 16 neighbouring devices at once, and then their neighbours: 2 (n - 1) / n of the
-        gradient, as an all-reduce sends, and 512 numbers a layer and level. "halving" does so by two at once: the
+        gradient, as an all-reduce sends, and 255 numbers a layer and level. "halving" does so by two at once: the
         paper's algorithm. "gather" sends n - 1 times the gradient: the readable reference. All but "gather" fold lanes
         on their device first, where the tree allows it, and gather small layers, whose dot products lose digits.
       group_size: how many neighbouring workers are combined first, before the groups are by Adasum; it divides the
@@ -66,7 +66,7 @@ def adasum(
       within: how a group is combined. "mean" is what Horovod does inside a node of GPUs.
       telemetry: "on" keeps ``metrics`` of each layer and of the whole model in the state, see ``gram.Telemetry``. It
         measures the workers' gradients, in groups too. It works with all but "halving", folds no lanes beforehand, and
-        sends n x n numbers a layer.
+        sends n (n + 1) / 2 numbers a layer.
       sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
         that may be cut over such an axis are then refused.
 
@@ -117,7 +117,8 @@ def adasum(
         else:
             at_once = gather_and_fold if algorithm == "gather" else _fold_products
             reduce = functools.partial(at_once, tree=tree, devices=Devices(devices), counted=counted[None])
-        results, how = in_buckets(lambda places, bucket: reduce(bucket), [x[None] for x in nodes], axis_name=devices)
+        of_places = lambda places, vectors: reduce(vectors)  # noqa: E731
+        results, how = in_buckets(of_places, [x[None] for x in nodes], axis_name=devices, together=True)
         if telemetry == "on" and takes_means:
             how = _of_gradients(how, _num_counted(counted, group_size))
         return results, how

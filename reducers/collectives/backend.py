@@ -25,9 +25,14 @@ SLICE_BYTES = 1 << 21
 NETWORK_ROWS = 32
 
 
+def shares_caches() -> bool:
+    """Returns whether all devices are of one process, so that what they send stays in its caches."""
+    return jax.process_count() == 1
+
+
 def bucket_bytes() -> int:
     """Returns up to how many bytes small arrays share one collective."""
-    return BUCKET_BYTES if jax.process_count() == 1 else BUCKET_BYTES_OF_PROCESSES
+    return BUCKET_BYTES if shares_caches() else BUCKET_BYTES_OF_PROCESSES
 
 
 def sum_rows(rows: jax.Array) -> jax.Array:
@@ -60,24 +65,24 @@ def sum_neighbours(rows: jax.Array, count: int) -> jax.Array:
 
 
 def sort_rows(rows: jax.Array) -> list[jax.Array]:
-    """Sorts along the first axis, NaN last, and returns the rows of the result apart.
+    """Sorts along the first axis, NaN last, and returns the rows of the result apart, or all of them in one array.
 
-    Up to ``NETWORK_ROWS`` rows are sorted by a network of comparisons, each of two whole rows.
+    Up to ``NETWORK_ROWS`` rows are sorted by a network of comparisons, each of two whole rows, and stay apart.
 
     Args:
       rows: [n, m].
 
     >>> sort_rows(jnp.array([[3.0, jnp.nan], [1.0, 2.0]]))
-    [Array([1., 2.], dtype=float32), Array([ 3., nan], dtype=float32)]
+    [Array([[1., 2.]], dtype=float32), Array([[ 3., nan]], dtype=float32)]
     """
     if len(rows) > NETWORK_ROWS or not jnp.issubdtype(rows.dtype, jnp.floating):
-        return list(jnp.sort(rows, axis=0))
+        return [jnp.sort(rows, axis=0)]
     ordered = list(rows)
     for i, j in _comparisons(len(rows)):
         low, high = ordered[i], ordered[j]
         swap = (low > high) | (low != low)  # NaN goes up
         ordered[i], ordered[j] = lax.select(swap, high, low), lax.select(swap, low, high)
-    return ordered
+    return [row[None] for row in ordered]
 
 
 @functools.cache

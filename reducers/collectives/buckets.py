@@ -1,6 +1,7 @@
 """Collectives of many arrays: small ones share one, in a *bucket*, and large ones have one each."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -78,15 +79,18 @@ def in_buckets(
     vectors: Sequence[jax.Array],
     *,
     axis_name: tuple[str, ...],
+    together: bool = False,
 ) -> Combined:
     """Applies ``reduce`` to buckets of vectors; the number of calls follows the bytes, not the number of vectors.
 
     Where nothing is sent, all vectors are one bucket.
 
     Args:
-      reduce: takes the places of vectors and the vectors.
-      vectors: arrays of the same dtype in any number of dimensions.
+      reduce: takes the places of vectors and the vectors, of one dtype.
+      vectors: arrays in any number of dimensions.
       axis_name: the devices that they are reduced over; empty for one device.
+      together: between processes, whether one call has all buckets of a dtype, one after the other. For a ``reduce``
+        that divides its vectors into ``consecutive`` buckets itself, and sums some numbers of all vectors at once.
 
     >>> double = lambda places, bucket: ([2 * x for x in bucket], jnp.array(places))
     >>> in_buckets(double, [jnp.ones(2), jnp.ones(1)], axis_name=("device",))
@@ -97,7 +101,11 @@ def in_buckets(
     if not axis_name:
         return reduce(list(range(len(vectors))), list(vectors))
     parts: list[tuple[list[int], Combined]] = []
-    for bucket in buckets(vectors):
+    calls = buckets(vectors)
+    if together and not backend.shares_caches():
+        of_dtypes = itertools.groupby(calls, key=lambda bucket: vectors[bucket[0]].dtype)
+        calls = [list(itertools.chain(*of_dtype)) for _, of_dtype in of_dtypes]
+    for bucket in calls:
         chosen = [vectors[i] for i in bucket]
         if len(parts) >= IN_FLIGHT:
             _, (earlier, _) = parts[-IN_FLIGHT]
@@ -150,12 +158,23 @@ def buckets(arrays: Sequence[jax.Array]) -> list[list[int]]:
     >>> buckets([jnp.zeros(300_000), jnp.zeros(2), jnp.zeros(3), jnp.zeros(1, jnp.int8)])
     [[1, 2], [0], [3]]
     """
+    order = sorted(range(len(arrays)), key=lambda i: (arrays[i].dtype.name, arrays[i].nbytes))
+    return [[order[i] for i in bucket] for bucket in consecutive([arrays[i] for i in order])]
+
+
+def consecutive(arrays: Sequence[jax.Array | jax.ShapeDtypeStruct]) -> list[list[int]]:
+    """Returns which arrays share a collective, by their places, without changing their order.
+
+    >>> consecutive([jnp.zeros(300_000), jnp.zeros(2), jnp.zeros(3), jnp.zeros(1, jnp.int8)])
+    [[0], [1, 2], [3]]
+    """
     found: list[list[int]] = []
     free = 0
-    for i in sorted(range(len(arrays)), key=lambda i: (arrays[i].dtype.name, arrays[i].nbytes)):
-        if not found or arrays[i].nbytes > free or arrays[i].dtype != arrays[found[-1][0]].dtype:
+    for i, array in enumerate(arrays):
+        num_bytes = array.size * array.dtype.itemsize
+        if not found or num_bytes > free or array.dtype != arrays[i - 1].dtype:
             found.append([])
             free = backend.bucket_bytes()
         found[-1].append(i)
-        free -= arrays[i].nbytes
+        free -= num_bytes
     return found

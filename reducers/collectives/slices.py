@@ -7,6 +7,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from reducers.collectives.buckets import consecutive
 from reducers.collectives.devices import Devices
 from reducers.collectives.joined import cut, join
 
@@ -20,7 +21,7 @@ def slice_size(num_elements: int, count: int) -> int:
     return -(-num_elements // count)
 
 
-def to_slices(vectors: Sequence[jax.Array], devices: Devices) -> jax.Array:
+def to_slices(vectors: Sequence[jax.Array], devices: Devices) -> list[jax.Array]:
     """Exchanges the vectors of all devices, so that each has a slice of every one: (n - 1) / n of the bytes.
 
     Args:
@@ -28,9 +29,13 @@ def to_slices(vectors: Sequence[jax.Array], devices: Devices) -> jax.Array:
       devices: n of them.
 
     Returns:
-      This device's slices of all gradients, [n * k, M], one vector after the other, padded with zeros to ``slice_size``
-      each. Types are kept.
+      This device's slices of all gradients, for every bucket of consecutive vectors [n * k, M], one vector after the
+      other, padded with zeros to ``slice_size`` each. Types are kept.
     """
+    return [_to_slices([vectors[i] for i in bucket], devices) for bucket in consecutive(vectors)]
+
+
+def _to_slices(vectors: Sequence[jax.Array], devices: Devices) -> jax.Array:
     count = devices.count
     padded = [jnp.pad(x, ((0, 0), (0, -x.shape[1] % count))) for x in vectors]
     slices = [x.reshape(len(x), count, -1).swapaxes(0, 1) for x in padded]  # (devices, k, width)
@@ -77,7 +82,7 @@ def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, co
 
     >>> mesh = jax.make_mesh((1,), ("device",), axis_types=(jax.sharding.AxisType.Auto,))
     >>> one = Devices(("device",))
-    >>> there_and_back = lambda x: from_slices(to_slices([x], one)[0], [3], one)[0]
+    >>> there_and_back = lambda x: from_slices(to_slices([x], one)[0][0], [3], one)[0]
     >>> spec = jax.sharding.PartitionSpec()
     >>> jax.shard_map(there_and_back, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(jnp.ones((1, 3)))
     Array([1., 1., 1.], dtype=float32)
@@ -87,7 +92,11 @@ def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, co
     for count in counts:
         for of_vector in widths:
             of_vector.append(slice_size(of_vector[-1], count))
-    gathered = cut(devices.gather(slices), [of_vector[-1] for of_vector in widths])  # (devices, width) each
+    own = cut(slices, [of_vector[-1] for of_vector in widths])
+    gathered: list[jax.Array] = []  # [devices, width] each
+    for bucket in consecutive([jax.ShapeDtypeStruct((size,), slices.dtype) for size in sizes]):
+        of_bucket = [own[i] for i in bucket]
+        gathered += cut(devices.gather(join(of_bucket)), [x.size for x in of_bucket])
     return [_whole(x, counts, of_vector) for x, of_vector in zip(gathered, widths, strict=True)]
 
 

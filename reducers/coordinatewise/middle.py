@@ -1,8 +1,12 @@
 """Means of the values in the middle, coordinate by coordinate: each device sorts a slice of all workers' gradients."""
 
+import functools
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import numpy as jnp
 
 from reducers.collectives import (
@@ -45,16 +49,17 @@ def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, con
         trimmed = jnp.minimum(trimmed, (count - 1) // 2)
 
     def of_rows(rows: jax.Array) -> jax.Array:  # (W, m) -> (m,)
-        ordered = backend.sort_rows(wide(rows))
-        kept = [jnp.where((trimmed <= i) & (i < count - trimmed), row, 0) for i, row in enumerate(ordered)]
+        parts = backend.sort_rows(wide(rows))
+        places = np.arange(total).reshape(len(parts), -1, 1)
+        kept = [jnp.where((trimmed <= i) & (i < count - trimmed), x, 0) for i, x in zip(places, parts, strict=True)]
         left = count - 2 * trimmed
 
         def share(total: jax.Array) -> jax.Array:
             return total / jnp.asarray(left, total.dtype)
 
-        mean = share(sum(kept[1:], kept[0]))
+        mean = share(_added(kept))
         # A sum can overflow where the mean does not.
-        return jnp.where(jnp.isfinite(mean), mean, sum(map(share, kept[1:]), share(kept[0])))
+        return jnp.where(jnp.isfinite(mean), mean, _added([share(x) for x in kept]))
 
     def reduce(g: jax.Array) -> jax.Array:
         # Where a worker is not counted it has NaN, which is last in the order.
@@ -62,8 +67,14 @@ def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, con
         if num_workers(devices) == 1 or too_small(g.size, num_gradients=total):
             result = of_rows(gather_workers(sent, axes)).astype(g.dtype)
         else:
-            middle = of_rows(to_slices([gather_workers(sent, lanes)], Devices(devices))).astype(g.dtype)
+            (slices,) = to_slices([gather_workers(sent, lanes)], Devices(devices))
+            middle = of_rows(slices).astype(g.dtype)
             (result,) = from_slices(middle, [g.size], Devices(devices))
         return result.reshape(g.shape)
 
     return map_together(reduce, updates, axis_name=axes)
+
+
+def _added(parts: Sequence[jax.Array]) -> jax.Array:
+    """Returns the sum of all rows of some arrays, [rows, m] each."""
+    return functools.reduce(operator.add, map(backend.sum_rows, parts))

@@ -8,6 +8,7 @@ A *vector* is a group of leaves as one array; all vectors of a call have one dty
 those of its lanes, [k, m].
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -34,6 +35,7 @@ _ALONE = Devices(())
 Rows: TypeAlias = Callable[[], list[jax.Array]]
 
 
+@functools.partial(jax.jit, static_argnames=("rule", "devices"))  # traced once for all buckets of the same shapes
 def exchange_slices(
     vectors: Sequence[jax.Array], state: Any = (), *, rule: Rule, devices: Devices, counted: jax.Array
 ) -> tuple[list[jax.Array], Weighed]:
@@ -55,10 +57,10 @@ def exchange_slices(
         return combine_rows(lambda: [wide(x) for x in vectors], state, rule=rule, devices=devices, counted=counted)
     sizes = [x.shape[2] for x in vectors]
     widths = [slice_size(size, devices.count) for size in sizes]
-    block = to_slices([x[0] for x in vectors], devices)  # (n, M)
-    rows = lambda: [wide(x) for x in alike(block, widths)]  # noqa: E731
+    blocks = to_slices([x[0] for x in vectors], devices)  # (n, M) each
+    rows = lambda: [wide(x) for x in alike(blocks, widths)]  # noqa: E731
     results, weighed = combine_rows(rows, state, rule=rule, devices=devices, counted=counted)
-    whole = join([x.ravel() for x in results]).astype(block.dtype)  # (M,)
+    whole = join([x.ravel() for x in results]).astype(blocks[0].dtype)  # (M of all blocks,)
     return [x[None] for x in from_slices(whole, sizes, devices)], weighed
 
 
@@ -94,7 +96,7 @@ def products_of(rows: Rows, *, devices: Devices = _ALONE, counted: jax.Array) ->
       devices: those that have the slices.
       counted: [blocks, n], which of the gradients may be anything but zero; repeated for all vectors.
     """
-    gram = devices.sum(_gram(rows()))
+    gram = _sum_symmetric(_gram(rows()), devices)
     counted = jnp.tile(counted, (len(gram) // len(counted), 1))
     norms = Products(gram, jnp.ones(gram.shape[:2], gram.dtype), counted).norms
 
@@ -106,7 +108,7 @@ def products_of(rows: Rows, *, devices: Devices = _ALONE, counted: jax.Array) ->
     def rescaled():
         largest = jnp.concatenate([jnp.max(jnp.abs(r), axis=2) for r in rows()])
         scales = power_of_two(devices.largest(largest))
-        return Products(devices.sum(_gram(_units(rows, scales))), scales, counted)
+        return Products(_sum_symmetric(_gram(_units(rows, scales)), devices), scales, counted)
 
     return lax.cond((_is_plain(norms) | ~counted).all(), as_they_are, rescaled)  # the same on all devices
 
@@ -142,16 +144,36 @@ def _per(vectors: Sequence[jax.Array], numbers: jax.Array) -> list[jax.Array]:
     return jnp.split(numbers, np.cumsum([len(x) for x in vectors])[:-1])
 
 
-def alike(block: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
-    """Cuts [..., M] into vectors, consecutive ones of one width together: [vectors, ..., width].
+def alike(blocks: Sequence[jax.Array], widths: Sequence[int]) -> list[jax.Array]:
+    """Cuts blocks, [..., M] each, into vectors, consecutive ones of one width together: [vectors, ..., width].
 
-    >>> [x.shape for x in alike(jnp.ones((2, 10)), [3, 3, 4])]
-    [(2, 2, 3), (1, 2, 4)]
+    >>> [x.shape for x in alike([jnp.ones((2, 6)), jnp.ones((2, 7))], [3, 3, 3, 4])]
+    [(2, 2, 3), (1, 2, 3), (1, 2, 4)]
     """
-    runs = [(width, len(list(run))) for width, run in itertools.groupby(widths)]
-    parts = cut(block, [count * width for width, count in runs])
-    return [jnp.moveaxis(x.reshape(*x.shape[:-1], -1, width), -2, 0) for x, (width, _) in zip(parts, runs, strict=True)]
+    found: list[jax.Array] = []
+    ends = np.cumsum(widths)
+    begin = 0
+    for block in blocks:
+        end = begin + block.shape[-1]
+        of_block = [width for width, at in zip(widths, ends, strict=True) if begin < at <= end]
+        runs = [(width, len(list(run))) for width, run in itertools.groupby(of_block)]
+        parts = cut(block, [count * width for width, count in runs])
+        for x, (width, _) in zip(parts, runs, strict=True):
+            found.append(jnp.moveaxis(x.reshape(*x.shape[:-1], -1, width), -2, 0))
+        begin = end
+    return found
 
 
 def _gram(rows: Sequence[jax.Array]) -> jax.Array:
     return join([dot_products(r) for r in rows])  # (vectors, n, n)
+
+
+def _sum_symmetric(grams: jax.Array, devices: Devices) -> jax.Array:
+    """Sums symmetric matrices of all devices, [..., n, n], of which each sends one triangle: n (n + 1) / 2 numbers."""
+    if not devices.axes:
+        return grams
+    count = grams.shape[-1]
+    rows, columns = np.triu_indices(count)
+    places = np.zeros((count, count), int)
+    places[rows, columns] = places[columns, rows] = np.arange(len(rows))
+    return devices.sum(grams[..., rows, columns])[..., places]

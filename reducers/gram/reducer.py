@@ -74,7 +74,7 @@ def from_gram(
 
     The devices exchange slices of the gradients, add up the Gram matrices of their slices, apply the rule to the same
     n x n numbers, and gather the weighted sums of their slices: 2 (n - 1) / n of a gradient's bytes, as an all-reduce
-    of the mean sends, whoever is absent, and as much of n x n numbers a group.
+    of the mean sends, whoever is absent, and as much of n (n + 1) / 2 numbers a group.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
@@ -118,7 +118,8 @@ def from_gram(
             of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
             return exchange_slices(bucket, of_bucket, rule=rule, devices=Devices(devices), counted=counted[None])
 
-        return in_buckets(reduce, [gather_workers(vector, lanes)[None] for vector in vectors], axis_name=devices)
+        whole = [gather_workers(vector, lanes)[None] for vector in vectors]
+        return in_buckets(reduce, whole, axis_name=devices, together=True)
 
     return combining(
         axis_name,
