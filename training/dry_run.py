@@ -5,12 +5,13 @@ import gc
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import jax
 from jax import numpy as jnp
 
+import reducers
 from parallel import DEVICE_AXIS, LANE_AXIS, Layout
 from training.device_memory import resolve_lanes_at_once, step_bytes
 from training.steps.worker_mapping import worker_mapping
@@ -165,8 +166,32 @@ def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: 
             *([f"  {'steps per call':<24}{steps_per_call:>16,}"] if steps_per_call > 1 else []),
             f"  {'examples per step':<24}{setup.examples_per_step:>16,}",
             f"  {'bytes a worker sends':<24}{moved.bytes_per_worker:>16,.0f}  and receives, per {unit} ({kinds})",
+            *_fewer_groups(setup),
         ]
     )
+
+
+def _fewer_groups(setup: TrainSetup) -> list[str]:
+    """Returns a line for a reducer whose dot products are more than the gradient, and would be fewer of one group."""
+    params = setup.worker_shapes.params
+    gradient = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params))
+    sent = setup.traffic.bytes_per_worker
+    if sent < 3 * gradient or setup.mode.traffic(params):  # which is not the reducer's
+        return []
+    saved = sent - setup.traffic_with(_of_whole_models(setup.config.reducer)).bytes_per_worker
+    if saved < gradient:
+        return []
+    fewer = "fewer with granularity='model', or a pattern that joins leaves"
+    return [f"  {'of these dot products':<24}{saved:>16,.0f}  {fewer}"]
+
+
+def _of_whole_models(block: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the block of a reducer that takes the whole model for one group, as do the reducers inside it."""
+    options = {"name": block} if isinstance(block, str) else dict(block)
+    if "granularity" in reducers.REDUCERS.parameters(options["name"]):
+        options["granularity"] = "model"
+    held = {key: options[key] for key in reducers.REDUCERS.held(options["name"]) if options.get(key) is not None}
+    return options | {key: _of_whole_models(inside) for key, inside in held.items()}
 
 
 def _memory(setup: TrainSetup, *, lanes: int) -> str:

@@ -102,7 +102,8 @@ def _make_setup(config: ConfigDict, *, open_data: Callable[..., Source]) -> Trai
         learning_rate=learning_rate,
         arrival_seconds=arrival_seconds,
         mode=mode,
-        traffic=mode.traffic(params) or traffic_of(config, params),
+        traffic=mode.traffic(params) or traffic_of(config, params, reducer=config.reducer),
+        traffic_with=lambda block: traffic_of(config, params, reducer=block),
         num_steps=num_steps,
         log_every=duration(config, "log_every", steps_per_epoch=steps_per_epoch),
         eval_every=duration(config, "eval_every", steps_per_epoch=steps_per_epoch),
@@ -236,7 +237,9 @@ def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: Mode)
 # ---- reduction ---------------------------------------------------------------------------------------------------
 
 
-def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName = AXES) -> reducers.Reducer:
+def make_reducer(
+    config: ConfigDict, *, block: Mapping[str, Any] | None = None, axis_name: reducers.AxisName = AXES
+) -> reducers.Reducer:
     """Returns the reducer of a config, whose innermost reducer is sent what ``config.communication`` says.
 
     Its functions, too, raise ConfigError for what the options of ``config.communication`` cannot be, and for the
@@ -250,7 +253,7 @@ def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName = AXES) -> 
         return within(sent, lambda: in_block("communication"))
 
     with in_block("reducer"):
-        return reducers.make(**config.reducer, axis_name=axis_name, encode=encode)
+        return reducers.make(**(block or config.reducer), axis_name=axis_name, encode=encode)
 
 
 def check_place(config: ConfigDict, *, reducer: reducers.Reducer) -> None:
@@ -281,15 +284,15 @@ def check_metrics(config: ConfigDict, params: Any, *, reducer: reducers.Reducer)
             raise ValueError(f"name={config.reducer.name!r}: {error}") from None
 
 
-def traffic_of(config: ConfigDict, params: Any) -> reducers.Traffic:
-    """Returns the traffic of one worker in a step, counted in the reducer's traced program."""
+def traffic_of(config: ConfigDict, params: Any, *, reducer: Mapping[str, Any]) -> reducers.Traffic:
+    """Returns the traffic of one worker in a step, counted in the traced program of a reducer, given its block."""
     with in_block("reducer"):  # tracing for this number of workers refuses too few of them
         sizes = {"worker": config.num_workers}
-        if own_parts.names_in([config.reducer, config.communication]):  # it may name the trainer's axes
+        if own_parts.names_in([reducer, config.communication]):  # it may name the trainer's axes
             sizes = {DEVICE_AXIS: config.num_workers, LANE_AXIS: 1}
-        reducer = make_reducer(config, axis_name=tuple(sizes))
-        needs = {"arrival_seconds": jnp.zeros(config.num_workers)} if reducer.needs_arrivals else {}
-        return reducers.traffic(reducer, params, axis_sizes=sizes, **needs)
+        made = make_reducer(config, block=reducer, axis_name=tuple(sizes))
+        needs = {"arrival_seconds": jnp.zeros(config.num_workers)} if made.needs_arrivals else {}
+        return reducers.traffic(made, params, axis_sizes=sizes, **needs)
 
 
 # ---- optimizers --------------------------------------------------------------------------------------------------

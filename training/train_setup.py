@@ -4,7 +4,7 @@ import abc
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -151,6 +151,7 @@ class TrainSetup:
       arrival_seconds: step -> [W], when each worker's gradient arrives.
       mode: how the workers meet.
       traffic: bytes and collectives of one worker in a step.
+      traffic_with: those with another reducer, given its block.
       num_steps: length of the run.
       log_every: steps between records.
       eval_every: steps between evaluations.
@@ -170,6 +171,7 @@ class TrainSetup:
     arrival_seconds: Callable[[Any], jax.Array]
     mode: Mode
     traffic: reducers.Traffic
+    traffic_with: Callable[[Mapping[str, Any]], reducers.Traffic]
     num_steps: int
     log_every: int
     eval_every: int
