@@ -2,6 +2,7 @@
 
     python -m benchmarks run                    # all of a CPU, into out/bench; then prints changes since published
     python -m benchmarks run step lanes         # some of them
+    python -m benchmarks run traffic            # counts, which are the same on every machine
     python -m benchmarks gpu                    # that of a GPU, into out/bench; --help lists its flags
     python -m benchmarks publish                # publishes the results in out/bench
 
@@ -28,7 +29,7 @@ ON_CPU = (
     *("step", "lanes", "dispatch", "reduction", "encodings", "apart"),
     *("processes", "scaling", "start_up", "waiting", "simulation"),
 )
-BENCHMARKS = (*ON_CPU, "gpu")
+BENCHMARKS = (*ON_CPU, "traffic", "gpu")
 MEASURED = Path("out/bench")
 
 
@@ -63,18 +64,18 @@ def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
 
 
 def publish(*, measured: Path = MEASURED) -> None:
-    """Copies the measured results to the published ones, and writes their page and its figure."""
-    from benchmarks.kit import drawing
-    from benchmarks.kit import result as results
+    """Copies the measured results to the published ones, and writes their page and its figures."""
+    from benchmarks.kit import drawing, result
 
     report.PUBLISHED.mkdir(exist_ok=True)
     for name in BENCHMARKS:
         if (measured / f"{name}.json").exists():
             shutil.copy(measured / f"{name}.json", report.PUBLISHED)
     report.PAGE.write_text(report.page(BENCHMARKS))
-    reduction = report.PUBLISHED / "reduction.json"
-    if reduction.exists():
-        drawing.reduction(results.read(reduction)[1]).savefig(reduction.with_suffix(".png"), dpi=120)
+    for name, draw in drawing.FIGURES.items():
+        path = report.PUBLISHED / f"{name}.json"
+        if path.exists():
+            draw(result.read(path)[1]).savefig(path.with_suffix(".png"), dpi=120)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -83,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    names = f"some of {', '.join(BENCHMARKS)} (default: all but gpu)"
+    names = f"some of {', '.join(BENCHMARKS)} (default: all but traffic and gpu)"
     commands.add_parser("run", help="measure").add_argument("names", nargs="*", metavar="NAME", help=names)
     commands.add_parser("gpu", help="measure a GPU", add_help=False)
     commands.add_parser("publish", help="publish the measured results")

@@ -84,7 +84,7 @@ def benchmark(
         most = cases[name].most_bytes
         target = None if most is None else Target("<=", most)
         found.append(Measured(f"{name}, bytes over mean, {where}", [sent / of_mean], target=target))
-        ratio = formula(encoding, shapes) / of_mean
+        ratio = formula(encoding, shapes, num_workers=WORKERS) / of_mean
         found.append(Measured(f"{name}, bytes over mean by its formula, {where}", [ratio]))
 
     ((_, shapes),) = leaves.sets([leaves_of_times], sizes=[num_floats])
@@ -116,11 +116,11 @@ def candidate(name: str, encoding: Encoding) -> Candidate:
     return Candidate(name, lambda axis_name: reducers.encoded(reducers.mean(axis_name), encoding, axis_name=axis_name))
 
 
-def formula(encoding: Encoding, shapes: Leaves) -> float:
+def formula(encoding: Encoding, shapes: Leaves, *, num_workers: int) -> float:
     """Returns the bytes that a worker sends, as the encoding counts them: scales, places and small leaves included."""
     named = named_leaves(shapes)
     state = jax.eval_shape(encoding.init, named).state
-    return float(encoding.cost(named, state, WORKERS).sent)
+    return float(encoding.cost(named, state, num_workers).sent)
 
 
 def link(name: str, *, saved: float, taken: float) -> Measured:

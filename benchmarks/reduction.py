@@ -111,10 +111,8 @@ def exchange(
 
         def there_and_back(places, bucket):
             del places
-            whole = from_slices(
-                make(to_slices(bucket, Devices(devices)), devices), [x.shape[1] for x in bucket], Devices(devices)
-            )
-            return whole, None
+            (slices,) = to_slices(bucket, Devices(devices))
+            return from_slices(make(slices, devices), [x.shape[1] for x in bucket], Devices(devices)), None
 
         sent, _ = in_buckets(there_and_back, [gather_workers(x.ravel(), lanes) for x in flat], axis_name=devices)
         results = [x.reshape(leaf.shape) for x, leaf in zip(sent, flat, strict=True)]

@@ -1,6 +1,6 @@
-"""The figure of docs/gram.md, drawn from the published results of the benchmark ``reduction``."""
+"""The figures of docs/gram.md, drawn from the published results of benchmarks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from benchmarks.kit.result import Measured
@@ -8,7 +8,15 @@ from benchmarks.kit.result import Measured
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_OVER_MEAN, _SENDS = " over mean, ", " sends"
+_OVER_MEAN, _SENDS, _BYTES = " over mean, ", " sends", "bytes / D, n = "
+_CURVES = {  # of traffic: a reducer's row begins with its name
+    "adasum:algorithm=gather": "Adasum, gather",
+    "krum:num_byzantine=1": "rules on dot products, whole model",
+    "adasum:telemetry=on": "Adasum, all dot products of each leaf",
+    "adasum": "Adasum",
+    "adasum:algorithm=halving": "Adasum, halving",
+    "mean": "mean",
+}
 
 
 def reduction(found: Sequence[Measured]) -> "Figure":
@@ -36,3 +44,35 @@ def reduction(found: Sequence[Measured]) -> "Figure":
     axes.minorticks_off()
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     return figure
+
+
+def traffic(found: Sequence[Measured]) -> "Figure":
+    """Draws how many gradients a worker sends, by the number of workers.
+
+    Args:
+      found: what ``benchmarks.traffic`` counted.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    axes = figure.subplots()
+    workers: set[int] = set()
+    styles = zip(("#d55e00", "#cc79a7", "#e69f00", "#0072b2", "#009e73", "#000000"), "osD^vx", strict=True)
+    for (name, label), (color, marker) in zip(_CURVES.items(), styles, strict=True):
+        curve = {
+            int(one.column.removeprefix(_BYTES).replace(",", "")): one.median
+            for one in found
+            if one.name.partition(": ")[0] == name and one.column.startswith(_BYTES)
+        }
+        axes.plot(list(curve), list(curve.values()), color=color, marker=marker, markersize=4, label=label)
+        workers.update(curve)
+    axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="gradients that a worker sends", ylim=(1, None))
+    axes.set_xticks(sorted(workers), [f"{n:,}" for n in sorted(workers)])
+    axes.minorticks_off()
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.legend(fontsize=8)
+    return figure
+
+
+# name of a benchmark -> its figure
+FIGURES: Mapping[str, Callable[[Sequence[Measured]], "Figure"]] = {"reduction": reduction, "traffic": traffic}

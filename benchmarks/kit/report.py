@@ -35,8 +35,9 @@ def section(name: str, environment: Mapping[str, Any], found: Sequence[Measured]
     """Returns the section of one benchmark: its table, its machine, and the notes on its bottlenecks."""
     path = NOTES / f"{name}.md"
     notes = f"\n{path.read_text().strip()}\n" if path.exists() else ""
-    rows = [_HEADER, ("---",) * len(_HEADER), *(_cells(one, notes=notes) for one in found)]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    is_of_counts = all(one.column for one in found)
+    header, *rows = _counts(found) if is_of_counts else [_HEADER, *(_cells(one, notes=notes) for one in found)]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows))
     return f"## {name}\n\n{title(name)} `python -m benchmarks.{name}`\n\n{table}\n\n{_machine(environment)}\n{notes}"
 
 
@@ -50,15 +51,27 @@ def moved(names: Iterable[str], *, new: Path, old: Path = PUBLISHED) -> list[str
     lines = []
     for name in names:
         if _there(name, new) and _there(name, old):
-            before = {one.name: one for one in result.read(old / f"{name}.json")[1]}
+            before = {one.title: one for one in result.read(old / f"{name}.json")[1]}
             for one in result.read(new / f"{name}.json")[1]:
-                if one.name in before and one.moved(before[one.name]):
-                    lines.append(f"{name}: {one.name}: {before[one.name].median:.3g} -> {one.median:.3g} {one.unit}")
+                if one.title in before and one.moved(before[one.title]):
+                    lines.append(f"{name}: {one.title}: {before[one.title].median:.3g} -> {one.median:.3g} {one.unit}")
     return lines
 
 
 def _there(name: str, folder: Path) -> bool:
     return (folder / f"{name}.json").exists()
+
+
+def _counts(found: Sequence[Measured]) -> list[list[str]]:
+    """Returns a table with a row for each name and a column for each heading.
+
+    >>> _counts([Measured("mean", [1.75], column="8"), Measured("mean", [2.0], column="64")])
+    [['What', '8', '64'], ['mean', '1.75', '2']]
+    """
+    columns = list(dict.fromkeys(one.column for one in found))
+    cells = {(one.name, one.column): "" if one.missing else _number(one.median) for one in found}
+    names = list(dict.fromkeys(one.name for one in found))
+    return [["What", *columns], *([name, *(cells.get((name, column), "") for column in columns)] for name in names)]
 
 
 def _cells(one: Measured, *, notes: str) -> tuple[str, ...]:

@@ -37,11 +37,12 @@ class Measured:
     """One quantity.
 
     Attributes:
-      name: a description, unique within a benchmark.
+      name: a description, unique within a benchmark, or within its column.
       values: the value of each round; both parts of a ratio are timed in the same round.
       unit: "x" for a ratio, else "s", "images/s", "bytes", ...
       target: the bound for the median, if there is one.
       missing: why there are no values; "" if there are.
+      column: of a table of counts, which has a row for each name; "" if there is no such table.
     """
 
     name: str
@@ -49,6 +50,12 @@ class Measured:
     unit: str = "x"
     target: Target | None = None
     missing: str = ""
+    column: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name with the column."""
+        return f"{self.name}, {self.column}" if self.column else self.name
 
     @property
     def median(self) -> float:
@@ -87,11 +94,11 @@ def in_words(one: Measured) -> str:
     'adasum over PyTorch: not measured: torch is not installed'
     """
     if one.missing:
-        return f"{one.name}: not measured: {one.missing}"
+        return f"{one.title}: not measured: {one.missing}"
     low, high = one.quartiles
     held = f"; target {one.target}: {one.verdict}" if one.target else ""
     spread = f"(quartiles {low:.3g} to {high:.3g}, {len(one.values)} rounds)"
-    return f"{one.name}: {one.median:.3g} {one.unit} {spread}{held}"
+    return f"{one.title}: {one.median:.3g} {one.unit} {spread}{held}"
 
 
 def environment_of(*, devices: Sequence[str], packages: Mapping[str, str]) -> dict[str, Any]:
