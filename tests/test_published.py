@@ -8,7 +8,6 @@ from experiments import claims
 from experiments.execution import results, saved_rows
 from experiments.study import publications, report
 from experiments.study.run import identity
-from tests.grid import few
 
 PUBLISHED = [name for name in claims.CLAIMS if results.published(name)]
 MIN_SEEDS = 3
@@ -32,9 +31,13 @@ def test_the_log_ends_with_what_is_published(name):
     assert set(last.runs) <= {identity(row) for row in rows}
 
 
-@pytest.mark.quick_cases("real_backup-some", "toy_polynomial-some")
-@pytest.mark.parametrize("num_counts", [16, pytest.param(100, marks=pytest.mark.slow)], ids=["some", "many"])
-@pytest.mark.parametrize("name", few(PUBLISHED, quick=PUBLISHED[::4]))
+SOME, MANY = 16, 100  # numbers of rows that are tried
+
+
+@pytest.mark.quick_cases("real_backup-16", "toy_polynomial-16")
+@pytest.mark.parametrize(
+    ("name", "num_counts"), [(name, SOME) for name in PUBLISHED] + [(name, MANY) for name in PUBLISHED[::6]]
+)
 def test_any_number_of_finished_runs_can_be_reported(name, num_counts):
     """The time of a report grows with its rows, so that some of the numbers are tried, from none to nearly all."""
     experiment, rows = claims.load(name), results.published(name)
