@@ -26,7 +26,7 @@ import data.assumed
 import live
 import parallel
 import runs
-from configs import dependencies
+from configs import dependencies, listing
 from configs import flags as config_flags
 from data.examples import ReadError
 from parallel import Layout, WorkerTimes, processes
@@ -89,6 +89,7 @@ flags.DEFINE_string(
 flags.DEFINE_multi_string(
     "sink", [], "module:attribute of a sink for the records, called with the run's folder and config. May be repeated."
 )
+flags.DEFINE_bool("helpconfig", False, "Prints the keys of the config: values, types, ranges, defaults; and exits.")
 flags.DEFINE_bool("dry_run", False, "Prints what would run, and exits.")
 flags.DEFINE_integer(
     "dry_run_devices",
@@ -280,6 +281,9 @@ def run(argv: Sequence[str]) -> int:
     with contextlib.chdir(here):  # a config may change the folder; the paths in flags are those of the shell
         argv = config_flags.with_files(argv)  # once: a file may be a pipe
         config, notes = config_flags.parse(argv)
+    if FLAGS.helpconfig:
+        print(*listing.of_config(config), sep="\n")
+        return 0
     check_flags(config)
     if FLAGS.latency_hiding:
         parallel.enable_latency_hiding()

@@ -179,8 +179,17 @@ def parameter(config: ConfigDict, path: str) -> inspect.Parameter:
     else:
         key = head
     if key not in keys:
-        raise ConfigError(f"{where}.{key}: unknown key; {registry.suggest(key, keys)}")
+        elsewhere = _places_of(path.rpartition(".")[2], config)
+        meant = f"did you mean {' or '.join(elsewhere)}?" if elsewhere else registry.suggest(key, keys)
+        raise ConfigError(f"{where}.{key}: unknown key; {meant}")
     return keys[key]
+
+
+def _places_of(key: str, config: ConfigDict) -> list[str]:
+    """Returns the dotted keys that end in a key, for a key that was given in another place."""
+    places = {"": registry.parameters(experiment)}
+    places |= {f"{block}.": block_parameters(block, config[block].get("name")) for block in BLOCKS}
+    return [f"config.{block}{key}" for block, keys in places.items() if key in keys]
 
 
 def with_blocks(config: ConfigDict) -> ConfigDict:

@@ -177,7 +177,7 @@ SGD: dict[str, Any] = {"name": "sgd", "learning_rate": 0.1}
 CHAIN: dict[str, Any] = {"name": "chain", "learning_rate": 0.1}
 REFUSED = [
     ({**SGD, "name": "sdg"}, "name='sdg': unknown name; did you mean 'sgd'"),
-    ({**SGD, "name": "qqqq"}, "name='qqqq': unknown name; allowed: acprop, .*chain, .*tf_rmsprop"),
+    ({**SGD, "name": "qqqq"}, "name='qqqq': unknown name; allowed: acprop, .*chain, .*, and [0-9]+ more"),
     ({**SGD, "name": "clip"}, "name='clip': unknown name"),  # a transformation without a rate
     ({**SGD, "name": "masked"}, "name='masked': unknown name"),
     ({"learning_rate": 0.1}, "name: missing"),
