@@ -390,7 +390,13 @@ def run(argv: Sequence[str]) -> int:
         with refusing():
             print(
                 runs.summarise(
-                    summary, metric=metric, mode=mode, chance=setup.task.chance, config=config, path=folder.path
+                    summary,
+                    metric=metric,
+                    mode=mode,
+                    chance=setup.task.chance,
+                    config=config,
+                    path=folder.path,
+                    live=FLAGS.live,
                 )
             )
     return 0

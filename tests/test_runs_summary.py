@@ -57,6 +57,45 @@ def test_an_asynchronous_run_names_its_rule_and_no_reducer(rule):
     assert "reducer" not in text
 
 
+@pytest.mark.parametrize(
+    ("blocks", "method"),
+    [
+        ({"reducer": {"name": "krum"}}, "synchronous, reducer krum"),
+        (
+            {"reducer": {"name": "backup_workers", "num_required": 6, "combine": None}},
+            "reducer backup_workers (6 of 8)",
+        ),
+        (
+            {"reducer": {"name": "backup_workers", "num_required": 6, "combine": {"name": "adasum"}}},
+            "reducer backup_workers (6 of 8) of adasum",
+        ),
+        ({"communication": {"name": "top_k", "ratio": 0.1}}, "reducer mean, sent as top_k"),
+        ({"communication": {"name": "full"}, "outer": {"name": "sgd"}}, "reducer mean, outer sgd"),
+    ],
+)
+def test_a_summary_names_the_whole_method(blocks, method):
+    assert f"{method}, 120 steps" in _summary({**CONFIG, **blocks})
+
+
+def test_a_summary_says_what_was_sent_and_what_was_dropped():
+    lines = _summary(CONFIG, sent_bytes=2.5e6, examples=900, dropped_examples=100).splitlines()
+    assert "sent           2.5 MB a worker" in lines and "dropped        100 of 1,000 examples" in lines
+    assert not [line for line in _summary(CONFIG, dropped_examples=0).splitlines() if line.startswith(("sent", "drop"))]
+
+
+def test_a_summary_names_processes_and_real_time():
+    assert "8 workers = 2 processes, 8 devices x 1" in _summary(CONFIG, num_processes=2)
+    text = runs.summarise(
+        SUMMARY, metric="accuracy", mode="max", config=CONFIG, path=pathlib.Path("out/run"), live=True
+    )
+    assert "8 workers in real time, " in text and "time           3.0 s, in steps 4.0 s" in text
+    assert "simulated" not in text
+
+
+def test_a_loss_that_is_not_finite_is_remarked():
+    assert "remark         the loss is not finite" in _summary(CONFIG, loss=float("nan"))
+
+
 def test_a_damaged_summary_is_refused_in_one_line():
     with pytest.raises(ValueError, match=r"^workdir='out/run': DONE is damaged \(.*\); remove it$"):
         runs.summarise({}, metric="accuracy", mode="max", config=CONFIG, path=pathlib.Path("out/run"))

@@ -303,10 +303,12 @@ class Run:
         return {
             "stopped_by": None,
             **{key: last[key] for key in (*keys, best)},
+            **{key: last[key] for key in ("examples", "sent_bytes") if key in last},
             "num_evaluated": self._dataset.test.num_examples,
             "first": self._first(runs.stream(self._folder.metrics)),
             "steps_per_second": rate,
             "examples_per_second": examples,
+            "num_processes": processes.count(),
             "num_devices": self._layout.num_devices,
             "lanes": self._layout.lanes,
             "steps_per_dispatch": self._steps_per_call,

@@ -1,6 +1,7 @@
 """The default folder of a run, and the summary that it shows at the end."""
 
 import contextlib
+import math
 import shlex
 import sys
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ def summarise(
     chance: float | None = None,
     config: Mapping[str, Any],
     path: Path,
+    live: bool = False,
 ) -> str:
     """Returns the summary of a finished run, as text.
 
@@ -41,18 +43,17 @@ def summarise(
       chance: its value without any knowledge, or None.
       config: the run's config, as nested dicts.
       path: the run's folder.
+      live: whether its workers were processes, in real time.
 
     Raises:
       ValueError: in one line, if the summary, which may come from a file, is not one.
     """
     try:
-        names = {block: config[block]["name"] for block in ("data", "model", "reducer", "server")}
-        method = f"synchronous, reducer {names['reducer']}"
-        if names["server"] != "synchronous":  # it has no reducer
-            rule = config["server"].get("rule")
-            rule = rule if isinstance(rule, str | None) else rule["name"]
-            method = names["server"] if rule is None else f"{names['server']}, rule {rule}"
-        where = f"{config['num_workers']} workers = {summary['num_devices']} devices x {summary['lanes']}"
+        processes = summary.get("num_processes", 1)
+        devices = f"{processes} processes, {summary['num_devices']}" if processes > 1 else summary["num_devices"]
+        where = f"{config['num_workers']} workers = {devices} devices x {summary['lanes']}"
+        if live:
+            where = f"{config['num_workers']} workers in real time"
         name, value = next(iter(progress.quantities(summary, names=[metric])), ("", ""))
         fault = outcome.fault(
             summary[metric],
@@ -61,21 +62,59 @@ def summarise(
             num_examples=summary.get("num_evaluated", 0),
             first=summary.get("first"),
         )
-        remark = f"\n{'remark':<14} {name} is {fault}" if fault else ""
+        remarks = [f"{name} is {fault}"] * bool(fault)
+        remarks += ["the loss is not finite"] * (not math.isfinite(summary["loss"]))
+        remark = f"\n{'remark':<14} {', '.join(remarks)}" if remarks else ""
         split = config["data"].get("evaluate_on", "test")
         speed = "not measured: too few steps"
         if summary["steps_per_second"]:
             speed = f"{summary['steps_per_second']:,.1f} steps/s, {summary['examples_per_second']:,.0f} examples/s"
+        seconds = f"in steps {summary['simulated_seconds']:.1f} s"
+        if not live:
+            seconds = f"simulated {summary['simulated_seconds']:.1f} s"
         return f"""
-{names["data"]}, {names["model"]}: {where}, {method}, {summary["step"]} steps
+{config["data"]["name"]}, {config["model"]["name"]}: {where}, {_method(config)}, {summary["step"]} steps
 {f"{split} {name}":<14} {value}  (loss {summary["loss"]:.4f}, epoch {summary["epoch"]:.1f}){remark}
 speed          {speed}
-time           {summary["wall_seconds"]:.1f} s, simulated {summary["simulated_seconds"]:.1f} s
+time           {summary["wall_seconds"]:.1f} s, {seconds}{_moved(summary)}
 results        {path}  (metrics.jsonl, tensorboard/, checkpoints/)
 plot           {_plot(path)}"""
     except (LookupError, TypeError, ValueError) as error:
         damage = f"{type(error).__name__} {error}"
         raise ValueError(f"workdir={str(path)!r}: DONE is damaged ({damage}); remove it") from error
+
+
+def _method(config: Mapping[str, Any]) -> str:
+    """Returns how the workers' gradients became one, in words: a config of an earlier release may lack blocks."""
+    server = config["server"]["name"]
+    if server != "synchronous":  # it has no reducer
+        rule = config["server"].get("rule")
+        return server if rule is None else f"{server}, rule {_name(rule)}"
+    reducer = config["reducer"]
+    words = f"synchronous, reducer {reducer['name']}"
+    if reducer.get("num_required") is not None:
+        words += f" ({reducer['num_required']} of {config['num_workers']})"
+    if reducer.get("combine") is not None:
+        words += f" of {_name(reducer['combine'])}"
+    for block, default, how in (("communication", "full", "sent as"), ("outer", "none", "outer")):
+        name = config.get(block, {}).get("name", default)
+        words += "" if name == default else f", {how} {name}"
+    return words
+
+
+def _name(block: Any) -> str:
+    return block if isinstance(block, str) else block["name"]
+
+
+def _moved(summary: Mapping[str, Any]) -> str:
+    """Returns lines of what a worker sent, and of the examples that were not used; "" if neither is known."""
+    lines = []
+    if summary.get("sent_bytes"):
+        lines.append(f"{'sent':<14} {summary['sent_bytes'] / 1e6:,.1f} MB a worker")
+    if summary.get("dropped_examples"):
+        total = summary["dropped_examples"] + summary.get("examples", 0)
+        lines.append(f"{'dropped':<14} {summary['dropped_examples']:,.0f} of {total:,.0f} examples")
+    return "".join(f"\n{line}" for line in lines)
 
 
 def _plot(path: Path) -> str:
