@@ -6,6 +6,7 @@ Installed packages are not part of it, and neither is what is imported by other 
 """
 
 import ast
+import contextlib
 import hashlib
 import os
 import sys
@@ -47,7 +48,7 @@ def describe(config: Mapping[str, Any]) -> Code:
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is not None and not is_installed(Path(file)):
             found |= imported_with(name, Path(file), folder=_folder(name, Path(file)))
-    return {name: {"path": str(found[name]), "sha256": _hash(found[name])} for name in sorted(found)}
+    return {name: {"path": str(found[name]), **_hashes(found[name])} for name in sorted(found)}
 
 
 def modules_of(config: Mapping[str, Any]) -> set[str]:
@@ -153,5 +154,10 @@ def _is_ours(module: str) -> bool:
     return top in ROOMS and (file is None or Path(file).resolve().is_relative_to(ROOT))
 
 
-def _hash(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+def _hashes(file: Path) -> dict[str, str]:
+    """Returns the hash of a file, and that of what Python reads in it, which a comment does not change."""
+    content = file.read_bytes()
+    hashes = {"sha256": hashlib.sha256(content).hexdigest()}
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # an extension module, say
+        hashes["syntax"] = hashlib.sha256(ast.dump(ast.parse(content)).encode()).hexdigest()
+    return hashes
