@@ -3,6 +3,7 @@
 import io
 
 import pytest
+import tqdm.std
 
 from runs.reporting.clock import Clock
 from runs.reporting.progress import Progress
@@ -24,6 +25,7 @@ def test_plain_lines_are_few_and_the_last_is_shown():
             progress.update(step, {"loss": 0.5, "accuracy": 0.9712, "examples_per_second": 12345.6})
     assert [line.split("  ")[0] for line in _lines(stream)] == ["step 1/100", "step 4/100", "step 6/100"]
     assert _lines(stream)[-1] == "step 6/100  loss 0.5000  accuracy 97.12%  12,346 ex/s"
+    assert "ex/s" not in _lines(stream)[0]  # the time in which programs are compiled
 
 
 def test_final_step_is_shown_at_once_and_once():
@@ -47,6 +49,17 @@ def test_evaluations_are_lines_at_a_readable_pace_and_the_last_is_shown():
         progress.evaluation(60, {"loss": 0.25, "accuracy": 0.75}, split="test")
     assert [line.split("  ")[0] for line in _lines(stream)] == ["step 1/60", "step 10/60", "step 30/60", "step 60/60"]
     assert _lines(stream)[-1] == "step 60/60  test loss 0.2500  accuracy 75.00%"
+
+
+def test_a_bar_reckons_without_the_time_in_which_programs_are_compiled(monkeypatch):
+    seconds = [0.0]
+    monkeypatch.setattr(tqdm.std, "time", lambda: seconds[0])
+    stream = _Terminal()
+    with Progress(103, stream=stream) as progress:
+        for step, now in ((1, 100.0), (2, 101.0), (3, 102.0)):
+            seconds[0] = now
+            progress.update(step, {"loss": 1.0})
+    assert "2/103 [00:01<01:41,  1.00step/s" in stream.getvalue()
 
 
 def test_messages_between_plain_lines():

@@ -93,6 +93,7 @@ class Progress:
         self._clock = clock
         self._shown_seconds: float | None = None  # the time of the last plain line
         self._evaluated_seconds: float | None = None  # the time of the last line of an evaluation
+        self._is_first = True
         self._waiting: str | None = None  # a plain line that is shown only if no other follows
         self._bar = None
         if self._stream.isatty():
@@ -103,7 +104,16 @@ class Progress:
             )
 
     def update(self, step: int, record: Mapping[str, Any]) -> None:
-        """Shows a finished step, with loss, quality and examples_per_second of its record."""
+        """Shows a finished step, with loss, quality and examples_per_second of its record.
+
+        Before the first one programs are compiled, which counts neither for its rate nor for the time that is left.
+        """
+        if self._is_first:
+            self._is_first = False
+            record = {name: value for name, value in record.items() if name != "examples_per_second"}
+            if self._bar is not None:
+                self._bar.initial = self._bar.last_print_n = self._bar.n = step  # the rate is that of what follows
+                self._bar.unpause()
         if self._bar is not None:
             self._bar.set_postfix_str(_describe(record), refresh=False)
             self._bar.update(step - self._bar.n)
