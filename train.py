@@ -44,7 +44,9 @@ from training.steps.worker_mapping import worker_mapping
 from training.train_setup import TrainSetup
 from training.train_state import TrainState
 
-flags.DEFINE_string("config", "configs/digits.py", "Config file, with an optional :variant.")
+flags.DEFINE_string(
+    "config", "configs/digits.py", "Config file, with an optional :variant; or the config.json of a run."
+)
 flags.DEFINE_string("workdir", None, "Folder of the run. Default: out/<config>/<hash of the config>.")
 flags.DEFINE_integer(
     "num_devices",

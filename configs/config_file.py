@@ -52,7 +52,7 @@ def execute(path: str) -> ModuleType:
     """
     file = Path(os.path.expanduser(path)).absolute()
     if file.suffix != ".py":
-        raise ConfigError(f"config={path!r}: must be a Python file")
+        raise ConfigError(f"config={path!r}: must be a Python file, or the config.json of a run")
     if not file.is_file():
         raise ConfigError(f"config={path!r}: no such file")
     _forget()

@@ -5,6 +5,7 @@ of the schema: a block can be replaced by another one with other keys, in any or
 unknown key gets one line. So this module reads the flags itself, and shares with ``config_flags`` the parsers of absl.
 """
 
+import json
 import pathlib
 import re
 import types
@@ -78,7 +79,7 @@ def load(
     order of flags, whether or not the file held that key.
 
     Args:
-      spec: path of a config file, with an optional ":variant".
+      spec: path of a config file, with an optional ":variant"; or of the ``config.json`` of a run.
       overrides: ``"--config.key=value"`` each.
       absent: values of keys that neither the file nor an override gives, or gives as None, in the place of the
         schema's defaults.
@@ -109,10 +110,14 @@ def load(
 def _read(spec: str) -> tuple[ConfigDict, dict[str, Any]]:
     """Executes a config file and calls its ``get_config``; the loader of ``config_flags`` is deprecated.
 
+    A file that ends in .json is the ``config.json`` of a run.
+
     Returns:
       The file's config, with its references; and its values.
     """
     path, _, variant = spec.partition(":")
+    if path.endswith(".json"):
+        return _saved(path, variant)
     module = config_file.execute(path)
     if not hasattr(module, "get_config"):
         raise ConfigError(f"config={path!r}: has no function get_config")
@@ -127,6 +132,22 @@ def _read(spec: str) -> tuple[ConfigDict, dict[str, Any]]:
     except (Exception, SystemExit) as error:  # a config is Python: anything may go wrong in it
         below = pathlib.Path(str(module.__file__)).parent
         raise ConfigError(f"config={spec!r}: {components.place(error, below=below)}") from None
+
+
+def _saved(path: str, variant: str) -> tuple[ConfigDict, dict[str, Any]]:
+    """Returns a config that a run has saved, with the values of then for keys that are newer than the run."""
+    if variant:
+        raise ConfigError(f"config={path!r}: the config of a run has no variant {variant!r}")
+    try:
+        found = json.loads(pathlib.Path(path).expanduser().read_text())
+    except OSError as error:
+        raise ConfigError(f"config={path!r}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"config={path!r}: is not JSON ({str(error).partition(chr(10))[0]})") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"config={path!r}: must be an object, as the config.json of a run is")
+    values = identity.up_to_date(found)
+    return ConfigDict(values), values
 
 
 def _rename_keys(config: ConfigDict) -> None:

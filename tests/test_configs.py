@@ -1,6 +1,7 @@
 """Files and flags: blocks as unions, durations in two units, defaults from signatures, in any order of flags."""
 
 import itertools
+import json
 import pathlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -11,7 +12,9 @@ import pytest
 import runs
 from configs import flags, schema
 from reducers import registry
+from runs import identity
 from runs.errors import ConfigError
+from training.setup import make_setup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = f"{ROOT}/configs/digits.py"
@@ -409,3 +412,50 @@ def test_a_constructor_gets_the_given_values_that_it_has_parameters_for():
 def test_a_block_is_refused_where_it_stands(block, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         REGISTRY.build(block, where="combine", base=1)
+
+
+# ---- the config of a run ---------------------------------------------------------------------------------------------
+
+
+def test_the_saved_config_of_a_run_is_a_config_file(tmp_path):
+    whole = flags.load("configs/digits.py", ["--config.reducer.name=adasum", "--config.model.hidden_sizes=(8,4)"])
+    saved = tmp_path / "config.json"
+    saved.write_text(json.dumps(whole.to_dict()))
+    assert identity.fingerprint(flags.load(str(saved)).to_dict()) == identity.fingerprint(whole.to_dict())
+    assert (
+        make_setup(flags.load(str(saved))).worker_shapes.params.keys() == make_setup(whole).worker_shapes.params.keys()
+    )
+    assert flags.load(str(saved), ["--config.reducer.name=sum", "--config.seed=3"]).reducer.name == "sum"
+
+
+def test_a_saved_config_has_the_values_of_its_time(tmp_path):
+    """Late workers of a run that was begun before the key were interrupted."""
+    late = (
+        "--config.arrivals.name=lognormal",
+        "--config.reducer.name=backup_workers",
+        "--config.reducer.num_required=6",
+    )
+    config = flags.load("configs/digits.py", late).to_dict()
+    assert config.pop("late_workers") == "finish"
+    saved = tmp_path / "config.json"
+    saved.write_text(json.dumps(config))
+    assert flags.load(str(saved)).late_workers == "interrupt"
+
+
+@pytest.mark.parametrize(
+    ("content", "spec", "message"),
+    [
+        ("{", "{}", "is not JSON"),
+        ("[]", "{}", "must be an object"),
+        ("{}", "{}:smoke", "has no variant 'smoke'"),
+        ('{"speed": 1}', "{}", "config.speed: unknown key"),
+        (None, "{}", r"cannot be read \(No such file"),
+    ],
+)
+def test_what_is_no_saved_config(content, spec, message, tmp_path):
+    saved = tmp_path / "config.json"
+    if content is not None:
+        saved.write_text(content)
+    with pytest.raises(ConfigError, match=message) as refusal:
+        flags.load(spec.format(saved))
+    assert "\n" not in str(refusal.value)
