@@ -219,7 +219,7 @@ BROKEN = {
     "--workdir={file}": "workdir=",
     "--workdir={file}/inside": "workdir=",
     "--workdir=": "workdir=''",
-    "--evaluate_only --workdir={tmp}": "no checkpoint",
+    "--evaluate_only --workdir={tmp}": "no such run",
     "--evaluate_only --checkpoint=first --workdir={tmp}": "checkpoint='first'",
     # data sets
     "--config.data.on_damage=skip": "config.data.on_damage='skip': must be left out without an image_size",

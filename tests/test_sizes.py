@@ -1,5 +1,6 @@
 """Configs in all their sizes: the papers' are traced whole, without data; siblings differ in sizes alone."""
 
+import functools
 import pathlib
 import re
 
@@ -147,3 +148,11 @@ def test_a_dry_run_says_that_dot_products_are_more_than_the_gradient(reducer, is
     assert bool(line) == is_said
     if line:  # of 4 leaves instead of one group: all pairs of 256 workers, summed twice, with the largest scales
         assert float(line[1].replace(",", "")) == pytest.approx(3 * (8 * (256**2 - 1) + 8 * 255), rel=0.02)
+
+
+def test_a_dry_run_says_what_does_not_fit(monkeypatch):
+    setup = make_setup(flags.load(f"{ROOT}/configs/digits.py"))
+    say = functools.partial(dry_run.describe, setup, num_devices=2, compiled="never")
+    assert "does not fit" not in say()
+    monkeypatch.setattr(dry_run, "LARGE_DEVICE", 100_000)
+    assert "  does not fit into the 100,000 of an H100; 8 devices have one worker each" in say().splitlines()

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,8 @@ from training.device_memory import resolve_lanes_at_once, step_bytes
 from training.steps.worker_mapping import worker_mapping
 from training.train_setup import TrainSetup
 from training.train_state import map_per_worker
+
+LARGE_DEVICE = 80 * 10**9  # bytes of an H100, with which a dry run compares where no device says what it has
 
 
 def describe(
@@ -53,7 +56,7 @@ def describe(
         _config(setup),
         _parameters(inputs["state"].params),
         _workers(setup, layout, device=available[0], steps_per_call=steps_per_call),
-        _memory(setup, lanes=layout.lanes),
+        _memory(setup, layout, device=available[0]),
     ]
     if compiled == "never":
         sections.append("not compiled: --nodry_run_compile")
@@ -148,8 +151,17 @@ def _parameters(params: Any) -> str:
     groups: Counter[str] = Counter()
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         groups[jax.tree_util.keystr(path[:1], simple=True)] += leaf.size
-    lines = [f"  {name:<24}{count:>16,}" for name, count in groups.items()]
+    lines = [f"  {name:<24}{groups[name]:>16,}" for name in sorted(groups, key=_natural)]
     return "\n".join(["parameters", *lines, f"  {'in all':<24}{groups.total():>16,}"])
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """Returns a key that sorts the numbers in names by their size.
+
+    >>> sorted(["['Block_10']", "['Block_9']", "['Stem']"], key=_natural)
+    ["['Block_9']", "['Block_10']", "['Stem']"]
+    """
+    return [("", int(part)) if part.isdecimal() else (part, 0) for part in re.split(r"(\d+)", name)]
 
 
 def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: int) -> str:
@@ -194,11 +206,17 @@ def _of_whole_models(block: str | Mapping[str, Any]) -> dict[str, Any]:
     return options | {key: _of_whole_models(inside) for key, inside in held.items()}
 
 
-def _memory(setup: TrainSetup, *, lanes: int) -> str:
-    rows = step_bytes(setup, lanes=lanes)
+def _memory(setup: TrainSetup, layout: Layout, *, device: Any) -> str:
+    rows = step_bytes(setup, lanes=layout.lanes)
     lines = [f"  {name:<24}{count:>16,}" for name, count in rows.items()]
-    total = f"  {'in all':<24}{sum(rows.values()):>16,}  without activations"
-    return "\n".join(["bytes per device", *lines, total])
+    total = sum(rows.values())
+    lines.append(f"  {'in all':<24}{total:>16,}  without activations")
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    of_what = f"the {limit:,} of this {device.device_kind}" if limit else f"the {LARGE_DEVICE:,} of an H100"
+    if total > (limit or LARGE_DEVICE):
+        fewer = f"; {layout.num_workers} devices have one worker each" if layout.lanes > 1 else ""
+        lines.append(f"  does not fit into {of_what}{fewer}")
+    return "\n".join(["bytes per device", *lines])
 
 
 def _compiled(

@@ -87,6 +87,8 @@ def evaluate_checkpoint(
         raise ConfigError(f"checkpoint={which!r}: must be latest, best or a step")
     with processes.together(ConfigError), refusing():
         runs.check_same(str(path), setup.config.to_dict())
+        if not (path / "config.json").exists():
+            raise ConfigError(f"workdir={str(path)!r}: no such run")
         if code is not None:
             runs.check_code(str(path), code)
     with refusing(), open_checkpoints(setup.config, setup.task, path, access="read") as checkpoints:
