@@ -19,6 +19,7 @@ if __name__ == "__main__":  # the imports below take seconds
     launch.command.begin()
 
 import jax
+import numpy as np
 from absl import app, flags
 from ml_collections import ConfigDict
 
@@ -341,6 +342,8 @@ def run(argv: Sequence[str]) -> int:
         return 0
     check_init_from(setup, path, start="fresh" if FLAGS.fresh else "resume")
     with processes.together(ConfigError):
+        if not FLAGS.fresh:
+            check_longer(setup, path)
         if not FLAGS.live:  # its workers take the time that they take
             setup.mode.check_durations()
     with refusing():
@@ -419,6 +422,30 @@ def in_its_folder(argv: Sequence[str], config: ConfigDict) -> tuple[ConfigDict, 
             print(f"config.{key}={absent[key]!r}: the run in {workdir} began before this was a key", file=sys.stderr)
             return earlier, workdir
     return config, folder_name(now)
+
+
+def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
+    """Refuses to go on with a run for more steps than it was to have, where those that it has taken depend on that.
+
+    Raises:
+      ConfigError: one line, if the learning rate of an earlier step, or the shape of the state, would be another.
+    """
+    saved = path / "config.json"
+    with refusing():
+        before = runs.identity.read_object(str(path), saved, way_out=runs.identity.WAY_OUT)
+    if before is None or not runs.identity.is_longer(before, setup.config.to_dict()):
+        return
+    earlier = make_setup(config_flags.load(str(saved)))
+    steps = np.arange(earlier.num_steps)
+    rates = [np.broadcast_to(jax.vmap(one.learning_rate)(steps), steps.shape) for one in (earlier, setup)]
+    shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), one.worker_shapes) for one in (earlier, setup)]
+    what = f"workdir={str(path)!r}: was to have {earlier.num_steps} steps, not {setup.num_steps}, on which"
+    if not np.array_equal(*rates):
+        name = f"config.schedule.name={setup.config.schedule.name!r}"
+        raise ConfigError(f"{what} the learning rate of {name} depends; use another --workdir, or --fresh")
+    if shapes[0] != shapes[1]:
+        name = f"config.server.name={setup.config.server.name!r}"
+        raise ConfigError(f"{what} the state of {name} depends; use another --workdir, or --fresh")
 
 
 def folder_name(config: Mapping[str, Any]) -> str:

@@ -200,8 +200,12 @@ def _open(
             # Another run may have begun in this folder since the first check; now that it is locked, none can.
             identity.check_same(str(path), config)
             starts = _read_starts(workdir, path, code=code, code_change=code_change, data=data)
-            state: Literal["new", "resumed"] = "resumed" if (path / "config.json").exists() else "new"
-            if state == "new":
+            saved = identity.read_object(workdir, path / "config.json", way_out=identity.WAY_OUT)
+            state: Literal["new", "resumed"] = "new" if saved is None else "resumed"
+            grows = saved is not None and identity.is_longer(saved, config)
+            if grows:  # it is not finished any more
+                (path / "DONE").unlink(missing_ok=True)
+            if saved is None or grows:
                 files.write_atomically(path / "config.json", files.to_json(identity.plain(config)))
             resolved = next((start["resolved"] for start in starts if "resolved" in start), None) or resolve()
             now = {**environment.describe(devices=devices, code=code, data=data), "resolved": resolved}

@@ -16,6 +16,14 @@ from runs import files
 # memory of the machine, and changes results by rounding alone. How often replicas are compared changes no result.
 NOT_IDENTITY = ("data.dir", "on_nonfinite", "lanes_at_once", "check_replicas_every_steps")
 
+# The length of a run may grow, and what is written and when may change, without another experiment: what was trained is
+# gone on with. They are part of the fingerprint, and so of the default folder.
+LENGTHS = ("train_steps", "train_epochs")
+CADENCES = (
+    *(f"{what}_every_{unit}" for what in ("log", "eval", "checkpoint") for unit in ("steps", "epochs")),
+    "keep_checkpoints",
+)
+
 # Keys that configs of earlier releases lack, each with the value that stands for its absence: a config with these
 # values is the same experiment as one without the keys.
 SINCE_ADDED: Mapping[str, Any] = {"outer": {"name": "none"}, "late_workers": "interrupt"}
@@ -25,7 +33,7 @@ RENAMED: Mapping[str, str] = {"lift": "mapping"}
 
 _ABSENT = object()
 _MAX_SHOWN = 5
-_WAY_OUT = "use another --workdir, or --fresh"
+WAY_OUT = "use another --workdir, or --fresh"
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +75,7 @@ def expand(folder: str, *, key: str = "workdir") -> Path:
 def began_without(workdir: str, key: str) -> bool:
     """Returns whether a folder has a run whose config lacks a key, because an earlier release began it."""
     with contextlib.suppress(ValueError):  # a folder that cannot be read is refused where it is opened
-        saved = read_object(workdir, expand(workdir) / "config.json", way_out=_WAY_OUT)
+        saved = read_object(workdir, expand(workdir) / "config.json", way_out=WAY_OUT)
         return saved is not None and key not in saved
     return False
 
@@ -80,15 +88,15 @@ def check_same(workdir: str, config: Mapping[str, Any]) -> None:
         damaged or missing.
     """
     path = expand(workdir)
-    saved = read_object(workdir, path / "config.json", way_out=_WAY_OUT)
+    saved = read_object(workdir, path / "config.json", way_out=WAY_OUT)
     if saved is None:
         if left := [name for name in ("metrics.jsonl", "checkpoints") if (path / name).exists()]:
             named = " and ".join(left)
-            raise ValueError(f"workdir={workdir!r}: holds {named} of a run but no config.json; {_WAY_OUT}")
-    elif found := differences(saved, config):
+            raise ValueError(f"workdir={workdir!r}: holds {named} of a run but no config.json; {WAY_OUT}")
+    elif (found := differences(saved, config)) and not goes_on(saved, config):
         more = f" and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
         keys = "; ".join(found[:_MAX_SHOWN]) + more
-        raise ValueError(f"workdir={workdir!r}: holds a run with another config: {keys}; {_WAY_OUT}")
+        raise ValueError(f"workdir={workdir!r}: holds a run with another config: {keys}; {WAY_OUT}")
 
 
 def differences(saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
@@ -106,6 +114,27 @@ def differences(saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str
         for key in without_renamed(keys)
         if key not in NOT_IDENTITY
     ]
+
+
+def goes_on(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Returns whether a config is that of a saved one, perhaps with more steps, or with other times to write something.
+
+    >>> goes_on({"seed": 0, "train_steps": 5}, {"seed": 0, "train_steps": 9, "log_every_steps": 2})
+    True
+    >>> goes_on({"seed": 0, "train_steps": 9}, {"seed": 0, "train_steps": 5})
+    False
+    """
+    old, new = ({key: value for key, value in config.items() if key not in CADENCES} for config in (saved, config))
+    return is_longer(saved, config) or not differences(old, new)
+
+
+def is_longer(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Returns whether a config is that of a saved one with more steps, in the same unit."""
+    free = (*CADENCES, *LENGTHS)
+    old, new = ({key: value for key, value in config.items() if key not in free} for config in (saved, config))
+    lengths = [(saved.get(key), config.get(key)) for key in LENGTHS if saved.get(key) != config.get(key)]
+    grows = [all(isinstance(x, int | float) for x in pair) and pair[0] < pair[1] for pair in lengths]
+    return bool(grows) and all(grows) and not differences(old, new)
 
 
 def without_renamed(keys: Sequence[str]) -> list[str]:
