@@ -120,6 +120,9 @@ def parser() -> argparse.ArgumentParser:
         "accuracies, min for the rest)",
     )
     swept.add_argument(
+        "--by", help="key whose values are compared, each at its best point (default: the first that is no number)"
+    )
+    swept.add_argument(
         "--name", help="name of the sweep's folder (default: one for each config and what --set gives to all runs)"
     )
     swept.add_argument("--num_devices", type=int, help="number of devices per run")
@@ -220,6 +223,7 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
                 shard=Shard.parse(given.shard),
                 code_change=code_change,
                 until=until,
+                by=given.by,
             )
             say(text)
             return 1 if failures else 0

@@ -19,6 +19,7 @@ from experiments.study.experiment import Experiment
 from experiments.study.publications import Publication
 from experiments.study.run import SCALES, Rows, Run, Scale, are_same, scale_of
 from experiments.sweeps import figure as sweep_figure
+from experiments.sweeps import groups as sweep_groups
 from experiments.sweeps import table as sweep_table
 from experiments.sweeps.goal import Goal
 from experiments.sweeps.results import SweepResults
@@ -222,12 +223,15 @@ def run_sweep(
     shard: Shard,
     code_change: run_folders.CodeChange = "refuse",
     until: float = math.inf,
+    by: str | None = None,
 ) -> tuple[str, list[Failure]]:
     """Finishes the runs of a sweep, writes their table and figure into its folder, and returns what it found.
 
     Raises:
-      ValueError: one line, for a config that is not valid, and unless all runs have the same code of the user's own.
+      ValueError: one line, for a config that is not valid, for ``by`` if the points do not differ in it, and unless all
+        runs have the same code of the user's own.
     """
+    sweep_groups.key_of(SweepResults(sweep=sweep, rows=[], goal=goal), by)
     results.check_code(sweep.runs, root=root, code_change=code_change)
     failures = finish(
         root.name, lambda rows: sweep.runs, root=root, command=queue.train_command, jobs=jobs, shard=shard, until=until
@@ -236,12 +240,12 @@ def run_sweep(
         results.check_code(sweep.runs, root=root, code_change=code_change)
     rows = results.finished(sweep.runs, root=root)
     root.mkdir(parents=True, exist_ok=True)  # the time may be up before a run has begun
-    return _write_sweep(SweepResults(sweep=sweep, rows=rows, goal=goal), root=root), failures
+    return _write_sweep(SweepResults(sweep=sweep, rows=rows, goal=goal), root=root, by=by), failures
 
 
-def _write_sweep(found: SweepResults, *, root: Path) -> str:
+def _write_sweep(found: SweepResults, *, root: Path, by: str | None) -> str:
     """Writes table.md, table.csv and figure.png into the folder of a sweep, and returns the text of the command."""
-    text = sweep_table.text(found)
+    text = sweep_table.text(found, by=by)
     others = _runs_of_other_points(found, root=root)
     if others:
         text += f"\n{others} more runs in this folder are of other points: python -m experiments ls {root}\n"
@@ -249,7 +253,7 @@ def _write_sweep(found: SweepResults, *, root: Path) -> str:
     run_folders.write_atomically(root / SWEEP_CSV, sweep_table.comma_separated(found).encode())
     written = [str(root / SWEEP_TABLE), str(root / SWEEP_CSV)]
     try:
-        drawing.save(sweep_figure.draw(found), root / SWEEP_FIGURE, dpi=200)
+        drawing.save(sweep_figure.draw(found), root / SWEEP_FIGURE, dpi=drawing.DPI)
         written.append(str(root / SWEEP_FIGURE))
     except ValueError as error:
         (root / SWEEP_FIGURE).unlink(missing_ok=True)  # that of another grid would not be of this table

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 X = Literal["step", "epoch", "examples", "wall_seconds", "simulated_seconds"]
 X_LABELS: dict[str, str] = {
-    "step": "step (server updates)",
+    "step": "step (updates)",
     "epoch": "epoch",
     "examples": "examples",
     "wall_seconds": "wall time",
@@ -112,9 +112,6 @@ def draw(
     with new_figure(width, height, math=False, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06)) as figure:
         looks = _group_looks(runs, y)
         entries = _legend_entries(runs, y=y, looks=looks, has_band=bool(deviations))
-        longest = max(len(str(entry.get_label())) for entry in entries)
-        across = max(1, min(len(entries), int(width / (0.6 + 0.08 * longest))))
-        figure.set_size_inches(width, height + 0.2 * math.ceil(len(entries) / across))
         places = list(figure.subplots(rows, columns, squeeze=False).flat)
         first: dict[str, Axes] = {}
         for axes, (quantity, label) in zip(places, panels, strict=False):
@@ -125,8 +122,7 @@ def draw(
             _draw_groups(axes, runs, deviations, label=label, x=x, y=quantity, looks=looks)
         for axes in places[len(panels) :]:
             axes.remove()
-        by_row = [entry for column in range(across) for entry in entries[column::across]]  # matplotlib fills columns
-        figure.legend(handles=by_row, loc="outside lower center", ncols=across)
+        drawing.legend_across(figure, entries)
     return figure
 
 
@@ -308,8 +304,8 @@ def _check(runs: Mapping[str, Records], *, x: str, y: Sequence[str]) -> None:
     for label, run in runs.items():
         if not any(_number(r, x) for r in run):
             raise ValueError(f"x={x!r}: not in the records of {label}")
-    if x == "simulated_seconds" and not any(r.get(x) for run in runs.values() for r in run):
-        raise ValueError(f"x={x!r}: is 0 throughout; these runs had no arrival model")
+        if x == "simulated_seconds" and not any(r.get(x) for r in run):
+            raise ValueError(f"x={x!r}: is 0 throughout in {label}, which had no arrival model")
 
 
 def over_seeds(runs: Sequence[Records]) -> Curve:
@@ -411,7 +407,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.gantt is not None:
             names = saved_runs.labels({run: saved.config for run, saved in found.items()})
             drawn = {names[run]: saved for run, saved in found.items()}
-            drawing.save(gantt.of_runs(drawn, steps=arguments.gantt), out, dpi=200)
+            drawing.save(gantt.of_runs(drawn, steps=arguments.gantt), out, dpi=drawing.DPI)
             said = f"steps {arguments.gantt} of {len(found)} run{'s' if len(found) > 1 else ''}"
         else:
             drawn_curves = curves(found)
@@ -423,7 +419,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 else [*dict.fromkeys(arguments.y.split(","))]
             )
             deviations = {label: curve.deviation for label, curve in drawn_curves.items() if curve.deviation}
-            drawing.save(draw(runs, x=arguments.x, y=y, deviations=deviations), out, dpi=200)
+            drawing.save(draw(runs, x=arguments.x, y=y, deviations=deviations), out, dpi=drawing.DPI)
             said = f"{', '.join(y)} against {arguments.x} of {len(found)} run{'s' if len(found) > 1 else ''}"
             said += f" in {len(runs)} curve{'s' if len(runs) > 1 else ''}" if len(runs) < len(found) else ""
     except (ValueError, OSError) as error:

@@ -56,7 +56,7 @@ def test_thin_training_and_thick_evaluation():
 @pytest.mark.parametrize(
     ("x", "scale", "wanted", "label"),
     [
-        ("step", 1, [1, 2, 3], "step (server updates)"),
+        ("step", 1, [1, 2, 3], "step (updates)"),
         ("epoch", 1, [0.5, 1, 1.5], "epoch"),
         ("examples", 1, [32, 64, 96], "examples"),
         ("wall_seconds", 1, [0.5, 1, 1.5], "wall time (s)"),
@@ -440,3 +440,31 @@ def test_a_link_stays_one(tmp_path):
     (tmp_path / "link.png").symlink_to(tmp_path / "target.png")
     drawing.save(plot.draw({"mine": made_up()}, y=["loss"]), tmp_path / "link.png")
     assert (tmp_path / "link.png").is_symlink() and (tmp_path / "target.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("y", [["loss"], ["loss", "accuracy"]])
+@pytest.mark.parametrize("count", [2, 10])
+def test_a_legend_is_inside_the_picture(y, count):
+    records = [{"kind": kind, "step": 10, "loss": 1.0, "accuracy": 0.5} for kind in ("train", "eval")]
+    named = {f"reducer=backup_workers, num_required={i}, optimizer.learning_rate=0.{i}": records for i in range(count)}
+    figure = plot.draw(named, y=y)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    inside, picture = legend.get_window_extent(), figure.bbox
+    assert picture.x0 <= inside.x0 and inside.x1 <= picture.x1 and picture.y0 <= inside.y0
+    assert len(legend.get_texts()) == count + 2
+    assert all(axes.get_window_extent().height > 100 for axes in figure.axes)
+
+
+def test_long_labels_are_without_blocks():
+    long = {"optimizer": {"name": "sgd", "learning_rate": 0.1}, "reducer": {"name": "quorum", "grace_seconds": 0.25}}
+    other = {"optimizer": {"name": "sgd", "learning_rate": 0.2}, "reducer": {"name": "quorum", "grace_seconds": 0.5}}
+    assert next(iter(saved_runs.labels({"a": long, "b": other}).values())) == (
+        "optimizer.learning_rate=0.1, reducer.grace_seconds=0.25"
+    )
+    for config, rate in ((long, 0.1234567), (other, 0.7654321)):
+        config["optimizer"]["learning_rate"] = rate
+        config["arrivals"] = {"name": "lognormal", "sigma": rate}
+    assert next(iter(saved_runs.labels({"a": long, "b": other}).values())) == (
+        "learning_rate=0.1234567, grace_seconds=0.25, sigma=0.1234567"
+    )

@@ -10,8 +10,8 @@ import pytest
 from experiments import __main__ as command_line
 from experiments.execution import queue, results
 from experiments.study.run import Run
+from experiments.sweeps import edge, groups, sweep
 from experiments.sweeps import figure as sweep_figure
-from experiments.sweeps import sweep
 from experiments.sweeps import table as sweep_table
 from experiments.sweeps.goal import Goal
 from experiments.sweeps.results import SweepResults
@@ -62,7 +62,7 @@ def test_values_that_are_written_differently_are_one_point():
     found = Sweep(spec=DIGITS, points=[{RATE: 1}, {RATE: 1.0}, {RATE: 2}], seeds=2)
     assert [run.name for run in found.runs] == [f"{RATE}={rate},seed={seed}" for rate in (1, 2) for seed in (0, 1)]
     alike = measured([{RATE: 1}, {RATE: 1.0}], lambda labels: {"accuracy": 0.5})
-    assert alike.keys == [] and sweep_table.warnings(alike) == []
+    assert alike.keys == [] and warnings(alike) == []
 
 
 def test_the_name_is_that_of_the_config_and_of_what_all_runs_share():
@@ -133,6 +133,10 @@ def measured(points, value, *, seeds=1, goal=("accuracy", "max"), **options):
         if of is not None
     ]
     return SweepResults(sweep=found, rows=rows, goal=Goal(*goal))
+
+
+def warnings(of):
+    return edge.beyond(of, of.best)
 
 
 def test_the_best_point_is_marked_with_students_interval():
@@ -249,7 +253,7 @@ def test_the_csv_has_the_numbers_in_full():
 )
 def test_a_best_value_at_the_edge_names_the_next_one_to_try(key, values, best, following):
     of = measured([{key: value} for value in values], lambda labels: {"accuracy": float(labels[key] == best)})
-    said = sweep_table.warnings(of)
+    said = warnings(of)
     assert [line.rpartition(f"try {key}=")[2] for line in said] == ([] if following is None else [f"{following}, too"])
 
 
@@ -258,29 +262,84 @@ def test_the_edge_is_that_of_the_values_beside_the_best_point(best, is_edge):
     points = sweep.combined(sweep.grid({"reducer.name": ["mean", "sum"], RATE: [0.1, 0.2, 0.4]}))
     points = [*points, {"reducer.name": "mean", RATE: 0.8}]
     of = measured(points, lambda labels: {"accuracy": float(labels == {"reducer.name": best, RATE: 0.4, "seed": 0})})
-    said = [line.endswith("try optimizer.learning_rate=0.8, too") for line in sweep_table.warnings(of)]
+    said = [line.endswith("try optimizer.learning_rate=0.8, too") for line in warnings(of)]
     assert said == ([True] if is_edge else [])
 
 
 def test_lists_in_step_have_an_edge_and_random_draws_have_none():
     zipped = sweep.zipped({"num_workers": [2, 4], "batch_size_per_worker": [32, 16]})
-    said = sweep_table.warnings(measured(zipped, lambda labels: {"accuracy": labels["num_workers"]}))
+    said = warnings(measured(zipped, lambda labels: {"accuracy": labels["num_workers"]}))
     assert [line.split(" try ")[1] for line in said] == ["num_workers=8, too", "batch_size_per_worker=8, too"]
     drawn = {RATE: "loguniform(0.1, 1)"}
     of = measured(sweep.drawn(drawn, count=3), lambda labels: {"accuracy": labels[RATE]}, drawn=drawn)
-    assert sweep_table.warnings(of) == []
+    assert warnings(of) == []
 
 
 def test_a_best_value_at_the_edge_that_another_one_equals_is_no_reason_to_go_on():
     of = measured([{RATE: rate} for rate in (0.1, 0.2, 0.4)], lambda labels: {"accuracy": min(labels[RATE], 0.2)})
     of_min = measured([{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"loss": 1.0}, goal=("loss", "min"))
-    assert sweep_table.warnings(of) == sweep_table.warnings(of_min) == []
+    assert warnings(of) == warnings(of_min) == []
 
 
 def test_a_value_that_was_asked_for_and_has_not_finished_is_no_edge():
     points = [{RATE: rate} for rate in (0.1, 0.2, 0.4)]
     of = measured(points, lambda labels: {"accuracy": labels[RATE]} if labels[RATE] < 0.4 else None)
-    assert sweep_table.warnings(of) == []
+    assert warnings(of) == []
+
+
+# ---- groups ------------------------------------------------------------------------------------------------------
+
+TWO = sweep.combined(sweep.grid({"reducer.name": ["mean", "adasum"], RATE: [0.1, 0.2, 0.4]}))
+ACCURACY = {("mean", 0.1): 0.90, ("mean", 0.2): 0.93, ("mean", 0.4): 0.8, ("adasum", 0.4): 0.96}
+
+
+def two_reducers(*, spread, seeds=3, third=()):
+    def of(labels):
+        mean = ACCURACY.get((labels["reducer.name"], labels[RATE]), 0.5)
+        return {"accuracy": mean + spread * (labels["seed"] - 1), "update_norm": labels[RATE] * labels["seed"]}
+
+    return measured([*TWO, *third], of, seeds=seeds)
+
+
+def test_the_first_lines_say_which_reducer_at_which_rate_by_how_much_and_whether_that_is_shown():
+    lines = sweep_table.text(two_reducers(spread=0.001)).splitlines()
+    assert lines[0].rstrip() == f"Best reducer.name: adasum at {RATE}=0.4: 0.9600 ± 0.0010 (n=3)."
+    assert lines[1].rstrip() == (
+        f"Next: mean at {RATE}=0.2: 0.9300 ± 0.0010 (n=3); the difference is +0.0300 [+0.0277, +0.0323]."
+    )
+    assert lines[2].startswith("By Welch's t-test it differs from mean at 0.05, p = ")
+    wide = groups.answer(two_reducers(spread=0.1), "reducer.name")
+    assert "it is not shown to differ from mean" in wide[2]
+    assert groups.answer(two_reducers(spread=0.0, seeds=1), "reducer.name")[2].startswith("One seed gives no interval")
+
+
+def test_several_groups_are_corrected_together():
+    of = two_reducers(spread=0.001, third=[{"reducer.name": "sum", RATE: 0.1}])
+    lines = groups.answer(of, "reducer.name")
+    assert "(Holm, 2 tests) it differs from 2 of 2 other groups" in lines[2]
+    assert [group.value for group in groups.best_of_each(of, "reducer.name")] == ["adasum", "mean", "sum"]
+
+
+def test_each_group_has_its_edges():
+    table = groups.table(two_reducers(spread=0.001), "reducer.name")
+    (first, second) = table.cells
+    assert first[:3] == ["adasum", f"{RATE}=0.4", "0.9600 ± 0.0010 (n=3)"] and f"try {RATE}=0.8" in first[4]
+    assert second[1] == f"{RATE}=0.2" and second[4] == ""
+
+
+def test_the_key_that_groups():
+    of = two_reducers(spread=0.001)
+    assert groups.key_of(of) == "reducer.name" and groups.key_of(of, RATE) == RATE
+    assert groups.answer(of, RATE)[0].startswith(f"Best {RATE}: 0.4 at reducer.name=adasum: ")
+    with pytest.raises(ValueError, match=r"^by='seed': must be a key in which points differ: reducer.name, "):
+        groups.key_of(of, "seed")
+    rates = measured([{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"accuracy": labels[RATE]})
+    assert groups.key_of(rates) is None and sweep_table.text(rates).startswith("Sweep of ")
+
+
+def test_what_says_little_of_a_point_is_in_the_csv_alone():
+    of = two_reducers(spread=0.001)
+    assert "update norm" not in sweep_table.table(of).header and "update_norm" in sweep_table.comma_separated(of)
 
 
 # ---- figures -----------------------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ def differing(configs: Sequence[Config]) -> tuple[list[str], list[dict[str, Any]
 def labels(configs: Mapping[str, Config | None]) -> dict[str, str]:
     """Names each run by the config keys in which the runs differ, or by its folder where those are not unique.
 
-    Where a block's name differs, the block's other keys are left out.
+    Where a block's name differs, the block's other keys are left out. Where that is too long, keys are without their
+    blocks.
 
     >>> labels({"runs/a": {"seed": 0, "reducer": {"name": "mean"}}, "runs/b": {"seed": 0, "reducer": {"name": "sum"}}})
     {'runs/a': 'reducer=mean', 'runs/b': 'reducer=sum'}
@@ -91,12 +92,16 @@ def labels(configs: Mapping[str, Config | None]) -> dict[str, str]:
     if any(config is None for config in configs.values()):
         return folders
     shown, flat = differing([config or {} for config in configs.values()])
-    named = {
-        run: ", ".join(f"{key.removesuffix('.name')}={config[key]}" for key in shown if key in config)
-        for run, config in zip(configs, flat, strict=True)
-    }
-    are_unique = len(set(named.values())) == len(named) and all(0 < len(label) <= MAX_LABEL for label in named.values())
-    return named if are_unique else folders
+    whole = {key: key.removesuffix(".name") for key in shown}
+    short = {key: words.rpartition(".")[2] for key, words in whole.items()}
+    for words in (whole, short):
+        named = {
+            run: ", ".join(f"{words[key]}={config[key]}" for key in shown if key in config)
+            for run, config in zip(configs, flat, strict=True)
+        }
+        if len(set(named.values())) == len(named) and all(0 < len(label) <= MAX_LABEL for label in named.values()):
+            return named
+    return folders
 
 
 def by_seed(configs: Mapping[str, Config | None]) -> list[list[str]]:

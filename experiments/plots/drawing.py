@@ -12,6 +12,7 @@ from launch.output import printable
 from runs import files
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
@@ -25,6 +26,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")
 FORMATS = (".png", ".pdf", ".svg")
 MAX_NAME = 60  # characters of a name in a figure
+DPI = 300  # of bitmaps
 REFERENCE: Any = {"color": "#666666", "linewidth": 1}  # a line to compare curves with
 STYLE: Any = {
     "font.size": 10,
@@ -133,6 +135,26 @@ def ticks(axes: "Axes", labels: Mapping[float, str]) -> None:
     """Labels the x axis at these values alone."""
     axes.set_xticks(list(labels), list(labels.values()))
     axes.xaxis.minorticks_off()
+
+
+def legend_across(figure: "Figure", entries: "Sequence[Artist]") -> None:
+    """Writes a legend under all panels, as many entries in a row as fit; widens a figure that is narrower than one.
+
+    Args:
+      figure: its height grows by that of the legend.
+      entries: lines and patches with labels, row by row.
+    """
+    from matplotlib.figure import Figure
+
+    width, height = figure.get_size_inches()
+    alone = Figure()
+    column = alone.legend(handles=entries)
+    alone.draw_without_rendering()
+    longest = column.get_window_extent().width / alone.dpi
+    across = max(1, min(len(entries), int(width / longest)))
+    figure.set_size_inches(max(width, longest + 0.2), height + 0.2 * -(-len(entries) // across))
+    by_row = [entry for column in range(across) for entry in entries[column::across]]  # matplotlib fills columns
+    figure.legend(handles=by_row, loc="outside lower center", ncols=across)
 
 
 def legend_below(figure: "Figure", axes: "Axes", *, columns: int, fontsize: int = 8) -> None:

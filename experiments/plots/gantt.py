@@ -1,11 +1,12 @@
 """Gantt charts of the workers' activities in the time of a run, one panel per run."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.execution.saved_runs import SavedRun
 from experiments.plots import timelines
-from experiments.plots.drawing import COLOURS, Figure, name, new_figure
+from experiments.plots.drawing import COLOURS, Figure, legend_across, name, new_figure
 from experiments.plots.timelines import Span
 
 # kind of a span -> its look
@@ -18,6 +19,7 @@ MARK: dict[str, Any] = {"marker": "|", "color": "#000000", "linestyle": "", "lab
 INCHES = (4.6, 3.4)  # width and least height of a panel
 MAX_INCHES = 9.0  # greatest height, for any number of workers
 MAX_STEPS = 40  # characters of FIRST:LAST
+TITLE_CHARACTERS = 44  # of a line: as wide as a panel
 
 
 def of_runs(runs: Mapping[str, SavedRun], *, steps: str) -> "Figure":
@@ -71,11 +73,12 @@ def draw(spans_of: Mapping[str, Sequence[Span]]) -> "Figure":
             applied = [span for span in spans if span.kind == "applied"]
             size = max(2.0, 0.7 * 72 * height / num_workers)
             axes.plot([s.stop for s in applied], [s.worker for s in applied], markersize=min(size, 9.0), **MARK)
-            axes.set(title=name(label), xlabel="time (s)")
+            axes.set(xlabel="time (s)")
+            axes.set_title(textwrap.fill(name(label), TITLE_CHARACTERS), fontsize="medium")
             axes.grid(visible=False, axis="y")
         panels[0].set(ylabel="worker")
         panels[0].invert_yaxis()
         panels[0].yaxis.get_major_locator().set_params(integer=True)
         bars = [Patch(**style) for style in BARS.values()]
-        figure.legend(handles=[*bars, Line2D([], [], **MARK)], loc="outside lower center", ncols=len(bars) + 1)
+        legend_across(figure, [*bars, Line2D([], [], **MARK)])
     return figure

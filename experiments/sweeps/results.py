@@ -98,16 +98,20 @@ class SweepResults:
     @functools.cached_property
     def best(self) -> Entry | None:
         """The point with the best mean; one with a run that is not finite is none, and the first wins a tie."""
-        metric, sign = self.goal.metric, self.goal.sign
-        whole = [entry for entry in self.entries if all(map(math.isfinite, entry.values(metric)))]
-        return max(whole, key=lambda entry: sign * entry.sample(metric).mean, default=None)
+        return self.best_of(self.finite) if self.finite else None
 
     @property
-    def tied(self) -> list[Point]:
-        """The points whose mean is that of the best one, itself included."""
-        if self.best is None:
-            return []
-        mean = self.best.sample(self.goal.metric).mean
+    def finite(self) -> list[Entry]:
+        """The points whose runs are all finite."""
+        return [entry for entry in self.entries if all(map(math.isfinite, entry.values(self.goal.metric)))]
+
+    def best_of(self, entries: Sequence[Entry]) -> Entry:
+        """Returns the one of some points with the best mean, the first of equal ones."""
+        return max(entries, key=lambda entry: self.goal.sign * entry.sample(self.goal.metric).mean)
+
+    def tied_with(self, best: Entry) -> list[Point]:
+        """Returns the points whose mean is that of a point, itself included."""
+        mean = best.sample(self.goal.metric).mean
         return [entry.point for entry in self.entries if entry.sample(self.goal.metric).mean == mean]
 
     @property

@@ -1,28 +1,40 @@
 """The table of a sweep, as Markdown for people and as CSV for programs."""
 
 import csv
-import functools
 import io
 import itertools
 import math
 from typing import Any
 
-from configs import flags as config_flags
-from configs import schema
 from experiments.study.findings import Sample, Table
-from experiments.study.run import Run
-from experiments.sweeps.edge import is_number, next_value
-from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, differ, in_words, interval
+from experiments.sweeps import edge, groups
+from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, in_words, interval
 from experiments.sweeps.sweep import SPLIT
-from reducers import registry
+
+# Quantities that are in the CSV alone.
+_HIDDEN = {
+    *("step", "epoch", "examples", "wall_seconds", "bytes_per_worker", "learning_rate", "step_seconds"),
+    *("gradient_norm", "reduced_norm", "update_norm", "contributors", "busy_workers"),
+}
 
 
-def text(results: SweepResults) -> str:
-    """Returns what all runs share, the table, and remarks on the best point, as Markdown."""
-    parts = [f"{headline(results)}\n\n{_shared(results)}".strip()]
+def text(results: SweepResults, *, by: str | None = None) -> str:
+    """Returns which group of points is best, what all runs share, the tables, and remarks, as Markdown.
+
+    Args:
+      results: of the sweep.
+      by: the key that groups its points; None for the first whose values are no numbers.
+    """
+    key = groups.key_of(results, by)
+    answer = groups.answer(results, key) if key else []
+    parts = ["\n".join(f"{line}  " for line in answer).rstrip()] if answer else []
+    parts.append(f"{headline(results)}\n\n{_shared(results)}".strip())
+    if answer and key:
+        parts.append(groups.table(results, key).markdown())
     if results.entries:
         parts.append(table(results).markdown())
-    remarks = [best(results), *(f"Edge of the grid: {line}." for line in warnings(results))]
+    found = edge.beyond(results, results.best) if results.best else []
+    remarks = [best(results), *(f"Edge of the grid: {line}." for line in found)]
     missing = len(results.sweep.runs) - len(results.rows)
     if missing:
         remarks.append(f"{missing} of {len(results.sweep.runs)} runs are not finished, and not in the table.")
@@ -43,17 +55,19 @@ def headline(results: SweepResults) -> str:
 def table(results: SweepResults) -> Table:
     """Returns one row per point: the keys that differ, then mean, deviation and number of runs of each quantity.
 
-    The metric comes first, and its best mean is in bold, with its confidence interval.
+    The metric comes first, and its best mean is in bold, with its confidence interval. What says little about a point,
+    such as the norms of its last step, is in the CSV alone.
     """
     metric, cells = results.goal.metric, []
+    quantities = [quantity for quantity in results.quantities if quantity == metric or quantity not in _HIDDEN]
     for entry in results.entries:
         row = [_value(entry.point.get(key, "")) for key in results.keys]
-        for quantity in results.quantities:
+        for quantity in quantities:
             cell = _cell(entry, quantity)
             is_best = quantity == metric and entry is results.best
             row.append(f"**{cell}**{_interval(entry.sample(metric))}" if is_best else cell)
         cells.append(row)
-    return Table([*results.keys, *(quantity.replace("_", " ") for quantity in results.quantities)], cells)
+    return Table([*results.keys, *(quantity.replace("_", " ") for quantity in quantities)], cells)
 
 
 def best(results: SweepResults) -> str:
@@ -68,32 +82,6 @@ def best(results: SweepResults) -> str:
         tie = f" It is equal to that of {points}." if within else ""
         return f"{said}{tie} One seed gives no interval: use --seeds=3, or more."
     return said + (f" The mean of {points} lies within this interval." if within else "")
-
-
-def warnings(results: SweepResults) -> list[str]:
-    """Returns one line for each numeric key whose best value is the smallest or the largest that was tried.
-
-    Keys that are drawn at random have no edge, and there is none where nothing beyond a value is allowed, or where
-    another value is as good.
-    """
-    if results.best is None:
-        return []
-    config = config_flags.load(results.sweep.spec, _run_of_best(results).overriding)
-    found = []
-    for key in results.keys:
-        tried = [point.get(key) for point in _beside_best(results, key)]
-        best = results.best.point.get(key)
-        if key in results.sweep.drawn or not all(map(is_number, tried)) or best not in (min(tried), max(tried)):
-            continue
-        if any(point.get(key) != best for point in results.tied):
-            continue
-        annotation = schema.parameter(config, key).annotation
-        values = sorted(set(tried), reverse=best == min(tried))
-        following = next_value(values, allowed=functools.partial(registry.matches, annotation))
-        if following is not None:
-            end = "smallest" if best == min(tried) else "largest"
-            found.append(f"the best {key}, {best}, is the {end} that was tried; try {key}={following}, too")
-    return found
 
 
 def comma_separated(results: SweepResults) -> str:
@@ -137,8 +125,9 @@ def _cell(entry: Entry, quantity: str) -> str:
     lost = f", {missing} not finite" if missing else ""
     if not sample.n:
         return f"none{lost}"
-    deviation = "-" if sample.n == 1 else f"{sample.std:,.{sample.digits}f}"
-    return f"{sample.mean:,.{sample.digits}f} ± {deviation} (n={sample.n}){lost}"
+    digits = 0 if abs(sample.mean) >= 1000 else sample.digits
+    deviation = "-" if sample.n == 1 else f"{sample.std:,.{digits}f}"
+    return f"{sample.mean:,.{digits}f} ± {deviation} (n={sample.n}){lost}"
 
 
 def _interval(sample: Sample) -> str:
@@ -146,17 +135,3 @@ def _interval(sample: Sample) -> str:
     if ends is None:
         return ""
     return f", {100 * CONFIDENCE:g} % interval [{ends[0]:,.{sample.digits}f}, {ends[1]:,.{sample.digits}f}]"
-
-
-def _beside_best(results: SweepResults, key: str) -> list[Any]:
-    """Returns the points that differ from the best one in this key alone; all points if others change in step."""
-    assert results.best is not None
-    best = results.best.point
-    beside = [p for p in results.sweep.points if all(p.get(k) == best.get(k) for k in results.keys if k != key)]
-    return beside if differ(point.get(key) for point in beside) else list(results.sweep.points)
-
-
-def _run_of_best(results: SweepResults) -> Run:
-    assert results.best is not None
-    name = results.best.rows[0]["run"]
-    return next(run for run in results.sweep.runs if run.name == name)
