@@ -173,7 +173,7 @@ def _sum_symmetric(grams: jax.Array, devices: Devices) -> jax.Array:
     if not devices.axes:
         return grams
     count = grams.shape[-1]
-    rows, columns = np.triu_indices(count)
-    places = np.zeros((count, count), int)
-    places[rows, columns] = places[columns, rows] = np.arange(len(rows))
-    return devices.sum(grams[..., rows, columns])[..., places]
+    triangle = devices.sum(grams[..., *np.triu_indices(count)])
+    one, other = (lax.broadcasted_iota(jnp.int32, (count, count), axis) for axis in (0, 1))
+    low, high = jnp.minimum(one, other), jnp.maximum(one, other)
+    return triangle[..., low * count - low * (low - 1) // 2 + high - low]

@@ -24,7 +24,7 @@ from reducers.collectives import (
 from reducers.dtypes import common_dtype, real_dtype
 from reducers.gram import groups
 from reducers.gram.engine import exchange_slices
-from reducers.gram.products import Rule, Weighed
+from reducers.gram.products import Products, Rule, Weighed
 from reducers.gram.telemetry import initial_metrics, metrics_of
 from reducers.mask import own_part
 from reducers.mesh import needs_whole_leaves
@@ -110,13 +110,16 @@ def from_gram(
     """
     check_options(from_gram, granularity=granularity, telemetry=telemetry)
 
+    def weigh(products: Products, state: Any) -> tuple[jax.Array, Any]:  # which is hashable, whatever the rule is
+        return rule(products, state)
+
     def combine(vectors: list[jax.Array], state: Any, counted: jax.Array) -> Combined:
         devices, lanes = split_axes(axis_name)
         of_all = jax.tree.map(lambda x: jnp.moveaxis(gather_workers(x, axis_name), 0, 1), state)  # [groups, n, ...]
 
         def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
             of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
-            return exchange_slices(bucket, of_bucket, rule=rule, devices=Devices(devices), counted=counted[None])
+            return exchange_slices(bucket, of_bucket, rule=weigh, devices=Devices(devices), counted=counted[None])
 
         whole = [gather_workers(vector, lanes)[None] for vector in vectors]
         return in_buckets(reduce, whole, axis_name=devices, together=True)
