@@ -1,9 +1,10 @@
 """``python -m configs list`` lists what a config can have.
 
-python -m configs list                    # the kinds: reducers, optimizers, models, ...
-python -m configs list reducers           # the names of a kind, with a line each
-python -m configs list reducers krum      # the keys of a name: types, ranges, defaults
-python train.py --config=configs/digits.py --helpconfig     # all keys of a config
+    python -m configs list                    # the kinds: reducer, optimizer, model, ...
+    python -m configs list reducers           # the names of a kind, with a line each
+    python -m configs list reducers krum      # the keys of a name: types, ranges, defaults
+
+All keys of a config are listed by ``python train.py --config=... --helpconfig``.
 """
 
 import argparse
