@@ -437,10 +437,10 @@ def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
         return
     earlier = make_setup(config_flags.load(str(saved)))
     steps = np.arange(earlier.num_steps)
-    rates = [np.broadcast_to(jax.vmap(one.learning_rate)(steps), steps.shape) for one in (earlier, setup)]
+    planned, now = (np.broadcast_to(jax.vmap(one.learning_rate)(steps), steps.shape) for one in (earlier, setup))
     shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), one.worker_shapes) for one in (earlier, setup)]
     what = f"workdir={str(path)!r}: was to have {earlier.num_steps} steps, not {setup.num_steps}, on which"
-    if not np.array_equal(*rates):
+    if not np.array_equal(planned, now):
         name = f"config.schedule.name={setup.config.schedule.name!r}"
         raise ConfigError(f"{what} the learning rate of {name} depends; use another --workdir, or --fresh")
     if shapes[0] != shapes[1]:

@@ -245,7 +245,9 @@ def run_sweep(
 
 def _write_sweep(found: SweepResults, *, root: Path, by: str | None) -> str:
     """Writes table.md, table.csv and figure.png into the folder of a sweep, and returns the text of the command."""
-    text = sweep_table.text(found, by=by)
+    key = sweep_groups.key_of(found, by)
+    of_groups = sweep_groups.text(found, key) if key else ""
+    text = "\n\n".join(filter(None, [of_groups, sweep_table.text(found)]))
     others = _runs_of_other_points(found, root=root)
     if others:
         text += f"\n{others} more runs in this folder are of other points: python -m experiments ls {root}\n"

@@ -133,7 +133,7 @@ def is_longer(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     free = (*CADENCES, *LENGTHS)
     old, new = ({key: value for key, value in config.items() if key not in free} for config in (saved, config))
     lengths = [(saved.get(key), config.get(key)) for key in LENGTHS if saved.get(key) != config.get(key)]
-    grows = [all(isinstance(x, int | float) for x in pair) and pair[0] < pair[1] for pair in lengths]
+    grows = [isinstance(a, int | float) and isinstance(b, int | float) and a < b for a, b in lengths]
     return bool(grows) and all(grows) and not differences(old, new)
 
 

@@ -10,11 +10,11 @@ import pytest
 from experiments import __main__ as command_line
 from experiments.execution import queue, results
 from experiments.study.run import Run
-from experiments.sweeps import edge, groups, sweep
 from experiments.sweeps import figure as sweep_figure
+from experiments.sweeps import groups, sweep
 from experiments.sweeps import table as sweep_table
 from experiments.sweeps.goal import Goal
-from experiments.sweeps.results import SweepResults
+from experiments.sweeps.results import SweepResults, beyond_edges
 from experiments.sweeps.sweep import Sweep
 from tests import saved
 
@@ -136,7 +136,7 @@ def measured(points, value, *, seeds=1, goal=("accuracy", "max"), **options):
 
 
 def warnings(of):
-    return edge.beyond(of, of.best)
+    return beyond_edges(of, of.best)
 
 
 def test_the_best_point_is_marked_with_students_interval():
@@ -302,7 +302,7 @@ def two_reducers(*, spread, seeds=3, third=()):
 
 
 def test_the_first_lines_say_which_reducer_at_which_rate_by_how_much_and_whether_that_is_shown():
-    lines = sweep_table.text(two_reducers(spread=0.001)).splitlines()
+    lines = groups.text(two_reducers(spread=0.001), "reducer.name").splitlines()
     assert lines[0].rstrip() == f"Best reducer.name: adasum at {RATE}=0.4: 0.9600 ± 0.0010 (n=3)."
     assert lines[1].rstrip() == (
         f"Next: mean at {RATE}=0.2: 0.9300 ± 0.0010 (n=3); the difference is +0.0300 [+0.0277, +0.0323]."
@@ -334,7 +334,7 @@ def test_the_key_that_groups():
     with pytest.raises(ValueError, match=r"^by='seed': must be a key in which points differ: reducer.name, "):
         groups.key_of(of, "seed")
     rates = measured([{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"accuracy": labels[RATE]})
-    assert groups.key_of(rates) is None and sweep_table.text(rates).startswith("Sweep of ")
+    assert groups.key_of(rates) is None
 
 
 def test_what_says_little_of_a_point_is_in_the_csv_alone():

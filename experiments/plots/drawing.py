@@ -149,6 +149,8 @@ def legend_across(figure: "Figure", entries: "Sequence[Artist]") -> None:
     width, height = figure.get_size_inches()
     alone = Figure()
     column = alone.legend(handles=entries)
+    for text in column.get_texts():
+        text.set_parse_math(False)  # names of users
     alone.draw_without_rendering()
     longest = column.get_window_extent().width / alone.dpi
     across = max(1, min(len(entries), int(width / longest)))

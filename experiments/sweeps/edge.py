@@ -1,15 +1,9 @@
-"""The values to try beyond the edge of a grid."""
+"""The value to try beyond the edge of a grid."""
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
-
-from configs import flags as config_flags
-from configs import schema
-from experiments.sweeps.results import Entry, SweepResults, differ
-from reducers import registry
 
 HALVINGS = 6  # of a step beyond the edge that leaves what the key allows
 
@@ -51,40 +45,3 @@ def is_number(value: Any) -> bool:
     (True, False, False)
     """
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def beyond(results: SweepResults, best: Entry) -> list[str]:
-    """Returns one line for each numeric key whose value at a good point is the smallest or the largest that was tried.
-
-    Keys that are drawn at random have no edge, and there is none where nothing beyond a value is allowed, or where
-    another value is as good.
-
-    Args:
-      results: of a sweep.
-      best: its best point, or the best of a group.
-    """
-    name = best.rows[0]["run"]
-    run = next(run for run in results.sweep.runs if run.name == name)
-    config = config_flags.load(results.sweep.spec, run.overriding)
-    found = []
-    for key in results.keys:
-        tried = [point.get(key) for point in _beside(results, best, key)]
-        value = best.point.get(key)
-        if key in results.sweep.drawn or not all(map(is_number, tried)) or value not in (min(tried), max(tried)):
-            continue
-        if any(point.get(key) != value for point in results.tied_with(best)):
-            continue
-        annotation = schema.parameter(config, key).annotation
-        values = sorted(set(tried), reverse=value == min(tried))
-        following = next_value(values, allowed=functools.partial(registry.matches, annotation))
-        if following is not None:
-            end = "smallest" if value == min(tried) else "largest"
-            found.append(f"the best {key}, {value}, is the {end} that was tried; try {key}={following}, too")
-    return found
-
-
-def _beside(results: SweepResults, best: Entry, key: str) -> list[Any]:
-    """Returns the points that differ from one in this key alone; all points if others change in step."""
-    others = [k for k in results.keys if k != key]
-    beside = [p for p in results.sweep.points if all(p.get(k) == best.point.get(k) for k in others)]
-    return beside if differ(point.get(key) for point in beside) else list(results.sweep.points)

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 from experiments.study import significance
 from experiments.study.findings import Sample, Table
-from experiments.sweeps import edge
-from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, in_words, interval
+from experiments.sweeps.edge import is_number
+from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, beyond_edges, in_words, interval
 
 
 class Group(NamedTuple):
@@ -24,7 +24,17 @@ def key_of(results: SweepResults, by: str | None = None) -> str | None:
     if by is not None and by not in results.keys:
         raise ValueError(f"by={by!r}: must be a key in which points differ: {', '.join(results.keys) or 'none does'}")
     tried = {key: [point.get(key) for point in results.sweep.points] for key in results.keys}
-    return by or next((key for key, values in tried.items() if not all(map(edge.is_number, values))), None)
+    return by or next((key for key, values in tried.items() if not all(map(is_number, values))), None)
+
+
+def text(results: SweepResults, key: str) -> str:
+    """Returns which value of a key is best, and a table of all of them, as Markdown; "" if there are fewer than two."""
+    lines = answer(results, key)
+    return (
+        "\n\n".join(["\n".join(f"{line}  " for line in lines).rstrip(), table(results, key).markdown()])
+        if lines
+        else ""
+    )
 
 
 def best_of_each(results: SweepResults, key: str) -> list[Group]:
@@ -85,7 +95,7 @@ def table(results: SweepResults, key: str) -> Table:
         sample = group.best.sample(metric)
         ends = interval(sample)
         within = "" if ends is None else f"[{ends[0]:,.{sample.digits}f}, {ends[1]:,.{sample.digits}f}]"
-        at_edge = "; ".join(edge.beyond(results, group.best))
+        at_edge = "; ".join(beyond_edges(results, group.best))
         cells.append([str(group.value), in_words(group.best.point, others), _cell(group, metric), within, at_edge])
     return Table([key, "best at", metric.replace("_", " "), f"{100 * CONFIDENCE:g} % interval", "at the edge"], cells)
 

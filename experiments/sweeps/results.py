@@ -6,11 +6,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from configs import flags as config_flags
+from configs import schema
 from experiments.study import rows as ask
 from experiments.study.findings import Sample
 from experiments.study.run import Row, Rows
+from experiments.sweeps.edge import is_number, next_value
 from experiments.sweeps.goal import Goal
 from experiments.sweeps.sweep import Point, Sweep
+from reducers import registry
 
 CONFIDENCE = 0.95
 
@@ -154,3 +158,40 @@ def in_words(point: Mapping[str, Any], keys: Sequence[str]) -> str:
     'reducer.name=sum'
     """
     return ", ".join(f"{key}={point[key]}" for key in keys if key in point)
+
+
+def beyond_edges(results: SweepResults, best: Entry) -> list[str]:
+    """Returns one line for each numeric key whose value at a good point is the smallest or the largest that was tried.
+
+    Keys that are drawn at random have no edge, and there is none where nothing beyond a value is allowed, or where
+    another value is as good.
+
+    Args:
+      results: of a sweep.
+      best: its best point, or the best of a group.
+    """
+    name = best.rows[0]["run"]
+    run = next(run for run in results.sweep.runs if run.name == name)
+    config = config_flags.load(results.sweep.spec, run.overriding)
+    found = []
+    for key in results.keys:
+        tried = [point.get(key) for point in _beside(results, best, key)]
+        value = best.point.get(key)
+        if key in results.sweep.drawn or not all(map(is_number, tried)) or value not in (min(tried), max(tried)):
+            continue
+        if any(point.get(key) != value for point in results.tied_with(best)):
+            continue
+        annotation = schema.parameter(config, key).annotation
+        values = sorted(set(tried), reverse=value == min(tried))
+        following = next_value(values, allowed=functools.partial(registry.matches, annotation))
+        if following is not None:
+            end = "smallest" if value == min(tried) else "largest"
+            found.append(f"the best {key}, {value}, is the {end} that was tried; try {key}={following}, too")
+    return found
+
+
+def _beside(results: SweepResults, best: Entry, key: str) -> list[Any]:
+    """Returns the points that differ from one in this key alone; all points if others change in step."""
+    others = [k for k in results.keys if k != key]
+    beside = [p for p in results.sweep.points if all(p.get(k) == best.point.get(k) for k in others)]
+    return beside if differ(point.get(key) for point in beside) else list(results.sweep.points)

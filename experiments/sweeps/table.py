@@ -7,8 +7,7 @@ import math
 from typing import Any
 
 from experiments.study.findings import Sample, Table
-from experiments.sweeps import edge, groups
-from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, in_words, interval
+from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, beyond_edges, in_words, interval
 from experiments.sweeps.sweep import SPLIT
 
 # Quantities that are in the CSV alone.
@@ -18,22 +17,12 @@ _HIDDEN = {
 }
 
 
-def text(results: SweepResults, *, by: str | None = None) -> str:
-    """Returns which group of points is best, what all runs share, the tables, and remarks, as Markdown.
-
-    Args:
-      results: of the sweep.
-      by: the key that groups its points; None for the first whose values are no numbers.
-    """
-    key = groups.key_of(results, by)
-    answer = groups.answer(results, key) if key else []
-    parts = ["\n".join(f"{line}  " for line in answer).rstrip()] if answer else []
-    parts.append(f"{headline(results)}\n\n{_shared(results)}".strip())
-    if answer and key:
-        parts.append(groups.table(results, key).markdown())
+def text(results: SweepResults) -> str:
+    """Returns what all runs share, the table, and remarks on the best point, as Markdown."""
+    parts = [f"{headline(results)}\n\n{_shared(results)}".strip()]
     if results.entries:
         parts.append(table(results).markdown())
-    found = edge.beyond(results, results.best) if results.best else []
+    found = beyond_edges(results, results.best) if results.best else []
     remarks = [best(results), *(f"Edge of the grid: {line}." for line in found)]
     missing = len(results.sweep.runs) - len(results.rows)
     if missing:
