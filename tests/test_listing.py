@@ -1,79 +1,121 @@
-"""What ``python -m configs list`` and ``train.py --helpconfig`` print, against the registries and the schema."""
+"""The list of the runs below a folder, and how they are found."""
+
+import os
+import sys
 
 import pytest
 
-import train
-from configs import __main__ as program
-from configs import flags, listing, schema
-from runs.errors import ConfigError
-
-NAMES = [(kind, name) for kind, names in listing.KINDS.items() for name in names]
-
-
-def said(capsys, *arguments):
-    assert program.main(["configs", "list", *arguments]) == 0
-    return capsys.readouterr().out.splitlines()
+import runs as run_folders
+from experiments import __main__ as command_line
+from experiments.execution import listing, queue, saved_runs
+from experiments.study.run import Run
+from runs.reporting import progress
+from tests import saved
 
 
-def test_all_kinds_are_listed(capsys):
-    assert [line.partition(" ")[0] for line in said(capsys)] == [*schema.BLOCKS, "encoding"]
+def config(**changes):
+    return {"seed": 0, "train_steps": 20, "train_epochs": None, "reducer": {"name": "mean"}, **changes}
 
 
-@pytest.mark.parametrize("kind", listing.KINDS)
-def test_all_names_of_a_kind_are_listed_with_a_line_each(kind, capsys):
-    found = dict(line.split(maxsplit=1) for line in said(capsys, f"{kind}s"))  # each has a name, and says what it is
-    assert {*found} == {*listing.KINDS[kind], *(["digits"] if kind == "data" else [])}
+def columns(text):
+    return [line.split() for line in text.splitlines()]
 
 
-@pytest.mark.parametrize(("kind", "name"), NAMES)
-def test_all_keys_of_a_name_are_listed(kind, name, capsys):
-    about, *keys = said(capsys, kind, name)
-    assert about
-    assert [line.split()[0] for line in keys] == [*listing.KINDS[kind].parameters(name)]
-    assert all("default " in line or line.endswith("must be given") for line in keys)
+def test_a_list_has_folder_differing_keys_steps_metric_and_state(tmp_path):
+    record = saved.evaluated(20, loss=0.25, accuracy=0.9875)
+    saved.save(tmp_path / "a" / "one", config(), [saved.evaluated(10, accuracy=0.5), record])
+    saved.save(tmp_path / "a" / "two", config(seed=1), [{"kind": "train", "step": 5, "loss": 1.0}], state="begun")
+    saved.save(tmp_path / "b", config(reducer={"name": "krum", "f": 1}), [], state="begun")
+    assert columns(listing.of_folder(tmp_path)) == [
+        ["folder", "reducer", "seed", "steps", "last", "evaluation", "state"],
+        ["a/one", "mean", "0", "20", "of", "20", "loss", "0.2500,", "accuracy", "98.75%", "finished"],
+        ["a/two", "mean", "1", "5", "of", "20", "-", "begun"],
+        ["b", "krum", "0", "-", "-", "begun"],
+    ]
+    assert columns(listing.of_folder(tmp_path / "b")) == [
+        ["folder", "steps", "last", "evaluation", "state"],
+        [".", "-", "-", "begun"],
+    ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["redcers"], "kind='redcers': did you mean 'reducer'?"), (["reducers", "krm"], "did you mean 'krum'?")],
-)
-def test_what_is_not_there_is_refused(arguments, message, capsys):
-    assert program.main(["configs", "list", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+def test_a_run_of_epochs_says_of_how_many_steps(tmp_path):
+    records = [{"kind": "train", "step": 10, "epoch": 10 / 46.875}]
+    saved.save(tmp_path / "a", config(train_steps=None, train_epochs=2), records, state="begun")
+    assert "10 of 94" in listing.of_folder(tmp_path)
 
 
-def leaves(config, where="config"):
-    for key, value in config.items():
-        if key in schema.BLOCKS:
-            yield from leaves(value, f"{where}.{key}")
-        else:
-            yield f"{where}.{key}"
+def test_a_run_that_a_process_works_on_is_held(tmp_path):
+    with run_folders.open_run(str(tmp_path / "a"), config()):
+        assert columns(listing.of_folder(tmp_path))[1][-1] == "held"
+    assert columns(listing.of_folder(tmp_path))[1][-1] == "begun"
 
 
-@pytest.mark.parametrize("spec", ["configs/digits.py", "configs/bert_lamb.py", "configs/mnist_async_53.py"])
-def test_help_for_a_config_has_all_its_keys(spec, capsys):
-    assert train.main(["train.py", f"--config={spec}", "--config.arrivals.name=mixture", "--helpconfig"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    config = flags.load(spec, ["--config.arrivals.name=mixture"])
-    assert sorted(line.partition("=")[0] for line in lines) == sorted(leaves(config))
-    assert "config.arrivals.probability=0.01" in "".join(lines) and "float in (0, 1]" in "".join(lines)
+@pytest.mark.slow
+def test_measurements_of_an_experiment_are_listed(tmp_path, capsys):
+    assert command_line.main(["run", "convergence_constants", "--scale=smoke", f"--out={tmp_path}"]) == 0
+    capsys.readouterr()
+    assert command_line.main(["ls", str(tmp_path)]) == 0
+    (run,) = columns(capsys.readouterr().out)[1:]
+    assert run[0].startswith("convergence_constants/smoke/") and run[1:] == ["-", "-", "finished"]
 
 
-@pytest.mark.parametrize(
-    ("key", "meant"),
-    [
-        ("learning_rate", "config.optimizer.learning_rate"),
-        ("optimizer.num_workers", "config.num_workers"),
-        ("reducer.momentum", "config.optimizer.momentum"),
-        ("learningrate_scaling", "'learning_rate_scaling'"),
-    ],
-)
-def test_a_key_in_the_wrong_place_is_found(key, meant):
-    with pytest.raises(ConfigError, match=f"^config.{key}: unknown key; did you mean {meant}\\?$"):
-        flags.load("configs/digits.py", [f"--config.{key}=1"])
+def test_damaged_folders_get_a_note_and_the_rest_is_listed(tmp_path):
+    saved.save(tmp_path / "good", config(), [saved.evaluated(20, accuracy=0.5)])
+    saved.save(tmp_path / "config", config(), []).joinpath("config.json").write_text("{")
+    saved.save(tmp_path / "lines", config(seed=1), []).joinpath("metrics.jsonl").write_text("x\n{}\n")
+    saved.save(tmp_path / "none", config(), [saved.evaluated(3)], state="begun").joinpath("config.json").unlink()
+    saved.save(tmp_path / "text", config(), [saved.evaluated(3, accuracy="many")])
+    text = listing.of_folder(tmp_path)
+    assert {line[0]: line[-1] for line in columns(text)[1:6]} == {
+        "config": "damaged",
+        "good": "finished",
+        "lines": "damaged",
+        "none": "new",
+        "text": "damaged",
+    }
+    notes = [line.partition(": ") for line in text.splitlines()[6:]]
+    assert [name for name, _, _ in notes] == ["config", "lines", "none", "text"]
+    assert all(reason for _, _, reason in notes)
 
 
-def test_a_long_list_ends_with_how_many_more_there_are():
-    with pytest.raises(ConfigError, match=r"allowed: adacons, .*, and \d+ more$"):
-        flags.load("configs/digits.py", ["--config.reducer.name=!"])
+def test_what_belongs_to_a_run_is_no_run_and_fresh_starts_are(tmp_path):
+    run = saved.save(tmp_path / "run", config(), [])
+    saved.save(run / "checkpoints" / "20", config(), [])
+    saved.save(run / "fresh-1", config(), [])
+    saved.save(tmp_path / ".hidden", config(), [])
+    assert list(saved_runs.below(tmp_path)) == [run, run / "fresh-1"]
+
+
+@pytest.mark.parametrize(("folder", "said"), [("none", "no such folder"), ("", "holds no runs")])
+def test_nothing_to_list_is_one_line(folder, said, tmp_path, capsys):
+    assert command_line.main(["ls", str(tmp_path / folder)]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+
+
+HOSTILE = "a\x1b[2J\rb\nc\u202ed\x9b31m"
+
+
+def test_names_cannot_control_the_terminal(tmp_path, capsys):
+    """Those of folders, of keys and values of a config, in a table as in the notes below it and in errors."""
+    saved.save(tmp_path / HOSTILE, config(), [saved.evaluated(20, accuracy=0.5)])
+    saved.save(tmp_path / "other", config(seed=HOSTILE, **{HOSTILE: HOSTILE}), [saved.evaluated(20, accuracy=0.5)])
+    saved.save(tmp_path / f"{HOSTILE}2", config(), []).joinpath("config.json").write_text("{")
+    assert command_line.main(["ls", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.removesuffix("\n").split("\n")
+    assert len(lines) == 5 and all(line.isprintable() for line in lines), lines
+    assert r"a\x1b[2J\rb\nc\u202ed\x9b31m" in lines[1]
+    assert command_line.main(["ls", str(tmp_path / HOSTILE / HOSTILE)]) == 2
+    progress.Progress(1, stream=sys.stderr).message(f"{tmp_path / HOSTILE}: going on")
+    said = capsys.readouterr().err.removesuffix("\n").split("\n")
+    assert len(said) == 3 and all(line.isprintable() for line in said), said
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "DONE", "lock", "queue.lock"])
+def test_a_pipe_in_a_folder_is_not_waited_for(name, tmp_path):
+    folder = saved.save(tmp_path / "a", config(), [saved.evaluated(20, accuracy=0.5)], state="begun")
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    assert "a " in listing.of_folder(tmp_path)
+    run = Run(labels={}, spec="configs/digits.py:smoke")
+    assert 0 <= queue.fraction_done(run, folder) <= 1
