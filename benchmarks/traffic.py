@@ -1,4 +1,4 @@
-"""What each reducer and each encoding sends: bytes over those of the gradient, by the number of workers; collectives.
+"""Counts what a worker sends with each reducer and encoding, and in how many collectives, by the number of workers.
 
     python -m benchmarks.traffic
 
@@ -34,7 +34,7 @@ _FLOAT = 4  # bytes
 
 
 class Case(NamedTuple):
-    """What is counted, and the formula of its bytes.
+    """A reducer whose bytes are counted, and the formula that they follow.
 
     Attributes:
       candidate: the reducer.
@@ -176,11 +176,10 @@ def benchmark(
             column = f"collectives, n = {n:,}"
             found.append(Measured(row, [sum(moved[n].collectives.values())], unit="", column=column))
         log(f"{name}: compiling it for {COMPILED} devices")
-        call, state = reducer_times.lift_reducer(case.candidate, leaves, layout)
-        shapes = [jax.ShapeDtypeStruct((COMPILED, 1, *leaf.shape), leaf.dtype) for leaf in leaves]
-        memory = call.lower(shapes, state).compile().memory_analysis()
-        temporaries = memory.temp_size_in_bytes / size
-        found.append(Measured(row, [temporaries], column=f"temporaries / D, {COMPILED} devices"))
+        memory = reducer_times.compile_reducer(case.candidate, leaves, layout).call.memory_analysis()
+        if memory is not None:  # CPUs say it
+            temporaries = memory.temp_size_in_bytes / size
+            found.append(Measured(row, [temporaries], column=f"temporaries / D, {COMPILED} devices"))
     return Found(found, step_loop.devices(COMPILED))
 
 

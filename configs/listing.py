@@ -1,4 +1,4 @@
-"""What a config can have: the names of each block, and all keys of a config with their types, ranges and defaults."""
+"""Lists the names that a block of a config can have, and the keys of a config with types, ranges and defaults."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from reducers import registry
 from reducers.encodings import ENCODINGS
 from reducers.registry import Parameters, Registry
 
-# What is listed: the blocks of a config, and the encodings, which those of `communication` and of some reducers are.
+# The blocks of a config, and the encodings, which `communication` and some reducers hold.
 KINDS: Mapping[str, Registry] = {**schema.BLOCKS, "encoding": ENCODINGS}
 _OTHER_WORDS = {"codec": "encoding"}
 _NO_DEFAULT = "must be given"

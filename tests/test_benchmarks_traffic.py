@@ -1,4 +1,4 @@
-"""What reducers and encodings send: the formulas, for any number of workers, and the table and figure of them."""
+"""Reducers and encodings send what the formulas say, for any number of workers; the table and figure of them."""
 
 import pytest
 

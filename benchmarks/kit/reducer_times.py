@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -61,7 +61,7 @@ class Row:
 class Program(NamedTuple):
     """A compiled reducer and its state."""
 
-    call: Callable[[Any, Any], Any]
+    call: jax.stages.Compiled
     state: Any
     traffic: Traffic
 

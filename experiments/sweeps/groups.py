@@ -1,9 +1,10 @@
 """The groups of a sweep, by the values of one key: the best point of each, and whether the best of them is better."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from experiments.study import significance
-from experiments.study.findings import Sample, Table
+from experiments.study.findings import Table
 from experiments.sweeps.edge import is_number
 from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, beyond_edges, in_words, interval
 
@@ -30,11 +31,8 @@ def key_of(results: SweepResults, by: str | None = None) -> str | None:
 def text(results: SweepResults, key: str) -> str:
     """Returns which value of a key is best, and a table of all of them, as Markdown; "" if there are fewer than two."""
     lines = answer(results, key)
-    return (
-        "\n\n".join(["\n".join(f"{line}  " for line in lines).rstrip(), table(results, key).markdown()])
-        if lines
-        else ""
-    )
+    broken = "  \n".join(lines)  # two spaces end a line of Markdown
+    return f"{broken}\n\n{table(results, key).markdown()}" if lines else ""
 
 
 def best_of_each(results: SweepResults, key: str) -> list[Group]:
@@ -55,35 +53,34 @@ def answer(results: SweepResults, key: str) -> list[str]:
     if len(groups) < 2:
         return []
     first, second = groups[:2]
-    lines = [f"Best {key}: {_at(results, key, first)}: {_cell(first, metric)}."]
-    ours = first.best.values(metric)
+    best = f"Best {key}: {_at(results, key, first)}: {_cell(first, metric)}."
+    ours, *theirs = (group.best.values(metric) for group in groups)
+    named = zip(theirs, groups[1:], strict=True)
     try:
-        tests = significance.holm(
-            [
-                significance.welch(ours, other.best.values(metric), compared=str(other.value), side="two-sided")
-                for other in groups[1:]
-            ]
-        )
+        tests = [significance.welch(ours, of, compared=str(other.value), side="two-sided") for of, other in named]
     except significance.TooFewRuns:
-        difference = first.best.sample(metric).mean - second.best.sample(metric).mean
-        lines.append(
-            f"Next: {_at(results, key, second)}: {_cell(second, metric)}; the difference is {difference:+.4f}."
-        )
-        return [*lines, "One seed gives no interval: use --seeds=3, or more."]
-    test = tests[0]
-    within = f"{test.difference:+.4f} [{test.low:+.4f}, {test.high:+.4f}]"
-    lines.append(f"Next: {_at(results, key, second)}: {_cell(second, metric)}; the difference is {within}.")
-    shown = sum(each.holds for each in tests)
-    others = f"{shown} of {len(tests)} other groups" if len(tests) > 1 else f"{second.value}"
-    verdict = (
-        f"it differs from {others}" if test.holds or len(tests) > 1 else f"it is not shown to differ from {others}"
-    )
-    corrected = f" ({test.corrected})" if test.corrected else ""
-    lines.append(
-        f"By Welch's t-test{corrected} {verdict} at {significance.ALPHA:g}, p = {test.p:.2g} against {second.value}; "
+        within = f"{first.best.sample(metric).mean - second.best.sample(metric).mean:+.4f}"
+        verdict = "One seed gives no interval: use --seeds=3, or more."
+    else:
+        within = f"{tests[0].difference:+.4f} [{tests[0].low:+.4f}, {tests[0].high:+.4f}]"
+        verdict = _verdict(significance.holm(tests))
+    difference = f"the difference is {within}"
+    return [best, f"Next: {_at(results, key, second)}: {_cell(second, metric)}; {difference}.", verdict]
+
+
+def _verdict(tests: Sequence[significance.Contrast]) -> str:
+    """Returns whether the best group differs from the others, given the tests against each, the next one first."""
+    nearest = tests[0]
+    if len(tests) > 1:
+        differs = f"it differs from {sum(test.holds for test in tests)} of {len(tests)} other groups"
+    else:
+        differs = f"it {'differs' if nearest.holds else 'is not shown to differ'} from {nearest.compared}"
+    corrected = f" ({nearest.corrected})" if nearest.corrected else ""
+    p = f"p = {nearest.p:.2g} against {nearest.compared}"
+    return (
+        f"By Welch's t-test{corrected} {differs} at {significance.ALPHA:g}, {p}; "
         "each group's point was picked by these runs."
     )
-    return lines
 
 
 def table(results: SweepResults, key: str) -> Table:
@@ -106,7 +103,5 @@ def _at(results: SweepResults, key: str, group: Group) -> str:
 
 
 def _cell(group: Group, metric: str) -> str:
-    sample: Sample = group.best.sample(metric)
-    return f"{sample.mean:,.{sample.digits}f}" + (
-        f" ± {sample.std:,.{sample.digits}f} (n={sample.n})" if sample.n > 1 else ""
-    )
+    sample = group.best.sample(metric)
+    return str(sample) if sample.n > 1 else f"{sample.mean:,.{sample.digits}f}"

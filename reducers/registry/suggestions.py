@@ -10,7 +10,7 @@ _MOST_CHARACTERS = 200  # of a list of words
 def suggest(word: Any, words: Iterable[str]) -> str:
     """Returns "did you mean 'x'?" for the word nearest to a misspelt one, or all words if none is near.
 
-    Of very many words, those come that are most alike, and the number of the others.
+    A long list has the words that are most alike, and the number of the others.
 
     >>> suggest("maen", ["mean", "sum"]), suggest("adam", ["mean", "sum"])
     ("did you mean 'mean'?", 'allowed: mean, sum')
