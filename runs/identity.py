@@ -124,17 +124,19 @@ def goes_on(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     >>> goes_on({"seed": 0, "train_steps": 9}, {"seed": 0, "train_steps": 5})
     False
     """
-    old, new = ({key: value for key, value in config.items() if key not in CADENCES} for config in (saved, config))
-    return is_longer(saved, config) or not differences(old, new)
+    return is_longer(saved, config) or _differ_in_none_but(CADENCES, saved, config)
 
 
 def is_longer(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Returns whether a config is that of a saved one with more steps, in the same unit."""
-    free = (*CADENCES, *LENGTHS)
-    old, new = ({key: value for key, value in config.items() if key not in free} for config in (saved, config))
     lengths = [(saved.get(key), config.get(key)) for key in LENGTHS if saved.get(key) != config.get(key)]
     grows = [isinstance(a, int | float) and isinstance(b, int | float) and a < b for a, b in lengths]
-    return bool(grows) and all(grows) and not differences(old, new)
+    return bool(grows) and all(grows) and _differ_in_none_but((*CADENCES, *LENGTHS), saved, config)
+
+
+def _differ_in_none_but(free: Sequence[str], saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    old, new = ({key: value for key, value in one.items() if key not in free} for one in (saved, config))
+    return not differences(old, new)
 
 
 def without_renamed(keys: Sequence[str]) -> list[str]:

@@ -185,10 +185,9 @@ def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: 
 
 def _fewer_groups(setup: TrainSetup) -> list[str]:
     """Returns a line for a reducer whose dot products are more than the gradient, and would be fewer of one group."""
-    params = setup.worker_shapes.params
-    gradient = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params))
+    gradient = step_bytes(setup, lanes=1)["gradients"]
     sent = setup.traffic.bytes_per_worker
-    if sent < 3 * gradient or setup.mode.traffic(params):  # which is not the reducer's
+    if sent < 3 * gradient or setup.mode.traffic(setup.worker_shapes.params):  # which is not the reducer's
         return []
     saved = sent - setup.traffic_with(_of_whole_models(setup.config.reducer)).bytes_per_worker
     if saved < gradient:
