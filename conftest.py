@@ -7,6 +7,7 @@ import signal
 
 import jax
 import pytest
+from absl import flags
 
 # It defines flags where it is imported; inside a flagsaver, which undoes what was defined in it, they would be lost.
 from array_record.python import array_record_data_source  # noqa: F401
@@ -66,6 +67,15 @@ def pytest_runtest_teardown(item, nextitem):
     is_last = nextitem is None or nextitem.path != item.path
     if is_last and mappings.exists() and mappings.read_bytes().count(b"\n") > _MANY_MAPPINGS:
         jax.clear_caches()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _flags_stay():
+    """Fails the file whose tests leave a flag changed, not the tests that read the flag after it."""
+    before = flags.FLAGS.flag_values_dict()
+    yield
+    after = flags.FLAGS.flag_values_dict()
+    assert {name: after[name] for name in before} == before, "a test changed a flag outside of a flagsaver"
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_a_slow_worker_multiplies_the_largest_staleness_alone():
     stale = {}
     for run in (run for run in CLAIM.runs("laptop", cell_rows()) if run.labels["split"] == "test"):
         cell = run.labels["latency"], run.labels["workers"]
-        if run.labels["seed"] == 0:
+        if run.labels["seed"] == 30:
             with datasets.stand_in("digits"):
                 setup = make_setup(flags.load(run.spec, [*run.overriding, "--config.data.name=digits"]))
             stale[cell] = np.concatenate([events.staleness for events, *_ in setup.mode.exchange()])
