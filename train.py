@@ -90,7 +90,10 @@ flags.DEFINE_string(
     f"Folder that keeps compiled programs for later runs. Default: {runs.compiled.DEFAULT}; empty for none.",
 )
 flags.DEFINE_multi_string(
-    "sink", [], "module:attribute of a sink for the records, called with the run's folder and config. May be repeated."
+    "sink",
+    [],
+    "wandb, mlflow, or module:attribute of a sink for the records, called with the run's folder and config. May be "
+    "repeated.",
 )
 flags.DEFINE_bool("helpconfig", False, "Prints the keys of the config: values, types, ranges, defaults; and exits.")
 flags.DEFINE_bool("dry_run", False, "Prints what would run, and exits.")

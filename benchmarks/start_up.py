@@ -59,12 +59,12 @@ def _is_not_empty(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def first_step(compiled: Path) -> float:
-    """Returns the seconds to the end of the first step, given a folder of compiled programs."""
+def first_step(compiled: Path, *flags: str) -> float:
+    """Returns the seconds to the end of the first step, given a folder of compiled programs and flags of train.py."""
     with tempfile.TemporaryDirectory() as folder:
         workdir = Path(folder) / "run"
         environment = {**os.environ, **taking_turns.keeping_programs(compiled)}
-        line = [sys.executable, *_RUN, f"--workdir={workdir}"]
+        line = [sys.executable, *_RUN, *flags, f"--workdir={workdir}"]
         return until_record(line, workdir / "metrics.jsonl", environment=environment)
 
 

@@ -1,4 +1,4 @@
-"""Experiments: `python -m experiments list | run | save | report | reproduce | verify | sweep | ls`, each with --help.
+"""Experiments: list, run, save, report, reproduce, verify, sweep, ls, export; each with --help.
 
     python -m experiments reproduce convergence_constants
     python -m experiments verify convergence_constants --rows=2
@@ -7,6 +7,7 @@
     python -m experiments report --all
     python -m experiments sweep --config=configs/digits.py --grid reducer.name=mean,adasum --seeds=3
     python -m experiments ls out/sweeps
+    python -m experiments export out/digits --output=params.safetensors
 
 Finished runs are not run again, killed runs resume, and failed runs are listed without stopping the rest.
 """
@@ -29,6 +30,7 @@ import runs as run_folders
 from experiments import commands
 from experiments.commands import Start
 from experiments.execution import listing, slurm, verify
+from experiments.execution.export import export
 from experiments.execution.finish import Shard
 from experiments.execution.queue import Interrupted
 from experiments.parsing import Parser
@@ -69,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
         kind.add_argument("--out", type=Path, default=Path(out), help=f"folder of the runs (default: {out})")
         return kind
 
-    listed = command("list", "print names, claims, predicted hours and state, or the published rows of one experiment")
+    listed = command("list", "print names, claims, predicted times and state, or the published rows of one experiment")
     listed.add_argument("name", nargs="?")
     command("run", "finish the runs of an experiment", scaled, queued, dry).add_argument("name")
     reported = command("report", "table, figure and verdict of the finished runs", scaled)
@@ -137,6 +139,11 @@ def parser() -> argparse.ArgumentParser:
     listed.add_argument(
         "out", metavar="FOLDER", type=Path, help="a sweep, an experiment, or any other folder with runs"
     )
+    does = "write the parameters at which a run is evaluated as a safetensors file"
+    exported = kinds.add_parser("export", help=does, description=does, allow_abbrev=False)
+    exported.add_argument("out", metavar="FOLDER", type=Path, help="of the run, finished or not")
+    exported.add_argument("--checkpoint", default="best", help="best (the default), latest, or a step")
+    exported.add_argument("--output", type=Path, help="the file (default: FOLDER/params.safetensors)")
     return top
 
 
@@ -229,6 +236,8 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
             return 1 if failures else 0
         case "ls":
             say(listing.of_folder(given.out))
+        case "export":
+            say(str(export(given.out, checkpoint=given.checkpoint, output=given.output)))
     return 0
 
 

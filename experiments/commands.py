@@ -270,17 +270,19 @@ def _runs_of_other_points(found: SweepResults, *, root: Path) -> int:
 
 
 def listing(*, out: Path) -> str:
-    """Returns a list of the experiments: name, claim, predicted hours, state."""
-    lines = []
+    """Returns a list of the experiments, the shortest first: name, claim, predicted time, state."""
+    found = {}
     for name, (experiment, rows) in _published().items():
         done = {scale: len(list((out / name / scale).glob("*/DONE"))) for scale in experiment.hours}
         saved = {scale: saved_rows.current(saved_rows.read(name, scale), experiment, scale) for scale in done}
         here = [f"{count} runs here at {scale}" for scale, count in done.items() if count]
         here += [f"{len({row['run'] for row in of})} runs saved at {scale}" for scale, of in saved.items() if of]
         state = f"{experiment.verdict(rows).word} ({len(rows)} published runs)" if rows else "not published"
-        hours = ", ".join(f"{scale} {_predicted(experiment, scale, rows)}" for scale in experiment.hours)
-        lines += [name, f"    {experiment.prose.claim}", f"    {hours}; {', '.join([state, *here])}"]
-    return "\n".join(lines)
+        predicted = {scale: _predicted(experiment, scale, rows) for scale in experiment.hours}
+        times = ", ".join(f"{scale} {time}" for scale, time in predicted.items())
+        text = f"{name}\n    {experiment.prose.claim}\n    {times}; {', '.join([state, *here])}"
+        found[text] = predicted["laptop"].total
+    return "\n".join(sorted(found, key=found.__getitem__))
 
 
 def rows_of(name: str) -> str:

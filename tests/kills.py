@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from tests import ROOT
 
 
 def train(

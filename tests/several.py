@@ -11,10 +11,9 @@ import sys
 
 import jax
 from absl import flags
-from absl.testing import flagsaver
 
-import train
 from parallel import processes
+from tests.in_process import train_py
 
 
 def main(coordinator: str, count: str, index: str, devices: str, path: str) -> None:
@@ -23,8 +22,7 @@ def main(coordinator: str, count: str, index: str, devices: str, path: str) -> N
     processes.join(coordinator=coordinator, num_processes=int(count), process_id=int(index))
     flags.FLAGS(sys.argv[:1])
     for arguments in json.loads(pathlib.Path(path).read_text()):
-        with flagsaver.flagsaver():
-            assert train.main(["train.py", *arguments]) == 0
+        assert train_py(*arguments) == 0
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ from parallel import AXES, Layout, map_devices
 from reducers.adasum import Tree
 from reducers.adasum.fold import adasum_rule
 from reducers.gram import Products
+from tests import ROOT
 from tests.cases import adasum as oracle
 from tests.grid import grid
 from tests.test_adasum import combine, compiled, error, leaves_of
 from tests.test_reducers import WORKER, absent
-from tests.test_train import ROOT
 
 ALGORITHMS = ["gram", "gather", "halving"]
 adasum = functools.partial(reducers.adasum, WORKER)

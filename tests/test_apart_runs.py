@@ -1,21 +1,20 @@
 """Whole runs of local workers: layouts, exact resume, evaluation, records, refusals."""
 
 import functools
-import pathlib
 import signal
 
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
 import live
 import reducers
 import runs
 import train
 from configs import flags
-from tests import kills
+from tests import ROOT, kills
 from tests.grid import few, grid
+from tests.in_process import train_py
 from tests.softmax_digits import stepper_of
 from tests.stepper import (
     Crash,
@@ -33,7 +32,6 @@ from training import dry_run
 from training.checkpoints import params_of, restore_params
 from training.setup import make_setup
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 COMMON = (
     *("--config.reducer_on=updates", "--config.ema_decay=None", "--config.arrivals.name=lognormal"),
     *("--config.model.hidden_sizes=(16,)", "--config.batch_size_per_worker=4", "--config.train_steps=42"),
@@ -54,8 +52,7 @@ def arguments(workdir, *more):
 
 def run(workdir, *more, num_devices=2):
     """Trains; returns the exit code."""
-    with flagsaver.flagsaver():
-        return train.main(["train.py", *arguments(workdir, *more), f"--num_devices={num_devices}"])
+    return train_py(*arguments(workdir, *more), f"--num_devices={num_devices}")
 
 
 def load():

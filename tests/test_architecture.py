@@ -8,7 +8,6 @@ import ast
 import collections
 import graphlib
 import importlib
-import pathlib
 import re
 import subprocess
 import sys
@@ -18,8 +17,8 @@ from typing import Any
 import pytest
 
 from runs import environment
+from tests import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 Sources = dict[str, str]  # path from the root -> text
 
 # Who may import whom, besides itself: the whole design in a table. A new package states its place here.

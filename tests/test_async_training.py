@@ -2,19 +2,19 @@
 
 import itertools
 import os
-import pathlib
 import signal
 
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
 import asynchronous
 import models
 import train
 from configs import flags
 from runs.errors import ConfigError
+from tests import ROOT
+from tests.in_process import train_py
 from tests.stepper import (
     Crash,
     Normalised,
@@ -31,7 +31,6 @@ from tests.stepper import (
 from training import dry_run
 from training.setup import make_setup
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = f"{ROOT}/configs/digits.py"
 BASE = (
     "--config.model.hidden_sizes=(16,)",
@@ -51,9 +50,8 @@ ASYNC = ("--config.server.name=asynchronous",)
 
 def run(workdir, *more):
     """Trains on 2 devices, or as many as ``more`` says; returns the exit code."""
-    with flagsaver.flagsaver():
-        devices = () if any(flag.startswith("--num_devices") for flag in more) else ("--num_devices=2",)
-        return train.main(["train.py", f"--config={DIGITS}", *BASE, *devices, f"--workdir={workdir}", *more])
+    devices = () if any(flag.startswith("--num_devices") for flag in more) else ("--num_devices=2",)
+    return train_py(f"--config={DIGITS}", *BASE, *devices, f"--workdir={workdir}", *more)
 
 
 def load(*more):

@@ -11,10 +11,12 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import apart, dispatch, encodings, processes, reduction, scaling, simulation, start_up, waiting
+import models
+from benchmarks import apart, bare, dispatch, encodings, processes, reduction, scaling, simulation, start_up, waiting
 from benchmarks.kit import process_groups, reducer_times, step_loop
 from benchmarks.kit.candidates import parse
 from benchmarks.kit.leaves import plain
+from benchmarks.twins import bare as twins_bare
 from data.texts.tokenizers import CLS, SEP
 from parallel import Layout
 
@@ -241,6 +243,34 @@ def test_dispatch():
     assert [one.unit for one in found.values()] == 2 * ["x", "s", "s"]
     ratio, one, several, *_ = found.values()
     assert "4 devices, 3 steps a call over 1" in ratio.name and ratio.median == several.median / one.median
+
+
+@pytest.mark.slow
+def test_bare():
+    small = [bare.Case("MLP", "digits", 8)]
+    found = named(bare.benchmark(repeats=1, log=print, cases=small, sizes=((1, 1), (8, 4)), starts=1))
+    assert [one.unit for one in found.values()] == 3 * ["x", "s", "s"]
+    for ratio, ours, other in zip(*3 * [iter(found.values())], strict=True):
+        assert ratio.median == pytest.approx(ours.median / other.median)
+
+
+@pytest.mark.slow
+def test_a_bare_loop_is_the_same_on_one_device_and_on_several():
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(256, size=(512, 4, 4, 1), dtype=np.uint8), rng.integers(3, size=512, dtype=np.int32)
+    loops = [
+        twins_bare.Loop(
+            models.MODELS["mlp"](hidden_sizes=(8,), dropout_rate=0.2, num_classes=3),
+            images,
+            labels,
+            **{"num_workers": 4, "num_devices": num_devices, "batch_size": 8, "num_updates": 8, "steps_per_call": size},
+        )
+        for num_devices, size in ((1, 1), (1, 8), (4, 1), (4, 8))
+    ]
+    assert all(loop() > 0 for loop in loops)
+    whole, *others = [loop.params() for loop in loops]
+    for other in others:
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), other, whole)
 
 
 @pytest.mark.slow

@@ -18,9 +18,10 @@ from benchmarks.kit.prepared_sets import shard, write_images
 from experiments.execution import results
 from experiments.study.run import Run
 from runs import files, folder
+from tests import ROOT
 from tests.stepper import after_each_call
 from tests.test_streamed_training import arguments, random_images
-from tests.test_train import ROOT, assert_same_run, command, digits, final_state, uninterrupted, without_clock
+from tests.test_train import assert_same_run, command, digits, final_state, uninterrupted, without_clock
 
 __all__ = ["uninterrupted"]  # a fixture
 

@@ -12,8 +12,8 @@ import pytest
 
 import runs
 from launch import signals
+from tests import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEGIN = "import ctypes, os, signal, sys, tempfile, time\nfrom launch import command, signals\ncommand.begin()\n"
 ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": "ignore"}
 

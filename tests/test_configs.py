@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import pathlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -14,9 +13,9 @@ from configs import flags, schema
 from reducers import registry
 from runs import identity
 from runs.errors import ConfigError
+from tests import ROOT
 from training.setup import make_setup
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = f"{ROOT}/configs/digits.py"
 
 

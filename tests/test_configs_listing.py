@@ -1,12 +1,11 @@
 """What ``python -m configs list`` and ``train.py --helpconfig`` print, against the registries and the schema."""
 
 import pytest
-from absl.testing import flagsaver
 
-import train
 from configs import __main__ as program
 from configs import flags, listing, schema
 from runs.errors import ConfigError
+from tests.in_process import train_py
 
 NAMES = [(kind, name) for kind, names in listing.KINDS.items() for name in names]
 
@@ -54,8 +53,7 @@ def leaves(config, where="config"):
 
 @pytest.mark.parametrize("spec", ["configs/digits.py", "configs/bert_lamb.py", "configs/mnist_async_53.py"])
 def test_help_for_a_config_has_all_its_keys(spec, capsys):
-    with flagsaver.flagsaver():
-        assert train.main(["train.py", f"--config={spec}", "--config.arrivals.name=mixture", "--helpconfig"]) == 0
+    assert train_py(f"--config={spec}", "--config.arrivals.name=mixture", "--helpconfig") == 0
     lines = capsys.readouterr().out.splitlines()
     config = flags.load(spec, ["--config.arrivals.name=mixture"])
     assert sorted(line.partition("=")[0] for line in lines) == sorted(leaves(config))

@@ -18,6 +18,7 @@ from data.assumed import make_or_assume
 from data.decoded import check, load
 from data.decoding import records
 from data.examples import Info
+from tests import ROOT
 from tests.data_folders import REAL, flip, own_folders, random_examples, real, warnings_said, write_set, write_texts
 
 __all__ = ["own_folders", "warnings_said"]  # fixtures
@@ -88,9 +89,7 @@ def test_digits():
 def test_what_is_heavy_is_imported_late():
     heavy = "{'sklearn', 'tensorflow_datasets', 'tokenizers', 'huggingface_hub'}"
     code = f"import sys; from data import sources; sources.make('digits'); print({heavy} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=pathlib.Path(__file__).parents[1]
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
 
 

@@ -17,9 +17,9 @@ from data.decoding import crops, records
 from data.decoding.pool import default_processes
 from data.example_order import ExampleOrder
 from data.streams import open_images
+from tests import ROOT
 from tests.data_folders import random_examples, random_images, write_set
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 SIZE, SEED, WORKERS, BATCH = 16, 3, 3, 4
 TRAIN, VALIDATION = random_images(30), random_images(13, seed=1)
 

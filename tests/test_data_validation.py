@@ -12,8 +12,9 @@ from data.decoding import crops
 from data.example_order import ExampleOrder
 from data.examples import Arrays
 from parallel import Layout
+from tests import ROOT
 from tests.data_folders import own_folders, random_examples, random_images, write_set
-from tests.test_train import ROOT, command
+from tests.test_train import command
 from training.evaluate import make_evaluation
 from training.setup import make_setup
 

@@ -4,19 +4,19 @@ import functools
 import heapq
 import itertools
 import math
-import pathlib
 import signal
 
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 from jax import numpy as jnp
 
 import asynchronous
 import models
 import train
 from configs import flags
+from tests import ROOT
+from tests.in_process import train_py
 from tests.stepper import (
     Crash,
     Normalised,
@@ -35,7 +35,6 @@ from training.setup import make_setup
 from training.steps.train_step import compute_gradients, make_gradient_function
 from training.train_state import to_devices
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 NUM_EVENTS = 50
 SMALL = (
     *("--config.model.hidden_sizes=(8,)", "--config.model.dropout_rate=0.0", "--config.optimizer.learning_rate=0.2"),
@@ -357,9 +356,8 @@ RUN = (
 
 def run(workdir, *more):
     """Trains on 2 devices; returns the exit code."""
-    with flagsaver.flagsaver():
-        command = ["train.py", f"--config={ROOT}/configs/digits.py", "--num_devices=2", f"--workdir={workdir}"]
-        return train.main([*command, *RUN, *more])
+    given = (f"--config={ROOT}/configs/digits.py", "--num_devices=2", f"--workdir={workdir}")
+    return train_py(*given, *RUN, *more)
 
 
 def load():

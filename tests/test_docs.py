@@ -33,11 +33,11 @@ from experiments import claims, plot
 from experiments.__main__ import main as experiments_main
 from experiments.__main__ import parser as experiments_parser
 from experiments.execution import queue, results, saved_rows
-from tests import saved
+from tests import ROOT, saved
+from tests.in_process import train_py
 from tests.stepper import Stepper, setup_of
 from training.setup import make_setup
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 PYTHON = ".venv/bin/python"
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -363,8 +363,7 @@ README_RUNS = [line for text in read("README.md").blocks("sh") for line in text.
 def test_runs_of_the_readme_learn(line, in_root, tmp_path, capsys):
     variables = dict(word.split("=", 1) for word in shlex.split(line, comments=True)[2:])
     arguments = shlex.split(variables.get("ARGS", ""))
-    with flagsaver.flagsaver():
-        assert train.main(["train.py", *arguments, "--num_devices=2", f"--workdir={tmp_path}"]) == 0
+    assert train_py(*arguments, "--num_devices=2", f"--workdir={tmp_path}") == 0
     said = capsys.readouterr().out
     assert "test accuracy" in said and "remark" not in said, said
 
@@ -522,8 +521,7 @@ def test_the_layout_names_every_folder():
 @pytest.mark.slow
 def test_the_folder_of_a_run(tmp_path, capsys):
     (tree,) = (text for text in read("docs/training.md").blocks("text") if text.startswith("out/"))
-    with flagsaver.flagsaver():
-        assert train.main(["", f"--config={ROOT}/configs/digits.py:smoke", f"--workdir={tmp_path}"]) == 0
+    assert train_py(f"--config={ROOT}/configs/digits.py:smoke", f"--workdir={tmp_path}") == 0
     capsys.readouterr()
     entries = [re.match(r" {4}(\S+(?:, \S+)*)  ", line) for line in tree.splitlines()[1:]]
     named = {name.rstrip("/") for entry in entries for name in entry[1].split(", ")}  # type: ignore[index]

@@ -9,16 +9,15 @@ import signal
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 from jax import numpy as jnp
 
 import reducers
-import train
 from reducers.encodings import ENCODINGS
 from reducers.wrappers import communication
 from tests import kills
 from tests.cases import SECONDS, SENDINGS, Case
 from tests.grid import few
+from tests.in_process import train_py
 from tests.stepper import (
     SMALL,
     Stepper,
@@ -232,8 +231,7 @@ def test_runs_go_on_with_the_same_residuals_and_tell_their_bytes(tmp_path, monke
     given = ["--config=configs/digits.py", "--config.train_steps=8", *short, "--num_devices=2"]
 
     def run(name):
-        with flagsaver.flagsaver():
-            return train.main(["train.py", *given, f"--workdir={tmp_path / name}"])
+        return train_py(*given, f"--workdir={tmp_path / name}")
 
     assert run("whole") == 0
     with monkeypatch.context() as patch:

@@ -31,9 +31,8 @@ from experiments.study.rule import OwnRule
 from experiments.study.run import Run
 from launch import children
 from runs import lock
+from tests import ROOT
 from tests.claim_rows import ORIGIN
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # A run that takes a while: it says so in a file of its own, and counts its beginnings.
 SCRIPT = f"""

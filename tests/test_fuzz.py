@@ -13,7 +13,6 @@ import time
 
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
 import models
 import optim
@@ -26,9 +25,10 @@ from models import tasks
 from parallel import Layout
 from reducers import arrivals, registry
 from reducers.wrappers import communication
+from tests import ROOT
+from tests.in_process import train_py
 from tests.test_refusals import listing
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = (f"--config={ROOT}/configs/digits.py",)
 LATE = ("--config.arrivals.name=lognormal",)
 BASES = {
@@ -147,8 +147,7 @@ def attempt(arguments, capsys, monkeypatch, *, folder: pathlib.Path) -> tuple[in
     old = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(MOST_SECONDS)
     try:
-        with flagsaver.flagsaver():
-            code = train.main(["train.py", *arguments])
+        code = train_py(*arguments)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, old)

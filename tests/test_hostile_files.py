@@ -22,8 +22,9 @@ from reducers.arrivals.traces import read_trace
 from runs import identity
 from runs.checkpoints import Checkpoints
 from runs.folder import check_workdir, open_run
+from tests import ROOT
 from tests.test_architecture import SOURCES, package_of
-from tests.test_train import ROOT, command
+from tests.test_train import command
 
 SHORT = ("--config.train_steps=2", "--config.log_every_steps=1", "--config.eval_every_steps=2")
 

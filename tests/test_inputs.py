@@ -6,10 +6,8 @@ import shutil
 
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
 import runs
-import train
 from configs import dependencies
 from configs import flags as config_flags
 from data import sources, tfds_sets
@@ -18,8 +16,9 @@ from experiments.execution import results
 from experiments.study.run import Run
 from live.engine import Inputs
 from live.worker import Worker
+from tests import ROOT
 from tests.data_folders import random_examples, write_set
-from tests.test_docs import ROOT
+from tests.in_process import train_py
 
 DIGITS = f"{ROOT}/configs/digits.py"
 SHORT = ("--config.num_workers=2", "--config.train_steps=2", "--config.eval_every_steps=2", "--num_devices=1")
@@ -78,8 +77,7 @@ def test_a_file_that_a_config_names_is_known_by_its_content(key, tmp_path):
 
 
 def run(workdir, *more):
-    with flagsaver.flagsaver():
-        return train.main(["train.py", f"--config={DIGITS}", *SHORT, *more, f"--workdir={workdir}"])
+    return train_py(f"--config={DIGITS}", *SHORT, *more, f"--workdir={workdir}")
 
 
 @pytest.mark.slow

@@ -12,13 +12,13 @@ import time
 
 import pytest
 import yaml
-from absl.testing import flagsaver
 
 import train
 from configs import flags as config_flags
 from launch import __main__ as command_line
 from launch import local
 from launch.children import Children
+from tests.in_process import train_py
 
 LAUNCH = pathlib.Path(local.__file__).parent
 CONFIG = LAUNCH.parent / "configs" / "digits.py"
@@ -207,7 +207,6 @@ def test_flags_of_processes_are_refused_in_one_line(capsys):
         (["--num_processes=0"], "num_processes"),
         (["--coordinator=here", "--num_processes=2", "--process_id=0"], "coordinator='here': must be host:port"),
     ):
-        with flagsaver.flagsaver():
-            assert train.main(["train.py", f"--config={CONFIG}", *given]) == 2
+        assert train_py(f"--config={CONFIG}", *given) == 2
         said = capsys.readouterr().err
         assert message in said and said.count("\n") == 1

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from experiments.claims.adasum_cost.hosts import TwoHosts, why_no_namespaces
-from launch.children import ROOT
+from tests import ROOT
 from tests.test_live import ASYNC, BACKUP, DIGITS, HUNDRED, agree, largest_difference, records, replay, replay_order
 
 pytest.importorskip("ray", reason="needs Ray: python -m pip install -r requirements-live.txt")

@@ -1,17 +1,16 @@
 """A finished run goes on for more steps: the same bits as a run that was to have them from the start."""
 
 import json
-import pathlib
 
 import pytest
 
 import runs
 from configs import flags
+from tests import ROOT
 from tests.stepper import checkpoint_of, same_bits
 from tests.test_train import command
 from training.setup import make_setup
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHORT, LONG = 20, 45
 CONSTANT = (
     *("schedule.name=constant", "model.hidden_sizes=(16,)", "ema_decay=0.9", "log_every_steps=5"),

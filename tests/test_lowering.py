@@ -1,7 +1,6 @@
 """Programs for accelerators, lowered where there is none: whole steps, and the convolutions of lanes."""
 
 import functools
-import pathlib
 import re
 
 import jax
@@ -14,12 +13,12 @@ import reducers
 from configs import flags
 from data.assumed import make_or_assume
 from parallel import AXES, Layout, map_devices, map_workers
+from tests import ROOT
 from tests.grid import few
 from tests.test_reducers import one_of_each_kind
 from training import dry_run
 from training.setup import make_setup
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLATFORMS = ("cuda", "rocm", "tpu")
 SIZES = ("--config.num_workers=8", "--config.batch_size_per_worker=4")
 

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from tests import ROOT
+
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 

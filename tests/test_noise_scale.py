@@ -5,10 +5,9 @@ import signal
 
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
-import train
 from experiments import plot
+from tests.in_process import train_py
 from tests.stepper import DATASET, after_each_call, setup_of, without_clock
 from training import noise_scale
 from training.checkpoints import restore_params
@@ -29,8 +28,7 @@ RUN = (
 
 
 def start(workdir):
-    with flagsaver.flagsaver():
-        return train.main(["train.py", *RUN, f"--workdir={workdir}"])
+    return train_py(*RUN, f"--workdir={workdir}")
 
 
 @pytest.fixture(scope="module")

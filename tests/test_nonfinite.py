@@ -1,24 +1,23 @@
 """Numbers that are not finite: the step is undone and reported, and the state before it is saved."""
 
 import functools
-import pathlib
 
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 from jax import numpy as jnp
 
 import runs
 import train
 from configs import flags
 from experiments.study.run import Run as ExperimentRun
+from tests import ROOT
+from tests.in_process import train_py
 from tests.stepper import Stepper, checkpoint_of, records, same_bits, setup_of, wrapping
 from training.setup import make_setup
 from training.steps import nonfinite
 from training.train_state import STATE_AXES, to_devices
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASE = (
     "--config.model.hidden_sizes=(16,)",
     "--config.batch_size_per_worker=4",
@@ -69,8 +68,7 @@ def poison(monkeypatch):
 
 
 def command(workdir, *more):
-    with flagsaver.flagsaver():
-        return train.main(["train.py", f"--config={ROOT}/configs/digits.py", *BASE, f"--workdir={workdir}", *more])
+    return train_py(f"--config={ROOT}/configs/digits.py", *BASE, f"--workdir={workdir}", *more)
 
 
 def state_at(workdir, step, *more):

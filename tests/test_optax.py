@@ -1,7 +1,6 @@
 """Each row of the table in docs/optax.md is tested: the wrappers of optax that a reducer may sit in."""
 
 import functools
-import pathlib
 import re
 
 import jax
@@ -12,10 +11,11 @@ from jax import numpy as jnp
 
 import reducers
 from reducers.dtypes import mixing_dtypes
+from tests import ROOT
 from tests.cases import SECONDS
 from tests.test_reducers import WORKER
 
-PAGE = pathlib.Path(__file__).parent.parent / "docs" / "optax.md"
+PAGE = ROOT / "docs" / "optax.md"
 RATE = 0.5
 GRADIENTS = {"w": np.arange(24, dtype=np.float32).reshape(8, 3), "b": np.ones(8, np.float32)}
 PARAMS = {"w": np.zeros(3, np.float32), "b": np.zeros((), np.float32)}

@@ -2,23 +2,21 @@
 
 import math
 import os
-import pathlib
 import subprocess
 import sys
 
 import jax
 import pytest
-from absl.testing import flagsaver
 
-import train
 from configs import flags
 from data.assumed import make_or_assume
 from parallel.backend import compile_quickly, set_xla_default
+from tests import ROOT
+from tests.in_process import train_py
 from tests.stepper import Stepper, same_bits, setup_of
 from training.setup import make_setup
 
 LATENCY_HIDING = "xla_gpu_enable_latency_hiding_scheduler"
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 WIDTH = 1024  # a matrix of it is larger than a batch of small leaves
 COLLECTIVES = {f"stablehlo.{kind}" for kind in ("all_reduce", "all_gather", "all_to_all", "reduce_scatter")}
 
@@ -137,10 +135,9 @@ def test_a_quick_compile_gives_the_same_parameters(config, monkeypatch):
 @pytest.mark.slow
 def test_the_switch_sets_it(monkeypatch, capsys):
     monkeypatch.setenv("XLA_FLAGS", "")
-    with flagsaver.flagsaver():
-        assert train.main(["train.py", "--latency_hiding", "--config=nope.py"]) == 2
-        assert "latency" not in os.environ["XLA_FLAGS"]
-        assert train.main(["train.py", "--latency_hiding", "--config=configs/digits.py:smoke", "--dry_run"]) == 0
+    assert train_py("--latency_hiding", "--config=nope.py") == 2
+    assert "latency" not in os.environ["XLA_FLAGS"]
+    assert train_py("--latency_hiding", "--config=configs/digits.py:smoke", "--dry_run") == 0
     assert f"--{LATENCY_HIDING}=true" in os.environ["XLA_FLAGS"].split()
     assert "compiled for" in capsys.readouterr().out
 

@@ -5,13 +5,12 @@ import re
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
 import runs
-import train
 from configs import config_file, flags
 from runs.errors import ConfigError
-from tests.test_docs import ROOT
+from tests import ROOT
+from tests.in_process import train_py
 from training.setup import make_setup
 
 PARTS = """
@@ -225,8 +224,7 @@ def test_a_task_of_ones_own_may_have_labels_of_its_own(folder):
 
 
 def test_a_run_without_enough_memory_ends_in_one_line(folder, capsys):
-    with flagsaver.flagsaver():
-        assert train.main(["train.py", "--config=config.py", *overrides("stream memory"), "--num_devices=1"]) == 1
+    assert train_py("--config=config.py", *overrides("stream memory"), "--num_devices=1") == 1
     assert capsys.readouterr().err.strip().splitlines()[-1].startswith("not enough memory: Unable to allocate 30 GiB;")
 
     def allocate():
@@ -245,7 +243,6 @@ def test_a_run_without_enough_memory_ends_in_one_line(folder, capsys):
 @pytest.mark.slow_cases("-0")
 @pytest.mark.parametrize(("mistake", "code"), [("column", 2), ("stream later", 1), ("", 0)])
 def test_a_run_of_it_ends_in_one_line(mistake, code, folder, capsys):
-    with flagsaver.flagsaver():
-        assert train.main(["train.py", "--config=config.py", *overrides(mistake), "--num_devices=1"]) == code
+    assert train_py("--config=config.py", *overrides(mistake), "--num_devices=1") == code
     said = capsys.readouterr().err.strip().splitlines()
     assert "Traceback" not in said and (not code or said[-1].startswith("config.data.")), said

@@ -3,11 +3,10 @@
 import re
 
 import pytest
-from absl.testing import flagsaver
 
-import train
 from configs import config_file, flags
-from tests.test_docs import ROOT
+from tests import ROOT
+from tests.in_process import train_py
 from training.setup import make_setup
 
 PARTS = """
@@ -243,8 +242,7 @@ def overrides(given: str) -> list[str]:
 
 @pytest.mark.parametrize("given", [given for given, said in MISTAKES.items() if said])
 def test_a_mistake_is_refused_in_one_line(given, folder, capsys):
-    with flagsaver.flagsaver():
-        assert train.main(["train.py", "--config=config.py", *(f.replace("'", "") for f in overrides(given))]) == 2
+    assert train_py("--config=config.py", *(f.replace("'", "") for f in overrides(given))) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1, said
     assert said.err.startswith(f"config.{given.split('.')[0]}.") and "parts:" in said.err, said.err

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
@@ -15,9 +14,9 @@ from importlib import metadata
 import pytest
 
 import reducers
+from tests import ROOT
 from tests.test_architecture import SOURCES
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODULES = {path for path in SOURCES if path.startswith("reducers/")}
 SOURCE = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml")
 

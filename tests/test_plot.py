@@ -4,7 +4,6 @@ import json
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +11,7 @@ import pytest
 from experiments import plot
 from experiments.execution import saved_runs
 from experiments.plots import drawing
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests import ROOT
 
 
 def made_up(losses=(4.0, 2.0, 1.0), *, evaluated=True):

@@ -15,21 +15,19 @@ import time
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
 import runs
-import train
 from configs import flags
 from launch import local
 from parallel import processes
 from runs import environment as environment_of_runs
 from runs import traces
-from tests import two_hosts
+from tests import ROOT, two_hosts
 from tests.data_folders import random_examples, write_set
+from tests.in_process import train_py
 from tests.stepper import checkpoint_of
 from training.setup import make_setup
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = f"{ROOT}/configs/digits.py"
 STEPS = (
     "--config.train_epochs=None",
@@ -96,8 +94,7 @@ def train_several(folder, *, processes, devices, argument_lists):
 
 
 def train_alone(argument_list, *, devices):
-    with flagsaver.flagsaver():
-        assert train.main(["train.py", *argument_list, f"--num_devices={devices}"]) == 0
+    assert train_py(*argument_list, f"--num_devices={devices}") == 0
 
 
 def final_state(overrides, workdir):
@@ -439,15 +436,13 @@ DIFFER = """
 import json, sys
 import jax
 from absl import flags
-from absl.testing import flagsaver
-import train
 from parallel import processes
+from tests.in_process import train_py
 jax.config.update("jax_num_cpu_devices", 1 + int(sys.argv[2]))
 processes.join(coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
 flags.FLAGS(sys.argv[:1])
 for arguments in json.loads(sys.argv[3]):
-    with flagsaver.flagsaver():
-        assert train.main(["train.py", *arguments]) == 2
+    assert train_py(*arguments) == 2
 """
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import pathlib
 from typing import NamedTuple
 
 import cloudpickle
@@ -15,6 +14,7 @@ from jax import numpy as jnp
 
 import reducers
 from parallel import AXES, Layout, map_devices
+from tests import ROOT
 from tests.cases import CASES, FIRST, Case
 from tests.grid import few
 
@@ -116,9 +116,8 @@ def stateless(function):
 
 
 def test_the_version_is_stated_once_for_the_package_and_its_citation():
-    root = pathlib.Path(__file__).parent.parent
-    assert f"\nversion: {reducers.__version__}\n" in (root / "CITATION.cff").read_text()
-    assert 'version = { attr = "reducers.__version__" }' in (root / "pyproject.toml").read_text()
+    assert f"\nversion: {reducers.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert 'version = { attr = "reducers.__version__" }' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_every_reducer_has_a_case():

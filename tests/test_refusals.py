@@ -6,14 +6,13 @@ import subprocess
 import sys
 
 import pytest
-from absl.testing import flagsaver
 
 import configs.flags
 import train
 from runs.errors import ConfigError
+from tests import ROOT
+from tests.in_process import train_py
 from training.setup import make_setup
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 LATE = "--config.arrivals.name=lognormal"
 BYTES = "--config=configs/shakespeare.py:smoke --config.data.source=pydoc"
@@ -259,8 +258,7 @@ def test_refused_in_one_line(flags, places, tmp_path, monkeypatch, capsys):
         arguments.insert(0, f"--config={ROOT}/configs/digits.py")
     before = listing(tmp_path)
     monkeypatch.setattr(train, "train", lambda *_, **__: pytest.fail("training began"))
-    with flagsaver.flagsaver():
-        assert train.main(["train.py", *arguments]) == 2
+    assert train_py(*arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and len(captured.err.splitlines()) == 1, captured
     assert BROKEN[flags] in captured.err
@@ -341,8 +339,7 @@ def test_a_platform_that_is_missing_is_refused_in_a_line(platform, tmp_path):
 def test_paths_in_flags_are_those_of_the_shell(tmp_path, monkeypatch):
     (tmp_path / "one.py").write_text("import os\nfrom configs.digits import get_config\nos.chdir('/')")
     monkeypatch.chdir(tmp_path)
-    with flagsaver.flagsaver():
-        assert train.main(["train.py", "--config=one.py:smoke", "--workdir=run"]) == 0
+    assert train_py("--config=one.py:smoke", "--workdir=run") == 0
     assert os.getcwd() == str(tmp_path) and (tmp_path / "run" / "DONE").exists()
 
 
@@ -351,7 +348,6 @@ def test_a_working_folder_that_is_gone(tmp_path, monkeypatch, capsys):
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    with flagsaver.flagsaver():
-        assert train.main(["train.py", f"--config={ROOT}/configs/digits.py:smoke", f"--workdir={tmp_path}/run"]) == 2
+    assert train_py(f"--config={ROOT}/configs/digits.py:smoke", f"--workdir={tmp_path}/run") == 2
     assert capsys.readouterr().err == "working folder: No such file or directory; change to a folder that is there\n"
     assert listing(tmp_path) == []

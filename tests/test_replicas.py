@@ -3,11 +3,10 @@
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
-import train
 from parallel import Layout
-from tests.test_docs import ROOT
+from tests import ROOT
+from tests.in_process import train_py
 from tests.test_own_mistakes import folder  # noqa: F401
 from training.steps import replicas
 from training.train_state import STATE_AXES, TrainState
@@ -17,8 +16,7 @@ LENGTH = [f"--config.{key}" for key in SHORT]
 
 
 def command(*arguments: str, config: str = "config.py:smoke") -> int:
-    with flagsaver.flagsaver():
-        return train.main(["train.py", f"--config={config}", *LENGTH, *arguments])
+    return train_py(f"--config={config}", *LENGTH, *arguments)
 
 
 def test_a_reducer_that_forgets_the_devices_is_refused_at_the_first_step(folder, capsys):  # noqa: F811

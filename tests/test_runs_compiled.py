@@ -8,10 +8,10 @@ import sys
 
 import jax
 import pytest
-from absl.testing import flagsaver
 
 import runs
 import train
+from tests.in_process import train_py
 
 PROGRAM = """
 import sys, jax, runs
@@ -82,8 +82,7 @@ def test_a_calling_programs_cache_is_left():
 def test_a_cache_is_that_of_one_call(flag, tmp_path, capsys):
     before = cache_settings()
     short = ["--config.model.name=softmax", "--config.train_steps=1", "--num_devices=1", f"--workdir={tmp_path}/run"]
-    with flagsaver.flagsaver():
-        assert train.main(["train.py", *short, flag.format(tmp_path)]) == 0
+    assert train_py(*short, flag.format(tmp_path)) == 0
     assert cache_settings() == before
 
 
@@ -91,8 +90,7 @@ def test_a_cache_is_that_of_one_call(flag, tmp_path, capsys):
 @pytest.mark.parametrize(("num_steps", "traced"), [(25, range(11, 21)), (4, [4])])
 def test_ten_steps_are_traced_or_the_last_one_of_a_short_run(num_steps, traced, tmp_path, capsys):
     arguments = ["--config.model.name=softmax", f"--config.train_steps={num_steps}", "--profile"]
-    with flagsaver.flagsaver():
-        assert train.main(["train.py", f"--workdir={tmp_path}/run", "--num_devices=2", *arguments]) == 0
+    assert train_py(f"--workdir={tmp_path}/run", "--num_devices=2", *arguments) == 0
     (trace,) = (tmp_path / "run" / "profile").glob("plugins/profile/*/perfetto_trace.json.gz")
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     steps = [int(event["args"]["step_num"]) for event in events if event.get("name") == "train"]

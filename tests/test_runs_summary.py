@@ -12,9 +12,9 @@ import pytest
 import runs
 from configs import flags
 from data.augment import as_inputs
+from tests import ROOT
 from training.setup import make_setup
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUMMARY = {
     "num_devices": 8,
     "lanes": 1,

@@ -20,9 +20,8 @@ from experiments.study.prose import Prose
 from experiments.study.rule import OwnRule
 from experiments.study.run import Run
 from experiments.study.tuning import Tuned
-from tests import saved
+from tests import ROOT, saved
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAME = "made_up"
 TUNED = Tuned(
     points=lambda scale: [{}],

@@ -3,7 +3,6 @@
 import errno
 import functools
 import os
-import pathlib
 import signal
 import sys
 import types
@@ -14,10 +13,11 @@ from absl.testing import flagsaver
 import runs
 import train
 from runs import files
+from tests import ROOT
+from tests.in_process import train_py
 from tests.stepper import after_each_call
 from tests.test_train import signal_at
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUN = (
     *(f"--config={ROOT}/configs/digits.py", "--num_devices=1", "--config.model.name=softmax"),
     *("--config.train_steps=30", "--config.log_every_steps=5", "--config.eval_every_steps=10"),
@@ -49,6 +49,8 @@ class Closed:
 class Half:
     def __init__(self, folder, config):
         self.append = print
+def Needs(folder, config):
+    import no_such_tracker
 not_callable = 3
 """
 
@@ -62,8 +64,7 @@ def my_sinks(tmp_path, monkeypatch):
 
 
 def command(*flags):
-    with flagsaver.flagsaver():
-        return train.main(["train.py", *RUN, *flags])
+    return train_py(*RUN, *flags)
 
 
 def lines_of(folder):
@@ -138,7 +139,8 @@ def test_a_sink_that_raises_ends_no_run(name, reason, my_sinks, tmp_path, capsys
 @pytest.mark.parametrize(
     ("sink", "message"),
     [
-        ("my_sinks", "sink='my_sinks': must be module:attribute"),
+        ("my_sinks", "sink='my_sinks': must be mlflow, wandb or module:attribute"),
+        ("my_sinks:Needs", "sink='my_sinks:Needs': needs the package no_such_tracker, which is not installed"),
         ("no_such_module:Sink", "sink='no_such_module:Sink': no module 'no_such_module'"),
         ("my_sinks:Keppt", "sink='my_sinks:Keppt': my_sinks has no 'Keppt'; did you mean 'Kept'?"),
         ("my_sinks:not_callable", "sink='my_sinks:not_callable': must be a function or a class, not int"),
@@ -157,7 +159,7 @@ def test_a_sink_that_cannot_be_made_is_refused_in_one_line(sink, message, my_sin
 
 @pytest.mark.slow
 def test_no_flag_stays_for_the_next_call_in_the_process(my_sinks, tmp_path, capsys):
-    with flagsaver.flagsaver():
+    with flagsaver.flagsaver():  # one for both
         assert train.main(["train.py", *RUN, "--sink=my_sinks:Kept", "--dry_run", "--nodry_run_compile"]) == 0
         assert train.main(["train.py", *RUN, f"--workdir={tmp_path}/run"]) == 0
     assert (tmp_path / "run" / "DONE").exists() and not (tmp_path / "run" / "calls.txt").exists()

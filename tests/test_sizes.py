@@ -1,7 +1,6 @@
 """Configs in all their sizes: the papers' are traced whole, without data; siblings differ in sizes alone."""
 
 import functools
-import pathlib
 import re
 
 import pytest
@@ -10,10 +9,9 @@ from ml_collections import ConfigDict
 from configs import flags
 from data.assumed import make_or_assume
 from runs.errors import ConfigError
+from tests import ROOT
 from training import dry_run
 from training.setup import make_setup
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Config and variant: devices, parameters, examples before an update, as the paper has them.
 PAPER = {

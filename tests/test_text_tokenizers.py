@@ -1,7 +1,6 @@
 """Tokenizers: what goes in comes out, words are known, and a corpus has one tokenizer file, bit for bit."""
 
 import json
-import pathlib
 import random
 import subprocess
 import sys
@@ -12,8 +11,8 @@ import pytest
 
 from data.texts import tokenizers
 from data.texts.tokenizers import SEP, SPECIAL, UNK, Bytes, WordPiece, train_wordpiece
+from tests import ROOT
 
-ROOT = pathlib.Path(__file__).parents[1]
 CORPUS = [
     "The cat sat on the mat. The cats sat on mats; a mat, a cat!\n" * 20,
     "Über naïve cafés: ÜBER naive cafes.\n" * 9,

@@ -2,14 +2,12 @@
 
 import functools
 import json
-import pathlib
 import re
 import signal
 
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
 import runs
 import train
@@ -17,14 +15,14 @@ from configs import flags
 from parallel import Layout
 from runs import files
 from runs.errors import refusing
-from tests import kills
+from tests import ROOT, kills
 from tests.data_folders import own_folders
+from tests.in_process import train_py
 from tests.stepper import after_each_call, checkpoint_of, without_clock
 from training.checkpoints import params_of, restore
 from training.setup import make_setup
 
 __all__ = ["own_folders"]  # a fixture
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if "def get_config" in path.read_text())
 
 # Dropout, momentum and a moving average are on in the digits config.
@@ -43,8 +41,7 @@ FIELDS = {
 
 
 def command(*arguments: str) -> int:
-    with flagsaver.flagsaver():
-        return train.main(["train.py", *arguments])
+    return train_py(*arguments)
 
 
 def digits(workdir, *more: str) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """The trainer in a script and in a notebook: the notebook runs, and parameters come out of any run's folder."""
 
 import json
-import pathlib
 
 import matplotlib
 import numpy as np
@@ -10,10 +9,9 @@ from absl.testing import flagsaver
 
 import runs
 from runs.errors import ConfigError
+from tests import ROOT
 from tests.test_train import command
 from training.checkpoints import restore_params
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import copy
 import itertools
 import json
 import math
-import pathlib
 import random
 import warnings
 
@@ -20,11 +19,12 @@ from scipy import stats
 from experiments import claims
 from experiments.execution import results
 from experiments.study.significance import TooFewRuns
+from tests import ROOT
 from tests.event_loop import event_loop
 
 ALPHA = 0.05
 HELD, FAILED, BUILT = "supported at this scale", "not supported at this scale", "by construction"
-PUBLISHED = pathlib.Path(__file__).resolve().parent.parent / "experiments" / "claims"
+PUBLISHED = ROOT / "experiments" / "claims"
 
 
 def read(name):

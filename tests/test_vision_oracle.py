@@ -1,7 +1,6 @@
 """Forward passes agree with torchvision's on the same weights and statistics, all of them random."""
 
 import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -12,10 +11,10 @@ import pytest
 from jax import numpy as jnp
 
 from models import inception, resnet
+from tests import ROOT
 
 pytestmark = pytest.mark.slow
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 REASON = "development only: pip install -r requirements-oracle.txt"
 
 # Largest difference of a logit from torchvision's, as a share of what two images' logits differ by: roundings are 1e-7

@@ -12,10 +12,8 @@ import sys
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
 import runs
-import train
 from configs import config_file, flags, own_code
 from experiments import __main__ as experiments
 from experiments.execution import queue, results
@@ -24,8 +22,10 @@ from experiments.study.run import Run
 from experiments.sweeps import sweep
 from models import MODELS
 from runs.errors import ConfigError
+from tests import ROOT
+from tests.in_process import train_py
 from tests.stepper import after_each_call, checkpoint_of
-from tests.test_docs import FILES, ROOT, run_python
+from tests.test_docs import FILES, run_python
 from training.setup import make_setup
 
 SHORT = ("--config.num_workers=4", "--config.model.depth=1", "--config.data.num_train=256")
@@ -50,8 +50,7 @@ def mine(tmp_path, monkeypatch):
 
 
 def command(*arguments: str) -> int:
-    with flagsaver.flagsaver():
-        return train.main(["train.py", "--config=mine.py", *arguments])
+    return train_py("--config=mine.py", *arguments)
 
 
 def refused(capsys, *arguments: str) -> str:
@@ -77,9 +76,7 @@ def finished(tmp_path_factory):
     """The folder of a finished run of the document's file, which is in the same folder as the run's."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "mine.py").write_text(FILES["mine.py"])
-    with flagsaver.flagsaver():
-        arguments = (f"--config={folder}/mine.py", *FORTY, f"--workdir={folder}/run")
-        assert train.main(["train.py", *arguments]) == 0
+    assert train_py(f"--config={folder}/mine.py", *FORTY, f"--workdir={folder}/run") == 0
     return folder
 
 

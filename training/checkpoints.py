@@ -110,6 +110,22 @@ def initial_counters(setup: TrainSetup) -> runs.RunCounters:
     return runs.RunCounters(averages=noise_scale.initial_averages(setup), sent_bytes=sent_bytes)
 
 
+def checkpoint_named(text: str) -> Literal["best", "latest"] | int:
+    """Returns the checkpoint that a flag names.
+
+    Raises:
+      ConfigError: one line, if it names none.
+
+    >>> checkpoint_named("best"), checkpoint_named("200")
+    ('best', 200)
+    """
+    if text == "best" or text == "latest":
+        return text
+    if not text.isdecimal() or len(text) >= 20:
+        raise ConfigError(f"checkpoint={text!r}: must be latest, best or a step")
+    return int(text)
+
+
 def restore_params(
     folder: str | os.PathLike, *, checkpoint: Literal["best", "latest"] | int = "best"
 ) -> dict[str, Any]:

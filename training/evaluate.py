@@ -15,7 +15,7 @@ from data.augment import as_inputs
 from data.examples import Examples, gather
 from parallel import DEVICE_AXIS, Layout, StepsInFlight, map_devices, processes
 from runs.errors import ConfigError, refusing
-from training.checkpoints import open_checkpoints, restore
+from training.checkpoints import checkpoint_named, open_checkpoints, restore
 from training.own_params import make_consensus_distance, make_evaluated_params
 from training.train_setup import TrainSetup
 from training.train_state import TrainState
@@ -83,8 +83,7 @@ def evaluate_checkpoint(
     Raises:
       ConfigError: if there is no such checkpoint, or the folder holds another config or was trained by other code.
     """
-    if which not in ("latest", "best") and not (which.isdecimal() and len(which) < 20):
-        raise ConfigError(f"checkpoint={which!r}: must be latest, best or a step")
+    chosen = checkpoint_named(which)
     with processes.together(ConfigError), refusing():
         runs.check_same(str(path), setup.config.to_dict())
         if not (path / "config.json").exists():
@@ -92,9 +91,9 @@ def evaluate_checkpoint(
         if code is not None:
             runs.check_code(str(path), code)
     with refusing(), open_checkpoints(setup.config, setup.task, path, access="read") as checkpoints:
-        restored = restore(setup, layout, checkpoints, which=int(which) if which.isdecimal() else which)
+        restored = restore(setup, layout, checkpoints, which=chosen)
     if restored is None:
-        kind = "that was evaluated, so that none is the best" if which == "best" else "to evaluate"
+        kind = "that was evaluated, so that none is the best" if chosen == "best" else "to evaluate"
         raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint {kind}")
     with processes.together(ConfigError):
         dataset = setup.load_data()

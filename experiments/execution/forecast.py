@@ -25,7 +25,7 @@ class Forecast(NamedTuple):
         return sum(self.seconds.values())
 
     def __str__(self) -> str:
-        return f"{hours(self.total)} ({self.basis})"
+        return f"{minutes(self.total)} ({self.basis})"
 
 
 def forecast(experiment: Experiment, scale: Scale, runs: Sequence[Run], *, published: Rows) -> Forecast:
@@ -102,21 +102,13 @@ def machine(row: Row) -> str:
     return kind if len(devices) == 1 else f"{len(devices)} x {kind}"
 
 
-def hours(seconds: float) -> str:
-    """Returns a time in hours with two digits.
-
-    >>> hours(16043), hours(61), hours(7.2e7)
-    ('4.5 h', '0.017 h', '20,000 h')
-    """
-    found = seconds / 3600
-    return f"{found:.2g} h" if found < 100 else f"{found:,.0f} h"
-
-
 def minutes(seconds: float) -> str:
-    """Returns a time in minutes.
+    """Returns a time in minutes, or in hours if it is many.
 
-    >>> minutes(150), minutes(2)
-    ('2.5 min', '0.033 min')
+    >>> minutes(2), minutes(150), minutes(2000), minutes(16043), minutes(7.2e7)
+    ('0.033 min', '2.5 min', '33 min', '4.5 h', '20,000 h')
     """
     found = seconds / 60
-    return f"{found:,.1f} min" if found >= 1 else f"{found:.2g} min"
+    if found >= 120:
+        return f"{found / 60:,.1f} h" if found < 6000 else f"{found / 60:,.0f} h"
+    return f"{found:.2g} min" if found < 1 else f"{found:.1f} min" if found < 10 else f"{found:.0f} min"

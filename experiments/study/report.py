@@ -105,7 +105,9 @@ def page(
         section(found, rows, figure=figures.get(name, ""), log=logs.get(name, ()))
         for name, (found, rows) in experiments.items()
     ]
-    head = ["# Claims, and what our runs say of them\n", overview(experiments, thumbnails=thumbnails), ""]
+    words = Counter(found.verdict(rows).word for found, rows in experiments.values() if rows)
+    tally = f"{', '.join(f'{count} {word}' for word, count in words.most_common())}.\n"
+    head = ["# Claims, and what our runs say of them\n", tally, overview(experiments, thumbnails=thumbnails), ""]
     return "\n".join([*head, *sections])
 
 

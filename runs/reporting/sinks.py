@@ -1,4 +1,4 @@
-"""Sinks of one's own for the records of a run, beside metrics.jsonl and TensorBoard: a tracking service, for example.
+"""Sinks for the records of a run, beside metrics.jsonl and TensorBoard: ``runs.reporting.trackers``, or one's own.
 
 A sink takes every record, in order, once metrics.jsonl has it. A run that was killed goes on from its last checkpoint,
 and writes the records of later steps again, with the same step: a sink should let a record replace an earlier one of
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from reducers.registry import components
 from runs import files
 from runs.errors import ConfigError
+from runs.reporting.trackers import TRACKERS
 
 
 class Sink(Protocol):
@@ -94,14 +95,16 @@ def guard(sink: Sink, *, report: Callable[[str], None]) -> GuardedSink:
 
 
 def find(name: str) -> MakeSink:
-    """Returns what ``--sink=module:attribute`` names; called with a run's folder and config, it returns a sink.
+    """Returns what ``--sink=wandb`` or ``--sink=module:attribute`` names: a run's folder and config make a sink of it.
 
     Raises:
-      ConfigError: one line, if there is no such module or attribute.
+      ConfigError: one line, if there is no such tracker, module or attribute.
     """
+    if name in TRACKERS:
+        return TRACKERS[name]
     try:
         if not components.is_component(name):
-            raise ValueError("must be module:attribute, such as my_module:MySink")
+            raise ValueError(f"must be {', '.join(TRACKERS)} or module:attribute, such as my_module:MySink")
         return components.find(name)
     except ValueError as error:
         raise ConfigError(f"sink={name!r}: {error}") from None
@@ -117,6 +120,8 @@ def make(name: str, folder: Path, config: dict[str, Any]) -> GuardedSink:
         sink = find(name)(folder, config)
     except ConfigError:
         raise
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"sink={name!r}: needs the package {error.name}, which is not installed") from None
     except (Exception, SystemExit) as error:
         raise ConfigError(f"sink={name!r}: {type(error).__name__}: {files.reason(error)}") from None
     missing = [method for method in ("append", "flush", "close") if not callable(getattr(sink, method, None))]

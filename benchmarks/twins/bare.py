@@ -1,0 +1,125 @@
+"""A training loop as flax's examples write it: nothing is recorded, saved or checked.
+
+    python -m benchmarks.twins.bare
+
+As a program it takes the first step of the digits' MLP, and ends: the contender of train.py in ``benchmarks.bare``.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import linen as nn
+from jax import numpy as jnp
+
+import reducers
+
+AXIS = "worker"
+LOG_EVERY = 10  # updates between readings of the loss
+
+
+class Loop:
+    """Trains a network for classes with the mean of all workers' gradients and momentum SGD.
+
+    Args:
+      network: maps images [B, H, W, D] float32 to logits [B, C].
+      images: [N, H, W, D] uint8.
+      labels: [N] int32.
+      num_workers: on one device they are lanes, else each has a device.
+      num_devices: 1, or ``num_workers``.
+      batch_size: of a worker.
+      num_updates: in a turn.
+      steps_per_call: updates in one call of the devices.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        images: np.ndarray,
+        labels: np.ndarray,
+        *,
+        num_workers: int,
+        num_devices: int,
+        batch_size: int,
+        num_updates: int,
+        steps_per_call: int,
+    ):
+        self._images, self._labels = images, labels
+        self._batch, self._num_updates, self._size = (num_workers, batch_size), num_updates, steps_per_call
+        self._num_devices = num_devices
+        self._rng = np.random.default_rng(0)
+        self._order = np.arange(0)
+        optimizer = optax.chain(reducers.mean(AXIS), optax.sgd(0.01, momentum=0.9))
+        params = network.init(jax.random.key(0), jnp.zeros((1, *images.shape[1:])))["params"]
+        devices = jax.devices()[:num_devices]
+        self._state: Any = (params, optimizer.init(params), jax.random.key_data(jax.random.key(1)))
+        steps = _steps(network, optimizer)
+        if num_devices == 1:
+            mapped = jax.vmap(steps, in_axes=(None, 1, 1), out_axes=None, axis_name=AXIS)
+            self._step: Callable[..., Any] = jax.jit(mapped, donate_argnums=0)
+        else:
+            self._step = jax.pmap(steps, in_axes=(0, 1, 1), axis_name=AXIS, devices=devices, donate_argnums=0)
+            self._state = jax.tree.map(lambda x: np.broadcast_to(x, (num_devices, *x.shape)), self._state)
+
+    def __call__(self) -> float:
+        """Returns the mean seconds of an update in this turn."""
+        began, unread = time.perf_counter(), []
+        for done in range(0, self._num_updates, self._size):
+            self._state, loss = self._step(self._state, *self._next())
+            unread.append(loss)
+            if done % LOG_EVERY < self._size:
+                np.mean(jax.device_get(unread))
+                unread.clear()
+        jax.block_until_ready(self._state)
+        return (time.perf_counter() - began) / self._num_updates
+
+    def params(self) -> Any:
+        """Returns the parameters, on the host."""
+        params = jax.device_get(self._state[0])
+        return params if self._num_devices == 1 else jax.tree.map(lambda x: x[0], params)
+
+    def _next(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns images [K, W, B, H, W, D] and labels [K, W, B] of the next K updates."""
+        shape = (self._size, *self._batch)
+        if self._order.size < (count := int(np.prod(shape))):
+            self._order = np.concatenate([self._rng.permutation(len(self._labels)) for _ in range(1 + count // 1000)])
+        index, self._order = self._order[:count].reshape(shape), self._order[count:]
+        return self._images[index], self._labels[index]
+
+
+def _steps(network: nn.Module, optimizer: optax.GradientTransformation) -> Callable[..., Any]:
+    """Returns ``(state, images [K, B, ...], labels [K, B]) -> (state, [K] losses)`` of one worker."""
+
+    def loss_of(params, image, label, key):
+        logits = network.apply({"params": params}, image, deterministic=False, rngs={"dropout": key})
+        return optax.softmax_cross_entropy_with_integer_labels(logits, label).mean()
+
+    def step(state, batch):
+        params, optimizer_state, key = state
+        image, label = batch
+        now, then = jax.random.split(jax.random.wrap_key_data(key))
+        mine = jax.random.fold_in(now, jax.lax.axis_index(AXIS))
+        loss, gradient = jax.value_and_grad(loss_of)(params, image.astype(jnp.float32) / 255, label, mine)
+        updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
+        state = (optax.apply_updates(params, updates), optimizer_state, jax.random.key_data(then))
+        return state, jax.lax.pmean(loss, AXIS)
+
+    return lambda state, images, labels: jax.lax.scan(step, state, (images, labels))
+
+
+if __name__ == "__main__":
+    from sklearn.datasets import load_digits
+
+    import models
+
+    digits = load_digits()
+    Loop(
+        models.MODELS["mlp"](hidden_sizes=(512,), dropout_rate=0.4, num_classes=10),
+        (digits.images[..., None] * 15).astype(np.uint8),
+        digits.target.astype(np.int32),
+        **{"num_workers": 8, "num_devices": 1, "batch_size": 16, "num_updates": 1, "steps_per_call": 1},
+    )()
+    print("first step", flush=True)

@@ -1,0 +1,29 @@
+"""The parameters of a run for other programs."""
+
+import importlib.util
+from pathlib import Path
+
+import runs
+from runs.errors import ConfigError
+from training.checkpoints import checkpoint_named, restore_params
+
+
+def export(folder: Path, *, checkpoint: str, output: Path | None) -> Path:
+    """Writes the parameters at which a run is evaluated as a safetensors file, and returns its path.
+
+    Args:
+      folder: of the run, finished or not.
+      checkpoint: "best", "latest", or a step.
+      output: the file; FOLDER/params.safetensors where it is None.
+
+    Raises:
+      ConfigError: one line, if the folder holds no such checkpoint, or safetensors is not installed.
+    """
+    if importlib.util.find_spec("safetensors") is None:
+        raise ConfigError("export: needs the package safetensors, which is not installed")
+    from safetensors.numpy import save
+
+    params = runs.flatten(restore_params(folder, checkpoint=checkpoint_named(checkpoint)))
+    path = folder / "params.safetensors" if output is None else runs.expand(str(output), key="output")
+    runs.write_atomically(path, save(params, metadata={"format": "flax"}))
+    return path
