@@ -119,8 +119,8 @@ def checkpoint_named(text: str) -> Literal["best", "latest"] | int:
     >>> checkpoint_named("best"), checkpoint_named("200")
     ('best', 200)
     """
-    if text == "best" or text == "latest":
-        return text
+    if text in ("best", "latest"):
+        return "best" if text == "best" else "latest"
     if not text.isdecimal() or len(text) >= 20:
         raise ConfigError(f"checkpoint={text!r}: must be latest, best or a step")
     return int(text)

@@ -6,7 +6,7 @@ same numbers.
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ class MLflow:
         self._client.set_terminated(self._id)
 
 
-TRACKERS = {"mlflow": MLflow, "wandb": WeightsAndBiases}
+TRACKERS: Mapping[str, Callable[[Path, dict[str, Any]], Any]] = {"mlflow": MLflow, "wandb": WeightsAndBiases}
 
 
 def _metrics(record: Mapping[str, Any]) -> dict[str, float]:
