@@ -31,12 +31,12 @@ def test_the_log_ends_with_what_is_published(name):
     assert set(last.runs) <= {identity(row) for row in rows}
 
 
-SOME, MANY = 16, 100  # numbers of rows that are tried
+SOME, MANY = 8, 100  # numbers of rows that are tried
 
 
-@pytest.mark.quick_cases("real_backup-16", "toy_polynomial-16")
+@pytest.mark.quick_cases("real_backup-8", "toy_polynomial-8")
 @pytest.mark.parametrize(
-    ("name", "num_counts"), [(name, SOME) for name in PUBLISHED] + [(name, MANY) for name in PUBLISHED[::6]]
+    ("name", "num_counts"), [(name, SOME) for name in PUBLISHED] + [(name, MANY) for name in PUBLISHED[::12]]
 )
 def test_any_number_of_finished_runs_can_be_reported(name, num_counts):
     """The time of a report grows with its rows, so that some of the numbers are tried, from none to nearly all."""

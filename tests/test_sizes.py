@@ -3,6 +3,7 @@
 import functools
 import re
 
+import jax
 import pytest
 from ml_collections import ConfigDict
 
@@ -56,15 +57,26 @@ def counted(setup):
     return setup.reducer.num_counted or setup.gradients_per_step
 
 
-@pytest.mark.timeout(900)  # BERT-Large of 128 workers takes minutes beside other tests
-@pytest.mark.parametrize(
-    "spec", [pytest.param(spec, marks=[] if spec in QUICK else pytest.mark.slow) for spec in PAPER]
-)
-def test_a_paper_scale_config_is_traced_whole(spec, monkeypatch, tmp_path):
+@pytest.fixture
+def no_data(monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))  # nothing is prepared there
-    num_devices, num_parameters, num_examples = PAPER[spec]
+
+
+@pytest.mark.quick_cases(*QUICK)
+@pytest.mark.parametrize("spec", PAPER)
+def test_a_paper_scale_config_has_the_sizes_of_the_paper(spec, no_data):
+    _, num_parameters, num_examples = PAPER[spec]
     setup = make_setup(load(spec), open_data=make_or_assume)
     assert counted(setup) * setup.config.batch_size_per_worker == num_examples
+    assert sum(leaf.size for leaf in jax.tree.leaves(setup.worker_shapes.params)) == num_parameters
+
+
+@pytest.mark.timeout(900)  # BERT-Large of 128 workers takes minutes beside other tests
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", {spec.partition(":")[0]: spec for spec in PAPER}.values())  # one variant of each
+def test_a_paper_scale_config_is_traced_whole(spec, no_data):
+    num_devices, num_parameters, _ = PAPER[spec]
+    setup = make_setup(load(spec), open_data=make_or_assume)
     said = dry_run.describe(setup, num_devices=num_devices, compiled="never")
     assert f"{num_parameters:,}" in said and "without activations" in said
     assert "data not at hand" in said and f"{setup.examples_per_step:,}" in said
