@@ -29,6 +29,7 @@ from typing import Any
 import optax
 
 from reducers.adasum import adasum
+from reducers.aggregator import as_aggregator
 from reducers.arrived.backup_workers import backup_workers
 from reducers.arrived.deadline import deadline
 from reducers.arrived.dynamic_backup_workers import dynamic_backup_workers
@@ -80,6 +81,7 @@ __all__ = [
     "agreement_scaled_mean",
     "all_finite",
     "apply_if_finite",
+    "as_aggregator",
     "as_reducer",
     "backup_workers",
     "chain",

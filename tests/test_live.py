@@ -10,13 +10,13 @@ import jax
 import numpy as np
 import pytest
 
-import train as command
 from experiments import plot
 from live import ray_engine
 from live.engine import Task
 from live.server import Missing, Server, Stopped
 from reducers.arrivals.order import deadline_arrivals, first_arrivals
 from runs.errors import ConfigError
+from tests.in_process import train_py
 from tests.live_script import Script, scripted
 from training.checkpoints import restore_params
 
@@ -188,13 +188,13 @@ def uneven(process, count):
 def live(monkeypatch, workdir, *flags, seconds=uneven, **script):
     monkeypatch.setattr(ray_engine, "check", lambda address: None)
     monkeypatch.setattr(ray_engine, "RayEngine", scripted(seconds, **script))
-    return command.main(["train.py", "--live", *DIGITS, *flags, f"--workdir={workdir}"])
+    return train_py("--live", *DIGITS, *flags, f"--workdir={workdir}")
 
 
 def replay(live_folder, workdir, *flags):
     own = [flag for flag in DIGITS if "arrivals" not in flag]
     trace = ["--config.arrivals.name=trace", f"--config.arrivals.path={live_folder / 'worker_seconds-1.npz'}"]
-    return command.main(["train.py", *own, *flags, *trace, "--num_devices=1", f"--workdir={workdir}"])
+    return train_py(*own, *flags, *trace, "--num_devices=1", f"--workdir={workdir}")
 
 
 def records(workdir, kind="train"):
@@ -303,7 +303,7 @@ def test_what_real_workers_cannot_do_is_refused(flags, named, monkeypatch, tmp_p
 def replay_order(live_folder, workdir, *flags):
     order = f"--config.server.order={live_folder / 'events.npz'}"
     own = [flag for flag in DIGITS if "arrivals" not in flag]
-    return command.main(["train.py", *own, *flags, order, "--num_devices=1", f"--workdir={workdir}"])
+    return train_py(*own, *flags, order, "--num_devices=1", f"--workdir={workdir}")
 
 
 RULES = {
