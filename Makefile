@@ -53,8 +53,8 @@ lint: $(VENV)/dev-ready  ## check formatting, style and types (to fix: .venv/bin
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m mypy
 
-clean:  ## remove .venv, caches and build folders, but no results
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info
+clean:  ## remove .venv and caches, but no results
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---- the environment ----

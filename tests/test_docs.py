@@ -446,7 +446,7 @@ def options_of_experiments() -> set[str]:
 def edited(tmp_path_factory):
     """A copy of the repository to which the diff has been applied."""
     copy = tmp_path_factory.mktemp("edited") / "repository"
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "out", "build", "dist", "*.egg-info")
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "out")
     shutil.copytree(ROOT, copy, ignore=ignored)
     (copy / "new.diff").write_text(DIFF)
 

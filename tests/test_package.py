@@ -1,6 +1,5 @@
 """The distribution: what its wheel and sdist hold, that its types are seen, and that a closed pipe ends a command."""
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -9,7 +8,6 @@ import sys
 import tarfile
 import venv
 import zipfile
-from importlib import metadata
 
 import pytest
 
@@ -18,29 +16,24 @@ from tests import ROOT
 from tests.test_architecture import SOURCES
 
 MODULES = {path for path in SOURCES if path.startswith("reducers/")}
-SOURCE = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml")
+SOURCE = ("LICENSE", "README.md", "pyproject.toml")
 
 # ---- wheel and sdist ---------------------------------------------------------------------------------------------
-
-
-def setuptools_is_too_old() -> bool:
-    """Returns whether the build backend that pyproject.toml names is not installed; tests download nothing."""
-    return not importlib.util.find_spec("setuptools") or int(metadata.version("setuptools").split(".")[0]) < 77
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A folder with the wheel and the sdist, built from a copy of the tracked sources by the build backend itself."""
-    if setuptools_is_too_old():
-        pytest.skip("needs setuptools 77 or newer: pip install -r requirements-dev.txt")
     copy, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     for name in SOURCE:
         shutil.copy(ROOT / name, copy)
     for package in ("reducers", "training", "tests"):  # what must be in the distribution, and what must not
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
-    code = "import sys; from setuptools import build_meta as b; to = sys.argv[1]; b.build_wheel(to); b.build_sdist(to)"
+    before = {path.relative_to(copy) for path in copy.rglob("*")}
+    code = "import sys; from hatchling import build as b; to = sys.argv[1]; b.build_wheel(to); b.build_sdist(to)"
     done = subprocess.run([sys.executable, "-c", code, str(out)], cwd=copy, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+    assert {path.relative_to(copy) for path in copy.rglob("*")} == before  # nothing is left in the folder
     return out
 
 
@@ -52,7 +45,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
         names = set(archive.namelist())
         described = archive.read(f"syncsum-{reducers.__version__}.dist-info/METADATA").decode()
     info = f"syncsum-{reducers.__version__}.dist-info"
-    of_info = {f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "top_level.txt", "licenses/LICENSE")}
+    of_info = {f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE")}
     assert names == MODULES | {"reducers/py.typed"} | of_info
     required = [line.split()[1] for line in described.splitlines() if line.startswith("Requires-Dist: ")]
     assert {name.partition(">")[0] for name in required} == {"jax", "numpy", "optax"}
@@ -75,8 +68,7 @@ def test_the_sdist_holds_what_builds_it(built):
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames() if archive.getmember(name).isfile()}
-    generated = {name for name in names if name.startswith("syncsum.egg-info/")} | {"PKG-INFO", "setup.cfg"}
-    assert names == MODULES | {"reducers/py.typed", *SOURCE} | generated
+    assert names == MODULES | {"reducers/py.typed", *SOURCE, "PKG-INFO"}
 
 
 # ---- types -------------------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def stateless(function):
 
 def test_the_version_is_stated_once_for_the_package_and_its_citation():
     assert f"\nversion: {reducers.__version__}\n" in (ROOT / "CITATION.cff").read_text()
-    assert 'version = { attr = "reducers.__version__" }' in (ROOT / "pyproject.toml").read_text()
+    assert 'version.path = "reducers/__init__.py"' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_every_reducer_has_a_case():

@@ -1,0 +1,66 @@
+"""Reducers in optax's frame for gradients of single examples: ``optax.experimental.aggregating``."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from reducers.reducer import as_reducer
+
+_AXIS = "gradient"
+_OF_EACH = ("contributes", "overflowed")  # extra arguments of which each gradient has its own
+
+
+def as_aggregator(
+    make: Callable[[str], optax.GradientTransformation], *, num_gradients: int
+) -> optax.GradientTransformationExtraArgs:
+    """Returns a reducer as an aggregator of optax: it combines gradients that are stacked along a new first axis.
+
+    The gradients are those of examples or of micro-batches on one device, which take the place of workers. Anything
+    that is a function of a tree, such as clipping, can stand before it in ``optax.experimental.aggregating.process``,
+    and any optimizer after it.
+
+    Args:
+      make: ``axis_name -> reducer``, such as ``reducers.adasum``.
+      num_gradients: n, the number of gradients.
+
+    Returns:
+      An ``Aggregator`` whose ``update`` takes leaves [n, ...] and returns leaves [...]. ``arrival_seconds`` [n] and
+      ``contributes`` [n] bool are passed on.
+
+    Raises:
+      ValueError: if the reducer is one of local workers, whose parameters differ; in ``update``, if a leaf has another
+        number of gradients.
+
+    >>> import jax.numpy as jnp, reducers
+    >>> from optax.experimental import aggregating
+    >>> optimizer = aggregating.process(
+    ...   optax.identity(), as_aggregator(reducers.adasum, num_gradients=2), optax.sgd(1.0))
+    >>> gradients = jnp.array([[1.0, 0.0], [0.0, 2.0]])  # of two examples
+    >>> optimizer.update(gradients, optimizer.init(jnp.zeros(2)))[0]
+    Array([-1., -2.], dtype=float32)
+    """
+    from optax.experimental import aggregating  # not every optax that suffices for the reducers has it
+
+    reducer = as_reducer(make(_AXIS))
+    if reducer.emits != "always":
+        raise ValueError("make: must make a reducer whose every update emits what it reduces, not one of local workers")
+
+    def init(params: Any) -> Any:
+        return jax.vmap(reducer.init, in_axes=None, axis_size=num_gradients)(params)
+
+    def update(gradients: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
+        counts = {leaf.shape[:1] for leaf in jax.tree.leaves(gradients)}
+        if counts - {(num_gradients,)}:
+            raise ValueError(f"num_gradients={num_gradients}: leaves have {sorted(counts)} gradients")
+        own = {name: value for name, value in extra_args.items() if name in _OF_EACH}
+        shared = {name: value for name, value in extra_args.items() if name not in _OF_EACH}
+
+        def of_each(gradient: Any, state: Any, own: dict[str, Any]) -> tuple[Any, Any]:
+            return reducer.update(gradient, state, params, **own, **shared)
+
+        combined, state = jax.vmap(of_each, axis_name=_AXIS)(gradients, state, own)
+        return jax.tree.map(lambda leaf: leaf[0], combined), state  # they are the same at each place
+
+    return aggregating.Aggregator(init, update)

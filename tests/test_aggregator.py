@@ -1,0 +1,64 @@
+"""Reducers as aggregators of optax: what a vmap over workers gives, in ``optax.experimental.aggregating.process``."""
+
+import functools
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import numpy as jnp
+from optax.experimental import aggregating
+
+import reducers
+
+N = 6
+PARAMS = {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}
+GRADIENTS = {name: jax.random.normal(jax.random.key(leaf.size), (N, *leaf.shape)) for name, leaf in PARAMS.items()}
+MAKE = {
+    "mean": reducers.mean,
+    "adasum": reducers.adasum,
+    "median": reducers.coordinate_median,
+    "krum": functools.partial(reducers.krum, num_byzantine=1),
+    "mgda": reducers.mgda,
+    "stale": functools.partial(reducers.stale, delay_steps=1),
+}
+
+
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+def test_it_is_the_reducer_under_vmap(make):
+    aggregator, reducer = reducers.as_aggregator(make, num_gradients=N), make("worker")
+    state, states = aggregator.init(PARAMS), jax.vmap(reducer.init, in_axes=None, axis_size=N)(PARAMS)
+    for scale in (1.0, -2.0):
+        gradients = jax.tree.map(lambda leaf, scale=scale: scale * leaf, GRADIENTS)
+        found, state = jax.jit(aggregator.update)(gradients, state)
+        expected, states = jax.vmap(reducer.update, axis_name="worker")(gradients, states)
+        jax.tree.map(np.testing.assert_allclose, found, jax.tree.map(lambda leaf: leaf[0], expected))
+
+
+def test_the_mean_is_optax_s_own():
+    ours = aggregating.process(optax.identity(), reducers.as_aggregator(reducers.mean, num_gradients=N), optax.sgd(0.1))
+    theirs = aggregating.process(optax.identity(), aggregating.average_per_element_updates(0), optax.sgd(0.1))
+    states, found = [ours.init(PARAMS), theirs.init(PARAMS)], []
+    for place, optimizer in enumerate((ours, theirs)):
+        updates, states[place] = optimizer.update(GRADIENTS, states[place], PARAMS)
+        found.append(updates)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), *found)
+
+
+def test_who_arrives_and_who_contributes_is_passed_on():
+    backup = functools.partial(reducers.backup_workers, num_required=2)
+    aggregator = reducers.as_aggregator(backup, num_gradients=N)
+    seconds = jnp.array([3.0, 1.0, 9.0, 2.0, 9.0, 9.0])
+    found, _ = aggregator.update(GRADIENTS, aggregator.init(PARAMS), arrival_seconds=seconds)
+    np.testing.assert_allclose(found["bias"], GRADIENTS["bias"][jnp.array([1, 3])].mean(0), rtol=1e-6)
+    aggregator = reducers.as_aggregator(reducers.mean, num_gradients=N)
+    found, _ = aggregator.update(GRADIENTS, aggregator.init(PARAMS), contributes=seconds < 5)
+    np.testing.assert_allclose(found["bias"], GRADIENTS["bias"][jnp.array([0, 1, 3])].mean(0), rtol=1e-6)
+
+
+def test_what_it_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="local workers"):
+        reducers.as_aggregator(functools.partial(reducers.local_sgd, every_steps=2), num_gradients=N)
+    aggregator = reducers.as_aggregator(reducers.mean, num_gradients=N + 1)
+    with pytest.raises(ValueError, match="num_gradients=7: leaves have"):
+        aggregator.update(GRADIENTS, aggregator.init(PARAMS))
