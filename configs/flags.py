@@ -5,7 +5,6 @@ of the schema: a block can be replaced by another one with other keys, in any or
 unknown key gets one line. So this module reads the flags itself, and shares with ``config_flags`` the parsers of absl.
 """
 
-import json
 import pathlib
 import re
 import types
@@ -18,7 +17,7 @@ from ml_collections import ConfigDict, config_dict
 from configs import config_file, schema
 from reducers import registry
 from reducers.registry import components
-from runs import identity
+from runs import files, identity
 from runs.errors import ConfigError
 
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)
@@ -139,11 +138,11 @@ def _saved(path: str, variant: str) -> tuple[ConfigDict, dict[str, Any]]:
     if variant:
         raise ConfigError(f"config={path!r}: the config of a run has no variant {variant!r}")
     try:
-        found = json.loads(pathlib.Path(path).expanduser().read_text())
+        found = files.from_json(pathlib.Path(path).expanduser().read_bytes())
     except OSError as error:
         raise ConfigError(f"config={path!r}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"config={path!r}: is not JSON ({str(error).partition(chr(10))[0]})") from None
+    except ValueError as error:
+        raise ConfigError(f"config={path!r}: is not JSON ({error})") from None
     if not isinstance(found, dict):
         raise ConfigError(f"config={path!r}: must be an object, as the config.json of a run is")
     values = identity.up_to_date(found)
