@@ -1,5 +1,7 @@
 """Under ``jax.shard_map``: no gradient is summed twice, every reducer works where JAX keeps track of what differs."""
 
+import functools
+
 import jax
 import numpy as np
 import optax
@@ -60,7 +62,9 @@ def test_works_on_varying_gradients_and_with_the_check_off(case):
     given = arguments(leave_out={"empty"})  # with it jax 0.11.2 crashes, also at its own psum
     tracked = jax.jit(mapped_updates(case, mark=marked, num_updates=1))(*given)
     untracked = jax.jit(mapped_updates(case, mark=unmarked, num_updates=1, check_vma=False))(*given)
-    jax.tree.map(np.testing.assert_array_equal, tracked, untracked)
+    # With the check on, Adasum combines all devices at once, and else two of them, or up to 16, in levels.
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=2e-6)
+    jax.tree.map(close if case.name == "adasum" else np.testing.assert_array_equal, tracked, untracked)
 
 
 def encoded(encoding):

@@ -50,7 +50,7 @@ def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, con
 
     def of_rows(rows: jax.Array) -> jax.Array:  # (W, m) -> (m,)
         parts = backend.sort_rows(wide(rows))
-        places = np.arange(total).reshape(len(parts), -1, 1)
+        places = np.arange(total, dtype=np.int32).reshape(len(parts), -1, 1)
         kept = [jnp.where((trimmed <= i) & (i < count - trimmed), x, 0) for i, x in zip(places, parts, strict=True)]
         left = count - 2 * trimmed
 
