@@ -349,7 +349,7 @@ def test_other_code_evaluates_only_when_it_is_asked_to(changed, capsys):
 def test_a_run_that_was_stopped_is_refused_and_fresh_begins_anew(mine, monkeypatch, capsys):
     after_each_call(monkeypatch, lambda state, num_steps: signal.raise_signal(signal.SIGTERM))
     assert command(*ASKED) == 128 + signal.SIGTERM
-    edit(mine / "mine.py", "# it has no dropout", "# none")
+    edit(mine / "mine.py", "nn.relu", "nn.tanh")
     assert "mine.py changed" in refused(capsys, *ASKED)
     assert command(*ASKED, "--fresh") == 128 + signal.SIGTERM
     assert starts(mine / "run" / "fresh-1")[0]["code"] != starts(mine / "run")[0]["code"]
