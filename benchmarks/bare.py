@@ -1,4 +1,4 @@
-"""What the trainer adds to a training loop as flax's examples write it, ``benchmarks.twins.bare``.
+"""Times the trainer beside ``benchmarks.twins.bare``, a training loop as flax's examples write it.
 
     python -m benchmarks.bare
     python -m benchmarks.bare --repeats=3 --json=out/bare.json

@@ -85,7 +85,8 @@ class Loop:
         """Returns images [K, W, B, H, W, D] and labels [K, W, B] of the next K updates."""
         shape = (self._size, *self._batch)
         if self._order.size < (count := int(np.prod(shape))):
-            self._order = np.concatenate([self._rng.permutation(len(self._labels)) for _ in range(1 + count // 1000)])
+            passes = -(-count // len(self._labels))
+            self._order = np.concatenate([self._rng.permutation(len(self._labels)) for _ in range(passes)])
         index, self._order = self._order[:count].reshape(shape), self._order[count:]
         return self._images[index], self._labels[index]
 

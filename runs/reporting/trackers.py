@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from runs.identity import flatten
+
 PROJECT = "syncsum"  # where the service's own variable names none
 
 
@@ -75,7 +77,7 @@ class MLflow:
         else:
             tags = {"folder": str(folder.resolve())}
             self._id = self._client.create_run(experiment, run_name=folder.name, tags=tags).info.run_id
-            for key, value in _leaves(config):
+            for key, value in flatten(config):
                 self._client.log_param(self._id, key, value)
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -102,15 +104,3 @@ def _metrics(record: Mapping[str, Any]) -> dict[str, float]:
     """
     numbers = {key: value for key, value in record.items() if isinstance(value, int | float) and key != "step"}
     return {f"{record['kind']}/{key}": value for key, value in numbers.items()}
-
-
-def _leaves(config: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
-    """Returns the values of a config with their whole keys.
-
-    >>> _leaves({"seed": 3, "data": {"name": "digits"}})
-    [('seed', 3), ('data.name', 'digits')]
-    """
-    found: list[tuple[str, Any]] = []
-    for key, value in config.items():
-        found += _leaves(value, f"{path}{key}.") if isinstance(value, dict) else [(f"{path}{key}", value)]
-    return found
