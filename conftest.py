@@ -1,6 +1,7 @@
 """Eight CPU devices, strict ranks and dtypes: a multi-device test never skips."""
 
 import gc
+import importlib
 import os
 import pathlib
 import signal
@@ -76,6 +77,15 @@ def _flags_stay():
     yield
     after = flags.FLAGS.flag_values_dict()
     assert {name: after[name] for name in before} == before, "a test changed a flag outside of a flagsaver"
+
+
+@pytest.fixture(scope="module")
+def three_widths():
+    """Makes dynamic bits have three branches instead of eight, which take long to compile."""
+    hidden_by_its_function = importlib.import_module("reducers.encodings.dynamic_bits")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hidden_by_its_function, "WIDTHS", (2, 4, 16))
+        yield
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from reducers.adasum.fold import adasum_rule
 from reducers.gram import Products
 from tests import ROOT
 from tests.cases import adasum as oracle
-from tests.grid import grid
+from tests.grid import each, grid
 from tests.test_adasum import combine, compiled, error, leaves_of
 from tests.test_reducers import WORKER, absent
 
@@ -204,7 +204,7 @@ QUICK_GROUPED = {((1, 12, 3), "mean"), ((6, 1, 3), "adasum"), ((2, 3, 6), "sum")
 
 
 @pytest.mark.slow_cases("(1, 12, 3)-mean", "(6, 1, 3)-adasum")
-@pytest.mark.parametrize(("layout", "within"), grid(GROUPED, ["mean", "sum", "adasum"], quick=QUICK_GROUPED), ids=str)
+@pytest.mark.parametrize(("layout", "within"), each(GROUPED, ["mean", "sum", "adasum"], quick=QUICK_GROUPED), ids=str)
 def test_groups(layout, within):
     num_devices, lanes, group_size = layout
     n = num_devices * lanes

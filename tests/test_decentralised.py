@@ -227,16 +227,14 @@ def test_waves_equal_one_at_a_time():
     assert largest_difference([x[0] for x in rest], jax.tree.leaves(at_rest[0])) < 1e-6
 
 
-@pytest.mark.slow_cases("2-vmap-shard_map0")
+@pytest.mark.quick_cases("1-dispatched-pmap")
 @pytest.mark.parametrize(
     ("num_devices", "lanes", "lift"),
     [
+        (8, "vmap", "pmap"),
+        (4, "dispatched", "shard_map"),
         (2, "vmap", "shard_map"),
         (1, "dispatched", "pmap"),
-        *(
-            pytest.param(*layout, marks=pytest.mark.slow)
-            for layout in itertools.product((8, 4, 2, 1), ("vmap", "dispatched"), ("pmap", "shard_map"))
-        ),
     ],
 )
 def test_layouts_agree(num_devices, lanes, lift):

@@ -13,7 +13,7 @@ import runs
 import train
 from configs import flags
 from data.assumed import make_or_assume
-from tests.grid import grid
+from tests.grid import each
 from tests.stepper import Normalised, Stepper, after_each_call, largest_difference, setup_of
 from tests.test_train import command, digits
 from training import device_memory, dry_run
@@ -40,7 +40,7 @@ def a_model_with_statistics(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "at_once", "steps_per_call"),
-    grid(
+    each(
         CASES,
         [1, 3, 4],
         [1, 2],

@@ -18,6 +18,8 @@ from reducers.wrappers import communication
 from tests.cases import CASES, FIRST, SENDINGS
 from tests.test_reducers import LIKE_KRUM, NAMES
 
+pytestmark = pytest.mark.usefixtures("three_widths")
+
 
 def of_sending(name, axis_name, **options):
     return communication.make(name, reducer=reducers.mean(axis_name), axis_name=axis_name, **options)
@@ -146,13 +148,16 @@ def test_check_names_the_law_that_a_wrong_reducer_breaks(law):
 
 # ---- numbers on explicit meshes ------------------------------------------------------------------------------------
 
-NUMERIC = {"mean", "adasum", "low_rank-10"}
+ON_BOTH = ("mean", "adasum", "low_rank-10")  # the others on explicit axes alone
 
 
-@pytest.mark.slow_cases("adasum-AxisType.Explicit", "low_rank-10-AxisType.Explicit")
-@pytest.mark.parametrize("kind", [AxisType.Explicit, pytest.param(AxisType.Auto, marks=pytest.mark.slow)])
+@pytest.mark.quick_cases("mean-AxisType.Explicit")
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in NUMERIC else pytest.mark.slow) for n in MAKERS if "5" not in n]
+    ("name", "kind"),
+    [
+        *((name, AxisType.Explicit) for name in MAKERS if "5" not in name),
+        *((name, AxisType.Auto) for name in ON_BOTH),
+    ],
 )
 def test_leaves_that_are_cut_over_a_model_axis_have_the_numbers_of_whole_ones(name, kind):
     workers = 4
@@ -239,9 +244,8 @@ def test_refuses_leaves_that_may_be_cut_over_a_second_manual_axis(name):
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ("adasum", "finite") else pytest.mark.slow) for n in JOIN]
-)
+@pytest.mark.slow_cases("low_rank-10", "radial_directional", "top_k_krum")
+@pytest.mark.parametrize("name", ["adasum", "finite", "low_rank-10", "radial_directional", "top_k_krum"])
 def test_leaves_that_are_whole_are_not_refused(name):
     subject = subject_of(name, sharded_over=())
     assert not subject.reducer.needs_whole_leaves

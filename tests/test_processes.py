@@ -117,8 +117,8 @@ def assert_same_run(overrides, workdir, expected):
 SERVED = ("--config.arrivals.name=shifted_exponential", "--config.server.name=asynchronous")
 LAYOUTS = [
     (2, 2, ("adasum",)),
-    *(pytest.param(*layout, tuple(RUNS), marks=pytest.mark.slow) for layout in ((2, 2), (4, 2))),
-    *(pytest.param(*layout, ("mean", "adasum"), marks=pytest.mark.slow) for layout in ((2, 1), (4, 1))),
+    pytest.param(2, 2, tuple(RUNS), marks=pytest.mark.slow),
+    pytest.param(4, 1, ("mean", "adasum"), marks=pytest.mark.slow),
 ]
 
 
@@ -255,11 +255,10 @@ def test_stopped_then_killed_then_gone_on(undisturbed, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # it waits 3 to 16 seconds before each kill
-def test_ten_kills_at_random_moments(undisturbed, tmp_path):
+def test_kills_at_random_moments(undisturbed, tmp_path):
     rng = np.random.default_rng(0)
     kills = 0
-    while kills < 10:
+    while kills < 4:
         run = Launched(tmp_path / "run")
         time.sleep(rng.uniform(3, 16))
         with contextlib.suppress(ProcessLookupError, ValueError, FileNotFoundError):  # it has ended before

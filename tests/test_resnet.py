@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from models import pooling, resnet, tasks
 from parallel import AXES, Layout, dispatch_lanes, map_workers
 from tests import inputs
-from tests.grid import grid
+from tests.grid import each
 from tests.stepper import largest_difference
 from tests.vision_variables import variables_of
 
@@ -244,7 +244,7 @@ LANES = ("vmap", "dispatched")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "lanes"), grid(BUILT, LANES, quick={("tiny", "vmap")}))
+@pytest.mark.parametrize(("model", "lanes"), each(BUILT, LANES, quick={("tiny", "vmap")}))
 def test_sixteen_lanes_are_sixteen_calls(model, lanes):
     on = OnLanes(*BUILT[model], lanes=lanes, keep="gradient")
     (_, own), _ = on.step(*on.placed())
@@ -265,7 +265,7 @@ def test_sixteen_lanes_are_sixteen_calls(model, lanes):
     assert np.isfinite(evaluated).all() and len(set(evaluated)) == 3
 
 
-@pytest.mark.parametrize(("model", "lanes"), grid(BUILT, LANES, quick={("tiny", "dispatched")}))
+@pytest.mark.parametrize(("model", "lanes"), each(BUILT, LANES, quick={("tiny", "dispatched")}))
 def test_sixteen_lanes_hold_one_copy_of_the_parameters(model, lanes):
     on = OnLanes(*BUILT[model], lanes=lanes, keep="nothing")
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), on.placed())

@@ -11,7 +11,7 @@ import pytest
 
 import runs
 from parallel import resolve_steps_per_call
-from tests.grid import grid
+from tests.grid import each
 from tests.stepper import Stepper, after_each_call, same_bits, setup_of
 from tests.test_async_training import RULED
 from tests.test_async_training import run as run_asynchronously
@@ -87,7 +87,7 @@ PROGRAMS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lift", "num_devices"),
-    grid(
+    each(
         PROGRAMS,
         ["pmap", "shard_map"],
         [4, 1],

@@ -228,13 +228,13 @@ def test_dry_run_without_compiling(devices, compilations, capsys):
 
 
 @pytest.mark.slow
-def test_killed_at_five_random_moments(tmp_path):
+def test_killed_at_random_moments(tmp_path):
     """SIGKILL at random moments of real processes, start-up and checkpoints included."""
     arguments = (f"--config={ROOT}/configs/digits.py", *OVERRIDES)
     kills.train(arguments, tmp_path / "reference", kills=0, records=0)
     reference, killed = (tmp_path / name / "run" for name in ("reference", "killed"))
     total = (reference / "metrics.jsonl").read_bytes().count(b"\n")
-    assert kills.train(arguments, tmp_path / "killed", kills=5, records=total) >= 4  # the last may come too late
+    assert kills.train(arguments, tmp_path / "killed", kills=4, records=total) >= 3  # the last may come too late
     assert_same_run(killed, reference)
 
 

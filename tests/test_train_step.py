@@ -36,13 +36,18 @@ def params_and_drift(run):
     return host.params, reducers.report(host.reducer_state).drift
 
 
-# The whole grid is for `make test-all`; the laws hold every reducer to it on a small problem.
+# One layout for each reducer: the laws hold it to all of them on a small problem.
 LAYOUTS = [(4, "pmap"), (2, "shard_map"), (1, "pmap")]
-QUICK = {("mean", (2, "shard_map")), ("adasum", (4, "pmap"))}
 
 
-@pytest.mark.slow_cases("adasum-layout6")
-@pytest.mark.parametrize(("name", "layout"), grid(reducers.REDUCERS, LAYOUTS, quick=QUICK))
+@pytest.mark.quick_cases("mean-layout1")
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        *(("mean", layout) for layout in LAYOUTS),
+        *((name, LAYOUTS[i % 3]) for i, name in enumerate(reducers.REDUCERS) if name != "mean"),
+    ],
+)
 def test_layouts_and_lifts_agree_and_replicas_are_bit_equal(name, layout):
     num_devices, lift = layout
     run = Stepper(setup_of(*FIRST[name].flags, f"--config.mapping={lift}"), num_devices=num_devices).steps(0, 20)
