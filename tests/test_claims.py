@@ -139,8 +139,8 @@ def test_a_complete_set_of_rows_is_judged_and_reported(name, scale):
     assert experiment.verdict(first).word == UNTESTED
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "scale"), SCALED)
+@pytest.mark.slow  # those of smoke scale are run below
+@pytest.mark.parametrize(("name", "scale"), [row for row in SCALED if "smoke" not in row])
 def test_programs_of_runs_can_be_built(name, scale):
     for run in kinds(name, scale):
         if run.spec:
