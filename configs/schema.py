@@ -26,7 +26,7 @@ from reducers.registry import Parameters, Registry
 from reducers.wrappers.communication import COMMUNICATIONS
 from runs.errors import ConfigError, in_block
 from training.steps import late_workers
-from training.steps.gradient_wrappers import ACCUMULATIONS, LOSS_SCALINGS
+from training.steps.gradient_wrappers import ACCUMULATIONS, LOSS_SCALINGS, Weigh
 from training.steps.late_workers import LateWorkers
 from training.steps.nonfinite import OnNonfinite
 
@@ -78,6 +78,7 @@ def experiment(
     checkpoint_every_steps: Count | None = None,
     checkpoint_every_epochs: Duration | None = None,
     reducer_on: Literal["gradients", "updates"] = "gradients",
+    weigh: Weigh = "workers",
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none",
     clip_norm: Annotated[float, "(0, inf)"] | None = None,
     ema_decay: Annotated[float, "[0, 1)"] | None = None,
@@ -123,6 +124,8 @@ def experiment(
       checkpoint_every_epochs: the same in epochs.
       reducer_on: "gradients" reduces gradients, which one optimizer then applies; "updates" reduces the updates of
         optimizers that are local to each worker.
+      weigh: "workers" weighs all workers, and all micro-batches of a worker, the same; "count" weighs them by what
+        their losses are means over: examples, or the tokens that count, so that it does not matter who has which.
       learning_rate_scaling: factor of the learning rate: 1, the number of workers, or its square root. With backup
         workers only the number of required ones counts; in asynchronous runs, that of the gradients of an update.
       clip_norm: largest global norm of a worker's gradient, applied before the reduction.

@@ -42,9 +42,14 @@ from reducers.encodings import encoded
 from reducers.gram import from_gram
 from reducers.gram.weights.adacons import adacons
 from reducers.gram.weights.agreement_scaled_mean import agreement_scaled_mean
+from reducers.gram.weights.aligned_mtl import aligned_mtl
+from reducers.gram.weights.cagrad import cagrad
 from reducers.gram.weights.geometric_median import geometric_median
+from reducers.gram.weights.gradvac import gradvac
+from reducers.gram.weights.imtl_g import imtl_g
 from reducers.gram.weights.krum import krum, multi_krum
 from reducers.gram.weights.mgda import mgda
+from reducers.gram.weights.nash_mtl import nash_mtl
 from reducers.gram.weights.pcgrad import pcgrad
 from reducers.gram.weights.radial_directional import radial_directional
 from reducers.gram.weights.upgrad import upgrad
@@ -53,7 +58,7 @@ from reducers.local.elastic_averaging import elastic_averaging
 from reducers.local.gossip import gossip
 from reducers.local.local_sgd import local_sgd
 from reducers.mask import Mask
-from reducers.reducer import Combine, Reducer, ReducerRegistry, as_reducer, chain
+from reducers.reducer import TAKE_WEIGHTS, Combine, Reducer, ReducerRegistry, as_reducer, chain
 from reducers.report import Report, ReportError, own_params, report
 from reducers.sums.mean import mean
 from reducers.sums.sign_majority import sign_majority
@@ -68,6 +73,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "REDUCERS",
+    "TAKE_WEIGHTS",
     "AxisName",
     "DynamicScale",
     "Mask",
@@ -79,11 +85,13 @@ __all__ = [
     "adaptive_batch",
     "adasum",
     "agreement_scaled_mean",
+    "aligned_mtl",
     "all_finite",
     "apply_if_finite",
     "as_aggregator",
     "as_reducer",
     "backup_workers",
+    "cagrad",
     "chain",
     "coordinate_median",
     "corrupt",
@@ -94,6 +102,8 @@ __all__ = [
     "from_gram",
     "geometric_median",
     "gossip",
+    "gradvac",
+    "imtl_g",
     "in_half_precision",
     "krum",
     "local_sgd",
@@ -101,6 +111,7 @@ __all__ = [
     "mean",
     "mgda",
     "multi_krum",
+    "nash_mtl",
     "num_workers",
     "own_params",
     "pcgrad",
@@ -122,7 +133,9 @@ REDUCERS = ReducerRegistry(
         "adaptive_batch": adaptive_batch,
         "adasum": adasum,
         "agreement_scaled_mean": agreement_scaled_mean,
+        "aligned_mtl": aligned_mtl,
         "backup_workers": backup_workers,
+        "cagrad": cagrad,
         "coordinate_median": coordinate_median,
         "corrupt": corrupt,
         "deadline": deadline,
@@ -130,11 +143,14 @@ REDUCERS = ReducerRegistry(
         "elastic_averaging": elastic_averaging,
         "geometric_median": geometric_median,
         "gossip": gossip,
+        "gradvac": gradvac,
+        "imtl_g": imtl_g,
         "krum": krum,
         "local_sgd": local_sgd,
         "mean": mean,
         "mgda": mgda,
         "multi_krum": multi_krum,
+        "nash_mtl": nash_mtl,
         "pcgrad": pcgrad,
         "quorum": quorum,
         "radial_directional": radial_directional,

@@ -56,6 +56,9 @@ class Reducer(optax.GradientTransformationExtraArgs):
       needs_arrivals: whether ``update`` requires ``arrival_seconds`` [W], the same on all workers.
       takes_mask: whether ``update`` accepts ``contributes``, a bool of each worker; workers without it are left out,
         whatever their values. "whole" says that it accepts a ``Mask``, too, which saves it a question to the others.
+      takes_weights: whether ``update`` accepts ``weights``, a number of each worker, 0 or more, such as how many
+        examples its gradient is of. All weights times a number are the same weights; one of 0 leaves the worker out, as
+        a mask does. Other reducers refuse them.
       homogeneous: whether R(c g) = c R(g), also where c changes from one update to the next.
       num_counted: how many workers' batches each update counts, where the rule fixes that; None for all workers.
       awaits: ``(step, num_workers) -> count``, where ``update`` requires ``arrival_seconds``: how many workers have to
@@ -84,6 +87,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
     axis_name: tuple[str, ...] | None
     needs_arrivals: bool
     takes_mask: TakesMask
+    takes_weights: bool
     homogeneous: bool
     num_counted: int | None
     awaits: Callable[[int, int], int] | None
@@ -103,6 +107,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
         axis_name: AxisName | None = None,
         needs_arrivals: bool = False,
         takes_mask: TakesMask = False,
+        takes_weights: bool = False,
         homogeneous: bool = False,
         num_counted: int | None = None,
         awaits: Callable[[int, int], int] | None = None,
@@ -123,12 +128,17 @@ class Reducer(optax.GradientTransformationExtraArgs):
         if axes:
             init = _of_leaves(init, numbers)
             update = _checked(
-                update, axes, needs_arrivals=needs_arrivals, numbers=numbers, needs_whole_leaves=needs_whole_leaves
+                update if takes_weights else refusing_weights(update),
+                axes,
+                needs_arrivals=needs_arrivals,
+                numbers=numbers,
+                needs_whole_leaves=needs_whole_leaves,
             )
         self = super().__new__(cls, lambda params: distinct(init(params), params), update)
         self.axis_name = axes
         self.needs_arrivals = needs_arrivals
         self.takes_mask = takes_mask
+        self.takes_weights = takes_weights
         self.homogeneous = homogeneous
         self.num_counted = num_counted
         self.awaits = awaits
@@ -170,10 +180,11 @@ class Reducer(optax.GradientTransformationExtraArgs):
             **vars(self),
             "is_mean": False,
             "takes_mask": bool(self.takes_mask),
+            "takes_weights": False,
             **changes,
             "axis_name": changes.get("axis_name"),
         }
-        made = type(self)(init, update, **facts)
+        made = type(self)(init, update if facts["takes_weights"] else refusing_weights(update), **facts)
         made.axis_name = made.axis_name or self.axis_name
         return made
 
@@ -184,6 +195,21 @@ class Reducer(optax.GradientTransformationExtraArgs):
         )
 
     __replace__ = _replace  # what ``copy.replace`` calls
+
+
+def refusing_weights(update: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an update function that refuses ``weights``, of a reducer that would not use them."""
+
+    @functools.wraps(update)
+    def update_fn(updates, state, params=None, *, weights=None, **extra_args):
+        if weights is not None:
+            raise ValueError(f"weights: this reducer takes none (Reducer.takes_weights); {TAKE_WEIGHTS} do")
+        return update(updates, state, params, **extra_args)
+
+    return update_fn
+
+
+TAKE_WEIGHTS = "mean, coordinate_median, trimmed_mean, and what leaves workers out of one of them,"
 
 
 def _of_leaves(init: Callable[..., Any], numbers: Numbers) -> Callable[..., Any]:
@@ -283,7 +309,8 @@ def within(reducer: Reducer, context: Callable[[], contextlib.AbstractContextMan
         with context():
             return reducer.update(updates, state, params, **extra_args)
 
-    return reducer.like(init_fn, update_fn, is_mean=reducer.is_mean, takes_mask=reducer.takes_mask)
+    kept = {fact: getattr(reducer, fact) for fact in ("is_mean", "takes_mask", "takes_weights")}
+    return reducer.like(init_fn, update_fn, **kept)
 
 
 def chain(*transformations: optax.GradientTransformation) -> Reducer:
@@ -326,6 +353,7 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
         update_fn,
         needs_arrivals=bool(late),
         takes_mask="whole" if masks == {"whole"} else bool(masks) and all(masks),
+        takes_weights=bool(found) and all(r.takes_weights for r in found),
         homogeneous=all(link.homogeneous for link in links),
         num_counted=min((r.num_counted for r in found if r.num_counted is not None), default=None),
         awaits=(lambda step, n: max(r.fewest_arrivals(step=step, num_workers=n) for r in late)) if late else None,

@@ -26,7 +26,11 @@ CADENCES = (
 
 # Keys that configs of earlier releases lack, each with the value that stands for its absence: a config with these
 # values is the same experiment as one without the keys.
-SINCE_ADDED: Mapping[str, Any] = {"outer": {"name": "none"}, "late_workers": "interrupt"}
+SINCE_ADDED: Mapping[str, Any] = {
+    "outer": {"name": "none"},
+    "late_workers": "interrupt",
+    "weigh": "workers",
+}
 
 # Keys that earlier releases called otherwise: the old name goes on working, and names the same experiment.
 RENAMED: Mapping[str, str] = {"lift": "mapping"}
@@ -45,7 +49,7 @@ def up_to_date(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the config of an earlier release as configs are now: with their names, and what has been added since.
 
     >>> up_to_date({"lift": "pmap", "outer": {"name": "sgd"}})
-    {'outer': {'name': 'sgd'}, 'late_workers': 'interrupt', 'mapping': 'pmap'}
+    {'outer': {'name': 'sgd'}, 'late_workers': 'interrupt', 'weigh': 'workers', 'mapping': 'pmap'}
     """
     return {**SINCE_ADDED, **{RENAMED.get(key, key): value for key, value in config.items()}}
 

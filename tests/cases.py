@@ -159,6 +159,7 @@ CASES = (
         emits="sometimes",
         min_workers=2,
     ),
+    Case("aligned_mtl", gram_oracles.aligned_mtl, granularity="model", takes_mask=True),
     Case("agreement_scaled_mean", gram_oracles.agreement_scaled_mean, granularity="model", takes_mask=True),
     Case(
         "corrupt",
@@ -184,6 +185,25 @@ CASES = (
         takes_mask=True,
         resists=2,
         stays=one_of,
+    ),
+    Case("cagrad", gram_oracles.cagrad, granularity="model", consensus=False, takes_mask=True),
+    Case(
+        "gradvac",
+        gram_oracles.gradvac,
+        granularity="model",
+        kwargs={"order": "workers"},
+        permutation_invariant=False,
+        takes_mask=True,
+    ),
+    Case("imtl_g", gram_oracles.imtl_g, granularity="model", takes_mask=True),
+    Case(
+        "nash_mtl",
+        gram_oracles.nash_mtl,
+        granularity="model",
+        kwargs={"max_norm": None},
+        consensus=False,
+        homogeneous=False,
+        takes_mask=True,
     ),
     Case("mgda", gram_oracles.mgda, granularity="model", takes_mask=True),
     Case(

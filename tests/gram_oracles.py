@@ -1,5 +1,7 @@
 """The Gram family in float64 NumPy, on the gradients themselves, [n, m] -> [m]; by other algorithms where there are."""
 
+import itertools
+
 import numpy as np
 from scipy.optimize import nnls
 
@@ -53,6 +55,72 @@ def mgda(g):
     inverse = lengths.min() / lengths
     x = nnls(np.vstack([(g / lengths[:, None]).T, inverse]), np.eye(g.shape[1] + 1)[-1], maxiter=10_000)[0]
     return x * inverse @ g / (x @ inverse)
+
+
+def gradvac(g):
+    """The first step, in which the usual cosines are 0."""
+    return pcgrad(g)
+
+
+def imtl_g(g):
+    if not g.any():
+        return g[0]
+    v = np.linalg.pinv(g @ g.T / np.square(_norms(g)).max()) @ (_norms(g) / _norms(g).max())
+    return v @ g / v.sum()
+
+
+def aligned_mtl(g):
+    """By singular values of the gradients: all are made as large as the least."""
+    u, values, v = np.linalg.svd(g, full_matrices=False)
+    kept = values > 1e-7 * values.max()
+    if not kept.any():
+        return g.mean(0)
+    return values[kept].min() * (u[:, kept] @ v[kept]).mean(0)
+
+
+def cagrad(g, *, c=0.5):
+    """Of the stationary points for each choice of the workers with a weight, the best one."""
+    scale = _norms(g).max() or 1
+    g, n = g / scale, len(g)
+    gram, mean = g @ g.T, g.mean(0)
+    along, radius = g @ mean, c * np.linalg.norm(mean)
+    best, weights = np.inf, np.zeros(n)
+    for chosen in itertools.product([False, True], repeat=n):
+        some = np.flatnonzero(chosen)
+        if not len(some):
+            continue
+        inverse = np.linalg.pinv(gram[np.ix_(some, some)])
+        p, q = inverse.sum(1), inverse @ along[some]  # u = (t p - q) / radius, of length 1
+        a, b, d = p.sum(), -q.sum(), q @ along[some] - radius**2
+        for gain in np.roots([a, 2 * b, d]) if len(some) > 1 else [np.nan]:
+            u = (gain.real * p - q) if len(some) > 1 else np.ones(1)
+            if not (u > 0).all():
+                continue
+            w = np.zeros(n)
+            w[some] = u / u.sum()
+            value = w @ along + radius * np.linalg.norm(w @ g)
+            if value < best:
+                best, weights = value, w
+    shortest = np.linalg.norm(weights @ g)
+    if shortest <= 1e-4 * np.linalg.norm(g):
+        return np.zeros_like(mean)
+    return scale * (mean + radius / shortest * (weights @ g))
+
+
+def nash_mtl(g):
+    """The minimum of x C x / 2 - sum log x for the cosines C, by Newton's method with a search of the step."""
+    if _norms(g).min() == 0:
+        return np.zeros_like(g[0])
+    u = g / _norms(g)[:, None]
+    cosines, x = u @ u.T, np.ones(len(g))
+    value = lambda x: x @ cosines @ x / 2 - np.log(x).sum() if x.min() > 0 else np.inf  # noqa: E731
+    for _ in range(200):
+        turn, length = np.linalg.solve(cosines + np.diag(1 / x**2), cosines @ x - 1 / x), 1.0
+        while value(x - length * turn) > value(x) and length > 1e-12:
+            length /= 2
+        x = x - length * turn
+    assert np.abs(x * (cosines @ x) - 1).max() < 1e-6
+    return x @ u
 
 
 def upgrad(g):

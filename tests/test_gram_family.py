@@ -18,10 +18,15 @@ from tests.test_reducers import WORKER, made, reduce, stateless
 FAMILY = {  # with the options that make them deterministic
     "adacons": {},
     "agreement_scaled_mean": {},
+    "aligned_mtl": {},
+    "cagrad": {},
     "geometric_median": {},
+    "gradvac": {"order": "workers"},
+    "imtl_g": {},
     "krum": {},
     "mgda": {},
     "multi_krum": {},
+    "nash_mtl": {"max_norm": None},
     "pcgrad": {"order": "workers"},
     "radial_directional": {},
     "upgrad": {},
@@ -56,7 +61,8 @@ def norm(x):
 @every_rule
 def test_one_worker_present_is_the_identity(name):
     grads, kept = gaussian(5, 200), np.arange(5) == 3
-    expected = grads[3] / norm(grads[3]) if name == "adacons" else grads[3]  # which has no scale
+    of_no_scale = grads[3] / norm(grads[3])
+    expected = {"adacons": of_no_scale, "cagrad": 1.5 * grads[3], "nash_mtl": of_no_scale}.get(name, grads[3])
     grads[0] = np.nan
     np.testing.assert_allclose(combined(name, grads, extra={"contributes": kept}), expected, rtol=1e-5)
 
@@ -396,7 +402,7 @@ def test_norms_beyond_the_range(name, scale):
     expected = oracle(grads.astype(np.float64) / scale)
     if name == "adacons" and scale > 1:  # its weights exceed the range, and then are equal
         expected = np.mean(grads / np.linalg.norm(grads.astype(np.float64), axis=1, keepdims=True), axis=0)
-    found = combined(name, grads).astype(np.float64) / (1 if name == "adacons" else scale)
+    found = combined(name, grads).astype(np.float64) / (1 if name in ("adacons", "nash_mtl") else scale)  # of no scale
     assert norm(found - expected) <= 1e-5 * norm(expected)
 
 
@@ -486,3 +492,83 @@ def test_ratios_of_telemetry_know_no_scale(scale):
     assert found["orthogonality"] == pytest.approx(norm(result) / norm(wide), rel=1e-5)
     assert found["gain"] == pytest.approx(norm(result) / norm(wide.mean(0)), rel=1e-4)
     assert found["weight_spread"] == pytest.approx(2)
+
+
+# ---- rules of multi-task learning ------------------------------------------------------------------------------------
+
+
+def test_gradvac_remembers_cosines():
+    """Three steps of a loop on the gradients themselves; a worker that is absent in the second keeps its cosines."""
+    steps, beta = gaussian(3, 4, 30, seed=2).astype(np.float64), 0.25
+    steps += np.array([1.0, -0.5, 2.0])[:, None, None] * gaussian(30)
+    counted = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [1, 1, 1, 1]], bool)
+    reducer = reducers.gradvac(WORKER, order="workers", beta=beta, max_workers=5)
+
+    def one(steps, counted):
+        update = lambda state, x: reducer.update(x[0], state, contributes=x[1])[::-1]  # noqa: E731
+        return lax.scan(update, reducer.init(steps[0]), (steps, counted))[1]
+
+    found = jax.vmap(one, in_axes=1, axis_name=WORKER)(steps.astype(np.float32), counted)[0]
+    usual = np.zeros((4, 4))
+    for g, present, result in zip(steps, counted, found, strict=True):
+        turned = []
+        for i in np.flatnonzero(present):
+            p = g[i].copy()
+            for j in np.flatnonzero(present):
+                if j == i:
+                    continue
+                length, other = np.linalg.norm(p), np.linalg.norm(g[j])
+                cosine, target = p @ g[j] / (length * other), usual[i, j]
+                if cosine < target:
+                    turn = target * np.sqrt(1 - cosine**2) - cosine * np.sqrt(1 - target**2)
+                    p += length * turn / (other * np.sqrt(1 - target**2)) * g[j]
+                usual[i, j] = (1 - beta) * target + beta * cosine
+            turned.append(p)
+        np.testing.assert_allclose(result, np.mean(turned, axis=0), rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="num_workers=4: exceeds max_workers=3"):
+        combined("gradvac", gaussian(4, 9), max_workers=3)
+
+
+def test_impartial_gradients_go_as_far_along_all():
+    grads = gaussian(5, 60, seed=1) * np.float32([[1], [10], [0.1], [3], [1]])
+    along = grads / np.linalg.norm(grads, axis=1, keepdims=True) @ combined("imtl_g", grads)
+    np.testing.assert_allclose(along, along[0], rtol=1e-3)
+
+
+@pytest.mark.parametrize("scale_mode", ["min", "median", "rmse"])
+def test_aligned_gradients_are_equally_long_along_all_components(scale_mode):
+    grads = gaussian(5, 60, seed=1) * np.float32([[1], [10], [0.1], [3], [1]])
+    u, values, v = np.linalg.svd(grads.astype(np.float64), full_matrices=False)
+    length = {"min": values[-1], "median": np.median(values), "rmse": np.sqrt(np.square(values).mean())}[scale_mode]
+    np.testing.assert_allclose(
+        combined("aligned_mtl", grads, scale_mode=scale_mode), length * (u @ v).mean(0), rtol=0, atol=1e-4 * length
+    )
+
+
+def test_the_best_update_near_the_mean_is_near_it_and_better_for_the_worst():
+    for c, grads in ((0.5, gaussian(6, 40)), (2.0, gaussian(6, 40, seed=1)), (0.9, gaussian(3, 2, seed=2))):
+        mean, found = grads.mean(0), combined("cagrad", grads, c=c)
+        assert norm(found - mean) == pytest.approx(c * norm(mean), rel=1e-4)
+        worst = (grads @ found).min()
+        for seed in range(100):
+            other = gaussian(grads.shape[1], seed=seed)
+            assert (grads @ (mean + c * norm(mean) * other / norm(other))).min() <= worst + 1e-5
+    np.testing.assert_allclose(combined("cagrad", grads, c=0.0), grads.mean(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cagrad", "nash_mtl"])
+def test_where_no_update_helps_everybody_it_is_zero(name):
+    one = gaussian(3, 20)
+    options = {"c": 1.5} if name == "cagrad" else {}
+    for grads in (np.concatenate([one, -one]), np.concatenate([one, -one.sum(0)[None]]), one * [[1], [0], [1]]):
+        assert norm(combined(name, grads.astype(np.float32), **options)) < 1e-6
+
+
+def test_the_bargain_is_one_and_is_shortened():
+    grads = gaussian(5, 60, seed=3) + 0.2 * gaussian(60)
+    found = combined("nash_mtl", grads).astype(np.float64)
+    alpha = np.linalg.lstsq(grads.T.astype(np.float64), found, rcond=None)[0]
+    np.testing.assert_allclose(alpha * (grads @ found), 1, rtol=1e-4)
+    assert norm(found) == pytest.approx(np.sqrt(5), rel=1e-4)
+    short = combined("nash_mtl", grads, max_norm=0.5)
+    np.testing.assert_allclose(short, found * 0.5 / norm(found), rtol=1e-4)

@@ -235,7 +235,8 @@ def twenty_steps(make, *, num_devices: int, lift: str, shared=()):
 
 
 # Rules that share the exchange of krum and have no state, as it has none.
-LIKE_KRUM = {"agreement_scaled_mean", "geometric_median", "mgda", "multi_krum", "pcgrad", "upgrad"}
+LIKE_KRUM = {"agreement_scaled_mean", "aligned_mtl", "cagrad", "geometric_median", "imtl_g", "mgda", "multi_krum"}
+LIKE_KRUM |= {"nash_mtl", "pcgrad", "upgrad"}
 
 
 def by_lifts():

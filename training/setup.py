@@ -63,6 +63,7 @@ def _make_setup(config: ConfigDict, *, open_data: Callable[..., Source]) -> Trai
     with own_parts.refusing(config, of="server"):
         mode = make_mode(config, arrival_seconds=arrival_seconds)
     check_place(config, reducer=reducer)
+    check_weights(config, reducer=reducer, mode=mode)
     check_arrivals(config, reducer=reducer, mode=mode)
     check_lanes(config)
     counted = mode.gradients_per_update or reducer.num_counted or config.num_workers  # in an update
@@ -275,6 +276,20 @@ def check_place(config: ConfigDict, *, reducer: reducers.Reducer) -> None:
             raise ConfigError(f"config.ema_decay={config.ema_decay}: must be None, since {named} shares no parameters")
 
 
+def check_weights(config: ConfigDict, *, reducer: reducers.Reducer, mode: Mode) -> None:
+    """Raises ConfigError if workers are to weigh what they count, and the reducer weighs nobody."""
+    if config.weigh == "workers":
+        return
+    weigh = f"config.weigh={config.weigh!r}"
+    if mode.waits_in != "reducer":
+        raise ConfigError(f"{weigh}: needs config.server.name='synchronous', not {config.server.name!r}")
+    if not reducer.takes_weights:
+        who = (
+            f"config.reducer.name={config.reducer.name!r} with config.communication.name={config.communication.name!r}"
+        )
+        raise ConfigError(f"{weigh}: {who} takes no weights; {reducers.TAKE_WEIGHTS} do, sent in full")
+
+
 def check_metrics(config: ConfigDict, params: Any, *, reducer: reducers.Reducer) -> None:
     """Raises ConfigError if two reducers, one inside the other, have metrics of the same name."""
     with in_block("reducer"):
@@ -374,8 +389,10 @@ def accumulation_of(config: ConfigDict) -> tuple[dict[str, Any], int]:
     with in_block("accumulation"):
         if config.batch_size_per_worker % count:
             raise ValueError(f"count={count}: must divide config.batch_size_per_worker={config.batch_size_per_worker}")
+        if config.weigh == "count" and count > 1 and options.get("combine", "mean") != "mean":
+            raise ValueError(f"combine={options['combine']!r}: needs config.weigh='workers', not {config.weigh!r}")
         if name == "micro_batches":
-            return options, 1
+            return {**options, "weigh": config.weigh}, 1
         if config.reducer_on != "updates":
             raise ValueError(f"name={name!r}: needs config.reducer_on='updates', not {config.reducer_on!r}")
-        return {"count": 1}, count
+        return {"count": 1, "weigh": config.weigh}, count

@@ -68,7 +68,13 @@ def over_arrived(
         return updates, ArrivedState(inner, of_arrived(arrived, axes, inside=report(inner)))
 
     return combiner.like(
-        init_fn, update_fn, axis_name=axes, needs_arrivals=True, takes_mask=False, num_counted=num_required
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        needs_arrivals=True,
+        takes_mask=False,
+        takes_weights=combiner.takes_weights,
+        num_counted=num_required,
     )
 
 

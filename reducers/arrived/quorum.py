@@ -57,4 +57,6 @@ def quorum(
     )
     is_known = not isinstance(num_required, jax.Array) and not isinstance(grace, jax.Array)
     is_over_without_all = is_known and math.isfinite(grace)
-    return reducer.like(*reducer, awaits=lambda step, n: num_required if is_over_without_all else n)
+    return reducer.like(
+        *reducer, takes_weights=reducer.takes_weights, awaits=lambda step, n: num_required if is_over_without_all else n
+    )

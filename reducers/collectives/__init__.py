@@ -25,7 +25,7 @@ from reducers.collectives.buckets import (
 )
 from reducers.collectives.devices import Devices
 from reducers.collectives.joined import cut, join
-from reducers.collectives.masks import num_counted, whole_mask
+from reducers.collectives.masks import num_counted, weigh, whole_mask
 from reducers.collectives.slices import from_slices, slice_size, to_slices
 
 __all__ = [
@@ -55,5 +55,6 @@ __all__ = [
     "to_slices",
     "too_small",
     "tracked_axes",
+    "weigh",
     "whole_mask",
 ]

@@ -1,4 +1,4 @@
-"""Which workers a mask counts, and how many: a ``Mask`` says so without a collective."""
+"""Which workers a mask or weights count, and how many: a ``Mask`` says so without a collective."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from jax import numpy as jnp
 
 from reducers.collectives.axes import gather_workers
 from reducers.collectives.buckets import sum_workers
-from reducers.mask import Mask
+from reducers.mask import Mask, own_part
 
 
 def whole_mask(contributes: Any, axes: tuple[str, ...]) -> jax.Array:
@@ -33,3 +33,26 @@ def num_counted(contributes: Any, axes: tuple[str, ...], *, dtype: Any) -> jax.A
     if isinstance(contributes, Mask):
         return jnp.sum(contributes.whole, dtype=dtype)
     return sum_workers(jnp.asarray(contributes, dtype), axes)
+
+
+def weigh(weights: Any, contributes: Any, axes: tuple[str, ...]) -> tuple[Mask, jax.Array]:
+    """Returns which workers are counted, and what each weighs, over the mean weight of those.
+
+    Args:
+      weights: [], of this worker, 0 or more; a worker with 0 is not counted.
+      contributes: as of `whole_mask`; None counts all.
+      axes: the worker axes, outer first.
+
+    Returns:
+      The mask, and the shares, [W], the same on all workers, which add up to the number of those that are counted.
+
+    >>> shares = lambda weight: weigh(weight, None, ("worker",))[1]
+    >>> jax.vmap(shares, axis_name="worker")(jnp.array([1.0, 3.0, 0.0]))[0]
+    Array([0.5, 1.5, 0. ], dtype=float32)
+    """
+    counted = True if contributes is None else jnp.asarray(own_part(contributes), bool)
+    given = jnp.where(counted, jnp.asarray(weights, jnp.float32), 0)
+    whole = gather_workers(given, axes)
+    mask = Mask(given != 0, whole != 0)
+    total = jnp.maximum(whole.sum(), jnp.finfo(jnp.float32).tiny)
+    return mask, whole * (mask.whole.sum(dtype=jnp.float32) / total)

@@ -21,7 +21,8 @@ def coordinate_median(axis_name: AxisName) -> Reducer:
       A stateless reducer; dtypes are kept, arithmetic is in float32 at least. Each device sorts a slice of all
       gradients, which sends what an all-reduce sends. NaN counts as the largest value, so that a minority of workers
       with NaN is outvoted as any other. Its update takes ``contributes``, optional: a bool of each worker, whether it
-      is counted; the median is of those that are, and NaN where none is.
+      is counted; the median is of those that are, and NaN where none is. It takes ``weights``, optional: a number of
+      each worker, 0 or more; half of the weight is then on either side of the median.
 
     >>> import jax
     >>> from jax import numpy as jnp
@@ -35,11 +36,18 @@ def coordinate_median(axis_name: AxisName) -> Reducer:
     """
     axes = axes_of(axis_name)
 
-    def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
+    def update_fn(updates, state, params=None, *, contributes=None, weights=None, **extra_args):
         del params, extra_args
         all_but_one_or_two = num_workers(axes)
-        return mean_of_middle(updates, axes, num_trimmed=all_but_one_or_two, contributes=contributes), state
+        given = {"contributes": contributes, "weights": weights}
+        return mean_of_middle(updates, axes, num_trimmed=all_but_one_or_two, **given), state
 
     return Reducer(
-        optax.init_empty_state, update_fn, axis_name=axes, takes_mask="whole", homogeneous=True, numbers="floating"
+        optax.init_empty_state,
+        update_fn,
+        axis_name=axes,
+        takes_mask="whole",
+        takes_weights=True,
+        homogeneous=True,
+        numbers="floating",
     )

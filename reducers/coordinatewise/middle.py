@@ -20,15 +20,21 @@ from reducers.collectives import (
     num_workers,
     to_slices,
     too_small,
+    weigh,
 )
 from reducers.dtypes import wide
 from reducers.mask import own_part
 
 
-def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, contributes: Any) -> Any:
+def mean_of_middle(
+    updates: Any, axes: tuple[str, ...], *, num_trimmed: int, contributes: Any, weights: Any = None
+) -> Any:
     r"""Averages over workers what is left of each coordinate's values without the largest and the smallest ones.
 
     .. math:: R(g_1, \dots, g_n)_j = \frac{1}{n - 2k} \sum_{i=k+1}^{n-k} g_{(i)j}
+
+    With weights, whose sum is taken to be n, a value takes up as much of the order as it weighs, and what lies between
+    k and n - k is averaged by its length; if nothing does, the values that reach the middle, n / 2, are.
 
     Args:
       updates: a tree of this worker's arrays.
@@ -36,6 +42,7 @@ def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, con
       num_trimmed: k, how many values are dropped at either end; (n - 1) // 2 of n workers that are counted, if that is
         less.
       contributes: whether this worker is counted, or a ``Mask``; None counts all.
+      weights: this worker's, [], 0 or more; None for those of workers that weigh the same.
 
     Returns:
       The tree of means, in the dtypes of the updates. NaN counts as the largest value; means of no workers are NaN.
@@ -44,11 +51,16 @@ def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, con
     total = num_workers(axes)
     count: Any = total
     trimmed: Any = min(num_trimmed, (total - 1) // 2)
+    shares = None
+    if weights is not None:
+        contributes, shares = weigh(weights, contributes, axes)
     if contributes is not None:
         count = num_counted(contributes, axes, dtype=jnp.int32)
         trimmed = jnp.minimum(trimmed, (count - 1) // 2)
 
     def of_rows(rows: jax.Array) -> jax.Array:  # (W, m) -> (m,)
+        if shares is not None:
+            return _weighted_middle(wide(rows), shares, count=count, is_median=num_trimmed >= total, trimmed=trimmed)
         parts = backend.sort_rows(wide(rows))
         places = np.arange(total, dtype=np.int32).reshape(len(parts), -1, 1)
         kept = [jnp.where((trimmed <= i) & (i < count - trimmed), x, 0) for i, x in zip(places, parts, strict=True)]
@@ -73,6 +85,25 @@ def mean_of_middle(updates: Any, axes: tuple[str, ...], *, num_trimmed: int, con
         return result.reshape(g.shape)
 
     return map_together(reduce, updates, axis_name=axes)
+
+
+def _weighted_middle(
+    rows: jax.Array, shares: jax.Array, *, count: jax.Array, is_median: bool, trimmed: jax.Array
+) -> jax.Array:
+    """Returns the weighted mean of the middle of each column, [W, m] -> [m]; shares add up to the count."""
+    order = jnp.argsort(rows, axis=0)
+    values, lengths = jnp.take_along_axis(rows, order, 0), shares.astype(rows.dtype)[order]
+    ends, half = jnp.cumsum(lengths, axis=0), count.astype(rows.dtype) / 2
+    # Ends are sums of so many shares, and a value ends at the middle if it does but for their rounding.
+    near = 8 * jnp.finfo(rows.dtype).eps * count.astype(rows.dtype)
+    if is_median:
+        kept = ((ends - lengths <= half + near) & (ends >= half - near) & (lengths > 0)).astype(rows.dtype)
+    else:
+        first = trimmed.astype(rows.dtype)
+        kept = jnp.maximum(jnp.minimum(ends, 2 * half - first) - jnp.maximum(ends - lengths, first), 0)
+        kept = jnp.where(kept > near, kept, 0)
+    total = kept.sum(0)
+    return jnp.where(kept > 0, kept / total[None] * values, 0).sum(0) + jnp.where(total > 0, 0, jnp.nan)
 
 
 def _added(parts: Sequence[jax.Array]) -> jax.Array:

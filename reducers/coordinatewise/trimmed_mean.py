@@ -25,7 +25,8 @@ def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"]
       A stateless reducer; dtypes are kept, arithmetic is in float32 at least. Each device sorts a slice of all
       gradients, which sends what an all-reduce sends. NaN counts as the largest value, so that up to ``num_trimmed``
       workers with NaN are dropped. Its update takes ``contributes``, optional: a bool of each worker, whether it is
-      counted; of m that are, k is at most (m - 1) // 2, so that one is left.
+      counted; of m that are, k is at most (m - 1) // 2, so that one is left. It takes ``weights``, optional: a number
+      of each worker, 0 or more; then k times the mean weight is dropped at either end, part of a value's if need be.
 
     Raises:
       ValueError: for a negative ``num_trimmed``; and when traced, if it leaves no worker.
@@ -44,12 +45,18 @@ def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"]
     check_static(num_trimmed=num_trimmed)
     axes = axes_of(axis_name)
 
-    def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
+    def update_fn(updates, state, params=None, *, contributes=None, weights=None, **extra_args):
         del params, extra_args
         if contributes is None and 2 * num_trimmed >= num_workers(axes):
             raise ValueError(f"num_trimmed={num_trimmed}: at both ends, leaves none of {num_workers(axes)} workers")
-        return mean_of_middle(updates, axes, num_trimmed=num_trimmed, contributes=contributes), state
+        return mean_of_middle(updates, axes, num_trimmed=num_trimmed, contributes=contributes, weights=weights), state
 
     return Reducer(
-        optax.init_empty_state, update_fn, axis_name=axes, takes_mask="whole", homogeneous=True, numbers="floating"
+        optax.init_empty_state,
+        update_fn,
+        axis_name=axes,
+        takes_mask="whole",
+        takes_weights=True,
+        homogeneous=True,
+        numbers="floating",
     )

@@ -86,4 +86,5 @@ def corrupt(
 
     is_homogeneous = combiner.homogeneous and how != "garbage"
     facts: dict[str, Any] = {"homogeneous": is_homogeneous, "takes_mask": combiner.takes_mask, "numbers": "inexact"}
+    facts["takes_weights"] = combiner.takes_weights
     return combiner.like(init_fn, update_fn, axis_name=axes, **facts)

@@ -132,7 +132,8 @@ def stale(
 
     # Not homogeneous: where c changes from update to update, an old gradient has the c of its own update.
     facts: dict[str, Any] = {"homogeneous": False, "delays": True, "numbers": "inexact"}
-    return combiner.like(init_fn, update_fn, axis_name=axes, takes_mask=combiner.takes_mask, **facts)
+    facts |= {"takes_mask": combiner.takes_mask, "takes_weights": combiner.takes_weights}
+    return combiner.like(init_fn, update_fn, axis_name=axes, **facts)
 
 
 _DRAW: dict[str, Callable[[jax.Array, int], jax.Array]] = {

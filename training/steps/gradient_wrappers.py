@@ -30,6 +30,7 @@ from reducers.registry import Registry
 from training.train_state import TrainState, WorkerState, gradient_params
 
 Sums = dict[str, jax.Array]
+Weigh = Literal["workers", "count"]  # what workers and micro-batches weigh: all the same, or by the sums' "count"
 GradientFunction = Callable[[TrainState, WorkerState, Any, jax.Array], tuple[Any, WorkerState, Sums]]
 
 MAX_UNROLLED = 8  # parts
@@ -43,6 +44,7 @@ def micro_batches(
     *,
     count: Annotated[int, "[1, inf)"] = 1,
     combine: Literal["mean", "sum", "adasum"] = "mean",
+    weigh: Weigh = "workers",
 ) -> GradientFunction:
     r"""Combines the gradients of k parts of the batch, all at the same parameters.
 
@@ -57,11 +59,14 @@ def micro_batches(
       count: k; it divides the batch.
       combine: C; "mean" is the gradient of the whole batch, unless examples meet in BatchNorm or dropout, or in
         the denominator of a loss, as tokens of texts with padding do.
+      weigh: "count" weighs the parts of a mean by what their losses are means over, the "count" of their sums.
 
     Reference: Maleki et al., arXiv 2006.02924; horovod/torch/optimizer.py.
     """
     if count == 1:
         return gradient
+
+    combine_parts = _COMBINE["weighted" if weigh == "count" else combine]
 
     def combined(state, worker, batch, key):
         def one(model_state, part):
@@ -69,7 +74,7 @@ def micro_batches(
             return changed.model_state, (found, sums)
 
         parts = split_batch(batch, key=key, count=count)
-        model_state, (found, sums) = _COMBINE[combine](one, worker.model_state, parts)
+        model_state, (found, sums) = combine_parts(one, worker.model_state, parts)
         return found, worker._replace(model_state=model_state), sums
 
     return combined
@@ -149,6 +154,16 @@ def _mean(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
     return carry, (jax.tree.map(lambda g: g / len(parts), gradients), sums)
 
 
+def _weighted_mean(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
+    def weighted(carry, part):
+        carry, (gradients, sums) = one(carry, part)
+        return carry, (jax.tree.map(lambda g: g * sums["count"].astype(g.dtype), gradients), sums)
+
+    carry, (gradients, sums) = _sum(weighted, carry, parts)
+    total = jnp.maximum(sums["count"], 1)  # a batch without anything that counts has zero gradients
+    return carry, (jax.tree.map(lambda g: g / total.astype(g.dtype), gradients), sums)
+
+
 def _adasum(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
     """Keeps the gradients of all parts, which the tree needs; always unrolled."""
     values = []
@@ -161,7 +176,12 @@ def _adasum(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
 
 
 # name -> (one, carry, parts) -> (carry, (combined gradients, added sums))
-_COMBINE: dict[str, Callable[..., tuple[Any, Any]]] = {"adasum": _adasum, "mean": _mean, "sum": _sum}
+_COMBINE: dict[str, Callable[..., tuple[Any, Any]]] = {
+    "adasum": _adasum,
+    "mean": _mean,
+    "sum": _sum,
+    "weighted": _weighted_mean,
+}
 
 
 # ---- the worker's own optimizer ----------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from training.steps import late_workers, nonfinite
 from training.steps.gradient_wrappers import (
     GradientFunction,
     Sums,
+    Weigh,
     local_steps,
     micro_batches,
     record_loss_scale,
@@ -84,6 +85,7 @@ def make_train_step(
             busy=None if "arrival_seconds" in inputs else state.busy,
             gives_seconds=setup.gives_seconds,
             on_nonfinite=config.on_nonfinite,
+            weigh=config.weigh,
         )
         state, metrics = apply(state, reduced)
         return state, step_metrics(reduced, metrics, measure=setup.task.metrics)
@@ -192,6 +194,7 @@ def reduce_gradients(
     busy: jax.Array | None,
     gives_seconds: bool,
     on_nonfinite: nonfinite.OnNonfinite = "stop",
+    weigh: Weigh = "workers",
 ) -> Reduced:
     """Reduces the workers' updates and metrics; every collective of the step is here.
 
@@ -203,11 +206,14 @@ def reduce_gradients(
       busy: as of ``TrainState``; None where ``durations`` are measured arrivals, too.
       gives_seconds: whether the reducer gets the arrival times, too.
       on_nonfinite: with "ignore" no report is made.
+      weigh: with "count" the reducer weighs the workers by the "count" of their sums.
     """
     seconds = late_workers.arrivals(busy, durations)
     needs = {"arrival_seconds": seconds} if gives_seconds else {}
     if reducer.delays and "contributed" in gradient.sums:
         needs["overflowed"] = gradient.sums["contributed"] == 0
+    if weigh == "count":
+        needs["weights"] = gradient.sums["count"]
     updates, reducer_state = reducer.update(gradient.updates, state.reducer_state, state.params, **needs)
     of_reducer = reducers.report(reducer_state)
     gradient = leave_out(gradient, state.worker, counted=of_reducer.counted)

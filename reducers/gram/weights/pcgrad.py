@@ -10,6 +10,7 @@ from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
 from reducers.gram.reducer import GramOptions, takes_gram_options
 from reducers.gram.scales import nonzero
+from reducers.gram.weights.orders import orders_of
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
@@ -58,10 +59,7 @@ def pcgrad(
 
     def rule(products, step):
         num_workers = len(products.scales)
-        orders = jnp.broadcast_to(jnp.arange(num_workers), (num_workers, num_workers))
-        if is_random:
-            keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), step[0]), num_workers)
-            orders = jax.vmap(lambda key: jax.random.permutation(key, num_workers))(keys)
+        orders = orders_of(order, seed, step, num_workers)
         surgery = jax.vmap(projected, in_axes=(None, 0, 0))(products, jnp.arange(num_workers), orders)
         weights = (products.scales[:, None] * surgery).sum(0) / products.num_counted
         return weights, step + 1 if is_random else step

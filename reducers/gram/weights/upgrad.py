@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
 from reducers.gram.reducer import GramOptions, takes_gram_options
-from reducers.gram.weights.least_squares import nonnegative
+from reducers.gram.weights.linear_algebra import nonnegative
 from reducers.reducer import Reducer
 
 # So many programs are solved together; each has a table of n x n numbers.
@@ -27,7 +27,7 @@ def upgrad(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
 
     .. math:: \pi(g_i) = \sum_j v_j g_j, \qquad v = \arg\min_{v \ge e_i} v^\top G v
 
-    by an active-set method, ``gram.least_squares.nonnegative``, in a bounded number of steps.
+    by an active-set method, ``linear_algebra.nonnegative``, in a bounded number of steps.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.

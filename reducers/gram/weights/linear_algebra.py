@@ -1,8 +1,14 @@
-"""Least squares with weights that are not negative, from dot products alone."""
+"""Small programs of Gram matrices, and their eigenvalues."""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 from jax import lax
 from jax import numpy as jnp
+
+from reducers.gram.products import Products
+from reducers.gram.scales import nonzero
 
 # Added to the diagonal of what is pivoted, more than the rounding of dot products, and taken out again by refinement.
 _RIDGE_ULPS = 4
@@ -73,3 +79,59 @@ def _pivoted(table: jax.Array, at: jax.Array, is_free: jax.Array) -> jax.Array:
     table = table - row[:, None] * (row / pivot)[None, :]
     table = jnp.where(here[:, None] | here[None, :], jnp.where(here[:, None], edge[None, :], edge[:, None]), table)
     return jnp.where(here[:, None] & here[None, :], -1 / pivot, table)
+
+
+def shortest(products: Products) -> jax.Array:
+    """Returns the weights of the units in the shortest convex combination of the gradients, [n].
+
+    With unit vectors u_i = g_i / |g_i| and a_i = 1 / |g_i|, up to a factor, it is that of the x >= 0 for which
+    |sum x_i u_i|^2 + (sum a_i x_i - 1)^2 is least: for a given direction of x, that is least where |sum| is. So lengths
+    may differ by any factor.
+    """
+    not_zero, scales = products.counted & (products.scales > 0), products.scales
+    shortest = nonzero(jnp.where(not_zero, scales, jnp.inf).min())
+    of_units = jnp.where(not_zero, jnp.where(jnp.isfinite(shortest), shortest, 1) / nonzero(scales), 0)
+    inverse = of_units * products.directions  # of lengths, over that of the shortest scale
+    largest = nonzero(inverse.max())
+    a = inverse / largest
+    x = nonnegative(products.cosines + a[:, None] * a[None, :], -a)
+    weights = jnp.where(not_zero, x / nonzero(a @ x) * (shortest / largest) * products.directions, 0)
+    weights = jnp.where((products.counted & ~not_zero).any(), 0, weights)  # a zero gradient is the shortest
+    return jnp.where(jnp.isfinite(products.gram).all(), weights, jnp.nan)
+
+
+class Spectrum(NamedTuple):
+    """Eigenvalues and eigenvectors of the Gram matrix of the gradients over the largest of their scales.
+
+    Attributes:
+      values: [n], ascending; 1 in the place of those that are not kept.
+      vectors: [n, n], in columns.
+      kept: [n] bool, which eigenvalues are larger than the rounding of the largest; always the last ones.
+    """
+
+    values: jax.Array
+    vectors: jax.Array
+    kept: jax.Array
+
+    @classmethod
+    def of(cls, products: Products) -> "Spectrum":
+        """Decomposes the Gram matrix: eigenvalues up to n eps of the largest are taken for 0, as in a pseudo-inverse.
+
+        >>> products = Products(jnp.ones((2, 2)), jnp.ones(2), jnp.array([True, True]))
+        >>> Spectrum.of(products).kept
+        Array([False,  True], dtype=bool)
+        """
+        known = jnp.where(jnp.isfinite(products.gram).all(), products.at_one_scale, 0)
+        values, vectors = jnp.linalg.eigh(known)
+        kept = values > values.max() * products.num_counted * jnp.finfo(values.dtype).eps
+        return cls(jnp.where(kept, values, 1), vectors, kept)
+
+    @property
+    def rank(self) -> jax.Array:
+        """How many eigenvalues are kept."""
+        return self.kept.sum()
+
+    def apply(self, function: Callable[[jax.Array], jax.Array], vector: jax.Array) -> jax.Array:
+        """Returns a function of the matrix, which is that of its kept eigenvalues, times a vector, [n]."""
+        shares = self.vectors.T @ vector
+        return self.vectors @ jnp.where(self.kept, function(self.values) * shares, 0)
