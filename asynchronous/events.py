@@ -216,6 +216,7 @@ def order(
     first_event: int = 0,
     staleness_bound: int | None = None,
     gradients_per_update: int = 1,
+    own_batches: bool = False,
     events_per_piece: int | None = None,
 ) -> Iterator[tuple[Events, Reads]]:
     """Yields the events [first_event, num_events) and the reads that follow them, in pieces.
@@ -232,6 +233,8 @@ def order(
         slowest one waits. 0 makes rounds, in which all gradients are of the same parameters; with None no worker waits.
         The bound is on tasks; it implies that a gradient misses at most (2 s + 1)(n - 1) updates.
       gradients_per_update: c, of soft synchronisation: the server updates with every c-th gradient; no worker waits.
+      own_batches: whether the k-th batch of worker w has the number w + k n, so that a batch is of a worker whoever is
+        fast; else batches are numbered in the order in which they are begun.
       events_per_piece: the largest number of events in a piece; None for that of the source.
 
     Raises:
@@ -273,8 +276,9 @@ def order(
             arrived.append((worker, task[worker], batch_index[worker], read_event[worker], read_seconds[worker], now))
         task[worker] += 1
         for reader in gate.readers_after(worker):
-            batch_index[reader], read_event[reader], read_seconds[reader] = num_reads, event, now
-            source.begin(reader, now=now, batch_index=num_reads)
+            batch = reader + num_workers * task[reader] if own_batches else num_reads
+            batch_index[reader], read_event[reader], read_seconds[reader] = batch, event, now
+            source.begin(reader, now=now, batch_index=batch)
             num_reads += 1
             if event > first_event:
                 reads.append((reader, event, now))

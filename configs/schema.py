@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from ml_collections import ConfigDict, config_dict
 
 from asynchronous.modes import MODES
+from data.shares import SPLITS
 from data.sources import SOURCES
 from models import MODELS
 from models.tasks import TASKS
@@ -47,6 +48,7 @@ BLOCKS: dict[str, Registry] = {
     "reducer": REDUCERS,
     "schedule": SCHEDULES,
     "server": MODES,
+    "split": SPLITS,
     "task": TASKS,
 }
 
@@ -66,6 +68,7 @@ def experiment(
     loss_scaling: Mapping = types.MappingProxyType({"name": "none"}),
     communication: Mapping = types.MappingProxyType({"name": "full"}),
     outer: Mapping = types.MappingProxyType({"name": "none"}),
+    split: Mapping = types.MappingProxyType({"name": "shuffled"}),
     seed: Annotated[int, "[0, 4294967295]"] = 0,
     num_workers: Workers = 8,
     batch_size_per_worker: Count = 32,
@@ -111,6 +114,7 @@ def experiment(
       loss_scaling: keeps gradients in float16 from underflow and overflow.
       communication: how workers encode the updates that they send, in the innermost reducer.
       outer: with reducer_on="updates", an optimizer that takes the workers' combined progress as its gradient.
+      split: which training examples each worker has: all workers all of them, or each a share of its own.
       seed: seed of parameters, order of examples, dropout and augmentation.
       num_workers: number of workers W, independent of the hardware.
       batch_size_per_worker: number of examples B in one worker's step.

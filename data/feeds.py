@@ -13,6 +13,7 @@ import numpy as np
 
 from data.example_order import ExampleOrder
 from data.examples import Arrays, Columns, Examples, gather
+from data.shares import OwnExamples
 
 Feed = dict[str, Any]
 
@@ -82,7 +83,7 @@ class Feeds:
     def __init__(
         self,
         examples: Examples,
-        order: ExampleOrder,
+        order: ExampleOrder | OwnExamples,
         *,
         layout: tuple[int, int],
         workers: slice = slice(None),

@@ -2,7 +2,8 @@
 
     python -m experiments.plot FOLDER... [--x=step] [--y=loss,accuracy] [--out=curves.png]
 
-With `--gantt=FIRST:LAST`, it draws the activity of each worker in these steps instead.
+With `--gantt=FIRST:LAST`, it draws the activity of each worker in these steps instead, and with `--labels` which
+classes each worker has.
 
 A FOLDER is that of a run, finished or not, or one with runs below it, such as that of a sweep. Train records are drawn
 as a thin line, evaluation records as a thick one with markers; a cross marks where the numbers stop being finite. Runs
@@ -28,7 +29,7 @@ if __name__ == "__main__":  # the imports below take seconds
 from experiments.execution import saved_runs
 from experiments.execution.saved_runs import SavedRun
 from experiments.parsing import Parser
-from experiments.plots import drawing, gantt
+from experiments.plots import drawing, gantt, labels
 from experiments.plots.drawing import FORMATS, REFERENCE, Figure, look, new_figure
 from experiments.study.findings import Sample
 from launch.output import printable
@@ -395,6 +396,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--gantt", metavar="FIRST:LAST", help="draw the activity of each worker in these steps, not curves"
     )
+    parser.add_argument("--labels", action="store_true", help="draw which classes each worker has, not curves")
     parser.add_argument("--out", default="curves.png", help="the figure: .png, .pdf or .svg (default: curves.png)")
     try:
         arguments = parser.parse_args(argv)
@@ -404,11 +406,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not out.parent.is_dir():
             raise ValueError(f"out={arguments.out!r}: no such folder as {str(out.parent)!r}")
         found, notes = find(arguments.runs)
-        if arguments.gantt is not None:
+        if arguments.gantt is not None or arguments.labels:
             names = saved_runs.labels({run: saved.config for run, saved in found.items()})
             drawn = {names[run]: saved for run, saved in found.items()}
-            drawing.save(gantt.of_runs(drawn, steps=arguments.gantt), out, dpi=drawing.DPI)
-            said = f"steps {arguments.gantt} of {len(found)} run{'s' if len(found) > 1 else ''}"
+            is_gantt = arguments.gantt is not None
+            figure = gantt.of_runs(drawn, steps=arguments.gantt) if is_gantt else labels.of_runs(drawn)
+            drawing.save(figure, out, dpi=drawing.DPI)
+            said = f"steps {arguments.gantt}" if is_gantt else "the workers' classes"
+            said += f" of {len(found)} run{'s' if len(found) > 1 else ''}"
         else:
             drawn_curves = curves(found)
             runs = {label: curve.mean for label, curve in drawn_curves.items()}

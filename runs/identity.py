@@ -30,6 +30,7 @@ SINCE_ADDED: Mapping[str, Any] = {
     "outer": {"name": "none"},
     "late_workers": "interrupt",
     "weigh": "workers",
+    "split": {"name": "shuffled"},
 }
 
 # Keys that earlier releases called otherwise: the old name goes on working, and names the same experiment.

@@ -14,7 +14,6 @@ import runs
 import train
 from configs import flags
 from data import sources
-from data.example_order import ExampleOrder
 from data.feeds import Feeds
 from parallel import Layout, StepsInFlight
 from training.checkpoints import abstract
@@ -53,11 +52,7 @@ class Stepper:
         self.setup, self.layout = setup, Layout.of(setup.config.num_workers, num_devices=num_devices)
         self.step = make_step(setup, self.layout, lanes=lanes, steps_per_call=steps_per_call, wrap=wrap)
         self.state = setup.init_state(self.layout)
-        order = ExampleOrder(
-            num_examples=DATASET.train.num_examples,
-            batch_size=setup.config.batch_size_per_worker,
-            seed=setup.config.seed,
-        )
+        order = setup.example_order(DATASET)
         shape = (self.layout.num_devices, self.layout.lanes)
         self.feeds = Feeds(DATASET.train, order, layout=shape, placement=setup.source.placement)
         self.resident = self.layout.put_shared({"train": self.feeds.resident, "constants": DATASET.constants})

@@ -235,7 +235,7 @@ def commands_of_runs(page: Page) -> list[list[str]]:
     lines = [shlex.split(line, comments=True) for text in page.blocks("sh") for line in text.splitlines() if line]
     found = [words[2:] for words in lines if words[:2] == [PYTHON, "-m"]]
     shown = [words for words in found if words[0] == "experiments.plot" or words[1:2] in (["sweep"], ["ls"])]
-    return [words for words in shown if not any(word.startswith("--gantt") for word in words)]
+    return [words for words in shown if not any(word.startswith(("--gantt", "--labels")) for word in words)]
 
 
 @pytest.mark.slow_cases("docs/experiments.md", "docs/your_own.md")

@@ -11,6 +11,8 @@ import asynchronous
 import runs
 from data.examples import Dataset
 from data.feeds import Feeds, NumbersAlone
+from data.shares import labels_of
+from data.shares import table as shares_table
 from parallel import Layout, StepsInFlight, processes
 from runs.errors import ConfigError, refusing
 from training import checkpoints as state_checkpoints
@@ -81,6 +83,8 @@ class Run:
                 with refusing():
                     self._recorder.go_on(self.step)
             self._feeds = stack.enter_context(self._make_feeds())
+            if (shares := self._setup.shares(self._dataset)) is not None:
+                self._folder.write("labels.csv", shares_table(shares, labels_of(self._dataset)))
             self.resident = self._layout.put_shared(
                 {"train": self._feeds.resident, "constants": self._dataset.constants}
             )

@@ -21,6 +21,7 @@ from data import checking
 from data.augment import as_inputs
 from data.example_order import ExampleOrder
 from data.examples import Dataset, Info
+from data.shares import SPLITS, OwnExamples, labels_of
 from data.sources import Source
 from models import tasks
 from parallel import Layout, compile_quickly, processes
@@ -220,13 +221,26 @@ class TrainSetup:
         """Examples that are computed for a step, those of late workers too."""
         return self.gradients_per_step * self.config.batch_size_per_worker
 
-    def example_order(self, dataset: Dataset) -> ExampleOrder:
+    def example_order(self, dataset: Dataset) -> ExampleOrder | OwnExamples:
         """Returns the order in which batches take the training examples."""
-        return ExampleOrder(
-            num_examples=dataset.train.num_examples,
-            batch_size=self.config.batch_size_per_worker,
-            seed=self.config.seed,
-        )
+        given = {"batch_size": self.config.batch_size_per_worker, "seed": self.config.seed}
+        if (shares := self.shares(dataset)) is not None:
+            return OwnExamples(shares, **given)
+        return ExampleOrder(num_examples=dataset.train.num_examples, **given)
+
+    def shares(self, dataset: Dataset) -> list[np.ndarray] | None:
+        """Returns the training examples of each worker, or None where all workers draw from all.
+
+        Raises:
+          ConfigError: one line, if the workers cannot have such shares of these data.
+        """
+        with in_block("split"):
+            split = SPLITS.build(self.config.split.to_dict())
+            if split is None:
+                return None
+            if (labels := labels_of(dataset)) is None:
+                raise ValueError(f"name={self.config.split.name!r}: needs data in memory with a label of each example")
+            return split(labels, self.config.num_workers, self.config.seed)
 
     def load_data(self) -> Dataset:
         """Reads the examples, which must be as the source declares them.

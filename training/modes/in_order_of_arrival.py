@@ -90,6 +90,7 @@ class InOrderOfArrival(Mode):
             first_event=first_step * count,
             staleness_bound=self.options.staleness_bound,
             gradients_per_update=count,
+            own_batches=self.config.split.name != "shuffled",
         )
 
 

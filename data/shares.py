@@ -1,0 +1,181 @@
+"""Which training examples each worker has, where workers have data of their own."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeAlias
+
+import numpy as np
+from scipy import special
+
+from data.example_order import ExampleOrder, shuffled_pass
+from data.examples import Arrays, Dataset
+from reducers.registry import Registry
+
+# (labels [N], num_workers, seed) -> the examples of each worker, disjoint, of all labels that there are.
+Split: TypeAlias = Callable[[np.ndarray, int, int], list[np.ndarray]]
+
+_MOST_DRAWS = 100
+
+
+def shuffled() -> None:
+    """Lets all workers draw from all examples: no example is a worker's own."""
+
+
+def dirichlet(*, alpha: Annotated[float, "(0, inf)"] = 0.5) -> Split:
+    r"""Deals the examples of each class out by proportions that are drawn for it.
+
+    .. math:: p_c \sim \mathrm{Dirichlet}(\alpha, \dots, \alpha)
+
+    over the workers, for each class c: with an alpha of 100 all workers have much the same, with 0.1 most of a class is
+    with one or two of them. Workers then have different numbers of examples, one at least; proportions that leave a
+    worker none are drawn again.
+
+    Args:
+      alpha: the concentration.
+
+    >>> shares = dirichlet(alpha=0.5)(np.arange(100) % 2, 4, 0)
+    >>> [len(share) for share in shares], sum(map(len, shares))
+    ([4, 47, 5, 44], 100)
+
+    Reference: Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", arXiv 1905.12022, and
+    Li, Diao, Chen, He, arXiv 2102.02079, which draws again below 10 examples (both from memory).
+    """
+
+    def split(labels: np.ndarray, num_workers: int, seed: int) -> list[np.ndarray]:
+        for draw in range(_MOST_DRAWS):
+            shares: list[list[np.ndarray]] = [[] for _ in range(num_workers)]
+            for c, of_class in enumerate(_by_class(labels, seed)):
+                uniform = _uniform(num_workers, seed, draw, c)
+                gamma = np.maximum(special.gammaincinv(alpha, uniform), np.finfo(float).tiny)
+                ends = np.rint(np.cumsum(gamma / gamma.sum()) * len(of_class)).astype(int)[:-1]
+                for share, part in zip(shares, np.split(of_class, ends), strict=True):
+                    share.append(part)
+            found = [np.sort(np.concatenate(share)) for share in shares]
+            if min(map(len, found)):
+                return found
+        raise ValueError(f"alpha={alpha}: in {_MOST_DRAWS} draws a worker of {num_workers} had no example")
+
+    return split
+
+
+def by_label(*, labels_per_worker: Annotated[int, "[1, inf)"] = 2) -> Split:
+    """Gives each worker examples of so many classes alone, which its classes' other workers share evenly.
+
+    Every class is dealt out as often as the others, or once more.
+
+    Args:
+      labels_per_worker: so many classes of each worker; with all workers' together there is one for each class.
+
+    >>> shares = by_label(labels_per_worker=1)(np.arange(6) % 3, 3, 0)
+    >>> sorted(share.tolist() for share in shares)
+    [[0, 3], [1, 4], [2, 5]]
+
+    Reference: McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficient Learning of Deep Networks from
+    Decentralized Data", arXiv 1602.05629, section 3. Differs from it in: it deals out shards of sorted examples, a
+    worker's two of which may be of three classes.
+    """
+
+    def split(labels: np.ndarray, num_workers: int, seed: int) -> list[np.ndarray]:
+        classes = _by_class(labels, seed)
+        key, count = f"labels_per_worker={labels_per_worker}", len(classes)
+        if labels_per_worker > count:
+            raise ValueError(f"{key}: exceeds the {count} classes of the data")
+        if labels_per_worker * num_workers < count:
+            raise ValueError(f"{key}: {num_workers} workers do not have the {count} classes of the data")
+        # In turns through the classes nobody has one twice; the workers' order is drawn.
+        turns = np.arange(num_workers * labels_per_worker).reshape(num_workers, -1) % count
+        turns = turns[_order(num_workers, seed)]
+        shares: list[list[np.ndarray]] = [[] for _ in range(num_workers)]
+        for c, of_class in enumerate(classes):
+            owners = np.flatnonzero((turns == c).any(axis=1))
+            for owner, part in zip(owners, np.array_split(of_class, len(owners)), strict=True):
+                shares[owner].append(part)
+        found = [np.sort(np.concatenate(share)) for share in shares]
+        if not min(map(len, found)):
+            raise ValueError(f"{key}: a class has fewer examples than workers")
+        return found
+
+    return split
+
+
+SPLITS = Registry({"by_label": by_label, "dirichlet": dirichlet, "shuffled": shuffled})
+
+
+class OwnExamples:
+    """The examples of each batch where workers have shares: batch i is of worker i mod W, the (i // W)-th of its own.
+
+    A worker goes through its share in shuffled passes, as `ExampleOrder` does through all examples.
+
+    Attributes:
+      num_examples: of all shares together.
+      batch_size: B.
+
+    >>> order = OwnExamples([np.array([0, 1]), np.array([2, 3])], batch_size=2, seed=0)
+    >>> np.sort(order.indices(0, num_batches=2)).tolist()
+    [[0, 1], [2, 3]]
+    """
+
+    def __init__(self, shares: Sequence[np.ndarray], *, batch_size: int, seed: int):
+        """Gives each worker an order of its own.
+
+        Args:
+          shares: the examples of each worker.
+          batch_size: B.
+          seed: 0 to 2**32 - 1.
+        """
+        self.num_examples, self.batch_size = sum(map(len, shares)), int(batch_size)
+        self._shares = [np.asarray(share, np.int32) for share in shares]
+        self._orders = [
+            ExampleOrder(num_examples=len(share), batch_size=batch_size, seed=seed + (worker + 1 << 32))
+            for worker, share in enumerate(shares)
+        ]
+
+    def indices(self, first_batch_index: int, *, num_batches: int) -> np.ndarray:
+        """Returns the examples of consecutive batches, [num_batches, B] int32; as of `ExampleOrder`."""
+        rows = []
+        for number in range(first_batch_index, first_batch_index + num_batches):
+            own, worker = divmod(number, len(self._shares))
+            rows.append(self._shares[worker][self._orders[worker].indices(own, num_batches=1)[0]])
+        return np.stack(rows)
+
+
+def labels_of(dataset: Dataset) -> np.ndarray | None:
+    """Returns the labels of the training examples, [N], or None where they are not in memory, or have none."""
+    if not isinstance(dataset.train, Arrays) or "label" not in dataset.train.columns:
+        return None
+    labels = np.asarray(dataset.train.columns["label"])
+    return labels if labels.ndim == 1 else None
+
+
+def table(shares: Sequence[np.ndarray], labels: np.ndarray | None) -> str:
+    """Formats how many examples of each class each worker has as CSV, with a line for each that it has.
+
+    >>> print(table([np.array([0, 2]), np.array([1])], np.array([0, 1, 1])), end="")
+    worker,label,examples
+    0,0,1
+    0,1,1
+    1,1,1
+    """
+    assert labels is not None  # or there would be no shares
+    found = [(worker, *np.unique(labels[share], return_counts=True)) for worker, share in enumerate(shares)]
+    lines = [f"{worker},{c},{n}" for worker, classes, many in found for c, n in zip(classes, many, strict=True)]
+    return "\n".join(["worker,label,examples", *lines]) + "\n"
+
+
+def _by_class(labels: Any, seed: int) -> list[np.ndarray]:
+    """Returns the examples of each class, in one drawn order."""
+    order = _order(len(labels), seed)
+    return [order[labels[order] == c] for c in np.unique(labels)]
+
+
+def _order(count: int, seed: int) -> np.ndarray:
+    return shuffled_pass(_SPLITTING, num_examples=count, seed=seed)
+
+
+def _uniform(count: int, seed: int, *numbers: int) -> np.ndarray:
+    """Returns numbers in (0, 1), [count], whose words NumPy keeps the same in later versions."""
+    words = np.random.Philox(key=np.array([seed, _SPLITTING], np.uint64), counter=[0, 0, *numbers]).random_raw(count)
+    return (words.astype(np.float64) + 0.5) / 2.0**64
+
+
+# The number of a pass that no run gets to: what it draws is not that of a pass.
+_SPLITTING = 2**63

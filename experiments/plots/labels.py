@@ -1,0 +1,63 @@
+"""Which classes each worker has, where workers have training examples of their own: one panel per run."""
+
+import csv
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from experiments.execution.saved_runs import SavedRun
+from experiments.plots.drawing import COLOURS, Figure, name, new_figure
+
+INCHES = (4.6, 3.4)  # width and least height of a panel
+MAX_INCHES = 9.0  # greatest height, for any number of workers
+TITLE_CHARACTERS = 44  # of a line: as wide as a panel
+LARGEST = 200  # area of the largest dot, in points squared
+
+
+def of_runs(runs: Mapping[str, SavedRun]) -> "Figure":
+    """Draws a dot for each class of each worker, whose area is the number of its examples.
+
+    Args:
+      runs: label of a run -> what its folder holds.
+
+    Raises:
+      ValueError: one line, if the workers of a run all draw from all examples, or its labels.csv is damaged.
+    """
+    counts = {label: read(saved.folder) for label, saved in runs.items()}
+    num_workers = max(len(table) for table in counts.values())
+    height = min(max(INCHES[1], 0.2 * num_workers + 1.2), MAX_INCHES)
+    with new_figure(INCHES[0] * len(runs), height, math=False) as figure:
+        panels = figure.subplots(1, len(runs), squeeze=False, sharey=True)[0]
+        for axes, (label, table) in zip(panels, counts.items(), strict=True):
+            workers, classes = np.nonzero(table)
+            areas = LARGEST * table[workers, classes] / table.max()
+            axes.scatter(classes, workers, s=areas, color=COLOURS[0], linewidths=0)
+            axes.set(xlabel="class", xlim=(-0.8, table.shape[1] - 0.2))
+            axes.set_title(textwrap.fill(name(label), TITLE_CHARACTERS), fontsize="medium")
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        panels[0].set(ylabel="worker")
+        panels[0].invert_yaxis()
+        panels[0].yaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+def read(folder: Path) -> np.ndarray:
+    """Returns how many examples of each class each worker of a run has, [W, C] int64.
+
+    Raises:
+      ValueError: one line, if the folder has no labels.csv, or one that no run writes.
+    """
+    path = folder / "labels.csv"
+    if not path.exists():
+        raise ValueError(f"run={str(folder)!r}: has no labels.csv; its workers all draw from all examples")
+    text = path.read_text(errors="replace").splitlines()
+    try:
+        rows = [tuple(int(row[key]) for key in ("worker", "label", "examples")) for row in csv.DictReader(text)]
+        workers, classes, many = np.array(rows, np.int64).T
+        table = np.zeros((workers.max() + 1, classes.max() + 1), np.int64)
+        table[workers, classes] = many
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ValueError(f"{str(path)!r}: is damaged: {type(error).__name__}") from None
+    return table

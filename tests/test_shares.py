@@ -1,0 +1,179 @@
+"""Workers with training examples of their own: disjoint shares of all data, on every layout and after a stop."""
+
+import signal
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from asynchronous import from_table, order
+from data.shares import OwnExamples, by_label, dirichlet
+from experiments import plot
+from experiments.plots import labels as labels_plot
+from runs.errors import ConfigError
+from tests.in_process import train_py
+from tests.stepper import (
+    DATASET,
+    SMALL,
+    Stepper,
+    after_each_call,
+    checkpoint_of,
+    largest_difference,
+    same_bits,
+    setup_of,
+)
+
+LABELS = np.repeat(np.arange(10), 120)[np.random.default_rng(0).permutation(1200)]
+SPLITS = {
+    "dirichlet": (dirichlet(alpha=0.5), ("--config.split.name=dirichlet", "--config.split.alpha=0.5")),
+    "by_label": (by_label(labels_per_worker=2), ("--config.split.name=by_label", "--config.split.labels_per_worker=2")),
+}
+every_split = pytest.mark.parametrize("name", SPLITS)
+
+
+@every_split
+@pytest.mark.parametrize("num_workers", [5, 8, 40])
+def test_shares_are_disjoint_and_cover_the_data(name, num_workers):
+    split, _ = SPLITS[name]
+    shares = split(LABELS, num_workers, 3)
+    assert len(shares) == num_workers and min(map(len, shares)) > 0
+    assert sorted(np.concatenate(shares).tolist()) == list(range(len(LABELS)))
+    assert all(map(np.array_equal, shares, split(LABELS, num_workers, 3)))
+    assert not all(map(np.array_equal, shares, split(LABELS, num_workers, 4)))
+
+
+@pytest.mark.parametrize(("num_workers", "per_worker"), [(8, 2), (5, 2), (10, 1), (40, 3), (3, 10)])
+def test_each_worker_has_so_many_classes_and_each_class_as_many_workers(num_workers, per_worker):
+    shares = by_label(labels_per_worker=per_worker)(LABELS, num_workers, 0)
+    classes = [set(LABELS[share].tolist()) for share in shares]
+    assert all(len(c) == per_worker for c in classes)
+    owners = [sum(c in some for some in classes) for c in range(10)]
+    assert max(owners) - min(owners) <= 1
+    for c in range(10):
+        many = [n for share in shares if (n := int((LABELS[share] == c).sum()))]
+        assert max(many) - min(many) <= 1
+
+
+@pytest.mark.slow_cases("2.0")
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
+def test_proportions_are_those_of_a_dirichlet_distribution(alpha):
+    """A worker's share of a class is of Beta(alpha, (W - 1) alpha): a chi-square test of ten equally likely bins."""
+    num_workers, many = 6, 5_000
+    labels = np.arange(many * 10) % 10
+    found = []
+    for seed in range(100):
+        for share in dirichlet(alpha=alpha)(labels, num_workers, seed)[:1]:
+            found.extend(np.bincount(labels[share], minlength=10) / many)
+    bins = stats.beta.ppf(np.linspace(0, 1, 11), alpha, (num_workers - 1) * alpha)
+    observed = np.histogram(found, bins)[0]
+    assert observed.sum() == 1000 and stats.chisquare(observed).pvalue > 1e-3
+    wrong = stats.beta.ppf(np.linspace(0, 1, 11), 1.3 * alpha, (num_workers - 1) * 1.3 * alpha)
+    assert stats.chisquare(np.histogram(np.clip(found, 0, 1), wrong)[0]).pvalue < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("split", "num_workers", "message"),
+    [
+        (by_label(labels_per_worker=11), 4, "labels_per_worker=11: exceeds the 10 classes of the data"),
+        (by_label(labels_per_worker=2), 4, "labels_per_worker=2: 4 workers do not have the 10 classes"),
+        (dirichlet(alpha=1e-4), 5, "alpha=0.0001: in 100 draws a worker of 5 had no example"),
+    ],
+)
+def test_what_cannot_be_dealt_out_is_refused(split, num_workers, message):
+    labels = LABELS if "alpha" not in message else LABELS[:3]
+    with pytest.raises(ValueError, match=message):
+        split(labels, num_workers, 0)
+
+
+def test_each_worker_goes_through_its_share_in_passes():
+    shares = [np.array([4, 0, 2]), np.array([1, 3]), np.array([5])]
+    order_of = OwnExamples(shares, batch_size=2, seed=7)
+    rows = order_of.indices(0, num_batches=18)
+    for worker, share in enumerate(shares):
+        taken = rows[worker::3].ravel()
+        assert set(taken) == set(share)
+        for start in range(0, len(taken) - len(share) + 1, len(share)):
+            assert sorted(taken[start : start + len(share)]) == sorted(share)
+    np.testing.assert_array_equal(order_of.indices(5, num_batches=4), rows[5:9])
+
+
+def test_asynchronous_batches_are_of_their_workers():
+    seconds = from_table(np.tile([[1.0, 2.5, 0.7]], (40, 1)))
+    given = {"num_workers": 3, "num_events": 30}
+    ((events, _),) = order(seconds, **given, own_batches=True)
+    ((others, _),) = order(seconds, **given)
+    assert (events.batch_index % 3 == events.worker).all() and (events.batch_index // 3 == events.task).all()
+    np.testing.assert_array_equal(events.worker, others.worker)
+    assert (others.batch_index % 3 != others.worker).any()
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+SOFTMAX = ("--config.model.name=softmax", "--config.ema_decay=None")
+
+
+def classes_of_batches(run, worker):
+    """The classes of a worker's examples in the first batches of a run."""
+    order_of = run.setup.example_order(DATASET)
+    taken = np.concatenate([order_of.indices(step * 8 + worker, num_batches=1)[0] for step in range(40)])
+    return set(DATASET.train.columns["label"][taken].tolist())
+
+
+@pytest.mark.slow
+@every_split
+def test_layouts_agree(name):
+    overrides = (*SOFTMAX, *SPLITS[name][1], "--config.reducer_on=updates", "--config.reducer.name=local_sgd")
+    overrides = (*overrides, "--config.reducer.every_steps=3")
+    one, other = (Stepper(setup_of(*overrides), num_devices=n).steps(0, 6) for n in (8, 2))
+    assert largest_difference(one.params(), other.params()) < 1e-6
+    shuffled = Stepper(setup_of(*SOFTMAX, *overrides[4:]), num_devices=8).steps(0, 6)
+    assert largest_difference(one.params(), shuffled.params()) > 1e-4
+    if name == "by_label":
+        assert all(len(classes_of_batches(one, worker)) == 2 for worker in range(8))
+
+
+@pytest.mark.parametrize("mode", ["synchronous", pytest.param("asynchronous", marks=pytest.mark.slow)])
+def test_a_run_goes_on_with_the_same_shares(mode, tmp_path, monkeypatch, capsys):
+    served = ("--config.server.name=asynchronous", "--config.arrivals.name=lognormal") if mode != "synchronous" else ()
+    short = (*SOFTMAX, *SMALL, *SPLITS["by_label"][1], *served, "--config.checkpoint_every_steps=3")
+    given = ["--config=configs/digits.py", "--config.train_steps=8", *short, "--num_devices=2"]
+
+    def run(name):
+        return train_py(*given, f"--workdir={tmp_path / name}")
+
+    assert run("whole") == 0
+    with monkeypatch.context() as patch:
+        stop = lambda: signal.raise_signal(signal.SIGTERM)  # noqa: E731
+        after_each_call(patch, lambda state, k: stop() if int(np.asarray(state.step)[0]) >= 4 else None)
+        assert run("parts") == 128 + signal.SIGTERM
+    assert run("parts") == 0
+    setup = setup_of(*short, train_steps=8)
+    assert same_bits(*(checkpoint_of(tmp_path / name, setup)[1] for name in ("whole", "parts")))
+    table = labels_plot.read(tmp_path / "whole")
+    assert table.shape == (8, 10) and table.sum() == 1437 and ((table > 0).sum(axis=1) == 2).all()
+    capsys.readouterr()
+    figure = tmp_path / "labels.png"
+    assert plot.main([str(tmp_path / "whole"), "--labels", f"--out={figure}"]) == 0
+    assert figure.stat().st_size > 1000 and "the workers' classes of 1 run" in capsys.readouterr().out
+    (tmp_path / "whole/labels.csv").write_text("worker,label\n0,1\n")
+    assert plot.main([str(tmp_path / "whole"), "--labels", f"--out={figure}"]) == 2
+    assert "labels.csv': is damaged" in capsys.readouterr().err
+
+
+def test_runs_that_cannot_split_are_refused():
+    for overrides, message in (
+        (
+            ("split.name=by_label", "split.labels_per_worker=1"),
+            "config.split.labels_per_worker=1: 8 workers do not have",
+        ),
+        (("split.name=dirichlet", "split.alpha=0"), "config.split.alpha"),
+        (("split.name=nobody",), "config.split.name='nobody': unknown name"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            setup_of(*SOFTMAX, *(f"--config.{override}" for override in overrides)).example_order(DATASET)
+
+
+def test_a_run_without_shares_has_no_figure_of_them(tmp_path):
+    with pytest.raises(ValueError, match=r"has no labels.csv; its workers all draw from all examples"):
+        labels_plot.read(tmp_path)
+    assert setup_of(*SOFTMAX).shares(DATASET) is None
