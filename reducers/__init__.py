@@ -58,7 +58,7 @@ from reducers.local.elastic_averaging import elastic_averaging
 from reducers.local.gossip import gossip
 from reducers.local.local_sgd import local_sgd
 from reducers.mask import Mask
-from reducers.reducer import TAKE_WEIGHTS, Combine, Reducer, ReducerRegistry, as_reducer, chain
+from reducers.reducer import Combine, Reducer, ReducerRegistry, as_reducer, chain
 from reducers.report import Report, ReportError, own_params, report
 from reducers.sums.mean import mean
 from reducers.sums.sign_majority import sign_majority
@@ -73,7 +73,6 @@ __version__ = "0.2.0"
 
 __all__ = [
     "REDUCERS",
-    "TAKE_WEIGHTS",
     "AxisName",
     "DynamicScale",
     "Mask",

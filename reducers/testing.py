@@ -166,6 +166,22 @@ def mask(subject: Subject) -> None:
         assert same, f"{value} of a worker that is left out changes the result"
 
 
+def weights(subject: Subject) -> None:
+    """To a reducer that takes weights equal ones are none, and one of 0 leaves a worker out, whatever its values."""
+    if not subject.reducer.takes_weights:
+        return
+    kept, gradients = np.arange(subject.num_workers) % 3 > 0, subject.gradients()
+    equal = subject.results(gradients, weights=np.full(subject.num_workers, 3.0, np.float32))
+    _check_close(equal, subject.results(gradients), "weights of 3 and no weights")
+
+    def with_absent(value):
+        fill = lambda g: np.where(kept.reshape(-1, *[1] * (g.ndim - 1)), g, np.float32(value))  # noqa: E731
+        return subject.results(jax.tree.map(fill, gradients), weights=kept.astype(np.float32))
+
+    same = all(map(np.array_equal, *map(jax.tree.leaves, (with_absent(np.nan), with_absent(0)))))
+    assert same, "NaN of a worker of weight 0 changes the result"
+
+
 def homogeneous(subject: Subject) -> None:
     """A reducer that says R(c g) = c R(g) does so."""
     if not subject.reducer.homogeneous:
@@ -317,6 +333,7 @@ LAWS: dict[str, Callable[[Subject], None]] = {
     "same_on_all": same_on_all,
     "two_axes": two_axes,
     "mask": mask,
+    "weights": weights,
     "homogeneous": homogeneous,
     **MESHES,
     "strict_promotion": strict_promotion,

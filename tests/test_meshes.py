@@ -121,6 +121,7 @@ WRONG = {
         lambda axis, g, s, p=None, **more: (jax.tree.map(lambda x: lax.pmean(x.astype(jnp.float32), axis), g), s)
     ),
     "mask": plain(averaged, takes_mask=True),
+    "weights": plain(averaged, takes_weights=True),
     "homogeneous": plain(
         lambda axis, g, s, p=None, **more: (jax.tree.map(lambda x: lax.pmean(jnp.sign(x), axis), g), s),
         homogeneous=True,

@@ -19,7 +19,7 @@ from models import tasks
 from parallel import AXES, DEVICE_AXIS, LANE_AXIS
 from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
-from reducers.reducer import within
+from reducers.reducer import TAKE_WEIGHTS, within
 from reducers.wrappers import communication
 from runs.errors import ConfigError, in_block
 from training import own_parts
@@ -287,7 +287,7 @@ def check_weights(config: ConfigDict, *, reducer: reducers.Reducer, mode: Mode) 
         who = (
             f"config.reducer.name={config.reducer.name!r} with config.communication.name={config.communication.name!r}"
         )
-        raise ConfigError(f"{weigh}: {who} takes no weights; {reducers.TAKE_WEIGHTS} do, sent in full")
+        raise ConfigError(f"{weigh}: {who} takes no weights; {TAKE_WEIGHTS} do, sent in full")
 
 
 def check_metrics(config: ConfigDict, params: Any, *, reducer: reducers.Reducer) -> None:
