@@ -160,6 +160,10 @@ def test_it_does_not_matter_who_has_which_examples(layout):
     assert largest_difference(unweighed, expected) > 1e-3
 
 
+def test_a_config_says_it_in_one_place():
+    assert set(setup_of().config.accumulation) == {"name", "count", "combine"} and setup_of().config.weigh == "workers"
+
+
 @pytest.mark.slow
 def test_backup_workers_weigh_who_came_first():
     backup = (
