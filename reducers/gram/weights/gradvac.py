@@ -14,7 +14,7 @@ from reducers.gram.weights.orders import orders_of
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
-_LEAST_SINE = 1e-8  # as TorchJD has it
+_LEAST_SINE = 1e-8  # where a gradient always has the direction of another; TorchJD adds it
 
 
 @takes_gram_options
@@ -99,7 +99,7 @@ def vaccinated(
         cosine = cosines[other] @ weights / nonzero(length)
         target = usual[other]
         sines = [jnp.sqrt(jnp.maximum(1 - x * x, 0)) for x in (cosine, target)]
-        turn = length * (target * sines[0] - cosine * sines[1]) / (sines[1] + _LEAST_SINE)
+        turn = length * (target * sines[0] - cosine * sines[1]) / jnp.maximum(sines[1], _LEAST_SINE)
         meets = (other != worker) & has_length[other] & has_length[worker]
         return (
             weights.at[other].add(jnp.where(meets & (cosine < target), turn, 0)),
