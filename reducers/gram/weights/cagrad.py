@@ -34,7 +34,8 @@ def cagrad(axis_name: AxisName, *, c: Annotated[float, "[0, inf)"] = 0.5, **opti
         w = \arg\min_{w \ge 0, \, \sum_i w_i = 1} g_w \cdot \bar g + c |\bar g| |g_w|
 
     For a gain t of the worst, the shortest way from the mean to an update that gives each worker t is a quadratic
-    program, which ``linear_algebra.nonnegative`` solves; t is the one for which that way has the length c |mean|.
+    program, which ``linear_algebra.nonnegative`` solves; t is the one for which that way is c times as
+    long as the mean.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.

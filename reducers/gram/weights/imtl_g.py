@@ -22,8 +22,8 @@ def imtl_g(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
     .. math:: R(g_1, \dots, g_n) = \sum_i w_i g_i, \qquad w = \frac{v}{\sum_i v_i}, \qquad
         v = G^+ (|g_1|, \dots, |g_n|)^\top
 
-    with the pseudo-inverse of the Gram matrix. Where the gradients are linearly independent, R . g_i / |g_i| is the
-    same for all of them. Weights add up to 1, and can be negative.
+    with the pseudo-inverse of the Gram matrix. Where the gradients are linearly independent, the projections of R onto
+    their directions are all equal. Weights add up to 1, and can be negative.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
