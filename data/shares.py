@@ -1,4 +1,4 @@
-"""Which training examples each worker has, where workers have data of their own."""
+"""Deals the training examples out to workers that have data of their own."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeAlias
@@ -106,6 +106,7 @@ class OwnExamples:
     A worker goes through its share in shuffled passes, as `ExampleOrder` does through all examples.
 
     Attributes:
+      shares: the examples of each worker.
       num_examples: of all shares together.
       batch_size: B.
 
@@ -123,7 +124,7 @@ class OwnExamples:
           seed: 0 to 2**32 - 1.
         """
         self.num_examples, self.batch_size = sum(map(len, shares)), int(batch_size)
-        self._shares = [np.asarray(share, np.int32) for share in shares]
+        self.shares = [np.asarray(share, np.int32) for share in shares]
         self._orders = [
             ExampleOrder(num_examples=len(share), batch_size=batch_size, seed=seed + (worker + 1 << 32))
             for worker, share in enumerate(shares)
@@ -133,20 +134,28 @@ class OwnExamples:
         """Returns the examples of consecutive batches, [num_batches, B] int32; as of `ExampleOrder`."""
         rows = []
         for number in range(first_batch_index, first_batch_index + num_batches):
-            own, worker = divmod(number, len(self._shares))
-            rows.append(self._shares[worker][self._orders[worker].indices(own, num_batches=1)[0]])
+            own, worker = divmod(number, len(self.shares))
+            rows.append(self.shares[worker][self._orders[worker].indices(own, num_batches=1)[0]])
         return np.stack(rows)
 
 
-def labels_of(dataset: Dataset) -> np.ndarray | None:
-    """Returns the labels of the training examples, [N], or None where they are not in memory, or have none."""
-    if not isinstance(dataset.train, Arrays) or "label" not in dataset.train.columns:
-        return None
-    labels = np.asarray(dataset.train.columns["label"])
-    return labels if labels.ndim == 1 else None
+def labels_of(dataset: Dataset, *, key: str = "data") -> np.ndarray:
+    """Returns the labels of the training examples, [N].
+
+    Args:
+      dataset: whose training examples are in memory.
+      key: names in the error what needs them.
+
+    Raises:
+      ValueError: one line, if they are not in memory, or have no label each.
+    """
+    labels = dataset.train.columns.get("label") if isinstance(dataset.train, Arrays) else None
+    if labels is None or labels.ndim != 1:
+        raise ValueError(f"{key}: needs data in memory with a label of each example")
+    return np.asarray(labels)
 
 
-def table(shares: Sequence[np.ndarray], labels: np.ndarray | None) -> str:
+def table(shares: Sequence[np.ndarray], labels: np.ndarray) -> str:
     """Formats how many examples of each class each worker has as CSV, with a line for each that it has.
 
     >>> print(table([np.array([0, 2]), np.array([1])], np.array([0, 1, 1])), end="")
@@ -155,7 +164,6 @@ def table(shares: Sequence[np.ndarray], labels: np.ndarray | None) -> str:
     0,1,1
     1,1,1
     """
-    assert labels is not None  # or there would be no shares
     found = [(worker, *np.unique(labels[share], return_counts=True)) for worker, share in enumerate(shares)]
     lines = [f"{worker},{c},{n}" for worker, classes, many in found for c, n in zip(classes, many, strict=True)]
     return "\n".join(["worker,label,examples", *lines]) + "\n"

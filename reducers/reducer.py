@@ -184,7 +184,8 @@ class Reducer(optax.GradientTransformationExtraArgs):
             **changes,
             "axis_name": changes.get("axis_name"),
         }
-        made = type(self)(init, update if facts["takes_weights"] else refusing_weights(update), **facts)
+        is_refused = not facts["takes_weights"] and facts["axis_name"] is None  # else ``_checked`` is around it
+        made = type(self)(init, refusing_weights(update) if is_refused else update, **facts)
         made.axis_name = made.axis_name or self.axis_name
         return made
 

@@ -150,6 +150,11 @@ def _check_close(found: Any, expected: Any, what: str) -> None:
         assert difference < 1e-4, f"result{jax.tree_util.keystr(path)} differs by {difference:.0e} between {what}"
 
 
+def _filled(gradients: Any, kept: np.ndarray, value: float) -> Any:
+    """Returns gradients with a value for those of workers that are not kept."""
+    return jax.tree.map(lambda g: np.where(kept.reshape(-1, *[1] * (g.ndim - 1)), g, np.float32(value)), gradients)
+
+
 def mask(subject: Subject) -> None:
     """A reducer that takes a mask leaves workers out, whatever their values."""
     if not subject.reducer.takes_mask:
@@ -157,8 +162,7 @@ def mask(subject: Subject) -> None:
     kept, gradients = np.arange(subject.num_workers) % 3 > 0, subject.gradients()
 
     def with_absent(value):
-        fill = lambda g: np.where(kept.reshape(-1, *[1] * (g.ndim - 1)), g, np.float32(value))  # noqa: E731
-        return subject.results(jax.tree.map(fill, gradients), contributes=kept)
+        return subject.results(_filled(gradients, kept, value), contributes=kept)
 
     clean = with_absent(0)
     for value in (np.nan, np.inf, 1e30):
@@ -175,8 +179,7 @@ def weights(subject: Subject) -> None:
     _check_close(equal, subject.results(gradients), "weights of 3 and no weights")
 
     def with_absent(value):
-        fill = lambda g: np.where(kept.reshape(-1, *[1] * (g.ndim - 1)), g, np.float32(value))  # noqa: E731
-        return subject.results(jax.tree.map(fill, gradients), weights=kept.astype(np.float32))
+        return subject.results(_filled(gradients, kept, value), weights=kept.astype(np.float32))
 
     same = all(map(np.array_equal, *map(jax.tree.leaves, (with_absent(np.nan), with_absent(0)))))
     assert same, "NaN of a worker of weight 0 changes the result"

@@ -79,7 +79,7 @@ def aligned_mtl(g):
 
 
 def cagrad(g, *, c=0.5):
-    """Of the stationary points for each choice of the workers with a weight, the best one."""
+    """Tries each choice of the workers that have a weight, and takes the best stationary point."""
     scale = _norms(g).max() or 1
     g, n = g / scale, len(g)
     gram, mean = g @ g.T, g.mean(0)

@@ -7,6 +7,7 @@ import signal
 
 import jax
 import numpy as np
+import pytest
 from flax import linen as nn
 
 import parallel
@@ -16,6 +17,7 @@ from configs import flags
 from data import sources
 from data.feeds import Feeds
 from parallel import Layout, StepsInFlight
+from tests.in_process import train_py
 from training.checkpoints import abstract
 from training.evaluate import make_evaluation
 from training.setup import make_setup
@@ -156,6 +158,19 @@ def crash():
 def ask_to_stop():
     """Ends a run as a scheduler does: it saves, and stops."""
     signal.raise_signal(signal.SIGTERM)
+
+
+def train_whole_and_in_parts(arguments, folder, *, stop_after):
+    """Runs train.py in ``folder / "whole"``, and in "parts", where it is stopped after a step and goes on."""
+
+    def run(name):
+        return train_py(*arguments, f"--workdir={folder / name}")
+
+    assert run("whole") == 0
+    with pytest.MonkeyPatch.context() as patch:
+        after_each_call(patch, lambda state, k: ask_to_stop() if int(np.asarray(state.step)[0]) >= stop_after else None)
+        assert run("parts") == 128 + signal.SIGTERM
+    assert run("parts") == 0
 
 
 def checkpoint_of(workdir, setup, which="latest"):

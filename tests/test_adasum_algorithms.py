@@ -92,7 +92,7 @@ def test_many_lanes_of_one_device_are_folded_eight_at_a_time(lanes):
     for held, expected, contributes in [(grads, grads, None), (poisoned, present, mask)]:
         results = on_layout(held, 1, contributes=contributes)
         for replicas, g in zip(results, wide(expected), strict=True):
-            assert error(replicas[0], oracle(g), g) <= 2e-6  # of the tree's six levels
+            assert error(replicas[0], oracle(g), g) <= (2e-6 if lanes == 64 else 1e-6)  # a tree of six levels
 
 
 @pytest.mark.slow_cases("6", "8")

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import pathlib
-import signal
 
 import jax
 import numpy as np
@@ -16,16 +15,15 @@ from reducers.wrappers import communication
 from tests import kills
 from tests.cases import SECONDS, SENDINGS, Case
 from tests.grid import few
-from tests.in_process import train_py
 from tests.stepper import (
     SMALL,
     Stepper,
-    after_each_call,
     checkpoint_of,
     largest_difference,
     records,
     same_bits,
     setup_of,
+    train_whole_and_in_parts,
 )
 from tests.test_reducers import (
     WORKER,
@@ -215,21 +213,12 @@ def test_late_workers_keep_their_residuals_in_training():
     assert 0 < run.metrics["compression_error"] < 1
 
 
-def test_runs_go_on_with_the_same_residuals_and_tell_their_bytes(tmp_path, monkeypatch):
+def test_runs_go_on_with_the_same_residuals_and_tell_their_bytes(tmp_path):
     """A run that is stopped and goes on is that run, bit for bit; its records follow the bits of each step."""
     overrides = sending("dynamic_bits", error_feedback="on")
     short = (*SOFTMAX, *SMALL, *overrides, "--config.log_every_steps=1", "--config.checkpoint_every_steps=3")
     given = ["--config=configs/digits.py", "--config.train_steps=8", *short, "--num_devices=2"]
-
-    def run(name):
-        return train_py(*given, f"--workdir={tmp_path / name}")
-
-    assert run("whole") == 0
-    with monkeypatch.context() as patch:
-        stop = lambda: signal.raise_signal(signal.SIGTERM)  # noqa: E731
-        after_each_call(patch, lambda state, k: stop() if int(np.asarray(state.step)[0]) >= 4 else None)
-        assert run("parts") == 128 + signal.SIGTERM
-    assert run("parts") == 0
+    train_whole_and_in_parts(given, tmp_path, stop_after=4)
     setup = setup_of(*short, train_steps=8)
     whole, parts = (checkpoint_of(tmp_path / name, setup)[1] for name in ("whole", "parts"))
     residuals = jax.tree.leaves(whole["state"].reducer_state.kept.residuals)

@@ -1,7 +1,5 @@
 """Workers with training examples of their own: disjoint shares of all data, on every layout and after a stop."""
 
-import signal
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -11,16 +9,15 @@ from data.shares import OwnExamples, by_label, dirichlet
 from experiments import plot
 from experiments.plots import labels as labels_plot
 from runs.errors import ConfigError
-from tests.in_process import train_py
 from tests.stepper import (
     DATASET,
     SMALL,
     Stepper,
-    after_each_call,
     checkpoint_of,
     largest_difference,
     same_bits,
     setup_of,
+    train_whole_and_in_parts,
 )
 
 LABELS = np.repeat(np.arange(10), 120)[np.random.default_rng(0).permutation(1200)]
@@ -133,20 +130,11 @@ def test_layouts_agree(name):
 
 
 @pytest.mark.parametrize("mode", ["synchronous", pytest.param("asynchronous", marks=pytest.mark.slow)])
-def test_a_run_goes_on_with_the_same_shares(mode, tmp_path, monkeypatch, capsys):
+def test_a_run_goes_on_with_the_same_shares(mode, tmp_path, capsys):
     served = ("--config.server.name=asynchronous", "--config.arrivals.name=lognormal") if mode != "synchronous" else ()
     short = (*SOFTMAX, *SMALL, *SPLITS["by_label"][1], *served, "--config.checkpoint_every_steps=3")
     given = ["--config=configs/digits.py", "--config.train_steps=8", *short, "--num_devices=2"]
-
-    def run(name):
-        return train_py(*given, f"--workdir={tmp_path / name}")
-
-    assert run("whole") == 0
-    with monkeypatch.context() as patch:
-        stop = lambda: signal.raise_signal(signal.SIGTERM)  # noqa: E731
-        after_each_call(patch, lambda state, k: stop() if int(np.asarray(state.step)[0]) >= 4 else None)
-        assert run("parts") == 128 + signal.SIGTERM
-    assert run("parts") == 0
+    train_whole_and_in_parts(given, tmp_path, stop_after=4)
     setup = setup_of(*short, train_steps=8)
     assert same_bits(*(checkpoint_of(tmp_path / name, setup)[1] for name in ("whole", "parts")))
     table = labels_plot.read(tmp_path / "whole")

@@ -9,10 +9,10 @@ import numpy as np
 
 import asynchronous
 import runs
+from data import shares
+from data.example_order import ExampleOrder
 from data.examples import Dataset
 from data.feeds import Feeds, NumbersAlone
-from data.shares import labels_of
-from data.shares import table as shares_table
 from parallel import Layout, StepsInFlight, processes
 from runs.errors import ConfigError, refusing
 from training import checkpoints as state_checkpoints
@@ -82,9 +82,10 @@ class Run:
             if self._recorder is not None:
                 with refusing():
                     self._recorder.go_on(self.step)
-            self._feeds = stack.enter_context(self._make_feeds())
-            if (shares := self._setup.shares(self._dataset)) is not None:
-                self._folder.write("labels.csv", shares_table(shares, labels_of(self._dataset)))
+            order = self._setup.example_order(self._dataset)
+            if isinstance(order, shares.OwnExamples):
+                self._folder.write("labels.csv", shares.table(order.shares, shares.labels_of(self._dataset)))
+            self._feeds = stack.enter_context(self._make_feeds(order))
             self.resident = self._layout.put_shared(
                 {"train": self._feeds.resident, "constants": self._dataset.constants}
             )
@@ -111,12 +112,12 @@ class Run:
     def __exit__(self, *exception: Any) -> bool | None:
         return self._stack.__exit__(*exception)
 
-    def _make_feeds(self) -> Any:
+    def _make_feeds(self, order: ExampleOrder | shares.OwnExamples) -> Any:
         if self._computes == "elsewhere":
             return NumbersAlone()
         return Feeds(
             self._dataset.train,
-            self._setup.example_order(self._dataset),
+            order,
             layout=(len(self._layout.own_devices), self._layout.lanes),
             workers=self._layout.own_workers,
             placement=self._setup.source.placement,

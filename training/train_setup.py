@@ -238,8 +238,7 @@ class TrainSetup:
             split = SPLITS.build(self.config.split.to_dict())
             if split is None:
                 return None
-            if (labels := labels_of(dataset)) is None:
-                raise ValueError(f"name={self.config.split.name!r}: needs data in memory with a label of each example")
+            labels = labels_of(dataset, key=f"name={self.config.split.name!r}")
             return split(labels, self.config.num_workers, self.config.seed)
 
     def load_data(self) -> Dataset:

@@ -1,6 +1,7 @@
 """The look of figures: colour-blind safe, readable in grey and at the width of a column."""
 
 import contextlib
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +28,9 @@ LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")
 FORMATS = (".png", ".pdf", ".svg")
 MAX_NAME = 60  # characters of a name in a figure
 DPI = 300  # of bitmaps
+PANEL_INCHES = (4.6, 3.4)  # width and least height of a panel whose rows are workers
+MAX_PANEL_INCHES = 9.0  # greatest height, for any number of workers
+TITLE_CHARACTERS = 44  # of a line: as wide as a panel
 REFERENCE: Any = {"color": "#666666", "linewidth": 1}  # a line to compare curves with
 STYLE: Any = {
     "font.size": 10,
@@ -64,6 +68,29 @@ def new_figure(width: float, height: float, *, math: bool = True, **options: Any
         names = {axis.label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)}
         for text in [*names, *(text for text in figure.findobj(Text) if text not in of_axes)]:
             text.set_parse_math(False)
+
+
+@contextlib.contextmanager
+def worker_panels(
+    titles: Sequence[str], *, num_workers: int, row: float, sharex: bool = False
+) -> "Iterator[tuple[Figure, dict[str, Axes]]]":
+    """Gives a figure with a panel per run, whose rows are the workers, from the top down.
+
+    Args:
+      titles: of the panels, by which they are given.
+      num_workers: the largest number of rows.
+      row: the height of a row, in inches, while the figure is not too high.
+      sharex: whether the panels have one x axis.
+    """
+    height = min(max(PANEL_INCHES[1], row * num_workers + 1.2), MAX_PANEL_INCHES)
+    with new_figure(PANEL_INCHES[0] * len(titles), height, math=False) as figure:
+        panels = figure.subplots(1, len(titles), squeeze=False, sharex=sharex, sharey=True)[0]
+        yield figure, dict(zip(titles, panels, strict=True))
+        for title, axes in zip(titles, panels, strict=True):
+            axes.set_title(textwrap.fill(name(title), TITLE_CHARACTERS), fontsize="medium")
+        panels[0].set(ylabel="worker")
+        panels[0].invert_yaxis()
+        whole_numbers(panels[0].yaxis)
 
 
 def save(figure: "Figure", path: Path, **options: Any) -> None:
@@ -162,6 +189,12 @@ def legend_across(figure: "Figure", entries: "Sequence[Artist]") -> None:
 def legend_below(figure: "Figure", axes: "Axes", *, columns: int, fontsize: int = 8) -> None:
     """Writes the legend of one panel under all of them."""
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize=fontsize)
+
+
+def whole_numbers(axis: "Axis") -> None:
+    """Puts ticks at whole numbers alone."""
+    locator: Any = axis.get_major_locator()
+    locator.set_params(integer=True)
 
 
 def plain_numbers(axis: "Axis", *, minor: Literal["labelled", "bare"] = "labelled") -> None:

@@ -1,12 +1,11 @@
 """Gantt charts of the workers' activities in the time of a run, one panel per run."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.execution.saved_runs import SavedRun
 from experiments.plots import timelines
-from experiments.plots.drawing import COLOURS, Figure, legend_across, name, new_figure
+from experiments.plots.drawing import COLOURS, Figure, legend_across, worker_panels
 from experiments.plots.timelines import Span
 
 # kind of a span -> its look
@@ -16,10 +15,7 @@ BARS: dict[str, dict[str, Any]] = {
     "waiting": {"color": "#cccccc", "label": "waiting"},
 }
 MARK: dict[str, Any] = {"marker": "|", "color": "#000000", "linestyle": "", "label": "applied"}
-INCHES = (4.6, 3.4)  # width and least height of a panel
-MAX_INCHES = 9.0  # greatest height, for any number of workers
 MAX_STEPS = 40  # characters of FIRST:LAST
-TITLE_CHARACTERS = 44  # of a line: as wide as a panel
 
 
 def of_runs(runs: Mapping[str, SavedRun], *, steps: str) -> "Figure":
@@ -62,23 +58,18 @@ def draw(spans_of: Mapping[str, Sequence[Span]]) -> "Figure":
     from matplotlib.patches import Patch
 
     num_workers = max(span.worker for spans in spans_of.values() for span in spans) + 1
-    height = min(max(INCHES[1], 0.14 * num_workers + 1.2), MAX_INCHES)
-    with new_figure(INCHES[0] * len(spans_of), height, math=False) as figure:
-        panels = figure.subplots(1, len(spans_of), squeeze=False, sharex=True, sharey=True)[0]
-        for axes, (label, spans) in zip(panels, spans_of.items(), strict=True):
+    with worker_panels(list(spans_of), num_workers=num_workers, row=0.14, sharex=True) as (figure, panels):
+        for label, axes in panels.items():
+            spans = spans_of[label]
             for kind, style in BARS.items():
                 chosen = [span for span in spans if span.kind == kind]
                 workers, starts = [span.worker for span in chosen], [span.start for span in chosen]
                 axes.barh(workers, [s.stop - s.start for s in chosen], left=starts, height=0.8, linewidth=0, **style)
             applied = [span for span in spans if span.kind == "applied"]
-            size = max(2.0, 0.7 * 72 * height / num_workers)
+            size = max(2.0, 0.7 * 72 * figure.get_figheight() / num_workers)
             axes.plot([s.stop for s in applied], [s.worker for s in applied], markersize=min(size, 9.0), **MARK)
             axes.set(xlabel="time (s)")
-            axes.set_title(textwrap.fill(name(label), TITLE_CHARACTERS), fontsize="medium")
             axes.grid(visible=False, axis="y")
-        panels[0].set(ylabel="worker")
-        panels[0].invert_yaxis()
-        panels[0].yaxis.get_major_locator().set_params(integer=True)
         bars = [Patch(**style) for style in BARS.values()]
         legend_across(figure, [*bars, Line2D([], [], **MARK)])
     return figure

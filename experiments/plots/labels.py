@@ -1,18 +1,14 @@
-"""Which classes each worker has, where workers have training examples of their own: one panel per run."""
+"""Draws which classes each worker has, where workers have training examples of their own: one panel per run."""
 
 import csv
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from experiments.execution.saved_runs import SavedRun
-from experiments.plots.drawing import COLOURS, Figure, name, new_figure
+from experiments.plots.drawing import COLOURS, Figure, whole_numbers, worker_panels
 
-INCHES = (4.6, 3.4)  # width and least height of a panel
-MAX_INCHES = 9.0  # greatest height, for any number of workers
-TITLE_CHARACTERS = 44  # of a line: as wide as a panel
 LARGEST = 200  # area of the largest dot, in points squared
 
 
@@ -26,20 +22,15 @@ def of_runs(runs: Mapping[str, SavedRun]) -> "Figure":
       ValueError: one line, if the workers of a run all draw from all examples, or its labels.csv is damaged.
     """
     counts = {label: read(saved.folder) for label, saved in runs.items()}
-    num_workers = max(len(table) for table in counts.values())
-    height = min(max(INCHES[1], 0.2 * num_workers + 1.2), MAX_INCHES)
-    with new_figure(INCHES[0] * len(runs), height, math=False) as figure:
-        panels = figure.subplots(1, len(runs), squeeze=False, sharey=True)[0]
-        for axes, (label, table) in zip(panels, counts.items(), strict=True):
+    num_workers = max(map(len, counts.values()))
+    with worker_panels(list(counts), num_workers=num_workers, row=0.2) as (figure, panels):
+        for label, axes in panels.items():
+            table = counts[label]
             workers, classes = np.nonzero(table)
             areas = LARGEST * table[workers, classes] / table.max()
             axes.scatter(classes, workers, s=areas, color=COLOURS[0], linewidths=0)
             axes.set(xlabel="class", xlim=(-0.8, table.shape[1] - 0.2))
-            axes.set_title(textwrap.fill(name(label), TITLE_CHARACTERS), fontsize="medium")
-            axes.xaxis.get_major_locator().set_params(integer=True)
-        panels[0].set(ylabel="worker")
-        panels[0].invert_yaxis()
-        panels[0].yaxis.get_major_locator().set_params(integer=True)
+            whole_numbers(axes.xaxis)
     return figure
 
 

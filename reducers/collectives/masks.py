@@ -1,4 +1,4 @@
-"""Which workers a mask or weights count, and how many: a ``Mask`` says so without a collective."""
+"""Finds which workers a mask or weights count, and how many; a ``Mask`` knows it without a collective."""
 
 from typing import Any
 

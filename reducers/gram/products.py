@@ -111,6 +111,14 @@ class Products(NamedTuple):
         """Returns the weights of the units, [n], for weights of the gradients; 0 stays 0 whatever the gradient is."""
         return jnp.where(weights == 0, 0, weights * self.scales)
 
+    def nan_unless_finite(self, weights: jax.Array) -> jax.Array:
+        """Returns the weights, or NaN where a gradient that counts is not finite.
+
+        >>> Products(jnp.array([[jnp.inf]]), jnp.ones(1), jnp.ones(1, bool)).nan_unless_finite(jnp.ones(1))
+        Array([nan], dtype=float32)
+        """
+        return jnp.where(jnp.isfinite(self.gram).all(), weights, jnp.nan)
+
     def length_of(self, weights: jax.Array) -> jax.Array:
         """Returns the norm of the combination of units with these weights, [..., n] -> [...].
 

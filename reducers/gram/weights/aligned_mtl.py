@@ -63,4 +63,4 @@ def aligned(products: Products, scale_mode: str) -> jax.Array:
         "rmse": lambda: jnp.where(spectrum.kept, spectrum.values, 0).sum() / rank.astype(mean.dtype),
     }[scale_mode]()
     weights = products.of_units(spectrum.apply(lambda values: jnp.sqrt(scale / values), mean))
-    return jnp.where(jnp.isfinite(products.gram).all(), weights, jnp.nan)
+    return products.nan_unless_finite(weights)

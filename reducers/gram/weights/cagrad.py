@@ -97,8 +97,9 @@ def conflict_averse(products: Products, c: float) -> jax.Array:
     most = jnp.where(has_length, lengths * (along + radius), jnp.inf).min()
     most = jnp.where(nobody_gains | (products.counted & ~has_length).any(), jnp.minimum(most, 0), most)
     most = jnp.where(jnp.isfinite(most), most, 0)
-    _, _, (weights, length, slope) = lax.while_loop(goes_on, newton, (jnp.zeros((), jnp.int32), most, way(most)))
-    is_zero = (nobody_gains & (way(jnp.zeros_like(most))[1] <= radius)) | (length < _STATIONARY * total * slope)
+    first = way(most)
+    _, _, (weights, length, slope) = lax.while_loop(goes_on, newton, (jnp.zeros((), jnp.int32), most, first))
+    is_zero = (nobody_gains & (most == 0) & (first[1] <= radius)) | (length < _STATIONARY * total * slope)
     shift = products.scales.max() * (radius / nonzero(length)) * weights * products.directions
     found = jnp.where(radius == 0, mean, jnp.where(is_zero, 0, mean + shift))
-    return jnp.where(jnp.isfinite(products.gram).all(), found, jnp.nan)
+    return products.nan_unless_finite(found)

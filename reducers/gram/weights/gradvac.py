@@ -48,7 +48,7 @@ def gradvac(
 
     Returns:
       A reducer with ``GramState``, in which each worker has its own usual cosines, [max_workers], and the number of
-      steps if orders are drawn. Its update takes ``contributes``, optional: a bool of each worker, whether it is
+      steps. Its update takes ``contributes``, optional: a bool of each worker, whether it is
       counted; cosines of a worker that is not, or whose gradient is zero, stay as they are. NaN or Inf of a worker
       that counts makes its group NaN.
 
@@ -78,7 +78,7 @@ def gradvac(
         lengths = products.relative_scales * products.unit_norms
         shares = lengths @ coefficients / products.num_counted
         weights = products.scales.max() * (shares * products.directions)
-        weights = jnp.where(jnp.isfinite(products.gram).all(), weights, jnp.nan)
+        weights = products.nan_unless_finite(weights)
         return weights, (usual.at[:, :n].set(after.astype(usual.dtype)), step + 1)
 
     return from_gram(

@@ -56,4 +56,4 @@ def impartial(products: Products) -> jax.Array:
     total, eps = v.sum(), jnp.finfo(v.dtype).eps
     cancels = jnp.abs(total) <= _NOISE_ULPS * eps * jnp.abs(v).sum()
     weights = products.of_units(jnp.where(cancels, 0, v / jnp.where(cancels, 1, total)))
-    return jnp.where(jnp.isfinite(products.gram).all(), weights, jnp.nan)
+    return products.nan_unless_finite(weights)

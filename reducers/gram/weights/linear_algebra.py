@@ -97,7 +97,7 @@ def shortest(products: Products) -> jax.Array:
     x = nonnegative(products.cosines + a[:, None] * a[None, :], -a)
     weights = jnp.where(not_zero, x / nonzero(a @ x) * (shortest / largest) * products.directions, 0)
     weights = jnp.where((products.counted & ~not_zero).any(), 0, weights)  # a zero gradient is the shortest
-    return jnp.where(jnp.isfinite(products.gram).all(), weights, jnp.nan)
+    return products.nan_unless_finite(weights)
 
 
 class Spectrum(NamedTuple):

@@ -59,7 +59,7 @@ def nash_mtl(
         # All directions with their shares add up to the length root of n.
         factor = 1.0 if max_norm is None else jnp.minimum(1, max_norm / jnp.sqrt(products.num_counted))
         weights = jnp.where(is_found, factor * shares * products.directions, 0)
-        return jnp.where(jnp.isfinite(products.gram).all(), weights, jnp.nan), state
+        return products.nan_unless_finite(weights), state
 
     return from_gram(axis_name, rule, homogeneous=False, **options)
 

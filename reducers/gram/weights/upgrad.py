@@ -4,7 +4,6 @@ from typing import Unpack
 
 import jax
 from jax import lax
-from jax import numpy as jnp
 
 from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
@@ -37,6 +36,7 @@ def upgrad(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
       counted. NaN or Inf of a worker that counts makes its group NaN.
 
+    >>> from jax import numpy as jnp
     >>> reducer = upgrad("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
     >>> jax.vmap(combine, axis_name="worker")(jnp.array([[-4.0, 1.0, 1.0], [6.0, 1.0, 1.0]]))[0].round(4)
@@ -59,4 +59,4 @@ def without_conflicts(products: Products) -> jax.Array:
     multipliers = lax.map(lambda row: nonnegative(cosines, row), cosines, batch_size=_AT_ONCE)  # v - e_i of |g_i| = 1
     lengths = products.relative_scales * products.unit_norms
     weights = products.scales.max() * ((lengths + lengths @ multipliers) / count * products.directions)
-    return jnp.where(jnp.isfinite(products.gram).all(), weights, jnp.nan)
+    return products.nan_unless_finite(weights)
