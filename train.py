@@ -33,7 +33,7 @@ from data.examples import ReadError
 from parallel import Layout, WorkerTimes, processes
 from runs.errors import ConfigError, refusing
 from training import dry_run
-from training.checkpoints import check_init_from, initial_params
+from training.checkpoints import check_init_from
 from training.device_memory import resolve_lanes_at_once
 from training.evaluate import evaluate_checkpoint
 from training.run import Run
@@ -230,8 +230,7 @@ def train(
         profile=profile,
         sinks=sinks,
     ) as run:
-        state = run.restore() or setup.init_state(layout, params=initial_params(setup))
-        return loop(run, step, state)
+        return loop(run, step, run.begin())
 
 
 def loop(run: Run, step: parallel.Step, state: TrainState) -> dict[str, Any]:

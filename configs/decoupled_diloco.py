@@ -3,16 +3,16 @@
     TFDS_DATA_DIR=... make train ARGS="--config=configs/decoupled_diloco.py"
     make train ARGS="--config=configs/decoupled_diloco.py:smoke"
 
-    --config.reducer.combine.combine=adasum
+    --config.reducer.combine.combine=adasum --config.weigh=workers
 
 Six of eight workers, and who comes within half a second after the sixth; whoever is later begins the next round with
 all others. Outer updates of workers are nearly orthogonal, so that the mean of M of them is shorter by the root of M:
-``radial_directional`` takes the mean of their lengths, and of their directions, apart. A round has 24 steps. No result
-is published for this config; the claim ``outer_merge`` compares merges.
+``radial_directional`` takes the mean of their lengths, and of their directions, apart; workers weigh as much as the
+tokens of their rounds. A round has 24 steps. No result is published for this config; the claim ``outer_merge`` compares
+merges.
 
 Reference: "Decoupled DiLoCo", arXiv 2604.21428 (second hand). Differs from the paper in: the time of grace is fixed;
-workers weigh alike, not by their tokens; embeddings are merged as all other parameters; workers that are left out lose
-their round.
+embeddings are merged as all other parameters; workers that are left out lose their round.
 """
 
 from ml_collections import ConfigDict
@@ -27,4 +27,5 @@ def get_config(variant: str = "") -> ConfigDict:
         variant,
         reducer={"name": "local_sgd", "every_steps": 24, "combine": quorum},
         arrivals={"name": "lognormal", "median_seconds": 1.0, "sigma": 0.5},
+        weigh="count",
     )

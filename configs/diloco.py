@@ -14,6 +14,10 @@ Reference: Douillard et al., "DiLoCo: Distributed Low-Communication Training of 
 OpenDiloco (READ: code).
 """
 
+import types
+from collections.abc import Mapping
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from configs.shakespeare import SIZES, recipe
@@ -26,8 +30,16 @@ def get_config(variant: str = "") -> ConfigDict:
     return diloco(variant, reducer={"name": "local_sgd", "every_steps": 50, "delay_steps": 0, "from_step": 0})
 
 
-def diloco(variant: str, **blocks) -> ConfigDict:
-    """Returns the experiment, with blocks in place of those of ``configs/shakespeare.py``."""
+def diloco(variant: str, *, smoke: Mapping[str, Any] = types.MappingProxyType({}), **blocks) -> ConfigDict:
+    """Returns the experiment, with blocks in place of those of ``configs/shakespeare.py``.
+
+    Args:
+      variant: "" or "smoke".
+      smoke: further settings of the smallest size.
+      **blocks: of the config.
+    """
     model = {"name": "transformer", "num_layers": 4, "width": 128, "num_heads": 4, "max_length": 128}
     outer = {"name": "sgd", "learning_rate": 0.7, "momentum": 0.9, "nesterov": True}
-    return recipe(variant, model=model, sizes={"smoke": SMOKE}, reducer_on="updates", outer=outer, **blocks)
+    return recipe(
+        variant, model=model, sizes={"smoke": {**SMOKE, **smoke}}, reducer_on="updates", outer=outer, **blocks
+    )

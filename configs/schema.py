@@ -87,7 +87,11 @@ def experiment(
     ema_decay: Annotated[float, "[0, 1)"] | None = None,
     on_nonfinite: OnNonfinite = "stop",
     check_replicas_every_steps: Count | None = None,
+    freeze: str = "",
     init_from: str = "",
+    init_what: Literal["params", "shared"] = "params",
+    init_only: str = "",
+    schedule_from_step: Annotated[int, "[0, inf)"] = 0,
     mapping: DeviceMapping = "pmap",
     lanes: Lanes = "auto",
     lanes_at_once: Count | None = None,
@@ -138,7 +142,15 @@ def experiment(
         ends the run, "skip" leaves it out, "ignore" applies it.
       check_replicas_every_steps: steps between comparisons of the devices' copies of the parameters and of all other
         shared state, bit for bit; None compares them after the first call of each start alone.
-      init_from: folder of a run whose parameters this one starts with; everything else starts anew.
+      freeze: a regular expression; parameters in whose names it is found, such as "Embed_0/embedding", stay as they
+        are, and workers send nothing of them. "" freezes none.
+      init_from: folder of a run with whose last checkpoint this one starts, which may have had other workers.
+      init_what: "params" takes the parameters at which that run is evaluated, and everything else starts anew; "shared"
+        takes all that its workers share: the parameters, the optimizer's state and the moving average. Of what is each
+        worker's own, the statistics of BatchNorm then start with their mean over the workers, the rest anew.
+      init_only: a regular expression; only parameters in whose names it is found are taken, the others start anew. ""
+        takes all.
+      schedule_from_step: the step of the schedule with which this run begins, such as that run's last one.
       mapping: how devices are mapped: pmap or shard_map.
       lanes: how the workers of one device compute their gradients.
       lanes_at_once: the most workers of one device that compute their gradients at once; groups of that size follow

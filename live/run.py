@@ -13,7 +13,6 @@ from live.server import Missing, Server, Stopped
 from live.step import LiveSteps
 from parallel import Layout
 from runs.errors import ConfigError
-from training.checkpoints import initial_params
 from training.modes.decentralised import Decentralised
 from training.modes.with_server import WithServer
 from training.run import Run
@@ -107,7 +106,7 @@ def train(
                 report=run.message,
             )
             step = setup.make_step(layout, map_workers=steps.map_workers)
-            state = run.restore() or setup.init_state(layout, params=initial_params(setup))
+            state = run.begin()
             steps.open(server, state)
             try:
                 server.wait_until_ready()

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import optax
+from jax import lax
 
 from optim.optimizers import OPTIMIZERS, UNFIT, Optimizers
+from reducers.local.fragments import Fragments
 
 
 def no_outer() -> optax.GradientTransformationExtraArgs:
@@ -27,11 +29,12 @@ OUTERS = _Outers({**OPTIMIZERS, "none": no_outer}, refused=UNFIT, makes=optax.Gr
 """The names of a config's ``outer`` block: those of its ``optimizer``, whose ``learning_rate`` is constant here."""
 
 
-def make(block: Mapping[str, Any]) -> optax.GradientTransformationExtraArgs:
+def make(block: Mapping[str, Any], *, fragments: Fragments | None = None) -> optax.GradientTransformationExtraArgs:
     """Builds the outer optimizer of a config block, as a transformation of the combined progress.
 
     Args:
       block: `name`, and the optimizer's own keys, its constant `learning_rate` among them.
+      fragments: of the reducer; each gets an outer optimizer of its own.
 
     Raises:
       ValueError: one line: key, value, what is allowed.
@@ -43,4 +46,46 @@ def make(block: Mapping[str, Any]) -> optax.GradientTransformationExtraArgs:
     outer = OUTERS.make(**block)
     if block["name"] == "none":
         return outer
-    return optax.with_extra_args_support(optax.chain(optax.scale(-1.0), outer))
+    return by_fragment(optax.chain(optax.scale(-1.0), outer), fragments)
+
+
+def by_fragment(
+    outer: optax.GradientTransformation, fragments: Fragments | None
+) -> optax.GradientTransformationExtraArgs:
+    """Gives each fragment of the model an outer optimizer of its own, which takes a step where it is emitted.
+
+    Args:
+      outer: of one fragment.
+      fragments: of the reducer, ``Reducer.fragments``; None returns ``outer`` itself.
+
+    Returns:
+      A transformation whose ``update`` takes ``emitted``, [P] bool, from the reducer's report.
+
+    >>> import jax.numpy as jnp
+    >>> momentum = by_fragment(optax.trace(0.5), Fragments(2))
+    >>> state = momentum.init([jnp.zeros(1), jnp.zeros(1)])
+    >>> for emitted in ([True, False], [False, True]):
+    ...   updates = [jnp.float32(is_emitted)[None] for is_emitted in emitted]
+    ...   updates, state = momentum.update(updates, state, emitted=jnp.array(emitted))
+    ...   print(updates, jax.tree.leaves(state))
+    [Array([1.], dtype=float32), Array([0.], dtype=float32)] [Array([1.], dtype=float32), Array([0.], dtype=float32)]
+    [Array([0.], dtype=float32), Array([1.], dtype=float32)] [Array([1.], dtype=float32), Array([1.], dtype=float32)]
+    """
+    outer = optax.with_extra_args_support(outer)
+    if fragments is None:
+        return outer
+
+    def init_fn(params):
+        return tuple(outer.init(part) for part in fragments.split(params))
+
+    def update_fn(updates, state, params=None, *, emitted, **extra_args):
+        def step(given, inner, part):
+            return outer.update(given, inner, part, **extra_args)
+
+        parts = zip(emitted, fragments.split(updates), state, fragments.split(params), strict=True)
+        made = [
+            lax.cond(is_emitted, step, lambda given, inner, _: (given, inner), *part) for is_emitted, *part in parts
+        ]
+        return fragments.join([given for given, _ in made]), tuple(inner for _, inner in made)
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)

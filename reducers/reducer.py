@@ -78,6 +78,8 @@ class Reducer(optax.GradientTransformationExtraArgs):
         or "any", unchecked. Unless it is "any", gradients of integers, of the dtype float0, are passed on as they are.
       needs_whole_leaves: whether R depends on dot products, norms or scales of leaves, and the user has not said that
         they are whole: ``update`` then refuses leaves that may be cut over another manual axis of the mesh.
+      fragments: the groups of leaves that it emits in turns, a ``reducers.local.fragments.Fragments``; None where it
+        emits all at once.
 
     >>> reducer = Reducer(optax.init_empty_state, lambda g, s, p=None, **extra: (g, s), homogeneous=True)
     >>> reducer.homogeneous, reducer.needs_arrivals, isinstance(reducer, optax.GradientTransformationExtraArgs)
@@ -98,6 +100,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
     delays: bool
     numbers: Numbers
     needs_whole_leaves: bool
+    fragments: Any
 
     def __new__(
         cls,
@@ -118,6 +121,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
         delays: bool = False,
         numbers: Numbers = "any",
         needs_whole_leaves: bool = False,
+        fragments: Any = None,
         **others: Any,
     ) -> "Reducer":
         """Returns a transformation with these facts as attributes."""
@@ -149,6 +153,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
         self.delays = delays
         self.numbers = numbers
         self.needs_whole_leaves = needs_whole_leaves
+        self.fragments = fragments
         return self
 
     def fewest_arrivals(self, *, step: int, num_workers: int) -> int:
@@ -210,7 +215,10 @@ def refusing_weights(update: Callable[..., Any]) -> Callable[..., Any]:
     return update_fn
 
 
-TAKE_WEIGHTS = "mean, coordinate_median, trimmed_mean, and what leaves workers out of one of them,"
+TAKE_WEIGHTS = (
+    "mean, coordinate_median, trimmed_mean, radial_directional and upgrad, and local_sgd and what leaves workers out "
+    "around one of these,"
+)
 
 
 def _of_leaves(init: Callable[..., Any], numbers: Numbers) -> Callable[..., Any]:
@@ -359,6 +367,7 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
         num_counted=min((r.num_counted for r in found if r.num_counted is not None), default=None),
         awaits=(lambda step, n: max(r.fewest_arrivals(step=step, num_workers=n) for r in late)) if late else None,
         needs_whole_leaves=any(r.needs_whole_leaves for r in found),
+        fragments=next((r.fragments for r in found if r.fragments is not None), None),
         reduces=reduces.pop() if reduces else "either",
         may_overflow=any(r.may_overflow for r in found),
         delays=any(r.delays for r in found),

@@ -16,6 +16,19 @@ class ReportError(ValueError):
     """Two reducers, side by side or one inside the other, report what only one can."""
 
 
+class Mix(NamedTuple):
+    """How a worker goes on where the shared parameters z have just changed: from a mixture of its own and these.
+
+    Attributes:
+      weight: [] float32, a, of its own parameters.
+      waits: like params, [] bool each: whether the report's drift holds x, the worker's parameters before the change.
+        Its drift is then a (x - z), which can be known only with the z after the change.
+    """
+
+    weight: Any
+    waits: Any
+
+
 class Report(NamedTuple):
     """Facts about a reducer's last update, in the field ``report`` of its state.
 
@@ -25,7 +38,8 @@ class Report(NamedTuple):
     Attributes:
       counted: [] bool, whether the update counts this worker; it differs between workers. None counts all.
       emitted: [] bool, the same on all workers: whether the update emitted anything. Where it did not, all that is
-        shared stays as it was. None for a reducer that emits every update.
+        shared stays as it was. None for a reducer that emits every update. [P] of a model in P fragments: which of
+        them.
       drift: like params, this worker's own: its parameters minus the shared ones; None where it has none.
       void: [] bool, the same on all workers: whether the update is zero in the place of one that overflowed. None for
         one that cannot.
@@ -33,6 +47,7 @@ class Report(NamedTuple):
         simulated duration of the step, "contributors" is how many workers it counts, and "bytes_per_worker" the bytes
         that a worker would have sent on a wire in this update, where the program sends something else than it
         simulates, such as quantised updates in float32; it takes the place of the number that ``traffic`` counts.
+      mix: where ``drift`` holds something else, and what; None if it never does. ``drift_from`` takes it into account.
     """
 
     counted: Any = None
@@ -40,6 +55,7 @@ class Report(NamedTuple):
     drift: Any = None
     void: Any = None
     metrics: dict[str, Any] = {}  # noqa: RUF012 - nobody writes into it
+    mix: Any = None
 
     def with_metrics(self, metrics: dict[str, Any]) -> "Report":
         """Returns the report with further metrics.
@@ -125,6 +141,7 @@ def report(state: Any) -> Report:
         counted=_joined(operator.and_, [each.counted for each in found]),
         emitted=_joined(operator.and_, [each.emitted for each in found]),
         drift=drifts[0] if drifts else None,
+        mix=next((each.mix for each in found if each.mix is not None), None),
         void=_joined(operator.or_, [each.void for each in found]),
     )
 
@@ -139,11 +156,30 @@ def own_params(params: Any, state: Any) -> Any:
     >>> own_params(jnp.ones(2), Report(drift=jnp.array([0.5, 0.0])))
     Array([1.5, 1. ], dtype=float32)
     """
-    drift = report(state).drift
+    drift = drift_from(params, report(state))
     if drift is None:
         return params
     moved = lambda p, u: p if u is None else (p + u).astype(p.dtype)  # noqa: E731 - integers have no drift
     return jax.tree.map(moved, params, drift)
+
+
+def drift_from(params: Any, own: Report) -> Any:
+    """Returns a worker's parameters minus the shared ones; None where it has no parameters of its own.
+
+    Args:
+      params: the shared parameters.
+      own: the worker's report.
+
+    >>> drift_from(jnp.ones(2), Report(drift=jnp.full(2, 3.0), mix=Mix(0.5, jnp.array(True))))
+    Array([1., 1.], dtype=float32)
+    """
+    if own.mix is None:
+        return own.drift
+
+    def settled(z: Any, u: Any, waits: Any) -> Any:  # integers have no drift
+        return None if u is None else jnp.where(waits, own.mix.weight * (u - z), u).astype(u.dtype)
+
+    return jax.tree.map(settled, params, own.drift, own.mix.waits)
 
 
 def all_overflowed(overflowed: Any, *counted: Any, axes: tuple[str, ...]) -> jax.Array:

@@ -20,7 +20,7 @@ import numpy as np
 
 from parallel import processes
 from runs import files
-from runs.checkpoint_directory import FORMAT, LAST_READERS, CheckpointDirectory
+from runs.checkpoint_directory import FORMAT, LAST_READERS, CheckpointDirectory, DamageError
 
 _NO_TIMEOUT_SECONDS = 10**9
 _LATE_SECONDS = 0.5  # in which the other writes of a failed save end
@@ -80,6 +80,14 @@ class Checkpoints:
     def latest_step(self) -> int | None:
         """Returns the newest step that has a checkpoint, damaged or not; None without any."""
         return max(self.steps(), default=None)
+
+    def names(self, step: int) -> dict[str, tuple[int, ...]]:
+        """Returns the names and shapes of a checkpoint's leaves, unverified; none if its manifest is damaged."""
+        try:
+            leaves = self._directory.manifest(step)["leaves"]
+        except DamageError:
+            return {}
+        return {name: tuple(leaf["shape"]) for name, leaf in leaves.items()}
 
     def damaged(self) -> list[str]:
         """Returns the names of the folders of damaged checkpoints that were moved aside."""
@@ -148,7 +156,12 @@ class Checkpoints:
         self.close()
 
     def restore(
-        self, abstract_tree: Any, *, which: Literal["latest", "best"] | int = "latest", part: str | tuple[str, ...] = ""
+        self,
+        abstract_tree: Any,
+        *,
+        which: Literal["latest", "best"] | int = "latest",
+        part: str | tuple[str, ...] = "",
+        whole: tuple[str, ...] = ("",),
     ) -> tuple[int, Any] | None:
         """Reads a checkpoint and verifies every bit of it.
 
@@ -159,6 +172,7 @@ class Checkpoints:
             aside. A step means that checkpoint alone.
           part: the place of `abstract_tree` in the saved tree, such as "state/params"; "" is the whole tree. Of
             several, the first that the checkpoint has.
+          whole: the places in the part of which `abstract_tree` has to have all leaves; those of others are left.
 
         Returns:
           The step, and the tree with numpy arrays as leaves; None if there is no undamaged checkpoint.
@@ -172,7 +186,7 @@ class Checkpoints:
         leaves = flatten(abstract_tree)
 
         def read() -> tuple[int, Any] | None:
-            chosen = processes.from_first(lambda: self._choose(which, leaves, parts=parts))
+            chosen = processes.from_first(lambda: self._choose(which, leaves, parts=parts, whole=whole))
             if chosen is None:
                 return None
             step, prefix = chosen
@@ -212,7 +226,9 @@ class Checkpoints:
     def _has(self, steps: list[int]) -> bool:
         return set(steps) <= set(processes.from_first(self.steps))
 
-    def _choose(self, which: str | int, leaves: Mapping[str, Any], *, parts: Sequence[str]) -> tuple[int, str] | None:
+    def _choose(
+        self, which: str | int, leaves: Mapping[str, Any], *, parts: Sequence[str], whole: tuple[str, ...]
+    ) -> tuple[int, str] | None:
         """Returns the step of an undamaged checkpoint, and the prefix of its first part, where the leaves fit."""
         step: int | None
         if isinstance(which, int):
@@ -241,9 +257,11 @@ class Checkpoints:
         prefixes = [part and f"{part}/" for part in parts]
         prefix = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in saved)), prefixes[-1])
         try:
+            wanted = {prefix + name: _describe(leaf) for name, leaf in leaves.items()}
+            due = tuple(prefix + place for place in whole)
             _check_fits(
-                {name: leaf for name, leaf in saved.items() if name.startswith(prefix)},
-                {prefix + name: _describe(leaf) for name, leaf in leaves.items()},
+                {name: leaf for name, leaf in saved.items() if name in wanted or name.startswith(due)},
+                wanted,
                 where=self._directory.name(step),
             )
         except ValueError as error:

@@ -29,7 +29,7 @@ from tests.stepper import (
     setup_of,
 )
 from training import dry_run
-from training.checkpoints import params_of, restore_params
+from training.checkpoints import initial_of, restore_params
 from training.setup import make_setup
 
 COMMON = (
@@ -184,7 +184,7 @@ def test_a_run_is_evaluated_at_the_mean_of_the_workers(finished, capsys):
 def test_another_run_begins_with_the_mean_of_the_workers(finished):
     mean = mean_of_workers(checkpoint_of(finished, load())[1]["state"])
     plain = make_setup(flags.load(f"{ROOT}/configs/digits.py", ["--config.model.hidden_sizes=(16,)"]))
-    assert largest_difference(params_of(plain, str(finished)), mean) < 1e-7
+    assert largest_difference(initial_of(plain, str(finished)).params, mean) < 1e-7
     assert largest_difference(restore_params(finished, checkpoint="latest"), mean) < 1e-7
 
 

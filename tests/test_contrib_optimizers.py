@@ -14,7 +14,7 @@ from data.augment import as_inputs
 from runs.errors import ConfigError
 from tests.stepper import Stepper, after_each_call, checkpoint_of, same_bits, setup_of
 from tests.test_train import command, signal_at
-from training.checkpoints import params_of, restore_params
+from training.checkpoints import initial_of, restore_params
 from training.setup import make_setup
 
 FLAGS = (
@@ -107,7 +107,7 @@ def test_evaluation_the_best_checkpoint_and_exports_are_at_the_average(uninterru
     assert same_bits(restore_params(uninterrupted), state.ema) and not same_bits(state.ema, state.params)
     latest = checkpoint_of(uninterrupted, setup)[1]["state"]
     assert same_bits(restore_params(uninterrupted, checkpoint="latest"), latest.ema)
-    assert same_bits(params_of(setup, str(uninterrupted)), latest.ema)  # what config.init_from takes
+    assert same_bits(initial_of(setup, str(uninterrupted)).params, latest.ema)  # what config.init_from takes
 
     dataset = setup.source.load(0)
     recorded = {r["step"]: r for r in runs.read(uninterrupted / "metrics.jsonl") if r["kind"] == "eval"}

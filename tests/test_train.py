@@ -19,7 +19,7 @@ from tests import ROOT, kills
 from tests.data_folders import own_folders
 from tests.in_process import train_py
 from tests.stepper import after_each_call, checkpoint_of, without_clock
-from training.checkpoints import params_of, restore
+from training.checkpoints import initial_of, restore
 from training.setup import make_setup
 
 __all__ = ["own_folders"]  # a fixture
@@ -260,7 +260,7 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypat
 
     read, sha256 = [], files.sha256
     monkeypatch.setattr(files, "sha256", lambda path: read.append(path) or sha256(path))
-    params_of(setup(), str(tmp_path / "first"))
+    initial_of(setup(), str(tmp_path / "first"))
     assert len(read) == len(set(read)) > 0  # a checkpoint may have gigabytes
     (tmp_path / "first/checkpoints/20/_METADATA").write_text("")
     assert command(*digits(tmp_path / "third", *short, *begins)) == 2

@@ -42,7 +42,9 @@ def test_weights_are_taken_or_refused(case):
     found, plain = weighed(case, grads, WEIGHTS), reduce(maker(case), grads, extra=extras(case))
     close(weighed(case, grads, np.full(8, 3.0, np.float32)), plain, 1e-6)
     close(weighed(case, grads, 1e3 * WEIGHTS), found, 1e-6)
-    assert case.name == "stale" or np.abs(found["large"] - plain["large"]).max() > 1e-3  # its first update is zero
+    assert (
+        case.name in ("local_sgd", "stale") or np.abs(found["large"] - plain["large"]).max() > 1e-3
+    )  # its first update is zero
     if case.takes_mask:
         kept = np.arange(8) % 3 > 0
         close(
@@ -55,12 +57,11 @@ def test_weights_are_taken_or_refused(case):
 def test_who_takes_weights():
     takers = {case.name for case in CASES if maker(case)(axis_name=WORKER).takes_weights}
     waiting = {"backup_workers", "deadline", "dynamic_backup_workers", "quorum"}
-    assert takers == {"mean", "coordinate_median", "trimmed_mean", "corrupt", "stale"} | waiting - {
-        "dynamic_backup_workers"
-    }
+    rules = {"mean", "coordinate_median", "trimmed_mean", "radial_directional", "upgrad"}
+    assert takers == rules | {"corrupt", "local_sgd", "stale"} | waiting - {"dynamic_backup_workers"}
 
 
-@pytest.mark.parametrize("name", ["mean", "coordinate_median"])
+@pytest.mark.parametrize("name", ["mean", "coordinate_median", "radial_directional", "upgrad"])
 def test_a_worker_of_weight_two_is_two_workers(name):
     grads, twice = tree_of(5), [0, 1, 1, 2, 3, 3, 3, 4]
     make = functools.partial(reducers.make, name)
@@ -105,7 +106,6 @@ def test_a_mask_that_is_known_whole_is_weighed_too():
 
 def test_wrappers_that_hold_gradients_back_or_encode_them_refuse():
     for reducer in (
-        reducers.local_sgd(WORKER, every_steps=2),
         reducers.adaptive_batch(WORKER, rule="norm_test"),
         reducers.in_half_precision(reducers.mean(WORKER), axis_name=WORKER),
     ):

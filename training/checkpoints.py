@@ -2,8 +2,11 @@
 
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 import data.assumed
@@ -12,14 +15,16 @@ from models.tasks import Task
 from parallel import Layout, processes
 from runs.errors import ConfigError, refusing
 from training import noise_scale, own_parts
+from training.frozen import join, keep, matching, split
 from training.own_params import evaluates_mean
 from training.task import init_shapes, make_task, open_source
 from training.train_setup import TrainSetup
-from training.train_state import TrainState, to_devices, to_host
+from training.train_state import Initial, TrainState, to_devices, to_host
 
 # Where a checkpoint has the parameters at which its run is evaluated: the mean of the workers' own, or the average over
 # time, if the run has one of the two.
-EVALUATED = ("mean_params", "state/ema", "state/params")
+_AVERAGE, _FROZEN, _OPTIMIZER, _STATISTICS = "state/ema", "state/frozen", "state/opt_state", "state/worker/model_state"
+EVALUATED = ("mean_params", _AVERAGE, "state/params")
 
 
 class Restored(NamedTuple):
@@ -107,7 +112,8 @@ def abstract(setup: TrainSetup, *, sharding: Any = None) -> dict[str, Any]:
 def initial_counters(setup: TrainSetup) -> runs.RunCounters:
     """Returns the counters of a run before its first step."""
     sent_bytes = None if setup.sends_alike else 0.0
-    return runs.RunCounters(averages=noise_scale.initial_averages(setup), sent_bytes=sent_bytes)
+    averages = noise_scale.initial_averages(setup)
+    return runs.RunCounters(averages=averages, sent_bytes=sent_bytes, peak_bytes=sent_bytes)
 
 
 def checkpoint_named(text: str) -> Literal["best", "latest"] | int:
@@ -150,41 +156,88 @@ def restore_params(
     config = ConfigDict(runs.identity.up_to_date(config))
     with own_parts.refusing(config):
         task = make_task(config, source=open_source(config, open_data=data.assumed.make_or_assume))
-        shapes = init_shapes(config, task)
+        trained, frozen = split(init_shapes(config, task), config.freeze)
     with refusing(), open_checkpoints(config, task, path, access="read") as checkpoints:
-        found = checkpoints.restore(shapes, which=checkpoint, part=EVALUATED)
-    if found is None:
-        raise ConfigError(f"folder={str(path)!r}: has no checkpoint to restore")
-    return found[1]
-
-
-def params_of(setup: TrainSetup, folder: str) -> Any:
-    """Returns the parameters in another run's last checkpoint: their average, where it has one.
-
-    Raises:
-      ConfigError: if the folder has no checkpoint, or the last is damaged or of another model.
-    """
-    shapes = setup.worker_shapes.params
-
-    def read() -> tuple[int, Any] | None:
-        step = processes.from_first(checkpoints.latest_step)
-        return None if step is None else checkpoints.restore(shapes, which=step, part=EVALUATED)
-
-    path = runs.expand(folder, key="config.init_from")
-    with refusing(), open_checkpoints(setup.config, setup.task, path, access="read") as checkpoints:
-        found = checkpoints.choose_again(read)
-    if found is None:
-        raise ConfigError(f"config.init_from={folder!r}: must be the folder of a run with a checkpoint")
-    return found[1]
+        found = checkpoints.restore(trained, which=checkpoint, part=EVALUATED)
+        if found is None:
+            raise ConfigError(f"folder={str(path)!r}: has no checkpoint to restore")
+        kept = None if frozen is None else checkpoints.restore(frozen, which=found[0], part=_FROZEN)
+    return join(found[1], None if kept is None else kept[1])
 
 
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
     """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
     may_resume = start == "resume" and processes.from_first(lambda: os.path.isdir(workdir / "checkpoints"))
     if setup.config.init_from and not may_resume:
-        params_of(setup, setup.config.init_from)
+        initial_of(setup, setup.config.init_from)
 
 
-def initial_params(setup: TrainSetup) -> Any:
-    """Returns the parameters that ``config.init_from`` names; None where the run begins with those of its seed."""
-    return params_of(setup, setup.config.init_from) if setup.config.init_from else None
+def initial_of(setup: TrainSetup, folder: str) -> Initial:
+    """Returns what a run takes from the last checkpoint of another one, as ``config.init_what`` and ``init_only`` say.
+
+    "params" are those at which that run is evaluated; "shared" ones are never an average over time.
+
+    Raises:
+      ConfigError: one line, if the folder has no checkpoint, or the last is damaged or of another model, or if the
+        pattern finds nothing.
+    """
+    config, shapes = setup.config, setup.worker_shapes
+    is_shared, names = config.init_what == "shared", list(runs.flatten(shapes.all_params))
+    if config.init_only and is_shared:
+        raise ConfigError(f"config.init_only={config.init_only!r}: must be '' where config.init_what='shared'")
+    try:
+        taken = matching(names, config.init_only)
+    except ValueError as error:
+        raise ConfigError(f"config.init_only={error}") from None
+
+    def read() -> tuple[str, dict[str, Any]] | None:
+        step = processes.from_first(checkpoints.latest_step)
+        if step is None:
+            return None
+        saved = processes.from_first(lambda: checkpoints.names(step))
+        places = [place for place in EVALUATED if any(name.startswith(f"{place}/") for name in saved)]
+        place = next((each for each in places if not (is_shared and each == _AVERAGE)), EVALUATED[-1])
+        was_frozen = [f"{_FROZEN}/{name}" in saved for name in names]
+        tree = {
+            place: keep(shapes.all_params, [t and not f for t, f in zip(taken, was_frozen, strict=True)]),
+            _FROZEN: keep(shapes.all_params, [t and f for t, f in zip(taken, was_frozen, strict=True)]),
+        }
+        if is_shared:
+            tree |= {_OPTIMIZER: shapes.opt_state, _AVERAGE: shapes.ema if _AVERAGE in places else None}
+            count = next((shape[0] for name, shape in saved.items() if name.startswith(_STATISTICS)), 0)
+            tree[_STATISTICS] = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), shapes.worker.model_state
+            )
+        whole = () if config.init_only else tuple(f"{each}/" for each in tree)
+        found = checkpoints.restore(tree, which=step, whole=whole)
+        return None if found is None else (place, found[1])
+
+    path = runs.expand(folder, key="config.init_from")
+    with refusing(), open_checkpoints(config, setup.task, path, access="read") as checkpoints:
+        chosen = checkpoints.choose_again(read)
+    if chosen is None:
+        raise ConfigError(f"config.init_from={folder!r}: must be the folder of a run with a checkpoint")
+    place, found = chosen
+    params = join(found[place], found[_FROZEN])
+    if not is_shared:
+        return Initial(params)
+    model_state = jax.tree.map(lambda x: np.mean(x, 0, dtype=np.float64).astype(x.dtype), found[_STATISTICS])
+    return Initial(params, found[_OPTIMIZER], found[_AVERAGE], model_state)
+
+
+def initial_state(setup: TrainSetup, layout: Layout, *, report: Callable[[str], None]) -> TrainState:
+    """Returns the state in which a run begins, with what ``config.init_from`` gives.
+
+    Args:
+      setup: of the run.
+      layout: where the workers are.
+      report: called with a line that names the parameters which begin anew all the same.
+    """
+    folder = setup.config.init_from
+    if not folder:
+        return setup.init_state(layout)
+    initial = initial_of(setup, folder)
+    taken = runs.flatten(initial.params)
+    if left := [name for name in runs.flatten(setup.worker_shapes.all_params) if name not in taken]:
+        report(f"config.init_only={setup.config.init_only!r}: takes {', '.join(taken)}; anew: {', '.join(left)}")
+    return setup.init_state(layout, initial)

@@ -8,6 +8,7 @@ import numpy as np
 from jax.extend.core import Var
 
 from models import lane_convolution
+from training.frozen import join
 from training.train_setup import TrainSetup, example_inputs
 
 # The rest of a device's memory is for what XLA needs besides, such as the results of single operations.
@@ -62,7 +63,7 @@ def step_bytes(setup: TrainSetup, *, lanes: int) -> dict[str, int]:
     state, info = setup.worker_shapes, setup.source.info
     resident = info.num_train * info.example_bytes if setup.source.placement == "device" else 0
     return {
-        "parameters": _bytes(state.params),
+        "parameters": _bytes(state.all_params),
         "moving average": _bytes(state.ema),
         "shared optimizer state": _bytes(state.opt_state),
         "state of the server": _bytes(state.server),  # without a server, the updates under way
@@ -85,15 +86,15 @@ def residual_bytes(setup: TrainSetup, *, save: Callable[..., bool] | None = None
     example = example_inputs(setup.source.info)
     batch = {name: jax.ShapeDtypeStruct((batch_size, *part.shape), part.dtype) for name, part in example.items()}
 
-    def backward(params, model_state, batch, key):
+    def backward(params, frozen, model_state, batch, key):
         def loss(params):
-            return setup.task.loss(params, model_state, batch, key)[0]
+            return setup.task.loss(join(params, frozen), model_state, batch, key)[0]
 
         return jax.vjp(loss if save is None else jax.checkpoint(loss, policy=save), params)[1]
 
     shapes = setup.worker_shapes
     key = jax.eval_shape(jax.random.key, 0)
-    program = jax.make_jaxpr(backward)(shapes.params, shapes.worker.model_state, batch, key).jaxpr
+    program = jax.make_jaxpr(backward)(shapes.params, shapes.frozen, shapes.worker.model_state, batch, key).jaxpr
     residuals = {x for x in program.outvars if isinstance(x, Var)}.difference(program.invars)
     return _bytes([x.aval for x in residuals])
 

@@ -16,6 +16,7 @@ from data.examples import Examples, gather
 from parallel import DEVICE_AXIS, Layout, StepsInFlight, map_devices, processes
 from runs.errors import ConfigError, refusing
 from training.checkpoints import checkpoint_named, open_checkpoints, restore
+from training.frozen import join
 from training.own_params import make_consensus_distance, make_evaluated_params
 from training.train_setup import TrainSetup
 from training.train_state import TrainState
@@ -50,7 +51,7 @@ def make_evaluation(
         return {"examples": found, "weight": weight}
 
     def evaluate(state: TrainState, resident: Any) -> dict[str, float]:
-        params = evaluated_params(state)
+        params = join(evaluated_params(state), state.frozen)
         in_flight, done = StepsInFlight(), []
         for start in range(0, num_examples, batch_size * num_devices):
             sums = compiled(params, state.worker.model_state, resident, batch_at(start))

@@ -178,6 +178,7 @@ class MetricLogger:
             "simulated_seconds": counters.simulated_seconds,
             "bytes_per_worker": self._bytes_per_worker(measured),
             "sent_bytes": step * self._sent_bytes({}) if counters.sent_bytes is None else counters.sent_bytes,
+            **({} if counters.peak_bytes is None else {"peak_bytes": counters.peak_bytes}),
             **of_gradients,
             **self._batch_examples(measured),
             **measured,

@@ -10,18 +10,14 @@ from jax import numpy as jnp
 import asynchronous
 import reducers
 from parallel import DEVICE_AXIS, Layout, map_devices
+from reducers.report import drift_from
 from training.train_setup import TrainSetup
 from training.train_state import TrainState
 
 
-def drift_of(state: TrainState) -> Any:
-    """Returns how far each worker is from the shared parameters; None where all workers are there."""
-    return reducers.report(state.reducer_state).drift
-
-
 def evaluates_mean(state: TrainState) -> bool:
     """Returns whether a run is evaluated at the mean of the workers' own parameters; a moving average comes first."""
-    return drift_of(state) is not None and state.ema is None
+    return _apart(state).drift is not None and state.ema is None
 
 
 def make_evaluated_params(setup: TrainSetup, layout: Layout) -> Callable[[TrainState], Any]:
@@ -32,15 +28,15 @@ def make_evaluated_params(setup: TrainSetup, layout: Layout) -> Callable[[TrainS
     .. math:: z + \frac{1}{n} \sum_i u_i
     """
 
-    def mean(params, drift):
-        mean = jax.tree.map(lambda u: lax.pmean(jnp.mean(u, 0), DEVICE_AXIS), drift)
+    def mean(params, apart):
+        mean = jax.tree.map(lambda u: lax.pmean(jnp.mean(u, 0), DEVICE_AXIS), _drift_of_lanes(params, apart))
         return reducers.own_params(params, reducers.Report(drift=mean))
 
     compiled = map_devices(mean, layout=layout, mapping=setup.config.mapping)
 
     def evaluated(state: TrainState) -> Any:
         if evaluates_mean(state):
-            return compiled(state.params, drift_of(state))
+            return compiled(state.params, _apart(state))
         return state.params if state.ema is None else state.ema
 
     return evaluated
@@ -52,7 +48,8 @@ def make_consensus_distance(setup: TrainSetup, layout: Layout) -> Callable[[Trai
     .. math:: \frac{1}{n} \sum_i |x_i - \bar{x}|^2
     """
 
-    def distance(own):
+    def distance(params, apart):
+        own = _drift_of_lanes(params, apart)
         mean = jax.tree.map(lambda x: lax.pmean(jnp.mean(x, 0), DEVICE_AXIS), own)
         each = jax.vmap(asynchronous.squared_distance, in_axes=(0, None))(own, mean)
         return lax.pmean(each.mean(), DEVICE_AXIS)
@@ -60,7 +57,18 @@ def make_consensus_distance(setup: TrainSetup, layout: Layout) -> Callable[[Trai
     compiled = map_devices(distance, layout=layout, mapping=setup.config.mapping)
 
     def consensus_distance(state: TrainState) -> float | None:
-        own = drift_of(state) if state.replica is None else state.replica
-        return None if own is None else float(layout.get_shared(compiled(own)))
+        apart = _apart(state) if state.replica is None else reducers.Report(drift=state.replica)
+        return None if apart.drift is None else float(layout.get_shared(compiled(state.params, apart)))
 
     return consensus_distance
+
+
+def _apart(state: TrainState) -> reducers.Report:
+    """Returns what says how far each worker is from the shared parameters; without a drift all workers are there."""
+    found = reducers.report(state.reducer_state)
+    return reducers.Report(drift=found.drift, mix=found.mix)
+
+
+def _drift_of_lanes(params: Any, apart: reducers.Report) -> Any:
+    """Returns the drift of each lane, [L, ...]."""
+    return jax.vmap(drift_from, in_axes=(None, 0))(params, apart)

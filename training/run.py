@@ -124,10 +124,12 @@ class Run:
             steps_per_call=self._steps_per_call,
         )
 
-    def restore(self) -> TrainState | None:
-        """Returns the state of the last checkpoint, once; None where the run begins."""
+    def begin(self) -> TrainState:
+        """Returns the state of the last checkpoint, or the initial one; to be called once."""
         restored, self._restored = self._restored, None
-        return None if restored is None else restored.state
+        if restored is not None:
+            return restored.state
+        return state_checkpoints.initial_state(self._setup, self._layout, report=self.message)
 
     def plans(self) -> Iterator[tuple[StepPlan, Any, Any]]:
         """Yields each call's plan with its batch and inputs, of which the batch is prefetched."""
@@ -212,8 +214,8 @@ class Run:
         Raises:
           NonfiniteError: if a number was not finite and is to stop the run; the state before it is saved.
         """
-        if self._recorder is not None:
-            self._recorder.add(plan)
+        if self._recorder is not None and (line := self._recorder.add(plan)):
+            self._logger.message(line)
         finished = self._in_flight.push(plan, metrics)
         if drain or self._computes == "elsewhere":  # whose next step begins with numbers of this one
             finished += self._in_flight.drain()
@@ -308,7 +310,7 @@ class Run:
         return {
             "stopped_by": None,
             **{key: last[key] for key in (*keys, best)},
-            **{key: last[key] for key in ("examples", "sent_bytes") if key in last},
+            **{key: last[key] for key in ("examples", "sent_bytes", "peak_bytes") if key in last},
             "num_evaluated": self._dataset.test.num_examples,
             "first": self._first(runs.stream(self._folder.metrics)),
             "steps_per_second": rate,

@@ -28,7 +28,7 @@ from training.modes.synchronous import Synchronous
 from training.modes.with_server import WithServer
 from training.steps import late_workers
 from training.steps.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
-from training.task import init_shapes, make_task, open_source
+from training.task import make_task, open_source, trained_shapes
 from training.train_setup import ARRIVAL_STREAM, Mode, TrainSetup, example_inputs
 
 # The mode of what ``config.server`` names.
@@ -75,9 +75,9 @@ def _make_setup(config: ConfigDict, *, open_data: Callable[..., Source]) -> Trai
         config, num_counted=counted, total_steps=num_steps, steps_per_epoch=steps_per_epoch
     )
     loss_scale = make_loss_scale(config)
-    worker_optimizer, optimizer = make_optimizers(config, learning_rate=learning_rate, loss_scale=loss_scale)
+    worker_optimizer, optimizer = make_optimizers(config, reducer, learning_rate=learning_rate, loss_scale=loss_scale)
     micro_batches, num_local_steps = accumulation_of(config)
-    params = init_shapes(config, task)
+    params = trained_shapes(config, task)
     check_own_parts(
         config,
         params,
@@ -324,11 +324,12 @@ def make_learning_rate(
       total_steps: of the run.
       steps_per_epoch: of one pass over the data.
     """
+    first = config.schedule_from_step
     with in_block("schedule"):
-        factor = optim.schedules.make(config.schedule, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+        factor = optim.schedules.make(config.schedule, total_steps=first + total_steps, steps_per_epoch=steps_per_epoch)
     scale = optim.scaling.factor(config.learning_rate_scaling, num_workers=num_counted)
     peak = config.optimizer.learning_rate * scale
-    return lambda step: peak * factor(step)
+    return lambda step: peak * factor(first + step)
 
 
 def make_loss_scale(config: ConfigDict) -> DynamicScale | None:
@@ -338,7 +339,7 @@ def make_loss_scale(config: ConfigDict) -> DynamicScale | None:
 
 
 def make_optimizers(
-    config: ConfigDict, *, learning_rate: optax.Schedule, loss_scale: DynamicScale | None
+    config: ConfigDict, reducer: reducers.Reducer, *, learning_rate: optax.Schedule, loss_scale: DynamicScale | None
 ) -> tuple[optax.GradientTransformationExtraArgs, optax.GradientTransformationExtraArgs]:
     """Returns the transformations before and after the reducer: the optimizer's place in the chain is the algorithm.
 
@@ -347,7 +348,7 @@ def make_optimizers(
     with in_block("optimizer"):
         optimizer = optim.optimizers.make(config.optimizer, learning_rate=learning_rate)
     with in_block("outer"):
-        outer = optim.outer.make(config.outer)
+        outer = optim.outer.make(config.outer, fragments=reducer.fragments)
     before, after = (optimizer, outer) if config.reducer_on == "updates" else (optax.identity(), optimizer)
     if config.clip_norm is not None:
         before = optax.chain(optax.clip_by_global_norm(config.clip_norm), before)

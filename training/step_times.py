@@ -1,5 +1,6 @@
 """The seconds of each step and worker of a run, in its folder, for the arrival model ``trace``."""
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -9,6 +10,8 @@ import numpy as np
 import runs
 from parallel import Layout, processes
 from training.step_plan import StepPlan
+
+_LINE_SECONDS = 60.0  # between two lines about the slowest process
 
 
 class Recorder(Protocol):
@@ -21,8 +24,8 @@ class Recorder(Protocol):
           ValueError: in one line, if a file is damaged.
         """
 
-    def add(self, plan: StepPlan) -> None:
-        """Keeps what was measured in a call of the devices."""
+    def add(self, plan: StepPlan) -> str | None:
+        """Keeps what was measured in a call of the devices; returns a line to show, or None."""
 
     def write(self) -> str | None:
         """Writes all that was measured; returns a line to show, or None.
@@ -49,6 +52,7 @@ class StepTimes:
     ):
         self._folder, self._layout, self._measured, self._compiles = folder, layout, measured, compiles
         self._trace = runs.TraceRecorder(num_workers=layout.num_workers)
+        self._num_said, self._said_at = 0, time.monotonic()
 
     def go_on(self, step: int) -> None:
         """Goes on after ``step``."""
@@ -58,16 +62,24 @@ class StepTimes:
         if not self._compiles and step and whole.exists() and self._trace.go_on(whole, num_steps=step):
             self._first = 1
 
-    def add(self, plan: StepPlan) -> None:
-        """Keeps the seconds of a call of one step."""
-        if plan.first_step >= self._first:
-            self._trace.add(**{name: self._layout.gather(each) for name, each in self._measured().items()})
+    def add(self, plan: StepPlan) -> str | None:
+        """Keeps the seconds of a call of one step; returns a line about the slowest process, at most one a minute."""
+        if plan.first_step < self._first:
+            return None
+        self._trace.add(**{name: self._layout.gather(each) for name, each in self._measured().items()})
+        return self._slowest() if time.monotonic() - self._said_at >= _LINE_SECONDS else None
 
     def write(self) -> str | None:
-        """Writes the trace; returns a line about the slowest process where there are several."""
+        """Writes the trace; returns a line about the slowest process if there was none yet."""
         if processes.index() or not self._trace.num_steps:
             return None
         self._trace.write(runs.trace_path(self._folder, first_step=self._first))
-        if not processes.several():
+        return self._slowest() if self._num_said == 0 else None
+
+    def _slowest(self) -> str | None:
+        """Returns a line about the steps since the one before, where there are several processes."""
+        if processes.index() or not processes.several():
             return None
-        return runs.slowest_process(self._trace.seconds, num_processes=processes.count())
+        recent = self._trace.seconds[self._num_said :]
+        self._num_said, self._said_at = self._trace.num_steps, time.monotonic()
+        return runs.slowest_process(recent, num_processes=processes.count())

@@ -11,8 +11,8 @@ import models
 from data import checking
 from data.sources import Source
 from models import tasks
-from runs.errors import in_block
-from training import own_parts
+from runs.errors import ConfigError, in_block
+from training import frozen, own_parts
 from training.train_setup import example_inputs
 
 
@@ -42,6 +42,15 @@ def make_task(config: ConfigDict, *, source: Source) -> tasks.Task:
         model = models.make(**config.model, sizes=source.info.sizes)
     with in_block("task"):
         return tasks.make(**config.task, model=model, example=example_inputs(source.info), sizes=source.info.sizes)
+
+
+def trained_shapes(config: ConfigDict, task: tasks.Task) -> Any:
+    """Returns the shapes of the parameters that a run trains, which are not frozen; raises as ``init_shapes``."""
+    shapes = init_shapes(config, task)
+    try:
+        return frozen.split(shapes, config.freeze)[0]
+    except ValueError as error:
+        raise ConfigError(f"config.freeze={error}") from None
 
 
 def init_shapes(config: ConfigDict, task: tasks.Task) -> Any:

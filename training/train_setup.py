@@ -28,8 +28,9 @@ from parallel import Layout, compile_quickly, processes
 from reducers.dynamic_scale import DynamicScale
 from runs.errors import in_block
 from training import own_parts, step_plan
+from training.frozen import join, split
 from training.steps import late_workers
-from training.train_state import STATE_AXES, TrainState, WorkerState, map_per_worker
+from training.train_state import STATE_AXES, Initial, TrainState, WorkerState, map_per_worker
 
 # Independent streams of randomness of one seed; the order of examples has its own generator.
 INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM, LATENCY_STREAM = 0, 1, 2, 3
@@ -254,16 +255,18 @@ class TrainSetup:
             bounds = {} if own_task else checking.BOUNDS  # a task of one's own may give other labels a meaning
             return checking.checked(dataset, self.source.info, bounds=bounds, probe=bool(own_data))
 
-    def init_worker(self, *, params: Any = None) -> TrainState:
+    def init_worker(self, initial: Initial | None = None) -> TrainState:
         """Returns the state that every worker begins with.
 
         Args:
-          params: initial parameters; None for those that follow from the seed.
+          initial: what does not begin as the seed says.
         """
         config, key = self.config, jax.random.key(self.config.seed)
         own, model_state = self.task.init(jax.random.fold_in(key, INIT_STREAM))
-        params = own if params is None else params
-        opt_state = self.optimizer.init(params)
+        initial = initial or Initial(own)
+        params, frozen = split(join(initial.params, own), config.freeze)
+        opt_state = self.optimizer.init(params) if initial.opt_state is None else initial.opt_state
+        model_state = model_state if initial.model_state is None else initial.model_state
         is_averaged = config.ema_decay is not None or optim.schedule_free.state_in(opt_state) is not None
         return TrainState(
             step=jnp.zeros((), jnp.int32),
@@ -271,10 +274,11 @@ class TrainSetup:
             key=jax.random.key_data(jax.random.fold_in(key, STEP_STREAM)),
             params=params,
             opt_state=opt_state,
-            ema=params if is_averaged else None,
+            ema=(params if initial.ema is None else initial.ema) if is_averaged else None,
             worker=WorkerState(model_state, self.worker_optimizer.init(params)),
             reducer_state=self.reducer.init(params),
             busy=jnp.zeros(config.num_workers, jnp.float32) if self.late_workers_finish else None,
+            frozen=frozen,
             **self.mode.init(params),
         )
 
@@ -294,10 +298,10 @@ class TrainSetup:
         """The shapes of ``init_worker``."""
         return jax.eval_shape(self.init_worker)
 
-    def init_state(self, layout: Layout, *, params: Any = None) -> TrainState:
+    def init_state(self, layout: Layout, initial: Initial | None = None) -> TrainState:
         """Returns the initial state of all workers, on the devices."""
-        init = jax.jit(lambda params: self.init_worker(params=params), compiler_options=compile_quickly())
-        state = jax.device_get(init(params))
+        init = jax.jit(self.init_worker, compiler_options=compile_quickly())
+        state = jax.device_get(init(initial))
         state = processes.same_on_all(state)
         of_all = map_per_worker(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), state)
         return layout.put(of_all, STATE_AXES)

@@ -8,6 +8,7 @@ import numpy as np
 
 import reducers
 from parallel import Layout
+from training.frozen import join
 
 
 class WorkerState(NamedTuple):
@@ -29,7 +30,7 @@ class TrainState(NamedTuple):
       step: [] int32, server updates so far.
       stopped: [] bool, whether a step was not finite, which freezes the state; None in a checkpoint.
       key: [2] uint32, the random key of dropout and augmentation.
-      params: the parameters; without a server the mean of the workers' replicas.
+      params: the parameters that are trained; without a server the mean of the workers' replicas.
       opt_state: state of the optimizer after the reducer.
       ema: the parameters' moving average, or the average of a schedule-free optimizer; None without either.
       server: further state of an asynchronous server; without a server the latest updates, [M, ...]; or None.
@@ -39,6 +40,7 @@ class TrainState(NamedTuple):
       replica: the parameters of an asynchronous worker without a server, or None.
       busy: [W] float32, how many simulated seconds each worker still works at a gradient that will be dropped; None
         where late workers are interrupted, and where all are waited for.
+      frozen: the parameters that stay as they are, with None for those that are trained; None where all are.
     """
 
     step: Any
@@ -53,6 +55,12 @@ class TrainState(NamedTuple):
     snapshot: Any
     replica: Any = None
     busy: Any = None
+    frozen: Any = None
+
+    @property
+    def all_params(self) -> Any:
+        """The parameters that are trained, and those that are frozen."""
+        return join(self.params, self.frozen)
 
 
 # The axis of each field over lanes: None for shared fields, 0 for each worker's own.
@@ -82,6 +90,22 @@ def map_per_worker(change: Callable[[Any], Any], state: TrainState) -> TrainStat
 def shared_part(state: TrainState) -> TrainState:
     """Returns the state with None in its per-worker fields."""
     return state._replace(**dict.fromkeys(PER_WORKER))
+
+
+class Initial(NamedTuple):
+    """What a run begins with in the place of what its seed and its transformations give.
+
+    Attributes:
+      params: all parameters, with None for those that begin as the seed says.
+      opt_state: of the optimizer after the reducer; None begins anew, as for the following ones.
+      ema: the moving average, of the parameters that are trained.
+      model_state: of every worker.
+    """
+
+    params: Any
+    opt_state: Any = None
+    ema: Any = None
+    model_state: Any = None
 
 
 def gradient_params(state: TrainState) -> Any:

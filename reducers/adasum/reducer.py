@@ -96,8 +96,8 @@ def adasum(
         allowed = ", ".join(repr(other) for other in get_args(Algorithm) if other != algorithm)
         raise ValueError(f"algorithm={algorithm!r}: must be one of {allowed} with telemetry")
 
-    def combine(vectors: list[jax.Array], state: Any, counted: jax.Array) -> Combined:
-        del state
+    def combine(vectors: list[jax.Array], state: Any, counted: jax.Array, shares: jax.Array) -> Combined:
+        del state, shares
         tree = Tree.of(len(counted), group_size=group_size, within=within)
         takes_means = within == "mean" and group_size > 1
         if takes_means:  # the sum of shares

@@ -19,12 +19,13 @@ from reducers.collectives import (
     in_buckets,
     num_workers,
     split_axes,
+    weigh,
     whole_mask,
 )
 from reducers.dtypes import common_dtype, real_dtype
 from reducers.gram import groups
 from reducers.gram.engine import exchange_slices
-from reducers.gram.products import Products, Rule, Weighed
+from reducers.gram.products import Products, Weighed
 from reducers.gram.telemetry import initial_metrics, metrics_of
 from reducers.mask import own_part
 from reducers.mesh import needs_whole_leaves
@@ -59,13 +60,14 @@ class GramState(NamedTuple):
 
 def from_gram(
     axis_name: AxisName,
-    rule: Rule,
+    rule: Callable[..., tuple[jax.Array, Any]],
     *,
     init: Callable[[Any], Any] = lambda dtype: (),
     granularity: str = "model",
     telemetry: Telemetry = "off",
     homogeneous: bool = True,
     sharded_over: tuple[str, ...] | None = None,
+    takes_weights: bool = False,
 ) -> Reducer:
     r"""Makes a reducer of a rule that finds the workers' weights from the dot products of their gradients.
 
@@ -89,6 +91,9 @@ def from_gram(
       sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
         that may be cut over such an axis are then refused.
 
+      takes_weights: whether the update takes ``weights``, and the rule a third argument, the workers' weights over the
+        mean of those that are counted, [n] float32; all 1 without weights.
+
     Returns:
       A reducer with ``GramState``, part of which is each worker's own: map it over the worker axis. Its update takes
       ``contributes``, optional: a bool of each worker, whether it is counted. A worker whose weight is 0 in all groups
@@ -110,16 +115,20 @@ def from_gram(
     """
     check_options(from_gram, granularity=granularity, telemetry=telemetry)
 
-    def weigh(products: Products, state: Any) -> tuple[jax.Array, Any]:  # which is hashable, whatever the rule is
-        return rule(products, state)
+    def weights_of(
+        products: Products, given: tuple[Any, jax.Array]
+    ) -> tuple[jax.Array, Any]:  # hashable, as no rule is
+        state, shares = given
+        return rule(products, state, shares) if takes_weights else rule(products, state)
 
-    def combine(vectors: list[jax.Array], state: Any, counted: jax.Array) -> Combined:
+    def combine(vectors: list[jax.Array], state: Any, counted: jax.Array, shares: jax.Array) -> Combined:
         devices, lanes = split_axes(axis_name)
         of_all = jax.tree.map(lambda x: jnp.moveaxis(gather_workers(x, axis_name), 0, 1), state)  # [groups, n, ...]
 
         def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
             of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
-            return exchange_slices(bucket, of_bucket, rule=weigh, devices=Devices(devices), counted=counted[None])
+            given = of_bucket, jnp.broadcast_to(shares, (len(places), len(shares)))
+            return exchange_slices(bucket, given, rule=weights_of, devices=Devices(devices), counted=counted[None])
 
         whole = [gather_workers(vector, lanes)[None] for vector in vectors]
         return in_buckets(reduce, whole, axis_name=devices, together=True)
@@ -132,6 +141,7 @@ def from_gram(
         telemetry=telemetry,
         homogeneous=homogeneous,
         sharded_over=sharded_over,
+        takes_weights=takes_weights,
     )
 
 
@@ -153,26 +163,28 @@ def takes_gram_options(constructor: Constructor) -> Constructor:
 
 def combining(
     axis_name: AxisName,
-    combine: Callable[[list[jax.Array], Any, jax.Array], Combined],
+    combine: Callable[[list[jax.Array], Any, jax.Array, jax.Array], Combined],
     *,
     init: Callable[[Any], Any] | None = None,
     granularity: str,
     telemetry: Telemetry,
     homogeneous: bool = True,
     sharded_over: tuple[str, ...] | None,
+    takes_weights: bool = False,
 ) -> Reducer:
     """Makes a reducer of a function that combines vectors: with trees of leaves, masks, state and telemetry.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
-      combine: takes this worker's vectors, [m] each, zeros where it is not counted; its part of the rule's state; and
-        which workers are counted, [n] bool. Returns the result of every vector, [1, m], and a ``Weighed`` of them, if
-        there is telemetry or a state.
+      combine: takes this worker's vectors, [m] each, zeros where it is not counted; its part of the rule's state; which
+        workers are counted, [n] bool; and the weights of all, [n], as of ``from_gram``. Returns the result of every
+        vector, [1, m], and a ``Weighed`` of them, if there is telemetry or a state.
       init: as of ``from_gram``; None for a rule without a state, which uses all workers that are counted.
       granularity: as of ``from_gram``.
       telemetry: as of ``from_gram``.
       homogeneous: as of ``from_gram``.
       sharded_over: as of ``from_gram``.
+      takes_weights: as of ``from_gram``.
     """
     groups.check(granularity)
     axes = axes_of(axis_name)
@@ -186,16 +198,19 @@ def combining(
         of_groups = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(members), *jnp.shape(x))), state)
         return GramState(as_own(of_groups, axes), Report(as_own(jnp.array(True), axes), metrics=metrics))
 
-    def update_fn(updates, state, params=None, *, contributes=None, **extra_args):
+    def update_fn(updates, state, params=None, *, contributes=None, weights=None, **extra_args):
         del params, extra_args
         vectors, restore = groups.split(updates, granularity)
         if not vectors:
             return updates, state
         own, counted = list(vectors.values()), jnp.ones(num_workers(axes), bool)
+        shares = jnp.ones(num_workers(axes), jnp.float32)
+        if weights is not None:
+            contributes, shares = weigh(weights, contributes, axes)
         if contributes is not None:
             own = [jnp.where(own_part(contributes), vector, 0) for vector in own]
             counted = whole_mask(contributes, axes)
-        results, weighed = combine(own, state.rule, counted)
+        results, weighed = combine(own, state.rule, counted, shares)
         result = restore([x[0] for x in results])
         metrics = metrics_of(vectors, weighed) if telemetry == "on" else {}
         if init is None:
@@ -209,6 +224,7 @@ def combining(
         update_fn,
         axis_name=axes,
         takes_mask="whole",
+        takes_weights=takes_weights,
         homogeneous=homogeneous,
         numbers="inexact",
         needs_whole_leaves=needs_whole_leaves(sharded_over),

@@ -1,32 +1,39 @@
 """Local SGD and its relatives: workers take several steps of their own before their progress is combined."""
 
+import functools
 from typing import Annotated, Any, NamedTuple
 
 import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.clock import first_of_round, latest, of_round, own_seconds
+from reducers.clock import first_of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
+from reducers.local.fragments import Fragments
+from reducers.local.rounds import Turn, time_of, turns_of
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
-from reducers.report import Report, report
+from reducers.report import TIME, Mix, Report, drift_from, report
 from reducers.state import nothing, zeros_like
 from reducers.sums.mean import combiner_of
 
 
 class LocalSgdState(NamedTuple):
-    """State of ``local_sgd``.
+    """State of ``local_sgd``; what is marked [P] has no such axis with one fragment.
 
     Attributes:
-      combine: state of the reducer that combines the workers' progress.
+      combine: state of the reducer that combines the workers' progress; with several fragments one of each, in a tuple.
       num_updates: [] int32, so far.
       launched: like params, the progress that is under way; None without a delay.
-      seconds: [] float32, this worker's clock; where workers may be left out, since its round began.
-      launched_at: [] float32, when the last worker launched the progress that is under way.
-      report: this worker's drift, and whether anything was emitted; "communications", 1 in an update that combined the
-        workers' progress, else 0; "step_seconds", by how much the latest worker's clock went on, or, where workers may
-        be left out, "steps_decided": how many steps this update decided about.
+      seconds: [] float32, this worker's clock; where workers may be left out, since they last met.
+      launched_at: [P] float32, when the last worker launched the progress that is under way.
+      report: this worker's drift, and which fragments were emitted, [P] bool; "communications", 1 in an update that
+        combined the workers' progress, else 0, with fragments the share of the model's numbers that it combined;
+        "step_seconds", by how much the latest worker's clock went on, or, where workers may be left out,
+        "steps_decided": how many steps this update decided about.
+      weight: [P] float32, the weights of the steps of which this worker's progress is, added up; None where ``combine``
+        takes none.
+      launched_weight: the same of the progress that is under way; None without a delay, too.
     """
 
     combine: Any
@@ -35,6 +42,8 @@ class LocalSgdState(NamedTuple):
     seconds: jax.Array
     launched_at: jax.Array
     report: Report
+    weight: Any
+    launched_weight: Any
 
 
 def local_sgd(
@@ -43,6 +52,8 @@ def local_sgd(
     every_steps: Annotated[int, "[1, inf)"],
     delay_steps: Annotated[int, "[0, inf)"] = 0,
     from_step: Annotated[int, "[0, inf)"] = 0,
+    fragments: Annotated[int, "[1, inf)"] = 1,
+    mix: Annotated[float, "[0, 1)"] | None = None,
     combine: Combine = None,
 ) -> Reducer:
     r"""Lets workers take H steps of their own optimizers before their progress is combined, perhaps d steps late.
@@ -57,6 +68,13 @@ def local_sgd(
     what arrives is applied before the next progress is launched; 0 < d < H is DaSGD. Progress that is made meanwhile is
     kept. What is averaged is progress, never parameters, whose low bits an average would lose.
 
+    With ``fragments`` it is Streaming DiLoCo. The leaves of the model are in P groups of about the same size, and group
+    p has rounds of its own, which begin :math:`\lfloor p H / P \rfloor` steps later, so that an update sends a P-th of
+    the model. With ``mix`` a worker that gets the shared parameters z', which an outer optimizer may have made of what
+    is emitted here, goes on from a mixture of its own parameters and these:
+
+    .. math:: a (z + u_i) + (1 - a) z', \qquad \text{so that} \quad u_i \leftarrow a (z + u_i - z')
+
     The reducer stands after the optimizer: ``optax.chain(optimizer, local_sgd(...))``. Its result is zero in an update
     that is no sync step. A worker evaluates its gradient at ``reducers.own_params(params, state)``.
 
@@ -65,18 +83,22 @@ def local_sgd(
       every_steps: H.
       delay_steps: d, at most H.
       from_step: the number of steps at the beginning that all communicate, without delay.
-      combine: R, a reducer; None is ``mean``. If it needs ``arrival_seconds``, these are of the whole round, and who is
-        left out of a round begins the next one where all others do. Configs give its name, or a block.
+      fragments: P, at most H. ``optim.outer.by_fragment`` gives each an outer optimizer of its own.
+      mix: a; None keeps the progress that was made during the delay, and 0 drops it. With a > 0 ``update`` needs the
+        shared parameters.
+      combine: R, a reducer; None is ``mean``. If it needs ``arrival_seconds``, these are of all steps since the workers
+        met, and who is left out goes on where all others do. Configs give its name, or a block.
 
     Returns:
-      A reducer; ``combine`` itself for H = 1 and d = 0. Its state holds one copy of the parameters, with a delay two;
-      they are each worker's own: map them over the worker axis. Given ``arrival_seconds`` [n], it keeps each worker's
-      clock: a round takes as long as the largest sum of a worker's seconds, and with a delay a worker waits for
-      nobody unless progress was launched more than d of its own steps ago.
+      A reducer; ``combine`` itself for H = 1, d = 0 and no mixture. Its state holds one copy of the parameters, with a
+      delay two; they are each worker's own: map them over the worker axis. Given ``arrival_seconds`` [n], it keeps each
+      worker's clock: a round takes as long as the largest sum of a worker's seconds, and with a delay a worker waits
+      for nobody unless progress was launched more than d of its own steps ago. Given ``weights``, each worker's
+      progress weighs as much as its steps do together.
 
     Raises:
-      ValueError: for d above H, a delay with a reducer that leaves workers out, or a ``combine`` that does not emit
-        every update itself.
+      ValueError: for d or P above H, fewer leaves than fragments, a delay with a reducer that leaves workers out, or a
+        ``combine`` that does not emit every update itself.
 
     >>> reducer = local_sgd("worker", every_steps=2)
     >>> states = jax.vmap(reducer.init)(jnp.zeros(2))
@@ -89,123 +111,195 @@ def local_sgd(
 
     Reference: local SGD and post-local SGD: Lin, Stich, Patel, Jaggi, arXiv 1808.07217 (READ: the authors' code).
     CoCoD-SGD: Shen et al., arXiv 1906.12043 (READ: code of Wang, Tantia, Ballas, Rabbat, which has it). DaSGD: Zhou et
-    al., arXiv 2006.00441 (abstract). Differs from the papers in: that DaSGD keeps the progress made meanwhile is
-    DERIVED from its abstract and the code of CoCoD-SGD; a weight by which it may mix both (MEM) is left out.
+    al., arXiv 2006.00441 (abstract). Streaming DiLoCo: Douillard et al., arXiv 2501.18512 (READ: code of torchft, where
+    a is 0, and of MaxText). Differs from the papers in: that DaSGD keeps the progress made meanwhile is DERIVED from
+    its abstract and the code of CoCoD-SGD; a fragment of Streaming DiLoCo is of whole layers, every P-th of them.
     """
-    check_options(local_sgd, every_steps=every_steps, delay_steps=delay_steps, from_step=from_step)
-    check_static(every_steps=every_steps, delay_steps=delay_steps, from_step=from_step)
+    check_options(
+        local_sgd, every_steps=every_steps, delay_steps=delay_steps, from_step=from_step, fragments=fragments, mix=mix
+    )
+    check_static(every_steps=every_steps, delay_steps=delay_steps, from_step=from_step, fragments=fragments, mix=mix)
     axes = axes_of(axis_name)
     combiner = combiner_of(combine, axes)
-    if delay_steps > every_steps:
-        raise ValueError(f"delay_steps={delay_steps}: exceeds every_steps={every_steps}")
+    for name, steps in (("delay_steps", delay_steps), ("fragments", fragments)):
+        if steps > every_steps:
+            raise ValueError(f"{name}={steps}: exceeds every_steps={every_steps}")
     if delay_steps and combiner.needs_arrivals:
         raise ValueError(f"delay_steps={delay_steps}: must be 0 where combine leaves workers out")
-    if every_steps == 1 and delay_steps == 0:
-        return combiner.like(*combiner, reduces="updates")
+    if every_steps == 1 and delay_steps == 0 and not mix:
+        return combiner.like(*combiner, reduces="updates", takes_weights=combiner.takes_weights)
+    model = Fragments(fragments)
 
     def init_fn(params):
-        zero, inner = jnp.zeros((), jnp.float32), as_own(combiner.init(params), axes)
+        zero = jnp.zeros((), jnp.float32)
+        each = model.together([zero] * fragments)
+        inner = [as_own(combiner.init(part), axes) for part in model.split(params)]
         drift = as_own(zeros_like(params, axes), axes)
-        own = {"communications": zero, **first_of_round(leaves_out=combiner.needs_arrivals)}
+        first = report(inner[0])._replace(emitted=each > 0, drift=drift)
+        if mix:
+            waits = jax.tree.map(lambda _: as_own(jnp.array(False), axes), drift)
+            first = first._replace(mix=Mix(jnp.float32(mix), waits))
+        weight = as_own(each, axes) if combiner.takes_weights else None
         return LocalSgdState(
-            combine=inner,
+            combine=model.together(inner, of_arrays=False),
             num_updates=jnp.zeros((), jnp.int32),
             launched=as_own(zeros_like(params, axes), axes) if delay_steps else None,
             seconds=as_own(zero, axes),
-            launched_at=zero,
-            report=report(inner)._replace(emitted=jnp.array(False), drift=drift).with_metrics(own),
+            launched_at=each,
+            report=first.with_metrics({"communications": zero, **first_of_round(leaves_out=combiner.needs_arrivals)}),
+            weight=weight,
+            launched_weight=weight if delay_steps else None,
         )
 
     def update_fn(
-        updates, state, params=None, *, arrival_seconds=None, contributes=None, overflowed=None, **extra_args
+        updates,
+        state,
+        params=None,
+        *,
+        arrival_seconds=None,
+        contributes=None,
+        overflowed=None,
+        weights=None,
+        **extra_args,
     ):
         del contributes, overflowed  # of one step, not of a round
-        turn = _turn(agreed(state.num_updates, axes) + 1, every=every_steps, delay=delay_steps, from_step=from_step)
+        if mix and params is None:
+            raise TypeError(f"params: missing; with mix={mix} update needs the shared parameters")
+        step = agreed(state.num_updates, axes) + 1
+        turns = turns_of(step, fragments=fragments, every=every_steps, delay=delay_steps, from_step=from_step)
         seconds = state.seconds + own_seconds(arrival_seconds, axes)
-        drift = jax.tree.map(lambda u, d: (u + d).astype(u.dtype), state.report.drift, updates)
+        drift = jax.tree.map(lambda u, d: (u + d).astype(u.dtype), drift_from(params, state.report), updates)
+        weight = None if state.weight is None else state.weight + (0.0 if weights is None else weights)
+        needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
+
+        def combine_one(turn: Turn, params: Any, own: _Progress, launched: _Progress, inner: Any) -> _Combined:
+            sent = launched if delay_steps else own
+            if delay_steps and from_step:
+                sent = lax.cond(turn.at_once, lambda: own, lambda: launched)
+
+            def communicate(inner):
+                weighs = {} if weights is None else {"weights": sent.weight}
+                reduced, inner = combiner.update(sent.drift, inner, params, **needs, **weighs, **extra_args)
+                # Progress that overflowed has not arrived: it goes with that of the next round.
+                void = report(inner).void
+                return reduced, as_own(inner, axes), jnp.array(True) if void is None else agreed(~void, axes)
+
+            def go_on(inner):
+                return nothing(own.drift), as_own(inner, axes), jnp.array(False)
+
+            def rest(own):
+                if mix is None and delay_steps:
+                    return jax.tree.map(jnp.subtract, own, sent)
+                if not mix:
+                    return jax.tree.map(jnp.zeros_like, own)
+                before = jax.tree.map(lambda u, p: (p + u).astype(u.dtype), own.drift, params)
+                return _Progress(before, None if own.weight is None else mix * (own.weight - sent.weight))
+
+            reduced, inner, arrived = lax.cond(turn.syncs, communicate, go_on, inner)
+            # That this depends on a result tells XLA that nobody reads any more what was sent: its place can be used.
+            own = lax.cond(arrived, rest, lambda own: own, as_own(own, axes))
+            if delay_steps:
+                launched = lax.cond(turn.launches, lambda now, _: now, lambda _, before: before, own, launched)
+            return _Combined(reduced, inner, own, launched, arrived)
+
+        split, apart = model.split, model.apart
         launched = as_own(state.launched, axes)
-        sent = launched if delay_steps else drift
-        if delay_steps and from_step:
-            sent = lax.cond(turn.at_once, lambda: drift, lambda: launched)
-
-        def communicate(inner):
-            needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
-            reduced, inner = combiner.update(sent, inner, params, **needs, **extra_args)
-            # Progress that overflowed has not arrived: it goes with that of the next round.
-            void = report(inner).void
-            return reduced, as_own(inner, axes), jnp.array(True) if void is None else agreed(~void, axes)
-
-        def go_on(inner):
-            return nothing(updates), as_own(inner, axes), jnp.array(False)
-
-        def rest(drift):
-            return jax.tree.map(jnp.subtract, drift, sent) if delay_steps else jax.tree.map(jnp.zeros_like, drift)
-
-        reduced, inner, arrived = lax.cond(turn.syncs, communicate, go_on, state.combine)
-        # That this depends on a result tells XLA that nobody reads any more what was sent: its place can be used.
-        drift = lax.cond(arrived, rest, lambda drift: drift, as_own(drift, axes))
-        if delay_steps:
-            launched = lax.cond(turn.launches, lambda now, _: now, lambda _, before: before, drift, launched)
-        given, launched_at = arrival_seconds is not None, state.launched_at
-        if delay_steps:
-            time, seconds, launched_at = _time_with_delay(turn, seconds, launched_at, given=given, axes=axes)
-        else:
-            time, seconds = of_round(
-                seconds,
-                is_sync_step=turn.syncs,
-                round_steps=turn.round_steps,
-                leaves_out=combiner.needs_arrivals,
-                given=given,
-                axes=axes,
+        made = [
+            combine_one(turn, *parts)
+            for turn, *parts in zip(
+                turns,
+                split(params),
+                map(_Progress, split(drift), apart(weight)),
+                map(_Progress, split(launched), apart(state.launched_weight)),
+                apart(state.combine, of_arrays=False),
+                strict=True,
             )
-        own = report(inner).if_called(turn.syncs, num_workers=num_workers(axes))
-        own = own.with_metrics({"communications": turn.syncs.astype(jnp.float32), **time})
-        own = own._replace(emitted=turn.syncs, drift=drift)
-        return reduced, LocalSgdState(inner, state.num_updates + 1, launched, seconds, launched_at, own)
+        ]
+        reduced, inner, own, sent, arrived = zip(*made, strict=True)
+        time, seconds, launched_at = time_of(
+            turns,
+            seconds,
+            apart(state.launched_at),
+            with_delay=delay_steps > 0,
+            leaves_out=combiner.needs_arrivals,
+            given=arrival_seconds is not None,
+            axes=axes,
+        )
+        waits = model.join(
+            [jax.tree.map(lambda _, now=now: now, part.drift) for now, part in zip(arrived, own, strict=True)]
+        )
+        shares = zip(turns, model.shares(updates), strict=True)
+        sent_share = sum(jnp.where(turn.syncs, jnp.float32(share), 0) for turn, share in shares)
+        inside = _inside([report(each) for each in inner], turns, before=state.report, num_workers=num_workers(axes))
+        own_report = inside.with_metrics({"communications": sent_share, **time})._replace(
+            emitted=model.together([turn.syncs for turn in turns]),
+            drift=model.join([each.drift for each in own]),
+            mix=Mix(state.report.mix.weight, waits) if mix else None,
+        )
+        state = LocalSgdState(
+            combine=model.together(inner, of_arrays=False),
+            num_updates=state.num_updates + 1,
+            launched=model.join([each.drift for each in sent]),
+            seconds=seconds,
+            launched_at=model.together(launched_at),
+            report=own_report,
+            weight=model.together([each.weight for each in own]),
+            launched_weight=model.together([each.weight for each in sent]),
+        )
+        return model.join(reduced), state
 
     return combiner.like(
         init_fn,
         update_fn,
         axis_name=axes,
         takes_mask=False,
+        takes_weights=combiner.takes_weights,
         homogeneous=False,  # progress has the scales of all its steps
         reduces="updates",
         emits="sometimes",
         delays=False,
         numbers="inexact",
+        fragments=model if fragments > 1 else None,
     )
 
 
-class _Turn(NamedTuple):
-    """The parts of a round that fall into one update, each [] and the same on all workers.
+class _Progress(NamedTuple):
+    """A worker's progress, its parameters minus the shared ones, and the weights of its steps; of a fragment."""
 
-    Attributes:
-      at_once: bool, whether progress is combined without delay and round, since the run has just begun.
-      syncs: bool, whether progress is combined.
-      launches: bool, whether progress is launched, with a delay.
-      round_steps: int32, the steps of the round that ends here, if one does.
-    """
-
-    at_once: jax.Array
-    syncs: jax.Array
-    launches: jax.Array
-    round_steps: jax.Array
+    drift: Any
+    weight: Any
 
 
-def _turn(step: jax.Array, *, every: int, delay: int, from_step: int) -> _Turn:
-    """Returns what is to be done in a step, counted from 1."""
-    at_once = step <= from_step
-    launched = step - delay  # the step in which what arrives now was launched
-    syncs = at_once | ((launched % every == 0) & (launched > from_step))
-    round_steps = jnp.where(at_once, 1, jnp.minimum(every, step - from_step))
-    return _Turn(at_once, syncs, (step % every == 0) & ~at_once, round_steps)
+class _Combined(NamedTuple):
+    """What a fragment emits, and what it keeps."""
+
+    emitted: Any
+    inner: Any
+    own: _Progress
+    launched: _Progress
+    arrived: jax.Array
 
 
-def _time_with_delay(
-    turn: _Turn, seconds: jax.Array, launched_at: jax.Array, *, given: bool, axes: tuple[str, ...]
-) -> tuple[dict[str, jax.Array], jax.Array, jax.Array]:
-    """Returns the seconds of the step, and both clocks after it: each worker waits until all have launched."""
-    seconds = jnp.where(turn.syncs & ~turn.at_once, jnp.maximum(seconds, launched_at), seconds)
-    passed = latest(seconds, axes, given=given)
-    seconds = jnp.where(turn.at_once, 0, seconds - passed)
-    return {"step_seconds": passed}, seconds, jnp.where(turn.launches, 0, launched_at - passed)
+def _inside(reports: list[Report], turns: list[Turn], *, before: Report, num_workers: int) -> Report:
+    """Returns the report of the fragments' reducers: of the one that was called, or else what it was before."""
+    found = [r.if_called(turn.syncs, num_workers=num_workers) for r, turn in zip(reports, turns, strict=True)]
+    if len(found) == 1:
+        return found[0]
+
+    def joined(name: str) -> jax.Array:
+        values = jnp.stack([each.metrics[name] for each in found])
+        if name == "bytes_per_worker":  # of the whole model
+            return jnp.sum(values)
+        if name in TIME:  # 0 s and all workers where a fragment is not due
+            return jnp.max(values) if name == "step_seconds" else jnp.min(values)
+        value = before.metrics[name]
+        for i, turn in enumerate(turns):
+            value = jnp.where(turn.syncs, values[i], value)
+        return value
+
+    counted, void = found[0].counted, found[0].void
+    return Report(
+        counted=None if counted is None else functools.reduce(jnp.logical_and, [each.counted for each in found]),
+        void=None if void is None else functools.reduce(jnp.logical_or, [each.void for each in found]),
+        metrics={name: joined(name) for name in found[0].metrics},
+    )

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-_SUMS = ("simulated_seconds", "num_counted", "num_dropped", "sent_bytes")
+_SUMS = ("simulated_seconds", "num_counted", "num_dropped", "sent_bytes", "peak_bytes")
 
 
 @dataclasses.dataclass
@@ -19,6 +19,7 @@ class RunCounters:
       num_counted: batches of workers that are in an update.
       num_dropped: batches of workers that came too late, or of steps that were left out.
       sent_bytes: bytes that a worker has sent; None where every step sends as many.
+      peak_bytes: the most that it has sent in a step; None there, too.
       averages: name -> numbers that are averaged over steps, as many for each name; the same names in the whole run.
 
     >>> counters = RunCounters(averages={"model": (0.0, 0.0)})
@@ -31,6 +32,7 @@ class RunCounters:
     num_counted: int = 0
     num_dropped: int = 0
     sent_bytes: float | None = None
+    peak_bytes: float | None = None
     averages: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
 
     def add(
@@ -49,6 +51,7 @@ class RunCounters:
         self.num_dropped += num_gradients - round(contributors)
         if self.sent_bytes is not None and sent_bytes is not None:
             self.sent_bytes += sent_bytes
+            self.peak_bytes = max(self.peak_bytes or 0.0, sent_bytes)
 
     def state(self) -> dict[str, np.ndarray]:
         """Returns the counters as arrays, for a checkpoint; "averages" is one array, and absent if there are none."""

@@ -109,7 +109,9 @@ def _moved(summary: Mapping[str, Any]) -> str:
     """Returns lines of what a worker sent, and of the examples that were not used; "" if neither is known."""
     lines = []
     if summary.get("sent_bytes"):
-        lines.append(f"{'sent':<14} {summary['sent_bytes'] / 1e6:,.1f} MB a worker")
+        most = summary.get("peak_bytes")
+        words = f", at most {most / 1e6:,.2f} MB in a step" if most else ""
+        lines.append(f"{'sent':<14} {summary['sent_bytes'] / 1e6:,.1f} MB a worker{words}")
     if summary.get("dropped_examples"):
         total = summary["dropped_examples"] + summary.get("examples", 0)
         lines.append(f"{'dropped':<14} {summary['dropped_examples']:,.0f} of {total:,.0f} examples")

@@ -26,6 +26,7 @@ from data.augment import Augmentation, as_inputs
 from data.feeds import fetch
 from parallel import AXES, Layout
 from reducers.collectives import gather_workers
+from training.frozen import join
 from training.steps import late_workers, nonfinite
 from training.steps.gradient_wrappers import (
     GradientFunction,
@@ -64,6 +65,7 @@ def make_train_step(
             optimizer=setup.optimizer,
             learning_rate=setup.learning_rate,
             ema_decay=config.ema_decay,
+            emitted=reduced.emitted,
         )
         own = {"worker": reduced.worker, "reducer_state": reduced.reducer_state}
         return state._replace(**own, busy=reduced.busy), metrics
@@ -146,7 +148,7 @@ def value_and_grad(
     """Returns one worker's gradient, its state after the forward pass, and the sums of its loss and metrics."""
 
     def loss(params):
-        value, (sums, model_state) = loss_fn(params, worker.model_state, batch, key)
+        value, (sums, model_state) = loss_fn(join(params, state.frozen), worker.model_state, batch, key)
         return value if loss_scale is None else loss_scale * value, (sums, model_state)
 
     (_, (sums, model_state)), gradients = jax.value_and_grad(loss, has_aux=True)(gradient_params(state))
@@ -167,7 +169,7 @@ class Reduced(NamedTuple):
       time: "step_seconds" and "contributors"; where late workers finish, "busy_workers", how many began late.
       metrics: what the reducer reports, averaged over the workers.
       report: the parts of a ``NonfiniteReport`` that are known before the update; {} if nobody looks.
-      emitted: [] bool, whether the reducer emitted anything; None if it always does.
+      emitted: [] bool, whether the reducer emitted anything, or [P] bool, which fragments; None if it always does.
       void: [] bool, whether these updates are void, since they overflowed in the reduction, or the gradients of all
         workers did before; of late updates what was so when they were computed.
       busy: as of ``TrainState``, after the step.
@@ -298,6 +300,7 @@ def apply_gradients(
     learning_rate: optax.Schedule,
     ema_decay: float | None = None,
     rate: asynchronous.Rate = None,
+    emitted: Any = None,
 ) -> tuple[TrainState, Metrics]:
     """Updates the parameters with reduced gradients; there is no collective in it.
 
@@ -308,13 +311,15 @@ def apply_gradients(
       learning_rate: of each step, for the records.
       ema_decay: of the moving average of the parameters.
       rate: an asynchronous server's factor of the update; None is 1.
+      emitted: as of ``Reduced``.
 
     Returns:
       The state after the update, and its metrics; of those "squares", [2, L], is for no record but for
       ``nonfinite.skip_nonfinite``.
     """
     opt_state = optim.schedules.at_step(state.opt_state, state.step)
-    updates, new_opt_state = optimizer.update(gradients, opt_state, state.params)
+    extra_args = {} if emitted is None else {"emitted": emitted}
+    updates, new_opt_state = optimizer.update(gradients, opt_state, state.params, **extra_args)
     updates, opt_state = asynchronous.at_rate(rate, updates, new_opt_state, before=opt_state)
     params = optax.apply_updates(state.params, updates)
     step, ema = state.step + 1, optim.schedule_free.average(opt_state, params)
@@ -350,7 +355,7 @@ def when_emitted(update: nonfinite.UpdateFunction, *, learning_rate: optax.Sched
             metrics["learning_rate"] = learning_rate(state.step)
             return shared_part(state)._replace(step=state.step + 1), metrics
 
-        after, metrics = lax.cond(reduced.emitted, apply, keep)
+        after, metrics = lax.cond(jnp.any(reduced.emitted), apply, keep)
         own = {"worker": reduced.worker, "reducer_state": reduced.reducer_state, "snapshot": state.snapshot}
         return after._replace(**own), metrics
 

@@ -32,7 +32,7 @@ def worker_mapping(
         setup.config.lanes if worker_times is None else "dispatched",
         layout=layout,
         work="all" if setup.mode.all_compute else "some",
-        kernels="images" if any(x.ndim > 3 for x in jax.tree.leaves(setup.worker_shapes.params)) else "matrices",
+        kernels="images" if any(x.ndim > 3 for x in jax.tree.leaves(setup.worker_shapes.all_params)) else "matrices",
         steps_per_call=steps_per_call,
         lanes_at_once=setup.config.lanes_at_once,
     )

@@ -34,7 +34,8 @@ RATES: Mapping[Scale, tuple[float, ...]] = {"smoke": (0.03, 0.06), "laptop": (0.
 MARK = "READ: abstract, arXiv 2006.00441"
 
 
-def _recipe(scale: Scale, *, delay: int, rate: float) -> Run:
+def recipe(scale: Scale, *, delay: int, rate: float) -> Run:
+    """Returns one run."""
     data, steps = datasets.image_set(scale), STEPS[scale]
     overrides = {
         **data,
@@ -70,7 +71,7 @@ def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 TUNED = Tuned(
     points=lambda scale: [{"delay": delay} for delay in DELAYS],
     grid=lambda scale, point: RATES[scale],
-    recipe=_recipe,
+    recipe=recipe,
     seeds={"smoke": 1, "laptop": 40},
     first=("data",),
 )

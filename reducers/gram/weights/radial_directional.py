@@ -21,8 +21,10 @@ def radial_directional(
 ) -> Reducer:
     r"""Averages lengths and directions apart, so that gradients that differ in direction do not shrink.
 
-    .. math:: R(g_1, \dots, g_n) = \Big( \frac{1}{n} \sum_i |g_i| \Big) \, \phi\Big( \sum_i \phi(g_i) \Big), \qquad
-        \phi(x) = \frac{x}{|x|}, \quad \phi(0) = 0
+    .. math:: R(g_1, \dots, g_n) = \Big( \frac{1}{n} \sum_i w_i |g_i| \Big) \, \phi\Big( \sum_i w_i \phi(g_i) \Big),
+        \qquad \phi(x) = \frac{x}{|x|}, \quad \phi(0) = 0
+
+    with weights w of mean 1; without ``weights`` all are 1.
 
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
@@ -32,8 +34,9 @@ def radial_directional(
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
-      counted. The result is zero where the directions add up to nothing; where their sum is short, the rounding errors
-      of dot products grow by the square of n over its length. NaN or Inf of a worker that counts makes its group NaN.
+      counted; and ``weights``, optional. The result is zero where the directions add up to nothing; where their sum is
+      short, the rounding errors of dot products grow by the square of n over its length. NaN or Inf of a worker that
+      counts makes its group NaN.
 
     >>> import jax
     >>> reducer = radial_directional("worker")
@@ -42,15 +45,24 @@ def radial_directional(
     Array([1.4142, 1.4142], dtype=float32)
 
     Reference: the merge of Decoupled DiLoCo, Douillard et al., arXiv 2604.21428, known at second hand alone: three
-    readers of the paper agree on the equation, two on taking it tensor by tensor. Differs from the paper in: workers
-    weigh alike; embeddings, which it averages, are treated as all others.
+    readers of the paper agree on the equation, two on taking it tensor by tensor. There workers weigh
+    what their tokens do. Differs from the paper in: embeddings, which it averages, are treated as all others.
     """
 
-    def rule(products, state):
-        directions, count = products.directions, products.num_counted
+    def rule(products, state, weights):
+        weights, count = weights.astype(products.gram.dtype), products.num_counted
+        directions = weights * products.directions
         length = products.length_of(directions)
-        vanishes = length <= _NOISE * (products.scales != 0).sum(dtype=length.dtype)
-        norms = (products.relative_scales * products.unit_norms).sum() / count / nonzero(length)  # over the largest
+        vanishes = length <= _NOISE * jnp.where(products.scales != 0, weights, 0).sum()
+        norms = (weights * products.relative_scales * products.unit_norms).sum() / count
+        norms /= nonzero(length)  # over the largest
         return jnp.where(vanishes, 0, products.scales.max() * (norms * directions)), state
 
-    return from_gram(axis_name, rule, granularity=granularity, telemetry=telemetry, sharded_over=sharded_over)
+    return from_gram(
+        axis_name,
+        rule,
+        granularity=granularity,
+        telemetry=telemetry,
+        sharded_over=sharded_over,
+        takes_weights=True,
+    )

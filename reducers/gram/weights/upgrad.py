@@ -19,10 +19,11 @@ _AT_ONCE = 64
 def upgrad(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
     r"""Projects each gradient onto the cone of vectors that conflict with no gradient, and averages.
 
-    .. math:: R(g_1, \dots, g_n) = \frac{1}{n} \sum_i \pi(g_i), \qquad
+    .. math:: R(g_1, \dots, g_n) = \frac{1}{n} \sum_i w_i \pi(g_i), \qquad
         \pi(x) = \arg\min_{y : \, y \cdot g_j \ge 0 \; \forall j} |y - x|^2
 
-    A projection is a combination of the gradients, whose weights solve a small program in n numbers,
+    with weights w of mean 1; without ``weights`` all are 1. A projection is a combination of the gradients, found by a
+    small program in n numbers,
 
     .. math:: \pi(g_i) = \sum_j v_j g_j, \qquad v = \arg\min_{v \ge e_i} v^\top G v
 
@@ -34,7 +35,7 @@ def upgrad(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
-      counted. NaN or Inf of a worker that counts makes its group NaN.
+      counted; and ``weights``, optional. NaN or Inf of a worker that counts makes its group NaN.
 
     >>> from jax import numpy as jnp
     >>> reducer = upgrad("worker")
@@ -47,16 +48,16 @@ def upgrad(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
     trace that is added to the Gram matrix there, and without giving the mean for small gradients.
     """
 
-    def rule(products, state):
-        return without_conflicts(products), state
+    def rule(products, state, weights):
+        return without_conflicts(products, weights.astype(products.gram.dtype)), state
 
-    return from_gram(axis_name, rule, **options)
+    return from_gram(axis_name, rule, takes_weights=True, **options)
 
 
-def without_conflicts(products: Products) -> jax.Array:
-    """Returns the weights of the units in the mean of all projections, [n]."""
+def without_conflicts(products: Products, shares: jax.Array) -> jax.Array:
+    """Returns the weights of the units in the mean of all projections, weighted by shares [n], [n]."""
     cosines, count = products.cosines, products.num_counted
     multipliers = lax.map(lambda row: nonnegative(cosines, row), cosines, batch_size=_AT_ONCE)  # v - e_i of |g_i| = 1
-    lengths = products.relative_scales * products.unit_norms
+    lengths = shares * products.relative_scales * products.unit_norms
     weights = products.scales.max() * ((lengths + lengths @ multipliers) / count * products.directions)
     return products.nan_unless_finite(weights)

@@ -1,0 +1,81 @@
+"""The leaves of a model in fragments, which local workers combine in turns."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Fragments:
+    """Groups of leaves of about the same size: the largest leaf first, each joins the fragment that has least.
+
+    A part of a tree has None in the place of the leaves of other fragments, so that each leaf keeps its path.
+
+    Attributes:
+      count: P, the number of fragments.
+
+    >>> halves = Fragments(2)
+    >>> for part in halves.split({"a": np.zeros(3), "b": np.ones(2), "c": np.ones(1)}):
+    ...   print(part)
+    {'a': array([0., 0., 0.]), 'b': None, 'c': None}
+    {'a': None, 'b': array([1., 1.]), 'c': array([1.])}
+    """
+
+    count: int
+
+    def shares(self, tree: Any) -> list[float]:
+        """Returns the share of each fragment in the numbers of a tree; that of one fragment is 1."""
+        if self.count == 1:
+            return [1.0]
+        sizes = [sum(map(np.size, jax.tree.leaves(part))) for part in self.split(tree)]
+        return [size / max(sum(sizes), 1) for size in sizes]
+
+    def split(self, tree: Any) -> list[Any]:
+        """Returns the parts of a tree like the parameters, of arrays or of their shapes; None has None as each part.
+
+        Raises:
+          ValueError: if there are fewer leaves than fragments.
+        """
+        if tree is None:
+            return [None] * self.count
+        leaves, structure = jax.tree.flatten(tree)
+        of_leaves = self._of_leaves(tree)
+        return [
+            jax.tree.unflatten(structure, [x if f == part else None for x, f in zip(leaves, of_leaves, strict=True)])
+            for part in range(self.count)
+        ]
+
+    def join(self, parts: Sequence[Any]) -> Any:
+        """Returns the tree that has these parts."""
+        if parts[0] is None:
+            return None
+        return jax.tree.map(
+            lambda *leaves: next((x for x in leaves if x is not None), None), *parts, is_leaf=lambda x: x is None
+        )
+
+    def apart(self, state: Any, *, of_arrays: bool = True) -> list[Any]:
+        """Returns what each fragment has of what ``together`` made."""
+        if state is None or self.count == 1:
+            return [state] * self.count
+        return [state[p] for p in range(self.count)] if of_arrays else list(state)
+
+    def together(self, each: Sequence[Any], *, of_arrays: bool = True) -> Any:
+        """Returns what all fragments have: arrays in one, [P, ...], or else in a tuple; that of one fragment alone."""
+        if self.count == 1 or each[0] is None:
+            return each[0]
+        return jnp.stack(each) if of_arrays else tuple(each)
+
+    def _of_leaves(self, tree: Any) -> list[int]:
+        """Returns the fragment of each leaf."""
+        sizes = [np.size(leaf) for leaf in jax.tree.leaves(tree)]
+        if len(sizes) < self.count > 1:
+            raise ValueError(f"fragments={self.count}: the model has {len(sizes)} leaves")
+        found, filled = [0] * len(sizes), np.zeros(self.count, np.int64)
+        for leaf in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+            found[leaf] = int(np.argmin(filled))
+            filled[found[leaf]] += max(sizes[leaf], 1)  # an empty leaf counts, so that no fragment stays without one
+        return found

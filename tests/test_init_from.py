@@ -1,0 +1,223 @@
+"""Runs that begin with another run's state, and parameters that stay as they are."""
+
+import jax
+import numpy as np
+import pytest
+
+import models
+from configs import flags
+from tests import ROOT
+from tests.in_process import train_py
+from tests.stepper import Normalised, Stepper, checkpoint_of, largest_difference, records, same_bits, setup_of
+from training.checkpoints import initial_of, restore_params
+from training.frozen import join
+from training.setup import make_setup
+
+COMMON = (
+    *("--config.model.hidden_sizes=(16,)", "--config.batch_size_per_worker=4", "--config.train_steps=12"),
+    *("--config.log_every_steps=1", "--config.eval_every_steps=12", "--config.checkpoint_every_steps=6"),
+)
+FREEZE = "--config.freeze=^Dense_0"
+
+
+def run(workdir, *more, num_devices=2):
+    """Trains; returns the exit code."""
+    where = (f"--workdir={workdir}", f"--num_devices={num_devices}")
+    return train_py(f"--config={ROOT}/configs/digits.py", *COMMON, *more, *where)
+
+
+def load(*more):
+    return make_setup(flags.load(f"{ROOT}/configs/digits.py", [*COMMON, *more]))
+
+
+def end_of(workdir, *more):
+    return checkpoint_of(workdir, load(*more))[1]["state"]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("first") / "run"
+    assert run(workdir) == 0
+    return workdir
+
+
+# ---- another run's state -----------------------------------------------------------------------------------------
+
+
+def test_what_is_shared_goes_on_with_other_workers(first):
+    ended, setup = end_of(first), load("--config.num_workers=3", "--config.init_what=shared")
+    begun = setup.init_worker(initial_of(setup, str(first)))
+    for name in ("params", "opt_state", "ema"):
+        assert same_bits(getattr(begun, name), getattr(ended, name)), name
+    assert begun.step == 0
+    anew = load("--config.num_workers=3")
+    of_params = anew.init_worker(initial_of(anew, str(first)))
+    assert same_bits(of_params.params, ended.ema)  # where it is evaluated
+    momentum = jax.tree.leaves(of_params.opt_state)
+    assert not any(np.any(x) for x in momentum) and any(np.any(x) for x in jax.tree.leaves(ended.opt_state))
+
+
+@pytest.mark.slow
+def test_a_run_on_gradients_goes_on_as_if_its_workers_were_the_same(tmp_path):
+    """With all 1,437 examples in each step it does not matter how many workers there are."""
+    plain = (
+        *("--config.model.dropout_rate=0.0", "--config.schedule.name=constant", "--config.ema_decay=None"),
+        *("--config.optimizer.momentum=0.9", "--config.checkpoint_every_steps=4", "--config.eval_every_steps=4"),
+    )
+    three, one = (
+        ("--config.num_workers=3", "--config.batch_size_per_worker=479"),
+        (
+            "--config.num_workers=1",
+            "--config.batch_size_per_worker=1437",
+        ),
+    )
+    runs = {
+        "whole": (*three, "--config.train_steps=8"),
+        "half": (*three, "--config.train_steps=4"),
+        "rest": (*one, "--config.train_steps=4", f"--config.init_from={tmp_path}/half", "--config.init_what=shared"),
+        "anew": (*one, "--config.train_steps=4", f"--config.init_from={tmp_path}/half"),
+    }
+    ends = {}
+    for name, more in runs.items():
+        assert run(tmp_path / name, *plain, *more, num_devices=1) == 0
+        ends[name] = end_of(tmp_path / name, *plain, *more).params
+    assert largest_difference(ends["whole"], ends["rest"]) < 1e-5
+    assert largest_difference(ends["whole"], ends["anew"]) > 1e-3  # without its momentum
+
+
+def test_the_schedule_goes_on():
+    rate = load("--config.schedule_from_step=12").learning_rate
+    of_both = load("--config.train_steps=24").learning_rate
+    assert [float(rate(step)) for step in (0, 5, 11)] == [float(of_both(step)) for step in (12, 17, 23)]
+
+
+@pytest.mark.slow
+def test_statistics_of_batch_norm_begin_with_their_mean(tmp_path, monkeypatch):
+    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+    network = ("--config.model.name=normalised", "--config.ema_decay=None", "--config.init_what=shared", *COMMON[1:])
+    config = f"{ROOT}/configs/digits.py"
+    assert train_py(f"--config={config}", *network, f"--workdir={tmp_path}", "--num_devices=2") == 0
+    first, second = (make_setup(flags.load(config, [*network, *more])) for more in ((), ("--config.num_workers=2",)))
+    begun = second.init_worker(initial_of(second, str(tmp_path))).worker.model_state
+    own = checkpoint_of(tmp_path, first)[1]["state"].worker.model_state
+    assert largest_difference(begun, jax.tree.map(lambda x: x.mean(0), own)) < 1e-6
+    assert largest_difference(begun, jax.tree.map(lambda x: x[0], own)) > 1e-4
+
+
+def test_a_pattern_takes_some_parameters_and_lists_the_others(first, tmp_path, capsys):
+    begins = (f"--config.init_from={first}", "--config.init_only=^Dense_0", "--config.model.hidden_sizes=(16,5)")
+    capsys.readouterr()
+    assert run(tmp_path, *begins, "--config.optimizer.learning_rate=1e-12", "--config.train_steps=1") == 0
+    said = capsys.readouterr().err
+    line = next(line for line in said.splitlines() if "init_only" in line and "anew:" in line)
+    assert line.endswith(
+        "takes Dense_0/bias, Dense_0/kernel; anew: Dense_1/bias, Dense_1/kernel, Dense_2/bias, Dense_2/kernel"
+    )
+    setup = load(*begins)
+    begun, own = setup.init_worker(initial_of(setup, str(first))).params, setup.init_worker().params
+    assert same_bits(begun["Dense_0"], restore_params(first, checkpoint="latest")["Dense_0"])
+    assert same_bits([begun["Dense_1"], begun["Dense_2"]], [own["Dense_1"], own["Dense_2"]])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--config.init_only=Conv",), "config.init_only='Conv': matches no parameter; they are Dense_0/bias, "),
+        (("--config.init_only=(",), "config.init_only='(': is no regular expression: "),
+        (
+            ("--config.init_only=Dense_1", "--config.model.hidden_sizes=(5,)"),
+            "Dense_1/kernel is float32 (16, 10) in the checkpoint, float32 (5, 10) in the model",
+        ),
+        (("--config.init_only=Dense_2", "--config.model.hidden_sizes=(5,5)"), "in the model but not in the checkpoint"),
+        (("--config.init_only=Dense_0", "--config.init_what=shared"), "must be '' where config.init_what='shared'"),
+        (
+            ("--config.init_what=shared", "--config.optimizer.name=adam", "--config.optimizer.learning_rate=0.1"),
+            "in the model but not in the checkpoint",
+        ),
+        (("--config.init_what=all",), "config.init_what='all': must be one of 'params', 'shared'"),
+        (("--config.freeze=Conv",), "config.freeze='Conv': matches no parameter; they are Dense_0/bias, "),
+        (("--config.freeze=.",), "config.freeze='.': matches all parameters, which leaves none to train"),
+    ],
+)
+def test_refusals(more, message, first, tmp_path, capsys):
+    capsys.readouterr()
+    assert run(tmp_path / "new", f"--config.init_from={first}", *more) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and not (tmp_path / "new").exists()
+
+
+# ---- frozen parameters -------------------------------------------------------------------------------------------
+
+
+def test_frozen_parameters_keep_their_bits_and_the_others_get_their_own_gradients():
+    plain = ("--config.schedule.name=constant", "--config.model.hidden_sizes=(16,)")
+    frozen, all_trained = (Stepper(setup_of(*plain, *more), num_devices=2) for more in ((FREEZE,), ()))
+    before = frozen.host()
+    ours, theirs = frozen.steps(0, 1).host(), all_trained.steps(0, 1).host()
+    assert largest_difference(ours.params["Dense_1"], theirs.params["Dense_1"]) < 1e-7
+    assert same_bits(ours.frozen["Dense_0"], before.frozen["Dense_0"])
+    assert ours.params["Dense_0"] == {"bias": None, "kernel": None}
+    assert largest_difference(ours.params["Dense_1"], before.params["Dense_1"]) > 1e-4
+    assert largest_difference(ours.frozen["Dense_0"], theirs.params["Dense_0"]) > 1e-4
+
+
+def test_nothing_is_sent_of_frozen_parameters():
+    setup = load(FREEZE)
+    assert setup.traffic.bytes_per_worker == 2 * 7 / 8 * 4 * (16 * 10 + 10)
+    assert load().traffic.bytes_per_worker == 2 * 7 / 8 * 4 * (64 * 16 + 16 + 16 * 10 + 10)
+
+
+UPDATES = ("--config.reducer_on=updates", "--config.ema_decay=None")
+WAYS = {
+    "adasum": ("--config.reducer.name=adasum", *UPDATES),
+    "clipped": ("--config.clip_norm=0.5", "--config.optimizer.name=adamw", "--config.optimizer.learning_rate=0.01"),
+    "gossip": ("--config.reducer.name=gossip", *UPDATES),
+    "streaming": (
+        "--config.reducer.name=local_sgd",
+        "--config.reducer.every_steps=4",
+        "--config.reducer.mix=0.5",
+        *UPDATES,
+    ),
+    "asynchronous": ("--config.server.name=asynchronous", "--config.arrivals.name=lognormal"),
+    "decentralised": (
+        "--config.server.name=decentralised",
+        "--config.optimizer.momentum=None",
+        "--config.arrivals.name=lognormal",
+        "--config.ema_decay=None",
+    ),
+    "encoded": ("--config.communication.name=top_k",),
+    "dispatched": ("--config.lanes=dispatched",),
+    "shard_map": ("--config.mapping=shard_map",),
+    "scaled": ("--config.loss_scaling.name=dynamic",),
+    "micro_batches": ("--config.accumulation.count=2",),
+    "local_steps": ("--config.accumulation.name=local_steps", "--config.accumulation.count=2", *UPDATES),
+}
+
+
+@pytest.mark.slow_cases(*sorted(WAYS.keys() - {"adasum", "streaming"}))
+@pytest.mark.parametrize("name", WAYS)
+def test_every_way_of_training_leaves_them(name, tmp_path):
+    assert run(tmp_path, FREEZE, *WAYS[name]) == 0
+    ended = end_of(tmp_path, FREEZE, *WAYS[name])
+    setup = load(FREEZE, *WAYS[name])
+    begun = setup.init_worker()
+    assert same_bits(ended.frozen, jax.device_get(begun.frozen))
+    losses = [record["loss"] for record in records(tmp_path)]
+    assert np.mean(losses[-3:]) < losses[0]
+    whole = restore_params(tmp_path, checkpoint="latest")
+    assert same_bits(whole["Dense_0"], ended.frozen["Dense_0"]) and jax.tree.structure(whole) == jax.tree.structure(
+        join(ended.params, ended.frozen)
+    )
+
+
+@pytest.mark.slow
+def test_a_run_with_frozen_parameters_begins_and_is_begun_with(first, tmp_path):
+    """Pretrained, then a part of it trained, then all of it; and each run goes on where it stopped."""
+    begins = (f"--config.init_from={first}", FREEZE)
+    assert run(tmp_path / "second", *begins) == 0 == run(tmp_path / "second", *begins)
+    kept = restore_params(first)["Dense_0"]
+    assert same_bits(end_of(tmp_path / "second", *begins).frozen["Dense_0"], kept)
+    setup = load(f"--config.init_from={tmp_path}/second")
+    begun = setup.init_worker(initial_of(setup, f"{tmp_path}/second")).params
+    assert same_bits(begun, restore_params(tmp_path / "second", checkpoint="latest"))
+    assert run(tmp_path / "second", *begins, "--evaluate_only") == 0

@@ -1,0 +1,70 @@
+"""Parameters that a run leaves as they are: they stand beside those that it trains, in a field of its state."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from runs.checkpoints import flatten
+
+_MAX_SHOWN = 3
+
+
+def split(params: Any, pattern: str) -> tuple[Any, Any]:
+    """Returns the parameters that are trained, and those that are frozen, each with None for the leaves of the other.
+
+    Args:
+      params: all parameters, or their shapes.
+      pattern: a regular expression, searched in names such as "Dense_0/kernel"; "" freezes nothing, and the second
+        result is None.
+
+    Raises:
+      ValueError: one line, if no leaf matches, or all do.
+
+    >>> split({"Embed_0": {"embedding": 1.0}, "head": 2.0}, "^Embed")
+    ({'Embed_0': {'embedding': None}, 'head': 2.0}, {'Embed_0': {'embedding': 1.0}, 'head': None})
+    """
+    if not pattern:
+        return params, None
+    names = list(flatten(params))
+    is_frozen = matching(names, pattern)
+    if all(is_frozen):
+        raise ValueError(f"{pattern!r}: matches all parameters, which leaves none to train")
+    return keep(params, [not frozen for frozen in is_frozen]), keep(params, is_frozen)
+
+
+def keep(params: Any, is_kept: Sequence[bool]) -> Any:
+    """Returns the parameters with None for the leaves that are not kept."""
+    leaves, structure = jax.tree.flatten(params)
+    return jax.tree.unflatten(structure, [x if kept else None for x, kept in zip(leaves, is_kept, strict=True)])
+
+
+def join(trained: Any, frozen: Any) -> Any:
+    """Returns all parameters.
+
+    >>> join({"a": 1.0, "b": None}, {"a": None, "b": 2.0})
+    {'a': 1.0, 'b': 2.0}
+    """
+    if frozen is None:
+        return trained
+    return jax.tree.map(lambda t, f: f if t is None else t, trained, frozen, is_leaf=lambda x: x is None)
+
+
+def matching(names: Sequence[str], pattern: str) -> list[bool]:
+    """Returns which of the parameters' names a pattern is found in.
+
+    Raises:
+      ValueError: one line, if it is found in none, or is no regular expression.
+
+    >>> matching(["Embed_0/embedding", "Dense_0/bias"], "Embed.*")
+    [True, False]
+    """
+    try:
+        found = [re.search(pattern, name) is not None for name in names]
+    except re.error as error:
+        raise ValueError(f"{pattern!r}: is no regular expression: {error}") from None
+    if not any(found):
+        more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+        raise ValueError(f"{pattern!r}: matches no parameter; they are {', '.join(names[:_MAX_SHOWN])}{more}")
+    return found
