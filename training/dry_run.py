@@ -54,7 +54,7 @@ def describe(
     _trace(setup, layout, inputs)
     sections = [
         _config(setup),
-        _parameters(inputs["state"].params),
+        _parameters(inputs["state"].params, inputs["state"].frozen),
         _workers(setup, layout, device=available[0], steps_per_call=steps_per_call),
         _memory(setup, layout, device=available[0]),
     ]
@@ -147,12 +147,16 @@ def _config(setup: TrainSetup) -> str:
     return "config " + json.dumps(setup.config.to_dict(), indent=2, sort_keys=True)
 
 
-def _parameters(params: Any) -> str:
+def _parameters(params: Any, frozen: Any) -> str:
     groups: Counter[str] = Counter()
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         groups[jax.tree_util.keystr(path[:1], simple=True)] += leaf.size
     lines = [f"  {name:<24}{groups[name]:>16,}" for name in sorted(groups, key=_natural)]
-    return "\n".join(["parameters", *lines, f"  {'in all':<24}{groups.total():>16,}"])
+    lines.append(f"  {'in all':<24}{groups.total():>16,}")
+    if frozen is not None:
+        kept = sum(leaf.size for leaf in jax.tree.leaves(frozen))
+        lines.append(f"  {'frozen, beside these':<24}{kept:>16,}")
+    return "\n".join(["parameters", *lines])
 
 
 def _natural(name: str) -> list[tuple[str, int]]:

@@ -110,12 +110,21 @@ def _moved(summary: Mapping[str, Any]) -> str:
     lines = []
     if summary.get("sent_bytes"):
         most = summary.get("peak_bytes")
-        words = f", at most {most / 1e6:,.2f} MB in a step" if most else ""
-        lines.append(f"{'sent':<14} {summary['sent_bytes'] / 1e6:,.1f} MB a worker{words}")
+        words = f", at most {_size(most)} in a step" if most else ""
+        lines.append(f"{'sent':<14} {_size(summary['sent_bytes'])} a worker{words}")
     if summary.get("dropped_examples"):
         total = summary["dropped_examples"] + summary.get("examples", 0)
         lines.append(f"{'dropped':<14} {summary['dropped_examples']:,.0f} of {total:,.0f} examples")
     return "".join(f"\n{line}" for line in lines)
+
+
+def _size(num_bytes: float) -> str:
+    """Returns bytes in words, such as "2.5 MB".
+
+    >>> _size(2.5e6), _size(2500)
+    ('2.5 MB', '2.5 kB')
+    """
+    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:,.1f} kB"
 
 
 def _plot(path: Path) -> str:
