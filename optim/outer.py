@@ -61,7 +61,8 @@ def by_fragment(
     Returns:
       A transformation whose ``update`` takes ``emitted``, [P] bool, from the reducer's report.
 
-    >>> import jax.numpy as jnp
+    >>> import jax
+    >>> from jax import numpy as jnp
     >>> momentum = by_fragment(optax.trace(0.5), Fragments(2))
     >>> state = momentum.init([jnp.zeros(1), jnp.zeros(1)])
     >>> for emitted in ([True, False], [False, True]):

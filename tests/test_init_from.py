@@ -6,11 +6,11 @@ import pytest
 
 import models
 from configs import flags
+from optim.frozen import join
 from tests import ROOT
 from tests.in_process import train_py
 from tests.stepper import Normalised, Stepper, checkpoint_of, largest_difference, records, same_bits, setup_of
 from training.checkpoints import initial_of, restore_params
-from training.frozen import join
 from training.setup import make_setup
 
 COMMON = (

@@ -12,10 +12,10 @@ from ml_collections import ConfigDict
 import data.assumed
 import runs
 from models.tasks import Task
+from optim.frozen import join, keep, matching, names_of, split
 from parallel import Layout, processes
 from runs.errors import ConfigError, refusing
 from training import noise_scale, own_parts
-from training.frozen import join, keep, matching, split
 from training.own_params import evaluates_mean
 from training.task import init_shapes, make_task, open_source
 from training.train_setup import TrainSetup
@@ -182,7 +182,7 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
         pattern finds nothing.
     """
     config, shapes = setup.config, setup.worker_shapes
-    is_shared, names = config.init_what == "shared", list(runs.flatten(shapes.all_params))
+    is_shared, names = config.init_what == "shared", names_of(shapes.all_params)
     if config.init_only and is_shared:
         raise ConfigError(f"config.init_only={config.init_only!r}: must be '' where config.init_what='shared'")
     try:
@@ -237,7 +237,7 @@ def initial_state(setup: TrainSetup, layout: Layout, *, report: Callable[[str], 
     if not folder:
         return setup.init_state(layout)
     initial = initial_of(setup, folder)
-    taken = runs.flatten(initial.params)
-    if left := [name for name in runs.flatten(setup.worker_shapes.all_params) if name not in taken]:
+    taken = names_of(initial.params)
+    if left := [name for name in names_of(setup.worker_shapes.all_params) if name not in taken]:
         report(f"config.init_only={setup.config.init_only!r}: takes {', '.join(taken)}; anew: {', '.join(left)}")
     return setup.init_state(layout, initial)

@@ -8,7 +8,7 @@ import numpy as np
 from jax.extend.core import Var
 
 from models import lane_convolution
-from training.frozen import join
+from optim.frozen import join
 from training.train_setup import TrainSetup, example_inputs
 
 # The rest of a device's memory is for what XLA needs besides, such as the results of single operations.

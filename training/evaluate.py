@@ -13,10 +13,10 @@ from jax import lax
 import runs
 from data.augment import as_inputs
 from data.examples import Examples, gather
+from optim.frozen import join
 from parallel import DEVICE_AXIS, Layout, StepsInFlight, map_devices, processes
 from runs.errors import ConfigError, refusing
 from training.checkpoints import checkpoint_named, open_checkpoints, restore
-from training.frozen import join
 from training.own_params import make_consensus_distance, make_evaluated_params
 from training.train_setup import TrainSetup
 from training.train_state import TrainState

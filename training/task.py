@@ -11,8 +11,9 @@ import models
 from data import checking
 from data.sources import Source
 from models import tasks
+from optim import frozen
 from runs.errors import ConfigError, in_block
-from training import frozen, own_parts
+from training import own_parts
 from training.train_setup import example_inputs
 
 

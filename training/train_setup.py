@@ -24,11 +24,11 @@ from data.examples import Dataset, Info
 from data.shares import SPLITS, OwnExamples, labels_of
 from data.sources import Source
 from models import tasks
+from optim.frozen import join, split
 from parallel import Layout, compile_quickly, processes
 from reducers.dynamic_scale import DynamicScale
 from runs.errors import in_block
 from training import own_parts, step_plan
-from training.frozen import join, split
 from training.steps import late_workers
 from training.train_state import STATE_AXES, Initial, TrainState, WorkerState, map_per_worker
 

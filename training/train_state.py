@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 import reducers
+from optim.frozen import join
 from parallel import Layout
-from training.frozen import join
 
 
 class WorkerState(NamedTuple):

@@ -24,9 +24,9 @@ import parallel
 import reducers
 from data.augment import Augmentation, as_inputs
 from data.feeds import fetch
+from optim.frozen import join
 from parallel import AXES, Layout
 from reducers.collectives import gather_workers
-from training.frozen import join
 from training.steps import late_workers, nonfinite
 from training.steps.gradient_wrappers import (
     GradientFunction,

@@ -3,6 +3,7 @@
 import statistics
 from typing import Any
 
+from experiments.claims.byzantine_workers.rules import CHANCE, CORRUPT, LEARNED, RATES, RULES, WORKERS, common
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import paper_table
@@ -15,34 +16,13 @@ from experiments.study.rule import (
     Rule,
     ends_above,
 )
-from experiments.study.run import Rows, Scale
+from experiments.study.run import Rows
 
-WORKERS, CORRUPT = 9, [2, 5]
 BROKEN = 10.0  # percentage points below the clean mean: more than that is a failure
 MARGIN = 1.0  # percentage points that a robust rule may lose
-LEARNED = 90.0  # % of test accuracy that the clean mean must end at, or there is nothing to be lost
-CHANCE = 0.2  # validation accuracy: twice that of guessing one of ten digits
-EPOCHS = {"smoke": 2, "laptop": 60}
 CLEAN = "clean mean"
 FAIL = ("mean", "adasum")
 STAND = ("krum", "geometric_median", "coordinate_median", "trimmed_mean")
-_TOLERATED = {"num_byzantine": len(CORRUPT)}
-RULES: dict[str, dict[str, Any]] = {
-    "mean": {},
-    "adasum": {},
-    "krum": _TOLERATED,
-    "geometric_median": {},
-    "coordinate_median": {},
-    "trimmed_mean": {"num_trimmed": len(CORRUPT)},
-    "multi_krum": _TOLERATED,
-    "sign_majority": {},
-    "adacons": {},
-    "agreement_scaled_mean": {},
-    "mgda": {},
-    "pcgrad": {},
-    "radial_directional": {},
-    "upgrad": {},
-}
 _GARBAGE: dict[str, Any] = {"reducer.name": "corrupt", "reducer.workers": CORRUPT, "reducer.how": "garbage"}
 METHODS: dict[str, dict[str, Any]] = {
     CLEAN: {"reducer.name": "mean"},
@@ -58,23 +38,11 @@ PAPER = {
 }
 
 
-def _common(scale: Scale) -> dict[str, Any]:
-    epochs = EPOCHS[scale]
-    every = {f"{key}_every_epochs": epochs / 10 for key in ("log", "eval")}
-    return {
-        "data.name": "digits",
-        "num_workers": WORKERS,
-        "train_epochs": epochs,
-        "checkpoint_every_epochs": epochs,
-        **every,
-    }
-
-
 COMPARISON = Comparison(
     spec="configs/digits.py",
     methods=METHODS,
-    common=_common,
-    rates={"smoke": (0.03, 0.1), "laptop": (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)},
+    common=common,
+    rates=RATES,
     model=f"MLP of the config, {WORKERS} workers",
     target={"digits": 0.95},
     picked_by="end",

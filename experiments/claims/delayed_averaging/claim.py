@@ -5,9 +5,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.claims.delayed_averaging.recipe import BATCH, DELAYS, EVERY, LEARNED, MARK, RATES, WORKERS, recipe
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import datasets, paper_table
+from experiments.study import paper_table
 from experiments.study import rows as ask
 from experiments.study.findings import Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
@@ -19,43 +20,12 @@ from experiments.study.rule import (
     Rule,
     ends_above,
 )
-from experiments.study.run import Row, Rows, Run, Scale, evaluations_of
+from experiments.study.run import Row, Rows, evaluations_of
 from experiments.study.tuning import Tuned
 
-WORKERS, BATCH = 8, 16
-EVERY = 4  # H, steps from one launch to the next
-DELAYS = (0, 1, 2, 4)  # d, steps from a launch to its average
 MARGIN = 0.25  # percentage points: the least difference that matters
-LEARNED = 90.0  # % of test accuracy that no delay must end at, or there is nothing to be as good as
 LINK = 1e9 / 8  # bytes/s
 RATIOS = (1, 2, 4, 8)  # of the link's time over a step's, for the figure
-STEPS: Mapping[Scale, int] = {"smoke": 40, "laptop": 1000}
-RATES: Mapping[Scale, tuple[float, ...]] = {"smoke": (0.03, 0.06), "laptop": (0.02, 0.03, 0.045, 0.0675)}
-MARK = "READ: abstract, arXiv 2006.00441"
-
-
-def recipe(scale: Scale, *, delay: int, rate: float) -> Run:
-    """Returns one run."""
-    data, steps = datasets.image_set(scale), STEPS[scale]
-    overrides = {
-        **data,
-        "model.name": "mlp",
-        "model.hidden_sizes": (64,),
-        "optimizer.learning_rate": rate,
-        "learning_rate_scaling": "none",
-        "reducer_on": "updates",
-        "reducer.name": "local_sgd",
-        "reducer.every_steps": EVERY,
-        "reducer.delay_steps": delay,
-        "arrivals.name": "lognormal",
-        "num_workers": WORKERS,
-        "batch_size_per_worker": BATCH,
-        "train_steps": steps,
-        "eval_every_steps": steps // 10,
-        "log_every_steps": steps // 10,
-        "checkpoint_every_steps": steps,
-    }
-    return Run(labels={"data": data["data.name"]}, spec="configs/mnist.py", overrides=overrides)
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

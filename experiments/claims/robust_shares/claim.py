@@ -1,13 +1,13 @@
 """Robust rules where each worker has two classes alone and nobody sends garbage: each tuned, beside the mean."""
 
-import dataclasses
 import statistics
 from typing import Any
 
-from experiments.claims.byzantine_workers import claim as byzantine
+from experiments.claims.byzantine_workers.rules import CHANCE, LEARNED, RATES, RULES, WORKERS, common
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import paper_table
+from experiments.study.comparison import Comparison
 from experiments.study.findings import Quoted, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
@@ -28,16 +28,21 @@ PAPER = {
 
 def _common(scale: Scale) -> dict[str, Any]:
     split = {"split.name": "by_label", "split.labels_per_worker": 2}
-    return {**byzantine.COMPARISON.common(scale), **split}
+    return {**common(scale), **split}
 
 
-COMPARISON = dataclasses.replace(
-    byzantine.COMPARISON,
+COMPARISON = Comparison(
+    spec="configs/digits.py",
     methods={
-        name: {"reducer.name": name, **{f"reducer.{key}": value for key, value in byzantine.RULES[name].items()}}
+        name: {"reducer.name": name, **{f"reducer.{key}": value for key, value in RULES[name].items()}}
         for name in ("mean", *LOSE, *SHOWN)
     },
     common=_common,
+    rates=RATES,
+    model=f"MLP of the config, {WORKERS} workers",
+    target={"digits": 0.95},
+    picked_by="end",
+    floor=CHANCE,
     seeds={"smoke": 1, "laptop": 10},
 )
 
@@ -71,8 +76,8 @@ def _draw(rows: Rows, figure: "Figure") -> None:
 
 
 RULE = Rule(
-    setting=f"on digits, {COMPARISON.seeds['laptop']} seeds, {byzantine.WORKERS} workers of two classes each",
-    needs=[ends_above(COMPARISON.group("mean"), byzantine.LEARNED)],
+    setting=f"on digits, {COMPARISON.seeds['laptop']} seeds, {WORKERS} workers of two classes each",
+    needs=[ends_above(COMPARISON.group("mean"), LEARNED)],
     parts=lambda scale: [
         Compare(ours=COMPARISON.group(name), is_="below", theirs=COMPARISON.group("mean"), by=-LOST, refuted="reversed")
         for name in LOSE

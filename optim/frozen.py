@@ -6,8 +6,6 @@ from typing import Any
 
 import jax
 
-from runs.checkpoints import flatten
-
 _MAX_SHOWN = 3
 
 
@@ -27,11 +25,16 @@ def split(params: Any, pattern: str) -> tuple[Any, Any]:
     """
     if not pattern:
         return params, None
-    names = list(flatten(params))
-    is_frozen = matching(names, pattern)
+    is_frozen = matching(names_of(params), pattern)
     if all(is_frozen):
         raise ValueError(f"{pattern!r}: matches all parameters, which leaves none to train")
     return keep(params, [not frozen for frozen in is_frozen]), keep(params, is_frozen)
+
+
+def names_of(params: Any) -> list[str]:
+    """Returns the names of the leaves, such as "Dense_0/kernel"."""
+    paths = jax.tree_util.tree_leaves_with_path(params)
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
 
 
 def keep(params: Any, is_kept: Sequence[bool]) -> Any:
