@@ -27,6 +27,7 @@ Instructions = list[str]
 def traffic(text: str) -> Traffic:
     """Counts the bytes that one device sends in one call of a program, by the formulas of ``reducers.traffic``.
 
+    A permutation in which some devices send nothing counts by the mean over all devices.
     Operations that XLA has combined count once, whatever the number of their operands. The operations in a loop count
     once per iteration, those in a conditional in all of its branches.
 
@@ -118,9 +119,11 @@ def _moved(instructions: Instructions, *, num_devices: int) -> Iterator[tuple[st
             continue
         if stage == "-done":
             rest = next(started[word] for word in re.findall(r"[\w.\-]+", rest) if word in started)
-        n = 2 if kind == "collective-permute" else _group_size(rest, num_devices=num_devices)
+        is_permute = kind == "collective-permute"
+        n = 2 if is_permute else _group_size(rest, num_devices=num_devices)
         primitive, operand_over_result = _KINDS[kind]
-        yield kind, SENT[primitive](n) * operand_over_result(n) * _num_bytes(f" {right}"[: match.start()])
+        share = _share_that_sends(rest, num_devices=num_devices) if is_permute else 1.0
+        yield kind, share * SENT[primitive](n) * operand_over_result(n) * _num_bytes(f" {right}"[: match.start()])
 
 
 def _num_bytes(types: str) -> float:
@@ -131,6 +134,14 @@ def _num_bytes(types: str) -> float:
         width = int(bits[1]) / 8 if bits else {"pred": 1, "token": 0}[dtype]
         total += width * math.prod(int(size) for size in shape.split(",") if size)
     return total
+
+
+def _share_that_sends(attributes: str, *, num_devices: int) -> float:
+    """Returns which share of the devices sends in a permutation such as ``source_target_pairs={{0,1},{1,0}}``."""
+    match = re.search(r"source_target_pairs=\{(.*?)\}(?:, \w+=|$)", attributes)
+    if not match:
+        raise ValueError(f"source_target_pairs of {attributes}: cannot be read")
+    return match[1].count("{") / num_devices
 
 
 def _group_size(attributes: str, *, num_devices: int) -> int:
