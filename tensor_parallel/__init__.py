@@ -6,8 +6,8 @@ Activations are cut over depth and row along their first dimension, and over col
 (``param_spec``). With q = 1 this is data parallelism whose gradients are summed over depth, with d = 1 SUMMA.
 
 Take gradients inside the mapped function, of a loss whose sum over the devices of a worker is the worker's loss: this
-is right with and without ``check_vma``. Parameters then have gradients cut as they are, and the same on all devices that
-have a copy. Reducers that need dot products of whole layers take ``sharded_over=("row", "column")``.
+is right with and without ``check_vma``. Parameters then have gradients cut as they are, and the same on all devices
+that have a copy. Reducers that need dot products of whole layers take ``sharded_over``, as of ``reducers.from_gram``.
 
 This package imports jax alone.
 """

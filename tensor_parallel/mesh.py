@@ -22,8 +22,8 @@ def make_mesh(*, q: int, d: int = 1, num_workers: int | None = None, worker: str
     Raises:
       ValueError: if there are too few devices.
 
-    >>> make_mesh(q=1).shape
-    OrderedDict({'depth': 1, 'row': 1, 'column': 1})
+    >>> make_mesh(q=1, num_workers=1).axis_names
+    ('worker', 'depth', 'row', 'column')
     """
     names = AXES if num_workers is None else (worker, *AXES)
     sizes = (d, q, q) if num_workers is None else (num_workers, d, q, q)
@@ -38,8 +38,8 @@ def make_mesh(*, q: int, d: int = 1, num_workers: int | None = None, worker: str
 def activation_spec(ndim: int) -> PartitionSpec:
     """Returns how activations are cut: the first dimension over depth and row, the last one over column.
 
-    >>> activation_spec(3)
-    PartitionSpec(('depth', 'row'), None, 'column')
+    >>> tuple(activation_spec(3))
+    (('depth', 'row'), None, 'column')
     """
     return PartitionSpec((DEPTH, ROW), *[None] * (ndim - 2), COLUMN)
 
@@ -47,8 +47,8 @@ def activation_spec(ndim: int) -> PartitionSpec:
 def param_spec(param: Any) -> PartitionSpec:
     """Returns how a parameter is cut: matrices over row and column, biases and scales over column.
 
-    >>> param_spec(jnp.ones((4, 6))), param_spec(jnp.ones(6))
-    (PartitionSpec('row', 'column'), PartitionSpec('column',))
+    >>> tuple(param_spec(jnp.ones((4, 6)))), tuple(param_spec(jnp.ones(6)))
+    (('row', 'column'), ('column',))
     """
     return PartitionSpec(ROW, COLUMN) if jnp.ndim(param) > 1 else PartitionSpec(COLUMN)
 
@@ -129,6 +129,11 @@ def varying(x: jax.Array) -> frozenset[str]:
     return jax.typeof(x).manual_axis_type.varying
 
 
+def tracked() -> frozenset[str]:
+    """Returns the three axes where JAX keeps track of what differs over them, else none."""
+    return frozenset(AXES) if varying(lax.axis_index(DEPTH)) else frozenset()
+
+
 def marked(x: jax.Array, axes: frozenset[str]) -> jax.Array:
     """Returns x as a value that may differ over these axes, too; nothing is sent."""
     missing = tuple(sorted(axes - varying(x)))
@@ -150,11 +155,12 @@ def summed(cotangent: jax.Array, axes: tuple[str, ...], *, like: jax.Array) -> j
 @jax.custom_vjp
 def copied(param: jax.Array) -> jax.Array:
     """Returns a parameter of which all depths and rows have a copy; its gradient is summed over these."""
-    return param
+    # Else adding it to what differs over these axes would sum the gradient once more.
+    return marked(param, tracked() & {DEPTH, ROW})
 
 
 def _copied_fwd(param):
-    return param, param
+    return copied(param), param
 
 
 def _copied_bwd(param, cotangent):

@@ -7,7 +7,19 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from tensor_parallel.mesh import AXES, COLUMN, DEPTH, ROW, broadcast, marked, reduce, side, summed, varying, wide_dtype
+from tensor_parallel.mesh import (
+    COLUMN,
+    DEPTH,
+    ROW,
+    broadcast,
+    marked,
+    reduce,
+    side,
+    summed,
+    tracked,
+    varying,
+    wide_dtype,
+)
 
 
 def matmul(x: jax.Array, a: jax.Array, *, precision: Any = None, preferred_element_type: Any = None) -> jax.Array:
@@ -54,17 +66,19 @@ def matmul(x: jax.Array, a: jax.Array, *, precision: Any = None, preferred_eleme
             f"shapes={x.shape} and {a.shape}: must be [..., m, k] and [..., k, n] blocks, whose k is 1 / {q} of the "
             f"columns of x and of the rows of a, so that a has {x.shape[-1] * q if x.ndim else 1} rows in all"
         )
-    axes = varying(x) | varying(a) | (frozenset(AXES) if varying(x) else frozenset())
-    return _product(marked(x, axes), a, precision, preferred_element_type)
+    if 2 < a.ndim >= x.ndim:
+        raise ValueError(f"shapes={x.shape} and {a.shape}: a must have fewer dimensions than x, whose first one is cut")
+    return _product(marked(x, varying(a) | tracked()), a, precision, preferred_element_type)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _product(x: jax.Array, a: jax.Array, precision: Any, dtype: Any) -> jax.Array:
-    total = None
+    total: jax.Array | None = None
     for t in range(side()):
         x_t, a_t = (_sent(block, axis, t, like=x, after=total) for block, axis in ((x, COLUMN), (a, ROW)))
         product = _multiply(x_t, a_t, precision)
         total = product if total is None else total + product
+    assert total is not None  # q is 1 at least
     return total.astype(jnp.result_type(x, a) if dtype is None else dtype)
 
 
