@@ -137,16 +137,20 @@ def _num_bytes(types: str) -> float:
 
 
 def _share_that_sends(attributes: str, *, num_devices: int) -> float:
-    """Returns which share of the devices sends in a permutation such as ``source_target_pairs={{0,1},{1,0}}``."""
+    """Returns which share of the devices sends to others; 2 of 3 do by ``source_target_pairs={{0,1},{1,2},{2,2}}``."""
     match = re.search(r"source_target_pairs=\{(.*?)\}(?:, \w+=|$)", attributes)
     if not match:
         raise ValueError(f"source_target_pairs of {attributes}: cannot be read")
-    return match[1].count("{") / num_devices
+    pairs = re.findall(r"\{(\d+),(\d+)\}", match[1])
+    return sum(source != target for source, target in pairs) / num_devices
 
 
 def _group_size(attributes: str, *, num_devices: int) -> int:
-    """Returns the size of groups such as ``{{0,1},{2,3}}``, ``[2,4]<=[8]`` or ``mesh['a'=2,'b'=4] {'b'}``."""
-    match = re.search(r"replica_groups=(.*?)(?:, \w+=|$)", attributes)
+    """Returns the size of groups such as ``{{0,1},{2,3}}``, ``[2,4]<=[8]`` or ``mesh['a'=2,'b'=4] {'b'}``.
+
+    A mesh may have its devices in an order of their own: ``mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}``.
+    """
+    match = re.search(r"replica_groups=(.*?)(?:, (?!device_ids=)\w+=|$)", attributes)
     groups = match[1] if match else "{}"
     if groups == "{}":
         return num_devices
@@ -155,7 +159,7 @@ def _group_size(attributes: str, *, num_devices: int) -> int:
         return size
     if iota := re.match(r"\[\d+,(\d+)\]<=\[", groups):
         return int(iota[1])
-    if mesh := re.fullmatch(r"mesh\[(.*)\] \{(.*)\}", groups):
+    if mesh := re.fullmatch(r"mesh\[(.*?)\](?:, device_ids=\(.*\))? \{(.*)\}", groups):
         sizes = {axis: int(size) for axis, size in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
         axes = mesh[2].split(",")
         if all(axis.strip(" '") in sizes for axis in axes):
