@@ -1,5 +1,7 @@
 """The axes of a mesh of d x q x q devices, and what its devices send along them."""
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -152,19 +154,24 @@ def summed(cotangent: jax.Array, axes: tuple[str, ...], *, like: jax.Array) -> j
     return marked(lax.psum(cotangent, over), varying(like))
 
 
-@jax.custom_vjp
-def copied(param: jax.Array) -> jax.Array:
-    """Returns a parameter of which all depths and rows have a copy; its gradient is summed over these."""
+def with_gradient(
+    function: Callable[..., jax.Array], forward: Callable[..., Any], backward: Callable[..., Any], *, static: int = 0
+) -> Callable[..., jax.Array]:
+    """Returns a function with a gradient of its own, as of ``jax.custom_vjp``; so many last arguments are no arrays."""
+    count = len(inspect.signature(function).parameters)
+    found = jax.custom_vjp(function, nondiff_argnums=tuple(range(count - static, count)))
+    found.defvjp(forward, backward)
+    return found
+
+
+def _copied(param: jax.Array) -> jax.Array:
     # Else adding it to what differs over these axes would sum the gradient once more.
     return marked(param, tracked() & {DEPTH, ROW})
 
 
-def _copied_fwd(param):
-    return copied(param), param
-
-
-def _copied_bwd(param, cotangent):
+def _copied_backward(param: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
     return (summed(cotangent, (DEPTH, ROW), like=param),)
 
 
-copied.defvjp(_copied_fwd, _copied_bwd)
+# Returns a parameter of which all depths and rows have a copy; its gradient is summed over these.
+copied = with_gradient(_copied, lambda param: (_copied(param), param), _copied_backward)

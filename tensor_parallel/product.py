@@ -1,6 +1,5 @@
 """The product of two matrices that are cut into blocks: SUMMA on each depth of a mesh."""
 
-import functools
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ from tensor_parallel.mesh import (
     tracked,
     varying,
     wide_dtype,
+    with_gradient,
 )
 
 
@@ -71,8 +71,7 @@ def matmul(x: jax.Array, a: jax.Array, *, precision: Any = None, preferred_eleme
     return _product(marked(x, varying(a) | tracked()), a, precision, preferred_element_type)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _product(x: jax.Array, a: jax.Array, precision: Any, dtype: Any) -> jax.Array:
+def _forward(x: jax.Array, a: jax.Array, precision: Any, dtype: Any) -> jax.Array:
     total: jax.Array | None = None
     for t in range(side()):
         x_t, a_t = (_sent(block, axis, t, like=x, after=total) for block, axis in ((x, COLUMN), (a, ROW)))
@@ -82,8 +81,8 @@ def _product(x: jax.Array, a: jax.Array, precision: Any, dtype: Any) -> jax.Arra
     return total.astype(jnp.result_type(x, a) if dtype is None else dtype)
 
 
-def _forward(x, a, precision, dtype):
-    return _product(x, a, precision, dtype), (x, a)
+def _forward_and_kept(x, a, precision, dtype):
+    return _forward(x, a, precision, dtype), (x, a)
 
 
 def _backward(precision, dtype, kept, dy):
@@ -104,7 +103,7 @@ def _backward(precision, dtype, kept, dy):
     return dx, summed(da, (DEPTH,), like=a)
 
 
-_product.defvjp(_forward, _backward)
+_product = with_gradient(_forward, _forward_and_kept, _backward, static=2)
 
 
 def _multiply(x: jax.Array, a: jax.Array, precision: Any) -> jax.Array:
